@@ -1,0 +1,57 @@
+# Every target does its own set-up: a bare clone needs only Python 3.11+ and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PROTO_FILES := $(wildcard protos/fedpeer/v1/*.proto)
+# Workers of the default suite; the machine's cores unless told otherwise.
+PYTEST_WORKERS ?= auto
+
+.PHONY: demo test test-slow lint types check-protos protos format bench clean
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $(STAMP)
+
+demo: $(STAMP)
+	$(BIN)/fedpeer demo $(DEMO_ARGS)
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) $(TEST_ARGS)
+
+test-slow: $(STAMP)
+	$(BIN)/python -m pytest -m slow $(TEST_ARGS)
+
+lint: $(STAMP)
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+
+types: $(STAMP)
+	$(BIN)/python -m mypy
+
+format: $(STAMP)
+	$(BIN)/python -m ruff check --fix .
+	$(BIN)/python -m ruff format .
+
+# The compiler has an environment of its own: it pins protobuf below what the product runs on.
+PROTOS_VENV := .venv-protos
+PROTOS_STAMP := $(PROTOS_VENV)/.installed
+
+$(PROTOS_STAMP): pyproject.toml
+	$(PYTHON) -m venv $(PROTOS_VENV)
+	$(PROTOS_VENV)/bin/python -m pip install --quiet grpcio-tools==1.75.1 mypy-protobuf==3.6.0
+	touch $(PROTOS_STAMP)
+
+protos: $(PROTOS_STAMP)
+	$(PROTOS_VENV)/bin/python -m protos.generate
+
+check-protos: $(PROTOS_STAMP)
+	$(PROTOS_VENV)/bin/python -m protos.generate --check
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) $(PROTOS_VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Data sets, partitions, architectures and local training: the learning side that both ends may share."""

@@ -1,0 +1,1 @@
+"""The participant's SDK: decide an effort, improve the data, train, submit, be paid."""
