@@ -1,0 +1,41 @@
+"""What the mechanism refuses.
+
+    MechanismError(ValueError)
+     +- FieldError       a value outside its range: names the field, the value and what was expected
+     +- SettlementError  records that cannot be settled as they stand
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+
+class MechanismError(ValueError):
+    """Base of every refusal of this package."""
+
+
+class FieldError(MechanismError):
+    """A value lies outside its range.
+
+    Attributes:
+        field: name of the argument or the path of the key.
+        value: what was given.
+        expected: the range or form that is accepted, as words.
+    """
+
+    def __init__(self, field: str, value: Any, expected: str) -> None:
+        super().__init__(f"{field} is {_shown(value)}; expected {expected}")
+        self.field = field
+        self.value = value
+        self.expected = expected
+
+
+class SettlementError(MechanismError):
+    """Records that cannot be settled: an unknown participant, a missing degree, a seed that does not fit."""
+
+
+def _shown(value: Any) -> str:
+    """`value` short enough for a sentence."""
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
+        value = list(value)
+    text = repr(value)
+    return text if len(text) <= 120 else text[:117] + "..."

@@ -1,0 +1,181 @@
+"""Payment functions f, non-decreasing on R+.
+
+    log      f(x) = max(0, ln x)            the paper's
+    log1p    f(x) = ln(1 + x)
+    linear   f(x) = kappa * x
+    power    f(x) = kappa * x^a             0 < a <= 1
+
+Each gives its value and two derivatives in floating point, for the solvers, and its value in `decimal`, for
+the money. The game is supermodular where the relative curvature is at most 2, that is
+x f''(x) + 2 f'(x) >= 0; all of the above satisfy it.
+
+Source: Pang et al. 2025, section 4; the curvature condition is docs/mechanism.md, section 5.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Context, Decimal
+from typing import ClassVar, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from mechanism.errors import FieldError
+
+Array = npt.NDArray[np.float64]
+
+
+@runtime_checkable
+class PaymentFunction(Protocol):
+    """f with its derivatives; arrays in, arrays of the same shape out, credits."""
+
+    def value(self, x: npt.ArrayLike) -> Array: ...
+
+    def first(self, x: npt.ArrayLike) -> Array: ...
+
+    def second(self, x: npt.ArrayLike) -> Array: ...
+
+
+@runtime_checkable
+class ExactPaymentFunction(PaymentFunction, Protocol):
+    """A payment function that also settles money: named, written into the terms, exact in `decimal`."""
+
+    name: ClassVar[str]
+
+    def parameters(self) -> Mapping[str, Decimal]:
+        """What the terms write down besides the name."""
+
+    def exact(self, x: Decimal, context: Context) -> Decimal:
+        """f(x) to the precision of `context`, correctly rounded in its last step; x > 0."""
+
+
+@dataclass(frozen=True)
+class Log:
+    """f(x) = max(0, ln x). The kink at x = 1 has the right-hand derivative."""
+
+    name: ClassVar[str] = "log"
+
+    def parameters(self) -> Mapping[str, Decimal]:
+        return {}
+
+    def value(self, x: npt.ArrayLike) -> Array:
+        return np.log(np.maximum(np.asarray(x, dtype=np.float64), 1.0))
+
+    def first(self, x: npt.ArrayLike) -> Array:
+        array = np.asarray(x, dtype=np.float64)
+        return np.where(array >= 1, 1 / np.maximum(array, 1.0), 0.0)
+
+    def second(self, x: npt.ArrayLike) -> Array:
+        array = np.asarray(x, dtype=np.float64)
+        return np.where(array >= 1, -1 / np.square(np.maximum(array, 1.0)), 0.0)
+
+    def exact(self, x: Decimal, context: Context) -> Decimal:
+        return context.ln(x) if x > 1 else Decimal(0)
+
+
+@dataclass(frozen=True)
+class Log1p:
+    """f(x) = ln(1 + x)."""
+
+    name: ClassVar[str] = "log1p"
+
+    def parameters(self) -> Mapping[str, Decimal]:
+        return {}
+
+    def value(self, x: npt.ArrayLike) -> Array:
+        return np.log1p(np.asarray(x, dtype=np.float64))
+
+    def first(self, x: npt.ArrayLike) -> Array:
+        return np.asarray(1 / (1 + np.asarray(x, dtype=np.float64)))
+
+    def second(self, x: npt.ArrayLike) -> Array:
+        return np.asarray(-1 / np.square(1 + np.asarray(x, dtype=np.float64)))
+
+    def exact(self, x: Decimal, context: Context) -> Decimal:
+        return context.ln(context.add(1, x))
+
+
+@dataclass(frozen=True)
+class Linear:
+    """f(x) = kappa * x, kappa > 0."""
+
+    name: ClassVar[str] = "linear"
+    kappa: Decimal = Decimal(1)
+
+    def __post_init__(self) -> None:
+        _positive("payment.kappa", self.kappa)
+
+    def parameters(self) -> Mapping[str, Decimal]:
+        return {"kappa": self.kappa}
+
+    def value(self, x: npt.ArrayLike) -> Array:
+        return np.asarray(float(self.kappa) * np.asarray(x, dtype=np.float64))
+
+    def first(self, x: npt.ArrayLike) -> Array:
+        return np.full_like(np.asarray(x, dtype=np.float64), float(self.kappa))
+
+    def second(self, x: npt.ArrayLike) -> Array:
+        return np.zeros_like(np.asarray(x, dtype=np.float64))
+
+    def exact(self, x: Decimal, context: Context) -> Decimal:
+        return context.multiply(self.kappa, x)
+
+
+@dataclass(frozen=True)
+class Power:
+    """f(x) = kappa * x^a, kappa > 0, 0 < a <= 1."""
+
+    name: ClassVar[str] = "power"
+    kappa: Decimal = Decimal(1)
+    exponent: Decimal = Decimal("0.5")
+
+    def __post_init__(self) -> None:
+        _positive("payment.kappa", self.kappa)
+        _positive("payment.exponent", self.exponent)
+        if self.exponent > 1:
+            raise FieldError("payment.exponent", str(self.exponent), "a number in (0, 1]")
+
+    def parameters(self) -> Mapping[str, Decimal]:
+        return {"kappa": self.kappa, "exponent": self.exponent}
+
+    def value(self, x: npt.ArrayLike) -> Array:
+        return np.asarray(float(self.kappa) * np.power(np.asarray(x, dtype=np.float64), float(self.exponent)))
+
+    def first(self, x: npt.ArrayLike) -> Array:
+        a = float(self.exponent)
+        return np.asarray(float(self.kappa) * a * np.power(np.asarray(x, dtype=np.float64), a - 1))
+
+    def second(self, x: npt.ArrayLike) -> Array:
+        a = float(self.exponent)
+        return np.asarray(float(self.kappa) * a * (a - 1) * np.power(np.asarray(x, dtype=np.float64), a - 2))
+
+    def exact(self, x: Decimal, context: Context) -> Decimal:
+        return context.multiply(self.kappa, context.power(x, self.exponent))
+
+
+def payment_function(name: str, parameters: Mapping[str, Decimal] | None = None) -> ExactPaymentFunction:
+    """The payment function that terms name.
+
+    Raises:
+        FieldError: an unknown name, a parameter that the function does not have, or one out of range.
+    """
+    given = dict(parameters or {})
+    kinds: dict[str, tuple[type, frozenset[str]]] = {
+        "log": (Log, frozenset()),
+        "log1p": (Log1p, frozenset()),
+        "linear": (Linear, frozenset({"kappa"})),
+        "power": (Power, frozenset({"kappa", "exponent"})),
+    }
+    if name not in kinds:
+        raise FieldError("payment.name", name, "one of " + ", ".join(kinds))
+    kind, accepted = kinds[name]
+    for key in given:
+        if key not in accepted:
+            raise FieldError(f"payment.{key}", str(given[key]), f"no such parameter for {name}")
+    function: ExactPaymentFunction = kind(**given)
+    return function
+
+
+def _positive(field: str, value: Decimal) -> None:
+    if not isinstance(value, Decimal) or not value.is_finite() or value <= 0:
+        raise FieldError(field, str(value), "a decimal above 0")
