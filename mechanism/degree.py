@@ -40,7 +40,9 @@ def reference_distribution(values: Sequence[int | str | Decimal | Fraction]) -> 
         if entry < 0:
             raise FieldError(f"reference[{i}]", str(entry), "a probability of at least 0")
     if sum(entries) != 1:
-        raise FieldError("reference", [str(e) for e in entries], f"probabilities that sum to 1, not {sum(entries)}")
+        raise FieldError(
+            "reference", [str(e) for e in entries], f"probabilities that sum to 1, not {sum(entries)}"
+        )
     return tuple(entries)
 
 

@@ -1,8 +1,8 @@
 """What the mechanism refuses.
 
-    MechanismError(ValueError)
-     +- FieldError       a value outside its range: names the field, the value and what was expected
-     +- SettlementError  records that cannot be settled as they stand
+MechanismError(ValueError)
+ +- FieldError       a value outside its range: names the field, the value and what was expected
+ +- SettlementError  records that cannot be settled as they stand
 """
 
 from collections.abc import Iterable

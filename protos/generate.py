@@ -15,7 +15,9 @@ from pathlib import Path
 from grpc_tools import protoc
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = sorted(Path("protos/fedpeer/v1").joinpath(p.name) for p in (ROOT / "protos/fedpeer/v1").glob("*.proto"))
+SOURCES = sorted(
+    Path("protos/fedpeer/v1").joinpath(p.name) for p in (ROOT / "protos/fedpeer/v1").glob("*.proto")
+)
 GENERATED = ("*_pb2.py", "*_pb2.pyi", "*_pb2_grpc.py", "*_pb2_grpc.pyi")
 
 

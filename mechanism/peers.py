@@ -1,0 +1,103 @@
+"""Random peers that nobody can foresee and everybody can recheck.
+
+The coordinator commits to a secret s before the task opens, by the head of a hash chain,
+
+    c = SHA-256^T(s),
+
+and reveals after round r = 1..T has closed the seed s_r = SHA-256^(T-r)(s); a verifier checks that
+SHA-256(s_r) = s_(r-1), with s_0 = c. So a seed is fixed before any model is seen, and a revealed one says
+nothing about the next. Peers of participant k in round r are drawn from the stream
+
+    HMAC-SHA-256(s_r, label | D | k | counter),   D = SHA-256 of all submissions of the round,
+
+by rejection, so without modulo bias: since D is in it, the coordinator cannot steer the draw by its choice of
+s, nor a participant by its choice of model without knowing s_r.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Iterator, Mapping, Sequence
+
+from mechanism.canonical import canonical_digest
+from mechanism.errors import FieldError, SettlementError
+
+_LABEL = b"fedpeer peer draw v1"
+_WORD = 2**64
+
+
+def seed_commitment(secret: bytes, rounds: int) -> bytes:
+    """c, the head of the chain, published in the terms."""
+    return _iterate(_secret(secret), rounds)
+
+
+def round_seed(secret: bytes, rounds: int, round_: int) -> bytes:
+    """s_r, revealed when round `round_` (1..rounds) has closed."""
+    if not 1 <= round_ <= rounds:
+        raise FieldError("round", round_, f"1 to {rounds}")
+    return _iterate(_secret(secret), rounds - round_)
+
+
+def check_round_seed(seed: bytes, previous: bytes) -> None:
+    """Raises SettlementError unless `seed` is the chain's next value after `previous` (c for round 1)."""
+    if hashlib.sha256(seed).digest() != previous:
+        raise SettlementError(
+            f"the revealed seed {seed.hex()} does not fit the commitment {previous.hex()}: "
+            "SHA-256 of a round's seed must be the seed of the round before, or the terms' commitment"
+        )
+
+
+def submissions_digest(models: Mapping[str, bytes]) -> bytes:
+    """D: digest of a round's submissions, participant id to SHA-256 of its model; order does not matter."""
+    return canonical_digest([[name, models[name].hex()] for name in sorted(models)])
+
+
+def draw_peers(
+    seed: bytes, digest: bytes, participant_id: str, candidates: Sequence[str], count: int
+) -> tuple[str, ...]:
+    """Distinct peers for one participant, uniform over subsets of the candidates.
+
+    Args:
+        seed: s_r, 32 bytes.
+        digest: D, 32 bytes.
+        participant_id: for whom; never among the peers.
+        candidates: who may be drawn; order does not matter.
+        count: how many, >= 1. All candidates when there are no more.
+
+    Returns:
+        the peers in the order drawn; empty when there is no candidate.
+    """
+    pool = sorted(set(candidates) - {participant_id})
+    words = _words(seed, digest, participant_id)
+    drawn = []
+    for _ in range(min(count, len(pool))):
+        drawn.append(pool.pop(_below(words, len(pool))))
+    return tuple(drawn)
+
+
+def _words(seed: bytes, digest: bytes, participant_id: str) -> Iterator[int]:
+    name = participant_id.encode()
+    prefix = _LABEL + digest + len(name).to_bytes(2, "big") + name
+    counter = 0
+    while True:
+        block = hmac.digest(seed, prefix + counter.to_bytes(8, "big"), "sha256")
+        for start in range(0, 32, 8):
+            yield int.from_bytes(block[start : start + 8], "big")
+        counter += 1
+
+
+def _below(words: Iterator[int], bound: int) -> int:
+    """A uniform integer in [0, bound): words past the last whole multiple of the bound are thrown away."""
+    limit = _WORD - _WORD % bound
+    return next(word for word in words if word < limit) % bound
+
+
+def _iterate(value: bytes, times: int) -> bytes:
+    for _ in range(times):
+        value = hashlib.sha256(value).digest()
+    return value
+
+
+def _secret(secret: bytes) -> bytes:
+    if len(secret) != 32:
+        raise FieldError("secret", f"{len(secret)} bytes", "32 random bytes")
+    return secret

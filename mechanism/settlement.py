@@ -1,0 +1,301 @@
+"""What a round pays: from assessments and a revealed seed to integer micro-credits.
+
+For participant k with peers P_k (drawn by `mechanism.peers` among the scored, never from its own duplicate
+cluster), degrees in [0, 1] and a screen multiplier m_k in [0, 1],
+
+    verified:  a_k = max(0, m_k * mean_{j in P_k} f(Q / (Phi*v_k^2 + Phi*v_j^2 + Upsilon)) - lambda*(claim_k - v_k)^2)
+    paper:     a_k =             mean_{j in P_k} f(Q / (Phi*claim_k^2 + Phi*claim_j^2 + Upsilon))
+
+in credits, computed in `decimal` with 50 digits, half-even. A participant that is not scored is paid nothing
+and is nobody's peer; one without any peer stands in for its own. The round's amounts become micro-credits by
+largest remainder: the sum is rounded down, and the units that the single floors lose go to the largest
+fractions, ties in participant-id order. What remains of the sum, below one micro-credit, is taken from escrow
+as one micro-credit into the rounding account.
+
+A stake is held back from a participant's earnings until it reaches the terms' amount; a refuted claim loses it.
+
+Sources: Pang et al. 2025, equation (7) for the payment; docs/mechanism.md for the corrections.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
+from fractions import Fraction
+
+from mechanism.canonical import Json
+from mechanism.errors import FieldError, SettlementError
+from mechanism.peers import draw_peers, submissions_digest
+from mechanism.terms import Terms
+
+#: Micro-credits in a credit; also the resolution of a measured degree and of a screen multiplier.
+MICRO = 1_000_000
+
+#: Name of this arithmetic in ledger entries. Any change of a payment's last digit needs a new name.
+ARITHMETIC = "decimal50-half-even/largest-remainder-v1"
+
+_CONTEXT = Context(prec=50, rounding=ROUND_HALF_EVEN)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one screen found.
+
+    Attributes:
+        screen: its name, such as "echo".
+        passed: whether the submission passed.
+        explanation: a sentence for the participant.
+        figures: what it rests on, names to decimal strings.
+    """
+
+    screen: str
+    passed: bool
+    explanation: str
+    figures: Mapping[str, str] = field(default_factory=dict)
+
+    def record(self) -> dict[str, Json]:
+        return {
+            "screen": self.screen,
+            "passed": self.passed,
+            "explanation": self.explanation,
+            "figures": dict(self.figures),
+        }
+
+
+@dataclass(frozen=True)
+class Assessment:
+    """What the evidence says of one participant's submission in one round.
+
+    Attributes:
+        participant_id: whose.
+        model_sha256: digest of the submitted model; empty where none came in time.
+        claimed_degree: from the effort claim, in [0, 1].
+        verified_micro: verified degree in millionths, or None where the submission is not scored.
+        lower_micro, upper_micro: the prediction interval of the evidence, millionths.
+        multiplier_ppm: what the screens leave of the payment, millionths.
+        refuted: the claim lies outside the error band; costs the stake.
+        cluster: name of the duplicate cluster, None for a model of its own. Members are never paired.
+        scores: what other rules pay on, by rule name, decimal strings.
+        verdicts: every screen's, in the order applied.
+    """
+
+    participant_id: str
+    model_sha256: bytes
+    claimed_degree: Fraction
+    verified_micro: int | None
+    lower_micro: int | None = None
+    upper_micro: int | None = None
+    multiplier_ppm: int = MICRO
+    refuted: bool = False
+    cluster: str | None = None
+    scores: Mapping[str, str] = field(default_factory=dict)
+    verdicts: tuple[Verdict, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.claimed_degree <= 1:
+            raise FieldError("claimed_degree", str(self.claimed_degree), "a rational in [0, 1]")
+        for name in ("verified_micro", "lower_micro", "upper_micro", "multiplier_ppm"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value <= MICRO:
+                raise FieldError(name, value, f"an integer in [0, {MICRO}]")
+
+    @property
+    def scored(self) -> bool:
+        return self.verified_micro is not None
+
+
+@dataclass(frozen=True)
+class Payment:
+    """One participant's line of a settlement; all amounts in micro-credits.
+
+    Attributes:
+        peers: who it was scored against; empty where it was not scored or had no peer.
+        gross_micro: before penalty, rounded down; for the explanation only.
+        penalty_micro: of the claim, rounded up; for the explanation only.
+        paid_micro: what it earns in this round.
+        withheld_micro: the part of it that goes to the stake.
+        stake_lost_micro: what a refuted claim costs of the stake held so far.
+    """
+
+    participant_id: str
+    peers: tuple[str, ...]
+    gross_micro: int
+    penalty_micro: int
+    paid_micro: int
+    withheld_micro: int
+    stake_lost_micro: int
+
+
+@dataclass(frozen=True)
+class Settlement:
+    """A settled round: payments in participant-id order, and what escrow gives up for them.
+
+    `total_micro` = sum of `paid_micro` + `rounding_micro`.
+    """
+
+    task_id: str
+    round: int
+    seed: bytes
+    submissions_digest: bytes
+    payments: tuple[Payment, ...]
+    rounding_micro: int
+
+    @property
+    def total_micro(self) -> int:
+        return sum(payment.paid_micro for payment in self.payments) + self.rounding_micro
+
+
+#: A rule: (terms, participant, its peers) to gross amount and penalty, in credits.
+PaymentRule = Callable[[Terms, Assessment, Sequence[Assessment]], tuple[Decimal, Decimal]]
+
+
+def settle_round(
+    terms: Terms,
+    round_: int,
+    seed: bytes,
+    assessments: Sequence[Assessment],
+    stakes: Mapping[str, int] | None = None,
+) -> Settlement:
+    """Payments of one round. A pure function: the ledger's verifier calls it again on the logged inputs.
+
+    Args:
+        terms: of the task.
+        round_: 1..T.
+        seed: the revealed seed of the round; the caller has checked it against the commitment.
+        assessments: of everyone selected, in any order, those who sent nothing included.
+        stakes: micro-credits of stake that each participant has in this task before the round.
+
+    Raises:
+        SettlementError: a participant assessed twice, or the same model digest missing from a scored one.
+        FieldError: a round outside the schedule.
+    """
+    if not 1 <= round_ <= terms.schedule.rounds:
+        raise FieldError("round", round_, f"1 to {terms.schedule.rounds}")
+    by_id = {a.participant_id: a for a in sorted(assessments, key=lambda a: a.participant_id)}
+    if len(by_id) != len(assessments):
+        raise SettlementError("a participant is assessed twice in one round; expected one assessment each")
+    for assessment in by_id.values():
+        if assessment.scored and len(assessment.model_sha256) != 32:
+            raise SettlementError(f"{assessment.participant_id} is scored without a model digest of 32 bytes")
+    digest = submissions_digest({k: a.model_sha256 for k, a in by_id.items() if a.model_sha256})
+    rule = PAYMENT_RULES.get(terms.rule.name)
+    if rule is None:
+        raise FieldError("rule.name", terms.rule.name, "one of " + ", ".join(PAYMENT_RULES))
+
+    peers: dict[str, tuple[str, ...]] = {}
+    gross: dict[str, Decimal] = {}
+    penalty: dict[str, Decimal] = {}
+    for name, assessment in by_id.items():
+        peers[name], gross[name], penalty[name] = (), Decimal(0), Decimal(0)
+        if assessment.scored:
+            peers[name] = draw_peers(seed, digest, name, peer_candidates(assessment, by_id), terms.rule.peers)
+            opposite = [by_id[p] for p in peers[name]] or [assessment]
+            gross[name], penalty[name] = rule(terms, assessment, opposite)
+    net = {name: max(Decimal(0), _CONTEXT.subtract(gross[name], penalty[name])) for name in by_id}
+    paid, rounding = largest_remainder(net)
+
+    lines = []
+    for name, assessment in by_id.items():
+        held = (stakes or {}).get(name, 0)
+        lost = min(held, terms.rule.stake_micro) if assessment.refuted else 0
+        withheld = 0 if assessment.refuted else min(paid[name], max(0, terms.rule.stake_micro - held))
+        lines.append(
+            Payment(
+                participant_id=name,
+                peers=peers[name],
+                gross_micro=_micro(gross[name], ROUND_FLOOR),
+                penalty_micro=_micro(penalty[name], ROUND_CEILING),
+                paid_micro=paid[name],
+                withheld_micro=withheld,
+                stake_lost_micro=lost,
+            )
+        )
+    return Settlement(terms.task_id, round_, seed, digest, tuple(lines), rounding)
+
+
+def peer_candidates(assessment: Assessment, by_id: Mapping[str, Assessment]) -> list[str]:
+    """Who may be drawn as a peer: the scored, without the participant and its duplicate cluster."""
+    return [
+        name
+        for name, other in by_id.items()
+        if other.scored
+        and name != assessment.participant_id
+        and (assessment.cluster is None or other.cluster != assessment.cluster)
+    ]
+
+
+def largest_remainder(amounts: Mapping[str, Decimal]) -> tuple[dict[str, int], int]:
+    """Credits to micro-credits: integers that sum to the rounded-down sum, and the residue unit (0 or 1).
+
+    Args:
+        amounts: credits >= 0 by participant id.
+    """
+    exact = {name: _CONTEXT.multiply(amounts[name], MICRO) for name in sorted(amounts)}
+    floors = {name: int(value.to_integral_value(ROUND_FLOOR)) for name, value in exact.items()}
+    fractions = {name: value - floors[name] for name, value in exact.items()}
+    rest = sum(fractions.values(), Decimal(0))
+    units = int(rest.to_integral_value(ROUND_FLOOR))
+    for name in sorted(fractions, key=lambda name: (-fractions[name], name))[:units]:
+        floors[name] += 1
+    return floors, 0 if rest == units else 1
+
+
+def max_payment_micro(
+    terms_q: Decimal, upsilon: Decimal, exact: Callable[[Decimal, Context], Decimal]
+) -> int:
+    """f(Q / Upsilon) in micro-credits, rounded up: no participant earns more in one round."""
+    return _micro(exact(_CONTEXT.divide(terms_q, upsilon), _CONTEXT), ROUND_CEILING)
+
+
+def round_budget_micro(terms: Terms) -> int:
+    """The most that a round can pay: capacity * f(Q / Upsilon), micro-credits."""
+    return terms.schedule.capacity * max_payment_micro(terms.Q, terms.upsilon, terms.payment.exact)
+
+
+def task_budget_micro(terms: Terms) -> int:
+    """The most that the task can pay: rounds * capacity * f(Q / Upsilon), micro-credits."""
+    return terms.schedule.rounds * round_budget_micro(terms)
+
+
+def peer_payment(terms: Terms, degree: Fraction, peer_degree: Fraction) -> Decimal:
+    """f(Q / (Phi*delta_k^2 + Phi*delta_k'^2 + Upsilon)) in credits."""
+    squares = degree * degree + peer_degree * peer_degree
+    gap = _CONTEXT.fma(terms.phi, _decimal(squares), terms.upsilon)
+    return terms.payment.exact(_CONTEXT.divide(terms.Q, gap), _CONTEXT)
+
+
+def _paper(terms: Terms, subject: Assessment, peers: Sequence[Assessment]) -> tuple[Decimal, Decimal]:
+    amounts = [peer_payment(terms, subject.claimed_degree, peer.claimed_degree) for peer in peers]
+    return _mean(amounts), Decimal(0)
+
+
+def _verified(terms: Terms, subject: Assessment, peers: Sequence[Assessment]) -> tuple[Decimal, Decimal]:
+    degree = _verified_degree(subject)
+    amounts = [peer_payment(terms, degree, _verified_degree(peer)) for peer in peers]
+    gross = _CONTEXT.multiply(_mean(amounts), _decimal(Fraction(subject.multiplier_ppm, MICRO)))
+    distance = subject.claimed_degree - degree
+    return gross, _CONTEXT.multiply(terms.rule.claim_penalty, _decimal(distance * distance))
+
+
+def _verified_degree(assessment: Assessment) -> Fraction:
+    if assessment.verified_micro is None:
+        raise SettlementError(f"{assessment.participant_id} has no verified degree and cannot be paid on it")
+    return Fraction(assessment.verified_micro, MICRO)
+
+
+def _mean(amounts: Sequence[Decimal]) -> Decimal:
+    total = Decimal(0)
+    for amount in amounts:
+        total = _CONTEXT.add(total, amount)
+    return _CONTEXT.divide(total, len(amounts))
+
+
+def _decimal(value: Fraction) -> Decimal:
+    return _CONTEXT.divide(value.numerator, value.denominator)
+
+
+def _micro(credits_: Decimal, rounding: str) -> int:
+    return int(_CONTEXT.multiply(credits_, MICRO).to_integral_value(rounding))
+
+
+#: The rules that terms can name. The score-based baselines join them with the evidence that they need.
+PAYMENT_RULES: Mapping[str, PaymentRule] = {"paper": _paper, "verified": _verified}

@@ -1,0 +1,358 @@
+"""The terms of a task: everything that a participant agrees to and that a payment is recomputed from.
+
+Terms have one canonical record (`Terms.record`), which stands in the ledger and whose digest names them.
+Decimals and rationals are exact; nothing here is a float.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+from math import prod
+from typing import Any
+
+from mechanism.canonical import Json, canonical_digest, decimal_text
+from mechanism.degree import reference_distribution
+from mechanism.errors import FieldError
+from mechanism.payment import ExactPaymentFunction, payment_function
+
+#: Task and participant ids: what fits a file name, a certificate's common name and an account's name.
+IDENTIFIER = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?")
+
+#: With fewer the random peer is no longer hidden: two colluders would know each other as peers.
+MIN_QUORUM = 3
+
+#: Payment rules that settle a round (`mechanism.settlement`).
+RULE_NAMES = ("verified", "paper", "leave_one_out", "shapley", "correlated_agreement", "dmi")
+
+#: Bytes of one element, by safetensors name.
+DTYPE_BYTES = {
+    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1,
+}  # fmt: skip
+
+#: Digits after the point of a decimal in the terms, and before it: far beyond any use, short enough to read.
+MAX_DECIMAL_DIGITS = 30
+
+
+def identifier(field: str, value: str) -> str:
+    """`value` where it is a well-formed id: 1 to 64 of a-z, 0-9, dot, hyphen, underscore, alphanumeric ends."""
+    if not isinstance(value, str) or not IDENTIFIER.fullmatch(value):
+        raise FieldError(
+            field, value, "1 to 64 lower-case letters, digits, dots, hyphens or underscores, not at the ends"
+        )
+    return value
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Name, safetensors element type and shape of one tensor."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.name or len(self.name) > 256:
+            raise FieldError("contract.tensors.name", self.name, "1 to 256 characters")
+        if self.dtype not in DTYPE_BYTES:
+            raise FieldError(
+                f"contract.tensors[{self.name}].dtype", self.dtype, "one of " + ", ".join(DTYPE_BYTES)
+            )
+        if any(size < 0 for size in self.shape):
+            raise FieldError(f"contract.tensors[{self.name}].shape", self.shape, "sizes of at least 0")
+
+    @property
+    def size_bytes(self) -> int:
+        return DTYPE_BYTES[self.dtype] * prod(self.shape)
+
+
+@dataclass(frozen=True)
+class ModelContract:
+    """What a submitted model must look like.
+
+    Attributes:
+        tensors: in name order, without repetition.
+        max_norm: largest Euclidean norm of all floating-point tensors together.
+        max_bytes: largest size of the safetensors file.
+    """
+
+    tensors: tuple[TensorSpec, ...]
+    max_norm: Decimal
+    max_bytes: int
+
+    def __post_init__(self) -> None:
+        names = [tensor.name for tensor in self.tensors]
+        if not names or names != sorted(set(names)):
+            raise FieldError("contract.tensors", names, "at least one tensor, in name order, each name once")
+        _positive("contract.max_norm", self.max_norm)
+        payload = sum(tensor.size_bytes for tensor in self.tensors)
+        if self.max_bytes < payload:
+            raise FieldError(
+                "contract.max_bytes", self.max_bytes, f"at least the tensors' own {payload} bytes"
+            )
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a participant is expected to train; shadow models follow the same recipe.
+
+    Attributes:
+        model: name of the architecture, or "custom".
+        epochs: local epochs, >= 1.
+        batch_size: >= 1.
+        optimizer: "adam" or "sgd".
+        learning_rate: > 0.
+        samples: training samples in one round, >= 1.
+    """
+
+    model: str
+    epochs: int
+    batch_size: int
+    optimizer: str
+    learning_rate: Decimal
+    samples: int
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "samples"):
+            _at_least(f"recipe.{name}", getattr(self, name), 1)
+        if self.optimizer not in ("adam", "sgd"):
+            raise FieldError("recipe.optimizer", self.optimizer, '"adam" or "sgd"')
+        _positive("recipe.learning_rate", self.learning_rate)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Rounds, head counts and deadlines.
+
+    Attributes:
+        rounds: T >= 1.
+        quorum: fewest participants with which a round counts, >= 3.
+        capacity: claims close when this many are in, >= quorum.
+        effort_seconds, round_seconds: how long claims, and the models of a round, are accepted.
+    """
+
+    rounds: int
+    quorum: int
+    capacity: int
+    effort_seconds: int
+    round_seconds: int
+
+    def __post_init__(self) -> None:
+        for name in ("rounds", "effort_seconds", "round_seconds"):
+            _at_least(f"schedule.{name}", getattr(self, name), 1)
+        _at_least("schedule.quorum", self.quorum, MIN_QUORUM)
+        if self.capacity < self.quorum:
+            raise FieldError("schedule.capacity", self.capacity, f"at least the quorum of {self.quorum}")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How a score becomes a payment.
+
+    Attributes:
+        name: one of `RULE_NAMES`.
+        peers: peers drawn for each participant; the payment is the mean over them.
+        claim_penalty: lambda of lambda * (claimed - verified)^2, credits, >= 0.
+        stake_micro: held back from earnings and lost with a refuted claim, micro-credits, >= 0.
+    """
+
+    name: str = "verified"
+    peers: int = 1
+    claim_penalty: Decimal = Decimal(0)
+    stake_micro: int = 0
+
+    def __post_init__(self) -> None:
+        if self.name not in RULE_NAMES:
+            raise FieldError("rule.name", self.name, "one of " + ", ".join(RULE_NAMES))
+        _at_least("rule.peers", self.peers, 1)
+        _decimal_digits("rule.claim_penalty", self.claim_penalty)
+        if self.claim_penalty < 0:
+            raise FieldError("rule.claim_penalty", str(self.claim_penalty), "a decimal of at least 0")
+        _at_least("rule.stake_micro", self.stake_micro, 0)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """One task's terms. See `terms.proto` for the fields; the names are the same.
+
+    Raises:
+        FieldError: on construction, for any value out of its range.
+    """
+
+    task_id: str
+    reference: tuple[Fraction, ...]
+    Q: Decimal
+    phi: Decimal
+    upsilon: Decimal
+    payment: ExactPaymentFunction
+    rule: Rule
+    schedule: Schedule
+    contract: ModelContract
+    recipe: Recipe
+    budget_micro: int
+    seed_commitment: bytes
+    validation_commitment: bytes
+    initial_model: bytes
+
+    def __post_init__(self) -> None:
+        identifier("task_id", self.task_id)
+        reference_distribution(self.reference)
+        for name in ("Q", "phi", "upsilon"):
+            _positive(name, getattr(self, name))
+        for name in ("seed_commitment", "validation_commitment", "initial_model"):
+            if len(getattr(self, name)) != 32:
+                raise FieldError(name, getattr(self, name).hex(), "32 bytes of SHA-256")
+        _at_least("budget_micro", self.budget_micro, 0)
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of the canonical record; it names the terms wherever they are agreed to."""
+        return canonical_digest(self.record())
+
+    def record(self) -> dict[str, Json]:
+        """The canonical JSON record of the terms."""
+        return {
+            "task_id": self.task_id,
+            "reference": [str(p) for p in self.reference],
+            "q": decimal_text(self.Q),
+            "phi": decimal_text(self.phi),
+            "upsilon": decimal_text(self.upsilon),
+            "payment": {
+                "name": self.payment.name,
+                **{key: decimal_text(value) for key, value in self.payment.parameters().items()},
+            },
+            "rule": {
+                "name": self.rule.name,
+                "peers": self.rule.peers,
+                "claim_penalty": decimal_text(self.rule.claim_penalty),
+                "stake_micro": self.rule.stake_micro,
+            },
+            "schedule": {
+                "rounds": self.schedule.rounds,
+                "quorum": self.schedule.quorum,
+                "capacity": self.schedule.capacity,
+                "effort_seconds": self.schedule.effort_seconds,
+                "round_seconds": self.schedule.round_seconds,
+            },
+            "contract": {
+                "tensors": [
+                    {"name": t.name, "dtype": t.dtype, "shape": list(t.shape)} for t in self.contract.tensors
+                ],
+                "max_norm": decimal_text(self.contract.max_norm),
+                "max_bytes": self.contract.max_bytes,
+            },
+            "recipe": {
+                "model": self.recipe.model,
+                "epochs": self.recipe.epochs,
+                "batch_size": self.recipe.batch_size,
+                "optimizer": self.recipe.optimizer,
+                "learning_rate": decimal_text(self.recipe.learning_rate),
+                "samples": self.recipe.samples,
+            },
+            "budget_micro": self.budget_micro,
+            "seed_commitment": self.seed_commitment.hex(),
+            "validation_commitment": self.validation_commitment.hex(),
+            "initial_model": self.initial_model.hex(),
+        }
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> "Terms":
+        """The terms that `record` writes down.
+
+        Raises:
+            FieldError: a missing or unknown key, or a value out of its range.
+        """
+        fields = _keys("terms", record, _TERMS_KEYS)
+        payment = dict(fields["payment"])
+        contract = _keys("contract", fields["contract"], {"tensors", "max_norm", "max_bytes"})
+        rule = _keys("rule", fields["rule"], {"name", "peers", "claim_penalty", "stake_micro"})
+        recipe = _keys(
+            "recipe",
+            fields["recipe"],
+            {"model", "epochs", "batch_size", "optimizer", "learning_rate", "samples"},
+        )
+        schedule = _keys(
+            "schedule",
+            fields["schedule"],
+            {"rounds", "quorum", "capacity", "effort_seconds", "round_seconds"},
+        )
+        tensors = [_keys("contract.tensors", t, {"name", "dtype", "shape"}) for t in contract["tensors"]]
+        return cls(
+            task_id=fields["task_id"],
+            reference=reference_distribution(fields["reference"]),
+            Q=decimal("q", fields["q"]),
+            phi=decimal("phi", fields["phi"]),
+            upsilon=decimal("upsilon", fields["upsilon"]),
+            payment=payment_function(
+                payment.pop("name", ""), {key: decimal(f"payment.{key}", v) for key, v in payment.items()}
+            ),
+            rule=Rule(**{**rule, "claim_penalty": decimal("rule.claim_penalty", rule["claim_penalty"])}),
+            schedule=Schedule(**schedule),
+            contract=ModelContract(
+                tensors=tuple(TensorSpec(t["name"], t["dtype"], tuple(t["shape"])) for t in tensors),
+                max_norm=decimal("contract.max_norm", contract["max_norm"]),
+                max_bytes=contract["max_bytes"],
+            ),
+            recipe=Recipe(
+                **{**recipe, "learning_rate": decimal("recipe.learning_rate", recipe["learning_rate"])}
+            ),
+            budget_micro=fields["budget_micro"],
+            seed_commitment=_hex("seed_commitment", fields["seed_commitment"]),
+            validation_commitment=_hex("validation_commitment", fields["validation_commitment"]),
+            initial_model=_hex("initial_model", fields["initial_model"]),
+        )
+
+
+_TERMS_KEYS = {
+    "task_id", "reference", "q", "phi", "upsilon", "payment", "rule", "schedule", "contract", "recipe",
+    "budget_micro", "seed_commitment", "validation_commitment", "initial_model",
+}  # fmt: skip
+
+
+def decimal(field: str, text: str | int | Decimal) -> Decimal:
+    """The finite decimal that `text` writes down, of at most 30 digits on either side of the point."""
+    try:
+        value = Decimal(text)
+    except (InvalidOperation, TypeError, ValueError):
+        raise FieldError(field, text, "a decimal number") from None
+    _decimal_digits(field, value)
+    return value
+
+
+def _decimal_digits(field: str, value: Decimal) -> None:
+    if not isinstance(value, Decimal) or not value.is_finite():
+        raise FieldError(field, str(value), "a finite decimal")
+    exponent = value.as_tuple().exponent
+    if abs(value.adjusted()) > MAX_DECIMAL_DIGITS or abs(int(exponent)) > MAX_DECIMAL_DIGITS:
+        raise FieldError(field, str(value), f"at most {MAX_DECIMAL_DIGITS} digits before and after the point")
+
+
+def _positive(field: str, value: Decimal) -> None:
+    _decimal_digits(field, value)
+    if value <= 0:
+        raise FieldError(field, str(value), "a decimal above 0")
+
+
+def _at_least(field: str, value: int, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise FieldError(field, value, f"an integer of at least {least}")
+
+
+def _hex(field: str, text: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except (TypeError, ValueError):
+        raise FieldError(field, text, "hexadecimal digits") from None
+
+
+def _keys(field: str, record: Any, expected: set[str]) -> dict[str, Any]:
+    if not isinstance(record, Mapping):
+        raise FieldError(field, record, "an object")
+    if missing := sorted(expected - record.keys()):
+        raise FieldError(field, sorted(record), "the key " + ", ".join(missing))
+    if unknown := sorted(record.keys() - expected):
+        raise FieldError(
+            f"{field}.{unknown[0]}", record[unknown[0]], "no such key; known: " + ", ".join(sorted(expected))
+        )
+    return dict(record)
