@@ -1,0 +1,174 @@
+"""What a participant signs: its effort claim and its model, bound to a task by digest and nonce.
+
+The signature is ECDSA over P-256 with SHA-256 (deterministic nonces, RFC 6979), by the key of the participant's
+certificate, over the canonical JSON of the statement's record. The record stands in the ledger beside the
+signature, so that an outsider checks it with the public key of the enrolment entry.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from typing import ClassVar, Protocol
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from mechanism.canonical import Json, canonical_bytes, canonical_digest, decimal_text
+from mechanism.errors import FieldError
+from mechanism.terms import identifier
+
+#: Places after the point of an effort coefficient.
+EFFORT_PLACES = 6
+
+#: Bytes of a nonce; enough that it never repeats.
+NONCE_BYTES = 16
+
+
+class Statement(Protocol):
+    """Something signed: a record and what it is about."""
+
+    kind: ClassVar[str]
+
+    @property
+    def submission_id(self) -> str: ...
+
+    @property
+    def participant_id(self) -> str: ...
+
+    def record(self) -> dict[str, Json]: ...
+
+
+@dataclass(frozen=True)
+class ClaimStatement:
+    """An effort claim.
+
+    Attributes:
+        submission_id: chosen by the participant, once for ever.
+        task_id, terms_digest: what is agreed to.
+        participant_id: who claims.
+        effort: coefficient in [0, 1], at most six places.
+        degree: claimed non-iid degree after the effort, in [0, 1].
+        counts: label counts after the effort, or None where they stay private.
+        counts_commitment: salted SHA-256 of the counts where they stay private, else empty.
+        nonce: from the coordinator.
+    """
+
+    kind: ClassVar[str] = "claim"
+    submission_id: str
+    task_id: str
+    terms_digest: bytes
+    participant_id: str
+    effort: Decimal
+    degree: Fraction
+    counts: tuple[int, ...] | None
+    counts_commitment: bytes
+    nonce: bytes
+
+    def __post_init__(self) -> None:
+        _header(self)
+        if not self.effort.is_finite() or not 0 <= self.effort <= 1:
+            raise FieldError("effort", str(self.effort), "a decimal in [0, 1]")
+        if int(self.effort.as_tuple().exponent) < -EFFORT_PLACES:
+            raise FieldError("effort", str(self.effort), f"at most {EFFORT_PLACES} decimal places")
+        if not 0 <= self.degree <= 1:
+            raise FieldError("degree", str(self.degree), "a rational in [0, 1]")
+        if (self.counts is None) != (len(self.counts_commitment) == 32):
+            raise FieldError("counts", self.counts, "either label counts or a commitment of 32 bytes to them")
+
+    def record(self) -> dict[str, Json]:
+        return {
+            "kind": self.kind,
+            "submission_id": self.submission_id,
+            "task_id": self.task_id,
+            "terms": self.terms_digest.hex(),
+            "participant_id": self.participant_id,
+            "effort": decimal_text(self.effort),
+            "degree": str(self.degree),
+            "counts": None if self.counts is None else list(self.counts),
+            "counts_commitment": self.counts_commitment.hex(),
+            "nonce": self.nonce.hex(),
+        }
+
+
+@dataclass(frozen=True)
+class ModelStatement:
+    """A model for one round: the commitment whose order decides between duplicates.
+
+    Attributes:
+        model_sha256, model_bytes: of the whole safetensors file.
+        samples: how many the model was trained on, >= 1.
+    """
+
+    kind: ClassVar[str] = "model"
+    submission_id: str
+    task_id: str
+    terms_digest: bytes
+    participant_id: str
+    round: int
+    model_sha256: bytes
+    model_bytes: int
+    samples: int
+    nonce: bytes
+
+    def __post_init__(self) -> None:
+        _header(self)
+        if self.round < 1:
+            raise FieldError("round", self.round, "a round of at least 1")
+        if len(self.model_sha256) != 32:
+            raise FieldError("model_sha256", self.model_sha256.hex(), "32 bytes of SHA-256")
+        for name in ("model_bytes", "samples"):
+            if getattr(self, name) < 1:
+                raise FieldError(name, getattr(self, name), "at least 1")
+
+    def record(self) -> dict[str, Json]:
+        return {
+            "kind": self.kind,
+            "submission_id": self.submission_id,
+            "task_id": self.task_id,
+            "terms": self.terms_digest.hex(),
+            "participant_id": self.participant_id,
+            "round": self.round,
+            "model_sha256": self.model_sha256.hex(),
+            "model_bytes": self.model_bytes,
+            "samples": self.samples,
+            "nonce": self.nonce.hex(),
+        }
+
+
+def statement_digest(statement: Statement) -> bytes:
+    """SHA-256 of the canonical record: what a receipt names and idempotency compares."""
+    return canonical_digest(statement.record())
+
+
+def sign_statement(statement: Statement, key: ec.EllipticCurvePrivateKey) -> bytes:
+    """The DER signature of the statement."""
+    algorithm = ec.ECDSA(hashes.SHA256(), deterministic_signing=True)
+    return key.sign(canonical_bytes(statement.record()), algorithm)
+
+
+def signature_holds(statement: Statement, signature: bytes, key: ec.EllipticCurvePublicKey) -> bool:
+    """Whether `signature` is of this statement by the holder of `key`."""
+    try:
+        key.verify(signature, canonical_bytes(statement.record()), ec.ECDSA(hashes.SHA256()))
+    except InvalidSignature:
+        return False
+    return True
+
+
+def commit_counts(counts: Sequence[int], salt: bytes) -> bytes:
+    """Commitment to private label counts: SHA-256 of their canonical record with a salt of 32 random bytes."""
+    if len(salt) != 32:
+        raise FieldError("salt", f"{len(salt)} bytes", "32 random bytes")
+    return canonical_digest({"counts": [int(c) for c in counts], "salt": salt.hex()})
+
+
+def _header(statement: ClaimStatement | ModelStatement) -> None:
+    identifier("submission_id", statement.submission_id)
+    identifier("task_id", statement.task_id)
+    identifier("participant_id", statement.participant_id)
+    if len(statement.terms_digest) != 32:
+        raise FieldError("terms", statement.terms_digest.hex(), "32 bytes of SHA-256")
+    if len(statement.nonce) != NONCE_BYTES:
+        raise FieldError("nonce", statement.nonce.hex(), f"{NONCE_BYTES} bytes from the coordinator")
