@@ -1,1 +1,5 @@
-"""Data sets, partitions, architectures and local training: the learning side that both ends may share."""
+"""Data sets, partitions, architectures and local training: what both the learner and the participants do.
+
+Arrays in, arrays out: data and weights are NumPy arrays at this package's edges; torch stays inside
+`learning.models` and `learning.training`, which are the only modules that import it.
+"""
