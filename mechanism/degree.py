@@ -9,6 +9,7 @@ label counts with exact rationals: everyone gets the same number.
 Source: Pang et al. 2025, section 3 (definition of delta_k).
 """
 
+import re
 from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
@@ -22,6 +23,8 @@ from mechanism.errors import FieldError
 #: How far from 1 the sum of a floating-point distribution may lie: the rounding of 10^6 terms.
 SUM_TOLERANCE = 1e-9
 
+_RATIONAL = re.compile(r"[+-]?[0-9]+(\.[0-9]+|/[0-9]+)?")
+
 
 def reference_distribution(values: Sequence[int | str | Decimal | Fraction]) -> tuple[Fraction, ...]:
     """The exact reference distribution p^(c) that `values` write down.
@@ -33,7 +36,7 @@ def reference_distribution(values: Sequence[int | str | Decimal | Fraction]) -> 
     Raises:
         FieldError: fewer than two labels, an entry that is no number or negative, or a sum other than 1.
     """
-    entries = [_exact(f"reference[{i}]", v) for i, v in enumerate(values)]
+    entries = [rational(f"reference[{i}]", v) for i, v in enumerate(values)]
     if len(entries) < 2:
         raise FieldError("reference", values, "at least two labels")
     for i, entry in enumerate(entries):
@@ -108,11 +111,20 @@ def noniid_degree_of_distribution(
     return np.asarray(np.abs(p - q).sum(axis=-1) / 2)
 
 
-def _exact(field: str, value: int | str | Decimal | Fraction) -> Fraction:
-    expected = 'an integer, a decimal or a rational such as "1/3" (not a float)'
-    if isinstance(value, bool) or not isinstance(value, str | Decimal | Rational):
+def rational(field: str, value: int | str | Decimal | Fraction) -> Fraction:
+    """The exact rational that `value` writes down: an integer, a plain decimal or a string such as "37/150".
+
+    Exponents are refused in text: "1e999999999" is short to write and long to hold.
+
+    Raises:
+        FieldError: naming `field`, where `value` is something else, a float among them.
+    """
+    expected = 'an integer, a plain decimal or a rational such as "1/3" (not a float)'
+    plain = isinstance(value, str) and _RATIONAL.fullmatch(value) is not None
+    exact = isinstance(value, Rational) or (isinstance(value, Decimal) and value.is_finite())
+    if isinstance(value, bool) or not (plain or exact):
         raise FieldError(field, value, expected)
     try:
         return Fraction(value)
-    except (ValueError, ZeroDivisionError, OverflowError):
+    except ZeroDivisionError:
         raise FieldError(field, value, expected) from None

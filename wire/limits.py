@@ -1,0 +1,70 @@
+"""Every limit of the protocol, with its unit and its reason. Nothing else in the project bounds what travels."""
+
+from datetime import timedelta
+
+#: Bytes of model data in one frame. Between 256 KiB and 1 MiB a stream is fastest; larger frames fault in fresh
+#: pages for every message, smaller ones pay the per-message cost more often.
+FRAME_BYTES = 1 << 20
+
+#: Bytes of one message. A frame with its envelope fits; nothing else is meant to come near.
+MAX_MESSAGE_BYTES = FRAME_BYTES + (64 << 10)
+
+#: Bytes of a safetensors header: a thousand tensors take about 100 KiB.
+MAX_MODEL_HEADER_BYTES = 4 << 20
+
+#: Tensors of one model; large language models have some thousands.
+MAX_TENSORS = 20_000
+
+#: Dimensions of a tensor; NumPy's own limit is 64.
+MAX_DIMENSIONS = 16
+
+#: Characters of a tensor's name, as `mechanism.terms.TensorSpec` holds it.
+MAX_TENSOR_NAME = 256
+
+#: Labels of a reference distribution: one entry of the ledger (64 KiB) must hold counts and reference.
+MAX_LABELS = 2_000
+
+#: Characters of a decimal or rational on the wire: numerator and denominator of counts of 10^9 samples fit.
+MAX_NUMBER_CHARACTERS = 128
+
+#: Characters of the reason that a participant gives for a failure; enough for the end of a traceback.
+MAX_REASON_CHARACTERS = 2_000
+
+#: Bytes of a PEM certificate signing request for a P-256 key, with room for extensions that are ignored.
+MAX_SIGNING_REQUEST_BYTES = 8 << 10
+
+#: Random bytes of an invitation token: not to be guessed.
+TOKEN_BYTES = 32
+
+#: How long an invitation can be used: long enough for an e-mail to be read after a holiday.
+TOKEN_LIFETIME = timedelta(days=14)
+
+#: How long a participant's certificate holds. Short, so that a lost key heals; longer than a task.
+CERTIFICATE_LIFETIME = timedelta(days=90)
+
+#: How long the coordinator's own certificate holds; the common limit of 398 days.
+SERVER_CERTIFICATE_LIFETIME = timedelta(days=398)
+
+#: How long the certificate authority holds.
+AUTHORITY_LIFETIME = timedelta(days=3650)
+
+#: Clocks may differ by this much when a fresh certificate is first used.
+CLOCK_SKEW = timedelta(minutes=5)
+
+#: Streams that one identity may have open at once: Watch, an upload, a fetch, and a retry of each.
+MAX_STREAMS_PER_IDENTITY = 8
+
+#: Uploads that the coordinator takes in at once; the flow-control windows of each hold some MiB.
+MAX_CONCURRENT_UPLOADS = 16
+
+#: Requests that one identity may make in one second, averaged over ten.
+MAX_REQUESTS_PER_SECOND = 50
+
+#: Seconds between keepalive pings: below the idle timeout of common proxies (60 s).
+KEEPALIVE_SECONDS = 30
+
+#: Seconds after which an unanswered ping means a dead peer.
+KEEPALIVE_TIMEOUT_SECONDS = 10
+
+#: Seconds that an upload may go without a frame before its stream is closed; it can be resumed.
+UPLOAD_IDLE_SECONDS = 60

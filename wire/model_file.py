@@ -1,0 +1,273 @@
+"""Model files: safetensors, read with suspicion.
+
+A file is 8 bytes of little-endian header length, a JSON header, and the tensors' bytes without a gap. Whoever
+sent it may lie about every number in it, so the header is checked against the file before anything is mapped,
+and a tensor is only ever read in blocks. Layout: the safetensors format description.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+from safetensors.numpy import save
+
+from mechanism.errors import FieldError
+from mechanism.terms import DTYPE_BYTES, ModelContract, TensorSpec
+from wire.limits import FRAME_BYTES, MAX_DIMENSIONS, MAX_MODEL_HEADER_BYTES, MAX_TENSOR_NAME, MAX_TENSORS
+
+#: Weights as the SDK and the coordinator hand them around.
+Weights = Mapping[str, npt.NDArray[Any]]
+
+#: NumPy's type for each element type that it has; BF16 is widened by hand.
+_NUMPY = {
+    "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2",
+    "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1", "BOOL": "?",
+}  # fmt: skip
+_SAFETENSORS = {np.dtype(code): name for name, code in _NUMPY.items() if name != "BF16"}
+_FLOATING = {"F64", "F32", "F16", "BF16"}
+
+#: Elements read at once when a tensor is checked: 1 MiB of float32.
+_BLOCK = 1 << 18
+
+
+class ModelFileError(ValueError):
+    """A file that is not a model, or not the model that the contract asks for; `reasons` lists all that is wrong."""
+
+    def __init__(self, *reasons: str) -> None:
+        super().__init__("; ".join(reasons))
+        self.reasons = reasons
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """One tensor of a file and where its bytes are, counted from the start of the file."""
+
+    spec: TensorSpec
+    start: int
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """A safetensors file whose header fits its size. Tensors in name order."""
+
+    path: Path
+    tensors: tuple[StoredTensor, ...]
+
+    def contract(self, max_norm: Decimal, max_bytes: int) -> ModelContract:
+        """The contract that files of this layout fulfil."""
+        return ModelContract(tuple(t.spec for t in self.tensors), max_norm, max_bytes)
+
+    def array(self, tensor: StoredTensor) -> npt.NDArray[Any]:
+        """A read-only view of the tensor's bytes on disk; bfloat16 comes widened, as a copy in float32."""
+        spec = tensor.spec
+        if spec.size_bytes == 0:
+            return np.empty(spec.shape, dtype=np.float32 if spec.dtype == "BF16" else _NUMPY[spec.dtype])
+        stored: npt.NDArray[Any] = np.memmap(
+            self.path, dtype=_NUMPY[spec.dtype], mode="r", offset=tensor.start, shape=spec.shape or (1,)
+        )
+        stored = stored.reshape(spec.shape)
+        return _widen(stored) if spec.dtype == "BF16" else stored
+
+    def weights(self) -> dict[str, npt.NDArray[Any]]:
+        """All tensors in memory, by name."""
+        return {t.spec.name: np.array(self.array(t)) for t in self.tensors}
+
+
+def open_model(path: Path) -> ModelFile:
+    """Reads the header of a safetensors file and checks it against the file.
+
+    Raises:
+        ModelFileError: the file is truncated, its header lies, or it exceeds the limits.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        header, start = _header(file, size)
+    if len(header) > MAX_TENSORS:
+        raise ModelFileError(f"the file has {len(header)} tensors; at most {MAX_TENSORS} are accepted")
+    found = [_stored(name, entry, start) for name, entry in header.items()]
+    _check_gapless(found, start, size)
+    return ModelFile(path, tuple(sorted(found, key=lambda t: t.spec.name)))
+
+
+def check_model(path: Path, contract: ModelContract) -> ModelFile:
+    """Opens a file and holds it against a contract: layout first, then every value.
+
+    Raises:
+        ModelFileError: with every reason that was found, each naming the tensor.
+    """
+    size = path.stat().st_size
+    if size > contract.max_bytes:
+        raise ModelFileError(f"the file has {size} bytes; the task accepts at most {contract.max_bytes}")
+    model = open_model(path)
+    reasons = _layout_reasons(model, contract)
+    if reasons:
+        raise ModelFileError(*reasons)
+    norm = _checked_norm(model)
+    if Decimal(norm) > contract.max_norm:
+        raise ModelFileError(f"the model's norm is {norm:.6g}; the task accepts at most {contract.max_norm}")
+    return model
+
+
+def encode_model(weights: Weights) -> bytes:
+    """The safetensors bytes of `weights`; equal weights give equal bytes.
+
+    Raises:
+        FieldError: no tensor, a name that is no short string, or an element type that safetensors has not.
+    """
+    if not weights:
+        raise FieldError("weights", {}, "at least one tensor")
+    arrays = {}
+    for name in sorted(weights):
+        spec = tensor_spec(name, weights[name])
+        arrays[name] = np.ascontiguousarray(weights[name], dtype=_NUMPY[spec.dtype]).reshape(spec.shape)
+    return bytes(save(arrays))
+
+
+def tensor_spec(name: str, array: npt.NDArray[Any]) -> TensorSpec:
+    """Name, element type and shape of an array as a contract writes them.
+
+    Raises:
+        FieldError: an element type that safetensors has not.
+    """
+    dtype = _SAFETENSORS.get(np.asarray(array).dtype.newbyteorder("<"))
+    if dtype is None:
+        raise FieldError(
+            f"weights[{name}].dtype", str(np.asarray(array).dtype), "one of " + ", ".join(DTYPE_BYTES)
+        )
+    return TensorSpec(name, dtype, tuple(int(n) for n in np.asarray(array).shape))
+
+
+def contract_of(weights: Weights, max_norm: Decimal, max_bytes: int) -> ModelContract:
+    """The contract that asks for models like `weights`."""
+    return ModelContract(tuple(tensor_spec(n, weights[n]) for n in sorted(weights)), max_norm, max_bytes)
+
+
+def file_digest(path: Path) -> bytes:
+    """SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
+
+
+def frames(path: Path, offset: int = 0) -> Iterator[tuple[int, bytes]]:
+    """The file from `offset` on, in frames: (offset, bytes)."""
+    with path.open("rb") as file:
+        file.seek(offset)
+        while data := file.read(FRAME_BYTES):
+            yield offset, data
+            offset += len(data)
+
+
+def _header(file: BinaryIO, size: int) -> tuple[dict[str, Any], int]:
+    prefix = file.read(8)
+    length = int.from_bytes(prefix, "little")
+    if len(prefix) < 8 or length > size - 8:
+        raise ModelFileError(
+            f"not a safetensors file: its {size} bytes do not hold the header that it announces"
+        )
+    if length > MAX_MODEL_HEADER_BYTES:
+        raise ModelFileError(f"the header has {length} bytes; at most {MAX_MODEL_HEADER_BYTES} are accepted")
+    try:
+        header = json.loads(file.read(length), object_pairs_hook=_unique_members)
+    except (ValueError, RecursionError):
+        raise ModelFileError("not a safetensors file: its header is not JSON") from None
+    if not isinstance(header, dict):
+        raise ModelFileError("not a safetensors file: its header is not a JSON object")
+    header.pop("__metadata__", None)
+    return header, 8 + length
+
+
+def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise ValueError("a name occurs twice")
+    return members
+
+
+def _stored(name: str, entry: Any, start: int) -> StoredTensor:
+    if len(name) > MAX_TENSOR_NAME:
+        raise ModelFileError(
+            f"a tensor's name has {len(name)} characters; at most {MAX_TENSOR_NAME} are accepted"
+        )
+    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+        raise ModelFileError(f"tensor {name!r}: expected exactly dtype, shape and data_offsets")
+    shape, offsets = entry["shape"], entry["data_offsets"]
+    if not _naturals(shape) or len(shape) > MAX_DIMENSIONS:
+        raise ModelFileError(f"tensor {name!r}: the shape is not a list of at most {MAX_DIMENSIONS} sizes")
+    if not _naturals(offsets) or len(offsets) != 2:
+        raise ModelFileError(f"tensor {name!r}: data_offsets are not two positions")
+    try:
+        spec = TensorSpec(name, entry["dtype"], tuple(shape))
+    except (FieldError, TypeError) as error:
+        raise ModelFileError(f"tensor {name!r}: {error}") from None
+    if offsets[1] - offsets[0] != spec.size_bytes:
+        raise ModelFileError(
+            f"tensor {name!r}: {offsets[1] - offsets[0]} bytes are announced, shape and dtype need {spec.size_bytes}"
+        )
+    return StoredTensor(spec, start + offsets[0])
+
+
+def _naturals(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(n, int) and not isinstance(n, bool) and 0 <= n < 2**63 for n in value
+    )
+
+
+def _check_gapless(found: list[StoredTensor], start: int, size: int) -> None:
+    position = start
+    for tensor in sorted(found, key=lambda t: (t.start, t.spec.size_bytes)):
+        if tensor.start != position:
+            raise ModelFileError(f"tensor {tensor.spec.name!r} begins at {tensor.start}, expected {position}")
+        position += tensor.spec.size_bytes
+    if position != size:
+        raise ModelFileError(f"the tensors end at byte {position}, the file at {size}")
+
+
+def _layout_reasons(model: ModelFile, contract: ModelContract) -> list[str]:
+    have = {t.spec.name: t.spec for t in model.tensors}
+    want = {spec.name: spec for spec in contract.tensors}
+    reasons = [f"tensor {name!r} is missing" for name in want if name not in have]
+    reasons += [f"tensor {name!r} is not in the contract" for name in have if name not in want]
+    for name in want.keys() & have.keys():
+        if have[name] != want[name]:
+            reasons.append(
+                f"tensor {name!r} is {have[name].dtype} of shape {list(have[name].shape)}; "
+                f"expected {want[name].dtype} of shape {list(want[name].shape)}"
+            )
+    return sorted(reasons)
+
+
+def _checked_norm(model: ModelFile) -> float:
+    """The Euclidean norm of the floating-point tensors; raises where a value is not finite."""
+    squares = []
+    for tensor in model.tensors:
+        if tensor.spec.dtype not in _FLOATING:
+            continue
+        flat = model.array(tensor).reshape(-1)
+        total = 0.0
+        for first in range(0, flat.size, _BLOCK):
+            block = flat[first : first + _BLOCK].astype(np.float64)
+            with np.errstate(over="ignore", invalid="ignore"):  # an overflow is what is looked for
+                total += float(np.dot(block, block))
+        if not math.isfinite(total):
+            _refuse_nonfinite(tensor.spec.name, flat)
+        squares.append(total)
+    return math.sqrt(math.fsum(squares))
+
+
+def _refuse_nonfinite(name: str, flat: npt.NDArray[Any]) -> None:
+    bad = int(np.size(flat) - np.count_nonzero(np.isfinite(flat)))
+    if bad:
+        raise ModelFileError(f"tensor {name!r} has {bad} values that are NaN or infinite")
+    raise ModelFileError(f"tensor {name!r} is too large: the sum of its squares overflows")
+
+
+def _widen(bfloat16: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    """bfloat16 is the upper half of a float32."""
+    return (bfloat16.astype(np.uint32) << 16).view(np.float32)
