@@ -1,0 +1,194 @@
+import math
+from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mechanism.errors import FieldError, SettlementError
+from mechanism.payment import Linear, Log, Log1p, Power
+from mechanism.peers import round_seed, seed_commitment
+from mechanism.settlement import (
+    MICRO,
+    Assessment,
+    Settlement,
+    largest_remainder,
+    max_payment_micro,
+    round_budget_micro,
+    settle_round,
+    task_budget_micro,
+)
+from mechanism.terms import ModelContract, Recipe, Rule, Schedule, TensorSpec, Terms
+
+SECRET = bytes(range(32))
+SEED = round_seed(SECRET, 3, 1)
+TERMS = Terms(
+    task_id="t",
+    reference=(Fraction(1, 2), Fraction(1, 2)),
+    Q=Decimal(2000),
+    phi=Decimal(300),
+    upsilon=Decimal(200),
+    payment=Log(),
+    rule=Rule(claim_penalty=Decimal(5), stake_micro=150_000),
+    schedule=Schedule(3, 3, 12, 60, 60),
+    contract=ModelContract((TensorSpec("w", "F32", (1,)),), Decimal(1), 100),
+    recipe=Recipe("digits-cnn", 1, 1, "adam", Decimal("0.01"), 1),
+    budget_micro=0,
+    seed_commitment=seed_commitment(SECRET, 3),
+    validation_commitment=bytes(32),
+    initial_model=bytes(32),
+)
+
+
+def assessment(name: str, degree: float | None, claimed: float | None = None, **more: object) -> Assessment:
+    micro = None if degree is None else round(degree * MICRO)
+    claim = Fraction(round((claimed if claimed is not None else degree or 0) * MICRO), MICRO)
+    return Assessment(name, bytes(31) + bytes([len(name)]), claim, micro, **more)  # type: ignore[arg-type]
+
+
+def line(settlement: Settlement, name: str) -> object:
+    return next(p for p in settlement.payments if p.participant_id == name)
+
+
+degrees = st.lists(st.integers(0, MICRO), min_size=2, max_size=12)
+payments = st.sampled_from([Log(), Log1p(), Linear(Decimal(2)), Power(Decimal(3), Decimal("0.5"))])
+
+
+@given(degrees, payments)
+def test_a_round_pays_what_the_formula_says_and_keeps_within_its_budget(
+    micros: list[int], payment: Log
+) -> None:
+    terms = replace(TERMS, payment=payment, rule=Rule())
+    everyone = [Assessment(f"p{i:02}", bytes([i]) * 32, Fraction(m, MICRO), m) for i, m in enumerate(micros)]
+    settled = settle_round(terms, 1, SEED, everyone)
+    by_id = {a.participant_id: a for a in everyone}
+    for paid in settled.payments:
+        (peer,) = paid.peers
+        mine, theirs = (by_id[n].verified_micro for n in (paid.participant_id, peer))
+        assert mine is not None
+        assert theirs is not None
+        x = 2000 / (300 * (mine / MICRO) ** 2 + 300 * (theirs / MICRO) ** 2 + 200)
+        assert paid.paid_micro == pytest.approx(float(payment.value(x)) * MICRO, abs=1.5)
+        assert 0 <= paid.paid_micro <= max_payment_micro(terms.Q, terms.upsilon, payment.exact)
+    assert settled.total_micro <= round_budget_micro(terms)
+    assert task_budget_micro(terms) == 3 * round_budget_micro(terms)
+    assert [p.participant_id for p in settled.payments] == sorted(by_id)
+
+
+@given(degrees, st.randoms())
+def test_the_order_of_arrival_changes_nothing(micros: list[int], random: object) -> None:
+    everyone = [Assessment(f"p{i:02}", bytes([i]) * 32, Fraction(m, MICRO), m) for i, m in enumerate(micros)]
+    shuffled = list(everyone)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert settle_round(TERMS, 1, SEED, shuffled) == settle_round(TERMS, 1, SEED, everyone)
+
+
+@given(st.integers(0, MICRO), st.integers(0, MICRO))
+def test_the_truth_is_the_best_claim(verified: int, claimed: int) -> None:
+    others = [assessment("q", 0.3), assessment("r", 0.5)]
+    honest = Assessment("p", bytes(32), Fraction(verified, MICRO), verified)
+    settled = [
+        settle_round(TERMS, 1, SEED, [replace(honest, claimed_degree=Fraction(c, MICRO)), *others])
+        for c in (verified, claimed)
+    ]
+    truth, claim = (line(s, "p").paid_micro for s in settled)  # type: ignore[attr-defined]
+    assert claim <= truth
+    if abs(claimed - verified) > 1000 and truth > 1:
+        assert claim < truth
+
+
+def test_the_paper_rule_pays_on_the_claim_and_so_pays_a_lie() -> None:
+    terms = replace(TERMS, rule=Rule("paper"))
+    others = [assessment("q", 0.3), assessment("r", 0.3)]
+    lie = settle_round(terms, 1, SEED, [assessment("p", 0.9, claimed=0), *others])
+    truth = settle_round(terms, 1, SEED, [assessment("p", 0.9), *others])
+    assert line(lie, "p").paid_micro > line(truth, "p").paid_micro  # type: ignore[attr-defined]
+
+
+def test_who_is_not_scored_is_paid_nothing_and_is_nobodys_peer() -> None:
+    settled = settle_round(
+        TERMS,
+        1,
+        SEED,
+        [assessment("p", 0.1), assessment("q", 0.2), assessment("r", None), assessment("s", None)],
+    )
+    assert line(settled, "r").paid_micro == 0  # type: ignore[attr-defined]
+    assert {p.participant_id: p.peers for p in settled.payments} == {
+        "p": ("q",),
+        "q": ("p",),
+        "r": (),
+        "s": (),
+    }
+
+
+def test_duplicates_are_never_paired_and_one_without_a_peer_stands_for_its_own() -> None:
+    twins = [assessment("p", 0.1, cluster="c"), assessment("q", 0.1, cluster="c")]
+    assert all(p.peers == () for p in settle_round(TERMS, 1, SEED, twins).payments)
+    alone = settle_round(replace(TERMS, rule=Rule()), 1, SEED, [assessment("p", 0.5)])
+    assert line(alone, "p").paid_micro == pytest.approx(math.log(2000 / 350) * MICRO, abs=1)  # type: ignore[attr-defined]
+    with_third = settle_round(TERMS, 1, SEED, [*twins, assessment("r", 0.3)])
+    assert line(with_third, "p").peers == line(with_third, "q").peers == ("r",)  # type: ignore[attr-defined]
+
+
+def test_the_mean_over_several_peers_is_paid_when_the_terms_say_so() -> None:
+    terms = replace(TERMS, rule=Rule(peers=2))
+    settled = settle_round(terms, 1, SEED, [assessment("p", 0.0), assessment("q", 0.0), assessment("r", 1.0)])
+    expected = (math.log(2000 / 200) + math.log(2000 / 500)) / 2
+    assert line(settled, "p").paid_micro == pytest.approx(expected * MICRO, abs=1)  # type: ignore[attr-defined]
+
+
+def test_a_stake_is_held_back_until_full_and_lost_with_a_refuted_claim() -> None:
+    everyone = [assessment("p", 0.1), assessment("q", 0.1), assessment("r", 0.1)]
+    first = settle_round(TERMS, 1, SEED, everyone)
+    assert all(p.withheld_micro == 150_000 for p in first.payments)
+    full = settle_round(TERMS, 1, SEED, everyone, {"p": 150_000, "q": 100_000})
+    assert [p.withheld_micro for p in full.payments] == [0, 50_000, 150_000]
+    refuted = [replace(everyone[0], refuted=True), *everyone[1:]]
+    lost = settle_round(TERMS, 1, SEED, refuted, {"p": 150_000})
+    assert line(lost, "p").stake_lost_micro == 150_000  # type: ignore[attr-defined]
+    assert line(lost, "p").withheld_micro == 0  # type: ignore[attr-defined]
+    assert line(settle_round(TERMS, 1, SEED, refuted), "p").stake_lost_micro == 0  # type: ignore[attr-defined]
+
+
+@given(st.lists(st.decimals(min_value=0, max_value=1000, places=12), min_size=1, max_size=30))
+def test_largest_remainder_loses_nothing(amounts: list[Decimal]) -> None:
+    credits_ = {f"p{i:02}": a for i, a in enumerate(amounts)}
+    micros, residue = largest_remainder(credits_)
+    exact = sum(amounts, Decimal(0)) * MICRO
+    assert sum(micros.values()) == math.floor(exact)
+    assert sum(micros.values()) + residue == math.ceil(exact)
+    for name, amount in credits_.items():
+        assert abs(micros[name] - amount * MICRO) < 1
+
+
+def test_records_that_cannot_be_settled_are_refused() -> None:
+    with pytest.raises(SettlementError, match="twice"):
+        settle_round(TERMS, 1, SEED, [assessment("p", 0.1), assessment("p", 0.2)])
+    with pytest.raises(SettlementError, match="digest"):
+        settle_round(TERMS, 1, SEED, [replace(assessment("p", 0.1), model_sha256=b"")])
+    with pytest.raises(FieldError, match="round"):
+        settle_round(TERMS, 4, SEED, [assessment("p", 0.1)])
+    with pytest.raises(FieldError, match="verified_micro"):
+        Assessment("p", bytes(32), Fraction(0), MICRO + 1)
+    with pytest.raises(FieldError, match="claimed_degree"):
+        Assessment("p", bytes(32), Fraction(3, 2), 0)
+
+
+def test_a_settlement_is_the_same_on_every_machine() -> None:
+    everyone = [assessment(f"p{i}", i / 10) for i in range(8)]
+    settled = settle_round(TERMS, 1, SEED, everyone)
+    # Pinned: a change of any digit needs a new name in `ARITHMETIC`, or old ledgers no longer replay.
+    paid = [p.paid_micro for p in settled.payments]
+    assert paid == [
+        1751578,
+        2230264,
+        1941420,
+        2124439,
+        2075450,
+        1890475,
+        1652867,
+        1622017,
+    ]
+    assert settled.rounding_micro == 1

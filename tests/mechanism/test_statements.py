@@ -1,0 +1,62 @@
+from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
+
+import pytest
+
+from mechanism.errors import FieldError
+from mechanism.statements import ClaimStatement, ModelStatement, commit_counts
+
+CLAIM = ClaimStatement(
+    submission_id="c-1",
+    task_id="t",
+    terms_digest=bytes(32),
+    participant_id="p",
+    effort=Decimal("0.5"),
+    degree=Fraction(1, 2),
+    counts=(1, 3),
+    counts_commitment=b"",
+    nonce=bytes(16),
+)
+MODEL = ModelStatement("m-1", "t", bytes(32), "p", 1, bytes(32), 100, 10, bytes(16))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("effort", Decimal("1.01")),
+        ("effort", Decimal("-0.1")),
+        ("effort", Decimal("NaN")),
+        ("effort", Decimal("0.1234567")),
+        ("degree", Fraction(3, 2)),
+        ("degree", Fraction(-1, 2)),
+        ("counts", None),
+        ("counts_commitment", bytes(32)),
+        ("nonce", b""),
+        ("terms_digest", b"x"),
+        ("participant_id", "../p"),
+        ("submission_id", ""),
+    ],
+)
+def test_a_claim_out_of_range_is_refused(field: str, value: object) -> None:
+    with pytest.raises(FieldError):
+        replace(CLAIM, **{field: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("round", 0), ("model_sha256", b"x"), ("model_bytes", 0), ("samples", 0), ("nonce", bytes(15))],
+)
+def test_a_model_statement_out_of_range_is_refused(field: str, value: object) -> None:
+    with pytest.raises(FieldError):
+        replace(MODEL, **{field: value})  # type: ignore[arg-type]
+
+
+def test_private_counts_are_bound_by_their_commitment() -> None:
+    commitment = commit_counts([1, 3], bytes(32))
+    assert replace(CLAIM, counts=None, counts_commitment=commitment).counts is None
+    assert commitment == commit_counts([1, 3], bytes(32))
+    assert commitment != commit_counts([3, 1], bytes(32))
+    assert commitment != commit_counts([1, 3], b"\x01" * 32)
+    with pytest.raises(FieldError, match="salt"):
+        commit_counts([1, 3], b"short")
