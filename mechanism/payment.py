@@ -6,8 +6,8 @@
     power    f(x) = kappa * x^a             0 < a <= 1
 
 Each gives its value and two derivatives in floating point, for the solvers, and its value in `decimal`, for
-the money. The game is supermodular where the relative curvature is at most 2, that is
-x f''(x) + 2 f'(x) >= 0; all of the above satisfy it.
+the money. The game is supermodular where the relative curvature -x f''(x) / f'(x) is at most 2, that is
+x f''(x) + 2 f'(x) >= 0; all of the above satisfy it, and declare their bound as `relative_curvature`.
 
 Source: Pang et al. 2025, section 4; the curvature condition is docs/mechanism.md, section 5.
 """
@@ -54,6 +54,7 @@ class Log:
     """f(x) = max(0, ln x). The kink at x = 1 has the right-hand derivative."""
 
     name: ClassVar[str] = "log"
+    relative_curvature: ClassVar[float] = 1.0
 
     def parameters(self) -> Mapping[str, Decimal]:
         return {}
@@ -78,6 +79,7 @@ class Log1p:
     """f(x) = ln(1 + x)."""
 
     name: ClassVar[str] = "log1p"
+    relative_curvature: ClassVar[float] = 1.0
 
     def parameters(self) -> Mapping[str, Decimal]:
         return {}
@@ -100,6 +102,7 @@ class Linear:
     """f(x) = kappa * x, kappa > 0."""
 
     name: ClassVar[str] = "linear"
+    relative_curvature: ClassVar[float] = 0.0
     kappa: Decimal = Decimal(1)
 
     def __post_init__(self) -> None:
@@ -126,6 +129,7 @@ class Power:
     """f(x) = kappa * x^a, kappa > 0, 0 < a <= 1."""
 
     name: ClassVar[str] = "power"
+    relative_curvature: ClassVar[float] = 1.0
     kappa: Decimal = Decimal(1)
     exponent: Decimal = Decimal("0.5")
 

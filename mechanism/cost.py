@@ -1,0 +1,255 @@
+"""What an effort costs.
+
+    Cost_k = c_k * d(x),   x = delta_k(0) - delta_k(e_k) >= 0,   d(0) = 0, d increasing      credits
+
+    linear   d(x) = x            the paper's
+    power    d(x) = x^a          a > 0; convex for a > 1, concave for a < 1
+    callable a user's own d, checked to be increasing
+
+As an effort curve, a cost may stand for one participant or for many. `convexity` is what the certificates
+lean on: a convex cost lies above its tangents, a concave one above its chords.
+
+Source: Pang et al. 2025, section 4 (Cost_k).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from mechanism.errors import FieldError
+
+Array = npt.NDArray[np.float64]
+Index = npt.NDArray[np.intp]
+
+#: Points of [0, 1] at which a user's own cost is checked.
+CHECK_POINTS = 1025
+
+
+class Convexity(Enum):
+    """Shape of d on [0, 1]."""
+
+    LINEAR = "linear"
+    CONVEX = "convex"
+    CONCAVE = "concave"
+    UNKNOWN = "unknown"
+
+
+@runtime_checkable
+class CostFunction(Protocol):
+    """c * d(x) with its derivatives; x in [0, 1], arrays of one entry a participant."""
+
+    @property
+    def convexity(self) -> Convexity: ...
+
+    def value(self, x: npt.ArrayLike) -> Array: ...
+
+    def first(self, x: npt.ArrayLike) -> Array:
+        """c * d'(x); infinity where the slope is infinite."""
+
+    def second(self, x: npt.ArrayLike) -> Array:
+        """c * d''(x)."""
+
+    def take(self, index: Index) -> "CostFunction":
+        """The costs of the participants at `index`."""
+
+
+@dataclass(frozen=True)
+class LinearCost:
+    """Cost = c * x.
+
+    Attributes:
+        coefficient: c > 0, credits a unit of degree; a number or one a participant.
+    """
+
+    coefficient: npt.ArrayLike
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "coefficient", _positive("cost", self.coefficient))
+
+    @property
+    def convexity(self) -> Convexity:
+        return Convexity.LINEAR
+
+    def value(self, x: npt.ArrayLike) -> Array:
+        return np.asarray(_array(self.coefficient) * np.asarray(x, dtype=np.float64))
+
+    def first(self, x: npt.ArrayLike) -> Array:
+        return np.asarray(_array(self.coefficient) + np.zeros_like(np.asarray(x, dtype=np.float64)))
+
+    def second(self, x: npt.ArrayLike) -> Array:
+        return np.zeros_like(self.first(x))
+
+    def take(self, index: Index) -> "LinearCost":
+        return LinearCost(_taken(self.coefficient, index))
+
+
+@dataclass(frozen=True)
+class PowerCost:
+    """Cost = c * x^a.
+
+    Attributes:
+        coefficient: c > 0, credits; a number or one a participant.
+        exponent: a > 0; one number for all.
+    """
+
+    coefficient: npt.ArrayLike
+    exponent: float = 2.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "coefficient", _positive("cost", self.coefficient))
+        exponent = _positive("cost exponent", self.exponent)
+        if exponent.ndim:
+            raise FieldError("cost exponent", self.exponent, "one number for all participants")
+        object.__setattr__(self, "exponent", float(exponent))
+
+    @property
+    def convexity(self) -> Convexity:
+        if self.exponent == 1:
+            return Convexity.LINEAR
+        return Convexity.CONVEX if self.exponent > 1 else Convexity.CONCAVE
+
+    def value(self, x: npt.ArrayLike) -> Array:
+        return np.asarray(_array(self.coefficient) * np.power(np.asarray(x, dtype=np.float64), self.exponent))
+
+    def first(self, x: npt.ArrayLike) -> Array:
+        return np.asarray(_array(self.coefficient) * self.exponent * _power(x, self.exponent - 1))
+
+    def second(self, x: npt.ArrayLike) -> Array:
+        a = self.exponent
+        if a == 1:
+            return np.zeros_like(self.first(x))
+        return np.asarray(_array(self.coefficient) * (a * (a - 1)) * _power(x, a - 2))
+
+    def take(self, index: Index) -> "PowerCost":
+        return PowerCost(_taken(self.coefficient, index), self.exponent)
+
+
+@dataclass(frozen=True)
+class CallableCost:
+    """Cost = c * d(x) with a user's own d on [0, 1] and its two derivatives.
+
+    d(0) = 0 and that d increases is checked at `CHECK_POINTS` points; so is a declared convexity. Between
+    the points both are the user's word. Each function takes and returns an array.
+
+    Attributes:
+        coefficient: c > 0, credits; a number or one a participant.
+        shape: the convexity of d; `UNKNOWN` costs sharpness of certificates, never their truth.
+    """
+
+    coefficient: npt.ArrayLike
+    d: Callable[[Array], Array]
+    d_first: Callable[[Array], Array]
+    d_second: Callable[[Array], Array]
+    shape: Convexity = Convexity.UNKNOWN
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "coefficient", _positive("cost", self.coefficient))
+        x = np.linspace(0.0, 1.0, CHECK_POINTS)
+        values = np.asarray(self.d(x), dtype=np.float64)
+        if values.shape != x.shape or not np.isfinite(values).all():
+            raise FieldError("cost d", values, "finite values, one an entry")
+        if values[0] != 0:
+            raise FieldError("cost d(0)", float(values[0]), "0: no effort costs nothing")
+        steps = np.diff(values)
+        if (steps <= 0).any():
+            i = int(np.argmax(steps <= 0))
+            expected = f"an increasing function; it does not rise between {x[i]:.6g} and {x[i + 1]:.6g}"
+            raise FieldError("cost d", [float(values[i]), float(values[i + 1])], expected)
+        bends = np.diff(steps)
+        # Rounding of d itself: a straight line may bend by a few units in the last place.
+        slack = 8 * np.finfo(np.float64).eps * float(np.abs(values).max())
+        wrong = {
+            Convexity.LINEAR: np.abs(bends) > slack,
+            Convexity.CONVEX: bends < -slack,
+            Convexity.CONCAVE: bends > slack,
+            Convexity.UNKNOWN: np.zeros_like(bends, dtype=bool),
+        }[self.shape]
+        if wrong.any():
+            i = int(np.argmax(wrong))
+            raise FieldError(
+                "cost shape", self.shape.value, f"what d shows; it bends otherwise at {x[i + 1]:.6g}"
+            )
+
+    @property
+    def convexity(self) -> Convexity:
+        return self.shape
+
+    def value(self, x: npt.ArrayLike) -> Array:
+        return np.asarray(_array(self.coefficient) * self.d(np.asarray(x, dtype=np.float64)))
+
+    def first(self, x: npt.ArrayLike) -> Array:
+        return np.asarray(_array(self.coefficient) * self.d_first(np.asarray(x, dtype=np.float64)))
+
+    def second(self, x: npt.ArrayLike) -> Array:
+        return np.asarray(_array(self.coefficient) * self.d_second(np.asarray(x, dtype=np.float64)))
+
+    def take(self, index: Index) -> "CallableCost":
+        coefficient = _taken(self.coefficient, index)
+        return CallableCost(coefficient, self.d, self.d_first, self.d_second, self.shape)
+
+
+@dataclass(frozen=True)
+class StackedCost:
+    """One cost a participant, of whatever kinds; each cost stands for one participant."""
+
+    costs: Sequence[CostFunction]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "costs", tuple(self.costs))
+
+    @property
+    def convexity(self) -> Convexity:
+        shapes = {cost.convexity for cost in self.costs}
+        if len(shapes) > 1:
+            shapes.discard(Convexity.LINEAR)  # a line is convex and concave
+        return shapes.pop() if len(shapes) == 1 else Convexity.UNKNOWN
+
+    def value(self, x: npt.ArrayLike) -> Array:
+        return self._each("value", x)
+
+    def first(self, x: npt.ArrayLike) -> Array:
+        return self._each("first", x)
+
+    def second(self, x: npt.ArrayLike) -> Array:
+        return self._each("second", x)
+
+    def take(self, index: Index) -> "StackedCost":
+        return StackedCost([self.costs[int(i)] for i in index])
+
+    def _each(self, method: str, x: npt.ArrayLike) -> Array:
+        gaps = np.asarray(x, dtype=np.float64)
+        gaps = np.broadcast_to(gaps, np.broadcast_shapes(gaps.shape, (len(self.costs),)))
+        columns = [getattr(cost, method)(gaps[..., k]) for k, cost in enumerate(self.costs)]
+        return np.stack(columns, axis=-1)
+
+
+def _power(x: npt.ArrayLike, exponent: float) -> Array:
+    """x^exponent, infinity at 0 where the exponent is negative."""
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.power(np.asarray(x, dtype=np.float64), exponent))
+
+
+def _positive(field: str, value: npt.ArrayLike) -> Array:
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise FieldError(field, value, "a number above 0") from None
+    bad = ~(np.isfinite(array) & (array > 0))
+    if bad.any():
+        where = int(np.argmax(bad))
+        name = field if array.ndim == 0 else f"{field}[{where}]"
+        raise FieldError(name, float(array.ravel()[where]), "a finite number above 0")
+    return array
+
+
+def _array(coefficient: npt.ArrayLike) -> Array:
+    return np.asarray(coefficient, dtype=np.float64)
+
+
+def _taken(coefficient: npt.ArrayLike, index: Index) -> Array:
+    array = _array(coefficient)
+    return array if array.ndim == 0 else array[index]
