@@ -1,0 +1,130 @@
+"""`fedpeer`: the commands of the coordinator, the participant, the ledger and the mechanism, in one place.
+
+A command's module is imported when that command is called, so that `fedpeer ledger verify` does not wait for
+torch. A user's mistake ends in one sentence on standard error and an exit code:
+
+    0  done          1  checked, and the answer is no (a ledger that does not verify, say)
+    2  bad input     3  no connection, or refused by the other side     130  interrupted
+"""
+
+import os
+import sys
+from importlib import import_module
+from typing import NamedTuple
+
+import typer
+
+
+class _Command(NamedTuple):
+    """Where a command lives: a Typer application, or a single function."""
+
+    module: str
+    attribute: str
+    help: str
+
+
+_GROUPS = {
+    "coordinator": _Command("coordinator.cli", "app", "Run a market: publish tasks, invite, serve, settle."),
+    "participant": _Command("participant.cli", "app", "Take part: enrol, train, earn."),
+    "ledger": _Command(
+        "coordinator.ledger_cli", "app", "Read and check a ledger, offline or from a coordinator."
+    ),
+}
+_FUNCTIONS = {
+    "demo": _Command(
+        "fedpeer.demo.command", "demo", "A whole market on this machine, with real processes and data."
+    ),
+    "plan": _Command(
+        "fedpeer.plan", "plan", "Efforts, equilibria and the best payment coefficient for a population."
+    ),
+    "arena": _Command("fedpeer.arena", "arena", "Measure what every attack earns under every payment rule."),
+    "figures": _Command("fedpeer.figures", "figures", "Reproduce the paper's experiments."),
+}
+
+#: Errors that are a user's to mend, by where they are defined, with the exit code. A class whose module was
+#: never imported cannot have been raised.
+_USER_ERRORS = (
+    ("mechanism.errors", "MechanismError", 2),
+    ("learning.errors", "LearningError", 2),
+    ("wire.certificates", "CertificateError", 2),
+    ("wire.model_file", "ModelFileError", 2),
+    ("wire.errors", "Refusal", 3),
+    ("coordinator.errors", "CoordinatorError", 2),
+    ("coordinator.storage.errors", "StorageError", 2),
+    ("participant.errors", "ParticipantError", 3),
+    ("fedpeer.errors", "CommandError", 2),
+)
+
+
+def application(called: str | None) -> typer.Typer:
+    """The root application with the command `called` loaded and all others listed only."""
+    app = typer.Typer(
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        add_completion=False,
+        help="An incentive marketplace for federated learning: pay participants for what their data is worth.",
+    )
+    for name, command in _FUNCTIONS.items():
+        function = _load(command) if name == called else _listed
+        app.command(name, help=command.help)(function)
+    for name, command in _GROUPS.items():
+        group = _load(command) if name == called else typer.Typer()
+        app.add_typer(group, name=name, help=command.help, no_args_is_help=True)
+    app.callback()(_options)
+    return app
+
+
+def main() -> int:
+    """The console script."""
+    called = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
+    try:
+        application(called)()
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader of a pipe has gone; nothing is left to say
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        code = _exit_code(error)
+        if code is None:
+            raise
+        typer.echo(f"fedpeer: {error}", err=True)
+        return code
+    return 0
+
+
+def _exit_code(error: Exception) -> int | None:
+    for module, name, code in _USER_ERRORS:
+        kind = getattr(sys.modules.get(module), name, None)
+        if kind is not None and isinstance(error, kind):
+            return code
+    return None
+
+
+def _load(command: _Command) -> typer.Typer:
+    loaded: typer.Typer = getattr(import_module(command.module), command.attribute)
+    return loaded
+
+
+def _listed() -> None:
+    """Stands for a command in the overview; never called."""
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(version("fedpeer"))
+        raise typer.Exit
+
+
+def _options(
+    version: bool = typer.Option(
+        False, "--version", is_eager=True, callback=_print_version, help="Print the version and exit."
+    ),
+) -> None:
+    """Options of the root command; each acts in its own callback."""
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
