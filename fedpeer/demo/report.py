@@ -1,0 +1,215 @@
+"""The demo's result for people: tables on the terminal, plots, and a page that shows both."""
+
+import base64
+import html
+from pathlib import Path
+from string import Template
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from fedpeer.demo.population import Strategy
+from fedpeer.demo.result import DemoResult, ParticipantResult
+from mechanism.settlement import MICRO
+
+#: File names of the plots in the output folder.
+ACCURACY_PLOT, DEGREE_PLOT, PAYMENT_PLOT = "accuracy.png", "degrees.png", "payments.png"
+
+#: Shades that stay apart in grey.
+_SHADES = {Strategy.HONEST: "#2b6cb0", Strategy.OVER_CLAIM: "#dd8452", Strategy.FREE_RIDE: "#7f7f7f"}
+
+
+def print_result(result: DemoResult, console: Console) -> None:
+    """Who was paid what and why, the model's accuracy, the balance, and the ledger's state."""
+    console.print(_participant_table(result))
+    console.print()
+    for line in dishonesty(result):
+        console.print(line, highlight=False)
+    console.print()
+    console.print(_round_table(result))
+    console.print()
+    paid, budget = result.paid_micro / MICRO, result.task.budget_micro / MICRO
+    console.print(
+        f"Paid {paid:.6f} of a budget of {budget:.6f} credits; the remaining {budget - paid:.6f} went back to the "
+        "learner or into rounding.",
+        highlight=False,
+    )
+    state = "[bold green]ledger verified" if result.ledger.verified else "[bold red]ledger NOT verified"
+    console.print(
+        f"{state}[/]: {result.ledger.size} entries, root {result.ledger.root[:16]}…", highlight=False
+    )
+
+
+def dishonesty(result: DemoResult) -> list[str]:
+    """What the over-claimer and the free rider earned next to their honest twins, and by which check."""
+    lines = []
+    for dishonest in result.participants:
+        if dishonest.member.twin is None:
+            continue
+        twin = result.participant(dishonest.member.twin)
+        verb = (
+            "claimed a degree that it does not have"
+            if _over_claims(dishonest)
+            else "returned what it was sent"
+        )
+        lines.append(
+            f"{dishonest.member.id} {verb}: paid {dishonest.paid:.4f}, its honest twin {twin.member.id} "
+            f"{twin.paid:.4f}. Caught by {_checks(dishonest)}."
+        )
+        lines += [f"    {text}" for text in _explanations(dishonest)]
+    return lines
+
+
+def write_plots(result: DemoResult, folder: Path) -> None:
+    """Accuracy over rounds, degrees as claimed, true and measured, and payments with costs, as PNG."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False, "figure.dpi": 120})
+    names = [p.member.id for p in result.participants]
+    positions = range(len(names))
+    shades = [_SHADES[p.member.strategy] for p in result.participants]
+
+    figure, axes = plt.subplots(figsize=(5, 3.2), layout="constrained")
+    rounds = [r.round for r in result.rounds]
+    axes.plot(rounds, [r.accuracy for r in result.rounds], marker="o", color=_SHADES[Strategy.HONEST])
+    axes.set(xlabel="round", ylabel="accuracy on held-out data", ylim=(0, 1), xticks=rounds)
+    figure.savefig(folder / ACCURACY_PLOT)
+    plt.close(figure)
+
+    figure, axes = plt.subplots(figsize=(7, 3.4), layout="constrained")
+    markers = (
+        ("claimed", "claimed_degree", "v"),
+        ("true", "true_degree", "o"),
+        ("measured", "measured_degree", "x"),
+    )
+    for label, attribute, marker in markers:
+        values = [getattr(p, attribute) for p in result.participants]
+        shown = [float("nan") if v is None else v for v in values]
+        axes.plot(positions, shown, marker, label=label, color="black", fillstyle="none", markersize=8)
+    axes.set(ylabel="non-iid degree", ylim=(-0.03, 1), xticks=list(positions))
+    axes.set_xticklabels(names, rotation=30, ha="right")
+    axes.legend(frameon=False, ncols=3)
+    figure.savefig(folder / DEGREE_PLOT)
+    plt.close(figure)
+
+    figure, axes = plt.subplots(figsize=(7, 3.4), layout="constrained")
+    axes.bar(positions, [p.paid for p in result.participants], color=shades, label="paid")
+    axes.bar(
+        positions,
+        [-p.cost for p in result.participants],
+        color="white",
+        edgecolor=shades,
+        hatch="//",
+        label="cost",
+    )
+    axes.plot(positions, [p.utility for p in result.participants], "D", color="black", label="utility")
+    axes.axhline(0, color="black", linewidth=0.8)
+    axes.set(ylabel="credits, all rounds", xticks=list(positions))
+    axes.set_xticklabels(names, rotation=30, ha="right")
+    axes.legend(frameon=False, ncols=3)
+    figure.savefig(folder / PAYMENT_PLOT)
+    plt.close(figure)
+
+
+def write_page(result: DemoResult, folder: Path, name: str = "report.html") -> Path:
+    """One self-contained HTML page with the tables and plots."""
+    template = Template(Path(__file__).with_name("report.html").read_text())
+    page = template.substitute(
+        task=html.escape(result.task.id),
+        terms=html.escape(
+            f"Q = {result.task.Q}, Phi = {result.task.phi}, Upsilon = {result.task.upsilon}, "
+            f"payment function {result.task.payment}"
+        ),
+        participants="\n".join(_html_row(p) for p in result.participants),
+        dishonesty="\n".join(f"<p>{html.escape(line)}</p>" for line in dishonesty(result)),
+        rounds="\n".join(
+            f"<tr><td>{r.round}</td><td>{r.accuracy:.3f}</td><td>{r.loss:.3f}</td><td>{r.seconds:.1f}</td></tr>"
+            for r in result.rounds
+        ),
+        ledger=html.escape(
+            f"{'verified' if result.ledger.verified else 'NOT verified'}, {result.ledger.size} entries, "
+            f"root {result.ledger.root}"
+        ),
+        accuracy=_inline(folder / ACCURACY_PLOT),
+        degrees=_inline(folder / DEGREE_PLOT),
+        payments=_inline(folder / PAYMENT_PLOT),
+    )
+    path = folder / name
+    path.write_text(page)
+    return path
+
+
+def _participant_table(result: DemoResult) -> Table:
+    table = Table(title="Who was paid what", box=box.SIMPLE_HEAD, title_justify="left")
+    table.add_column("participant")
+    table.add_column("strategy")
+    for heading in ("effort", "claimed", "true", "measured", "cost", "paid", "utility"):
+        table.add_column(heading, justify="right")
+    table.add_column("verdicts")
+    for p in result.participants:
+        measured = "not scored" if p.measured_degree is None else f"{p.measured_degree:.3f}"
+        table.add_row(
+            p.member.id,
+            str(p.member.strategy),
+            f"{p.effort:.3f}",
+            f"{p.claimed_degree:.3f}",
+            f"{p.true_degree:.3f}",
+            measured,
+            f"{p.cost:.4f}",
+            f"{p.paid:.4f}",
+            f"{p.utility:+.4f}",
+            _verdict_text(p),
+        )
+    return table
+
+
+def _round_table(result: DemoResult) -> Table:
+    table = Table(title="The global model", box=box.SIMPLE_HEAD, title_justify="left")
+    for heading in ("round", "accuracy", "loss", "seconds"):
+        table.add_column(heading, justify="right")
+    for r in result.rounds:
+        table.add_row(str(r.round), f"{r.accuracy:.3f}", f"{r.loss:.3f}", f"{r.seconds:.1f}")
+    return table
+
+
+def _over_claims(result: ParticipantResult) -> bool:
+    return result.member.strategy is Strategy.OVER_CLAIM
+
+
+def _checks(result: ParticipantResult) -> str:
+    return ", ".join(f"the {screen} check" for screen in result.failed) or "no check"
+
+
+def _explanations(result: ParticipantResult) -> list[str]:
+    """One sentence for each screen that was failed, from the first round in which it was."""
+    first = {v.verdict.screen: v for v in reversed(result.verdicts) if not v.verdict.passed}
+    return [f"round {v.round}, {screen}: {v.verdict.explanation}" for screen, v in sorted(first.items())]
+
+
+def _verdict_text(result: ParticipantResult) -> str:
+    return ", ".join(f"{screen} failed" for screen in result.failed) or "all passed"
+
+
+def _html_row(result: ParticipantResult) -> str:
+    measured = "not scored" if result.measured_degree is None else f"{result.measured_degree:.3f}"
+    cells = [
+        result.member.id,
+        str(result.member.strategy),
+        f"{result.effort:.3f}",
+        f"{result.claimed_degree:.3f}",
+        f"{result.true_degree:.3f}",
+        measured,
+        f"{result.cost:.4f}",
+        f"{result.paid:.4f}",
+        f"{result.utility:+.4f}",
+        _verdict_text(result),
+    ]
+    return "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>"
+
+
+def _inline(path: Path) -> str:
+    return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
