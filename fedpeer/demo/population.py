@@ -51,10 +51,10 @@ class Member:
 #: improve. At the demo's terms the best efforts end at degrees from 0 to 0.8.
 _ANCHORS = (
     (Fraction(0), Fraction(1, 2)),
-    (Fraction(3, 10), Fraction(1, 2)),
-    (Fraction(5, 10), Fraction(3, 5)),
-    (Fraction(6, 10), Fraction(3, 2)),
-    (Fraction(7, 10), Fraction(2)),
+    (Fraction(4, 10), Fraction(2, 5)),
+    (Fraction(6, 10), Fraction(11, 20)),
+    (Fraction(75, 100), Fraction(7, 10)),
+    (Fraction(65, 100), Fraction(3, 2)),
     (Fraction(8, 10), Fraction(3)),
 )
 
