@@ -1,0 +1,1 @@
+"""Where a coordinator keeps its state: one SQL database, SQLite or PostgreSQL, one schema."""

@@ -1,0 +1,309 @@
+"""The ledger's store over SQL, and the signing of its heads."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, and_, func, or_, select, update
+from sqlalchemy.exc import IntegrityError
+
+from coordinator.storage.database import Database
+from coordinator.storage.errors import DatabaseDamaged, HeadRefused
+from coordinator.storage.ledger_tables import ACCOUNTS, BUNDLES, CHECKPOINTS, IDS, LOG, TILES, TRANSFERS
+from mechanism.ledger.accounts import Balance, Post, Reservation, Reserve, Resolve, Transfer
+from mechanism.ledger.errors import NoteError
+from mechanism.ledger.journal import Journal
+from mechanism.ledger.merkle import EMPTY_ROOT
+from mechanism.ledger.note import Checkpoint, Note, SigningKey, VerificationKey, sign_checkpoint
+from mechanism.ledger.tiles import Coordinates, pack_bundle, unpack_bundle
+from mechanism.ledger.tlog_proof import TlogProof
+
+#: Most entries, and bytes of entries, in one stored bundle: what one look-up of an entry reads in vain.
+_BUNDLE_ENTRIES = 256
+_BUNDLE_BYTES = 256 * 1024
+
+#: Names in one query; below SQLite's limit of 32,766 variables.
+_QUERY_NAMES = 10_000
+
+
+class SqlLedgerStore:
+    """`mechanism.ledger.store.LedgerStore` within one transaction of a `Database`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._sqlite = connection.dialect.name == "sqlite"
+
+    def lock(self) -> int:
+        query = select(LOG.c.size)
+        return int(self._connection.execute(query.with_for_update()).scalar_one())
+
+    def size(self) -> int:
+        return int(self._connection.execute(select(LOG.c.size)).scalar_one())
+
+    def insert(self, first: int, ids: Sequence[str], data: Sequence[bytes]) -> bool:
+        if not ids:
+            return True
+        savepoint = self._connection.begin_nested()
+        try:
+            self._insert_rows(
+                "ledger_ids",
+                ("id", "entry_index"),
+                sorted(zip(ids, range(first, first + len(ids)), strict=True)),
+            )
+        except IntegrityError:
+            savepoint.rollback()
+            return False
+        savepoint.commit()
+        self._insert_rows("ledger_bundles", ("first_index", "count", "data"), _bundled(first, data))
+        self._connection.execute(update(LOG).values(size=first + len(ids)))
+        return True
+
+    def find(self, ids: Sequence[str]) -> Mapping[str, int]:
+        found: dict[str, int] = {}
+        for start in range(0, len(ids), _QUERY_NAMES):
+            names = ids[start : start + _QUERY_NAMES]
+            rows = self._connection.execute(select(IDS.c.id, IDS.c.entry_index).where(IDS.c.id.in_(names)))
+            found.update((name, int(place)) for name, place in rows)
+        return found
+
+    def entries(self, first: int, count: int) -> Iterator[bytes]:
+        end = first + count
+        query = (
+            select(BUNDLES.c.first_index, BUNDLES.c.count, BUNDLES.c.data)
+            .where(BUNDLES.c.first_index >= self._bundle_of(first), BUNDLES.c.first_index < end)
+            .order_by(BUNDLES.c.first_index)
+        )
+        for start, length, data in self._streamed(query):
+            entries = unpack_bundle(bytes(data))
+            if len(entries) != length:
+                raise DatabaseDamaged(
+                    f"the stored bundle at entry {start} does not hold its {length} entries"
+                )
+            yield from entries[max(0, first - start) : max(0, end - start)]
+
+    def read_tiles(self, tiles: Sequence[Coordinates]) -> Mapping[Coordinates, bytes]:
+        if not tiles:
+            return {}
+        wanted = or_(*(and_(TILES.c.level == level, TILES.c.tile_index == i) for level, i in tiles))
+        rows = self._connection.execute(
+            select(TILES.c.level, TILES.c.tile_index, TILES.c.hashes).where(wanted)
+        )
+        return {(level, index): bytes(hashes) for level, index, hashes in rows}
+
+    def write_tiles(self, tiles: Sequence[tuple[Coordinates, bytes]]) -> None:
+        if not tiles:
+            return
+        mark = "?" if self._sqlite else "%s"
+        self._connection.exec_driver_sql(
+            f"INSERT INTO ledger_tiles (level, tile_index, hashes) VALUES ({mark}, {mark}, {mark}) "
+            "ON CONFLICT (level, tile_index) DO UPDATE SET hashes = excluded.hashes",
+            [(level, index, hashes) for (level, index), hashes in tiles],
+        )
+
+    def balances(self, accounts: Sequence[str]) -> Mapping[str, Balance]:
+        found: dict[str, Balance] = {}
+        for start in range(0, len(accounts), _QUERY_NAMES):
+            names = accounts[start : start + _QUERY_NAMES]
+            rows = self._connection.execute(select(ACCOUNTS).where(ACCOUNTS.c.name.in_(names)))
+            found.update((row[0], Balance(*row[1:])) for row in rows)
+        return found
+
+    def all_balances(self) -> dict[str, Balance]:
+        """Every account's balance, in name order."""
+        rows = self._connection.execute(select(ACCOUNTS))
+        return dict(sorted((row[0], Balance(*row[1:])) for row in rows))
+
+    def reservations(self, names: Sequence[str]) -> Mapping[str, Reservation]:
+        found: dict[str, Reservation] = {}
+        for start in range(0, len(names), _QUERY_NAMES):
+            chosen = TRANSFERS.c.reservation.in_(names[start : start + _QUERY_NAMES])
+            rows = list(self._connection.execute(select(TRANSFERS).where(chosen)))
+            resolved = {row.reservation for row in rows if row.operation == "resolve"}
+            for row in rows:
+                if row.operation == "reserve":
+                    name = row.reservation
+                    found[name] = Reservation(row.debit, row.credit, row.micro, name in resolved)
+        return found
+
+    def post(self, transfers: Sequence[tuple[int, int, Transfer]]) -> None:
+        resolved = [t.reservation for _, _, t in transfers if isinstance(t, Resolve)]
+        held = dict(self.reservations(sorted(set(resolved))))
+        for _, _, t in transfers:
+            if isinstance(t, Reserve):
+                held[t.reservation] = Reservation(t.debit, t.credit, t.micro)
+        columns = tuple(column.name for column in TRANSFERS.c)
+        self._insert_rows("ledger_transfers", columns, [_transfer_row(*item, held) for item in transfers])
+
+    def transfers(
+        self, first: int, count: int
+    ) -> Iterator[tuple[int, int, str, str, str, int, str | None, int]]:
+        """Rows of the transfers of entries [first, first + count), in order."""
+        place = TRANSFERS.c.entry_index
+        query = (
+            select(TRANSFERS)
+            .where(place >= first, place < first + count)
+            .order_by(place, TRANSFERS.c.position)
+        )
+        for row in self._streamed(query):
+            yield tuple(row)
+
+    def checkpoint(self, size: int | None = None) -> str | None:
+        """The signed head of `size`, or the latest one; None where there is none."""
+        query = select(CHECKPOINTS.c.note).order_by(CHECKPOINTS.c.size.desc()).limit(1)
+        if size is not None:
+            query = query.where(CHECKPOINTS.c.size == size)
+        note: str | None = self._connection.execute(query).scalar_one_or_none()
+        return note
+
+    def checkpoints(self) -> Iterator[tuple[int, str]]:
+        """Every head that was signed: size and note, oldest first."""
+        for size, note in self._streamed(select(CHECKPOINTS).order_by(CHECKPOINTS.c.size)):
+            yield int(size), note
+
+    def save_checkpoint(self, size: int, note: str) -> None:
+        """Keeps a signed head."""
+        self._connection.execute(CHECKPOINTS.insert().values(size=size, note=note))
+
+    def verification_key(self) -> str | None:
+        """The key under which this log signs its heads; None before the first."""
+        key: str | None = self._connection.execute(select(LOG.c.verification_key)).scalar_one()
+        return key
+
+    def bind_key(self, key: VerificationKey) -> None:
+        """Makes `key` the log's."""
+        self._connection.execute(update(LOG).values(verification_key=str(key)))
+
+    def _bundle_of(self, index: int) -> int:
+        """First index of the stored bundle that holds entry `index`."""
+        query = select(func.max(BUNDLES.c.first_index)).where(BUNDLES.c.first_index <= index)
+        return int(self._connection.execute(query).scalar_one() or 0)
+
+    def _insert_rows(self, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
+        """Many rows by the driver's fastest way. Table and column names are this module's own."""
+        names = ", ".join(columns)
+        if self._sqlite or len(rows) == 1:
+            marks = ", ".join(["?" if self._sqlite else "%s"] * len(columns))
+            self._connection.exec_driver_sql(f"INSERT INTO {table} ({names}) VALUES ({marks})", list(rows))
+            return
+        driver: Any = self._connection.connection.dbapi_connection
+        try:
+            with driver.cursor() as cursor, cursor.copy(f"COPY {table} ({names}) FROM STDIN") as copy:
+                for row in rows:
+                    copy.write_row(row)
+        except driver_errors() as error:
+            if getattr(error, "sqlstate", "") == "23505":
+                raise IntegrityError(f"COPY {table}", None, error) from error
+            raise
+
+    def _streamed(self, query: Any) -> Any:
+        return self._connection.execute(query, execution_options={"yield_per": 1000})
+
+
+class SignedLog:
+    """A ledger whose heads are signed: after a commit, over what that commit made durable, and never a fork.
+
+    Args:
+        database: where the ledger is.
+        key: the log's signing key; its name is the log's origin.
+    """
+
+    def __init__(self, database: Database, key: SigningKey) -> None:
+        self._database = database
+        self._key = key
+
+    @property
+    def verification_key(self) -> VerificationKey:
+        return self._key.verification_key
+
+    def sign_head(self) -> str:
+        """Signs the head of all committed entries, keeps it, and returns it; the last one where nothing is new.
+
+        It works in a transaction of its own, so it sees committed entries alone, and returns after the head
+        itself is durable.
+
+        Raises:
+            HeadRefused: the key is not the log's, or the tree does not extend the last signed one.
+        """
+        with self._database.begin() as connection:
+            store = SqlLedgerStore(connection)
+            size = store.lock()
+            self._check_key(store)
+            last_note = store.checkpoint()
+            if last_note is not None:
+                last = self._last(last_note)
+                if last.size > size or Journal(store).root(last.size) != last.root:
+                    raise HeadRefused(
+                        f"the tree of {size} entries does not extend the head of {last.size} that was signed; "
+                        "nothing was signed; restore the database from a backup that does"
+                    )
+                if last.size == size:
+                    return last_note
+            root = Journal(store).root() if size else EMPTY_ROOT
+            note = str(sign_checkpoint(Checkpoint(self._key.name, size, root), self._key))
+            store.save_checkpoint(size, note)
+        return note
+
+    def receipt(self, index: int) -> TlogProof:
+        """A receipt of entry `index` under the latest signed head; signs one where it is not covered yet."""
+        with self._database.read() as connection:
+            note = SqlLedgerStore(connection).checkpoint()
+        if note is None or self._last(note).size <= index:
+            note = self.sign_head()
+        checkpoint = self._last(note)
+        with self._database.read() as connection:
+            return tlog_proof(SqlLedgerStore(connection), index, checkpoint.size, note)
+
+    def _last(self, note: str) -> Checkpoint:
+        try:
+            return Checkpoint.open(note, self.verification_key)
+        except NoteError as error:
+            raise HeadRefused(f"the last stored head is not by this log's key: {error}") from None
+
+    def _check_key(self, store: SqlLedgerStore) -> None:
+        known = store.verification_key()
+        if known is None:
+            store.bind_key(self.verification_key)
+        elif known != str(self.verification_key):
+            raise HeadRefused(
+                f"this key is {self.verification_key}, the log's is {known}; give the log's own signing key"
+            )
+
+
+def tlog_proof(store: SqlLedgerStore, index: int, size: int, note: str) -> TlogProof:
+    """The receipt of entry `index` under the signed head `note` of `size`."""
+    proof = Journal(store).inclusion_proof(index, size)
+    return TlogProof(index, tuple(proof), Note.parse(note), next(store.entries(index, 1)))
+
+
+def driver_errors() -> tuple[type[Exception], ...]:
+    """The error classes of psycopg, where it is installed."""
+    try:
+        import psycopg
+    except ImportError:
+        return ()
+    return (psycopg.Error,)
+
+
+def _bundled(first: int, data: Sequence[bytes]) -> list[tuple[int, int, bytes]]:
+    """Entries as bundles: (first index, count, bytes), each within the limits."""
+    bundles = []
+    start, used = 0, 0
+    for position, item in enumerate(data):
+        if position > start and (position - start == _BUNDLE_ENTRIES or used + len(item) > _BUNDLE_BYTES):
+            bundles.append((first + start, position - start, pack_bundle(data[start:position])))
+            start, used = position, 0
+        used += len(item) + 2
+    bundles.append((first + start, len(data) - start, pack_bundle(data[start:])))
+    return bundles
+
+
+def _transfer_row(
+    index: int, position: int, transfer: Transfer, held: Mapping[str, Reservation]
+) -> tuple[int, int, str, str, str, int, str | None, int]:
+    match transfer:
+        case Post(debit, credit, micro):
+            return index, position, "post", debit, credit, micro, None, 0
+        case Reserve(reservation, debit, credit, micro):
+            return index, position, "reserve", debit, credit, micro, reservation, 0
+        case Resolve(reservation, micro):
+            source = held[reservation]
+            return index, position, "resolve", source.debit, source.credit, micro, reservation, source.micro

@@ -1,0 +1,1 @@
+"""Alembic's environment: one revision a file under versions/, applied by `Database.migrate`."""

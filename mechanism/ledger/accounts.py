@@ -1,0 +1,257 @@
+"""Double entry in integer micro-credits, with reservations.
+
+    post      debit A, credit B                                        both posted
+    reserve   debit A, credit B                                        both pending, under a reservation's name
+    resolve   m of a reservation of h >= m: pending -h, posted +m      once; the rest is voided
+
+The sum of debits equals the sum of credits, posted and pending, after every transfer. What an account holds is
+credits minus debits. No account but the treasury, which pays in, is ever overdrawn:
+
+    debits posted + debits pending <= credits posted
+
+Accounts: treasury, rounding, escrow:<task>, payable:<participant>, stake:<task>:<participant>.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from mechanism.canonical import MAX_INTEGER, Json
+from mechanism.ledger.errors import EntryError, PostingError
+
+TREASURY = "treasury"
+ROUNDING = "rounding"
+
+_NAME = r"[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?"
+_ACCOUNT = re.compile(f"treasury|rounding|escrow:{_NAME}|payable:{_NAME}|stake:{_NAME}:{_NAME}")
+_RESERVATION = re.compile(f"{_NAME}/[1-9][0-9]{{0,8}}")
+
+#: A balance stays within a signed 64-bit integer, which is what both databases hold.
+MAX_BALANCE = 2**63 - 1
+
+
+def escrow(task_id: str) -> str:
+    """What a task may still pay out."""
+    return f"escrow:{task_id}"
+
+
+def payable(participant_id: str) -> str:
+    """What is owed to a participant."""
+    return f"payable:{participant_id}"
+
+
+def stake(task_id: str, participant_id: str) -> str:
+    """What a participant has at stake in a task."""
+    return f"stake:{task_id}:{participant_id}"
+
+
+def reservation_id(task_id: str, round_: int) -> str:
+    """The reservation from which a round is paid."""
+    return f"{task_id}/{round_}"
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """A posted transfer of `micro` >= 1."""
+
+    debit: str
+    credit: str
+    micro: int
+
+    def record(self) -> dict[str, Json]:
+        return {"debit": self.debit, "credit": self.credit, "micro": self.micro}
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """A pending transfer of `micro` >= 1 under a name of its own."""
+
+    reservation: str
+    debit: str
+    credit: str
+    micro: int
+
+    def record(self) -> dict[str, Json]:
+        return {"reserve": self.reservation, "debit": self.debit, "credit": self.credit, "micro": self.micro}
+
+
+@dataclass(frozen=True, slots=True)
+class Resolve:
+    """Posts `micro` >= 0 of a reservation and voids the rest of it."""
+
+    reservation: str
+    micro: int
+
+    def record(self) -> dict[str, Json]:
+        return {"resolve": self.reservation, "micro": self.micro}
+
+
+Transfer: TypeAlias = Post | Reserve | Resolve
+
+
+def parse_transfer(record: Any) -> Transfer:
+    """The transfer that `record` writes down.
+
+    Raises:
+        EntryError: unknown keys, an unknown form of account, or an amount out of range.
+    """
+    if type(record) is not dict or type(record.get("micro")) is not int:
+        raise EntryError(f"{record!r:.120} is no transfer; expected accounts and an amount in micro-credits")
+    keys = record.keys()
+    micro = record["micro"]
+    if not 0 <= micro <= MAX_INTEGER:
+        raise EntryError(f"a transfer of {micro} micro-credits; expected 0 to {MAX_INTEGER}")
+    if keys == {"resolve", "micro"}:
+        return Resolve(_matching(_RESERVATION, record["resolve"], "reservation"), micro)
+    if micro == 0:
+        raise EntryError("a transfer of nothing; expected at least one micro-credit")
+    if keys == {"debit", "credit", "micro"} or keys == {"reserve", "debit", "credit", "micro"}:
+        debit = _matching(_ACCOUNT, record["debit"], "account")
+        credit = _matching(_ACCOUNT, record["credit"], "account")
+        if debit == credit:
+            raise EntryError(f"a transfer from {debit} to itself")
+        if "reserve" in record:
+            return Reserve(_matching(_RESERVATION, record["reserve"], "reservation"), debit, credit, micro)
+        return Post(debit, credit, micro)
+    raise EntryError(f"a transfer with the keys {', '.join(sorted(keys))}; expected post, reserve or resolve")
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """The four running sums of an account, micro-credits, never falling but for the pending ones."""
+
+    debits_posted: int = 0
+    credits_posted: int = 0
+    debits_pending: int = 0
+    credits_pending: int = 0
+
+    @property
+    def holds(self) -> int:
+        """Credits minus debits, posted."""
+        return self.credits_posted - self.debits_posted
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """A reservation as it was made, and whether it is resolved."""
+
+    debit: str
+    credit: str
+    micro: int
+    resolved: bool = False
+
+
+class Book:
+    """Balances and reservations under transfers: the rule that the store, the journal and the verifier share."""
+
+    def __init__(
+        self,
+        balances: Mapping[str, Balance] | None = None,
+        reservations: Mapping[str, Reservation] | None = None,
+    ) -> None:
+        self._sums = {
+            name: [b.debits_posted, b.credits_posted, b.debits_pending, b.credits_pending]
+            for name, b in (balances or {}).items()
+        }
+        self._reservations = dict(reservations or {})
+
+    def apply(self, transfer: Transfer) -> None:
+        """Applies one transfer, or changes nothing.
+
+        Raises:
+            PostingError: an overdraft, a reservation made or resolved twice, unknown, or exceeded.
+        """
+        if type(transfer) is Post:
+            self._post(transfer.debit, transfer.credit, transfer.micro)
+        elif type(transfer) is Reserve:
+            self._reserve(transfer)
+        elif type(transfer) is Resolve:
+            self._resolve(transfer)
+
+    def balance(self, account: str) -> Balance:
+        """Zero for an account that was never used."""
+        return Balance(*self._sums.get(account, (0, 0, 0, 0)))
+
+    def accounts(self) -> Iterable[str]:
+        """Every account used so far, in name order."""
+        return sorted(self._sums)
+
+    def reservation(self, name: str) -> Reservation | None:
+        return self._reservations.get(name)
+
+    def totals(self) -> Balance:
+        """Sums over all accounts: debits equal credits, posted and pending."""
+        return Balance(*(sum(sums[i] for sums in self._sums.values()) for i in range(4)))
+
+    def _post(self, debit: str, credit: str, micro: int) -> None:
+        source = self._sums.get(debit)
+        if debit != TREASURY:
+            held = 0 if source is None else source[1] - source[0] - source[2]
+            if held < micro:
+                raise PostingError(
+                    f"{debit} would be overdrawn: it holds {held} micro-credits, {micro} are to leave it"
+                )
+        if source is None:
+            source = self._sums[debit] = [0, 0, 0, 0]
+        target = self._sums.get(credit)
+        if target is None:
+            target = self._sums[credit] = [0, 0, 0, 0]
+        if source[0] + micro > MAX_BALANCE or target[1] + micro > MAX_BALANCE:
+            raise PostingError(f"a posting of {micro} micro-credits would pass 2^63 on {debit} or {credit}")
+        source[0] += micro
+        target[1] += micro
+
+    def _reserve(self, transfer: Reserve) -> None:
+        if transfer.reservation in self._reservations:
+            raise PostingError(f"the reservation {transfer.reservation} was made before; each is made once")
+        source = self._sums.setdefault(transfer.debit, [0, 0, 0, 0])
+        held = source[1] - source[0] - source[2]
+        if transfer.debit != TREASURY and held < transfer.micro:
+            raise PostingError(
+                f"{transfer.debit} holds {held} micro-credits; {transfer.micro} cannot be reserved from it"
+            )
+        target = self._sums.setdefault(transfer.credit, [0, 0, 0, 0])
+        if source[2] + transfer.micro > MAX_BALANCE or target[3] + transfer.micro > MAX_BALANCE:
+            raise PostingError(f"a reservation of {transfer.micro} micro-credits would pass 2^63")
+        source[2] += transfer.micro
+        target[3] += transfer.micro
+        self._reservations[transfer.reservation] = Reservation(
+            transfer.debit, transfer.credit, transfer.micro
+        )
+
+    def _resolve(self, transfer: Resolve) -> None:
+        held = self._reservations.get(transfer.reservation)
+        if held is None:
+            raise PostingError(f"there is no reservation {transfer.reservation} to resolve")
+        if held.resolved:
+            raise PostingError(
+                f"the reservation {transfer.reservation} is resolved already; each is resolved once"
+            )
+        if transfer.micro > held.micro:
+            raise PostingError(
+                f"the reservation {transfer.reservation} holds {held.micro} micro-credits; "
+                f"{transfer.micro} cannot be paid from it"
+            )
+        source, target = self._sums[held.debit], self._sums[held.credit]
+        source[2] -= held.micro
+        target[3] -= held.micro
+        source[0] += transfer.micro
+        target[1] += transfer.micro
+        self._reservations[transfer.reservation] = Reservation(held.debit, held.credit, held.micro, True)
+
+
+def accounts_of(transfers: Iterable[Transfer]) -> set[str]:
+    """Every account that the transfers name; a reservation's own are not among them."""
+    return {name for t in transfers if not isinstance(t, Resolve) for name in (t.debit, t.credit)}
+
+
+def reservations_of(transfers: Iterable[Transfer]) -> set[str]:
+    """Every reservation that the transfers name."""
+    return {t.reservation for t in transfers if not isinstance(t, Post)}
+
+
+def _matching(pattern: re.Pattern[str], value: Any, what: str) -> str:
+    if type(value) is not str or not pattern.fullmatch(value):
+        raise EntryError(f"{value!r:.120} is no {what} of this ledger")
+    return value

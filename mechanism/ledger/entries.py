@@ -1,0 +1,412 @@
+"""A task's events as entries. Every id is a function of the event, so that recording one twice is recording it once.
+
+    <task>/terms                                terms, then <task>/round/<r>/reservation
+    participant/<p>/key/<f>                     enrolment of a public key with fingerprint f; .../revoked/<f>
+    <task>/claim/<p>/<submission>               signed effort claim
+    <task>/selection/<part>                     who trains
+    <task>/round/<r>/state/<STATE>              transition
+    <task>/round/<r>/model/<p>/<submission>     signed model; .../failure/<p>/<submission>
+    <task>/round/<r>/evidence/<part>            what verdicts rest on
+    <task>/round/<r>/verdict/<p>                assessment
+    <task>/round/<r>/seed, /peers/<part>, /settlement, /payment/<p>
+    <task>/round/<r>/aggregate, /refund
+    <task>/dispute/<p>, <task>/stake/<p>/release
+
+Lists that may outgrow one entry are cut into numbered parts.
+"""
+
+import base64
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from mechanism.canonical import Json, canonical_bytes, canonical_digest
+from mechanism.errors import FieldError
+from mechanism.ledger.accounts import (
+    ROUNDING,
+    TREASURY,
+    Post,
+    Reserve,
+    Resolve,
+    Transfer,
+    escrow,
+    payable,
+    reservation_id,
+    stake,
+)
+from mechanism.ledger.entry import Entry
+from mechanism.settlement import (
+    ARITHMETIC,
+    Assessment,
+    Payment,
+    Settlement,
+    Verdict,
+    settle_round,
+    task_budget_micro,
+)
+from mechanism.statements import ClaimStatement, ModelStatement
+from mechanism.terms import Terms
+
+#: States that a task enters, `Market.TaskState` without its prefix.
+STATES = ("OPEN", "EFFORT", "SELECTED", "TRAINING", "SCORED", "SETTLED", "CLOSED", "CANCELLED")
+
+#: Bytes of a part's payload: an entry's limit less its frame and ids.
+PART_BYTES = 48_000
+
+
+def terms_entries(terms: Terms) -> list[Entry]:
+    """The terms, and one reservation a round: treasury to escrow, pending, together the whole budget.
+
+    Raises:
+        FieldError: a budget below the maximal bill, which settlement could then exceed.
+    """
+    bill = task_budget_micro(terms)
+    if terms.budget_micro < bill:
+        raise FieldError(
+            "budget_micro", terms.budget_micro, f"at least the maximal bill of {bill} micro-credits"
+        )
+    published = Entry(f"{terms.task_id}/terms", "terms", {"task_id": terms.task_id, "terms": terms.record()})
+    return [published, *(_reservation(terms, r) for r in range(1, terms.schedule.rounds + 1))]
+
+
+def reserved_micro(terms: Terms, round_: int) -> int:
+    """What of the budget is reserved for a round: equal parts, the remainder to the first rounds."""
+    share, rest = divmod(terms.budget_micro, terms.schedule.rounds)
+    return share + (1 if round_ <= rest else 0)
+
+
+def enrolment(participant_id: str, public_key: ec.EllipticCurvePublicKey) -> Entry:
+    """A participant's key, under which its statements must be signed from here on."""
+    spki = public_key_bytes(public_key)
+    return Entry(
+        f"participant/{participant_id}/key/{fingerprint(spki)}",
+        "enrolment",
+        {"participant_id": participant_id, "public_key": base64.b64encode(spki).decode()},
+    )
+
+
+def revocation(participant_id: str, public_key: ec.EllipticCurvePublicKey, reason: str) -> Entry:
+    """The end of a key: nothing signed by it counts from here on."""
+    name = fingerprint(public_key_bytes(public_key))
+    return Entry(
+        f"participant/{participant_id}/revoked/{name}",
+        "revocation",
+        {"participant_id": participant_id, "fingerprint": name, "reason": reason},
+    )
+
+
+def claim(statement: ClaimStatement, signature: bytes, late: bool = False) -> Entry:
+    """Receipt of an effort claim."""
+    return Entry(
+        f"{statement.task_id}/claim/{statement.participant_id}/{statement.submission_id}",
+        "claim",
+        {"statement": statement.record(), "signature": signature.hex(), "late": late},
+    )
+
+
+def selection_entries(task_id: str, participants: Iterable[str]) -> list[Entry]:
+    """Who was selected to train, in id order."""
+    parts = _parts(sorted(participants))
+    return [
+        Entry(
+            f"{task_id}/selection/{number}",
+            "selection",
+            {"task_id": task_id, "part": number, "parts": len(parts), "participants": part},
+        )
+        for number, part in enumerate(parts, 1)
+    ]
+
+
+def transition(task_id: str, round_: int, state: str, at: str = "", reason: str = "") -> Entry:
+    """A task enters a state.
+
+    Args:
+        round_: the current round; 0 before the first.
+        at: when, UTC, such as "2026-11-27T22:30:00Z"; for readers, nothing rests on it.
+        reason: why a task was cancelled.
+    """
+    if state not in STATES:
+        raise FieldError("state", state, "one of " + ", ".join(STATES))
+    return Entry(
+        f"{task_id}/round/{round_}/state/{state}",
+        "transition",
+        {"task_id": task_id, "round": round_, "state": state, "at": at, "reason": reason},
+    )
+
+
+def model(statement: ModelStatement, signature: bytes, late: bool = False) -> Entry:
+    """Receipt of a model. A late one is recorded and not scored."""
+    return Entry(
+        f"{statement.task_id}/round/{statement.round}/model/{statement.participant_id}/{statement.submission_id}",
+        "model",
+        {"statement": statement.record(), "signature": signature.hex(), "late": late},
+    )
+
+
+def failure(task_id: str, round_: int, participant_id: str, submission_id: str, reason: str) -> Entry:
+    """A participant's word that it cannot deliver."""
+    return Entry(
+        f"{task_id}/round/{round_}/failure/{participant_id}/{submission_id}",
+        "failure",
+        {
+            "task_id": task_id,
+            "round": round_,
+            "participant_id": participant_id,
+            "submission_id": submission_id,
+            "reason": reason,
+        },
+    )
+
+
+def evidence_entries(task_id: str, round_: int, record: Json) -> list[Entry]:
+    """What a round's verdicts rest on, its canonical text cut into parts, its digest in each."""
+    text = base64.b64encode(canonical_bytes(record)).decode()
+    digest = canonical_digest(record).hex()
+    pieces = [text[start : start + PART_BYTES] for start in range(0, len(text), PART_BYTES)]
+    return [
+        Entry(
+            f"{task_id}/round/{round_}/evidence/{number}",
+            "evidence",
+            {
+                "task_id": task_id,
+                "round": round_,
+                "part": number,
+                "parts": len(pieces),
+                "sha256": digest,
+                "data": piece,
+            },
+        )
+        for number, piece in enumerate(pieces, 1)
+    ]
+
+
+def verdict(
+    task_id: str, round_: int, assessment: Assessment, features: Mapping[str, Json] | None = None
+) -> Entry:
+    """What the evidence says of one participant, and the features that it says it from."""
+    return Entry(
+        f"{task_id}/round/{round_}/verdict/{assessment.participant_id}",
+        "verdict",
+        {
+            "task_id": task_id,
+            "round": round_,
+            "assessment": assessment_record(assessment),
+            "features": dict(features or {}),
+        },
+    )
+
+
+def settlement_entries(
+    terms: Terms,
+    round_: int,
+    seed: bytes,
+    assessments: Sequence[Assessment],
+    stakes: Mapping[str, int] | None = None,
+) -> tuple[Settlement, list[Entry]]:
+    """A round's settlement and the entries that record it: seed, peer draws, settlement, payments.
+
+    Append them in one transaction, after the verdicts of the same assessments. Arguments are those of
+    `mechanism.settlement.settle_round`.
+    """
+    settlement = settle_round(terms, round_, seed, assessments, stakes)
+    place: dict[str, Json] = {"task_id": terms.task_id, "round": round_}
+    prefix = f"{terms.task_id}/round/{round_}"
+    draws = _parts([[p.participant_id, list(p.peers)] for p in settlement.payments])
+    entries = [Entry(f"{prefix}/seed", "seed", {**place, "seed": seed.hex()})]
+    entries += [
+        Entry(
+            f"{prefix}/peers/{number}",
+            "peers",
+            {
+                **place,
+                "part": number,
+                "parts": len(draws),
+                "submissions": settlement.submissions_digest.hex(),
+                "draws": part,
+            },
+        )
+        for number, part in enumerate(draws, 1)
+    ]
+    entries.append(_settled(settlement, prefix, place))
+    entries += [payment(settlement, line) for line in settlement.payments]
+    return settlement, entries
+
+
+def payment(settlement: Settlement, line: Payment) -> Entry:
+    """One participant's line of a settlement."""
+    task_id, name = settlement.task_id, line.participant_id
+    deposit = stake(task_id, name)
+    transfers: list[Transfer] = []
+    if line.paid_micro:
+        transfers.append(Post(escrow(task_id), payable(name), line.paid_micro))
+    if line.withheld_micro:
+        transfers.append(Post(payable(name), deposit, line.withheld_micro))
+    if line.stake_lost_micro:
+        transfers.append(Post(deposit, TREASURY, line.stake_lost_micro))
+    return Entry(
+        f"{task_id}/round/{settlement.round}/payment/{name}",
+        "payment",
+        {
+            "task_id": task_id,
+            "round": settlement.round,
+            "participant_id": name,
+            "gross_micro": line.gross_micro,
+            "penalty_micro": line.penalty_micro,
+            "paid_micro": line.paid_micro,
+            "withheld_micro": line.withheld_micro,
+            "stake_lost_micro": line.stake_lost_micro,
+        },
+        tuple(transfers),
+    )
+
+
+def aggregation(task_id: str, round_: int, model_sha256: bytes, figures: Mapping[str, str]) -> Entry:
+    """The global model after a round, and its figures (accuracy, loss) as decimal strings."""
+    return Entry(
+        f"{task_id}/round/{round_}/aggregate",
+        "aggregation",
+        {
+            "task_id": task_id,
+            "round": round_,
+            "model_sha256": model_sha256.hex(),
+            "figures": dict(figures),
+        },
+    )
+
+
+def refund(task_id: str, round_: int) -> Entry:
+    """A round that pays nothing: its reservation is voided."""
+    return Entry(
+        f"{task_id}/round/{round_}/refund",
+        "refund",
+        {"task_id": task_id, "round": round_},
+        (Resolve(reservation_id(task_id, round_), 0),),
+    )
+
+
+def stake_release(task_id: str, participant_id: str, micro: int) -> Entry:
+    """A stake of `micro` >= 1 goes back to its participant, at the end of a task."""
+    return Entry(
+        f"{task_id}/stake/{participant_id}/release",
+        "stake_release",
+        {"task_id": task_id, "participant_id": participant_id},
+        (Post(stake(task_id, participant_id), payable(participant_id), micro),),
+    )
+
+
+def ending_entries(
+    task_id: str,
+    round_: int,
+    state: str,
+    unresolved: Iterable[int],
+    stakes: Mapping[str, int],
+    at: str = "",
+    reason: str = "",
+) -> list[Entry]:
+    """What closes or cancels a task: refunds of the unresolved rounds, stakes released, the last transition.
+
+    Args:
+        state: "CLOSED" or "CANCELLED".
+        unresolved: rounds whose reservation nobody resolved.
+        stakes: micro-credits at stake by participant id; zeros are passed over.
+    """
+    refunds = [refund(task_id, number) for number in sorted(unresolved)]
+    releases = [stake_release(task_id, name, stakes[name]) for name in sorted(stakes) if stakes[name]]
+    return [*refunds, *releases, transition(task_id, round_, state, at, reason)]
+
+
+def dispute(task_id: str, participant_id: str, counts: Sequence[int], salt: bytes) -> Entry:
+    """Opens the label counts behind a claim's commitment."""
+    return Entry(
+        f"{task_id}/dispute/{participant_id}",
+        "dispute",
+        {
+            "task_id": task_id,
+            "participant_id": participant_id,
+            "counts": [int(count) for count in counts],
+            "salt": salt.hex(),
+        },
+    )
+
+
+def assessment_record(assessment: Assessment) -> dict[str, Json]:
+    """The canonical record of an assessment."""
+    return {
+        "participant_id": assessment.participant_id,
+        "model_sha256": assessment.model_sha256.hex(),
+        "claimed_degree": str(assessment.claimed_degree),
+        "verified_micro": assessment.verified_micro,
+        "lower_micro": assessment.lower_micro,
+        "upper_micro": assessment.upper_micro,
+        "multiplier_ppm": assessment.multiplier_ppm,
+        "refuted": assessment.refuted,
+        "cluster": assessment.cluster,
+        "scores": dict(assessment.scores),
+        "verdicts": [item.record() for item in assessment.verdicts],
+    }
+
+
+def assessment_from_record(record: Mapping[str, Any]) -> Assessment:
+    """The assessment that `record` writes down; FieldError, TypeError or ValueError where it writes none."""
+    fields = dict(record)
+    fields["model_sha256"] = bytes.fromhex(fields["model_sha256"])
+    fields["claimed_degree"] = Fraction(fields["claimed_degree"])
+    fields["verdicts"] = tuple(Verdict(**item) for item in fields["verdicts"])
+    return Assessment(**fields)
+
+
+def public_key_bytes(public_key: ec.EllipticCurvePublicKey) -> bytes:
+    """The key's SubjectPublicKeyInfo in DER."""
+    return public_key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+
+
+def fingerprint(spki: bytes) -> str:
+    """The first 16 hexadecimal digits of SHA-256 of a SubjectPublicKeyInfo: enough to name one of a few keys."""
+    return hashlib.sha256(spki).hexdigest()[:16]
+
+
+def _reservation(terms: Terms, round_: int) -> Entry:
+    task_id = terms.task_id
+    micro = reserved_micro(terms, round_)
+    held = Reserve(reservation_id(task_id, round_), TREASURY, escrow(task_id), micro)
+    return Entry(
+        f"{task_id}/round/{round_}/reservation", "reservation", {"task_id": task_id, "round": round_}, (held,)
+    )
+
+
+def _settled(settlement: Settlement, prefix: str, place: Mapping[str, Json]) -> Entry:
+    transfers: list[Transfer] = [
+        Resolve(reservation_id(settlement.task_id, settlement.round), settlement.total_micro)
+    ]
+    if settlement.rounding_micro:
+        transfers.append(Post(escrow(settlement.task_id), ROUNDING, settlement.rounding_micro))
+    return Entry(
+        f"{prefix}/settlement",
+        "settlement",
+        {
+            **place,
+            "arithmetic": ARITHMETIC,
+            "participants": len(settlement.payments),
+            "total_micro": settlement.total_micro,
+            "rounding_micro": settlement.rounding_micro,
+        },
+        tuple(transfers),
+    )
+
+
+def _parts(items: Sequence[Json]) -> list[list[Json]]:
+    """Consecutive runs of `items` whose canonical bytes fit an entry; one empty run where there is none."""
+    parts: list[list[Json]] = [[]]
+    used = 0
+    for item in items:
+        length = len(canonical_bytes(item)) + 1
+        if used + length > PART_BYTES and parts[-1]:
+            parts.append([])
+            used = 0
+        parts[-1].append(item)
+        used += length
+    return parts

@@ -1,0 +1,99 @@
+"""The form of an entry: canonical JSON, one leaf of the tree, with the transfers that it posts.
+
+    {"body": {...}, "id": "...", "kind": "...", "transfers": [...], "v": 1}
+
+`transfers` is absent where the entry moves no money. The id stands for the body for ever.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from mechanism.canonical import Json, canonical_bytes, parse_canonical
+from mechanism.errors import FieldError
+from mechanism.ledger.accounts import Transfer, parse_transfer
+from mechanism.ledger.errors import EntryError
+
+#: Version of the form. A reader refuses what it does not know.
+VERSION = 1
+
+#: Under 64 KiB, so that a length fits the 16 bits of a tlog-tiles bundle.
+MAX_ENTRY_BYTES = 65_535
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,254}")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One event.
+
+    Attributes:
+        id: names it for ever, 1 to 255 letters, digits, dots, hyphens, underscores and slashes.
+        kind: what happened; see `entries`.
+        body: the event's own fields.
+        transfers: what it posts, applied in order.
+    """
+
+    id: str
+    kind: str
+    body: Mapping[str, Json]
+    transfers: tuple[Transfer, ...] = field(default=())
+
+    @cached_property
+    def data(self) -> bytes:
+        """The canonical bytes, which are the leaf.
+
+        Raises:
+            EntryError: not canonical JSON, 64 KiB or more, or an id that is none.
+        """
+        record: dict[str, Any] = {"body": self.body, "id": self.id, "kind": self.kind, "v": VERSION}
+        if self.transfers:
+            record["transfers"] = [transfer.record() for transfer in self.transfers]
+        if not _ID.fullmatch(self.id):
+            raise EntryError(f"{self.id!r:.300} is no entry id; expected 1 to 255 letters, digits and ._/-")
+        try:
+            data = canonical_bytes(record)
+        except FieldError as error:
+            raise EntryError(f"entry {self.id}: {error}") from None
+        if len(data) > MAX_ENTRY_BYTES:
+            raise EntryError(
+                f"entry {self.id} takes {len(data)} bytes; expected at most {MAX_ENTRY_BYTES}, so split it"
+            )
+        return data
+
+    @classmethod
+    def parse(cls, data: bytes) -> "Entry":
+        """The entry that `data` encodes.
+
+        Raises:
+            EntryError: not the canonical encoding of an entry of a known version.
+        """
+        if len(data) > MAX_ENTRY_BYTES:
+            raise EntryError(f"an entry of {len(data)} bytes; expected at most {MAX_ENTRY_BYTES}")
+        try:
+            record = parse_canonical(data)
+        except FieldError as error:
+            raise EntryError(str(error)) from None
+        if type(record) is not dict:
+            raise EntryError("an entry is an object")
+        if record.get("v") != VERSION or type(record["v"]) is not int:
+            raise EntryError(
+                f"the entry has version {record.get('v')!r:.40}; this program knows version {VERSION}"
+            )
+        transfers: tuple[Transfer, ...] = ()
+        if "transfers" in record:
+            if type(record["transfers"]) is not list or not record["transfers"]:
+                raise EntryError("transfers must be a list that is not empty")
+            transfers = tuple(parse_transfer(item) for item in record["transfers"])
+        if len(record) != (5 if transfers else 4):
+            raise EntryError("an entry has the keys body, id, kind, v and, where it moves money, transfers")
+        body, entry_id, kind = record.get("body"), record.get("id"), record.get("kind")
+        if type(body) is not dict or type(entry_id) is not str or type(kind) is not str:
+            raise EntryError("an entry has a body (object), an id and a kind (strings)")
+        if not _ID.fullmatch(entry_id):
+            raise EntryError(f"{entry_id!r:.300} is no entry id")
+        entry = cls(entry_id, kind, body, transfers)
+        entry.__dict__["data"] = data
+        return entry

@@ -1,0 +1,263 @@
+"""The Merkle tree of RFC 6962 with the proof verification of RFC 9162.
+
+    MTH({})      = SHA-256()
+    MTH({d})     = SHA-256(0x00 || d)
+    MTH(D[0:n])  = SHA-256(0x01 || MTH(D[0:k]) || MTH(D[k:n])),    k the largest power of two below n
+
+A perfect subtree over entries [i * 2^h, (i + 1) * 2^h) is called node (h, i). Every root and every proof is a
+combination of such nodes, so whoever can look nodes up (`Nodes`) can compute it with O(log n) of them.
+
+Sources: RFC 6962, section 2.1; RFC 9162, sections 2.1.3.2 (inclusion) and 2.1.4.2 (consistency).
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+
+from mechanism.ledger.errors import ProofError
+
+#: Bytes of a hash.
+HASH_BYTES = 32
+
+#: Root of the tree without entries.
+EMPTY_ROOT = hashlib.sha256(b"").digest()
+
+#: No tree of ours is larger; sizes travel as signed 64-bit integers.
+MAX_SIZE = 2**63 - 1
+
+#: Looks up the hashes of perfect subtrees (height, index), in the order asked.
+Nodes = Callable[[Sequence[tuple[int, int]]], Sequence[bytes]]
+
+
+def leaf_hash(data: bytes) -> bytes:
+    """SHA-256(0x00 || data)."""
+    return hashlib.sha256(b"\x00" + data).digest()
+
+
+def node_hash(left: bytes, right: bytes) -> bytes:
+    """SHA-256(0x01 || left || right)."""
+    return hashlib.sha256(b"\x01" + left + right).digest()
+
+
+def pair_up(hashes: Sequence[bytes]) -> list[bytes]:
+    """The level above an even number of nodes."""
+    sha256 = hashlib.sha256
+    return [
+        sha256(b"\x01" + left + right).digest() for left, right in zip(hashes[::2], hashes[1::2], strict=True)
+    ]
+
+
+def perfect_root(hashes: Sequence[bytes]) -> bytes:
+    """Root over 2^h nodes of one level."""
+    while len(hashes) > 1:
+        hashes = pair_up(hashes)
+    return hashes[0]
+
+
+class Frontier:
+    """The roots of the perfect subtrees of a growing tree, left to right: O(log n) state, O(1) amortised work."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._roots: list[bytes] = []
+
+    def append(self, leaf: bytes) -> None:
+        """Adds one leaf hash."""
+        size = self.size
+        while size & 1:
+            leaf = node_hash(self._roots.pop(), leaf)
+            size >>= 1
+        self._roots.append(leaf)
+        self.size += 1
+
+    def extend(self, leaves: Sequence[bytes]) -> None:
+        """Adds leaf hashes; aligned runs of 256 are hashed level by level, which is faster."""
+        position = 0
+        while position < len(leaves):
+            if self.size % 256 == 0 and len(leaves) - position >= 256:
+                root = perfect_root(leaves[position : position + 256])
+                size = self.size >> 8
+                while size & 1:
+                    root = node_hash(self._roots.pop(), root)
+                    size >>= 1
+                self._roots.append(root)
+                self.size += 256
+                position += 256
+            else:
+                self.append(leaves[position])
+                position += 1
+
+    def root(self) -> bytes:
+        """MTH of all that was added."""
+        return fold(self._roots)
+
+
+def fold(roots: Sequence[bytes]) -> bytes:
+    """Root over perfect subtrees of falling size, left to right."""
+    if not roots:
+        return EMPTY_ROOT
+    root = roots[-1]
+    for left in reversed(roots[:-1]):
+        root = node_hash(left, root)
+    return root
+
+
+def tree_root(leaves: Iterable[bytes]) -> bytes:
+    """MTH over leaf hashes."""
+    frontier = Frontier()
+    frontier.extend(list(leaves))
+    return frontier.root()
+
+
+def cover(start: int, end: int) -> list[tuple[int, int]]:
+    """Perfect subtrees (height, index) that make up [start, end), left to right.
+
+    `start` must be a multiple of the largest power of two that is at most end - start, as it is for every
+    subtree of the RFC's recursion.
+    """
+    nodes = []
+    while start < end:
+        height = (end - start).bit_length() - 1
+        nodes.append((height, start >> height))
+        start += 1 << height
+    return nodes
+
+
+def root_from(nodes: Nodes, size: int) -> bytes:
+    """MTH(D[0:size]) from stored nodes."""
+    return fold(nodes(cover(0, size)))
+
+
+def inclusion_proof(nodes: Nodes, index: int, size: int) -> list[bytes]:
+    """PATH(index, D[0:size]), from the leaf's sibling to the root's child.
+
+    Raises:
+        ProofError: no such entry in a tree of that size.
+    """
+    if not 0 <= index < size <= MAX_SIZE:
+        raise ProofError(f"there is no entry {index} in a tree of {size}; indexes run from 0 to size - 1")
+    parts: list[list[tuple[int, int]]] = []
+    start, end = 0, size
+    while end - start > 1:
+        middle = start + _split(end - start)
+        if index < middle:
+            parts.append(cover(middle, end))
+            end = middle
+        else:
+            parts.append(cover(start, middle))
+            start = middle
+    return _hash_parts(nodes, reversed(parts))
+
+
+def consistency_proof(nodes: Nodes, first: int, second: int) -> list[bytes]:
+    """PROOF(first, D[0:second]); empty where first = second or first = 0.
+
+    Raises:
+        ProofError: first > second, or a size out of range.
+    """
+    if not 0 <= first <= second <= MAX_SIZE:
+        raise ProofError(
+            f"no consistency proof leads from size {first} to {second}; expected 0 <= old <= new"
+        )
+    if first in (0, second):
+        return []
+    parts: list[list[tuple[int, int]]] = []
+    start, end = 0, second
+    while end != first:
+        middle = start + _split(end - start)
+        if first <= middle:
+            parts.append(cover(middle, end))
+            end = middle
+        else:
+            parts.append(cover(start, middle))
+            start = middle
+    if start > 0:
+        parts.append(cover(start, end))
+    return _hash_parts(nodes, reversed(parts))
+
+
+def verify_inclusion(index: int, size: int, leaf: bytes, proof: Sequence[bytes], root: bytes) -> None:
+    """Raises ProofError unless `proof` shows that `leaf` is entry `index` of the tree (size, root)."""
+    if not 0 <= index < size <= MAX_SIZE:
+        raise ProofError(f"no tree of {size} entries has an entry {index}")
+    _check_lengths([leaf, root, *proof])
+    fn, sn = index, size - 1
+    computed = leaf
+    for sibling in proof:
+        if sn == 0:
+            raise ProofError("the inclusion proof is longer than the tree is high")
+        if fn & 1 or fn == sn:
+            computed = node_hash(sibling, computed)
+            while fn != 0 and not fn & 1:
+                fn >>= 1
+                sn >>= 1
+        else:
+            computed = node_hash(computed, sibling)
+        fn >>= 1
+        sn >>= 1
+    if sn != 0:
+        raise ProofError("the inclusion proof is shorter than the tree is high")
+    if computed != root:
+        raise ProofError(f"the inclusion proof of entry {index} leads to another root than the tree's")
+
+
+def verify_consistency(
+    first: int, second: int, first_root: bytes, second_root: bytes, proof: Sequence[bytes]
+) -> None:
+    """Raises ProofError unless `proof` shows that tree (second, second_root) extends (first, first_root).
+
+    The empty tree proves nothing (RFC 9162 has 0 < first): a caller that starts from it decides for itself.
+    """
+    if not 0 < first <= second <= MAX_SIZE:
+        raise ProofError(
+            f"consistency from size {first} to {second} cannot be proved; expected 0 < old <= new"
+        )
+    _check_lengths([first_root, second_root, *proof])
+    if first == second:
+        if proof or first_root != second_root:
+            raise ProofError(f"two different roots, or a proof that is not empty, for one size {first}")
+        return
+    if not proof:
+        raise ProofError("the consistency proof is empty")
+    path = [first_root, *proof] if first & (first - 1) == 0 else list(proof)
+    fn, sn = first - 1, second - 1
+    while fn & 1:
+        fn >>= 1
+        sn >>= 1
+    old = new = path[0]
+    for sibling in path[1:]:
+        if sn == 0:
+            raise ProofError("the consistency proof is longer than the tree is high")
+        if fn & 1 or fn == sn:
+            old = node_hash(sibling, old)
+            new = node_hash(sibling, new)
+            while fn != 0 and not fn & 1:
+                fn >>= 1
+                sn >>= 1
+        else:
+            new = node_hash(new, sibling)
+        fn >>= 1
+        sn >>= 1
+    if sn != 0:
+        raise ProofError("the consistency proof is shorter than the tree is high")
+    if old != first_root:
+        raise ProofError(f"the consistency proof leads to another root of size {first} than the one known")
+    if new != second_root:
+        raise ProofError(f"the consistency proof leads to another root of size {second} than the one given")
+
+
+def _split(n: int) -> int:
+    """The largest power of two below n, n >= 2."""
+    return 1 << ((n - 1).bit_length() - 1)
+
+
+def _hash_parts(nodes: Nodes, parts: Iterable[list[tuple[int, int]]]) -> list[bytes]:
+    """The hash of each part, with one look-up for all."""
+    ordered = list(parts)
+    found = iter(nodes([node for part in ordered for node in part]))
+    return [fold([next(found) for _ in part]) for part in ordered]
+
+
+def _check_lengths(hashes: Iterable[bytes]) -> None:
+    for value in hashes:
+        if len(value) != HASH_BYTES:
+            raise ProofError(f"a hash of {len(value)} bytes; expected {HASH_BYTES}")

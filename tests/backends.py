@@ -1,0 +1,46 @@
+"""Scratch databases for tests: in-memory SQLite, file SQLite, PostgreSQL."""
+
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.engine import make_url
+
+BACKENDS = ("memory", "sqlite", "postgresql")
+
+#: The two that survive a process.
+DURABLE = ("sqlite", "postgresql")
+
+
+@contextmanager
+def scratch_url(backend: str, folder: Path) -> Iterator[str]:
+    """The URL of an empty database, which is gone after the block."""
+    if backend == "memory":
+        yield "sqlite://"
+    elif backend == "sqlite":
+        yield f"sqlite:///{folder / f'{uuid.uuid4().hex}.db'}"
+    else:
+        with _postgresql_schema() as url:
+            yield url
+
+
+@contextmanager
+def _postgresql_schema() -> Iterator[str]:
+    server = os.environ.get("FEDPEER_TEST_POSTGRESQL")
+    if not server:
+        pytest.skip("needs a PostgreSQL server: set FEDPEER_TEST_POSTGRESQL, or `source .ci/services.sh`")
+    name = f"t{uuid.uuid4().hex}"
+    engine = create_engine(server, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text(f"CREATE SCHEMA {name}"))
+    try:
+        url = make_url(server).update_query_dict({"options": f"-csearch_path={name}"})
+        yield url.render_as_string(hide_password=False)
+    finally:
+        with engine.connect() as connection:
+            connection.execute(text(f"DROP SCHEMA {name} CASCADE"))
+        engine.dispose()

@@ -1,0 +1,156 @@
+"""A small market on paper: terms, keys, statements, and whole tasks as the entries that record them."""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
+from fractions import Fraction
+
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from mechanism.ledger import entries
+from mechanism.ledger.entry import Entry
+from mechanism.payment import Log
+from mechanism.peers import round_seed, seed_commitment
+from mechanism.settlement import Assessment, Verdict, task_budget_micro
+from mechanism.statements import ClaimStatement, ModelStatement, sign_statement
+from mechanism.terms import ModelContract, Recipe, Rule, Schedule, TensorSpec, Terms
+
+SECRET = bytes(range(32))
+NONCE = bytes(16)
+
+
+def terms(task_id: str = "task", rounds: int = 2, capacity: int = 4, stake_micro: int = 300_000) -> Terms:
+    """Terms whose budget is the maximal bill."""
+
+    def with_budget(budget: int) -> Terms:
+        return Terms(
+            task_id=task_id,
+            reference=(Fraction(1, 2), Fraction(1, 2)),
+            Q=Decimal(2000),
+            phi=Decimal(300),
+            upsilon=Decimal(200),
+            payment=Log(),
+            rule=Rule(claim_penalty=Decimal("0.5"), stake_micro=stake_micro),
+            schedule=Schedule(rounds, 3, capacity, 60, 60),
+            contract=ModelContract((TensorSpec("w", "F32", (1,)),), Decimal(1), 100),
+            recipe=Recipe("digits-cnn", 1, 1, "adam", Decimal("0.01"), 1),
+            budget_micro=budget,
+            seed_commitment=seed_commitment(SECRET, rounds),
+            validation_commitment=bytes(32),
+            initial_model=bytes(32),
+        )
+
+    return with_budget(task_budget_micro(with_budget(0)))
+
+
+def names(count: int) -> list[str]:
+    return [f"p{i:03d}" for i in range(count)]
+
+
+def private_key(name: str) -> ec.EllipticCurvePrivateKey:
+    """The key of a participant, the same in every run."""
+    secret = int.from_bytes(hashlib.sha256(name.encode()).digest()) % (2**255) + 1
+    return ec.derive_private_key(secret, ec.SECP256R1())
+
+
+def model_digest(task_id: str, round_: int, name: str) -> bytes:
+    return hashlib.sha256(f"{task_id}/{round_}/{name}".encode()).digest()
+
+
+def degree(name: str) -> Fraction:
+    return Fraction(int(name[1:]) % 10, 10)
+
+
+def claim(agreed: Terms, name: str) -> Entry:
+    statement = ClaimStatement(
+        f"claim-{name}", agreed.task_id, agreed.digest, name, Decimal("0.5"), degree(name), (5, 5), b"", NONCE
+    )
+    return entries.claim(statement, sign_statement(statement, private_key(name)))
+
+
+def model(agreed: Terms, round_: int, name: str, late: bool = False) -> Entry:
+    digest = model_digest(agreed.task_id, round_, name)
+    statement = ModelStatement(
+        f"model-{round_}-{name}", agreed.task_id, agreed.digest, name, round_, digest, 64, 10, NONCE
+    )
+    return entries.model(statement, sign_statement(statement, private_key(name)), late)
+
+
+def assessments(agreed: Terms, round_: int, who: Sequence[str], refuted: str = "") -> list[Assessment]:
+    """Verdicts on who sent a model; `refuted` has lied."""
+    return [
+        Assessment(
+            participant_id=name,
+            model_sha256=model_digest(agreed.task_id, round_, name),
+            claimed_degree=degree(name),
+            verified_micro=int(degree(name) * 1_000_000),
+            lower_micro=0,
+            upper_micro=1_000_000,
+            refuted=name == refuted,
+            verdicts=(Verdict("finite", True, "All numbers are finite.", {"norm": "0.5"}),),
+        )
+        for name in who
+    ]
+
+
+def opening(agreed: Terms, who: Sequence[str]) -> list[Entry]:
+    """Terms, enrolments and claims, up to the selection."""
+    return [
+        *[entries.enrolment(name, private_key(name).public_key()) for name in who],
+        *entries.terms_entries(agreed),
+        entries.transition(agreed.task_id, 0, "OPEN", "2026-11-27T10:00:00Z"),
+        entries.transition(agreed.task_id, 0, "EFFORT"),
+        *[claim(agreed, name) for name in who],
+        *entries.selection_entries(agreed.task_id, who),
+        entries.transition(agreed.task_id, 0, "SELECTED"),
+    ]
+
+
+def training(agreed: Terms, round_: int, who: Sequence[str]) -> list[Entry]:
+    """A round's models, up to the evidence."""
+    return [
+        entries.transition(agreed.task_id, round_, "TRAINING"),
+        *[model(agreed, round_, name) for name in who],
+    ]
+
+
+def settling(
+    agreed: Terms, round_: int, who: Sequence[str], stakes: Mapping[str, int], refuted: str = ""
+) -> list[Entry]:
+    """A round's evidence, verdicts and settlement."""
+    task_id, rounds = agreed.task_id, agreed.schedule.rounds
+    judged = assessments(agreed, round_, who, refuted)
+    seed = round_seed(SECRET, rounds, round_)
+    return [
+        *entries.evidence_entries(task_id, round_, {"shadows": 10, "validation": "ab" * 32}),
+        *[entries.verdict(task_id, round_, a) for a in judged],
+        entries.aggregation(task_id, round_, hashlib.sha256(b"global").digest(), {"accuracy": "0.9"}),
+        entries.transition(task_id, round_, "SCORED"),
+        *entries.settlement_entries(agreed, round_, seed, judged, stakes)[1],
+        entries.transition(task_id, round_, "SETTLED", "2026-11-27T11:00:00Z"),
+    ]
+
+
+def stakes_after(recorded: Sequence[Entry], task_id: str, stakes: Mapping[str, int]) -> dict[str, int]:
+    """Stakes once the payments among `recorded` are posted."""
+    held = dict(stakes)
+    for entry in recorded:
+        if entry.kind == "payment" and entry.body["task_id"] == task_id:
+            name = str(entry.body["participant_id"])
+            change = int(str(entry.body["withheld_micro"])) - int(str(entry.body["stake_lost_micro"]))
+            held[name] = held.get(name, 0) + change
+    return held
+
+
+def transactions(
+    agreed: Terms, who: Sequence[str], refuted_in: Mapping[int, str] | None = None
+) -> Iterator[list[Entry]]:
+    """A whole task, one list of entries a transaction, to its closing."""
+    yield opening(agreed, who)
+    stakes: dict[str, int] = {}
+    for round_ in range(1, agreed.schedule.rounds + 1):
+        yield training(agreed, round_, who)
+        settled = settling(agreed, round_, who, stakes, (refuted_in or {}).get(round_, ""))
+        stakes = stakes_after(settled, agreed.task_id, stakes)
+        yield settled
+    yield entries.ending_entries(agreed.task_id, agreed.schedule.rounds, "CLOSED", [], stakes)
