@@ -1,0 +1,125 @@
+"""Carries out effects with grpc.aio."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, TypeVar
+
+import grpc
+import grpc.aio
+
+from participant.effects import (
+    Diagnose,
+    Download,
+    Effect,
+    Emit,
+    Method,
+    Next,
+    Open,
+    Pause,
+    Steps,
+    Unary,
+    Upload,
+)
+from participant.endpoint import Endpoint
+from participant.transport import _written, translated
+
+T = TypeVar("T")
+
+
+class AsyncTransport:
+    """A connection to one endpoint, of the event loop that it is made on."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        options = endpoint.options()
+        if endpoint.secure:
+            self._channel = grpc.aio.secure_channel(
+                endpoint.address, endpoint.channel_credentials(), options
+            )
+        else:
+            self._channel = grpc.aio.insecure_channel(endpoint.address, options)
+
+    async def close(self) -> None:
+        """Ends the connection; calls in progress are cancelled."""
+        await self._channel.close()
+
+    async def run(self, steps: Steps[T]) -> T:
+        """Runs `steps` to their end; what an effect raises is raised inside them."""
+        try:
+            effect = next(steps)
+            while True:
+                try:
+                    result = await self.perform(effect)
+                except Exception as error:
+                    effect = steps.throw(error)
+                else:
+                    effect = steps.send(result)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+        finally:
+            steps.close()
+
+    async def iterate(self, steps: Steps[Any]) -> AsyncIterator[Any]:
+        """The items that `steps` emit."""
+        try:
+            effect = next(steps)
+            while True:
+                if isinstance(effect, Emit):
+                    yield effect.item
+                    effect = steps.send(None)
+                    continue
+                try:
+                    result = await self.perform(effect)
+                except Exception as error:
+                    effect = steps.throw(error)
+                else:
+                    effect = steps.send(result)
+        except StopIteration:
+            return
+        finally:
+            steps.close()
+
+    async def perform(self, effect: Effect) -> Any:
+        try:
+            return await self._perform(effect)
+        except grpc.RpcError as error:
+            raise translated(error) from None
+
+    async def _perform(self, effect: Effect) -> Any:
+        metadata = self._endpoint.metadata()
+        match effect:
+            case Unary(method, request, timeout):
+                unary = self._channel.unary_unary(method.path, _written, method.response.FromString)
+                return await unary(request, timeout=timeout, metadata=metadata)
+            case Upload(method, requests, timeout):
+                upload = self._channel.stream_unary(method.path, _written, method.response.FromString)
+                return await upload(_asynchronous(requests), timeout=timeout, metadata=metadata)
+            case Download(method, request, take, timeout):
+                call = self._stream(method, request, timeout)
+                try:
+                    async for message in call:
+                        take(message)
+                finally:
+                    call.cancel()
+                return None
+            case Open(method, request):
+                return self._stream(method, request, None)
+            case Next(stream):
+                message = await stream.read()  # type: ignore[attr-defined]  # this driver's streams are grpc.aio's
+                return None if message is grpc.aio.EOF else message
+            case Pause(seconds):
+                return await asyncio.sleep(seconds)
+            case Diagnose():
+                return await asyncio.to_thread(self._endpoint.diagnose)
+            case _:
+                raise AssertionError(f"{type(effect).__name__} is emitted only inside an iteration")
+
+    def _stream(self, method: Method[Any, Any], request: Any, timeout: float | None) -> Any:
+        stream = self._channel.unary_stream(method.path, _written, method.response.FromString)
+        return stream(request, timeout=timeout, metadata=self._endpoint.metadata())
+
+
+async def _asynchronous(requests: Iterator[Any]) -> AsyncIterator[Any]:
+    for request in requests:
+        yield request

@@ -1,0 +1,154 @@
+"""The client's steps, apart from how they are carried out.
+
+A step is a generator: it yields *effects* (a call, a pause, ...) and is sent their results. `transport` carries
+them out with grpc, `aio` with grpc.aio, and a test with a script; so the synchronous and the asyncio client are
+the same code, and every point between two effects can be tested.
+
+    steps = fetch_task(...)                    Generator[Effect, Any, Task]
+    task = drive(steps, perform)               the synchronous driver
+"""
+
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+
+T = TypeVar("T")
+Request = TypeVar("Request", bound=Message)
+Response = TypeVar("Response", bound=Message)
+
+
+class Interrupted(Exception):  # noqa: N818 - a control signal like KeyboardInterrupt, never shown to a user
+    """A call that ended without an answer of the domain: the connection was lost, or time was up.
+
+    Attributes:
+        status: gRPC's status.
+        details: gRPC's words.
+    """
+
+    def __init__(self, status: grpc.StatusCode, details: str) -> None:
+        super().__init__(f"{status.name}: {details}")
+        self.status = status
+        self.details = details
+
+
+@dataclass(frozen=True)
+class Method(Generic[Request, Response]):
+    """A method of fedpeer.v1: its path and how its messages are written."""
+
+    path: str
+    request: type[Request]
+    response: type[Response]
+
+
+@dataclass(frozen=True)
+class Unary:
+    """Result: the response."""
+
+    method: Method[Any, Any]
+    request: Message
+    timeout: float
+
+
+@dataclass(frozen=True)
+class Upload:
+    """A client stream. Result: the response. `requests` is consumed while the call runs."""
+
+    method: Method[Any, Any]
+    requests: Iterator[Message]
+    timeout: float | None
+
+
+@dataclass(frozen=True)
+class Download:
+    """A server stream whose every message is handed to `take`. Result: None at its end."""
+
+    method: Method[Any, Any]
+    request: Message
+    take: Callable[[Any], None]
+    timeout: float | None
+
+
+class Stream(Protocol):
+    """An open server stream, of whichever driver."""
+
+    def cancel(self) -> bool: ...
+
+
+@dataclass(frozen=True)
+class Open:
+    """Result: a `Stream`."""
+
+    method: Method[Any, Any]
+    request: Message
+
+
+@dataclass(frozen=True)
+class Next:
+    """Result: the stream's next message, or None at its end."""
+
+    stream: Stream
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Result: None, after so many seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Diagnose:
+    """Result: the `TransportError` that explains why the coordinator cannot be reached, or None if it can."""
+
+
+@dataclass(frozen=True)
+class Emit(Generic[T]):
+    """Hands an item to whoever iterates over the steps. Result: None."""
+
+    item: T = field()
+
+
+Effect: TypeAlias = Unary | Upload | Download | Open | Next | Pause | Diagnose | Emit[Any]
+Steps: TypeAlias = Generator[Effect, Any, T]
+
+
+def drive(steps: Steps[T], perform: Callable[[Effect], Any]) -> T:
+    """Runs `steps` to their end; what `perform` raises is raised inside them."""
+    try:
+        effect = next(steps)
+        while True:
+            try:
+                result = perform(effect)
+            except Exception as error:
+                effect = steps.throw(error)
+            else:
+                effect = steps.send(result)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+    finally:
+        steps.close()
+
+
+def iterate(steps: Steps[Any], perform: Callable[[Effect], Any]) -> Iterator[Any]:
+    """The items that `steps` emit."""
+    try:
+        effect = next(steps)
+        while True:
+            if isinstance(effect, Emit):
+                yield effect.item
+                effect = steps.send(None)
+                continue
+            try:
+                result = perform(effect)
+            except Exception as error:
+                effect = steps.throw(error)
+            else:
+                effect = steps.send(result)
+    except StopIteration:
+        return
+    finally:
+        steps.close()

@@ -1,0 +1,186 @@
+"""Where the coordinator is, how it is spoken to, and why it does not answer.
+
+gRPC reports every failed connection as UNAVAILABLE; `Endpoint.diagnose` looks for itself, with a plain socket
+and the standard library's TLS, and says which it is.
+"""
+
+import socket
+import ssl
+import tempfile
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+import grpc
+
+from participant.errors import (
+    CertificateExpiredError,
+    ConfigurationError,
+    ServerNameError,
+    TLSError,
+    TransportError,
+    UnreachableError,
+)
+from participant.identity import Credentials, utc_now
+from wire.limits import KEEPALIVE_SECONDS, KEEPALIVE_TIMEOUT_SECONDS, MAX_MESSAGE_BYTES
+
+#: Seconds in which a connection and a handshake must come about when the address is looked at.
+PROBE_SECONDS = 5.0
+
+#: Milliseconds: gRPC's own waits between connection attempts. Short, because `Backoff` does the waiting.
+_CONNECT_BACKOFF_MS = (100, 2_000)
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One port of a coordinator.
+
+    Attributes:
+        address: "host:port"; IPv6 as "[::1]:7443".
+        authority_pem: what the coordinator's certificate is checked against; None for plain text.
+        credentials: the caller's own, for the market port; None for the public port.
+        plain_text_name: participant id that is sent in clear where TLS is off; for tests on one machine.
+    """
+
+    address: str
+    authority_pem: bytes | None = field(default=None, repr=False)
+    credentials: Credentials | None = field(default=None, repr=False)
+    plain_text_name: str | None = None
+
+    def __post_init__(self) -> None:
+        self.host_and_port()
+
+    @property
+    def secure(self) -> bool:
+        return self.authority_pem is not None
+
+    def host_and_port(self) -> tuple[str, int]:
+        """Raises ConfigurationError where the address is not host:port."""
+        host, colon, port = self.address.rpartition(":")
+        if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise ConfigurationError(
+                f"the coordinator's address is {self.address!r}; expected host:port, such as market.example:7443"
+            )
+        return host.removeprefix("[").removesuffix("]"), int(port)
+
+    def options(self) -> list[tuple[str, int]]:
+        """gRPC channel options: dead peers are noticed, no message is larger than the protocol's limit."""
+        return [
+            ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+            ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+            ("grpc.keepalive_time_ms", KEEPALIVE_SECONDS * 1000),
+            ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_SECONDS * 1000),
+            ("grpc.http2.max_pings_without_data", 0),
+            ("grpc.initial_reconnect_backoff_ms", _CONNECT_BACKOFF_MS[0]),
+            ("grpc.min_reconnect_backoff_ms", _CONNECT_BACKOFF_MS[0]),
+            ("grpc.max_reconnect_backoff_ms", _CONNECT_BACKOFF_MS[1]),
+            # Clients of one process that differ in their keys must not share a connection.
+            ("grpc.use_local_subchannel_pool", 1),
+        ]
+
+    def channel_credentials(self) -> grpc.ChannelCredentials:
+        """The TLS credentials; the endpoint is secure."""
+        own = self.credentials
+        return grpc.ssl_channel_credentials(
+            root_certificates=self.authority_pem,
+            private_key=own.key_pem if own else None,
+            certificate_chain=own.certificate_pem if own else None,
+        )
+
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """What is sent with every call."""
+        name = self.plain_text_name
+        return () if self.secure or name is None else ((PLAIN_TEXT_NAME, name),)
+
+    def diagnose(self, now: datetime | None = None) -> TransportError | None:
+        """What keeps the coordinator from being reached, or None where a connection comes about."""
+        if self.credentials is not None:
+            try:
+                self.credentials.check_valid(now or utc_now())
+            except CertificateExpiredError as error:
+                return error
+        host, port = self.host_and_port()
+        try:
+            with socket.create_connection((host, port), timeout=PROBE_SECONDS) as connection:
+                if self.secure:
+                    return self._diagnose_tls(connection, host)
+        except socket.gaierror as error:
+            return UnreachableError(
+                f"the host name {host!r} is not known ({error.strerror}); check the coordinator's address"
+            )
+        except OSError as error:
+            why = "no answer in time" if isinstance(error, TimeoutError) else error.strerror or str(error)
+            return UnreachableError(
+                f"nothing answers at {self.address} ({why}); check that the coordinator runs, the address, "
+                "and that a firewall lets outbound connections to that port through"
+            )
+        return None
+
+    def _diagnose_tls(self, connection: socket.socket, host: str) -> TransportError | None:
+        context = ssl.create_default_context(cadata=(self.authority_pem or b"").decode())
+        context.set_alpn_protocols(["h2"])
+        if self.credentials is not None:
+            with tempfile.TemporaryDirectory() as folder:  # the standard library reads keys from files only
+                pair = Path(folder) / "pair.pem"
+                pair.touch(mode=0o600)
+                pair.write_bytes(self.credentials.key_pem + self.credentials.certificate_pem)
+                context.load_cert_chain(pair)
+        try:
+            with context.wrap_socket(connection, server_hostname=host) as secured:
+                return self._refused_after_handshake(secured)
+        except ssl.SSLCertVerificationError as error:
+            return self._untrusted(error)
+        except (ssl.SSLError, ConnectionError) as error:
+            return TLSError(
+                f"{self.address} does not complete a TLS handshake ({_words(error)}); check that the port is "
+                "the coordinator's and that both sides use TLS"
+            )
+        except TimeoutError:
+            return TLSError(f"{self.address} does not complete a TLS handshake in {PROBE_SECONDS:.0f} s")
+
+    def _refused_after_handshake(self, secured: ssl.SSLSocket) -> TransportError | None:
+        """In TLS 1.3 a server refuses a client's certificate only after the client's handshake is over."""
+        try:
+            secured.settimeout(PROBE_SECONDS)
+            if secured.recv(1):  # the server's HTTP/2 settings
+                return None
+        except TimeoutError:
+            return None
+        except (ssl.SSLError, ConnectionError):
+            pass
+        if self.credentials is None:
+            return TLSError(
+                f"{self.address} asks for a participant's certificate; for enrolment use the coordinator's "
+                "public port"
+            )
+        return TLSError(
+            f"{self.address} does not accept the certificate of {self.credentials.participant_id}: it was "
+            "issued by another authority or has expired; enrol at this coordinator"
+        )
+
+    def _untrusted(self, error: ssl.SSLCertVerificationError) -> TransportError:
+        # Verification codes of OpenSSL: X509_V_ERR_HOSTNAME_MISMATCH, _IP_ADDRESS_MISMATCH; _CERT_NOT_YET_VALID,
+        # _CERT_HAS_EXPIRED.
+        if error.verify_code in (62, 64):
+            return ServerNameError(
+                f"the coordinator's certificate is not for {self.host_and_port()[0]!r} ({error.verify_message}); "
+                "use the name that the operator gave it, or have it issued for this one"
+            )
+        if error.verify_code in (9, 10):
+            return CertificateExpiredError(
+                f"the coordinator's certificate is out of date ({error.verify_message}); tell its operator, "
+                "and check this machine's clock"
+            )
+        return TLSError(
+            f"the certificate at {self.address} is not signed by the authority of this enrolment "
+            f"({error.verify_message}); this is another coordinator, or somebody in between: do not go on "
+            "before its operator has confirmed the authority"
+        )
+
+
+#: Metadata key under which a caller names itself where TLS is off.
+PLAIN_TEXT_NAME = "fedpeer-participant"
+
+
+def _words(error: OSError) -> str:
+    return (error.strerror or str(error)).strip()

@@ -1,0 +1,251 @@
+"""What can go wrong for a participant. Each message says what was wrong, what was expected and what to do.
+
+    ParticipantError(Exception)
+     +- ConfigurationError            a setting, a key or a certificate file that cannot be used
+     +- TransportError                the coordinator was not reached; nothing was refused
+     |   +- UnreachableError          no answer at the address
+     |   +- TLSError                  the handshake failed: another authority, or no TLS there
+     |   |   +- ServerNameError       the coordinator's certificate is for another name
+     |   |   +- CertificateExpiredError   a certificate of either side is out of date
+     |   +- LostConnectionError       it was reached, then lost for longer than the client's patience
+     +- RefusedError                  the coordinator answered no; nothing has changed there
+     |   +- NotEnrolledError          no certificate, a revoked one, or an invitation that does not hold
+     |   +- WrongNameError            a message under another participant's id
+     |   +- NotSelectedError          the learner chose others
+     |   +- NotFoundError             no such task or submission, not yet there, or no longer
+     |   +- WrongStateError           too early, too late, or for another round
+     |   |   +- WrongRoundError
+     |   |   +- TaskFullError
+     |   |   +- TaskEndedError
+     |   +- InvalidSubmissionError    fields, signature or nonce do not hold
+     |   |   +- ModelRejectedError    the model breaks the task's contract; `reasons` lists how
+     |   +- ConflictError             the submission id already stands for another content
+     |   +- LimitError                too large, too often, or the coordinator is out of space
+     |   +- CoordinatorFaultError     the coordinator failed; give its operator the request id
+     +- TaskError                     the participant's own Task object
+     |   +- EffortError               an effort, a curve or a cost that cannot be used
+     |   +- CountsChangedError        the label counts differ from those that were claimed
+     |   +- WeightsError              trained weights that do not fit the task's contract
+     |   +- TrainingError             `train` raised, or its process died
+     +- StateError                    the participant's own folder
+         +- JournalError              the journal is locked, damaged or of another version
+         +- DiskFullError             no space for a model or the journal
+"""
+
+from collections.abc import Sequence
+
+from wire.errors import Code, Refusal
+
+__all__ = [
+    "CertificateExpiredError",
+    "ConfigurationError",
+    "ConflictError",
+    "CoordinatorFaultError",
+    "CountsChangedError",
+    "DiskFullError",
+    "EffortError",
+    "InvalidSubmissionError",
+    "JournalError",
+    "LimitError",
+    "LostConnectionError",
+    "ModelRejectedError",
+    "NotEnrolledError",
+    "NotFoundError",
+    "NotSelectedError",
+    "ParticipantError",
+    "RefusedError",
+    "ServerNameError",
+    "StateError",
+    "TLSError",
+    "TaskEndedError",
+    "TaskError",
+    "TaskFullError",
+    "TrainingError",
+    "TransportError",
+    "UnreachableError",
+    "WeightsError",
+    "WrongNameError",
+    "WrongRoundError",
+    "WrongStateError",
+    "refused",
+]
+
+
+class ParticipantError(Exception):
+    """Base of everything that this package raises for a reason outside its own code."""
+
+
+class ConfigurationError(ParticipantError):
+    """A setting, a key or a certificate file that cannot be used."""
+
+
+class TransportError(ParticipantError):
+    """The coordinator was not reached. Nothing was refused; the call can be made again."""
+
+
+class UnreachableError(TransportError):
+    """Nothing answers at the address: a wrong host or port, a firewall, or a coordinator that is down."""
+
+
+class TLSError(TransportError):
+    """The TLS handshake failed."""
+
+
+class ServerNameError(TLSError):
+    """The coordinator's certificate is for another name than the one that was called."""
+
+
+class CertificateExpiredError(TLSError):
+    """A certificate of either side is not valid at this moment."""
+
+
+class LostConnectionError(TransportError):
+    """The coordinator was reached, then lost for longer than the client was told to wait."""
+
+
+class RefusedError(ParticipantError):
+    """The coordinator refused a call; nothing has changed there.
+
+    Attributes:
+        code: the reason, from the catalogue in `wire.errors`.
+        reasons: the fields at fault and what is wrong with each, as sentences.
+        request_id: what the coordinator's log calls the request; may be empty.
+    """
+
+    def __init__(self, refusal: Refusal) -> None:
+        self.code = refusal.code
+        self.reasons: tuple[str, ...] = tuple(f"{v.field}: {v.description}" for v in refusal.violations)
+        self.request_id = refusal.request_id
+        super().__init__(_told(str(refusal), self.reasons))
+
+
+class NotEnrolledError(RefusedError):
+    """The coordinator does not know the caller: no certificate, a revoked one, or an invalid invitation."""
+
+
+class WrongNameError(RefusedError):
+    """A message under another participant's id than the certificate's."""
+
+
+class NotSelectedError(RefusedError):
+    """The learner selected others to train."""
+
+
+class NotFoundError(RefusedError):
+    """No such task or submission; or it is not there yet, or no longer (`code` tells them apart)."""
+
+
+class WrongStateError(RefusedError):
+    """The task is in another state than the call needs."""
+
+
+class WrongRoundError(WrongStateError):
+    """The message is for another round than the current one."""
+
+
+class TaskFullError(WrongStateError):
+    """All places of the task are taken."""
+
+
+class TaskEndedError(WrongStateError):
+    """The task is closed or cancelled."""
+
+
+class InvalidSubmissionError(RefusedError):
+    """Fields, signature or nonce of a submission do not hold."""
+
+
+class ModelRejectedError(InvalidSubmissionError):
+    """The model does not keep the task's contract; `reasons` says how."""
+
+
+class ConflictError(RefusedError):
+    """The submission id already stands for another content."""
+
+
+class LimitError(RefusedError):
+    """Too large, too often, or the coordinator has no space."""
+
+
+class CoordinatorFaultError(RefusedError):
+    """A fault of the coordinator; its operator finds it by `request_id`."""
+
+
+class TaskError(ParticipantError):
+    """The participant's own `Task` object gave something that cannot be used."""
+
+
+class EffortError(TaskError):
+    """An effort outside [0, 1], a curve that increases or a cost that decreases."""
+
+
+class CountsChangedError(TaskError):
+    """The label counts are not those that were claimed; training on other data would refute the claim."""
+
+
+class WeightsError(TaskError):
+    """Trained weights that do not fit the task's model contract; `reasons` says how.
+
+    Attributes:
+        reasons: one sentence for each tensor at fault.
+    """
+
+    def __init__(self, message: str, reasons: Sequence[str] = ()) -> None:
+        super().__init__(_told(message, reasons))
+        self.reasons = tuple(reasons)
+
+
+class TrainingError(TaskError):
+    """`Task.train` raised, or the process that it ran in died."""
+
+
+class StateError(ParticipantError):
+    """The participant's own state folder cannot be used."""
+
+
+class JournalError(StateError):
+    """The journal is locked by another process, damaged, or written by a newer version."""
+
+
+class DiskFullError(StateError):
+    """No space is left for a model or the journal."""
+
+
+_LEAVES: dict[Code, type[RefusedError]] = {
+    Code.CERTIFICATE_REQUIRED: NotEnrolledError,
+    Code.CERTIFICATE_REVOKED: NotEnrolledError,
+    Code.INVITATION_INVALID: NotEnrolledError,
+    Code.WRONG_PARTICIPANT: WrongNameError,
+    Code.NOT_SELECTED: NotSelectedError,
+    Code.TASK_UNKNOWN: NotFoundError,
+    Code.SUBMISSION_UNKNOWN: NotFoundError,
+    Code.NOT_YET: NotFoundError,
+    Code.EXPIRED: NotFoundError,
+    Code.FIELD_INVALID: InvalidSubmissionError,
+    Code.SIGNATURE_INVALID: InvalidSubmissionError,
+    Code.NONCE_UNKNOWN: InvalidSubmissionError,
+    Code.TERMS_CHANGED: WrongStateError,
+    Code.MODEL_INVALID: ModelRejectedError,
+    Code.FRAMES_INVALID: InvalidSubmissionError,
+    Code.SUBMISSION_CONFLICT: ConflictError,
+    Code.WRONG_STATE: WrongStateError,
+    Code.WRONG_ROUND: WrongRoundError,
+    Code.TASK_FULL: TaskFullError,
+    Code.TASK_ENDED: TaskEndedError,
+    Code.TOO_LARGE: LimitError,
+    Code.QUOTA_EXCEEDED: LimitError,
+    Code.STORAGE_FULL: LimitError,
+    Code.STORAGE_UNAVAILABLE: CoordinatorFaultError,
+    Code.DRAINING: CoordinatorFaultError,
+    Code.INTERNAL: CoordinatorFaultError,
+}
+
+
+def refused(refusal: Refusal) -> RefusedError:
+    """The exception that stands for `refusal` in this tree."""
+    return _LEAVES.get(refusal.code, RefusedError)(refusal)
+
+
+def _told(message: str, reasons: Sequence[str]) -> str:
+    missing = [reason for reason in reasons if reason not in message]
+    return message + (" " + "; ".join(missing) + "." if missing else "")

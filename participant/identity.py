@@ -1,0 +1,182 @@
+"""Who a participant is: its key, its certificate, and the authority that it trusts.
+
+A state folder holds them beside the journal:
+
+    key.pem           ECDSA P-256, for TLS and for signing statements; never leaves this folder (mode 0600)
+    certificate.pem   from the coordinator; its common name is the participant id
+    authority.pem     the coordinator's certificate authority
+    journal.db        see `participant.journal`
+    models/           models of rounds that are not finished
+"""
+
+import os
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+
+from participant.errors import CertificateExpiredError, ConfigurationError, DiskFullError, StateError
+from wire.certificates import (
+    CertificateError,
+    PrivateKey,
+    certificate_key,
+    certificate_name,
+    load_certificate,
+    load_private_key,
+    new_key,
+    private_key_pem,
+    signing_request,
+)
+
+KEY, CERTIFICATE, AUTHORITY, JOURNAL, MODELS = (
+    "key.pem", "certificate.pem", "authority.pem", "journal.db", "models",
+)  # fmt: skip
+
+#: A certificate is renewed when less than this part of its life is left.
+RENEW_WITHIN = 1 / 3
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """A participant's key with what it was issued.
+
+    Attributes:
+        participant_id: the certificate's common name.
+        key: private.
+        certificate: the participant's own.
+        authority_pem: what signs the coordinator's certificate and this one; PEM.
+    """
+
+    participant_id: str
+    key: PrivateKey
+    certificate: x509.Certificate
+    certificate_pem: bytes
+    authority_pem: bytes
+
+    @property
+    def key_pem(self) -> bytes:
+        return private_key_pem(self.key)
+
+    @property
+    def expires(self) -> datetime:
+        return self.certificate.not_valid_after_utc
+
+    def to_renew(self, now: datetime) -> bool:
+        """Whether it is time to ask for the next certificate."""
+        begun = self.certificate.not_valid_before_utc
+        return now >= self.expires - (self.expires - begun) * RENEW_WITHIN
+
+    def check_valid(self, now: datetime) -> None:
+        """Raises CertificateExpiredError outside the certificate's time."""
+        if now > self.expires:
+            raise CertificateExpiredError(
+                f"the certificate of {self.participant_id} expired on {self.expires:%Y-%m-%d}; "
+                "ask the coordinator's operator for a new invitation and enrol again"
+            )
+        if now < self.certificate.not_valid_before_utc - timedelta(seconds=1):
+            raise CertificateExpiredError(
+                f"the certificate of {self.participant_id} is valid only from "
+                f"{self.certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC; this machine's clock is behind, set it"
+            )
+
+
+class StateFolder:
+    """The folder that a participant keeps its key, certificate and journal in."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+
+    @property
+    def journal(self) -> Path:
+        return self.path / JOURNAL
+
+    @property
+    def models(self) -> Path:
+        return self.path / MODELS
+
+    def create(self) -> None:
+        """Makes the folder, readable for its owner only; leaves one that exists as it is."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.models.mkdir(exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise StateError(
+                f"the state folder {self.path} cannot be made ({error.strerror}); choose another one"
+            ) from error
+
+    def key(self, *, create: bool = False) -> PrivateKey:
+        """The key, made on the first call with `create`."""
+        path = self.path / KEY
+        if create and not path.exists():
+            self.create()
+            self.write(KEY, private_key_pem(new_key()), mode=0o600)
+        try:
+            return load_private_key(self._read(KEY))
+        except CertificateError as error:
+            raise ConfigurationError(f"{path}: {error}; restore it from a backup or enrol anew") from None
+
+    def credentials(self) -> Credentials:
+        """The key with its certificate.
+
+        Raises:
+            ConfigurationError: not enrolled yet, or files that do not fit together.
+        """
+        if not (self.path / CERTIFICATE).exists():
+            raise ConfigurationError(
+                f"there is no certificate in {self.path}; enrol first: fedpeer participant enroll, "
+                "with the invitation that the coordinator's operator gave you"
+            )
+        key, pem = self.key(), self._read(CERTIFICATE)
+        try:
+            certificate = load_certificate(pem)
+            name, public = certificate_name(certificate), certificate_key(certificate)
+        except CertificateError as error:
+            raise ConfigurationError(f"{self.path / CERTIFICATE}: {error}; enrol again") from None
+        if public.public_numbers() != key.public_key().public_numbers():
+            raise ConfigurationError(
+                f"key and certificate in {self.path} do not belong together; enrol again, or restore both"
+            )
+        return Credentials(name, key, certificate, pem, self._read(AUTHORITY))
+
+    def save_enrolment(self, certificate_pem: bytes, authority_pem: bytes) -> Credentials:
+        """Stores what the coordinator issued, the certificate last: with it the enrolment is complete."""
+        self.write(AUTHORITY, authority_pem)
+        self.write(CERTIFICATE, certificate_pem)
+        return self.credentials()
+
+    def signing_request(self, participant_id: str) -> bytes:
+        """PEM of a signing request for this folder's key, which is made if there is none."""
+        return signing_request(participant_id, self.key(create=True))
+
+    def write(self, name: str, content: bytes, mode: int = 0o644) -> None:
+        """Replaces a file of the folder as a whole: after a crash there is the old or the new one."""
+        target, fresh = self.path / name, self.path / (name + ".new")
+        try:
+            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.replace(target)
+        except OSError as error:
+            raise storage_error(f"{target} cannot be written", error) from error
+
+    def _read(self, name: str) -> bytes:
+        try:
+            return (self.path / name).read_bytes()
+        except OSError as error:
+            raise ConfigurationError(
+                f"{self.path / name} cannot be read ({error.strerror}); enrol again or restore it"
+            ) from None
+
+
+def storage_error(what: str, error: OSError) -> StateError:
+    """The StateError for a failed write."""
+    if error.errno in (28, 122):  # ENOSPC, EDQUOT
+        return DiskFullError(f"{what}: the disk is full; make space and start again, nothing is lost")
+    return StateError(f"{what} ({error.strerror or error}); check the folder's permissions and disk")
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)

@@ -1,0 +1,337 @@
+"""What a participant has done and must not do twice: a small SQLite database in its state folder.
+
+Every submission is written down before it is sent, with its statement, signature and model file, and its
+receipt after the answer. So after a crash, on either side and at any moment, the participant sends the same
+bytes under the same id again or fetches the receipt; it never claims or submits a second time.
+
+    submission.status   prepared -> recorded     the coordinator holds it: there is a receipt
+                                 -> refused      it will never be accepted: `reason`
+    round.status        missed                   nothing was submitted: `reason`
+"""
+
+import fcntl
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from participant.errors import ConfigurationError, DiskFullError, JournalError
+
+#: Version of the tables; a journal of a newer one is refused.
+VERSION = 1
+
+#: Seconds that a reader waits for the writer; one transaction takes milliseconds.
+BUSY_SECONDS = 10.0
+
+_TABLES = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE task (
+    task_id TEXT PRIMARY KEY,
+    terms BLOB NOT NULL,            -- canonical JSON
+    state INTEGER NOT NULL DEFAULT 0,
+    cursor INTEGER NOT NULL DEFAULT 0,
+    effort TEXT,                    -- what was decided before the claim
+    counts TEXT,                    -- JSON, what was claimed
+    salt BLOB,                      -- of the commitment to private counts
+    note TEXT NOT NULL DEFAULT ''
+);
+CREATE TABLE submission (
+    submission_id TEXT PRIMARY KEY,
+    task_id TEXT NOT NULL,
+    kind TEXT NOT NULL,             -- claim, model, failure
+    round INTEGER NOT NULL,
+    message BLOB NOT NULL,          -- the request (claim, failure) or the model's header
+    file TEXT NOT NULL DEFAULT '',  -- of the model, below the models folder
+    status TEXT NOT NULL DEFAULT 'prepared',
+    receipt BLOB,
+    reason TEXT NOT NULL DEFAULT '',
+    UNIQUE (task_id, kind, round)
+);
+CREATE TABLE round (
+    task_id TEXT NOT NULL,
+    round INTEGER NOT NULL,
+    model_sha256 BLOB,              -- what the round starts from
+    status TEXT NOT NULL DEFAULT '',
+    reason TEXT NOT NULL DEFAULT '',
+    metrics TEXT NOT NULL DEFAULT '{}',
+    PRIMARY KEY (task_id, round)
+);
+CREATE TABLE settlement (
+    task_id TEXT NOT NULL,
+    round INTEGER NOT NULL,
+    message BLOB NOT NULL,
+    PRIMARY KEY (task_id, round)
+);
+"""
+
+Kind = Literal["claim", "model", "failure"]
+
+
+@dataclass(frozen=True)
+class TaskRecord:
+    """One task as the journal has it; see the table."""
+
+    task_id: str
+    terms: bytes
+    state: int
+    cursor: int
+    effort: str | None
+    counts: str | None
+    salt: bytes | None
+    note: str
+
+
+@dataclass(frozen=True)
+class SubmissionRecord:
+    """One submission as the journal has it; see the table."""
+
+    submission_id: str
+    task_id: str
+    kind: str
+    round: int
+    message: bytes
+    file: str
+    status: str
+    receipt: bytes | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """One round as the journal has it; see the table."""
+
+    task_id: str
+    round: int
+    model_sha256: bytes | None
+    status: str
+    reason: str
+    metrics: str
+
+
+class Journal:
+    """The journal of one participant. Safe to use from several threads; one process at a time writes it.
+
+    Args:
+        path: the database file; made on the first use.
+        writer: take the lock of the state folder. A reader (`status`, `earnings`) goes without.
+
+    Raises:
+        JournalError: another process holds it, or it is damaged or of a newer version.
+    """
+
+    def __init__(self, path: Path, *, writer: bool = True) -> None:
+        self._path = path
+        self._mutex = threading.RLock()
+        self._lock = _take_lock(path) if writer else None
+        try:
+            with self._translated():
+                self._connection = self._open(writer)
+        except BaseException:
+            self._release()
+            raise
+
+    def close(self) -> None:
+        """Closes the database and gives up the lock."""
+        with self._mutex:
+            self._connection.close()
+            self._release()
+
+    def own(self, participant_id: str) -> None:
+        """Notes whose journal this is.
+
+        Raises:
+            ConfigurationError: it is another participant's.
+        """
+        self._execute("INSERT OR IGNORE INTO meta VALUES ('participant_id', ?)", participant_id)
+        if (owner := self.meta("participant_id")) != participant_id:
+            raise ConfigurationError(
+                f"{self._path} is the journal of {owner}, not of {participant_id}; use another state folder"
+            )
+
+    def meta(self, name: str) -> str | None:
+        row = self._row("SELECT value FROM meta WHERE name = ?", name)
+        return None if row is None else str(row[0])
+
+    def set_meta(self, name: str, value: str) -> None:
+        self._execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", name, value)
+
+    def tasks(self) -> list[TaskRecord]:
+        return [TaskRecord(*row) for row in self._rows("SELECT * FROM task ORDER BY task_id")]
+
+    def task(self, task_id: str) -> TaskRecord | None:
+        row = self._row("SELECT * FROM task WHERE task_id = ?", task_id)
+        return None if row is None else TaskRecord(*row)
+
+    def add_task(self, task_id: str, terms: bytes) -> None:
+        """Notes the terms that were agreed to; keeps those that stand."""
+        self._execute("INSERT OR IGNORE INTO task (task_id, terms) VALUES (?, ?)", task_id, terms)
+
+    def set_progress(self, task_id: str, state: int, cursor: int) -> None:
+        """Notes that the events up to `cursor` have been dealt with."""
+        self._execute(
+            "UPDATE task SET state = ?, cursor = max(cursor, ?) WHERE task_id = ?", state, cursor, task_id
+        )
+
+    def set_note(self, task_id: str, note: str) -> None:
+        """Keeps a sentence on how the task went: why it was cancelled, say."""
+        self._execute("UPDATE task SET note = ? WHERE task_id = ?", note, task_id)
+
+    def set_effort(self, task_id: str, effort: str) -> None:
+        """Notes the decision, before data are collected for it."""
+        self._execute("UPDATE task SET effort = ? WHERE task_id = ?", effort, task_id)
+
+    def set_claim(self, task_id: str, counts: str, salt: bytes | None) -> None:
+        """Notes what is about to be claimed."""
+        self._execute("UPDATE task SET counts = ?, salt = ? WHERE task_id = ?", counts, salt, task_id)
+
+    def submissions(self, task_id: str) -> list[SubmissionRecord]:
+        rows = self._rows("SELECT * FROM submission WHERE task_id = ? ORDER BY round, kind", task_id)
+        return [SubmissionRecord(*row) for row in rows]
+
+    def submission(self, task_id: str, kind: Kind, round_: int = 0) -> SubmissionRecord | None:
+        row = self._row(
+            "SELECT * FROM submission WHERE task_id = ? AND kind = ? AND round = ?", task_id, kind, round_
+        )
+        return None if row is None else SubmissionRecord(*row)
+
+    def prepare(
+        self, submission_id: str, task_id: str, kind: Kind, round_: int, message: bytes, file: str = ""
+    ) -> SubmissionRecord:
+        """Writes a submission down before it is sent. One that stands already is returned instead."""
+        self._execute(
+            "INSERT OR IGNORE INTO submission (submission_id, task_id, kind, round, message, file) "
+            "VALUES (?, ?, ?, ?, ?, ?)",
+            submission_id, task_id, kind, round_, message, file,
+        )  # fmt: skip
+        record = self.submission(task_id, kind, round_)
+        if record is None:
+            raise JournalError(f"{self._path} has {submission_id} for another task; restore it from a backup")
+        return record
+
+    def discard(self, submission_id: str) -> None:
+        """Takes back a submission that was never accepted: its model file is lost, say."""
+        self._execute("DELETE FROM submission WHERE submission_id = ? AND status = 'prepared'", submission_id)
+
+    def record_receipt(self, submission_id: str, receipt: bytes) -> None:
+        self._execute(
+            "UPDATE submission SET status = 'recorded', receipt = ?, reason = '' WHERE submission_id = ?",
+            receipt, submission_id,
+        )  # fmt: skip
+
+    def record_refusal(self, submission_id: str, reason: str) -> None:
+        self._execute(
+            "UPDATE submission SET status = 'refused', reason = ? WHERE submission_id = ?", reason, submission_id
+        )
+
+    def rounds(self, task_id: str) -> list[RoundRecord]:
+        return [
+            RoundRecord(*row)
+            for row in self._rows("SELECT * FROM round WHERE task_id = ? ORDER BY round", task_id)
+        ]
+
+    def open_round(self, task_id: str, round_: int, model_sha256: bytes) -> None:
+        self._execute(
+            "INSERT INTO round (task_id, round, model_sha256) VALUES (?, ?, ?) "
+            "ON CONFLICT DO UPDATE SET model_sha256 = excluded.model_sha256",
+            task_id, round_, model_sha256,
+        )  # fmt: skip
+
+    def miss_round(self, task_id: str, round_: int, reason: str) -> None:
+        """Notes that nothing was submitted for a round, and why; the first reason stands."""
+        self._execute(
+            "INSERT INTO round (task_id, round, status, reason) VALUES (?, ?, 'missed', ?) "
+            "ON CONFLICT DO UPDATE SET status = 'missed', reason = excluded.reason WHERE status = ''",
+            task_id, round_, reason,
+        )  # fmt: skip
+
+    def set_metrics(self, task_id: str, round_: int, metrics: str) -> None:
+        self._execute(
+            "UPDATE round SET metrics = ? WHERE task_id = ? AND round = ?", metrics, task_id, round_
+        )
+
+    def settlements(self, task_id: str) -> list[tuple[int, bytes]]:
+        """Round and settlement message, in round order."""
+        rows = self._rows(
+            "SELECT round, message FROM settlement WHERE task_id = ? ORDER BY round", task_id
+        )
+        return [(int(round_), bytes(message)) for round_, message in rows]
+
+    def add_settlement(self, task_id: str, round_: int, message: bytes) -> None:
+        self._execute("INSERT OR REPLACE INTO settlement VALUES (?, ?, ?)", task_id, round_, message)
+
+    def _open(self, writer: bool) -> sqlite3.Connection:
+        if writer:
+            connection = sqlite3.connect(
+                self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
+            # A receipt that is noted must survive a power cut.
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+        else:
+            connection = sqlite3.connect(
+                f"{self._path.absolute().as_uri()}?mode=ro",
+                uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False,
+            )  # fmt: skip
+        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+        if version == 0 and writer:
+            connection.executescript(f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version = {VERSION}; COMMIT;")
+        elif version != VERSION:
+            connection.close()
+            raise JournalError(
+                f"{self._path} has version {version}, this release knows version {VERSION}; "
+                "install the release that wrote it, or a newer one"
+            )
+        return connection
+
+    def _execute(self, statement: str, *values: Any) -> None:
+        with self._mutex, self._translated():
+            self._connection.execute(statement, values)
+
+    def _rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        with self._mutex, self._translated():
+            return list(self._connection.execute(statement, values).fetchall())
+
+    def _row(self, statement: str, *values: Any) -> tuple[Any, ...] | None:
+        rows = self._rows(statement, *values)
+        return rows[0] if rows else None
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            words = str(error)
+            if "disk is full" in words or "disk I/O" in words:
+                raise DiskFullError(
+                    f"{self._path} cannot be written ({words}); make space and start again, nothing is lost"
+                ) from error
+            raise JournalError(
+                f"{self._path} cannot be used ({words}); check its permissions, or restore it from a backup: "
+                "the coordinator still knows what it received"
+            ) from error
+
+
+def _take_lock(path: Path) -> int:
+    """A lock that the operating system gives back when the process ends, however it ends."""
+    lock = path.with_suffix(".lock")
+    try:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise JournalError(f"{lock} cannot be opened ({error.strerror}); check the folder") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise JournalError(
+            f"{path.parent} is in use by another process; one participant runs once, stop the other first"
+        ) from None
+    return descriptor

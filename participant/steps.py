@@ -1,0 +1,373 @@
+"""The raw client's steps: each call of fedpeer.v1, repeated until it is answered.
+
+Every call is safe to repeat: a state-changing message carries a submission id, and the same id with the same
+content gives the same receipt. So a call whose reply was lost is made again, after a wait with jitter, until the
+client's patience is at an end. What the coordinator refuses is not repeated, but for the few refusals that say
+"in a moment".
+"""
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import monotonic
+from typing import Any, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+
+from participant.backoff import Backoff
+from participant.effects import (
+    Diagnose,
+    Download,
+    Emit,
+    Interrupted,
+    Method,
+    Next,
+    Open,
+    Pause,
+    Steps,
+    Unary,
+    Upload,
+)
+from participant.errors import (
+    ConfigurationError,
+    ConflictError,
+    InvalidSubmissionError,
+    LostConnectionError,
+    NotFoundError,
+    RefusedError,
+    StateError,
+    TransportError,
+    UnreachableError,
+)
+from participant.identity import storage_error
+from protos.fedpeer.v1 import enrolment_pb2, ledger_pb2, market_pb2
+from wire.errors import Code
+from wire.limits import FRAME_BYTES
+
+T = TypeVar("T")
+
+#: Seconds after which an unanswered unary call is made again: far above a slow link's round trip.
+CALL_SECONDS = 30.0
+
+#: Statuses of a call that ended without an answer: a lost connection, a proxy's reset, a time-out.
+_UNANSWERED = {
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.ABORTED,
+    grpc.StatusCode.UNKNOWN,
+    grpc.StatusCode.INTERNAL,
+}
+
+#: Refusals that end by themselves.
+_PASSING = {Code.STORAGE_UNAVAILABLE, Code.DRAINING, Code.QUOTA_EXCEEDED, Code.STORAGE_FULL}
+
+#: States after which a task sends no more events.
+ENDED = {market_pb2.TASK_STATE_CLOSED, market_pb2.TASK_STATE_CANCELLED}
+
+M = market_pb2
+MARKET = "/fedpeer.v1.Market/"
+LEDGER = "/fedpeer.v1.Ledger/"
+LIST_TASKS = Method(MARKET + "ListTasks", M.ListTasksRequest, M.ListTasksResponse)
+GET_TASK = Method(MARKET + "GetTask", M.GetTaskRequest, M.Task)
+WATCH = Method(MARKET + "Watch", M.WatchRequest, M.Event)
+SUBMIT_EFFORT = Method(MARKET + "SubmitEffort", M.SubmitEffortRequest, M.Receipt)
+FETCH_MODEL = Method(MARKET + "FetchModel", M.FetchModelRequest, M.ModelFrame)
+GET_UPLOAD = Method(MARKET + "GetUpload", M.GetUploadRequest, M.UploadStatus)
+SUBMIT_MODEL = Method(MARKET + "SubmitModel", M.SubmitModelRequest, M.Receipt)
+REPORT_FAILURE = Method(MARKET + "ReportFailure", M.ReportFailureRequest, M.Receipt)
+GET_RECEIPT = Method(MARKET + "GetReceipt", M.GetReceiptRequest, M.Receipt)
+GET_SETTLEMENT = Method(MARKET + "GetSettlement", M.GetSettlementRequest, M.Settlement)
+ENROLL = Method(
+    "/fedpeer.v1.Enrolment/Enroll", enrolment_pb2.EnrollRequest, enrolment_pb2.EnrollResponse
+)
+GET_CHECKPOINT = Method(LEDGER + "GetCheckpoint", ledger_pb2.GetCheckpointRequest, ledger_pb2.Checkpoint)
+GET_ENTRIES = Method(LEDGER + "GetEntries", ledger_pb2.GetEntriesRequest, ledger_pb2.Entries)
+GET_INCLUSION = Method(
+    LEDGER + "GetInclusionProof", ledger_pb2.GetInclusionProofRequest, ledger_pb2.InclusionProof
+)
+GET_CONSISTENCY = Method(
+    LEDGER + "GetConsistencyProof", ledger_pb2.GetConsistencyProofRequest, ledger_pb2.ConsistencyProof
+)
+GET_BALANCE = Method(LEDGER + "GetBalance", ledger_pb2.GetBalanceRequest, ledger_pb2.Balance)
+
+
+class MarketSteps:
+    """The calls, as steps. One instance for each connection: it remembers whether it was ever answered."""
+
+    def __init__(self, backoff: Backoff | None = None, clock: Callable[[], float] = monotonic) -> None:
+        self._backoff = backoff or Backoff()
+        self._clock = clock
+        self._answered = False
+
+    def call(self, method: Method[Any, T], request: Message, seconds: float = CALL_SECONDS) -> Steps[T]:  # type: ignore[type-var]  # T is a message wherever a Method exists
+        """One unary call, repeated until it is answered."""
+        trial = _Trial(self)
+        while True:
+            try:
+                response: T = yield Unary(method, request, seconds)
+            except (Interrupted, RefusedError) as error:
+                yield from trial.wait_after(error)
+            else:
+                self._answered = True
+                return response
+
+    def tasks(self) -> Steps[list[M.Task]]:
+        response = yield from self.call(LIST_TASKS, M.ListTasksRequest())
+        return list(response.tasks)
+
+    def task(self, task_id: str) -> Steps[M.Task]:
+        return self.call(GET_TASK, M.GetTaskRequest(task_id=task_id))
+
+    def receipt(self, task_id: str, submission_id: str) -> Steps[M.Receipt]:
+        return self.call(GET_RECEIPT, M.GetReceiptRequest(task_id=task_id, submission_id=submission_id))
+
+    def settlement(self, task_id: str, round_: int) -> Steps[M.Settlement]:
+        return self.call(GET_SETTLEMENT, M.GetSettlementRequest(task_id=task_id, round=round_))
+
+    def submit_effort(self, request: M.SubmitEffortRequest) -> Steps[M.Receipt]:
+        return self._once(SUBMIT_EFFORT, request)
+
+    def report_failure(self, request: M.ReportFailureRequest) -> Steps[M.Receipt]:
+        return self._once(REPORT_FAILURE, request)
+
+    def watch(self, task_id: str, cursor: int = 0) -> Steps[None]:
+        """Emits every event after `cursor`, once and in order, until the task has ended."""
+        trial = _Trial(self)
+        state = M.TASK_STATE_UNSPECIFIED
+        while state not in ENDED:
+            stream = yield Open(WATCH, M.WatchRequest(task_id=task_id, cursor=cursor))
+            try:
+                while (event := (yield Next(stream))) is not None:
+                    self._answered = True
+                    trial = _Trial(self)
+                    if event.cursor <= cursor:
+                        continue
+                    cursor, state = event.cursor, event.state
+                    yield Emit(event)
+                if state not in ENDED:
+                    state = (yield from self.task(task_id)).state
+                    yield from trial.wait()
+            except (Interrupted, RefusedError) as error:
+                yield from trial.wait_after(error)
+            finally:
+                stream.cancel()
+
+    def fetch_model(self, task_id: str, round_: int, sha256: bytes, path: Path) -> Steps[None]:
+        """The model that a round starts from, to `path`, which appears only when it is whole.
+
+        Resumes a fetch that an earlier process began.
+
+        Raises:
+            StateError: the disk is full, or the coordinator sends another model than it announced.
+        """
+        trial, partial = _Trial(self), path.with_suffix(".part")
+        for attempt in range(2):
+            while True:
+                sink = _Sink(partial)
+                try:
+                    request = M.FetchModelRequest(task_id=task_id, round=round_, offset=sink.offset)
+                    yield Download(FETCH_MODEL, request, sink.take, None)
+                    self._answered = True
+                    break
+                except (Interrupted, RefusedError) as error:
+                    if sink.grew:
+                        trial = _Trial(self)
+                    yield from trial.wait_after(error)
+                finally:
+                    sink.close()
+            if sink.digest == sha256:
+                partial.replace(path)
+                return
+            partial.unlink(missing_ok=True)  # a damaged rest of an earlier fetch, perhaps: once more, whole
+        raise StateError(
+            f"the model of round {round_} has the digest {sink.digest.hex()}, the coordinator announced "
+            f"{sha256.hex()}; it was fetched {attempt + 1} times. Tell the coordinator's operator"
+        )
+
+    def submit_model(self, header: M.ModelHeader, path: Path, *, resume: bool = True) -> Steps[M.Receipt]:
+        """Sends a model file, from where the coordinator has it.
+
+        Args:
+            header: signed; its offset is filled in here.
+            resume: ask first what the coordinator holds; False where nothing can have been sent yet.
+
+        Raises:
+            ConflictError, ModelRejectedError, WrongStateError, ...: the coordinator refused it.
+        """
+        trial, offset = _Trial(self), 0
+        misplaced = 0
+        while True:
+            sent = _Sent()
+            try:
+                if resume:
+                    status = yield from self._upload_status(header)
+                    if status.complete:
+                        return (yield from self.receipt(header.task_id, header.submission_id))
+                    if status.offset > offset:
+                        trial = _Trial(self)
+                    offset = status.offset
+                resume = True
+                announced = M.ModelHeader()
+                announced.CopyFrom(header)
+                announced.offset = offset
+                receipt: M.Receipt = yield Upload(
+                    SUBMIT_MODEL, _upload_requests(announced, path, sent), None
+                )
+                self._answered = True
+                return receipt
+            except ConflictError:
+                return (yield from self.receipt(header.task_id, header.submission_id))
+            except InvalidSubmissionError as error:
+                # The offset was right when it was asked for, and another stream of ours moved it since.
+                misplaced += 1
+                if error.code is not Code.FRAMES_INVALID or misplaced > 3:
+                    raise
+                yield from trial.wait()
+            except (Interrupted, RefusedError) as error:
+                if sent.failure is not None:
+                    raise storage_error(f"{path} cannot be read", sent.failure) from error
+                yield from trial.wait_after(error)
+
+    def enroll(self, request: enrolment_pb2.EnrollRequest) -> Steps[enrolment_pb2.EnrollResponse]:
+        return self.call(ENROLL, request)
+
+    def _upload_status(self, header: M.ModelHeader) -> Steps[M.UploadStatus]:
+        request = M.GetUploadRequest(task_id=header.task_id, submission_id=header.submission_id)
+        try:
+            return (yield from self.call(GET_UPLOAD, request))
+        except NotFoundError as error:
+            if error.code is not Code.SUBMISSION_UNKNOWN:
+                raise
+            return M.UploadStatus()
+
+    def _once(self, method: Method[Any, M.Receipt], request: Any) -> Steps[M.Receipt]:
+        """A submission; where its id is taken already, the receipt that stands for it."""
+        try:
+            return (yield from self.call(method, request))
+        except ConflictError:
+            return (yield from self.receipt(request.task_id, request.submission_id))
+
+
+class _Trial:
+    """One run of failures: waits between attempts until patience is at an end."""
+
+    def __init__(self, steps: MarketSteps) -> None:
+        self._steps = steps
+        self._waits = steps._backoff.waits()
+        self._since: float | None = None
+
+    def wait(self) -> Steps[None]:
+        yield Pause(next(self._waits))
+
+    def wait_after(self, error: Interrupted | RefusedError) -> Steps[None]:
+        """Waits before the next attempt, or raises what ends them."""
+        steps = self._steps
+        if isinstance(error, RefusedError):
+            steps._answered = True
+            if error.code not in _PASSING:
+                raise error
+        elif error.status not in _UNANSWERED:
+            raise _foreign(error) from None
+        now = steps._clock()
+        if self._since is None:
+            self._since = now
+            if not steps._answered:
+                yield from self._explain(error, unless=UnreachableError)
+        patience = steps._backoff.patience if steps._answered else steps._backoff.first_contact
+        if patience is not None and now - self._since >= patience:
+            yield from self._explain(error)
+            if isinstance(error, RefusedError):
+                raise error
+            raise LostConnectionError(
+                f"the coordinator has not answered for {now - self._since:.0f} s ({error}); "
+                "run again when the connection is back: what was sent is not lost"
+            ) from None
+        yield from self.wait()
+
+    def _explain(
+        self, error: Interrupted | RefusedError, unless: type[TransportError] | None = None
+    ) -> Steps[None]:
+        """Raises what a look at the address shows, gRPC's own words being too few."""
+        if isinstance(error, RefusedError):
+            return
+        found: TransportError | None = yield Diagnose()
+        if found is not None and not (unless is not None and isinstance(found, unless)):
+            raise found from None
+
+
+class _Sink:
+    """Appends the frames of a download to a file and hashes all of it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._hash = hashlib.sha256()
+        self.grew = False
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("a+b")
+            self._file.seek(0)
+            while block := self._file.read(FRAME_BYTES):
+                self._hash.update(block)
+        except OSError as error:
+            raise storage_error(f"{path} cannot be written", error) from error
+        self.offset = self._file.tell()
+
+    @property
+    def digest(self) -> bytes:
+        return self._hash.digest()
+
+    def take(self, frame: M.ModelFrame) -> None:
+        if frame.offset != self.offset:
+            raise Interrupted(
+                grpc.StatusCode.ABORTED, f"a frame begins at {frame.offset}, expected {self.offset}"
+            )
+        try:
+            self._file.write(frame.data)
+        except OSError as error:
+            raise storage_error(f"{self._path} cannot be written", error) from error
+        self._hash.update(frame.data)
+        self.offset += len(frame.data)
+        self.grew = True
+
+    def close(self) -> None:
+        try:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+        except OSError as error:
+            raise storage_error(f"{self._path} cannot be written", error) from error
+
+
+class _Sent:
+    """What happened on the sending side of an upload, which runs in gRPC's own thread."""
+
+    failure: OSError | None = None
+
+
+def _upload_requests(header: M.ModelHeader, path: Path, sent: _Sent) -> Iterator[M.SubmitModelRequest]:
+    yield M.SubmitModelRequest(header=header)
+    try:
+        with path.open("rb") as file:
+            file.seek(header.offset)
+            offset = header.offset
+            while data := file.read(FRAME_BYTES):
+                yield M.SubmitModelRequest(frame=M.ModelFrame(offset=offset, data=data))
+                offset += len(data)
+    except OSError as error:
+        sent.failure = error
+        raise
+
+
+def _foreign(error: Interrupted) -> Exception:
+    """An answer that no coordinator of fedpeer.v1 gives."""
+    if error.status is grpc.StatusCode.UNIMPLEMENTED:
+        return ConfigurationError(
+            "the address answers, but not with the service that was asked for; the market and the public "
+            "(enrolment) port are two: check which one the address names"
+        )
+    return LostConnectionError(
+        f"the call ended with {error}; a proxy on the way may have answered. Check the address"
+    )

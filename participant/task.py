@@ -1,0 +1,123 @@
+"""What a participant brings: its data, how effort improves them, and how it trains.
+
+A `Task` is the only thing that a data owner has to write. Weights are mappings of names to NumPy arrays; no
+framework shows through.
+
+    class Cats(Task):
+        def label_counts(self): return [len(self.cats), len(self.others)]
+        def train(self, weights, round): return fit(weights, self.cats, self.others)
+"""
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, TypeAlias
+
+import numpy.typing as npt
+
+from mechanism.terms import Recipe, Terms
+
+#: Weights of a model: tensor name to array.
+Weights: TypeAlias = Mapping[str, npt.NDArray[Any]]
+
+#: Takes the share of the work that is done, in [0, 1], and any figures worth showing.
+ProgressCallback: TypeAlias = Callable[[float, Mapping[str, float]], None]
+
+
+class TrainingCancelled(BaseException):  # noqa: N818 - a control signal: it must pass a task's `except Exception`
+    """Raised by `TrainingRound.progress` when the round is to be handed back."""
+
+
+def _ignore(done: float, figures: Mapping[str, float]) -> None:
+    """Progress that nobody watches."""
+
+
+@dataclass(frozen=True)
+class TrainingRound:
+    """What `Task.train` may want to know of the round that it trains for.
+
+    Attributes:
+        terms: of the task.
+        participant_id: whose round.
+        number: 1..T.
+        deadline: when models are no longer accepted, UTC; None where none runs.
+        on_progress: where `progress` reports to.
+    """
+
+    terms: Terms
+    participant_id: str
+    number: int
+    deadline: datetime | None = None
+    on_progress: ProgressCallback = field(default=_ignore, repr=False, compare=False)
+
+    @property
+    def task_id(self) -> str:
+        return self.terms.task_id
+
+    @property
+    def recipe(self) -> Recipe:
+        """How the learner asks to train; its own shadow models follow it too."""
+        return self.terms.recipe
+
+    def progress(self, done: float, **figures: float) -> None:
+        """Reports that the share `done` in [0, 1] of the training is complete, with figures such as loss=0.3.
+
+        Raises:
+            TrainingCancelled: the service stops and hands the round back; let it through.
+        """
+        self.on_progress(min(1.0, max(0.0, done)), figures)
+
+    def seed(self, base: int) -> int:
+        """A seed of 63 bits that differs by participant, task and round and is the same in every run."""
+        text = f"{base}/{self.participant_id}/{self.task_id}/{self.number}"
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What `Task.train` may return instead of bare weights.
+
+    Attributes:
+        weights: the new weights, with the names, types and shapes of those received.
+        samples: how many samples they were trained on, >= 1; default: the sum of the label counts.
+        metrics: figures for the participant's own journal; never sent.
+    """
+
+    weights: Weights
+    samples: int | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+class Task(ABC):
+    """A participant's work on one federated task. Only `label_counts` and `train` have to be written."""
+
+    def prepare(self, terms: Terms) -> None:  # noqa: B027 - optional: most tasks need nothing of the terms
+        """Called once with the terms, before anything else: a place to check that the model fits.
+
+        Raise any exception to stay out of the task; its message is shown.
+        """
+
+    @abstractmethod
+    def label_counts(self) -> Sequence[int]:
+        """Samples of each label that `train` would now use: I integers >= 0, in the reference's order."""
+
+    def collect(self, effort: float) -> None:  # noqa: B027 - optional: not all data can be improved
+        """Brings the data to the state that `effort` in [0, 1] buys; `label_counts` then tells the result.
+
+        Called before the claim, and again with the same effort when a participant restarts in the middle of a
+        task: the counts must then be the same again.
+        """
+
+    @abstractmethod
+    def train(self, weights: Weights, round: TrainingRound) -> Weights | Trained:  # noqa: A002 - the field's word
+        """Trains from `weights` (a copy; change it freely) and returns the new weights.
+
+        Call `round.progress(share, loss=...)` now and then. Raise any exception to report that this round
+        cannot be trained; its message is sent to the coordinator as the reason.
+        """
+
+    def metrics(self, weights: Weights) -> Mapping[str, float]:
+        """Figures of a model on the participant's own data, for its own journal; never sent."""
+        return {}

@@ -1,0 +1,110 @@
+"""Carries out effects with grpc (synchronous)."""
+
+import threading
+from collections.abc import Iterator
+from time import sleep
+from typing import Any, TypeVar
+
+import grpc
+
+from participant.effects import (
+    Diagnose,
+    Download,
+    Effect,
+    Interrupted,
+    Method,
+    Next,
+    Open,
+    Pause,
+    Steps,
+    Unary,
+    Upload,
+    drive,
+    iterate,
+)
+from participant.endpoint import Endpoint
+from participant.errors import refused
+from wire.errors import refusal_of
+
+T = TypeVar("T")
+
+
+class SyncTransport:
+    """A connection to one endpoint; safe to use from several threads."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._closed = threading.Event()
+        options = endpoint.options()
+        if endpoint.secure:
+            self._channel = grpc.secure_channel(endpoint.address, endpoint.channel_credentials(), options)
+        else:
+            self._channel = grpc.insecure_channel(endpoint.address, options)
+
+    def close(self) -> None:
+        """Ends the connection; calls in progress are cancelled."""
+        self._closed.set()
+        self._channel.close()
+
+    def run(self, steps: Steps[T]) -> T:
+        return drive(steps, self.perform)
+
+    def iterate(self, steps: Steps[Any]) -> Iterator[Any]:
+        return iterate(steps, self.perform)
+
+    def perform(self, effect: Effect) -> Any:
+        try:
+            return self._perform(effect)
+        except grpc.RpcError as error:
+            raise translated(error) from None
+
+    def _perform(self, effect: Effect) -> Any:
+        metadata = self._endpoint.metadata()
+        match effect:
+            case Unary(method, request, timeout):
+                unary = self._channel.unary_unary(method.path, _written, method.response.FromString)
+                return unary(request, timeout=timeout, metadata=metadata)
+            case Upload(method, requests, timeout):
+                upload = self._channel.stream_unary(method.path, _written, method.response.FromString)
+                return upload(requests, timeout=timeout, metadata=metadata)
+            case Download(method, request, take, timeout):
+                call = self._stream(method, request, timeout)
+                try:
+                    for message in call:
+                        take(message)
+                finally:
+                    call.cancel()
+                return None
+            case Open(method, request):
+                return self._stream(method, request, None)
+            case Next(stream):
+                return next(stream, None)  # type: ignore[call-overload]  # this driver's streams are iterators
+            case Pause(seconds):
+                return self._pause(seconds)
+            case Diagnose():
+                return self._endpoint.diagnose()
+            case _:
+                raise AssertionError(f"{type(effect).__name__} is emitted only inside an iteration")
+
+    def _stream(self, method: Method[Any, Any], request: Any, timeout: float | None) -> Any:
+        stream = self._channel.unary_stream(method.path, _written, method.response.FromString)
+        return stream(request, timeout=timeout, metadata=self._endpoint.metadata())
+
+    def _pause(self, seconds: float) -> None:
+        if threading.current_thread() is threading.main_thread():
+            sleep(seconds)  # a signal handler may raise here
+        else:
+            self._closed.wait(seconds)
+
+
+def _written(message: Any) -> bytes:
+    data: bytes = message.SerializeToString()
+    return data
+
+
+def translated(error: grpc.RpcError) -> Exception:
+    """What an RPC error means: a refusal of the coordinator, or a call without an answer."""
+    refusal = refusal_of(error)
+    if refusal is not None:
+        return refused(refusal)
+    return Interrupted(error.code(), (error.details() or "").splitlines()[0] if error.details() else "")
