@@ -152,3 +152,25 @@ def iterate(steps: Steps[Any], perform: Callable[[Effect], Any]) -> Iterator[Any
         return
     finally:
         steps.close()
+
+
+def transform(steps: Steps[Any], handle: Callable[[Any], Steps[bool]]) -> Steps[None]:
+    """Steps that carry out `steps` and hand each item that they emit to `handle`, until it returns False."""
+    try:
+        effect = next(steps)
+        while True:
+            if isinstance(effect, Emit):
+                if not (yield from handle(effect.item)):
+                    return
+                effect = steps.send(None)
+                continue
+            try:
+                result = yield effect
+            except Exception as error:
+                effect = steps.throw(error)
+            else:
+                effect = steps.send(result)
+    except StopIteration:
+        return
+    finally:
+        steps.close()

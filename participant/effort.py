@@ -1,0 +1,250 @@
+"""How much effort to make: strategies, and the explanation of one.
+
+    BestResponse    argmax over e of  E[ f(Q / (Phi*(delta(e)^2 + delta'^2) + Upsilon)) ] - cost(delta(0) - delta(e))
+    Fixed           always the same effort
+    a function      (terms, label counts) -> effort
+
+delta(0) is computed from the task's label counts; the curve says what effort makes of it. The best response and
+its certificate come from `mechanism.best_response`, so a participant decides by the rule that it is paid by.
+
+Source: Pang et al. 2025, section 4; corrections in docs/mechanism.md.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import ROUND_HALF_EVEN, Decimal
+from fractions import Fraction
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+import numpy as np
+
+from mechanism.degree import noniid_degree
+from mechanism.errors import MechanismError
+from mechanism.statements import EFFORT_PLACES
+from mechanism.terms import Terms
+from participant.errors import EffortError
+
+if TYPE_CHECKING:
+    from mechanism.best_response import BestResponse as Answer
+    from mechanism.cost import CostFunction
+    from mechanism.effort import EffortCurve
+
+#: Gives the curve of a participant whose data have the degree delta(0).
+CurveOfStart: TypeAlias = "Callable[[float], EffortCurve]"
+
+#: Efforts at which an explanation shows the utility.
+EXPLAINED_POINTS = 11
+
+
+@dataclass(frozen=True)
+class Decision:
+    """An effort and why.
+
+    Attributes:
+        effort: in [0, 1], six places.
+        reason: a sentence.
+        answer: the best response that it rests on, where it does.
+    """
+
+    effort: Decimal
+    reason: str
+    answer: "Answer | None" = None
+
+
+class EffortStrategy(Protocol):
+    """Decides once a task, after the terms are known and before data are collected."""
+
+    def decide(self, terms: Terms, counts: Sequence[int]) -> Decision:
+        """The effort for a task with `terms`, of a participant whose data now have the label `counts`."""
+
+
+Effort: TypeAlias = EffortStrategy | float | Callable[[Terms, Sequence[int]], float]
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Always the same effort in [0, 1]."""
+
+    effort: float
+
+    def decide(self, terms: Terms, counts: Sequence[int]) -> Decision:
+        del terms, counts
+        return Decision(effort_decimal(self.effort), f"the effort is set to {self.effort:g}")
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The effort that a user's function gives."""
+
+    function: Callable[[Terms, Sequence[int]], float]
+
+    def decide(self, terms: Terms, counts: Sequence[int]) -> Decision:
+        effort = self.function(terms, counts)
+        return Decision(effort_decimal(effort), f"the participant's own function chose {float(effort):g}")
+
+
+@dataclass(frozen=True)
+class BestResponse:
+    """The effort that maximises the expected utility of a round.
+
+    Attributes:
+        cost: credits; None: one credit for each unit of degree (`mechanism.cost.LinearCost(1)`).
+        curve: what effort makes of the data: a curve, or a function of delta(0) that gives one; None: the paper's
+            delta(0) * exp(-e).
+        peers: the degrees believed of the others; None: that they are like oneself.
+    """
+
+    cost: "CostFunction | None" = None
+    curve: "EffortCurve | CurveOfStart | None" = None
+    peers: Sequence[float] | None = None
+
+    def decide(self, terms: Terms, counts: Sequence[int]) -> Decision:
+        return self.explain(terms, counts).decision
+
+    def explain(self, terms: Terms, counts: Sequence[int]) -> "Explanation":
+        """The decision with the utility at every tenth of effort.
+
+        Raises:
+            EffortError: a curve that increases, a cost that decreases, or one that does not start at delta(0).
+        """
+        # These pull in the solver, which a participant with a fixed effort does not need.
+        from mechanism.best_response import best_response
+        from mechanism.gap_bound import GapBound
+
+        start = noniid_degree(counts, terms.reference)
+        try:
+            curve, cost = self._curve(float(start)), self._cost()
+            bound = GapBound(float(terms.phi), float(terms.upsilon))
+            answer = best_response(
+                payment=terms.payment, Q=float(terms.Q), bound=bound, effort=curve, cost=cost, peers=self.peers
+            )
+        except MechanismError as error:
+            raise EffortError(f"no best effort can be computed: {error}") from error
+        efforts = np.linspace(0.0, 1.0, EXPLAINED_POINTS)
+        degrees = np.asarray(curve.degree(efforts), dtype=np.float64)
+        squares = np.square(np.asarray(answer.peers, dtype=np.float64))
+        gaps = bound.phi * (degrees[:, None] ** 2 + squares[None, :]) + bound.upsilon
+        payments = terms.payment.value(float(terms.Q) / gaps).mean(axis=1)
+        costs = np.asarray(cost.value(np.maximum(float(curve.start) - degrees, 0.0)), dtype=np.float64)
+        points = tuple(
+            Point(float(e), float(d), float(p), float(c))
+            for e, d, p, c in zip(efforts, degrees, payments, costs, strict=True)
+        )
+        decision = Decision(effort_decimal(answer.effort), _because(answer), answer)
+        return Explanation(terms.task_id, start, decision, points)
+
+    def _curve(self, start: float) -> "EffortCurve":
+        from mechanism.effort import EffortCurve, ExponentialEffort
+
+        if self.curve is None:
+            return ExponentialEffort(start)
+        curve = self.curve if isinstance(self.curve, EffortCurve) else self.curve(start)
+        if abs(float(curve.start) - start) > CURVE_TOLERANCE:
+            raise EffortError(
+                f"the effort curve starts at a degree of {float(curve.start):.6g}, the label counts have "
+                f"{start:.6g}; give a curve that starts there, or a function of delta(0) that makes one"
+            )
+        return curve
+
+    def _cost(self) -> "CostFunction":
+        from mechanism.cost import LinearCost
+
+        return LinearCost(1.0) if self.cost is None else self.cost
+
+
+#: By how much delta(0) of a curve may differ from that of the counts: a curve is often written with two digits.
+CURVE_TOLERANCE = 0.01
+
+
+@dataclass(frozen=True)
+class Point:
+    """Expected figures of a round at one effort: degree, payment and cost in credits."""
+
+    effort: float
+    degree: float
+    payment: float
+    cost: float
+
+    @property
+    def utility(self) -> float:
+        return self.payment - self.cost
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why an effort is the best: prints as a table with the utility curve.
+
+    Attributes:
+        task_id: of which task.
+        start: delta(0), exact.
+        decision: what follows.
+        points: figures at every tenth of effort.
+    """
+
+    task_id: str
+    start: Fraction
+    decision: Decision
+    points: tuple[Point, ...]
+
+    def __str__(self) -> str:
+        low = min(0.0, *(p.utility for p in self.points))
+        high = max(p.utility for p in self.points)
+        lines = [
+            f"Task {self.task_id}: your data have a non-iid degree of {float(self.start):.4f}.",
+            "Expected figures of one round, in credits:",
+            "",
+            "effort  degree  payment     cost  utility",
+        ]
+        for point in self.points:
+            width = round(30 * (point.utility - low) / (high - low)) if high > low else 0
+            lines.append(
+                f"{point.effort:6.2f}  {point.degree:6.4f}  {point.payment:7.4f}  {point.cost:7.4f}  "
+                f"{point.utility:7.4f}  {'#' * width}"
+            )
+        return "\n".join([*lines, "", self.decision.reason])
+
+
+def strategy_of(effort: Effort) -> EffortStrategy:
+    """The strategy that a user means by a strategy, a number or a function.
+
+    Raises:
+        EffortError: something else, or a number outside [0, 1].
+    """
+    if hasattr(effort, "decide"):
+        return effort
+    if callable(effort):
+        return Chosen(effort)
+    effort_decimal(effort)
+    return Fixed(float(effort))
+
+
+def effort_decimal(effort: float) -> Decimal:
+    """`effort` as it is signed: a decimal of six places.
+
+    Raises:
+        EffortError: not a number in [0, 1].
+    """
+    try:
+        number = float(effort)
+    except (TypeError, ValueError):
+        number = float("nan")
+    if not 0 <= number <= 1:
+        raise EffortError(f"the effort is {effort!r}; expected a number from 0 to 1")
+    return Decimal(repr(number)).quantize(Decimal(1).scaleb(-EFFORT_PLACES), rounding=ROUND_HALF_EVEN)
+
+
+def _because(answer: "Answer") -> str:
+    peers = (
+        f"{len(answer.peers)} peers of degree {min(answer.peers):.3f} to {max(answer.peers):.3f}"
+        if len(answer.peers) > 1
+        else f"a peer of degree {answer.peers[0]:.3f}"
+    )
+    doing = (
+        "No effort is best" if answer.effort == 0 else f"An effort of {answer.effort:.4f} is best"
+    )
+    certificate = answer.certificate
+    return (
+        f"{doing}: with degree {answer.degree:.4f} against {peers} a round pays {answer.expected_payment:.4f}, "
+        f"costs {answer.cost:.4f} and leaves {answer.utility:.4f}. No other effort earns more than "
+        f"{certificate.max_regret:.1e} above that ({certificate.status.value})."
+    )

@@ -1,0 +1,401 @@
+"""One participant in one task: what it agreed to, claims, trains, submits and is paid.
+
+Steps over the raw client's (`participant.steps`), with the journal written before anything is sent. They can be
+run again from the beginning at any time; what is done already is not done twice.
+"""
+
+import hashlib
+import json
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric import ec
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from mechanism.canonical import canonical_bytes
+from mechanism.degree import noniid_degree
+from mechanism.errors import FieldError
+from mechanism.statements import ClaimStatement, ModelStatement, commit_counts, sign_statement
+from mechanism.terms import Terms
+from participant.effects import Emit, Steps, transform
+from participant.errors import (
+    CountsChangedError,
+    EffortError,
+    NotFoundError,
+    RefusedError,
+    StateError,
+    TaskError,
+    WrongStateError,
+)
+from participant.journal import Journal, Kind, SubmissionRecord
+from participant.model_store import ModelStore
+from participant.report import Receipt, Settlement, TaskReport, receipt_of, report_of, settlement_of
+from participant.steps import MarketSteps
+from protos.fedpeer.v1 import market_pb2
+from wire.codec import decode_terms, encode_claim, encode_model_header
+from wire.limits import MAX_REASON_CHARACTERS
+from wire.model_file import file_digest
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A round that waits for this participant's model.
+
+    Attributes:
+        number: 1..T.
+        deadline: when models are no longer accepted, UTC; None where none runs.
+        model_sha256: of the model that the round starts from.
+    """
+
+    number: int
+    deadline: datetime | None
+    model_sha256: bytes
+
+
+class Engagement:
+    """The steps of one participant in one task. Made by `join`."""
+
+    def __init__(
+        self,
+        terms: Terms,
+        nonce: bytes,
+        participant_id: str,
+        key: ec.EllipticCurvePrivateKey,
+        market: MarketSteps,
+        journal: Journal,
+        models: ModelStore,
+        private_counts: bool,
+    ) -> None:
+        self.terms = terms
+        self.participant_id = participant_id
+        self._nonce = nonce
+        self._key = key
+        self._market = market
+        self._journal = journal
+        self._models = models
+        self._private_counts = private_counts
+
+    @property
+    def task_id(self) -> str:
+        return self.terms.task_id
+
+    @property
+    def decided_effort(self) -> Decimal | None:
+        """The effort that was decided on, in this process or an earlier one."""
+        record = self._journal.task(self.task_id)
+        return Decimal(record.effort) if record is not None and record.effort else None
+
+    @property
+    def claimed_counts(self) -> tuple[int, ...] | None:
+        record = self._journal.task(self.task_id)
+        return tuple(json.loads(record.counts)) if record is not None and record.counts else None
+
+    def decide(self, effort: Decimal) -> None:
+        """Writes the decision down, so that a restart does not make another one."""
+        self._journal.set_effort(self.task_id, str(effort))
+
+    def report(self) -> TaskReport:
+        return report_of(self._journal, self.task_id, self.participant_id)
+
+    def claim(self, effort: Decimal, counts: Sequence[int]) -> Steps[Receipt]:
+        """Claims an effort and the degree of `counts`; a second call with the same gives the same receipt.
+
+        Raises:
+            CountsChangedError: another claim stands.
+            EffortError: counts that are no histogram over the reference's labels.
+            WrongStateError: claims are closed, or all places are taken.
+        """
+        counts = self._checked_counts(counts)
+        record = self._journal.submission(self.task_id, "claim")
+        if record is None:
+            record = self._prepare_claim(effort, counts)
+        else:
+            self.check_counts(counts)
+        return self._settled_once(record, self._send_claim)
+
+    def check_counts(self, counts: Sequence[int]) -> None:
+        """Raises CountsChangedError where `counts` are not those that were claimed."""
+        claimed = self.claimed_counts
+        if claimed is not None and claimed != self._checked_counts(counts):
+            raise CountsChangedError(
+                f"the label counts are {list(counts)}, but {list(claimed)} were claimed for task {self.task_id}; "
+                "train on the data that were claimed: a claim stands for the whole task"
+            )
+
+    def assignments(self) -> Steps[None]:
+        """Emits each round that waits for a model, in order; ends with the task.
+
+        What happened in the past is caught up with first: receipts that were lost on the way are fetched,
+        models that were trained but not sent are sent, rounds that went by are noted as missed.
+        """
+        record = self._journal.task(self.task_id)
+        cursor = record.cursor if record is not None else 0
+        yield from transform(self._market.watch(self.task_id, cursor), self._handle)
+
+    def fetch(self, assignment: Assignment) -> Steps[Path]:
+        """The model that the round starts from, as a file."""
+        path = self._models.start(self.task_id, assignment.number)
+        if not (path.exists() and file_digest(path) == assignment.model_sha256):
+            yield from self._market.fetch_model(
+                self.task_id, assignment.number, assignment.model_sha256, path
+            )
+        return path
+
+    def trained_path(self, round_: int) -> Path:
+        """Where the trained model of a round is to be written before `submit`."""
+        return self._models.trained(self.task_id, round_)
+
+    def submit(self, round_: int, samples: int) -> Steps[Receipt]:
+        """Sends the model at `trained_path(round_)`.
+
+        Raises:
+            ModelRejectedError, WrongStateError, ...: the coordinator refused it.
+        """
+        record = self._journal.submission(self.task_id, "model", round_)
+        if record is None:
+            record = self._prepare_model(round_, samples)
+            return self._settled_once(record, lambda record: self._send_model(record, resume=False))
+        return self._settled_once(record, self._send_model)
+
+    def fail(self, round_: int, reason: str) -> Steps[Receipt]:
+        """Tells the coordinator that this round gets no model, and why."""
+        self._journal.miss_round(self.task_id, round_, reason)
+        message = market_pb2.ReportFailureRequest(
+            submission_id=self._submission_id("failure", round_),
+            task_id=self.task_id,
+            participant_id=self.participant_id,
+            round=round_,
+            reason=reason[-MAX_REASON_CHARACTERS:],
+        )
+        record = self._journal.prepare(
+            message.submission_id, self.task_id, "failure", round_, message.SerializeToString()
+        )
+        return self._settled_once(record, self._send_failure)
+
+    def note_metrics(self, round_: int, metrics: str) -> None:
+        self._journal.set_metrics(self.task_id, round_, metrics)
+
+    def settlement(self, round_: int) -> Steps[Settlement]:
+        """What a round paid; from the journal once it was fetched."""
+        for number, message in self._journal.settlements(self.task_id):
+            if number == round_:
+                return settlement_of(market_pb2.Settlement.FromString(message))
+        found = yield from self._market.settlement(self.task_id, round_)
+        self._journal.add_settlement(self.task_id, round_, found.SerializeToString())
+        return settlement_of(found)
+
+    def _handle(self, event: market_pb2.Event) -> Steps[bool]:
+        match event.WhichOneof("detail"):
+            case "selected":
+                if self.participant_id not in event.selected.participants:
+                    self._journal.set_note(self.task_id, "the learner selected other participants")
+                    self._journal.set_progress(self.task_id, event.state, event.cursor)
+                    return False
+            case "round_opened":
+                yield from self._round_opened(event)
+            case "round_settled":
+                yield from self._round_settled(event.round)
+            case "cancelled":
+                self._journal.set_note(self.task_id, event.cancelled.reason)
+        self._journal.set_progress(self.task_id, event.state, event.cursor)
+        return True
+
+    def _round_opened(self, event: market_pb2.Event) -> Steps[None]:
+        round_, sha256 = event.round, event.round_opened.model_sha256
+        if round_ == 1 and sha256 != self.terms.initial_model:
+            raise StateError(
+                f"task {self.task_id} starts from the model {sha256.hex()}, its terms promise "
+                f"{self.terms.initial_model.hex()}; tell the coordinator's operator"
+            )
+        self._journal.open_round(self.task_id, round_, sha256)
+        if (yield from self._caught_up(round_)):
+            return
+        now = yield from self._market.task(self.task_id)
+        if now.round != round_ or now.state != market_pb2.TASK_STATE_TRAINING:
+            self._miss(round_, "the round had closed before this participant came to it")
+            return
+        if not now.selected:
+            self._miss(round_, "the learner selected other participants")
+            return
+        yield Emit(Assignment(round_, _moment(now.deadline if now.HasField("deadline") else None), sha256))
+        if self._journal.submission(self.task_id, "model", round_) is None:
+            self._miss(round_, "the participant's loop went on without a model")
+
+    def _caught_up(self, round_: int) -> Steps[bool]:
+        """Whether nothing is left to be done for the round; brings to an end what had been begun."""
+        failure = self._journal.submission(self.task_id, "failure", round_)
+        if failure is not None:
+            yield from self._tolerated(failure, self._send_failure)
+            return True
+        model = self._journal.submission(self.task_id, "model", round_)
+        if model is None:
+            return False
+        if model.status == "prepared" and not self._models.path(model.file).exists():
+            if not (yield from self._found_receipt(model)):
+                self._journal.discard(model.submission_id)
+                return False
+            return True
+        yield from self._tolerated(model, self._send_model)
+        return True
+
+    def _tolerated(
+        self, record: SubmissionRecord, send: Callable[[SubmissionRecord], Steps[market_pb2.Receipt]]
+    ) -> Steps[None]:
+        """Sends what an earlier process left; a refusal is noted and is no reason to stop."""
+        try:
+            yield from self._settled_once(record, send)
+        except RefusedError as error:
+            self._miss(record.round, str(error))
+
+    def _found_receipt(self, record: SubmissionRecord) -> Steps[bool]:
+        try:
+            receipt = yield from self._market.receipt(self.task_id, record.submission_id)
+        except NotFoundError:
+            return False
+        self._journal.record_receipt(record.submission_id, receipt.SerializeToString())
+        return True
+
+    def _round_settled(self, round_: int) -> Steps[None]:
+        self._models.forget(self.task_id, round_)
+        try:
+            yield from self.settlement(round_)
+        except NotFoundError:
+            return  # nothing was due: not selected, or no model
+
+    def _miss(self, round_: int, reason: str) -> None:
+        self._journal.miss_round(self.task_id, round_, reason)
+        self._models.forget(self.task_id, round_)
+
+    def _prepare_claim(self, effort: Decimal, counts: tuple[int, ...]) -> SubmissionRecord:
+        salt = secrets.token_bytes(32) if self._private_counts else None
+        self._journal.set_effort(self.task_id, str(effort))
+        self._journal.set_claim(self.task_id, json.dumps(list(counts)), salt)
+        statement = ClaimStatement(
+            submission_id=self._submission_id("claim", 0),
+            task_id=self.task_id,
+            terms_digest=self.terms.digest,
+            participant_id=self.participant_id,
+            effort=effort,
+            degree=noniid_degree(counts, self.terms.reference),
+            counts=None if salt else counts,
+            counts_commitment=commit_counts(counts, salt) if salt else b"",
+            nonce=self._nonce,
+        )
+        message = encode_claim(statement, sign_statement(statement, self._key))
+        return self._journal.prepare(
+            statement.submission_id, self.task_id, "claim", 0, message.SerializeToString()
+        )
+
+    def _prepare_model(self, round_: int, samples: int) -> SubmissionRecord:
+        path = self.trained_path(round_)
+        if samples < 1:
+            raise TaskError(f"the model of round {round_} has {samples} samples; expected at least 1")
+        statement = ModelStatement(
+            submission_id=self._submission_id("model", round_),
+            task_id=self.task_id,
+            terms_digest=self.terms.digest,
+            participant_id=self.participant_id,
+            round=round_,
+            model_sha256=file_digest(path),
+            model_bytes=path.stat().st_size,
+            samples=samples,
+            nonce=self._nonce,
+        )
+        header = encode_model_header(statement, sign_statement(statement, self._key))
+        return self._journal.prepare(
+            statement.submission_id, self.task_id, "model", round_, header.SerializeToString(), path.name
+        )
+
+    def _settled_once(
+        self, record: SubmissionRecord, send: Callable[[SubmissionRecord], Steps[market_pb2.Receipt]]
+    ) -> Steps[Receipt]:
+        """The receipt of a submission, sent unless it is there already."""
+        if record.receipt is not None:
+            return receipt_of(market_pb2.Receipt.FromString(record.receipt))
+        try:
+            receipt = yield from send(record)
+        except RefusedError as error:
+            self._journal.record_refusal(record.submission_id, str(error))
+            raise
+        self._journal.record_receipt(record.submission_id, receipt.SerializeToString())
+        if record.kind != "claim":
+            self._models.forget(self.task_id, record.round)
+        return receipt_of(receipt)
+
+    def _send_claim(self, record: SubmissionRecord) -> Steps[market_pb2.Receipt]:
+        return self._market.submit_effort(market_pb2.SubmitEffortRequest.FromString(record.message))
+
+    def _send_model(self, record: SubmissionRecord, resume: bool = True) -> Steps[market_pb2.Receipt]:
+        header = market_pb2.ModelHeader.FromString(record.message)
+        return self._market.submit_model(header, self._models.path(record.file), resume=resume)
+
+    def _send_failure(self, record: SubmissionRecord) -> Steps[market_pb2.Receipt]:
+        return self._market.report_failure(market_pb2.ReportFailureRequest.FromString(record.message))
+
+    def _submission_id(self, kind: Kind, round_: int) -> str:
+        """The same in every process, so that a participant that lost its journal does not submit twice."""
+        text = f"{self.task_id}/{self.participant_id}/{kind}/{round_}"
+        return f"{kind}-{round_}-{hashlib.sha256(text.encode()).hexdigest()[:24]}"
+
+    def _checked_counts(self, counts: Sequence[int]) -> tuple[int, ...]:
+        try:
+            noniid_degree(counts, self.terms.reference)
+        except (FieldError, TypeError) as error:
+            raise EffortError(
+                f"the task's label counts cannot be used: {error}. `label_counts` returns one count >= 0 for each "
+                f"of the reference's {len(self.terms.reference)} labels"
+            ) from None
+        return tuple(int(count) for count in counts)
+
+
+def join(
+    task_id: str,
+    *,
+    participant_id: str,
+    key: ec.EllipticCurvePrivateKey,
+    market: MarketSteps,
+    journal: Journal,
+    models: ModelStore,
+    private_counts: bool = False,
+) -> Steps[Engagement]:
+    """Reads the terms of a task, checks them, and writes down that they are what is agreed to.
+
+    Raises:
+        NotFoundError: no such task.
+        WrongStateError: it has other terms than this participant agreed to.
+        StateError: terms that do not hold, or do not have the digest that is said of them.
+    """
+    message = yield from market.task(task_id)
+    try:
+        terms = decode_terms(message.terms)
+    except FieldError as error:
+        raise StateError(
+            f"the terms of task {task_id} cannot be accepted: {error}; tell the coordinator's operator"
+        ) from None
+    if terms.digest != message.terms_digest or terms.task_id != task_id:
+        raise StateError(
+            f"the terms of task {task_id} do not have the digest that the coordinator states; "
+            "tell its operator, and do not claim"
+        )
+    written = canonical_bytes(terms.record())
+    journal.add_task(task_id, written)
+    agreed = journal.task(task_id)
+    if agreed is not None and agreed.terms != written:
+        raise StateError(
+            f"task {task_id} has other terms than the ones that {participant_id} agreed to; "
+            "tell the coordinator's operator"
+        )
+    return Engagement(
+        terms, message.nonce, participant_id, key, market, journal, models, private_counts
+    )
+
+
+def _moment(stamp: Timestamp | None) -> datetime | None:
+    return None if stamp is None else stamp.ToDatetime(tzinfo=UTC)
+
+
+__all__ = ["Assignment", "Engagement", "WrongStateError", "join"]

@@ -1,0 +1,190 @@
+"""How a task went: receipts, settlements and missed rounds, from the journal."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from fractions import Fraction
+
+from mechanism.settlement import MICRO, Verdict
+from participant.journal import Journal
+from protos.fedpeer.v1 import market_pb2
+from wire.codec import decode_verdict
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """That the coordinator has durably recorded a submission.
+
+    Attributes:
+        digest: SHA-256 of the canonical submission.
+        ledger_index: where its entry stands in the ledger.
+        late: it came after its phase had closed: recorded, not scored.
+    """
+
+    submission_id: str
+    task_id: str
+    round: int
+    kind: str
+    digest: bytes
+    ledger_index: int
+    late: bool
+
+
+@dataclass(frozen=True)
+class Settlement:
+    """What a participant was paid in a round, and why. Amounts in micro-credits.
+
+    Attributes:
+        claimed_degree, verified_degree: None where none stands.
+        peers: who it was scored against.
+        verdicts: of every screen.
+        ledger_index: where the payment's entry stands in the ledger.
+        proof: a C2SP tlog-proof of that entry; verifies offline.
+    """
+
+    task_id: str
+    round: int
+    paid_micro: int
+    penalty_micro: int
+    stake_lost_micro: int
+    claimed_degree: Fraction | None
+    verified_degree: Fraction | None
+    peers: tuple[str, ...]
+    verdicts: tuple[Verdict, ...]
+    ledger_index: int
+    proof: str = field(repr=False, default="")
+
+    @property
+    def paid(self) -> Decimal:
+        """Credits."""
+        return Decimal(self.paid_micro) / MICRO
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """One round as it went for this participant.
+
+    Attributes:
+        receipt: of the model; None where none was recorded.
+        missed: why there is no model, or why it was refused; empty where there is one.
+        settlement: None before the round is settled.
+        metrics: what the task measured for itself.
+    """
+
+    number: int
+    receipt: Receipt | None
+    missed: str
+    settlement: Settlement | None
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class TaskReport:
+    """One task as it went for this participant.
+
+    Attributes:
+        state: the last state seen, such as "CLOSED".
+        effort: what was decided; None before.
+        claimed_degree: of the claimed counts; None before.
+        note: why it was cancelled, or that others were selected.
+    """
+
+    task_id: str
+    participant_id: str
+    state: str
+    effort: Decimal | None
+    claimed_degree: Fraction | None
+    claim: Receipt | None
+    rounds: tuple[RoundReport, ...]
+    note: str = ""
+
+    @property
+    def paid_micro(self) -> int:
+        return sum(r.settlement.paid_micro for r in self.rounds if r.settlement is not None)
+
+
+def receipt_of(message: market_pb2.Receipt) -> Receipt:
+    return Receipt(
+        submission_id=message.submission_id,
+        task_id=message.task_id,
+        round=message.round,
+        kind=message.kind,
+        digest=message.digest,
+        ledger_index=message.ledger_index,
+        late=message.late,
+    )
+
+
+def settlement_of(message: market_pb2.Settlement) -> Settlement:
+    return Settlement(
+        task_id=message.task_id,
+        round=message.round,
+        paid_micro=message.paid_micro,
+        penalty_micro=message.penalty_micro,
+        stake_lost_micro=message.stake_lost_micro,
+        claimed_degree=_degree(message.claimed_degree),
+        verified_degree=_degree(message.verified_degree),
+        peers=tuple(message.peers),
+        verdicts=tuple(decode_verdict(verdict) for verdict in message.verdicts),
+        ledger_index=message.ledger_index,
+        proof=message.proof,
+    )
+
+
+def report_of(journal: Journal, task_id: str, participant_id: str) -> TaskReport:
+    """The report of a task that the journal knows."""
+    from mechanism.degree import noniid_degree
+    from mechanism.terms import Terms
+
+    record = journal.task(task_id)
+    if record is None:
+        raise KeyError(task_id)
+    submissions = {(s.kind, s.round): s for s in journal.submissions(task_id)}
+    settlements = {
+        number: settlement_of(market_pb2.Settlement.FromString(message))
+        for number, message in journal.settlements(task_id)
+    }
+
+    def receipt(kind: str, round_: int) -> Receipt | None:
+        found = submissions.get((kind, round_))
+        if found is None or found.receipt is None:
+            return None
+        return receipt_of(market_pb2.Receipt.FromString(found.receipt))
+
+    rounds = []
+    for line in journal.rounds(task_id):
+        model = submissions.get(("model", line.round))
+        refused = model.reason if model is not None and model.status == "refused" else ""
+        rounds.append(
+            RoundReport(
+                number=line.round,
+                receipt=receipt("model", line.round),
+                missed=line.reason or refused,
+                settlement=settlements.get(line.round),
+                metrics=json.loads(line.metrics),
+            )
+        )
+    degree = None
+    if record.counts:
+        terms = Terms.from_record(json.loads(record.terms))
+        degree = noniid_degree(json.loads(record.counts), terms.reference)
+    return TaskReport(
+        task_id=task_id,
+        participant_id=participant_id,
+        state=state_name(record.state),
+        effort=Decimal(record.effort) if record.effort else None,
+        claimed_degree=degree,
+        claim=receipt("claim", 0),
+        rounds=tuple(rounds),
+        note=record.note,
+    )
+
+
+def state_name(state: int) -> str:
+    """A task's state without the prefix of its enum."""
+    return str(market_pb2.TaskState.Name(market_pb2.TaskState.ValueType(state))).removeprefix("TASK_STATE_")
+
+
+def _degree(text: str) -> Fraction | None:
+    return Fraction(text) if text else None
