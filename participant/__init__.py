@@ -1,1 +1,49 @@
-"""The participant's SDK: decide an effort, improve the data, train, submit, be paid."""
+"""The participant's SDK: decide an effort, improve the data, train, submit, be paid.
+
+    from participant import Participant, Task
+
+    class Cats(Task):
+        def label_counts(self): ...
+        def train(self, weights, round): ...
+
+    with Participant("state", "market.example:7443") as me:
+        report = me.run(Cats(), "cats-1")
+
+Imports neither torch nor scipy; adapters for frameworks are in `participant.adapters`.
+"""
+
+from participant.aio import AsyncJoinedTask, AsyncParticipant, AsyncRound
+from participant.backoff import Backoff
+from participant.effort import BestResponse, Decision, EffortStrategy, Explanation, Fixed
+from participant.errors import *  # noqa: F403 - the whole tree is public; its module lists it
+from participant.errors import __all__ as _errors
+from participant.report import Receipt, RoundReport, Settlement, TaskReport
+from participant.sync import JoinedTask, Participant, Round
+from participant.task import Task, Trained, TrainingCancelled, TrainingRound, Weights
+from participant.work import Activity
+
+__all__ = [
+    "Activity",
+    "AsyncJoinedTask",
+    "AsyncParticipant",
+    "AsyncRound",
+    "Backoff",
+    "BestResponse",
+    "Decision",
+    "EffortStrategy",
+    "Explanation",
+    "Fixed",
+    "JoinedTask",
+    "Participant",
+    "Receipt",
+    "Round",
+    "RoundReport",
+    "Settlement",
+    "Task",
+    "TaskReport",
+    "Trained",
+    "TrainingCancelled",
+    "TrainingRound",
+    "Weights",
+    *[name for name in _errors if name != "refused"],
+]

@@ -19,8 +19,10 @@ from participant.effects import (
     Steps,
     Unary,
     Upload,
+    Work,
 )
 from participant.endpoint import Endpoint
+from participant.task import TrainingCancelled
 from participant.transport import _written, translated
 
 T = TypeVar("T")
@@ -33,9 +35,7 @@ class AsyncTransport:
         self._endpoint = endpoint
         options = endpoint.options()
         if endpoint.secure:
-            self._channel = grpc.aio.secure_channel(
-                endpoint.address, endpoint.channel_credentials(), options
-            )
+            self._channel = grpc.aio.secure_channel(endpoint.address, endpoint.channel_credentials(), options)
         else:
             self._channel = grpc.aio.insecure_channel(endpoint.address, options)
 
@@ -50,7 +50,7 @@ class AsyncTransport:
             while True:
                 try:
                     result = await self.perform(effect)
-                except Exception as error:
+                except (Exception, TrainingCancelled) as error:
                     effect = steps.throw(error)
                 else:
                     effect = steps.send(result)
@@ -71,7 +71,7 @@ class AsyncTransport:
                     continue
                 try:
                     result = await self.perform(effect)
-                except Exception as error:
+                except (Exception, TrainingCancelled) as error:
                     effect = steps.throw(error)
                 else:
                     effect = steps.send(result)
@@ -112,6 +112,8 @@ class AsyncTransport:
                 return await asyncio.sleep(seconds)
             case Diagnose():
                 return await asyncio.to_thread(self._endpoint.diagnose)
+            case Work(function):
+                return await asyncio.to_thread(function)
             case _:
                 raise AssertionError(f"{type(effect).__name__} is emitted only inside an iteration")
 

@@ -9,18 +9,20 @@ the same code, and every point between two effects can be tested.
 """
 
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import grpc
 from google.protobuf.message import Message
+
+from participant.task import TrainingCancelled
 
 T = TypeVar("T")
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
 
 
-class Interrupted(Exception):  # noqa: N818 - a control signal like KeyboardInterrupt, never shown to a user
+class Interrupted(Exception):
     """A call that ended without an answer of the domain: the connection was lost, or time was up.
 
     Attributes:
@@ -105,13 +107,20 @@ class Diagnose:
 
 
 @dataclass(frozen=True)
+class Work:
+    """The participant's own code, which may take long. Result: what it returns."""
+
+    function: Callable[[], Any]
+
+
+@dataclass(frozen=True)
 class Emit(Generic[T]):
     """Hands an item to whoever iterates over the steps. Result: None."""
 
-    item: T = field()
+    item: T
 
 
-Effect: TypeAlias = Unary | Upload | Download | Open | Next | Pause | Diagnose | Emit[Any]
+Effect: TypeAlias = Unary | Upload | Download | Open | Next | Pause | Diagnose | Work | Emit[Any]
 Steps: TypeAlias = Generator[Effect, Any, T]
 
 
@@ -122,7 +131,7 @@ def drive(steps: Steps[T], perform: Callable[[Effect], Any]) -> T:
         while True:
             try:
                 result = perform(effect)
-            except Exception as error:
+            except (Exception, TrainingCancelled) as error:
                 effect = steps.throw(error)
             else:
                 effect = steps.send(result)
@@ -144,7 +153,7 @@ def iterate(steps: Steps[Any], perform: Callable[[Effect], Any]) -> Iterator[Any
                 continue
             try:
                 result = perform(effect)
-            except Exception as error:
+            except (Exception, TrainingCancelled) as error:
                 effect = steps.throw(error)
             else:
                 effect = steps.send(result)
@@ -166,7 +175,7 @@ def transform(steps: Steps[Any], handle: Callable[[Any], Steps[bool]]) -> Steps[
                 continue
             try:
                 result = yield effect
-            except Exception as error:
+            except (Exception, TrainingCancelled) as error:
                 effect = steps.throw(error)
             else:
                 effect = steps.send(result)

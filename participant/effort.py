@@ -116,7 +116,12 @@ class BestResponse:
             curve, cost = self._curve(float(start)), self._cost()
             bound = GapBound(float(terms.phi), float(terms.upsilon))
             answer = best_response(
-                payment=terms.payment, Q=float(terms.Q), bound=bound, effort=curve, cost=cost, peers=self.peers
+                payment=terms.payment,
+                Q=float(terms.Q),
+                bound=bound,
+                effort=curve,
+                cost=cost,
+                peers=self.peers,
             )
         except MechanismError as error:
             raise EffortError(f"no best effort can be computed: {error}") from error
@@ -239,9 +244,7 @@ def _because(answer: "Answer") -> str:
         if len(answer.peers) > 1
         else f"a peer of degree {answer.peers[0]:.3f}"
     )
-    doing = (
-        "No effort is best" if answer.effort == 0 else f"An effort of {answer.effort:.4f} is best"
-    )
+    doing = "No effort is best" if answer.effort == 0 else f"An effort of {answer.effort:.4f} is best"
     certificate = answer.certificate
     return (
         f"{doing}: with degree {answer.degree:.4f} against {peers} a round pays {answer.expected_payment:.4f}, "

@@ -7,7 +7,7 @@ run again from the beginning at any time; what is done already is not done twice
 import hashlib
 import json
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -29,7 +29,6 @@ from participant.errors import (
     RefusedError,
     StateError,
     TaskError,
-    WrongStateError,
 )
 from participant.journal import Journal, Kind, SubmissionRecord
 from participant.model_store import ModelStore
@@ -176,8 +175,10 @@ class Engagement:
         )
         return self._settled_once(record, self._send_failure)
 
-    def note_metrics(self, round_: int, metrics: str) -> None:
-        self._journal.set_metrics(self.task_id, round_, metrics)
+    def note_metrics(self, round_: int, metrics: Mapping[str, float]) -> None:
+        """Keeps figures of a round in the journal."""
+        figures = {str(name): float(value) for name, value in metrics.items()}
+        self._journal.set_metrics(self.task_id, round_, json.dumps(figures))
 
     def settlement(self, round_: int) -> Steps[Settlement]:
         """What a round paid; from the journal once it was fetched."""
@@ -389,13 +390,8 @@ def join(
             f"task {task_id} has other terms than the ones that {participant_id} agreed to; "
             "tell the coordinator's operator"
         )
-    return Engagement(
-        terms, message.nonce, participant_id, key, market, journal, models, private_counts
-    )
+    return Engagement(terms, message.nonce, participant_id, key, market, journal, models, private_counts)
 
 
 def _moment(stamp: Timestamp | None) -> datetime | None:
     return None if stamp is None else stamp.ToDatetime(tzinfo=UTC)
-
-
-__all__ = ["Assignment", "Engagement", "WrongStateError", "join"]

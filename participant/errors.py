@@ -1,35 +1,35 @@
 """What can go wrong for a participant. Each message says what was wrong, what was expected and what to do.
 
-    ParticipantError(Exception)
-     +- ConfigurationError            a setting, a key or a certificate file that cannot be used
-     +- TransportError                the coordinator was not reached; nothing was refused
-     |   +- UnreachableError          no answer at the address
-     |   +- TLSError                  the handshake failed: another authority, or no TLS there
-     |   |   +- ServerNameError       the coordinator's certificate is for another name
-     |   |   +- CertificateExpiredError   a certificate of either side is out of date
-     |   +- LostConnectionError       it was reached, then lost for longer than the client's patience
-     +- RefusedError                  the coordinator answered no; nothing has changed there
-     |   +- NotEnrolledError          no certificate, a revoked one, or an invitation that does not hold
-     |   +- WrongNameError            a message under another participant's id
-     |   +- NotSelectedError          the learner chose others
-     |   +- NotFoundError             no such task or submission, not yet there, or no longer
-     |   +- WrongStateError           too early, too late, or for another round
-     |   |   +- WrongRoundError
-     |   |   +- TaskFullError
-     |   |   +- TaskEndedError
-     |   +- InvalidSubmissionError    fields, signature or nonce do not hold
-     |   |   +- ModelRejectedError    the model breaks the task's contract; `reasons` lists how
-     |   +- ConflictError             the submission id already stands for another content
-     |   +- LimitError                too large, too often, or the coordinator is out of space
-     |   +- CoordinatorFaultError     the coordinator failed; give its operator the request id
-     +- TaskError                     the participant's own Task object
-     |   +- EffortError               an effort, a curve or a cost that cannot be used
-     |   +- CountsChangedError        the label counts differ from those that were claimed
-     |   +- WeightsError              trained weights that do not fit the task's contract
-     |   +- TrainingError             `train` raised, or its process died
-     +- StateError                    the participant's own folder
-         +- JournalError              the journal is locked, damaged or of another version
-         +- DiskFullError             no space for a model or the journal
+ParticipantError(Exception)
+ +- ConfigurationError            a setting, a key or a certificate file that cannot be used
+ +- TransportError                the coordinator was not reached; nothing was refused
+ |   +- UnreachableError          no answer at the address
+ |   +- TLSError                  the handshake failed: another authority, or no TLS there
+ |   |   +- ServerNameError       the coordinator's certificate is for another name
+ |   |   +- CertificateExpiredError   a certificate of either side is out of date
+ |   +- LostConnectionError       it was reached, then lost for longer than the client's patience
+ +- RefusedError                  the coordinator answered no; nothing has changed there
+ |   +- NotEnrolledError          no certificate, a revoked one, or an invitation that does not hold
+ |   +- WrongNameError            a message under another participant's id
+ |   +- NotSelectedError          the learner chose others
+ |   +- NotFoundError             no such task or submission, not yet there, or no longer
+ |   +- WrongStateError           too early, too late, or for another round
+ |   |   +- WrongRoundError
+ |   |   +- TaskFullError
+ |   |   +- TaskEndedError
+ |   +- InvalidSubmissionError    fields, signature or nonce do not hold
+ |   |   +- ModelRejectedError    the model breaks the task's contract; `reasons` lists how
+ |   +- ConflictError             the submission id already stands for another content
+ |   +- LimitError                too large, too often, or the coordinator is out of space
+ |   +- CoordinatorFaultError     the coordinator failed; give its operator the request id
+ +- TaskError                     the participant's own Task object
+ |   +- EffortError               an effort, a curve or a cost that cannot be used
+ |   +- CountsChangedError        the label counts differ from those that were claimed
+ |   +- WeightsError              trained weights that do not fit the task's contract
+ |   +- TrainingError             `train` raised, or its process died
+ +- StateError                    the participant's own folder
+     +- JournalError              the journal is locked, damaged or of another version
+     +- DiskFullError             no space for a model or the journal
 """
 
 from collections.abc import Sequence

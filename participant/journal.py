@@ -224,7 +224,9 @@ class Journal:
 
     def record_refusal(self, submission_id: str, reason: str) -> None:
         self._execute(
-            "UPDATE submission SET status = 'refused', reason = ? WHERE submission_id = ?", reason, submission_id
+            "UPDATE submission SET status = 'refused', reason = ? WHERE submission_id = ?",
+            reason,
+            submission_id,
         )
 
     def rounds(self, task_id: str) -> list[RoundRecord]:
@@ -255,9 +257,7 @@ class Journal:
 
     def settlements(self, task_id: str) -> list[tuple[int, bytes]]:
         """Round and settlement message, in round order."""
-        rows = self._rows(
-            "SELECT round, message FROM settlement WHERE task_id = ? ORDER BY round", task_id
-        )
+        rows = self._rows("SELECT round, message FROM settlement WHERE task_id = ? ORDER BY round", task_id)
         return [(int(round_), bytes(message)) for round_, message in rows]
 
     def add_settlement(self, task_id: str, round_: int, message: bytes) -> None:

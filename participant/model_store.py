@@ -84,7 +84,9 @@ def check_weights(path: Path, contract: ModelContract) -> None:
         check_model(path, contract)
     except ModelFileError as error:
         path.unlink(missing_ok=True)
-        raise WeightsError("the trained weights do not fit the task's model contract:", error.reasons) from None
+        raise WeightsError(
+            "the trained weights do not fit the task's model contract:", error.reasons
+        ) from None
 
 
 def _write(path: Path, weights: Weights) -> None:

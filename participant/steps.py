@@ -80,9 +80,7 @@ SUBMIT_MODEL = Method(MARKET + "SubmitModel", M.SubmitModelRequest, M.Receipt)
 REPORT_FAILURE = Method(MARKET + "ReportFailure", M.ReportFailureRequest, M.Receipt)
 GET_RECEIPT = Method(MARKET + "GetReceipt", M.GetReceiptRequest, M.Receipt)
 GET_SETTLEMENT = Method(MARKET + "GetSettlement", M.GetSettlementRequest, M.Settlement)
-ENROLL = Method(
-    "/fedpeer.v1.Enrolment/Enroll", enrolment_pb2.EnrollRequest, enrolment_pb2.EnrollResponse
-)
+ENROLL = Method("/fedpeer.v1.Enrolment/Enroll", enrolment_pb2.EnrollRequest, enrolment_pb2.EnrollResponse)
 GET_CHECKPOINT = Method(LEDGER + "GetCheckpoint", ledger_pb2.GetCheckpointRequest, ledger_pb2.Checkpoint)
 GET_ENTRIES = Method(LEDGER + "GetEntries", ledger_pb2.GetEntriesRequest, ledger_pb2.Entries)
 GET_INCLUSION = Method(
@@ -164,7 +162,7 @@ class MarketSteps:
             StateError: the disk is full, or the coordinator sends another model than it announced.
         """
         trial, partial = _Trial(self), path.with_suffix(".part")
-        for attempt in range(2):
+        for _ in range(2):
             while True:
                 sink = _Sink(partial)
                 try:
@@ -184,7 +182,7 @@ class MarketSteps:
             partial.unlink(missing_ok=True)  # a damaged rest of an earlier fetch, perhaps: once more, whole
         raise StateError(
             f"the model of round {round_} has the digest {sink.digest.hex()}, the coordinator announced "
-            f"{sha256.hex()}; it was fetched {attempt + 1} times. Tell the coordinator's operator"
+            f"{sha256.hex()}; twice. Tell the coordinator's operator"
         )
 
     def submit_model(self, header: M.ModelHeader, path: Path, *, resume: bool = True) -> Steps[M.Receipt]:
@@ -213,9 +211,7 @@ class MarketSteps:
                 announced = M.ModelHeader()
                 announced.CopyFrom(header)
                 announced.offset = offset
-                receipt: M.Receipt = yield Upload(
-                    SUBMIT_MODEL, _upload_requests(announced, path, sent), None
-                )
+                receipt: M.Receipt = yield Upload(SUBMIT_MODEL, _upload_requests(announced, path, sent), None)
                 self._answered = True
                 return receipt
             except ConflictError:
@@ -233,6 +229,25 @@ class MarketSteps:
 
     def enroll(self, request: enrolment_pb2.EnrollRequest) -> Steps[enrolment_pb2.EnrollResponse]:
         return self.call(ENROLL, request)
+
+    def entries(self, first: int = 0, count: int = 0) -> Steps[None]:
+        """Emits the ledger's entries from `first` on, over any number of reconnections; count 0: all."""
+        trial, end = _Trial(self), None if count == 0 else first + count
+        while end is None or first < end:
+            request = ledger_pb2.GetEntriesRequest(first=first, count=0 if end is None else end - first)
+            stream = yield Open(GET_ENTRIES, request)
+            try:
+                while (batch := (yield Next(stream))) is not None:
+                    self._answered = True
+                    trial = _Trial(self)
+                    for entry in batch.entries:
+                        first += 1
+                        yield Emit(entry)
+                return
+            except (Interrupted, RefusedError) as error:
+                yield from trial.wait_after(error)
+            finally:
+                stream.cancel()
 
     def _upload_status(self, header: M.ModelHeader) -> Steps[M.UploadStatus]:
         request = M.GetUploadRequest(task_id=header.task_id, submission_id=header.submission_id)

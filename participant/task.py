@@ -26,7 +26,7 @@ Weights: TypeAlias = Mapping[str, npt.NDArray[Any]]
 ProgressCallback: TypeAlias = Callable[[float, Mapping[str, float]], None]
 
 
-class TrainingCancelled(BaseException):  # noqa: N818 - a control signal: it must pass a task's `except Exception`
+class TrainingCancelled(BaseException):
     """Raised by `TrainingRound.progress` when the round is to be handed back."""
 
 
@@ -51,6 +51,18 @@ class TrainingRound:
     number: int
     deadline: datetime | None = None
     on_progress: ProgressCallback = field(default=_ignore, repr=False, compare=False)
+
+    @classmethod
+    def of(
+        cls,
+        terms: Terms,
+        participant_id: str,
+        number: int,
+        deadline: datetime | None,
+        on_progress: ProgressCallback | None,
+    ) -> "TrainingRound":
+        """With a callback that may be None."""
+        return cls(terms, participant_id, number, deadline, on_progress or _ignore)
 
     @property
     def task_id(self) -> str:

@@ -19,6 +19,7 @@ from participant.effects import (
     Steps,
     Unary,
     Upload,
+    Work,
     drive,
     iterate,
 )
@@ -83,6 +84,8 @@ class SyncTransport:
                 return self._pause(seconds)
             case Diagnose():
                 return self._endpoint.diagnose()
+            case Work(function):
+                return function()
             case _:
                 raise AssertionError(f"{type(effect).__name__} is emitted only inside an iteration")
 

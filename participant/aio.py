@@ -1,0 +1,323 @@
+"""The SDK for asyncio: the names of `participant.sync`, awaited.
+
+    async with AsyncParticipant("state", "market.example:7443") as me:
+        await me.run(MyTask(), "cats-1")                          # level 1: everything
+
+        joined = await me.join("cats-1")                          # level 2: one's own loop
+        await joined.claim(effort=0.3, counts=[120, 80])
+        async for round in joined.rounds():
+            await round.submit(my_training(await round.weights()), samples=200)
+
+        await me.client.task("cats-1")                            # level 3: the protocol's messages
+
+A task's own code (`Task.train` and the others) runs in a worker thread, so the event loop stays free. The
+journal's short transactions run on the loop.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy.typing as npt
+
+from mechanism.terms import Terms
+from participant.aio_transport import AsyncTransport
+from participant.backoff import Backoff
+from participant.effort import BestResponse, Effort, Explanation, effort_decimal, strategy_of
+from participant.endpoint import Endpoint
+from participant.engagement import Assignment, Engagement, join
+from participant.enrolment import EnrolmentRequest
+from participant.errors import ParticipantError
+from participant.identity import Credentials, StateFolder, utc_now
+from participant.journal import Journal
+from participant.model_store import ModelStore, read_weights, write_weights
+from participant.report import Receipt, Settlement, TaskReport, report_of
+from participant.steps import (
+    GET_BALANCE,
+    GET_CHECKPOINT,
+    GET_CONSISTENCY,
+    GET_INCLUSION,
+    MarketSteps,
+)
+from participant.sync import market_endpoint, trainer_of
+from participant.task import ProgressCallback, Task, TrainingRound, Weights
+from participant.work import ActivityCallback, LocalTrainer, Trainer, ignore_activity, run_task
+from protos.fedpeer.v1 import enrolment_pb2, ledger_pb2, market_pb2
+
+
+class AsyncClient:
+    """The raw client, as `participant.client.Client`. Make it on the event loop that uses it."""
+
+    def __init__(self, endpoint: Endpoint, backoff: Backoff | None = None) -> None:
+        self.steps = MarketSteps(backoff)
+        self.transport = AsyncTransport(endpoint)
+
+    async def close(self) -> None:
+        await self.transport.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def tasks(self) -> list[market_pb2.Task]:
+        """All tasks that the coordinator offers or has offered."""
+        return await self.transport.run(self.steps.tasks())
+
+    async def task(self, task_id: str) -> market_pb2.Task:
+        return await self.transport.run(self.steps.task(task_id))
+
+    def watch(self, task_id: str, cursor: int = 0) -> AsyncIterator[market_pb2.Event]:
+        """Events after `cursor`, each once and in order, over any number of reconnections, until the task ends."""
+        return self.transport.iterate(self.steps.watch(task_id, cursor))
+
+    async def submit_effort(self, request: market_pb2.SubmitEffortRequest) -> market_pb2.Receipt:
+        return await self.transport.run(self.steps.submit_effort(request))
+
+    async def fetch_model(self, task_id: str, round: int, sha256: bytes, path: Path) -> None:  # noqa: A002 - the field's word
+        """The model that a round starts from, to `path`; resumes, and checks the digest."""
+        await self.transport.run(self.steps.fetch_model(task_id, round, sha256, path))
+
+    async def submit_model(self, header: market_pb2.ModelHeader, path: Path) -> market_pb2.Receipt:
+        """Sends the model file; resumes where the coordinator has it."""
+        return await self.transport.run(self.steps.submit_model(header, path))
+
+    async def report_failure(self, request: market_pb2.ReportFailureRequest) -> market_pb2.Receipt:
+        return await self.transport.run(self.steps.report_failure(request))
+
+    async def receipt(self, task_id: str, submission_id: str) -> market_pb2.Receipt:
+        return await self.transport.run(self.steps.receipt(task_id, submission_id))
+
+    async def settlement(self, task_id: str, round: int) -> market_pb2.Settlement:  # noqa: A002 - the field's word
+        return await self.transport.run(self.steps.settlement(task_id, round))
+
+    async def enroll(self, request: enrolment_pb2.EnrollRequest) -> enrolment_pb2.EnrollResponse:
+        return await self.transport.run(self.steps.enroll(request))
+
+    async def checkpoint(self) -> ledger_pb2.Checkpoint:
+        return await self.transport.run(self.steps.call(GET_CHECKPOINT, ledger_pb2.GetCheckpointRequest()))
+
+    def entries(self, first: int = 0, count: int = 0) -> AsyncIterator[bytes]:
+        """Canonical JSON of the ledger's entries from `first` on; 0: all."""
+        return self.transport.iterate(self.steps.entries(first, count))
+
+    async def inclusion_proof(self, index: int, size: int) -> ledger_pb2.InclusionProof:
+        request = ledger_pb2.GetInclusionProofRequest(index=index, size=size)
+        return await self.transport.run(self.steps.call(GET_INCLUSION, request))
+
+    async def consistency_proof(self, first: int, second: int) -> ledger_pb2.ConsistencyProof:
+        request = ledger_pb2.GetConsistencyProofRequest(first=first, second=second)
+        return await self.transport.run(self.steps.call(GET_CONSISTENCY, request))
+
+    async def balance(self, account: str) -> ledger_pb2.Balance:
+        request = ledger_pb2.GetBalanceRequest(account=account)
+        return await self.transport.run(self.steps.call(GET_BALANCE, request))
+
+
+class AsyncParticipant(AbstractAsyncContextManager["AsyncParticipant"]):
+    """As `participant.Participant`, for one event loop. Use it with `async with`: the connection is made there."""
+
+    client: AsyncClient
+
+    def __init__(
+        self,
+        state: Path | str,
+        market: str,
+        *,
+        private_counts: bool = False,
+        insecure: bool = False,
+        backoff: Backoff | None = None,
+    ) -> None:
+        folder = StateFolder(state)
+        self.credentials: Credentials = folder.credentials()
+        self.credentials.check_valid(utc_now())
+        self._endpoint = market_endpoint(market, self.credentials, insecure)
+        self._backoff = backoff
+        self._journal = Journal(folder.journal)
+        self._models = ModelStore(folder.models)
+        self._private_counts = private_counts
+        try:
+            self._journal.own(self.participant_id)
+        except ParticipantError:
+            self._journal.close()
+            raise
+
+    @classmethod
+    async def enroll(
+        cls,
+        state: Path | str,
+        *,
+        participant_id: str,
+        public: str,
+        token: str,
+        authority: bytes | None,
+        backoff: Backoff | None = None,
+    ) -> Credentials:
+        """As `Participant.enroll`."""
+        request = EnrolmentRequest(StateFolder(state), participant_id, token)
+        async with AsyncClient(Endpoint(public, authority), backoff) as client:
+            return request.complete(await client.enroll(request.message()), authority)
+
+    @property
+    def participant_id(self) -> str:
+        return self.credentials.participant_id
+
+    async def __aenter__(self) -> Self:
+        self.client = AsyncClient(self._endpoint, self._backoff)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Ends the connection and gives the state folder up."""
+        await self.client.close()
+        self._journal.close()
+
+    async def join(self, task_id: str) -> "AsyncJoinedTask":
+        """As `Participant.join`."""
+        engagement = await self.client.transport.run(
+            join(
+                task_id,
+                participant_id=self.participant_id,
+                key=self.credentials.key,
+                market=self.client.steps,
+                journal=self._journal,
+                models=self._models,
+                private_counts=self._private_counts,
+            )
+        )
+        return AsyncJoinedTask(self.client, engagement)
+
+    async def run(
+        self,
+        task: Task | Trainer,
+        task_id: str,
+        *,
+        effort: Effort | None = None,
+        on_activity: ActivityCallback = ignore_activity,
+    ) -> TaskReport:
+        """As `Participant.run`; the task's code, and so `on_activity` with its progress, runs in a worker thread."""
+        joined = await self.join(task_id)
+        return await joined.run(task, effort=effort, on_activity=on_activity)
+
+    async def explain(self, task: Task, task_id: str, effort: BestResponse | None = None) -> Explanation:
+        """As `Participant.explain`."""
+        terms = (await self.join(task_id)).terms
+
+        def explanation() -> Explanation:
+            task.prepare(terms)
+            return (effort or BestResponse()).explain(terms, task.label_counts())
+
+        return await asyncio.to_thread(explanation)
+
+    def reports(self) -> list[TaskReport]:
+        """How each task of the journal went."""
+        return [report_of(self._journal, task.task_id, self.participant_id) for task in self._journal.tasks()]
+
+
+class AsyncJoinedTask:
+    """As `participant.JoinedTask`."""
+
+    def __init__(self, client: AsyncClient, engagement: Engagement) -> None:
+        self._transport = client.transport
+        self._engagement = engagement
+
+    @property
+    def terms(self) -> Terms:
+        return self._engagement.terms
+
+    @property
+    def task_id(self) -> str:
+        return self._engagement.task_id
+
+    async def run(
+        self,
+        task: Task | Trainer,
+        *,
+        effort: Effort | None = None,
+        on_activity: ActivityCallback = ignore_activity,
+    ) -> TaskReport:
+        """As `AsyncParticipant.run`."""
+        strategy = strategy_of(BestResponse() if effort is None else effort)
+        await self._transport.run(run_task(self._engagement, trainer_of(task), strategy, on_activity))
+        return self.report()
+
+    async def claim(self, effort: float, counts: Sequence[int]) -> Receipt:
+        """As `JoinedTask.claim`."""
+        return await self._transport.run(self._engagement.claim(effort_decimal(effort), counts))
+
+    async def rounds(self) -> AsyncIterator["AsyncRound"]:
+        """As `JoinedTask.rounds`."""
+        async for assignment in self._transport.iterate(self._engagement.assignments()):
+            yield AsyncRound(self, assignment)
+
+    async def settlement(self, round: int) -> Settlement:  # noqa: A002 - the field's word
+        """As `JoinedTask.settlement`."""
+        return await self._transport.run(self._engagement.settlement(round))
+
+    def report(self) -> TaskReport:
+        """How the task has gone so far."""
+        return self._engagement.report()
+
+
+class AsyncRound:
+    """As `participant.Round`."""
+
+    def __init__(self, joined: AsyncJoinedTask, assignment: Assignment) -> None:
+        self._transport = joined._transport
+        self._engagement = joined._engagement
+        self._assignment = assignment
+
+    @property
+    def number(self) -> int:
+        return self._assignment.number
+
+    @property
+    def deadline(self) -> datetime | None:
+        """When models are no longer accepted, UTC."""
+        return self._assignment.deadline
+
+    async def model_file(self) -> Path:
+        """The safetensors file that the round starts from, fetched when it is not there yet."""
+        return await self._transport.run(self._engagement.fetch(self._assignment))
+
+    async def weights(self) -> dict[str, npt.NDArray[Any]]:
+        """The weights that the round starts from."""
+        return await asyncio.to_thread(read_weights, await self.model_file())
+
+    async def train(self, task: Task, on_progress: ProgressCallback | None = None) -> Receipt:
+        """Trains with a `Task` object in a worker thread, and submits."""
+        start, engagement = await self.model_file(), self._engagement
+        context = TrainingRound.of(
+            engagement.terms, engagement.participant_id, self.number, self.deadline, on_progress
+        )
+        made = await asyncio.to_thread(
+            LocalTrainer(task).train, start, engagement.trained_path(self.number), context
+        )
+        receipt = await self._transport.run(engagement.submit(self.number, made.samples))
+        engagement.note_metrics(self.number, made.metrics)
+        return receipt
+
+    async def submit(
+        self, weights: Weights, samples: int, metrics: Mapping[str, float] | None = None
+    ) -> Receipt:
+        """As `Round.submit`."""
+        path, contract = self._engagement.trained_path(self.number), self._engagement.terms.contract
+        await asyncio.to_thread(write_weights, path, weights, contract)
+        receipt = await self._transport.run(self._engagement.submit(self.number, samples))
+        self._engagement.note_metrics(self.number, metrics or {})
+        return receipt
+
+    async def fail(self, reason: str) -> Receipt:
+        """As `Round.fail`."""
+        return await self._transport.run(self._engagement.fail(self.number, reason))

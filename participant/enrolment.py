@@ -1,0 +1,66 @@
+"""Enrolment by certificate signing request: the key stays in the state folder, only its public half is sent."""
+
+from dataclasses import dataclass, field
+
+from mechanism.errors import FieldError
+from mechanism.terms import identifier
+from participant.errors import ConfigurationError, TLSError
+from participant.identity import Credentials, StateFolder
+from protos.fedpeer.v1 import enrolment_pb2
+from wire.certificates import CertificateError, certificate_name, load_certificate
+
+
+@dataclass(frozen=True)
+class EnrolmentRequest:
+    """One enrolment.
+
+    Attributes:
+        folder: where the key is, or will be made.
+        participant_id: as the invitation has it.
+        token: the invitation.
+    """
+
+    folder: StateFolder
+    participant_id: str
+    token: str = field(repr=False)
+
+    def __post_init__(self) -> None:
+        try:
+            identifier("participant_id", self.participant_id)
+        except FieldError as error:
+            raise ConfigurationError(str(error)) from None
+
+    def message(self) -> enrolment_pb2.EnrollRequest:
+        """The request; makes the key where there is none."""
+        return enrolment_pb2.EnrollRequest(
+            participant_id=self.participant_id,
+            token=self.token,
+            certificate_signing_request=self.folder.signing_request(self.participant_id),
+        )
+
+    def complete(self, response: enrolment_pb2.EnrollResponse, authority: bytes | None) -> Credentials:
+        """Checks and stores what the coordinator issued.
+
+        Args:
+            authority: what was trusted for the enrolment; it stays trusted, whatever the response says.
+
+        Raises:
+            TLSError: a certificate for another name or key, or one that the authority has not signed.
+        """
+        try:
+            certificate = load_certificate(response.certificate)
+            name = certificate_name(certificate)
+            issuer = load_certificate(authority or response.authority)
+            certificate.verify_directly_issued_by(issuer)
+        except (CertificateError, ValueError, TypeError) as error:
+            raise TLSError(f"the coordinator returned a certificate that cannot be used: {error}") from None
+        except Exception as error:  # cryptography raises InvalidSignature, which is no ValueError
+            raise TLSError(
+                "the coordinator returned a certificate that its authority has not signed "
+                f"({type(error).__name__}); ask its operator"
+            ) from None
+        if name != self.participant_id:
+            raise TLSError(
+                f"the coordinator returned a certificate for {name!r}, not {self.participant_id!r}; ask its operator"
+            )
+        return self.folder.save_enrolment(response.certificate, authority or response.authority)

@@ -1,0 +1,279 @@
+"""The SDK, synchronous.
+
+    with Participant("state", "market.example:7443") as me:
+        me.run(MyTask(), "cats-1")                            # level 1: everything
+
+        joined = me.join("cats-1")                            # level 2: one's own loop
+        joined.claim(effort=0.3, counts=[120, 80])
+        for round in joined.rounds():
+            round.submit(my_training(round.weights()), samples=200)
+
+        me.client.task("cats-1")                              # level 3: the protocol's messages
+
+`participant.aio` has the same names for asyncio.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy.typing as npt
+
+from mechanism.terms import Terms
+from participant.backoff import Backoff
+from participant.client import Client
+from participant.effort import BestResponse, Effort, Explanation, effort_decimal, strategy_of
+from participant.endpoint import Endpoint
+from participant.engagement import Assignment, Engagement, join
+from participant.enrolment import EnrolmentRequest
+from participant.errors import ParticipantError
+from participant.identity import Credentials, StateFolder, utc_now
+from participant.journal import Journal
+from participant.model_store import ModelStore, read_weights, write_weights
+from participant.report import Receipt, Settlement, TaskReport, report_of
+from participant.task import ProgressCallback, Task, TrainingRound, Weights
+from participant.work import ActivityCallback, LocalTrainer, Trainer, ignore_activity, run_task
+
+
+class Participant(AbstractContextManager["Participant"]):
+    """A participant at one coordinator. Safe to use from several threads, one task in each.
+
+    Args:
+        state: the folder with its key, certificate and journal; see `enroll`.
+        market: the coordinator's market address, host:port.
+        private_counts: claim a salted commitment in place of the label counts.
+        insecure: no TLS. For experiments on one machine, with a coordinator that runs so too.
+        backoff: how calls are repeated.
+
+    Raises:
+        ConfigurationError: not enrolled, files that do not fit together, or no address.
+        CertificateExpiredError: the certificate has run out.
+        JournalError: another process uses the folder.
+    """
+
+    def __init__(
+        self,
+        state: Path | str,
+        market: str,
+        *,
+        private_counts: bool = False,
+        insecure: bool = False,
+        backoff: Backoff | None = None,
+    ) -> None:
+        folder = StateFolder(state)
+        self.credentials: Credentials = folder.credentials()
+        self.credentials.check_valid(utc_now())
+        self.client = Client(market_endpoint(market, self.credentials, insecure), backoff)
+        self._journal = Journal(folder.journal)
+        self._models = ModelStore(folder.models)
+        self._private_counts = private_counts
+        try:
+            self._journal.own(self.participant_id)
+        except ParticipantError:
+            self.close()
+            raise
+
+    @classmethod
+    def enroll(
+        cls,
+        state: Path | str,
+        *,
+        participant_id: str,
+        public: str,
+        token: str,
+        authority: bytes | None,
+        backoff: Backoff | None = None,
+    ) -> Credentials:
+        """Makes a key in `state`, has it certified, and stores the certificate. The key never leaves the folder.
+
+        Args:
+            participant_id: as the invitation has it.
+            public: the coordinator's public address, host:port.
+            token: the invitation.
+            authority: PEM of the coordinator's certificate authority, from its operator; None: no TLS.
+
+        Raises:
+            NotEnrolledError: the invitation does not hold.
+            TLSError: the coordinator is not the one that the authority vouches for.
+        """
+        request = EnrolmentRequest(StateFolder(state), participant_id, token)
+        with Client(Endpoint(public, authority), backoff) as client:
+            return request.complete(client.enroll(request.message()), authority)
+
+    @property
+    def participant_id(self) -> str:
+        return self.credentials.participant_id
+
+    def close(self) -> None:
+        """Ends the connection and gives the state folder up."""
+        self.client.close()
+        self._journal.close()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def join(self, task_id: str) -> "JoinedTask":
+        """Agrees to a task's terms, which are checked and written down. Claims nothing yet."""
+        engagement = self.client.transport.run(
+            join(
+                task_id,
+                participant_id=self.participant_id,
+                key=self.credentials.key,
+                market=self.client.steps,
+                journal=self._journal,
+                models=self._models,
+                private_counts=self._private_counts,
+            )
+        )
+        return JoinedTask(self.client, engagement)
+
+    def run(
+        self,
+        task: Task | Trainer,
+        task_id: str,
+        *,
+        effort: Effort | None = None,
+        on_activity: ActivityCallback = ignore_activity,
+    ) -> TaskReport:
+        """Takes part in a task to its end, from wherever it stands; can be called again after any failure.
+
+        Args:
+            task: trains in the calling thread.
+            effort: a strategy, a number, or a function of terms and counts; None: `BestResponse()`.
+            on_activity: is told what happens.
+        """
+        return self.join(task_id).run(task, effort=effort, on_activity=on_activity)
+
+    def explain(self, task: Task, task_id: str, effort: BestResponse | None = None) -> Explanation:
+        """What each effort would earn in the task, and which is best; print it. Claims nothing."""
+        terms = self.join(task_id).terms
+        task.prepare(terms)
+        return (effort or BestResponse()).explain(terms, task.label_counts())
+
+    def reports(self) -> list[TaskReport]:
+        """How each task of the journal went."""
+        return [report_of(self._journal, task.task_id, self.participant_id) for task in self._journal.tasks()]
+
+
+class JoinedTask:
+    """A task that the participant has joined."""
+
+    def __init__(self, client: Client, engagement: Engagement) -> None:
+        self._transport = client.transport
+        self._engagement = engagement
+
+    @property
+    def terms(self) -> Terms:
+        return self._engagement.terms
+
+    @property
+    def task_id(self) -> str:
+        return self._engagement.task_id
+
+    def run(
+        self,
+        task: Task | Trainer,
+        *,
+        effort: Effort | None = None,
+        on_activity: ActivityCallback = ignore_activity,
+    ) -> TaskReport:
+        """As `Participant.run`."""
+        strategy = strategy_of(BestResponse() if effort is None else effort)
+        self._transport.run(run_task(self._engagement, trainer_of(task), strategy, on_activity))
+        return self.report()
+
+    def claim(self, effort: float, counts: Sequence[int]) -> Receipt:
+        """Claims an effort in [0, 1] and the label counts that came of it. Once a task; repeating is harmless."""
+        return self._transport.run(self._engagement.claim(effort_decimal(effort), counts))
+
+    def rounds(self) -> Iterator["Round"]:
+        """Each round that waits for a model, until the task ends. Submit (or fail) one before taking the next."""
+        for assignment in self._transport.iterate(self._engagement.assignments()):
+            yield Round(self, assignment)
+
+    def settlement(self, round: int) -> Settlement:  # noqa: A002 - the field's word
+        """What a round paid, and why.
+
+        Raises:
+            NotFoundError: not settled yet.
+        """
+        return self._transport.run(self._engagement.settlement(round))
+
+    def report(self) -> TaskReport:
+        """How the task has gone so far."""
+        return self._engagement.report()
+
+
+class Round:
+    """A round that waits for this participant's model."""
+
+    def __init__(self, joined: JoinedTask, assignment: Assignment) -> None:
+        self._transport = joined._transport
+        self._engagement = joined._engagement
+        self._assignment = assignment
+
+    @property
+    def number(self) -> int:
+        return self._assignment.number
+
+    @property
+    def deadline(self) -> datetime | None:
+        """When models are no longer accepted, UTC."""
+        return self._assignment.deadline
+
+    def model_file(self) -> Path:
+        """The safetensors file that the round starts from, fetched when it is not there yet."""
+        return self._transport.run(self._engagement.fetch(self._assignment))
+
+    def weights(self) -> dict[str, npt.NDArray[Any]]:
+        """The weights that the round starts from."""
+        return read_weights(self.model_file())
+
+    def train(self, task: Task, on_progress: ProgressCallback | None = None) -> Receipt:
+        """Trains with a `Task` object and submits."""
+        start, engagement = self.model_file(), self._engagement
+        context = TrainingRound.of(
+            engagement.terms, engagement.participant_id, self.number, self.deadline, on_progress
+        )
+        made = LocalTrainer(task).train(start, engagement.trained_path(self.number), context)
+        receipt = self._transport.run(engagement.submit(self.number, made.samples))
+        engagement.note_metrics(self.number, made.metrics)
+        return receipt
+
+    def submit(self, weights: Weights, samples: int, metrics: Mapping[str, float] | None = None) -> Receipt:
+        """Sends the trained weights; resumes and repeats until there is a receipt.
+
+        Args:
+            weights: names, types and shapes as received.
+            samples: how many samples they were trained on, >= 1.
+            metrics: for the journal; not sent.
+
+        Raises:
+            WeightsError: the weights do not fit the task's contract; nothing was sent.
+            ModelRejectedError, WrongRoundError, ...: the coordinator refused them.
+        """
+        write_weights(self._engagement.trained_path(self.number), weights, self._engagement.terms.contract)
+        receipt = self._transport.run(self._engagement.submit(self.number, samples))
+        self._engagement.note_metrics(self.number, metrics or {})
+        return receipt
+
+    def fail(self, reason: str) -> Receipt:
+        """Tells the coordinator that this round gets no model, and why, so that it need not wait."""
+        return self._transport.run(self._engagement.fail(self.number, reason))
+
+
+def market_endpoint(address: str, credentials: Credentials, insecure: bool) -> Endpoint:
+    """The market port as a participant calls it."""
+    if insecure:
+        return Endpoint(address, plain_text_name=credentials.participant_id)
+    return Endpoint(address, credentials.authority_pem, credentials)
+
+
+def trainer_of(task: Task | Trainer) -> Trainer:
+    """Where a task runs: a trainer as it is, a `Task` in the calling thread."""
+    return LocalTrainer(task) if isinstance(task, Task) else task

@@ -1,0 +1,295 @@
+"""Training in a process of its own, so that a crash or an out-of-memory kill costs one round and not the service.
+
+The parent starts `python -m participant.trainer_process FD` and speaks JSON lines over the socket FD; models are
+handed over as files. The child ends when its parent is gone, whatever it is doing.
+
+    -> {"do": "prepare", ...}      <- {"done": value} | {"progress": share, "figures": {}} | {"failed": text}
+"""
+
+import importlib
+import json
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, cast
+
+from mechanism.terms import Terms
+from participant.errors import ConfigurationError, ParticipantError, TaskError, TrainingError
+from participant.task import Task, TrainingCancelled, TrainingRound
+from participant.work import LocalTrainer, TrainedFile
+
+#: Seconds that a trainer which is told to end may take before it is killed.
+END_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """How a `Task` is made.
+
+    Attributes:
+        factory: "module:name" of a callable that returns a `Task`.
+        options: its keyword arguments; JSON values.
+    """
+
+    factory: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def build(self) -> Task:
+        """Makes the task.
+
+        Raises:
+            ConfigurationError: no such module or name, arguments that it refuses, or something that is no task.
+        """
+        module, colon, name = self.factory.partition(":")
+        if not colon:
+            raise ConfigurationError(f"the task factory is {self.factory!r}; expected module:name")
+        try:
+            factory = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            raise ConfigurationError(
+                f"the task factory {self.factory} cannot be imported ({error}); is its folder on PYTHONPATH?"
+            ) from error
+        try:
+            task = factory(**self.options)
+        except Exception as error:
+            raise ConfigurationError(
+                f"{self.factory} with the options {dict(self.options)} failed: {type(error).__name__}: {error}"
+            ) from error
+        if not isinstance(task, Task):
+            raise ConfigurationError(f"{self.factory} returned a {type(task).__name__}; expected a Task")
+        return task
+
+
+class ProcessTrainer:
+    """A `Trainer` that runs its task in a process of its own, started when it is first needed.
+
+    A child that died is started again at the next call, prepared, and brought to the same effort.
+    """
+
+    def __init__(self, spec: TaskSpec) -> None:
+        self._spec = spec
+        self._child: _Child | None = None
+        self._terms: Terms | None = None
+        self._effort: float | None = None
+        self._cancelled = threading.Event()
+
+    def prepare(self, terms: Terms) -> None:
+        self._terms = terms
+        self._ready()
+
+    def label_counts(self) -> Sequence[int]:
+        return [int(count) for count in self._ready().call({"do": "label_counts"})]
+
+    def collect(self, effort: float) -> None:
+        self._ready().call({"do": "collect", "effort": effort})
+        self._effort = effort
+
+    def train(self, start: Path, trained: Path, round: TrainingRound) -> TrainedFile:  # noqa: A002 - as Task.train
+        request = {
+            "do": "train",
+            "start": str(start.absolute()),
+            "trained": str(trained.absolute()),
+            "participant_id": round.participant_id,
+            "round": round.number,
+            "deadline": round.deadline.isoformat() if round.deadline else None,
+        }
+        made = self._ready().call(request, round)
+        return TrainedFile(int(made["samples"]), made["metrics"])
+
+    @property
+    def pid(self) -> int | None:
+        """Of the child, where one runs."""
+        return self._child.pid if self._child is not None and self._child.running else None
+
+    def cancel(self) -> None:
+        """Ends the child; a training in progress raises TrainingCancelled. Safe from another thread."""
+        self._cancelled.set()
+        if self._child is not None:
+            self._child.kill()
+
+    def close(self) -> None:
+        """Ends the child."""
+        if self._child is not None:
+            self._child.close()
+            self._child = None
+
+    def _ready(self) -> "_Child":
+        if self._cancelled.is_set():
+            raise TrainingCancelled
+        if self._child is not None and not self._child.running:
+            self.close()
+        if self._child is None:
+            self._child = _Child(self._spec, self._cancelled)
+            if self._terms is not None:
+                self._child.call({"do": "prepare", "terms": self._terms.record()})
+            if self._effort is not None:
+                self._child.call({"do": "collect", "effort": self._effort})
+        elif self._terms is not None and not self._child.prepared:
+            self._child.call({"do": "prepare", "terms": self._terms.record()})
+        self._child.prepared = self._terms is not None
+        return self._child
+
+
+class _Child:
+    def __init__(self, spec: TaskSpec, cancelled: threading.Event) -> None:
+        self.prepared = False
+        self._cancelled = cancelled
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "participant.trainer_process", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=sys.stderr.fileno() if _has_descriptor(sys.stderr) else None,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(part for part in sys.path if part)},
+            )
+        self._lines = ours.makefile("rwb")
+        ours.close()
+        self.call({"do": "build", "factory": spec.factory, "options": dict(spec.options)})
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def call(self, request: Mapping[str, Any], round_: TrainingRound | None = None) -> Any:
+        """The child's answer; its progress goes to `round_`."""
+        try:
+            self._lines.write(json.dumps(request).encode() + b"\n")
+            self._lines.flush()
+            for line in self._lines:
+                answer = json.loads(line)
+                if "progress" in answer:
+                    if round_ is not None:
+                        round_.progress(answer["progress"], **answer["figures"])
+                elif "failed" in answer:
+                    raise _KINDS[answer["kind"]](answer["failed"])
+                else:
+                    return answer["done"]
+        except OSError:
+            pass  # the child is gone: the same as the end of its lines
+        except TrainingCancelled:
+            self.kill()
+            raise
+        if self._cancelled.is_set():
+            raise TrainingCancelled
+        raise TrainingError(f"the training process {self._end()}")
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def close(self) -> None:
+        try:
+            self._lines.close()  # the child ends when its socket does
+        except OSError:
+            pass
+        try:
+            self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _end(self) -> str:
+        code = self._process.wait()
+        if code >= 0:
+            return f"ended with exit code {code}; its last words are in the log"
+        name = signal.Signals(-code).name
+        hint = "; the system may have run out of memory: train with smaller batches or less data"
+        return f"was killed by {name}" + (hint if name == "SIGKILL" else "")
+
+
+_KINDS: dict[str, type[ParticipantError]] = {
+    kind.__name__: kind for kind in (ConfigurationError, TaskError, TrainingError, ParticipantError)
+}
+
+
+def _has_descriptor(stream: Any) -> bool:
+    try:
+        return bool(stream.fileno() >= 0)
+    except (AttributeError, OSError, ValueError):
+        return False
+
+
+class _Server:
+    """The child's side."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._lines = connection.makefile("rwb")
+        self._requests: queue.Queue[dict[str, Any]] = queue.Queue()
+        self._trainer: LocalTrainer | None = None
+        self._terms: Terms | None = None
+
+    def serve(self) -> None:
+        threading.Thread(target=self._read, daemon=True).start()
+        while True:
+            request = self._requests.get()
+            try:
+                self._send({"done": self._carry_out(request)})
+            except ParticipantError as error:
+                kind = next(k.__name__ for k in type(error).__mro__ if k.__name__ in _KINDS)
+                self._send({"failed": str(error), "kind": kind})
+
+    def _carry_out(self, request: dict[str, Any]) -> Any:
+        if request["do"] == "build":
+            self._trainer = LocalTrainer(TaskSpec(request["factory"], request["options"]).build())
+            return None
+        trainer = cast("LocalTrainer", self._trainer)
+        match request["do"]:
+            case "prepare":
+                self._terms = Terms.from_record(request["terms"])
+                trainer.prepare(self._terms)
+            case "label_counts":
+                return [int(count) for count in trainer.label_counts()]
+            case "collect":
+                trainer.collect(request["effort"])
+            case "train":
+                return self._train(trainer, request)
+        return None
+
+    def _train(self, trainer: LocalTrainer, request: dict[str, Any]) -> Any:
+        context = TrainingRound(
+            terms=cast("Terms", self._terms),
+            participant_id=request["participant_id"],
+            number=request["round"],
+            deadline=datetime.fromisoformat(request["deadline"]) if request["deadline"] else None,
+            on_progress=lambda done, figures: self._send(
+                {"progress": done, "figures": {name: float(value) for name, value in figures.items()}}
+            ),
+        )
+        made = trainer.train(Path(request["start"]), Path(request["trained"]), context)
+        return {
+            "samples": made.samples,
+            "metrics": {name: float(value) for name, value in made.metrics.items()},
+        }
+
+    def _send(self, answer: Mapping[str, Any]) -> None:
+        self._lines.write(json.dumps(answer).encode() + b"\n")
+        self._lines.flush()
+
+    def _read(self) -> None:
+        """Takes requests in, and ends the process with its parent, even in the middle of a training."""
+        for line in self._lines:
+            self._requests.put(json.loads(line))
+        os._exit(0)
+
+
+def main() -> None:
+    """The child."""
+    # A terminal sends Ctrl-C to the whole group; the parent decides what becomes of the training.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _Server(socket.socket(fileno=int(sys.argv[1]))).serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,235 @@
+"""A whole task with a `Task` object: decide, collect, claim, train each round, submit.
+
+What it does is told as `Activity` values, which the command line logs and a program may watch.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from mechanism.terms import Terms
+from participant.effects import Steps, Work, transform
+from participant.effort import EffortStrategy
+from participant.engagement import Assignment, Engagement
+from participant.errors import (
+    ParticipantError,
+    RefusedError,
+    StateError,
+    TaskError,
+    TrainingError,
+)
+from participant.model_store import read_weights, write_weights
+from participant.task import ProgressCallback, Task, Trained, TrainingCancelled, TrainingRound
+
+_log = logging.getLogger("participant")
+
+
+@dataclass(frozen=True)
+class Activity:
+    """Something that happened in a task.
+
+    Attributes:
+        kind: "joined", "decided", "claimed", "training", "progress", "submitted", "missed", "settled" or "ended".
+        round: 0 outside rounds.
+        text: a sentence.
+        figures: numbers that belong to it.
+    """
+
+    kind: Literal[
+        "joined", "decided", "claimed", "training", "progress", "submitted", "missed", "settled", "ended"
+    ]
+    task_id: str
+    round: int
+    text: str
+    figures: Mapping[str, float | int | str] = field(default_factory=dict)
+
+
+ActivityCallback = Callable[[Activity], None]
+
+
+def ignore_activity(activity: Activity) -> None:
+    """Nobody watches."""
+
+
+@dataclass(frozen=True)
+class TrainedFile:
+    """What a trainer made: the model lies in the file that was asked for."""
+
+    samples: int
+    metrics: Mapping[str, float]
+
+
+class Trainer(Protocol):
+    """Where a `Task` runs: in this process, or in one of its own."""
+
+    def prepare(self, terms: Terms) -> None: ...
+
+    def label_counts(self) -> Sequence[int]: ...
+
+    def collect(self, effort: float) -> None: ...
+
+    def train(self, start: Path, trained: Path, round: TrainingRound) -> TrainedFile:  # noqa: A002 - as Task.train
+        """Trains from the model file `start` and writes `trained`.
+
+        Raises:
+            TaskError: the training failed or gave weights that do not fit the contract.
+            TrainingCancelled: the round is to be handed back.
+        """
+
+
+class LocalTrainer:
+    """Runs the task in the calling thread."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+
+    def prepare(self, terms: Terms) -> None:
+        self._called("prepare", lambda: self._task.prepare(terms))
+
+    def label_counts(self) -> Sequence[int]:
+        counts: Sequence[int] = self._called("label_counts", self._task.label_counts)
+        return counts
+
+    def collect(self, effort: float) -> None:
+        self._called("collect", lambda: self._task.collect(effort))
+
+    def train(self, start: Path, trained: Path, round: TrainingRound) -> TrainedFile:  # noqa: A002 - as Task.train
+        result = self._called("train", lambda: self._task.train(read_weights(start), round))
+        made = result if isinstance(result, Trained) else Trained(result)
+        if made.weights is None:
+            raise TaskError("Task.train returned nothing; expected the new weights")
+        samples = made.samples if made.samples is not None else sum(self.label_counts())
+        metrics = dict(made.metrics) or dict(
+            self._called("metrics", lambda: self._task.metrics(made.weights))
+        )
+        write_weights(trained, made.weights, round.terms.contract)
+        return TrainedFile(int(samples), metrics)
+
+    def _called(self, name: str, function: Callable[[], Any]) -> Any:
+        try:
+            return function()
+        except ParticipantError:
+            raise
+        except Exception as error:
+            kind = TrainingError if name == "train" else TaskError
+            raise kind(
+                f"{type(self._task).__name__}.{name} failed: {type(error).__name__}: {error}"
+            ) from error
+
+
+def run_task(
+    engagement: Engagement, trainer: Trainer, strategy: EffortStrategy, tell: ActivityCallback
+) -> Steps[None]:
+    """The whole task, from wherever it stands to its end.
+
+    A round whose training fails is reported to the coordinator with the reason, and the next one is taken.
+
+    Raises:
+        TaskError: the task object cannot be used (not: one training that failed).
+        RefusedError: the claim was refused.
+        TransportError: the coordinator was away for longer than the client's patience.
+    """
+    work = _TaskRun(engagement, trainer, tell)
+    yield from work.claim(strategy)
+    yield from transform(engagement.assignments(), work.round)
+    work.end()
+
+
+class _TaskRun:
+    def __init__(self, engagement: Engagement, trainer: Trainer, tell: ActivityCallback) -> None:
+        self._engagement = engagement
+        self._trainer = trainer
+        self._callback = tell
+        self._told: set[int] = set()
+
+    def claim(self, strategy: EffortStrategy) -> Steps[None]:
+        engagement, trainer, terms = self._engagement, self._trainer, self._engagement.terms
+        self._tell("joined", 0, f"joined task {terms.task_id} of {terms.schedule.rounds} rounds")
+        yield Work(lambda: trainer.prepare(terms))
+        effort = engagement.decided_effort
+        if effort is None:
+            counts = yield Work(trainer.label_counts)
+            decision = yield Work(lambda: strategy.decide(terms, counts))
+            effort = decision.effort
+            engagement.decide(effort)
+            self._tell("decided", 0, decision.reason, effort=str(effort))
+        yield Work(lambda: trainer.collect(float(effort)))
+        counts = yield Work(trainer.label_counts)
+        receipt = yield from engagement.claim(effort, counts)
+        self._tell(
+            "claimed", 0, f"claimed an effort of {effort}" + (" (late)" if receipt.late else ""),
+            effort=str(effort), ledger_index=receipt.ledger_index,
+        )  # fmt: skip
+
+    def round(self, assignment: Assignment) -> Steps[bool]:
+        """Trains and submits one round; an item of `Engagement.assignments`."""
+        self._tell_settlements()
+        number, engagement = assignment.number, self._engagement
+        try:
+            start = yield from engagement.fetch(assignment)
+            made = yield from self._train(start, assignment)
+            receipt = yield from engagement.submit(number, made.samples)
+        except (TaskError, StateError) as error:
+            yield from self._fail(number, str(error))
+        except RefusedError as error:
+            self._tell("missed", number, str(error))
+        except TrainingCancelled:
+            yield from self._fail(number, "the participant is shutting down")
+            raise
+        else:
+            engagement.note_metrics(number, made.metrics)
+            late = ", too late to be scored" if receipt.late else ""
+            self._tell("submitted", number, f"submitted the model of round {number}{late}", **made.metrics)
+        return True
+
+    def end(self) -> None:
+        self._tell_settlements()
+        report = self._engagement.report()
+        text = report.note or f"task {report.task_id} has ended"
+        self._tell("ended", 0, text, paid_micro=report.paid_micro, state=report.state)
+
+    def _train(self, start: Path, assignment: Assignment) -> Steps[TrainedFile]:
+        engagement, trainer, number = self._engagement, self._trainer, assignment.number
+        self._tell("training", number, f"training round {number}")
+        progress: ProgressCallback = lambda done, figures: self._tell(  # noqa: E731 - a closure over the round
+            "progress", number, f"{done:.0%} of round {number}", done=done, **figures
+        )
+        context = TrainingRound(
+            engagement.terms, engagement.participant_id, number, assignment.deadline, progress
+        )
+        counts = yield Work(trainer.label_counts)
+        engagement.check_counts(counts)
+        trained = engagement.trained_path(number)
+        made: TrainedFile = yield Work(lambda: trainer.train(start, trained, context))
+        return made
+
+    def _fail(self, round_: int, reason: str) -> Steps[None]:
+        self._tell("missed", round_, reason)
+        try:
+            yield from self._engagement.fail(round_, reason)
+        except RefusedError as error:
+            _log.warning("round %s of %s: %s", round_, self._engagement.task_id, error)
+
+    def _tell_settlements(self) -> None:
+        """Payments that came in since the last time."""
+        for line in self._engagement.report().rounds:
+            if line.settlement is None or line.number in self._told:
+                continue
+            self._told.add(line.number)
+            failed = [v.explanation for v in line.settlement.verdicts if not v.passed]
+            text = f"round {line.number} paid {line.settlement.paid} credits"
+            self._tell(
+                "settled", line.number, text + (": " + " ".join(failed) if failed else ""),
+                paid_micro=line.settlement.paid_micro,
+            )  # fmt: skip
+
+    def _tell(
+        self,
+        kind: Any,
+        round_: int,
+        text: str,
+        **figures: float | int | str,
+    ) -> None:
+        self._callback(Activity(kind, self._engagement.task_id, round_, text, figures))
