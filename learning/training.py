@@ -5,7 +5,7 @@ draws random numbers, and the work runs on one thread (`one_thread`), because to
 of threads and so rounds differently with another number. Another CPU may round differently still.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -43,7 +43,11 @@ def one_thread() -> Iterator[None]:
 
 
 def train(
-    weights: Weights, data: LabelledData, recipe: Recipe, seed: int
+    weights: Weights,
+    data: LabelledData,
+    recipe: Recipe,
+    seed: int,
+    on_epoch: Callable[[int], None] | None = None,
 ) -> dict[str, npt.NDArray[np.generic]]:
     """`recipe.epochs` passes over `data` from `weights`; returns the new weights.
 
@@ -54,6 +58,7 @@ def train(
         weights: of the architecture `recipe.model`.
         data: the participant's samples, all of which are used (`recipe.samples` says how many a round asks for).
         seed: decides the order of the samples.
+        on_epoch: is told the number of passes that are done, after each.
 
     Raises:
         ModelError: an unknown architecture, or weights that are not its own.
@@ -69,7 +74,7 @@ def train(
     images, labels = torch.from_numpy(data.images), torch.from_numpy(data.labels)
     generator = torch.Generator().manual_seed(seed)
     with one_thread():
-        for _ in range(recipe.epochs):
+        for epoch in range(recipe.epochs):
             order = torch.randperm(len(labels), generator=generator)
             for batch in torch.split(order, recipe.batch_size):
                 if len(batch) < 2:
@@ -77,6 +82,8 @@ def train(
                 optimizer.zero_grad()
                 functional.cross_entropy(module(images[batch]), labels[batch]).backward()  # type: ignore[no-untyped-call]  # torch's own stub
                 optimizer.step()
+            if on_epoch is not None:
+                on_epoch(epoch + 1)
     return weights_of(module)
 
 

@@ -6,6 +6,7 @@ handed over as files. The child ends when its parent is gone, whatever it is doi
     -> {"do": "prepare", ...}      <- {"done": value} | {"progress": share, "figures": {}} | {"failed": text}
 """
 
+import contextlib
 import importlib
 import json
 import os
@@ -190,10 +191,8 @@ class _Child:
         self._process.kill()
 
     def close(self) -> None:
-        try:
+        with contextlib.suppress(OSError):
             self._lines.close()  # the child ends when its socket does
-        except OSError:
-            pass
         try:
             self._process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
