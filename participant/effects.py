@@ -36,6 +36,10 @@ class Interrupted(Exception):
         self.details = details
 
 
+class Stopped(BaseException):  # noqa: N818 - a control signal: no step may catch it
+    """The client was told to stop; the journal knows what was begun."""
+
+
 @dataclass(frozen=True)
 class Method(Generic[Request, Response]):
     """A method of fedpeer.v1: its path and how its messages are written."""

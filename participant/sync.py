@@ -63,7 +63,8 @@ class Participant(AbstractContextManager["Participant"]):
         insecure: bool = False,
         backoff: Backoff | None = None,
     ) -> None:
-        folder = StateFolder(state)
+        self._folder = folder = StateFolder(state)
+        self._market, self._insecure = market, insecure
         self.credentials: Credentials = folder.credentials()
         self.credentials.check_valid(utc_now())
         self.client = Client(market_endpoint(market, self.credentials, insecure), backoff)
@@ -117,8 +118,9 @@ class Participant(AbstractContextManager["Participant"]):
     ) -> None:
         self.close()
 
-    def join(self, task_id: str) -> "JoinedTask":
+    def join(self, task_id: str, *, private_counts: bool | None = None) -> "JoinedTask":
         """Agrees to a task's terms, which are checked and written down. Claims nothing yet."""
+        private = self._private_counts if private_counts is None else private_counts
         engagement = self.client.transport.run(
             join(
                 task_id,
@@ -127,7 +129,7 @@ class Participant(AbstractContextManager["Participant"]):
                 market=self.client.steps,
                 journal=self._journal,
                 models=self._models,
-                private_counts=self._private_counts,
+                private_counts=private,
             )
         )
         return JoinedTask(self.client, engagement)
@@ -139,6 +141,7 @@ class Participant(AbstractContextManager["Participant"]):
         *,
         effort: Effort | None = None,
         on_activity: ActivityCallback = ignore_activity,
+        private_counts: bool | None = None,
     ) -> TaskReport:
         """Takes part in a task to its end, from wherever it stands; can be called again after any failure.
 
@@ -146,14 +149,34 @@ class Participant(AbstractContextManager["Participant"]):
             task: trains in the calling thread.
             effort: a strategy, a number, or a function of terms and counts; None: `BestResponse()`.
             on_activity: is told what happens.
+            private_counts: None: as the participant was made.
         """
-        return self.join(task_id).run(task, effort=effort, on_activity=on_activity)
+        joined = self.join(task_id, private_counts=private_counts)
+        return joined.run(task, effort=effort, on_activity=on_activity)
 
     def explain(self, task: Task, task_id: str, effort: BestResponse | None = None) -> Explanation:
         """What each effort would earn in the task, and which is best; print it. Claims nothing."""
         terms = self.join(task_id).terms
         task.prepare(terms)
         return (effort or BestResponse()).explain(terms, task.label_counts())
+
+    def renew(self, now: datetime | None = None) -> bool:
+        """Asks for the next certificate, for the same key, where a third of the present one's life is left or less.
+
+        Returns:
+            whether there is a new one; it is in use already.
+        """
+        if not self.credentials.to_renew(now or utc_now()):
+            return False
+        request = EnrolmentRequest(self._folder, self.participant_id, token="")
+        answer = self.client.enroll(request.message())
+        self.credentials = request.complete(answer, self.credentials.authority_pem)
+        self.client.transport.replace(market_endpoint(self._market, self.credentials, self._insecure))
+        return True
+
+    def note(self, task_id: str, text: str) -> None:
+        """Keeps a sentence on a task in the journal, such as why it was left."""
+        self._journal.set_note(task_id, text)
 
     def reports(self) -> list[TaskReport]:
         """How each task of the journal went."""

@@ -17,6 +17,7 @@ from participant.effects import (
     Open,
     Pause,
     Steps,
+    Stopped,
     Unary,
     Upload,
     Work,
@@ -35,17 +36,25 @@ class SyncTransport:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self._closed = threading.Event()
-        options = endpoint.options()
-        if endpoint.secure:
-            self._channel = grpc.secure_channel(endpoint.address, endpoint.channel_credentials(), options)
-        else:
-            self._channel = grpc.insecure_channel(endpoint.address, options)
+        self._stopped = threading.Event()
+        self._channel = _channel(endpoint)
+        self._replaced: list[grpc.Channel] = []
+
+    def replace(self, endpoint: Endpoint) -> None:
+        """Makes new calls through `endpoint`, with a renewed certificate, say; calls in progress go on."""
+        self._endpoint = endpoint
+        self._replaced.append(self._channel)
+        self._channel = _channel(endpoint)
+
+    def stop(self) -> None:
+        """Ends the connection from another thread; calls in progress and later ones raise `Stopped`."""
+        self._stopped.set()
+        for channel in (self._channel, *self._replaced):
+            channel.close()
 
     def close(self) -> None:
         """Ends the connection; calls in progress are cancelled."""
-        self._closed.set()
-        self._channel.close()
+        self.stop()
 
     def run(self, steps: Steps[T]) -> T:
         return drive(steps, self.perform)
@@ -54,10 +63,18 @@ class SyncTransport:
         return iterate(steps, self.perform)
 
     def perform(self, effect: Effect) -> Any:
+        if self._stopped.is_set():
+            raise Stopped
         try:
             return self._perform(effect)
         except grpc.RpcError as error:
+            if self._stopped.is_set():
+                raise Stopped from None
             raise translated(error) from None
+        except ValueError:
+            if self._stopped.is_set():  # gRPC's word for a call on a closed channel
+                raise Stopped from None
+            raise
 
     def _perform(self, effect: Effect) -> Any:
         metadata = self._endpoint.metadata()
@@ -97,7 +114,13 @@ class SyncTransport:
         if threading.current_thread() is threading.main_thread():
             sleep(seconds)  # a signal handler may raise here
         else:
-            self._closed.wait(seconds)
+            self._stopped.wait(seconds)
+
+
+def _channel(endpoint: Endpoint) -> grpc.Channel:
+    if endpoint.secure:
+        return grpc.secure_channel(endpoint.address, endpoint.channel_credentials(), endpoint.options())
+    return grpc.insecure_channel(endpoint.address, endpoint.options())
 
 
 def _written(message: Any) -> bytes:

@@ -1,0 +1,277 @@
+"""`fedpeer participant`: init, enroll, run, status, earnings."""
+
+import json
+import signal
+import sys
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Any
+
+import structlog
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from mechanism.errors import FieldError
+from mechanism.settlement import MICRO
+from mechanism.terms import identifier
+from participant.config import CONFIG_FILE, TEMPLATE, ParticipantConfig, read_config
+from participant.earnings import Earned, check_earnings
+from participant.errors import ConfigurationError
+from participant.identity import StateFolder
+from participant.journal import Journal
+from participant.logs import configure_logs
+from participant.report import TaskReport, report_of
+from participant.service import Service
+from participant.sync import Participant
+from participant.work import Activity
+
+app = typer.Typer(no_args_is_help=True, help="Take part in a market: enrol, train, earn.")
+
+ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The participant's TOML file.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+
+#: Exit code of a task that ended without this participant: cancelled, or others were selected.
+EXIT_LEFT_OUT = 4
+
+
+@app.command()
+def init(
+    participant_id: Annotated[str, typer.Argument(help="As in the invitation.")],
+    folder: Annotated[Path, typer.Option(help="Where to write the file.")] = Path(),
+    market: Annotated[str, typer.Option(help="The coordinator's market address.")] = "localhost:7443",
+    public: Annotated[str, typer.Option(help="Its public address, for enrolment.")] = "localhost:7444",
+) -> None:
+    """Write a commented participant.toml."""
+    try:
+        identifier("participant_id", participant_id)
+    except FieldError as error:
+        raise _mistake(str(error)) from None
+    path = folder / CONFIG_FILE
+    if path.exists():
+        raise _mistake(f"{path} exists already; edit it, or choose another --folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_text(TEMPLATE.format(id=participant_id, market=market, public=public))
+    except OSError as error:
+        raise _mistake(f"{path} cannot be written ({error.strerror})") from None
+    typer.echo(f"wrote {path}; set the task's factory in it, then: fedpeer participant enroll --config {path}")
+
+
+@app.command()
+def enroll(
+    token: Annotated[
+        str,
+        typer.Option(
+            envvar="FEDPEER_INVITATION", prompt="Invitation", hide_input=True, help="The invitation."
+        ),
+    ],
+    config: ConfigOption = Path(CONFIG_FILE),
+    as_json: JsonOption = False,
+) -> None:
+    """Make a key and have it certified. The key never leaves the state folder."""
+    settings = _settings(config)
+    credentials = Participant.enroll(
+        settings.state,
+        participant_id=settings.id,
+        public=_public(settings, config),
+        token=token.strip(),
+        authority=_authority(settings, config),
+    )
+    if as_json:
+        _print_json({"id": credentials.participant_id, "expires": credentials.expires.isoformat()})
+    else:
+        typer.echo(
+            f"enrolled {credentials.participant_id}; the certificate is good until "
+            f"{credentials.expires:%Y-%m-%d} and renewed by `run` before that"
+        )
+
+
+@app.command()
+def run(
+    config: ConfigOption = Path(CONFIG_FILE),
+    once: Annotated[
+        bool, typer.Option("--once", help="End after one task where the file names none.")
+    ] = False,
+    log_format: Annotated[
+        str, typer.Option(help="text, json, or auto: json when the output is no terminal.")
+    ] = "auto",
+) -> None:
+    """Take part in the configured tasks until they end. SIGTERM finishes or hands back the round."""
+    settings = _settings(config)
+    configure_logs(log_format)
+    log = structlog.get_logger().bind(participant=settings.id)
+    service = Service(settings, lambda activity: _log_activity(log, activity))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: service.stop())
+    reports = service.run(once=once)
+    if any(report.note for report in reports if _configured(settings, report)):
+        raise typer.Exit(EXIT_LEFT_OUT)
+
+
+@app.command()
+def status(config: ConfigOption = Path(CONFIG_FILE), as_json: JsonOption = False) -> None:
+    """Where each task stands, from the journal; asks nobody."""
+    settings = _settings(config)
+    reports = _reports(settings)
+    if as_json:
+        _print_json({"id": settings.id, "tasks": [_task_json(report) for report in reports]})
+        return
+    if not reports:
+        typer.echo(f"{settings.id} has taken part in no task yet")
+    table = Table(box=box.SIMPLE_HEAD)
+    for heading in ("task", "state", "effort", "claimed degree", "submitted", "missed", "paid", "note"):
+        table.add_column(heading)
+    for report in reports:
+        table.add_row(
+            report.task_id,
+            report.state,
+            "" if report.effort is None else str(report.effort),
+            "" if report.claimed_degree is None else f"{float(report.claimed_degree):.4f}",
+            str(sum(r.receipt is not None for r in report.rounds)),
+            str(sum(r.receipt is None and bool(r.missed) for r in report.rounds)),
+            _credits(report.paid_micro),
+            report.note,
+        )
+    if reports:
+        Console().print(table)
+
+
+@app.command()
+def earnings(config: ConfigOption = Path(CONFIG_FILE), as_json: JsonOption = False) -> None:
+    """What each round paid and why, with every receipt checked offline. Exit code 1 when one does not hold."""
+    settings = _settings(config)
+    with_journal = _open_journal(settings)
+    if with_journal is None:
+        earned: list[Earned] = []
+    else:
+        try:
+            earned = check_earnings(with_journal, settings.id)
+        finally:
+            with_journal.close()
+    if as_json:
+        _print_json(
+            {
+                "id": settings.id,
+                "paid_micro": sum(line.settlement.paid_micro for line in earned),
+                "rounds": [line.record() for line in earned],
+            }
+        )
+    else:
+        _print_earnings(settings.id, earned)
+    if any(line.proof_error for line in earned):
+        raise typer.Exit(1)
+
+
+def _print_earnings(participant_id: str, earned: list[Earned]) -> None:
+    if not earned:
+        typer.echo(f"{participant_id} has earned nothing yet")
+        return
+    table = Table(box=box.SIMPLE_HEAD)
+    for heading in ("task", "round", "paid", "claimed", "verified", "peers", "receipt", "why"):
+        table.add_column(heading)
+    for line in earned:
+        s = line.settlement
+        table.add_row(
+            s.task_id,
+            str(s.round),
+            _credits(s.paid_micro),
+            "" if s.claimed_degree is None else f"{float(s.claimed_degree):.4f}",
+            "not scored" if s.verified_degree is None else f"{float(s.verified_degree):.4f}",
+            ", ".join(s.peers),
+            line.proof_error or "holds",
+            line.why,
+        )
+    Console().print(table)
+    total = sum(line.settlement.paid_micro for line in earned)
+    typer.echo(f"{participant_id} has earned {_credits(total)} credits in {len(earned)} rounds")
+
+
+def _settings(path: Path) -> ParticipantConfig:
+    try:
+        return read_config(path)
+    except ConfigurationError as error:
+        raise _mistake(str(error)) from None
+
+
+def _public(settings: ParticipantConfig, path: Path) -> str:
+    if not settings.coordinator.public:
+        raise _mistake(f"{path}: missing key coordinator.public; enrolment goes to the public port")
+    return settings.coordinator.public
+
+
+def _authority(settings: ParticipantConfig, path: Path) -> bytes | None:
+    if settings.coordinator.insecure:
+        return None
+    if settings.coordinator.authority is None:
+        raise _mistake(
+            f"{path}: missing key coordinator.authority; the operator hands the authority's certificate out "
+            "with the invitation"
+        )
+    try:
+        return settings.coordinator.authority.read_bytes()
+    except OSError as error:
+        raise _mistake(f"{settings.coordinator.authority} cannot be read ({error.strerror})") from None
+
+
+def _open_journal(settings: ParticipantConfig) -> Journal | None:
+    path = StateFolder(settings.state).journal
+    return Journal(path, writer=False) if path.exists() else None
+
+
+def _reports(settings: ParticipantConfig) -> list[TaskReport]:
+    journal = _open_journal(settings)
+    if journal is None:
+        return []
+    try:
+        return [report_of(journal, task.task_id, settings.id) for task in journal.tasks()]
+    finally:
+        journal.close()
+
+
+def _task_json(report: TaskReport) -> dict[str, Any]:
+    return {
+        "task": report.task_id,
+        "state": report.state,
+        "effort": None if report.effort is None else str(report.effort),
+        "claimed_degree": None if report.claimed_degree is None else str(report.claimed_degree),
+        "paid_micro": report.paid_micro,
+        "note": report.note,
+        "rounds": [
+            {
+                "round": line.number,
+                "submitted": line.receipt is not None,
+                "late": line.receipt is not None and line.receipt.late,
+                "missed": line.missed,
+                "paid_micro": None if line.settlement is None else line.settlement.paid_micro,
+                "metrics": dict(line.metrics),
+            }
+            for line in report.rounds
+        ],
+    }
+
+
+def _log_activity(log: Any, activity: Activity) -> None:
+    level = log.warning if activity.kind == "missed" else log.debug if activity.kind == "progress" else log.info
+    level(activity.text, kind=activity.kind, task=activity.task_id, round=activity.round, **activity.figures)
+
+
+def _configured(settings: ParticipantConfig, report: TaskReport) -> bool:
+    return report.task_id in {section.id for section in settings.task}
+
+
+def _credits(micro: int) -> str:
+    return f"{Decimal(micro) / MICRO:.6f}"
+
+
+def _print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value) + "\n")
+
+
+def _mistake(text: str) -> typer.Exit:
+    """A user's mistake: one sentence on standard error, exit code 2."""
+    typer.echo(f"fedpeer: {text}", err=True)
+    return typer.Exit(2)
+
+

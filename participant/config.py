@@ -1,0 +1,214 @@
+"""participant.toml: one file for the service. `fedpeer participant init` writes one with comments.
+
+Unknown keys, missing keys and values out of range are refused with the key's path. Relative paths are taken from
+the folder of the file.
+"""
+
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from participant.effort import BestResponse, EffortStrategy, Fixed
+from participant.errors import ConfigurationError
+from participant.trainer_process import TaskSpec
+
+#: Name of the file that `init` writes.
+CONFIG_FILE = "participant.toml"
+
+#: Seconds that a training in progress gets to finish after SIGTERM; container platforms kill after 30.
+GRACE_SECONDS = 20.0
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=True)
+
+
+class CoordinatorSection(_Section):
+    """Where the coordinator is.
+
+    Attributes:
+        market, public: host:port of its two ports.
+        authority: PEM file of its certificate authority, from its operator.
+        insecure: no TLS at all. For experiments on one machine.
+    """
+
+    market: str
+    public: str = ""
+    authority: Path | None = None
+    insecure: bool = False
+
+
+class EffortSection(_Section):
+    """How the effort is decided.
+
+    Attributes:
+        strategy: "best-response" or "fixed".
+        effort: of "fixed", in [0, 1].
+        cost: credits for one unit of degree improved.
+        cost_exponent: a of cost * x^a.
+        rate: of the effort curve delta(0) * exp(-rate * e).
+        curve: instead of `rate`, points [[effort, degree], ...] from effort 0 to 1.
+        peers: degrees believed of the others; left out: that they are like this participant.
+    """
+
+    strategy: Literal["best-response", "fixed"] = "best-response"
+    effort: float | None = Field(None, ge=0, le=1)
+    cost: float = Field(1.0, gt=0)
+    cost_exponent: float = Field(1.0, gt=0)
+    rate: float = Field(1.0, gt=0)
+    curve: list[tuple[float, float]] | None = None
+    peers: list[float] | None = None
+
+    def build(self) -> EffortStrategy:
+        """The strategy that the section describes."""
+        from mechanism.cost import CostFunction, LinearCost, PowerCost
+        from mechanism.effort import EffortCurve, ExponentialEffort, TabulatedEffort
+        from mechanism.errors import MechanismError
+
+        if self.strategy == "fixed":
+            if self.effort is None:
+                raise ConfigurationError("task.effort.effort is missing; a fixed strategy needs it")
+            return Fixed(self.effort)
+        try:
+            cost: CostFunction = (
+                LinearCost(self.cost) if self.cost_exponent == 1 else PowerCost(self.cost, self.cost_exponent)
+            )
+            if self.curve is not None:
+                table = TabulatedEffort([e for e, _ in self.curve], [d for _, d in self.curve])
+                return BestResponse(cost=cost, curve=table, peers=self.peers)
+        except MechanismError as error:
+            raise ConfigurationError(f"task.effort: {error}") from None
+
+        def curve(start: float) -> EffortCurve:
+            return ExponentialEffort(start, self.rate)
+
+        return BestResponse(cost=cost, curve=curve, peers=self.peers)
+
+
+class TaskSection(_Section):
+    """What is trained for which task.
+
+    Attributes:
+        id: of the coordinator's task; left out: any open task, one after another.
+        factory: "module:name" of a callable that returns a `participant.Task`.
+        options: its keyword arguments.
+        private_counts: claim a commitment in place of the label counts.
+    """
+
+    id: str | None = None
+    factory: str
+    options: dict[str, Any] = Field(default_factory=dict)
+    private_counts: bool = False
+    effort: EffortSection = EffortSection()
+
+    @property
+    def spec(self) -> TaskSpec:
+        return TaskSpec(self.factory, self.options)
+
+
+class ServiceSection(_Section):
+    """How the service runs.
+
+    Attributes:
+        trainers: trainings at the same time; the others wait.
+        isolate: train in a process of its own, so that a crash costs one round and not the service.
+        grace_seconds: what a training gets to finish after SIGTERM, before its round is handed back.
+        patience_seconds: how long the coordinator may be away; 0: for ever.
+    """
+
+    trainers: int = Field(1, ge=1)
+    isolate: bool = True
+    grace_seconds: float = Field(GRACE_SECONDS, ge=0)
+    patience_seconds: float = Field(0.0, ge=0)
+
+
+class ParticipantConfig(_Section):
+    """The whole file.
+
+    Attributes:
+        id: participant id, as the invitation has it.
+        state: folder of the key, the certificate and the journal.
+    """
+
+    id: str
+    state: Path = Path("state")
+    coordinator: CoordinatorSection
+    service: ServiceSection = ServiceSection()
+    task: list[TaskSection] = Field(min_length=1)
+
+
+def read_config(path: Path) -> ParticipantConfig:
+    """The configuration in `path`, its relative paths resolved.
+
+    Raises:
+        ConfigurationError: unreadable, no TOML, an unknown or missing key, or a value out of range.
+    """
+    try:
+        content = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigurationError(
+            f"{path} cannot be read ({error.strerror}); make one with: fedpeer participant init"
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path} is not valid TOML: {error}") from None
+    try:
+        config = ParticipantConfig.model_validate(content)
+    except ValidationError as error:
+        raise ConfigurationError("\n".join(f"{path}: {line}" for line in _violations(error))) from None
+    _check_tasks(path, config)
+    folder, coordinator = path.parent, config.coordinator
+    if coordinator.authority is not None:
+        coordinator = coordinator.model_copy(update={"authority": folder / coordinator.authority})
+    return config.model_copy(update={"state": folder / config.state, "coordinator": coordinator})
+
+
+def _check_tasks(path: Path, config: ParticipantConfig) -> None:
+    named = [task.id for task in config.task if task.id is not None]
+    if len(set(named)) != len(named):
+        raise ConfigurationError(f"{path}: a task id occurs twice; one [[task]] for each")
+    if sum(task.id is None for task in config.task) > 1:
+        raise ConfigurationError(f"{path}: two [[task]] without an id; only one can take any open task")
+
+
+def _violations(error: ValidationError) -> list[str]:
+    lines = []
+    for item in error.errors():
+        key = ".".join(str(part) for part in item["loc"]) or "the file"
+        match item["type"]:
+            case "extra_forbidden":
+                lines.append(f"unknown key {key}")
+            case "missing":
+                lines.append(f"missing key {key}")
+            case _:
+                lines.append(f"{key} is {item['input']!r}: {item['msg']}")
+    return lines
+
+
+TEMPLATE = """\
+# A participant of a fedpeer market. Paths are relative to this file.
+id = "{id}"              # as in the invitation
+state = "state"           # key, certificate, journal; back it up
+
+[coordinator]
+market = "{market}"
+public = "{public}"
+authority = "authority.pem"    # from the coordinator's operator
+
+[service]
+trainers = 1              # trainings at the same time
+isolate = true            # train in a process of its own
+grace_seconds = 20        # for a training in progress after SIGTERM
+
+[[task]]
+# id = "cats-1"           # left out: any open task
+factory = "my_task:MyTask"     # a callable that returns a participant.Task; its folder must be on PYTHONPATH
+
+[task.options]            # its keyword arguments
+
+[task.effort]
+strategy = "best-response"     # or "fixed", with effort = 0.3
+cost = 1.0                # credits for one unit of degree improved
+rate = 1.0                # effort e brings your data from degree d to d * exp(-rate * e)
+"""

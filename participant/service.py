@@ -1,0 +1,238 @@
+"""The participant as a service: several tasks at once, for weeks, with training in processes of their own.
+
+Outbound connections only. SIGTERM lets a training in progress finish for a while, then hands its round back; a
+round is never lost to a restart, because the journal knows what was begun.
+"""
+
+import logging
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from time import monotonic
+
+from mechanism.terms import Terms
+from participant.backoff import Backoff
+from participant.config import ParticipantConfig, TaskSection
+from participant.effects import Stopped
+from participant.errors import ParticipantError, RefusedError
+from participant.report import TaskReport
+from participant.steps import ENDED
+from participant.sync import Participant
+from participant.task import TrainingCancelled, TrainingRound
+from participant.trainer_process import ProcessTrainer
+from participant.work import Activity, ActivityCallback, LocalTrainer, TrainedFile, Trainer
+from protos.fedpeer.v1 import market_pb2
+
+_log = logging.getLogger("participant")
+
+#: Seconds between looks for a new task, and at the certificate's age.
+LOOK_SECONDS = 30.0
+
+
+class Service:
+    """Runs a participant by its configuration.
+
+    Args:
+        tell: is told what happens; called from several threads.
+    """
+
+    def __init__(self, config: ParticipantConfig, tell: ActivityCallback) -> None:
+        patience = config.service.patience_seconds or None
+        self._config = config
+        self._slots = threading.Semaphore(config.service.trainers)
+        self._stopping = threading.Event()
+        self._participant = Participant(
+            config.state,
+            config.coordinator.market,
+            insecure=config.coordinator.insecure,
+            backoff=Backoff(patience=patience, first_contact=patience),
+        )
+        self._seats = [_Seat(section, tell) for section in config.task]
+
+    def run(self, *, once: bool = False) -> list[TaskReport]:
+        """Takes part until every named task has ended, or until `stop`.
+
+        A task without an id in the configuration means any open one, one after another, for ever unless `once`.
+
+        Raises:
+            ParticipantError: the first failure of a task that is not the coordinator's absence.
+        """
+        threads = [
+            threading.Thread(target=self._guarded, args=(seat, once), name=seat.section.id or "any task")
+            for seat in self._seats
+        ]
+        renewal = threading.Thread(target=self._keep_certified, daemon=True, name="renewal")
+        try:
+            renewal.start()
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                while thread.is_alive():  # short waits, so that a signal handler gets its turn
+                    thread.join(0.2)
+        finally:
+            self._stopping.set()
+            reports = self._participant.reports()
+            self._participant.close()
+        for seat in self._seats:
+            if seat.failure is not None:
+                raise seat.failure
+        return reports
+
+    def stop(self) -> None:
+        """Ends the service: at once where nothing is trained, else after the grace period. For signal handlers."""
+        if not self._stopping.is_set():
+            self._stopping.set()
+            threading.Thread(target=self._wind_down, daemon=True, name="stop").start()
+
+    def _wind_down(self) -> None:
+        end = monotonic() + self._config.service.grace_seconds
+        for seat in self._seats:
+            if not seat.idle.wait(max(0.0, end - monotonic())):
+                seat.cancel()
+        for seat in self._seats:
+            seat.idle.wait(_HAND_BACK_SECONDS)
+        self._participant.client.transport.stop()
+
+    def _guarded(self, seat: "_Seat", once: bool) -> None:
+        try:
+            self._sit(seat, once)
+        except (Stopped, TrainingCancelled):
+            pass
+        except ParticipantError as error:
+            seat.failure = error
+        finally:
+            seat.idle.set()
+            seat.close()
+
+    def _sit(self, seat: "_Seat", once: bool) -> None:
+        if seat.section.id is not None:
+            self._take_part(seat, seat.section.id)
+            return
+        while not self._stopping.is_set():
+            task_id = self._open_task()
+            if task_id is not None:
+                try:
+                    self._take_part(seat, task_id)
+                except RefusedError as error:  # full, or closed meanwhile: the next one, perhaps
+                    _log.warning("task %s: %s", task_id, error)
+                    self._participant.note(task_id, str(error))
+                if once:
+                    return
+            self._stopping.wait(0 if task_id is not None else LOOK_SECONDS)
+
+    def _take_part(self, seat: "_Seat", task_id: str) -> None:
+        trainer = seat.trainer(self._slots, self._stopping, self._config.service.isolate)
+        self._participant.run(
+            trainer,
+            task_id,
+            effort=seat.section.effort.build(),
+            on_activity=seat.tell,
+            private_counts=seat.section.private_counts,
+        )
+
+    def _open_task(self) -> str | None:
+        """A task to take part in: one that was begun, else one that takes claims."""
+        own = {report.task_id: report for report in self._participant.reports()}
+        named = {section.id for section in self._config.task}
+        for task in self._participant.client.tasks():
+            task_id = task.terms.task_id
+            if task_id in named or task.state in ENDED:
+                continue
+            known = own.get(task_id)
+            if known is not None and known.note:
+                continue
+            if known is not None and known.claim is not None:
+                return task_id
+            if task.state in (market_pb2.TASK_STATE_OPEN, market_pb2.TASK_STATE_EFFORT):
+                return task_id
+        return None
+
+    def _keep_certified(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                if self._participant.renew():
+                    _log.info("the certificate was renewed")
+            except (ParticipantError, Stopped) as error:
+                _log.warning("the certificate was not renewed: %s", error)
+            self._stopping.wait(LOOK_SECONDS * 20)
+
+
+#: Seconds that handing a round back may take: one call.
+_HAND_BACK_SECONDS = 5.0
+
+
+class _Seat:
+    """One [[task]] at work.
+
+    Attributes:
+        idle: set while no round is being trained or sent.
+        failure: what ended it.
+    """
+
+    def __init__(self, section: TaskSection, tell: ActivityCallback) -> None:
+        self.section = section
+        self.idle = threading.Event()
+        self.idle.set()
+        self.failure: ParticipantError | None = None
+        self._tell = tell
+        self._process: ProcessTrainer | None = None
+
+    def trainer(self, slots: threading.Semaphore, stopping: threading.Event, isolate: bool) -> Trainer:
+        """Where the section's task runs, in this process or in one of its own."""
+        self.close()
+        if isolate:
+            self._process = ProcessTrainer(self.section.spec)
+            return _SlottedTrainer(self._process, slots, stopping)
+        return _SlottedTrainer(LocalTrainer(self.section.spec.build()), slots, stopping)
+
+    def tell(self, activity: Activity) -> None:
+        if activity.kind == "training":
+            self.idle.clear()
+        elif activity.kind in ("submitted", "missed"):
+            self.idle.set()
+        self._tell(activity)
+
+    def cancel(self) -> None:
+        """Ends a training in progress; its round is handed back."""
+        if self._process is not None:
+            self._process.cancel()
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.close()
+            self._process = None
+
+
+class _SlottedTrainer:
+    """A trainer that waits for a free slot before it trains, and starts nothing once the service stops."""
+
+    def __init__(self, inner: Trainer, slots: threading.Semaphore, stopping: threading.Event) -> None:
+        self._inner = inner
+        self._slots = slots
+        self._stopping = stopping
+
+    def prepare(self, terms: Terms) -> None:
+        self._inner.prepare(terms)
+
+    def label_counts(self) -> Sequence[int]:
+        return self._inner.label_counts()
+
+    def collect(self, effort: float) -> None:
+        self._inner.collect(effort)
+
+    def train(self, start: Path, trained: Path, round: TrainingRound) -> TrainedFile:  # noqa: A002 - as Task.train
+        while not self._slots.acquire(timeout=_SLOT_SECONDS):
+            self._check()
+        try:
+            self._check()
+            return self._inner.train(start, trained, round)
+        finally:
+            self._slots.release()
+
+    def _check(self) -> None:
+        if self._stopping.is_set():
+            raise Stopped  # nothing was begun: the round is still there after a restart
+
+
+#: Seconds between looks at whether the service stops while a training waits for its slot.
+_SLOT_SECONDS = 0.5
