@@ -38,7 +38,6 @@ from participant.model_store import ModelStore, read_weights, write_weights
 from participant.report import Receipt, Settlement, TaskReport, report_of
 from participant.steps import (
     GET_BALANCE,
-    GET_CHECKPOINT,
     GET_CONSISTENCY,
     GET_INCLUSION,
     MarketSteps,
@@ -102,7 +101,7 @@ class AsyncClient:
         return await self.transport.run(self.steps.enroll(request))
 
     async def checkpoint(self) -> ledger_pb2.Checkpoint:
-        return await self.transport.run(self.steps.call(GET_CHECKPOINT, ledger_pb2.GetCheckpointRequest()))
+        return await self.transport.run(self.steps.checkpoint())
 
     def entries(self, first: int = 0, count: int = 0) -> AsyncIterator[bytes]:
         """Canonical JSON of the ledger's entries from `first` on; 0: all."""

@@ -56,7 +56,9 @@ def init(
         path.write_text(TEMPLATE.format(id=participant_id, market=market, public=public))
     except OSError as error:
         raise _mistake(f"{path} cannot be written ({error.strerror})") from None
-    typer.echo(f"wrote {path}; set the task's factory in it, then: fedpeer participant enroll --config {path}")
+    typer.echo(
+        f"wrote {path}; set the task's factory in it, then: fedpeer participant enroll --config {path}"
+    )
 
 
 @app.command()
@@ -253,7 +255,9 @@ def _task_json(report: TaskReport) -> dict[str, Any]:
 
 
 def _log_activity(log: Any, activity: Activity) -> None:
-    level = log.warning if activity.kind == "missed" else log.debug if activity.kind == "progress" else log.info
+    level = (
+        log.warning if activity.kind == "missed" else log.debug if activity.kind == "progress" else log.info
+    )
     level(activity.text, kind=activity.kind, task=activity.task_id, round=activity.round, **activity.figures)
 
 
@@ -273,5 +277,3 @@ def _mistake(text: str) -> typer.Exit:
     """A user's mistake: one sentence on standard error, exit code 2."""
     typer.echo(f"fedpeer: {text}", err=True)
     return typer.Exit(2)
-
-

@@ -12,7 +12,6 @@ from participant.backoff import Backoff
 from participant.endpoint import Endpoint
 from participant.steps import (
     GET_BALANCE,
-    GET_CHECKPOINT,
     GET_CONSISTENCY,
     GET_INCLUSION,
     MarketSteps,
@@ -82,7 +81,7 @@ class Client:
         return self.transport.run(self.steps.enroll(request))
 
     def checkpoint(self) -> ledger_pb2.Checkpoint:
-        return self.transport.run(self.steps.call(GET_CHECKPOINT, ledger_pb2.GetCheckpointRequest()))
+        return self.transport.run(self.steps.checkpoint())
 
     def entries(self, first: int = 0, count: int = 0) -> Iterator[bytes]:
         """Canonical JSON of the ledger's entries from `first` on; 0: all."""

@@ -36,7 +36,7 @@ class Interrupted(Exception):
         self.details = details
 
 
-class Stopped(BaseException):  # noqa: N818 - a control signal: no step may catch it
+class Stopped(BaseException):
     """The client was told to stop; the journal knows what was begun."""
 
 

@@ -21,6 +21,7 @@ from mechanism.degree import noniid_degree
 from mechanism.errors import FieldError
 from mechanism.statements import ClaimStatement, ModelStatement, commit_counts, sign_statement
 from mechanism.terms import Terms
+from participant.earnings import LOG_KEY
 from participant.effects import Emit, Steps, transform
 from participant.errors import (
     CountsChangedError,
@@ -382,6 +383,7 @@ def join(
             f"the terms of task {task_id} do not have the digest that the coordinator states; "
             "tell its operator, and do not claim"
         )
+    yield from _pin_log_key(market, journal)
     written = canonical_bytes(terms.record())
     journal.add_task(task_id, written)
     agreed = journal.task(task_id)
@@ -391,6 +393,19 @@ def join(
             "tell the coordinator's operator"
         )
     return Engagement(terms, message.nonce, participant_id, key, market, journal, models, private_counts)
+
+
+def _pin_log_key(market: MarketSteps, journal: Journal) -> Steps[None]:
+    """Keeps the log's key at first sight, so that receipts can be checked offline; it must never change."""
+    checkpoint = yield from market.checkpoint()
+    pinned = journal.meta(LOG_KEY)
+    if pinned is None:
+        journal.set_meta(LOG_KEY, checkpoint.verification_key)
+    elif pinned != checkpoint.verification_key:
+        raise StateError(
+            f"the coordinator's log has the key {checkpoint.verification_key}, it had {pinned} before: this is "
+            "another log, and receipts of the old one are worth nothing there. Ask the operator what happened"
+        )
 
 
 def _moment(stamp: Timestamp | None) -> datetime | None:

@@ -125,6 +125,9 @@ class MarketSteps:
     def settlement(self, task_id: str, round_: int) -> Steps[M.Settlement]:
         return self.call(GET_SETTLEMENT, M.GetSettlementRequest(task_id=task_id, round=round_))
 
+    def checkpoint(self) -> Steps[ledger_pb2.Checkpoint]:
+        return self.call(GET_CHECKPOINT, ledger_pb2.GetCheckpointRequest())
+
     def submit_effort(self, request: M.SubmitEffortRequest) -> Steps[M.Receipt]:
         return self._once(SUBMIT_EFFORT, request)
 
@@ -134,24 +137,30 @@ class MarketSteps:
     def watch(self, task_id: str, cursor: int = 0) -> Steps[None]:
         """Emits every event after `cursor`, once and in order, until the task has ended."""
         trial = _Trial(self)
-        state = M.TASK_STATE_UNSPECIFIED
-        while state not in ENDED:
-            stream = yield Open(WATCH, M.WatchRequest(task_id=task_id, cursor=cursor))
+        over = False
+        while True:
+            stream = None
             try:
+                stream = yield Open(WATCH, M.WatchRequest(task_id=task_id, cursor=cursor))
                 while (event := (yield Next(stream))) is not None:
                     self._answered = True
                     trial = _Trial(self)
                     if event.cursor <= cursor:
                         continue
-                    cursor, state = event.cursor, event.state
+                    cursor, over = event.cursor, False
                     yield Emit(event)
-                if state not in ENDED:
-                    state = (yield from self.task(task_id)).state
+                    if event.state in ENDED:
+                        return
+                if over:
+                    return  # the task had ended before this stream was opened, and nothing was left to tell
+                over = (yield from self.task(task_id)).state in ENDED
+                if not over:
                     yield from trial.wait()
             except (Interrupted, RefusedError) as error:
                 yield from trial.wait_after(error)
             finally:
-                stream.cancel()
+                if stream is not None:
+                    stream.cancel()
 
     def fetch_model(self, task_id: str, round_: int, sha256: bytes, path: Path) -> Steps[None]:
         """The model that a round starts from, to `path`, which appears only when it is whole.
@@ -235,8 +244,9 @@ class MarketSteps:
         trial, end = _Trial(self), None if count == 0 else first + count
         while end is None or first < end:
             request = ledger_pb2.GetEntriesRequest(first=first, count=0 if end is None else end - first)
-            stream = yield Open(GET_ENTRIES, request)
+            stream = None
             try:
+                stream = yield Open(GET_ENTRIES, request)
                 while (batch := (yield Next(stream))) is not None:
                     self._answered = True
                     trial = _Trial(self)
@@ -247,7 +257,8 @@ class MarketSteps:
             except (Interrupted, RefusedError) as error:
                 yield from trial.wait_after(error)
             finally:
-                stream.cancel()
+                if stream is not None:
+                    stream.cancel()
 
     def _upload_status(self, header: M.ModelHeader) -> Steps[M.UploadStatus]:
         request = M.GetUploadRequest(task_id=header.task_id, submission_id=header.submission_id)
