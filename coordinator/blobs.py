@@ -1,0 +1,78 @@
+"""Model files at rest: one file for one digest, whoever sent it.
+
+    FOLDER/ab/abcdef...safetensors
+
+A file enters by an atomic rename after it has reached the disk, so that a name always stands for its content.
+Nothing here knows who refers to a digest; the database does, and `retain` deletes the rest.
+"""
+
+import os
+from collections.abc import Collection
+from pathlib import Path
+
+from wire.model_file import file_digest
+
+_SUFFIX = ".safetensors"
+
+
+class BlobStore:
+    """Model files below `folder`, by SHA-256."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def path(self, digest: bytes) -> Path:
+        """Where the file of `digest` lies or would lie."""
+        name = digest.hex()
+        return self._folder / name[:2] / (name + _SUFFIX)
+
+    def holds(self, digest: bytes) -> bool:
+        return self.path(digest).is_file()
+
+    def adopt(self, source: Path, digest: bytes) -> Path:
+        """Moves `source`, whose SHA-256 the caller has computed, into the store and makes it durable.
+
+        On the same file system only. Where the digest is there already, `source` is deleted.
+        """
+        target = self.path(digest)
+        if target.is_file():
+            source.unlink()
+            return target
+        target.parent.mkdir(exist_ok=True)
+        _sync(source)
+        source.replace(target)
+        _sync(target.parent)
+        return target
+
+    def put(self, content: bytes, digest: bytes) -> Path:
+        """Stores bytes that are in memory."""
+        target = self.path(digest)
+        if not target.is_file():
+            target.parent.mkdir(exist_ok=True)
+            source = target.with_suffix(".new")
+            source.write_bytes(content)
+            self.adopt(source, digest)
+        return target
+
+    def intact(self, digest: bytes) -> bool:
+        """Whether the file is there and still has its digest."""
+        return self.holds(digest) and file_digest(self.path(digest)) == digest
+
+    def retain(self, keep: Collection[bytes]) -> int:
+        """Deletes every file whose digest is not in `keep`; returns the bytes freed."""
+        names = {digest.hex() for digest in keep}
+        freed = 0
+        for path in self._folder.glob("??/*"):
+            if path.name.removesuffix(_SUFFIX) not in names:
+                freed += path.stat().st_size
+                path.unlink()
+        return freed
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

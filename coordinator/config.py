@@ -1,0 +1,263 @@
+"""The operator's two kinds of TOML file: how the service runs, and what a task offers.
+
+    coordinator.toml   ServiceConfig, written by `fedpeer coordinator init`
+    a task file        TaskConfig, read by `fedpeer coordinator open`
+
+Unknown keys, missing keys and values out of range are refused with the key's path; relative paths are resolved
+against the folder of the file that names them.
+"""
+
+import tomllib
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from wire.limits import MAX_CONCURRENT_UPLOADS
+
+#: Name of the service's configuration file in the state folder.
+SERVICE_FILE = "coordinator.toml"
+
+#: Seconds that calls in progress get to finish after SIGTERM; container platforms kill after 30.
+DRAIN_SECONDS = 20.0
+
+#: Seconds without any sign of life after which a participant no longer holds up a round: longer than a restart
+#: of either side with its back-off, far shorter than a training round.
+ABSENCE_SECONDS = 60.0
+
+#: Days that model files are kept after their task has ended; the ledger keeps their digests for ever.
+RETENTION_DAYS = 30.0
+
+ConfigModel = TypeVar("ConfigModel", bound=BaseModel)
+
+
+class ConfigError(ValueError):
+    """A configuration file that cannot be used; the message names the file, the key and what was expected."""
+
+
+def _text_number(value: Any) -> Any:
+    """TOML floats become decimals by their shortest text, so that 0.1 is one tenth."""
+    if isinstance(value, bool):
+        return value
+    return str(value) if isinstance(value, int | float) else value
+
+
+#: A number that money depends on.
+Exact = Annotated[Decimal, BeforeValidator(_text_number)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=True)
+
+
+class ServerSection(_Section):
+    """Addresses as host:port; port 0 takes a free one.
+
+    Attributes:
+        market: mutual TLS; Market, Ledger.
+        public: TLS with the server's certificate alone; Enrolment, health, reflection, and Ledger if allowed.
+        metrics: plain HTTP for Prometheus and nothing else; empty: off.
+        public_ledger: whether the ledger can be read without an account.
+        insecure: no TLS at all, participants are believed their name. For experiments on one machine.
+    """
+
+    market: str = "0.0.0.0:7443"
+    public: str = "0.0.0.0:7444"
+    metrics: str = "127.0.0.1:9464"
+    public_ledger: bool = True
+    reflection: bool = True
+    insecure: bool = False
+    drain_seconds: float = Field(DRAIN_SECONDS, ge=0)
+    absence_seconds: float = Field(ABSENCE_SECONDS, gt=0)
+    concurrent_uploads: int = Field(MAX_CONCURRENT_UPLOADS, ge=1)
+
+
+class StorageSection(_Section):
+    """Where state lives.
+
+    Attributes:
+        database: an SQLAlchemy URL; empty: SQLite in the state folder.
+        retention_days: how long model files outlive their task.
+    """
+
+    database: str = ""
+    retention_days: float = Field(RETENTION_DAYS, ge=0)
+
+
+class ServiceConfig(_Section):
+    """coordinator.toml.
+
+    Attributes:
+        name: origin of the ledger and subject of the authority; a DNS-like name of this coordinator.
+    """
+
+    name: str = Field(min_length=1, max_length=200)
+    server: ServerSection = ServerSection()
+    storage: StorageSection = StorageSection()
+
+
+class PaymentSection(_Section):
+    name: str = "log"
+    kappa: Exact | None = None
+    exponent: Exact | None = None
+
+    def parameters(self) -> dict[str, Decimal]:
+        given = {"kappa": self.kappa, "exponent": self.exponent}
+        return {key: value for key, value in given.items() if value is not None}
+
+
+class RuleSection(_Section):
+    name: str = "verified"
+    peers: int = 1
+    claim_penalty: Exact = Decimal(0)
+    stake_micro: int = 0
+
+
+class ScheduleSection(_Section):
+    rounds: int
+    quorum: int = 3
+    capacity: int
+    effort_seconds: int = 3600
+    round_seconds: int = 3600
+
+
+class RecipeSection(_Section):
+    model: str
+    epochs: int = 1
+    batch_size: int = 64
+    optimizer: str = "adam"
+    learning_rate: Exact = Decimal("0.001")
+    samples: int
+
+
+class ContractSection(_Section):
+    """Attributes:
+    max_norm: largest Euclidean norm; empty: a hundred times the initial model's, at least 1,000.
+    max_bytes: largest file; empty: the initial model's size and 64 KiB for another header.
+    """
+
+    max_norm: Exact | None = None
+    max_bytes: int | None = None
+
+
+class DataSection(_Section):
+    """The learner's own data: D_c, and a held-out test set where there is one.
+
+    Attributes:
+        dataset: a name that `learning.datasets` knows; split by `seed` into `validation` and `test` samples.
+        file: instead, an .npz with `images` (n, channels, height, width), `labels` (n,) and `classes`.
+        test_file: the same for the test set.
+        root: the folder of the data sets.
+    """
+
+    dataset: str | None = None
+    seed: int = 0
+    validation: int | None = Field(None, ge=1)
+    test: int | None = Field(None, ge=1)
+    root: Path | None = None
+    file: Path | None = None
+    test_file: Path | None = None
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "DataSection":
+        if (self.dataset is None) == (self.file is None):
+            raise ValueError("exactly one of dataset and file is expected")
+        return self
+
+
+class EvidenceSection(_Section):
+    """Attributes:
+    shadows: shadow models trained before each round.
+    """
+
+    shadows: int = Field(100, ge=10)
+
+
+class TaskConfig(_Section):
+    """A task file. Q, phi and upsilon are the paper's; amounts are in credits unless they end in _micro.
+
+    Attributes:
+        seed: makes the task reproducible. Leave it out in production: who knows it foresees the peers.
+        reference: p^(c); left out: the label distribution of D_c.
+        budget_micro: left out: the most that the task can pay.
+        initial_model: a safetensors file; left out: the architecture's own initialisation.
+        selection: "all": whoever claimed; "utility": by expected utility, where the mechanism offers it.
+    """
+
+    id: str
+    Q: Exact
+    phi: Exact
+    upsilon: Exact
+    seed: int | None = None
+    reference: list[str | int] | None = None
+    budget_micro: int | None = None
+    initial_model: Path | None = None
+    selection: Literal["all"] = "all"
+    payment: PaymentSection = PaymentSection()
+    rule: RuleSection = RuleSection()
+    schedule: ScheduleSection
+    recipe: RecipeSection
+    contract: ContractSection = ContractSection()
+    data: DataSection | None = None
+    evidence: EvidenceSection = EvidenceSection()
+
+
+def read_config(path: Path, kind: type[ConfigModel]) -> ConfigModel:
+    """The configuration that `path` holds.
+
+    Raises:
+        ConfigError: unreadable, no TOML, an unknown or missing key, or a value of the wrong type or range.
+    """
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        raise ConfigError(f"{path} cannot be read: {reason}") from None
+    try:
+        return kind.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+    except ValidationError as error:
+        raise ConfigError("\n".join(f"{path}: {line}" for line in _violations(error, kind))) from None
+
+
+def resolve_paths(config: TaskConfig, folder: Path) -> TaskConfig:
+    """`config` with its relative paths taken from `folder`."""
+    changes: dict[str, Any] = {}
+    if config.initial_model is not None:
+        changes["initial_model"] = folder / config.initial_model
+    if config.data is not None:
+        paths = {
+            name: folder / value
+            for name in ("root", "file", "test_file")
+            if (value := getattr(config.data, name)) is not None
+        }
+        changes["data"] = config.data.model_copy(update=paths)
+    return config.model_copy(update=changes)
+
+
+def _violations(error: ValidationError, kind: type[BaseModel]) -> list[str]:
+    lines = []
+    for item in error.errors():
+        key = ".".join(str(part) for part in item["loc"]) or "the file"
+        match item["type"]:
+            case "extra_forbidden":
+                known = ", ".join(_known_keys(kind, item["loc"][:-1]))
+                lines.append(f"unknown key {key}; known here: {known}")
+            case "missing":
+                lines.append(f"missing key {key}")
+            case "value_error":
+                lines.append(f"{key}: {item['ctx']['error']}")
+            case _:
+                lines.append(f"{key} is {item['input']!r}: {item['msg']}")
+    return lines
+
+
+def _known_keys(kind: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
+    current: type[BaseModel] = kind
+    for part in location:
+        annotation = current.model_fields[str(part)].annotation
+        options = [annotation, *getattr(annotation, "__args__", ())]
+        current = next(o for o in options if isinstance(o, type) and issubclass(o, BaseModel))
+    return sorted(current.model_fields)

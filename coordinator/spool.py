@@ -1,0 +1,129 @@
+"""Uploads on their way in: appended to a file, hashed while written, resumable, gone when refused.
+
+    FOLDER/task/participant/submission.part
+
+The file's length is the offset that an upload resumes at; nothing else has to be remembered across a restart.
+Methods block on the disk: call them from a worker thread. A key belongs to one writer at a time, which the
+service sees to.
+"""
+
+import hashlib
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
+
+from mechanism.terms import identifier
+
+#: Bytes read at once when a resumed file is hashed again.
+_BLOCK = 1 << 20
+
+#: Bytes that are left free on the disk whatever is announced: room for the database to go on.
+RESERVE_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class UploadKey:
+    """Whose upload for which submission."""
+
+    task_id: str
+    participant_id: str
+    submission_id: str
+
+    def __post_init__(self) -> None:
+        # These become path components: an id is checked where a file name is made of it.
+        for name in ("task_id", "participant_id", "submission_id"):
+            identifier(name, getattr(self, name))
+
+
+class SpoolFull(OSError):
+    """The disk has no room for what was announced."""
+
+
+class Spool:
+    """Partial uploads below `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def size(self, key: UploadKey) -> int:
+        """Bytes that are held of an upload; 0 where there is none."""
+        try:
+            return self._path(key).stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def resume(self, key: UploadKey, offset: int, total: int) -> "SpooledUpload":
+        """The upload, ready for the byte at `offset`, which is at most `size`; what lies behind it is dropped.
+
+        Raises:
+            SpoolFull: the rest of `total` bytes would not fit the disk.
+        """
+        free = shutil.disk_usage(self._folder).free
+        if free < total - offset + RESERVE_BYTES:
+            raise SpoolFull(f"{total - offset} bytes are announced, {free} are free")
+        path = self._path(key)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return SpooledUpload(path, offset)
+
+    def discard(self, key: UploadKey) -> None:
+        """Deletes what is held of an upload."""
+        self._path(key).unlink(missing_ok=True)
+
+    def sweep(self, task_id: str, busy: set[UploadKey]) -> int:
+        """Deletes a task's interrupted uploads, those of `busy` apart; returns the bytes freed."""
+        keep = {self._path(key) for key in busy}
+        freed = 0
+        for path in (self._folder / task_id).glob("*/*.part"):
+            if path not in keep:
+                freed += path.stat().st_size
+                path.unlink(missing_ok=True)
+        return freed
+
+    def _path(self, key: UploadKey) -> Path:
+        return self._folder / key.task_id / key.participant_id / f"{key.submission_id}.part"
+
+
+class SpooledUpload:
+    """An open upload. Leaving the context closes the file and keeps it for a later resumption."""
+
+    def __init__(self, path: Path, offset: int) -> None:
+        self.path = path
+        self.offset = offset
+        self._hash = hashlib.sha256()
+        self._file: BinaryIO = path.open("r+b" if path.exists() else "w+b")
+        self._file.truncate(offset)
+        left = offset
+        while left:
+            block = self._file.read(min(left, _BLOCK))
+            self._hash.update(block)
+            left -= len(block)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._file.close()
+
+    def append(self, data: bytes) -> None:
+        """Writes and hashes the next bytes."""
+        self._file.write(data)
+        self._hash.update(data)
+        self.offset += len(data)
+
+    def finish(self) -> bytes:
+        """Closes the file; returns the SHA-256 of the whole."""
+        self._file.close()
+        return self._hash.digest()
+
+    def discard(self) -> None:
+        """Closes and deletes the file."""
+        self._file.close()
+        self.path.unlink(missing_ok=True)

@@ -1,0 +1,175 @@
+"""A task's states, and what comes next: pure functions of what is recorded and of the time.
+
+    OPEN -> EFFORT -> SELECTED -> TRAINING(1) -> SCORED(1) -> SETTLED(1) -> TRAINING(2) ... -> SETTLED(T) -> CLOSED
+    any state before SCORED(T) may also go to CANCELLED, which refunds what is not yet paid.
+
+`next_step` looks at a `Progress`, which is read from the database alone, so that a coordinator that was killed
+decides the same after its restart. It returns a step to take now or the moment until which nothing happens
+unless something arrives. Each step becomes one database transaction.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from mechanism.terms import Schedule
+
+
+class State(StrEnum):
+    """Where a task stands. The names are those of `TaskState` in market.proto."""
+
+    OPEN = "OPEN"
+    EFFORT = "EFFORT"
+    SELECTED = "SELECTED"
+    TRAINING = "TRAINING"
+    SCORED = "SCORED"
+    SETTLED = "SETTLED"
+    CLOSED = "CLOSED"
+    CANCELLED = "CANCELLED"
+
+    @property
+    def final(self) -> bool:
+        return self in (State.CLOSED, State.CANCELLED)
+
+
+#: Which state may follow which. A transition outside this table is a defect and is refused by the store.
+FOLLOWS: dict[State, frozenset[State]] = {
+    State.OPEN: frozenset({State.EFFORT, State.CANCELLED}),
+    State.EFFORT: frozenset({State.SELECTED, State.CANCELLED}),
+    State.SELECTED: frozenset({State.TRAINING, State.CANCELLED}),
+    State.TRAINING: frozenset({State.SCORED, State.CANCELLED}),
+    State.SCORED: frozenset({State.SETTLED, State.CANCELLED}),
+    State.SETTLED: frozenset({State.TRAINING, State.CLOSED, State.CANCELLED}),
+    State.CLOSED: frozenset(),
+    State.CANCELLED: frozenset(),
+}
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What decides a task's next step.
+
+    Attributes:
+        state, round: round is 0 before the first.
+        deadline: when the phase closes, seconds since the epoch; None where none runs.
+        claimed: participants whose claim came in time.
+        selected: who trains.
+        delivered: who of them delivered a model for this round in time.
+        failed: who of them reported that it cannot.
+        absent: who of them has shown no sign of life for longer than the grace period.
+    """
+
+    state: State
+    round: int
+    deadline: float | None
+    claimed: frozenset[str] = frozenset()
+    selected: frozenset[str] = frozenset()
+    delivered: frozenset[str] = frozenset()
+    failed: frozenset[str] = frozenset()
+    absent: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class BeginEffort:
+    """Start to take claims, until `deadline`."""
+
+    deadline: float
+
+
+@dataclass(frozen=True)
+class Select:
+    """Claims are closed: choose who trains."""
+
+
+@dataclass(frozen=True)
+class OpenRound:
+    """Publish the model of `round` and take trained ones, until `deadline`."""
+
+    round: int
+    deadline: float
+
+
+@dataclass(frozen=True)
+class CloseRound:
+    """The set of models of the round is fixed; what comes now is late."""
+
+
+@dataclass(frozen=True)
+class Settle:
+    """Compute evidence and payments of the closed round and post them."""
+
+
+@dataclass(frozen=True)
+class Close:
+    """All rounds are settled."""
+
+
+@dataclass(frozen=True)
+class Cancel:
+    """Give up and refund; `reason` is a sentence for everyone."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Nothing to do before `until`, or before something arrives; None: for ever."""
+
+    until: float | None
+
+
+Step = BeginEffort | Select | OpenRound | CloseRound | Settle | Close | Cancel | Wait
+
+
+def next_step(schedule: Schedule, progress: Progress, now: float) -> Step:
+    """What to do next with a task.
+
+    Args:
+        schedule: of the task's terms.
+        progress: what is recorded of it.
+        now: seconds since the epoch.
+    """
+    match progress.state:
+        case State.OPEN:
+            return BeginEffort(now + schedule.effort_seconds)
+        case State.EFFORT:
+            return _claims(schedule, progress, now)
+        case State.SELECTED:
+            return OpenRound(1, now + schedule.round_seconds)
+        case State.TRAINING:
+            return _models(schedule, progress, now)
+        case State.SCORED:
+            return Settle()
+        case State.SETTLED if progress.round < schedule.rounds:
+            return OpenRound(progress.round + 1, now + schedule.round_seconds)
+        case State.SETTLED:
+            return Close()
+    return Wait(None)
+
+
+def _claims(schedule: Schedule, progress: Progress, now: float) -> Step:
+    claims = len(progress.claimed)
+    if claims >= schedule.capacity:
+        return Select()
+    if progress.deadline is not None and now < progress.deadline:
+        return Wait(progress.deadline)
+    if claims >= schedule.quorum:
+        return Select()
+    return Cancel(
+        f"{claims} claims came in before the deadline, fewer than the quorum of {schedule.quorum}; "
+        "the budget is refunded"
+    )
+
+
+def _models(schedule: Schedule, progress: Progress, now: float) -> Step:
+    outstanding = progress.selected - progress.delivered - progress.failed
+    delivered = len(progress.delivered)
+    if not outstanding or (progress.deadline is not None and now >= progress.deadline):
+        if delivered >= schedule.quorum:
+            return CloseRound()
+        return Cancel(
+            f"{delivered} models came in for round {progress.round}, fewer than the quorum of "
+            f"{schedule.quorum}; what is not yet paid is refunded"
+        )
+    if outstanding <= progress.absent and delivered >= schedule.quorum:
+        return CloseRound()
+    return Wait(progress.deadline)

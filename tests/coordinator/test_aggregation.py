@@ -1,0 +1,110 @@
+"""FedAvg from files: right for every element type, the same bytes in any order."""
+
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import load_file
+
+from coordinator import aggregation
+from coordinator.aggregation import Contribution, aggregate
+from mechanism.errors import FieldError
+from wire.model_file import encode_model, file_digest, open_model
+
+
+def contribution(folder: Path, name: str, samples: int, weights: dict[str, np.ndarray]) -> Contribution:
+    path = folder / f"{name}.safetensors"
+    path.write_bytes(encode_model(weights))
+    return Contribution(name, path, samples)
+
+
+def random_model(seed: int) -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(seed)
+    return {
+        "conv.weight": generator.normal(size=(3, 2, 5)).astype(np.float32),
+        "double": generator.normal(size=7),
+        "half": generator.normal(size=9).astype(np.float16),
+        "norm.running_var": generator.uniform(size=4).astype(np.float32),
+        "norm.num_batches_tracked": np.array(generator.integers(0, 1000), dtype=np.int64),
+        "mask": generator.integers(0, 2, size=6).astype(bool),
+    }
+
+
+def test_the_mean_is_weighted_rounded_once_and_keeps_every_type(tmp_path: Path) -> None:
+    samples = {"b": 3, "a": 100, "c": 17}
+    models = {name: random_model(i) for i, name in enumerate(samples)}
+    parts = [contribution(tmp_path, name, n, models[name]) for name, n in samples.items()]
+    digest = aggregate(parts, tmp_path / "mean")
+    assert digest == file_digest(tmp_path / "mean")
+    mean = load_file(tmp_path / "mean")
+    total = sum(samples.values())
+    for key, value in mean.items():
+        assert value.dtype == models["a"][key].dtype
+        assert value.shape == models["a"][key].shape
+        if value.dtype.kind == "f":
+            exact = sum(n * models[k][key].astype(np.float64) for k, n in samples.items()) / total
+            np.testing.assert_allclose(value.astype(np.float64), exact, rtol=np.finfo(value.dtype).eps)
+    counters = sum(n * int(models[k]["norm.num_batches_tracked"]) for k, n in samples.items())
+    assert int(mean["norm.num_batches_tracked"]) == round(Fraction(counters, total))
+    votes = sum(n * models[k]["mask"].astype(int) for k, n in samples.items())
+    np.testing.assert_array_equal(mean["mask"], votes * 2 > total)
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(order=st.permutations(range(5)), block=st.sampled_from([1, 7, 1 << 18]), open_files=st.sampled_from([0, 9]))
+def test_neither_order_nor_block_size_changes_a_bit(
+    tmp_path: Path, order: list[int], block: int, open_files: int
+) -> None:
+    parts = [contribution(tmp_path, f"p{i}", i + 1, random_model(i)) for i in range(5)]
+    first = aggregate(parts, tmp_path / "first")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(aggregation, "_BLOCK", block)
+        patch.setattr(aggregation, "_OPEN_FILES", open_files)
+        assert aggregate([parts[i] for i in order], tmp_path / "second") == first
+
+
+def test_counters_beyond_64_bits_do_not_overflow(tmp_path: Path) -> None:
+    huge = np.array([2**62, -(2**62)], dtype=np.int64)
+    parts = [contribution(tmp_path, name, 10**6, {"n": huge}) for name in "abc"]
+    aggregate(parts, tmp_path / "mean")
+    np.testing.assert_array_equal(load_file(tmp_path / "mean")["n"], huge)
+
+
+def test_bfloat16_is_widened_averaged_and_rounded_to_even(tmp_path: Path) -> None:
+    import torch
+    from safetensors.torch import load_file as load_torch
+    from safetensors.torch import save_file
+
+    tensors = [torch.randn(1000, generator=torch.Generator().manual_seed(i)).bfloat16() for i in range(3)]
+    parts = []
+    for i, tensor in enumerate(tensors):
+        save_file({"w": tensor}, tmp_path / f"{i}")
+        parts.append(Contribution(f"p{i}", tmp_path / f"{i}", 1))
+    aggregate(parts, tmp_path / "mean")
+    expected = (sum(t.double() for t in tensors) / 3).float().bfloat16()
+    assert torch.equal(load_torch(tmp_path / "mean")["w"], expected)
+
+
+def test_an_equal_model_comes_back_unchanged(tmp_path: Path) -> None:
+    model = random_model(1)
+    aggregate([contribution(tmp_path, name, 7, model) for name in "abc"], tmp_path / "mean")
+    for key, value in load_file(tmp_path / "mean").items():
+        np.testing.assert_allclose(value, model[key], rtol=1e-7)
+    assert open_model(tmp_path / "mean").tensors
+
+
+@pytest.mark.parametrize("case", ["none", "twice", "weight", "layout"])
+def test_what_cannot_be_averaged_is_refused(tmp_path: Path, case: str) -> None:
+    part = contribution(tmp_path, "a", 1, {"w": np.zeros(3, np.float32)})
+    other = contribution(tmp_path, "b", 1, {"w": np.zeros(4, np.float32)})
+    parts = {
+        "none": [],
+        "twice": [part, part],
+        "weight": [Contribution("a", part.path, 0)],
+        "layout": [part, other],
+    }[case]
+    with pytest.raises(FieldError):
+        aggregate(parts, tmp_path / "mean")
