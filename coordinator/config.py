@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from coordinator.errors import ConfigError
 from wire.limits import MAX_CONCURRENT_UPLOADS
 
 #: Name of the service's configuration file in the state folder.
@@ -30,10 +31,6 @@ ABSENCE_SECONDS = 60.0
 RETENTION_DAYS = 30.0
 
 ConfigModel = TypeVar("ConfigModel", bound=BaseModel)
-
-
-class ConfigError(ValueError):
-    """A configuration file that cannot be used; the message names the file, the key and what was expected."""
 
 
 def _text_number(value: Any) -> Any:

@@ -7,12 +7,12 @@ Methods block on the disk: call them from a worker thread. A key belongs to one 
 service sees to.
 """
 
+import contextlib
 import hashlib
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO, Self
+from typing import BinaryIO
 
 from mechanism.terms import identifier
 
@@ -68,6 +68,10 @@ class Spool:
         path.parent.mkdir(parents=True, exist_ok=True)
         return SpooledUpload(path, offset)
 
+    def scratch(self, name: str) -> Path:
+        """A path for a file that the coordinator itself writes before it enters the blob store."""
+        return self._folder / f"{name}.scratch"
+
     def discard(self, key: UploadKey) -> None:
         """Deletes what is held of an upload."""
         self._path(key).unlink(missing_ok=True)
@@ -87,7 +91,7 @@ class Spool:
 
 
 class SpooledUpload:
-    """An open upload. Leaving the context closes the file and keeps it for a later resumption."""
+    """An open upload."""
 
     def __init__(self, path: Path, offset: int) -> None:
         self.path = path
@@ -101,16 +105,10 @@ class SpooledUpload:
             self._hash.update(block)
             left -= len(block)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._file.close()
+    def close(self) -> None:
+        """Closes the file and keeps it for a later resumption."""
+        with contextlib.suppress(OSError):  # a full disk was reported by `append` already
+            self._file.close()
 
     def append(self, data: bytes) -> None:
         """Writes and hashes the next bytes."""
@@ -125,5 +123,5 @@ class SpooledUpload:
 
     def discard(self) -> None:
         """Closes and deletes the file."""
-        self._file.close()
+        self.close()
         self.path.unlink(missing_ok=True)

@@ -68,3 +68,10 @@ KEEPALIVE_TIMEOUT_SECONDS = 10
 
 #: Seconds that an upload may go without a frame before its stream is closed; it can be resumed.
 UPLOAD_IDLE_SECONDS = 60
+
+#: Bytes a second below which an upload gives its place to those who wait; it can be resumed. A poor mobile link.
+MIN_UPLOAD_BYTES_PER_SECOND = 32 << 10
+
+#: Models that one participant may begin to upload in one round: retries with changed content are rare, and each
+#: leaves a row.
+MAX_UPLOADS_PER_ROUND = 8

@@ -1,0 +1,196 @@
+"""What may be submitted when: the rules for claims, models and failures, each decided inside the transaction
+that records it.
+
+The same submission id with the same content gives the same receipt, for ever; with another content it is a
+conflict. A model for a round that has closed is recorded as late and not scored; everything else that comes at
+the wrong time is refused and changes nothing.
+"""
+
+from coordinator.derivation import nonce
+from coordinator.identity import Caller
+from coordinator.states import State
+from coordinator.storage.market import MarketStore, ReceiptRow, TaskRow
+from mechanism.degree import noniid_degree
+from mechanism.errors import FieldError
+from mechanism.statements import (
+    ClaimStatement,
+    ModelStatement,
+    signature_holds,
+    statement_digest,
+)
+from mechanism.terms import Terms
+from wire.errors import Code, Refusal
+from wire.limits import MAX_UPLOADS_PER_ROUND
+
+
+def check_author(
+    caller: Caller, task: TaskRow, statement: ClaimStatement | ModelStatement, signature: bytes
+) -> None:
+    """That the caller speaks for itself, to this task, and signed what it says.
+
+    Raises:
+        Refusal: WRONG_PARTICIPANT, NONCE_UNKNOWN or SIGNATURE_INVALID.
+    """
+    check_name(caller, statement.participant_id)
+    if statement.nonce != nonce(task.root, caller.participant_id):
+        raise Refusal(Code.NONCE_UNKNOWN, f"The nonce is not the one of task {task.id} for this participant.")
+    if not signature_holds(statement, signature, caller.key):
+        raise Refusal(
+            Code.SIGNATURE_INVALID, f"The signature does not hold for submission {statement.submission_id}."
+        )
+
+
+def check_name(caller: Caller, participant_id: str) -> None:
+    """Raises Refusal where a message speaks for somebody else."""
+    if participant_id != caller.participant_id:
+        raise Refusal(
+            Code.WRONG_PARTICIPANT,
+            f"The message is from {participant_id!r}, the certificate is {caller.participant_id!r}'s.",
+        )
+
+
+def check_counts(terms: Terms, statement: ClaimStatement) -> None:
+    """That open label counts give the claimed degree.
+
+    Raises:
+        FieldError: counts that are no histogram over the task's labels, or another degree.
+    """
+    if statement.counts is None:
+        return
+    degree = noniid_degree(statement.counts, terms.reference)
+    if degree != statement.degree:
+        raise FieldError("degree", str(statement.degree), f"{degree}, which the label counts give")
+
+
+def known_receipt(
+    store: MarketStore, task: TaskRow, participant_id: str, submission_id: str, digest: bytes
+) -> ReceiptRow | None:
+    """The receipt of a submission that was made before.
+
+    Raises:
+        Refusal: SUBMISSION_CONFLICT where the id stands for another content.
+    """
+    receipt = store.receipt(task.id, participant_id, submission_id)
+    if receipt is not None and receipt.digest != digest:
+        raise _conflict(submission_id, receipt.kind)
+    return receipt
+
+
+def admit_claim(store: MarketStore, task: TaskRow, statement: ClaimStatement) -> None:
+    """That a new claim may be recorded now.
+
+    Raises:
+        Refusal: WRONG_STATE, TASK_ENDED, TASK_FULL or SUBMISSION_CONFLICT.
+    """
+    if store.claim(task.id, statement.participant_id) is not None:
+        raise Refusal(
+            Code.SUBMISSION_CONFLICT,
+            f"{statement.participant_id!r} has claimed in task {task.id} already, under another submission id.",
+        )
+    _refuse_ended(task)
+    if task.state is not State.EFFORT:
+        raise _wrong_state(task, "a claim", State.EFFORT)
+    if store.count_claims(task.id) >= task.terms.schedule.capacity:
+        raise Refusal(
+            Code.TASK_FULL, f"All {task.terms.schedule.capacity} places of task {task.id} are taken."
+        )
+
+
+def admit_model(store: MarketStore, task: TaskRow, statement: ModelStatement) -> bool:
+    """That a new model may be uploaded or recorded now; returns whether it is late.
+
+    Raises:
+        Refusal: WRONG_STATE, WRONG_ROUND, TASK_ENDED, NOT_SELECTED, SUBMISSION_CONFLICT or QUOTA_EXCEEDED.
+    """
+    if task.round < 1:
+        _refuse_ended(task)
+        raise _wrong_state(task, "a model", State.TRAINING)
+    claim = store.claim(task.id, statement.participant_id)
+    if claim is None or not claim.selected:
+        raise Refusal(
+            Code.NOT_SELECTED, f"{statement.participant_id!r} was not selected to train in task {task.id}."
+        )
+    if statement.round > task.round:
+        raise _wrong_round(task, statement.round)
+    if store.model(task.id, statement.round, statement.participant_id) is not None:
+        if statement.round < task.round:
+            raise _wrong_round(task, statement.round)
+        raise Refusal(
+            Code.SUBMISSION_CONFLICT,
+            f"{statement.participant_id!r} has delivered a model for round {statement.round} already, "
+            "under another submission id.",
+        )
+    _refuse_ended(task)
+    return statement.round < task.round or task.state is not State.TRAINING
+
+
+def admit_upload(store: MarketStore, task: TaskRow, statement: ModelStatement) -> None:
+    """That one more upload may begin.
+
+    Raises:
+        Refusal: TOO_LARGE, SUBMISSION_CONFLICT or QUOTA_EXCEEDED.
+    """
+    limit = task.terms.contract.max_bytes
+    if statement.model_bytes > limit:
+        raise Refusal(
+            Code.TOO_LARGE,
+            f"The model has {statement.model_bytes} bytes; task {task.id} accepts at most {limit}.",
+        )
+    begun = store.upload(task.id, statement.participant_id, statement.submission_id)
+    if begun is not None:
+        if begun.digest != statement_digest(statement):
+            raise _conflict(statement.submission_id, "model")
+        return
+    if (
+        len(store.uploads(task.id, statement.participant_id, statement.round))
+        >= MAX_UPLOADS_PER_ROUND
+    ):
+        raise Refusal(
+            Code.QUOTA_EXCEEDED,
+            f"{MAX_UPLOADS_PER_ROUND} uploads were begun for round {statement.round} already, "
+            "which is the limit.",
+        )
+
+
+def admit_failure(store: MarketStore, task: TaskRow, participant_id: str, round_: int) -> None:
+    """That a failure may be recorded now.
+
+    Raises:
+        Refusal: TASK_ENDED, WRONG_STATE, WRONG_ROUND or NOT_SELECTED.
+    """
+    _refuse_ended(task)
+    claim = store.claim(task.id, participant_id)
+    if claim is None or (not claim.selected and task.state is not State.EFFORT):
+        raise Refusal(Code.NOT_SELECTED, f"{participant_id!r} does not train in task {task.id}.")
+    if task.state is not State.TRAINING:
+        raise _wrong_state(task, "a failure", State.TRAINING)
+    if round_ != task.round:
+        raise _wrong_round(task, round_)
+
+
+def _conflict(submission_id: str, kind: str) -> Refusal:
+    return Refusal(
+        Code.SUBMISSION_CONFLICT, f"Submission {submission_id} stands for another {kind} already."
+    )
+
+
+def _refuse_ended(task: TaskRow) -> None:
+    if task.state.final:
+        why = f": {task.reason}" if task.reason else ""
+        raise Refusal(Code.TASK_ENDED, f"Task {task.id} is {task.state}{why}.")
+
+
+def _wrong_state(task: TaskRow, what: str, expected: State) -> Refusal:
+    return Refusal(
+        Code.WRONG_STATE,
+        f"Task {task.id} is in state {task.state}; {what} is taken in {expected}.",
+        metadata={"state": task.state, "round": str(task.round)},
+    )
+
+
+def _wrong_round(task: TaskRow, round_: int) -> Refusal:
+    return Refusal(
+        Code.WRONG_ROUND,
+        f"Task {task.id} is in round {task.round}; the message is for round {round_}.",
+        metadata={"state": task.state, "round": str(task.round)},
+    )

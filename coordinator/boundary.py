@@ -1,0 +1,209 @@
+"""The edge of the service: every call gets a request id, an authenticated caller, a quota, a latency, and
+errors that a client can act on. Servicers behind it know nothing of this.
+
+Authentication stands here and not in the servicers, so that a new method cannot forget it.
+"""
+
+import errno
+import time
+from collections.abc import AsyncIterator, Callable
+from contextvars import ContextVar
+from secrets import token_hex
+from typing import Any
+
+import grpc
+import structlog
+from google.rpc import status_pb2
+
+from coordinator.identity import Caller
+from coordinator.metrics import Metrics
+from coordinator.quotas import Quotas
+from coordinator.spool import SpoolFull
+from mechanism.errors import FieldError, MechanismError
+from wire.errors import Code, FieldViolation, Refusal, status_of
+from wire.model_file import ModelFileError
+
+log = structlog.get_logger()
+
+#: Only our own services pass through here; health and reflection are the library's.
+_OWN = "/fedpeer.v1."
+
+#: Who makes the call that is being served; set on ports that authenticate.
+_caller: ContextVar[Caller] = ContextVar("caller")
+
+#: Finds the caller of a call, or refuses it; None on a port that takes everybody.
+Authenticate = Callable[[Any], Caller]
+
+
+class _Malformed:
+    """Stands for a message that could not be parsed."""
+
+
+def caller() -> Caller:
+    """Who makes the call that is being served."""
+    found = _caller.get(None)
+    if found is None:
+        raise Refusal(Code.CERTIFICATE_REQUIRED, "This call needs a participant's certificate.")
+    return found
+
+
+class Boundary(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # the stubs leave the base class untyped
+    """The interceptor of one port.
+
+    Args:
+        authenticate: None where the port takes callers without a certificate.
+    """
+
+    def __init__(self, authenticate: Authenticate | None, quotas: Quotas, metrics: Metrics) -> None:
+        self._authenticate = authenticate
+        self._quotas = quotas
+        self._metrics = metrics
+
+    async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
+        handler = await continuation(handler_call_details)
+        method = handler_call_details.method
+        if handler is None or not method.startswith(_OWN):
+            return handler
+        wrapped: dict[str, Any] = {
+            "request_deserializer": _tolerant(handler.request_deserializer),
+            "response_serializer": handler.response_serializer,
+        }
+        if handler.request_streaming:
+            if handler.response_streaming:
+                raise NotImplementedError(f"{method}: streams in both directions have no boundary yet")
+            return grpc.stream_unary_rpc_method_handler(self._unary(method, handler.stream_unary), **wrapped)
+        if handler.response_streaming:
+            return grpc.unary_stream_rpc_method_handler(self._stream(method, handler.unary_stream), **wrapped)
+        return grpc.unary_unary_rpc_method_handler(self._unary(method, handler.unary_unary), **wrapped)
+
+    def _unary(self, method: str, serve: Any) -> Any:
+        async def call(request: Any, context: Any) -> Any:
+            passage = _Passage(self, method, context)
+            try:
+                passage.admit()
+                _check_parsed(request)
+                if hasattr(request, "__aiter__"):
+                    with self._quotas.stream(passage.identity):
+                        return await serve(_parsed_only(request), context)
+                return await serve(request, context)
+            except Exception as error:
+                await passage.refuse(error)
+            finally:
+                passage.leave()
+
+        return call
+
+    def _stream(self, method: str, serve: Any) -> Any:
+        async def call(request: Any, context: Any) -> AsyncIterator[Any]:
+            passage = _Passage(self, method, context)
+            try:
+                passage.admit()
+                _check_parsed(request)
+                with self._quotas.stream(passage.identity):
+                    async for response in serve(request, context):
+                        yield response
+            except Exception as error:
+                await passage.refuse(error)
+            finally:
+                passage.leave()
+
+        return call
+
+
+class _Passage:
+    """One call on its way through."""
+
+    def __init__(self, boundary: Boundary, method: str, context: Any) -> None:
+        self._boundary = boundary
+        self._method = method.removeprefix(_OWN)
+        self._context = context
+        self._request_id = token_hex(8)
+        self._began = time.perf_counter()
+        self._status = grpc.StatusCode.OK
+        self.identity = _address(context.peer())
+        structlog.contextvars.bind_contextvars(request=self._request_id, method=self._method)
+
+    def admit(self) -> None:
+        """Raises Refusal for a caller without a valid certificate or with too many calls."""
+        if self._boundary._authenticate is not None:
+            found = self._boundary._authenticate(self._context)
+            _caller.set(found)
+            self.identity = found.participant_id
+            structlog.contextvars.bind_contextvars(participant=found.participant_id)
+        self._boundary._quotas.request(self.identity)
+
+    async def refuse(self, error: Exception) -> None:
+        """Ends the call with the status that `error` stands for."""
+        refusal = refusal_for(error)
+        refusal.request_id = self._request_id
+        self._status = refusal.code.status
+        self._boundary._metrics.refusals.labels(self._method, refusal.code.name).inc()
+        if refusal.code is Code.INTERNAL:
+            log.error("call failed", exc_info=error)
+        else:
+            log.info("call refused", reason=refusal.code.name, message=refusal.message)
+        await self._context.abort_with_status(_Status(status_of(refusal)))
+
+    def leave(self) -> None:
+        seconds = time.perf_counter() - self._began
+        self._boundary._metrics.rpc_seconds.labels(self._method, self._status.name).observe(seconds)
+
+
+class _Status(grpc.Status):  # type: ignore[misc]  # the stubs leave the base class untyped
+    """A google.rpc.Status as gRPC takes it."""
+
+    def __init__(self, status: status_pb2.Status) -> None:
+        self.code = next(code for code in grpc.StatusCode if code.value[0] == status.code)
+        self.details = status.message
+        self.trailing_metadata = (("grpc-status-details-bin", status.SerializeToString()),)
+
+
+def refusal_for(error: Exception) -> Refusal:
+    """The one translation from what goes wrong inside to what a client is told."""
+    if isinstance(error, Refusal):
+        return error
+    if isinstance(error, FieldError):
+        return Refusal(
+            Code.FIELD_INVALID, f"{error}.", violations=[FieldViolation(error.field, error.expected)]
+        )
+    if isinstance(error, ModelFileError):
+        return Refusal(
+            Code.MODEL_INVALID,
+            f"The model is refused: {error}.",
+            violations=[FieldViolation("model", reason) for reason in error.reasons],
+        )
+    if isinstance(error, MechanismError):
+        return Refusal(Code.FIELD_INVALID, f"{error}.")
+    if isinstance(error, SpoolFull) or (
+        isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    ):
+        return Refusal(Code.STORAGE_FULL, "The coordinator's disk is full.")
+    return Refusal(Code.INTERNAL, "The coordinator failed to carry this out.")
+
+
+def _tolerant(parse: Any) -> Any:
+    """A parser that hands on a stand-in for what it cannot parse, so that the call ends with our own status."""
+
+    def parsed(data: bytes) -> Any:
+        try:
+            return parse(data)
+        except Exception:  # whatever a parser makes of hostile bytes
+            return _Malformed()
+
+    return parsed
+
+
+def _check_parsed(message: Any) -> None:
+    if isinstance(message, _Malformed):
+        raise Refusal(Code.FIELD_INVALID, "The message is no protocol buffer of this method's type.")
+
+
+async def _parsed_only(messages: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async for message in messages:
+        _check_parsed(message)
+        yield message
+
+
+def _address(peer: str) -> str:
+    """The host of gRPC's peer string "ipv4:127.0.0.1:40112", so that a port for each call is one identity."""
+    return peer.rsplit(":", 1)[0]

@@ -1,0 +1,294 @@
+"""`fedpeer coordinator`: set a market up, run it, offer tasks, invite and revoke, look at it.
+
+Results go to standard output (one JSON object with --json), everything else to standard error.
+"""
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from coordinator.config import TaskConfig, read_config, resolve_paths
+from coordinator.folder import StateFolder, initialise
+from coordinator.office import Office, TaskReport
+from mechanism.settlement import MICRO
+
+app = typer.Typer(help="Run a market: publish tasks, invite participants, serve, settle.", no_args_is_help=True)
+
+State = Annotated[
+    Path,
+    typer.Option(
+        "--state",
+        "-s",
+        envvar="FEDPEER_STATE",
+        help="The coordinator's state folder, made by `fedpeer coordinator init`.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+DEFAULT_STATE = Path()
+
+
+@app.command()
+def init(
+    folder: Annotated[Path, typer.Argument(help="Where to keep keys, database and models.")],
+    name: Annotated[str, typer.Option(help="Name of this coordinator: origin of its ledger.")] = "fedpeer",
+    host: Annotated[
+        list[str] | None,
+        typer.Option(help="DNS name or IP address that participants connect to; may be repeated."),
+    ] = None,
+    market: Annotated[str, typer.Option(help="Address of the mutual TLS port.")] = "0.0.0.0:7443",
+    public: Annotated[str, typer.Option(help="Address of the enrolment port.")] = "0.0.0.0:7444",
+    metrics: Annotated[str, typer.Option(help="Address for Prometheus; empty: off.")] = "127.0.0.1:9464",
+    database: Annotated[str, typer.Option(help="SQLAlchemy URL; empty: SQLite in the folder.")] = "",
+    insecure: Annotated[bool, typer.Option("--insecure", help="No TLS. For experiments only.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a state folder: certificate authority, server certificate, ledger key, configuration."""
+    hosts = host or ["localhost", "127.0.0.1"]
+    text = _config_text(name, market, public, metrics, database, insecure)
+    made = initialise(folder, text, name, hosts)
+    office = Office(made)
+    key = str(office.verification_key)
+    office.close()
+    if insecure:
+        _note("INSECURE: this coordinator will serve without TLS; anyone can act as any participant")
+    _show(
+        as_json,
+        {"state": str(folder), "hosts": hosts, "authority": str(folder / "authority.pem"), "ledger_key": key},
+        f"{folder} is ready for {', '.join(hosts)}.\nLedger key: {key}\n"
+        f"Next: fedpeer coordinator serve --state {folder}",
+    )
+
+
+@app.command()
+def serve(
+    state: State = DEFAULT_STATE,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log every detail.")] = False,
+) -> None:
+    """Serve until SIGTERM."""
+    from coordinator.logs import configure_logs
+    from coordinator.server import serve as run
+
+    configure_logs(verbose=verbose)
+    asyncio.run(run(state))
+
+
+@app.command("open")
+def open_(
+    file: Annotated[Path, typer.Argument(help="The task file (TOML).")],
+    state: State = DEFAULT_STATE,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Reserve the budget without asking.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Publish a task and reserve its budget; shows the maximal bill first."""
+    from coordinator.opening import prepare_task  # imports the data sets
+
+    config = resolve_paths(read_config(file, TaskConfig), file.parent)
+    with _office(state) as office:
+        prepared = prepare_task(config, datetime.now(UTC).timestamp())
+        schedule = prepared.row.terms.schedule
+        _note(
+            f"At most {_credits(prepared.bill_micro)} credits: {schedule.rounds} rounds x "
+            f"{schedule.capacity} participants x {_credits(prepared.head_micro)}; "
+            f"{_credits(prepared.row.terms.budget_micro)} will be reserved."
+        )
+        if not yes and not as_json and sys.stdin.isatty():
+            typer.confirm("Open the task?", abort=True, err=True)
+        office.open(prepared)
+        row = prepared.row
+        _show(
+            as_json,
+            {
+                "task": row.id,
+                "terms_digest": row.terms_digest.hex(),
+                "bill_micro": prepared.bill_micro,
+                "budget_micro": row.terms.budget_micro,
+            },
+            f"Task {row.id} is open; terms {row.terms_digest.hex()}.",
+        )
+
+
+@app.command()
+def invite(
+    name: Annotated[str, typer.Argument(help="The participant's id.")],
+    state: State = DEFAULT_STATE,
+    as_json: AsJson = False,
+) -> None:
+    """Make a one-time token with which a participant gets its certificate."""
+    with _office(state) as office:
+        made = office.invite(name)
+        authority = (state / "authority.pem").read_text()
+        server = office.config.server
+        record = {
+            "participant": made.participant_id,
+            "token": made.token,
+            "expires": made.expires,
+            "public": server.public,
+            "market": server.market,
+            "authority": authority,
+        }
+        _show(
+            as_json,
+            record,
+            f"{made.token}\n\nHand this token and {state / 'authority.pem'} to {name}. It works once, until "
+            f"{_time(made.expires)}.",
+        )
+
+
+@app.command()
+def revoke(
+    name: Annotated[str, typer.Argument(help="The participant's id.")],
+    reason: Annotated[str, typer.Option(help="For the ledger.")] = "revoked by the operator",
+    state: State = DEFAULT_STATE,
+    as_json: AsJson = False,
+) -> None:
+    """Revoke a participant's certificates, at once."""
+    with _office(state) as office:
+        office.revoke(name, reason)
+    _show(as_json, {"participant": name, "revoked": True}, f"{name} is revoked.")
+
+
+@app.command()
+def cancel(
+    task: Annotated[str, typer.Argument(help="The task's id.")],
+    reason: Annotated[str, typer.Option(help="A sentence for everyone.")] = "cancelled by the operator",
+    state: State = DEFAULT_STATE,
+    as_json: AsJson = False,
+) -> None:
+    """Cancel a task and refund what is not yet paid."""
+    with _office(state) as office:
+        report = office.cancel(task, reason)
+    _show(as_json, report.record(), f"Task {task} is cancelled; {_paid(report)} credits had been paid.")
+
+
+@app.command()
+def status(
+    task: Annotated[str | None, typer.Argument(help="One task; all where left out.")] = None,
+    state: State = DEFAULT_STATE,
+    as_json: AsJson = False,
+) -> None:
+    """Show the service, its participants and its tasks."""
+    with _office(state) as office:
+        reports = office.tasks() if task is None else [office.task(task)]
+        people = office.participants()
+        record = {
+            "state": str(state),
+            "serving": office.serving(),
+            "market": office.config.server.market,
+            "public": office.config.server.public,
+            "insecure": office.config.server.insecure,
+            "ledger_size": office.ledger_size(),
+            "participants": [
+                {"id": p.id, "enrolled": p.enrolled_at, "revoked": p.revoked_at is not None} for p in people
+            ],
+            "tasks": [report.record() for report in reports],
+        }
+        if as_json:
+            _print_json(record)
+            return
+        running = "serving" if record["serving"] else "not serving"
+        _out().print(
+            f"{state}: {running}, {len(people)} participants, {record['ledger_size']} ledger entries"
+        )
+        _print_tasks(reports)
+
+
+@app.command()
+def tasks(state: State = DEFAULT_STATE, as_json: AsJson = False) -> None:
+    """List the tasks."""
+    with _office(state) as office:
+        reports = office.tasks()
+    if as_json:
+        _print_json({"tasks": [report.record() for report in reports]})
+    else:
+        _print_tasks(reports)
+
+
+def _print_tasks(reports: list[TaskReport]) -> None:
+    table = Table("task", "state", "round", "claimed", "selected", "delivered", "paid", "reserved", "accuracy")
+    for report in reports:
+        row = report.row
+        accuracy = next((r.accuracy for r in reversed(report.rounds) if r.accuracy is not None), "")
+        table.add_row(
+            row.id,
+            row.state,
+            f"{row.round}/{row.terms.schedule.rounds}",
+            str(len(report.claimed)),
+            str(len(report.selected)),
+            str(len(report.delivered)),
+            _paid(report),
+            _credits(report.escrow_micro),
+            accuracy,
+        )
+    _out().print(table)
+    for report in reports:
+        if report.row.reason:
+            _out().print(f"{report.row.id}: {report.row.reason}")
+        for name, reason in report.failures.items():
+            _out().print(f"{report.row.id}: {name} cannot deliver: {reason}")
+
+
+@contextmanager
+def _office(state: Path) -> Iterator[Office]:
+    office = Office(StateFolder(state))
+    try:
+        yield office
+    finally:
+        office.close()
+
+
+def _config_text(name: str, market: str, public: str, metrics: str, database: str, insecure: bool) -> str:
+    lines = [
+        "# fedpeer coordinator; every key is explained in docs/operations.md",
+        f"name = {json.dumps(name)}",
+        "",
+        "[server]",
+        f"market = {json.dumps(market)}",
+        f"public = {json.dumps(public)}",
+        f"metrics = {json.dumps(metrics)}",
+        f"insecure = {json.dumps(insecure)}",
+        "",
+        "[storage]",
+        f"database = {json.dumps(database)}",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _show(as_json: bool, record: dict[str, Any], text: str) -> None:
+    if as_json:
+        _print_json(record)
+    else:
+        typer.echo(text)
+
+
+def _print_json(record: dict[str, Any]) -> None:
+    typer.echo(json.dumps(record))
+
+
+def _note(text: str) -> None:
+    typer.echo(text, err=True)
+
+
+def _out() -> Console:
+    return Console(highlight=False)
+
+
+def _credits(micro: int) -> str:
+    return f"{micro / MICRO:,.6f}"
+
+
+def _paid(report: TaskReport) -> str:
+    return _credits(sum(report.paid_micro.values()))
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -1,0 +1,28 @@
+"""What the coordinator's commands refuse. (What its calls refuse is `wire.errors.Refusal`.)
+
+CoordinatorError(ValueError)
+ +- ConfigError    a configuration file that cannot be used: names the file, the key and what was expected
+ +- FolderError    a state folder that is missing, taken or damaged
+ +- TaskError      a task that cannot be opened, found or cancelled
+ +- ServeError     the service cannot start: a port that is taken, say
+"""
+
+
+class CoordinatorError(ValueError):
+    """Base of every refusal of this package; one sentence that says what to do."""
+
+
+class ConfigError(CoordinatorError):
+    """A configuration file that cannot be used."""
+
+
+class FolderError(CoordinatorError):
+    """A state folder that cannot be used."""
+
+
+class TaskError(CoordinatorError):
+    """A task that cannot be opened, found or cancelled."""
+
+
+class ServeError(CoordinatorError):
+    """The service cannot start."""

@@ -1,0 +1,130 @@
+"""What is known only while the service runs: who watches, and who has shown a sign of life.
+
+A `Feed` holds one task's events, as the database has them, and hands them to watchers from any cursor on. A
+watcher that loses its connection asks again from its last cursor; nothing is lost, because the events are
+rows. One identity has one session in a task: a second Watch takes over, and the first is told.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass, field
+
+from coordinator.storage.market import EventRow
+from wire.errors import Code, Refusal
+
+
+class Feed:
+    """The events of one task, cursors 1, 2, 3, ... without a gap."""
+
+    def __init__(self, events: Iterable[EventRow] = ()) -> None:
+        self._events = list(events)
+        self._more = asyncio.Event()
+
+    @property
+    def cursor(self) -> int:
+        """The last event's cursor; 0 before the first."""
+        return len(self._events)
+
+    def publish(self, events: Iterable[EventRow]) -> None:
+        """Adds events that follow the last one, and wakes every watcher."""
+        for event in events:
+            if event.cursor == self.cursor + 1:
+                self._events.append(event)
+        self._more.set()
+        self._more = asyncio.Event()
+
+    def after(self, cursor: int) -> list[EventRow]:
+        return self._events[cursor:]
+
+    async def follow(self, cursor: int, stop: asyncio.Event) -> AsyncIterator[EventRow]:
+        """Events above `cursor`, as they come; ends after a final one, and when `stop` is set."""
+        while True:
+            more = self._more
+            for event in self.after(cursor):
+                cursor = event.cursor
+                yield event
+                if event.state.final:
+                    return
+            if await first_of(more, stop) is stop:
+                return
+
+
+async def first_of(*events: asyncio.Event) -> asyncio.Event:
+    """Waits until one of the events is set, and returns the first of them that is."""
+    while True:
+        for event in events:
+            if event.is_set():
+                return event
+        waits = [asyncio.ensure_future(event.wait()) for event in events]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+
+@dataclass
+class Session:
+    """One open Watch stream. It ends early with a reason: taken over, revoked, or the service shuts down."""
+
+    participant_id: str
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    reason: Refusal | None = None
+
+    def end(self, reason: Refusal) -> None:
+        self.reason = reason
+        self.ended.set()
+
+
+class Presence:
+    """Who watches a task, and when the others were last heard of."""
+
+    def __init__(self, now: float) -> None:
+        self._since = now
+        self._sessions: dict[str, Session] = {}
+        self._heard: dict[str, float] = {}
+
+    def enter(self, participant_id: str) -> Session:
+        """Opens a session; one that is open already ends."""
+        session = Session(participant_id)
+        if (old := self._sessions.get(participant_id)) is not None:
+            old.end(
+                Refusal(Code.QUOTA_EXCEEDED, f"Another session of {participant_id!r} has taken over.")
+            )
+        self._sessions[participant_id] = session
+        return session
+
+    def leave(self, session: Session, now: float) -> None:
+        """Closes a session."""
+        if self._sessions.get(session.participant_id) is session:
+            del self._sessions[session.participant_id]
+            self.hear(session.participant_id, now)
+
+    def hear(self, participant_id: str, now: float) -> None:
+        """Any call is a sign of life."""
+        self._heard[participant_id] = now
+
+    def dismiss(self, participant_id: str, reason: Refusal) -> None:
+        """Ends a participant's session."""
+        if (session := self._sessions.get(participant_id)) is not None:
+            session.end(reason)
+
+    def watching(self) -> list[str]:
+        """Who has a session open."""
+        return sorted(self._sessions)
+
+    def absent(self, names: Iterable[str], now: float, grace: float) -> tuple[frozenset[str], float | None]:
+        """Who of `names` has been silent for longer than `grace` seconds, and when the next one will have been.
+
+        After a start everyone has the grace period to reconnect.
+        """
+        gone, soonest = set(), None
+        for name in names:
+            if name in self._sessions:
+                continue
+            until = max(self._heard.get(name, self._since), self._since) + grace
+            if until <= now:
+                gone.add(name)
+            elif soonest is None or until < soonest:
+                soonest = until
+        return frozenset(gone), soonest

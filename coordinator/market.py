@@ -1,0 +1,484 @@
+"""What each call of a participant does, whatever the transport: checks, one transaction, and a runner woken."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from coordinator.admission import (
+    admit_claim,
+    admit_failure,
+    admit_model,
+    admit_upload,
+    check_author,
+    check_counts,
+    check_name,
+    known_receipt,
+)
+from coordinator.identity import Caller
+from coordinator.runner import LiveTask, Workplace
+from coordinator.spool import SpooledUpload, UploadKey
+from coordinator.storage.market import EventRow, ReceiptRow
+from coordinator.transactions import Transaction, failure_digest
+from mechanism.errors import FieldError
+from mechanism.ledger.entries import assessment_from_record
+from mechanism.settlement import Assessment
+from mechanism.statements import ClaimStatement, ModelStatement, statement_digest
+from mechanism.terms import identifier
+from protos.fedpeer.v1 import market_pb2
+from wire.codec import decode_model_header
+from wire.errors import Code, Refusal
+from wire.limits import (
+    FRAME_BYTES,
+    MAX_REASON_CHARACTERS,
+    MIN_UPLOAD_BYTES_PER_SECOND,
+    UPLOAD_IDLE_SECONDS,
+)
+from wire.model_file import check_model
+
+log = structlog.get_logger()
+
+#: Threads that write, hash and check uploads: they wait for the disk and release the interpreter's lock.
+_UPLOAD_THREADS = 4
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How one participant stands in one task."""
+
+    submissions: tuple[str, ...]
+    selected: bool
+
+
+@dataclass(frozen=True)
+class PaidRound:
+    """What one participant was paid in one round, and why."""
+
+    paid_micro: int
+    penalty_micro: int
+    stake_lost_micro: int
+    peers: tuple[str, ...]
+    assessment: Assessment
+    ledger_index: int
+    proof: str
+
+
+class Market:
+    """Serves participants. One instance for one service."""
+
+    def __init__(self, workplace: Workplace, uploads: int) -> None:
+        self._work = workplace
+        self._tasks: dict[str, LiveTask] = {}
+        self._slots = asyncio.Semaphore(uploads)
+        self._threads = ThreadPoolExecutor(_UPLOAD_THREADS, "uploads")
+        self._uploading: dict[UploadKey, _Turn] = {}
+
+    def add(self, live: LiveTask) -> None:
+        self._tasks[live.row.id] = live
+
+    def tasks(self) -> list[LiveTask]:
+        """All tasks, the oldest first."""
+        return list(self._tasks.values())
+
+    def task(self, task_id: str) -> LiveTask:
+        """Raises Refusal TASK_UNKNOWN."""
+        live = self._tasks.get(task_id)
+        if live is None:
+            raise Refusal(Code.TASK_UNKNOWN, f"There is no task {task_id[:64]!r}.")
+        return live
+
+    def stop(self) -> None:
+        self._threads.shutdown(cancel_futures=True)
+
+    async def standing(self, caller: Caller, live: LiveTask) -> Standing:
+        """What the coordinator already holds from the caller."""
+        name = caller.participant_id
+        live.presence.hear(name, self._work.clock.now())
+
+        def read(t: Transaction) -> Standing:
+            claim = t.market.claim(live.row.id, name)
+            receipts = t.market.receipts(live.row.id, name)
+            return Standing(
+                tuple(r.submission_id for r in receipts), claim is not None and claim.selected
+            )
+
+        return await self._work.transact.read(read)
+
+    async def watch(self, caller: Caller, live: LiveTask, cursor: int) -> AsyncIterator[EventRow]:
+        """Events above `cursor`, as they come, until the task has ended.
+
+        Raises:
+            Refusal: why the stream ends before the task does: another session takes over, the participant is
+                revoked, or the service shuts down.
+        """
+        session = live.presence.enter(caller.participant_id)
+        live.changed.set()
+        self._work.metrics.watchers.inc()
+        try:
+            async for event in live.feed.follow(cursor, session.ended):
+                yield event
+            if session.reason is not None:
+                raise session.reason
+        finally:
+            self._work.metrics.watchers.dec()
+            live.presence.leave(session, self._work.clock.now())
+            # The runner sets its alarm for the time when this absence begins to count.
+            live.changed.set()
+
+    async def claim(self, caller: Caller, statement: ClaimStatement, signature: bytes) -> ReceiptRow:
+        """Takes an effort claim."""
+        live = self._heard(caller, statement.task_id)
+        check_author(caller, live.row, statement, signature)
+        check_counts(live.row.terms, statement)
+        digest = statement_digest(statement)
+
+        def record(t: Transaction) -> ReceiptRow:
+            task = self._current(t, live)
+            name, submission = statement.participant_id, statement.submission_id
+            known = known_receipt(t.market, task, name, submission, digest)
+            if known is not None:
+                return known
+            admit_claim(t.market, task, statement)
+            return t.add_claim(task, statement, signature)
+
+        receipt = await self._work.transact(record)
+        live.changed.set()
+        return receipt
+
+    async def fail(
+        self, caller: Caller, participant_id: str, task_id: str, submission_id: str, round_: int, reason: str
+    ) -> ReceiptRow:
+        """Takes a participant's word that it cannot deliver."""
+        live = self._heard(caller, task_id)
+        check_name(caller, participant_id)
+        identifier("submission_id", submission_id)
+        if len(reason) > MAX_REASON_CHARACTERS:
+            raise FieldError(
+                "reason", f"{len(reason)} characters", f"at most {MAX_REASON_CHARACTERS} characters"
+            )
+        digest = failure_digest(task_id, round_, participant_id, submission_id, reason)
+
+        def record(t: Transaction) -> ReceiptRow:
+            task = self._current(t, live)
+            known = known_receipt(t.market, task, participant_id, submission_id, digest)
+            if known is not None:
+                return known
+            admit_failure(t.market, task, participant_id, round_)
+            return t.add_failure(task, participant_id, submission_id, reason)
+
+        receipt = await self._work.transact(record)
+        log.warning("participant cannot deliver", task=task_id, round=round_, why=reason)
+        live.changed.set()
+        return receipt
+
+    async def start_model(self, live: LiveTask, caller: Caller, round_: int) -> tuple[Path, int]:
+        """The file that a round starts from, and its size.
+
+        Raises:
+            Refusal: NOT_SELECTED, NOT_YET, EXPIRED.
+        """
+        live.presence.hear(caller.participant_id, self._work.clock.now())
+        found = await self._work.transact.read(
+            lambda t: (
+                t.market.claim(live.row.id, caller.participant_id),
+                {r.round: r for r in t.market.rounds(live.row.id)},
+            )
+        )
+        claim, rounds = found
+        if round_ not in rounds:
+            raise Refusal(Code.NOT_YET, f"Round {round_} of task {live.row.id} has not begun.")
+        if claim is None or not claim.selected:
+            raise Refusal(Code.NOT_SELECTED, f"{caller.participant_id!r} does not train in {live.row.id}.")
+        path = self._work.blobs.path(rounds[round_].start_model)
+        if not path.is_file():
+            raise Refusal(Code.EXPIRED, f"The model of round {round_} is no longer kept.")
+        return path, rounds[round_].start_bytes
+
+    async def upload_status(self, caller: Caller, live: LiveTask, submission_id: str) -> tuple[int, bool]:
+        """Bytes held of an upload, and whether it is complete."""
+        key = UploadKey(live.row.id, caller.participant_id, submission_id)
+        receipt = await self._work.transact.read(
+            lambda t: t.market.receipt(live.row.id, caller.participant_id, submission_id)
+        )
+        if receipt is not None:
+            return 0, True
+        return await self._blocking(self._work.spool.size, key), False
+
+    async def receipt(self, caller: Caller, live: LiveTask, submission_id: str) -> ReceiptRow:
+        """Raises Refusal SUBMISSION_UNKNOWN."""
+        found = await self._work.transact.read(
+            lambda t: t.market.receipt(live.row.id, caller.participant_id, submission_id)
+        )
+        if found is None:
+            raise Refusal(
+                Code.SUBMISSION_UNKNOWN,
+                f"There is no submission {submission_id[:64]!r} of {caller.participant_id!r}.",
+            )
+        return found
+
+    async def settlement(self, caller: Caller, live: LiveTask, round_: int) -> PaidRound:
+        """Raises Refusal NOT_YET before the round is settled, NOT_SELECTED for who did not train."""
+        row, name = live.row, caller.participant_id
+        if not 1 <= round_ <= row.terms.schedule.rounds:
+            raise FieldError("round", round_, f"1 to {row.terms.schedule.rounds}")
+        found = await self._work.transact.read(
+            lambda t: (
+                t.market.settlement(row.id, round_, name),
+                any(r.round == round_ and r.settled_at is not None for r in t.market.rounds(row.id)),
+            )
+        )
+        settled, done = found
+        if settled is None:
+            if done:
+                raise Refusal(Code.NOT_SELECTED, f"{name!r} did not train in task {row.id}.")
+            raise Refusal(Code.NOT_YET, f"Round {round_} of task {row.id} is not settled.")
+        index, record = settled
+        proof = await self._work.transact.proof(index)
+        return _paid_round(index, record, proof)
+
+    async def submit(
+        self, caller: Caller, requests: AsyncIterator[market_pb2.SubmitModelRequest]
+    ) -> ReceiptRow:
+        """Takes a model: a header, then frames from the offset that it names."""
+        turn = _Turn()
+        first = await turn.next(requests)
+        if first is None or first.WhichOneof("part") != "header":
+            raise Refusal(Code.FRAMES_INVALID, "The first message is no header.")
+        header = first.header
+        live = self._heard(caller, header.task_id)
+        statement = decode_model_header(header, live.row.terms_digest)
+        check_author(caller, live.row, statement, header.signature)
+        receipt = await self._work.transact(lambda t: self._begin(t, live, statement, header.signature))
+        if receipt is None:
+            receipt = await self._receive(live, statement, header, requests, turn)
+        live.changed.set()
+        return receipt
+
+    def _begin(
+        self, t: Transaction, live: LiveTask, statement: ModelStatement, signature: bytes
+    ) -> ReceiptRow | None:
+        """The receipt where no frame is needed: of a known submission, or of one that is late already."""
+        task = self._current(t, live)
+        digest = statement_digest(statement)
+        name, submission = statement.participant_id, statement.submission_id
+        known = known_receipt(t.market, task, name, submission, digest)
+        if known is not None:
+            return known
+        late = admit_model(t.market, task, statement)
+        admit_upload(t.market, task, statement)
+        if late:
+            return t.add_model(statement, signature, late=True)
+        t.begin_upload(statement)
+        return None
+
+    async def _receive(
+        self,
+        live: LiveTask,
+        statement: ModelStatement,
+        header: market_pb2.ModelHeader,
+        requests: AsyncIterator[market_pb2.SubmitModelRequest],
+        turn: "_Turn",
+    ) -> ReceiptRow:
+        key = UploadKey(statement.task_id, statement.participant_id, statement.submission_id)
+        await self._take_turn(key, turn)
+        live.busy.add(key)
+        try:
+            async with self._slots, _in_time(statement.model_bytes):
+                self._work.metrics.uploads.inc()
+                try:
+                    await self._frames(key, statement, header.offset, requests, turn)
+                finally:
+                    self._work.metrics.uploads.dec()
+            return await self._work.transact(
+                lambda t: self._finish(t, live, statement, header.signature)
+            )
+        finally:
+            live.busy.discard(key)
+            if self._uploading.get(key) is turn:
+                del self._uploading[key]
+            turn.over.set()
+
+    async def _take_turn(self, key: UploadKey, turn: "_Turn") -> None:
+        """Waits until an older stream of the same upload has let go; it is told to."""
+        old, self._uploading[key] = self._uploading.get(key), turn
+        if old is not None:
+            old.supersede()
+            await old.over.wait()
+
+    async def _frames(
+        self,
+        key: UploadKey,
+        statement: ModelStatement,
+        offset: int,
+        requests: AsyncIterator[market_pb2.SubmitModelRequest],
+        turn: "_Turn",
+    ) -> None:
+        """Receives the file, checks it whole, and moves it to the blob store."""
+        held = await self._blocking(self._work.spool.size, key)
+        if offset > held:
+            raise Refusal(
+                Code.FRAMES_INVALID,
+                f"The upload begins at byte {offset}, but {held} bytes are held.",
+                metadata={"offset": str(held)},
+            )
+        spooled = await self._blocking(self._work.spool.resume, key, offset, statement.model_bytes)
+        try:
+            await self._fill(spooled, statement.model_bytes, requests, turn)
+        except OSError:
+            spooled.discard()
+            raise
+        finally:
+            spooled.close()
+        try:
+            await self._blocking(self._accept, spooled, statement)
+        except BaseException:
+            self._work.spool.discard(key)
+            raise
+
+    async def _fill(
+        self,
+        spooled: SpooledUpload,
+        total: int,
+        requests: AsyncIterator[market_pb2.SubmitModelRequest],
+        turn: "_Turn",
+    ) -> None:
+        """Appends frames until the file is whole. While one is written the next is read."""
+        writing: asyncio.Future[None] | None = None
+        position = spooled.offset
+        try:
+            while position < total:
+                message = await turn.next(requests)
+                if message is None:
+                    raise Refusal(
+                        Code.FRAMES_INVALID, f"The stream ended at byte {position} of {total}."
+                    )
+                frame = message.frame
+                if message.WhichOneof("part") != "frame" or frame.offset != position or not frame.data:
+                    raise Refusal(
+                        Code.FRAMES_INVALID,
+                        f"Expected a frame of at least one byte at offset {position}.",
+                        metadata={"offset": str(position)},
+                    )
+                if len(frame.data) > FRAME_BYTES or position + len(frame.data) > total:
+                    raise Refusal(
+                        Code.TOO_LARGE,
+                        f"A frame of {len(frame.data)} bytes at offset {position} exceeds the frame's limit "
+                        f"of {FRAME_BYTES} or the announced {total} bytes.",
+                    )
+                position += len(frame.data)
+                self._work.metrics.received_bytes.inc(len(frame.data))
+                if writing is not None:
+                    await writing
+                writing = self._blocking(spooled.append, frame.data)
+        finally:
+            if writing is not None:
+                await writing
+
+    def _accept(self, spooled: SpooledUpload, statement: ModelStatement) -> None:
+        """In a worker thread: digest, contract, every value; then the blob store."""
+        digest = spooled.finish()
+        if digest != statement.model_sha256:
+            raise Refusal(
+                Code.MODEL_INVALID,
+                f"The file's SHA-256 is {digest.hex()}, the signed header says {statement.model_sha256.hex()}.",
+            )
+        check_model(spooled.path, self.task(statement.task_id).row.terms.contract)
+        self._work.blobs.adopt(spooled.path, digest)
+
+    def _finish(
+        self, t: Transaction, live: LiveTask, statement: ModelStatement, signature: bytes
+    ) -> ReceiptRow:
+        task = self._current(t, live)
+        digest = statement_digest(statement)
+        name, submission = statement.participant_id, statement.submission_id
+        known = known_receipt(t.market, task, name, submission, digest)
+        if known is not None:
+            return known
+        late = admit_model(t.market, task, statement)
+        return t.add_model(statement, signature, late=late)
+
+    def _heard(self, caller: Caller, task_id: str) -> LiveTask:
+        live = self.task(task_id)
+        live.presence.hear(caller.participant_id, self._work.clock.now())
+        return live
+
+    def _current(self, t: Transaction, live: LiveTask) -> Any:
+        """The task as it stands inside this transaction: what decides between in time and late."""
+        row = t.market.task(live.row.id)
+        assert row is not None  # tasks are never deleted
+        return row
+
+    def _blocking(self, work: Any, *arguments: Any) -> "asyncio.Future[Any]":
+        return asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
+
+
+class _Turn:
+    """One stream's turn to write an upload. It ends when the stream is silent for too long, or superseded."""
+
+    def __init__(self) -> None:
+        self.over = asyncio.Event()
+        self._superseded = False
+        self._silence: asyncio.Timeout | None = None
+
+    def supersede(self) -> None:
+        """Another stream of the same upload takes over; what this one waits for is not waited for any more."""
+        self._superseded = True
+        if self._silence is not None and not self._silence.expired():
+            self._silence.reschedule(0)
+
+    async def next(
+        self, requests: AsyncIterator[market_pb2.SubmitModelRequest]
+    ) -> market_pb2.SubmitModelRequest | None:
+        """The next message; None at the stream's end.
+
+        Raises:
+            Refusal: QUOTA_EXCEEDED.
+        """
+        if self._superseded:
+            raise _taken_over()
+        try:
+            async with asyncio.timeout(UPLOAD_IDLE_SECONDS) as self._silence:
+                return await anext(requests, None)
+        except TimeoutError:
+            if self._superseded:
+                raise _taken_over() from None
+            raise Refusal(
+                Code.QUOTA_EXCEEDED,
+                f"No frame came for {UPLOAD_IDLE_SECONDS} seconds; the upload can be resumed.",
+            ) from None
+        finally:
+            self._silence = None
+
+
+@asynccontextmanager
+async def _in_time(total: int) -> AsyncIterator[None]:
+    """Bounds how long one stream may hold an upload slot; a slow one resumes, behind those who wait."""
+    seconds = UPLOAD_IDLE_SECONDS + total / MIN_UPLOAD_BYTES_PER_SECOND
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise Refusal(
+            Code.QUOTA_EXCEEDED, f"The upload took more than {seconds:.0f} seconds; it can be resumed."
+        ) from None
+
+
+def _taken_over() -> Refusal:
+    return Refusal(Code.QUOTA_EXCEEDED, "Another stream of the same upload has taken over.")
+
+
+def _paid_round(index: int, record: Any, proof: str) -> PaidRound:
+    return PaidRound(
+        paid_micro=record["paid_micro"],
+        penalty_micro=record["penalty_micro"],
+        stake_lost_micro=record["stake_lost_micro"],
+        peers=tuple(record["peers"]),
+        assessment=assessment_from_record(record["assessment"]),
+        ledger_index=index,
+        proof=proof,
+    )

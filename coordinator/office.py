@@ -1,0 +1,204 @@
+"""What the operator does, on the state folder, whether or not a service runs from it.
+
+Each act is one transaction in the database. A running service is told by its doorbell, and the act returns when
+the service has taken notice.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from coordinator.blobs import BlobStore
+from coordinator.clock import Clock, SystemClock
+from coordinator.config import ServiceConfig
+from coordinator.doorbell import ring
+from coordinator.errors import TaskError
+from coordinator.folder import StateFolder
+from coordinator.identity import invite
+from coordinator.metrics import Metrics
+from coordinator.opening import PreparedTask
+from coordinator.storage.database import Database
+from coordinator.storage.ledger import SignedLog
+from coordinator.storage.market import ParticipantRow, RoundRow, TaskRow
+from coordinator.transactions import Transaction, Transactions
+from mechanism.ledger.note import VerificationKey
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Invitation:
+    """A one-time token and when it expires, seconds since the epoch."""
+
+    participant_id: str
+    token: str
+    expires: float
+
+
+@dataclass(frozen=True)
+class TaskReport:
+    """One task for the operator: its row, its rounds, who takes part, what was paid and what is reserved."""
+
+    row: TaskRow
+    rounds: tuple[RoundRow, ...]
+    claimed: tuple[str, ...]
+    selected: tuple[str, ...]
+    delivered: tuple[str, ...]
+    failures: dict[str, str]
+    paid_micro: dict[str, int]
+    escrow_micro: int
+
+    def record(self) -> dict[str, Any]:
+        """For --json."""
+        row = self.row
+        return {
+            "id": row.id,
+            "state": row.state.value,
+            "round": row.round,
+            "rounds": row.terms.schedule.rounds,
+            "deadline": row.deadline,
+            "reason": row.reason,
+            "budget_micro": row.terms.budget_micro,
+            "escrow_micro": self.escrow_micro,
+            "claimed": list(self.claimed),
+            "selected": list(self.selected),
+            "delivered": list(self.delivered),
+            "failures": self.failures,
+            "paid_micro": self.paid_micro,
+            "history": [
+                {
+                    "round": r.round,
+                    "accuracy": None if r.accuracy is None else float(r.accuracy),
+                    "loss": None if r.loss is None else float(r.loss),
+                    "seconds": None if r.settled_at is None else r.settled_at - r.opened_at,
+                }
+                for r in self.rounds
+            ],
+        }
+
+
+class Office:
+    """Acts on one state folder.
+
+    Raises:
+        CoordinatorError, StorageError: the folder, its configuration or its database cannot be used.
+    """
+
+    def __init__(self, folder: StateFolder, clock: Clock | None = None) -> None:
+        self.folder = folder
+        self.config: ServiceConfig = folder.config()
+        self._clock = clock or SystemClock()
+        self._database = Database(folder.database_url(self.config))
+        self._database.migrate()
+        self._log = SignedLog(self._database, folder.signing_key(self.config.name))
+        self._transact = Transactions(self._database, self._log, self._clock, Metrics())
+
+    @property
+    def verification_key(self) -> VerificationKey:
+        """The log's public key, for whoever verifies the ledger."""
+        return self._log.verification_key
+
+    def close(self) -> None:
+        self._transact.stop()
+        self._database.close()
+
+    def invite(self, participant_id: str) -> Invitation:
+        """A new invitation; earlier unused ones of the same participant are withdrawn."""
+        token, expires = self._act(lambda t: invite(t.market, participant_id, t.now))
+        return Invitation(participant_id, token, expires)
+
+    def revoke(self, participant_id: str, reason: str) -> None:
+        """Ends a participant's standing at once.
+
+        Raises:
+            TaskError: there is no such participant and no invitation for it.
+        """
+
+        def act(t: Transaction) -> None:
+            if t.market.participant(participant_id) is None:
+                raise TaskError(f"there is no participant {participant_id!r}; `status` lists those who enrolled")
+            t.revoke(participant_id, reason)
+
+        self._act(act)
+
+    def open(self, prepared: PreparedTask) -> None:
+        """Publishes a task and reserves its budget.
+
+        Raises:
+            TaskError: the id is taken.
+        """
+        row = prepared.row
+        BlobStore(self.folder.models).put(prepared.initial_model, row.terms.initial_model)
+
+        def act(t: Transaction) -> None:
+            if t.market.task(row.id) is not None:
+                raise TaskError(f"there is a task {row.id!r} already; an id is used once, choose another")
+            t.open_task(prepared)
+
+        self._act(act)
+
+    def cancel(self, task_id: str, reason: str) -> TaskReport:
+        """Ends a task and refunds what is not yet paid.
+
+        Raises:
+            TaskError: no such task, or it has ended.
+        """
+
+        def act(t: Transaction) -> TaskReport:
+            row = _task(t, task_id)
+            if row.state.final:
+                raise TaskError(f"task {task_id!r} is {row.state} already")
+            t.cancel(row, reason)
+            return _report(t, _task(t, task_id))
+
+        return self._act(act)
+
+    def task(self, task_id: str) -> TaskReport:
+        """Raises TaskError where there is no such task."""
+        return self._transact.look(lambda t: _report(t, _task(t, task_id)))
+
+    def tasks(self) -> list[TaskReport]:
+        """All tasks, the oldest first."""
+        return self._transact.look(lambda t: [_report(t, row) for row in t.market.tasks()])
+
+    def participants(self) -> list[ParticipantRow]:
+        """Everyone who ever enrolled."""
+        return self._transact.look(lambda t: t.market.participants())
+
+    def ledger_size(self) -> int:
+        return self._transact.look(lambda t: t.journal.size())
+
+    def serving(self) -> bool:
+        """Whether a service runs from this folder."""
+        return ring(self.folder.doorbell)
+
+    def _act(self, work: Callable[[Transaction], Result]) -> Result:
+        result = self._transact.run(work)
+        self._log.sign_head()
+        ring(self.folder.doorbell)
+        return result
+
+
+def _task(t: Transaction, task_id: str) -> TaskRow:
+    row = t.market.task(task_id)
+    if row is None:
+        known = ", ".join(task.id for task in t.market.tasks()) or "none yet"
+        raise TaskError(f"there is no task {task_id!r}; known: {known}")
+    return row
+
+
+def _report(t: Transaction, row: TaskRow) -> TaskReport:
+    progress = t.market.progress(row)
+    paid: dict[str, int] = {}
+    for _, name, record in t.market.settlements(row.id):
+        paid[name] = paid.get(name, 0) + record["paid_micro"]
+    return TaskReport(
+        row=row,
+        rounds=tuple(t.market.rounds(row.id)),
+        claimed=tuple(sorted(progress.claimed)),
+        selected=tuple(sorted(progress.selected)),
+        delivered=tuple(sorted(progress.delivered)),
+        failures={f.participant_id: f.reason for f in t.market.failures(row.id, row.round)},
+        paid_micro=paid,
+        escrow_micro=t.escrow_left(row),
+    )

@@ -1,0 +1,210 @@
+"""From a task file to a task: terms with every number fixed, a secret root, and the model of round 1."""
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from coordinator.config import DataSection, TaskConfig
+from coordinator.derivation import chain_secret, initial_seed, task_root, validation_salt
+from coordinator.errors import TaskError
+from coordinator.states import State
+from coordinator.storage.market import TaskRow
+from learning.datasets import LabelledData, load_splits
+from mechanism.degree import reference_distribution
+from mechanism.errors import FieldError
+from mechanism.payment import payment_function
+from mechanism.peers import seed_commitment
+from mechanism.settlement import PAYMENT_RULES, max_payment_micro, task_budget_micro
+from mechanism.terms import ModelContract, Recipe, Rule, Schedule, Terms
+from wire.model_file import Weights, contract_of, encode_model
+
+#: Norm that any model may have, and how many times the initial one's it may have beyond that: training on
+#: normalised data stays within a few times, an exploded model does not.
+_LEAST_MAX_NORM = Decimal(1000)
+_NORM_FACTOR = 100
+
+#: Bytes that a submitted file may have beyond the initial one's: other writers pad or order their header otherwise.
+_HEADER_ALLOWANCE = 64 << 10
+
+
+@dataclass(frozen=True)
+class LearnerData:
+    """The learner's own data: D_c, and held-out samples to report on where there are any."""
+
+    validation: LabelledData
+    test: LabelledData | None
+
+
+@dataclass(frozen=True)
+class PreparedTask:
+    """A task that can be stored: its row, the first model's file, and what it can cost at most."""
+
+    row: TaskRow
+    initial_model: bytes
+
+    @property
+    def bill_micro(self) -> int:
+        """The most that the task can pay, micro-credits."""
+        return task_budget_micro(self.row.terms)
+
+    @property
+    def head_micro(self) -> int:
+        """The most that one participant can earn in one round, micro-credits."""
+        terms = self.row.terms
+        return max_payment_micro(terms.Q, terms.upsilon, terms.payment.exact)
+
+
+def load_learner_data(section: DataSection) -> LearnerData:
+    """The learner's data that a task file names.
+
+    Raises:
+        LearningError: no such data set, or it is not to be had.
+        TaskError: a file that is no such .npz.
+    """
+    if section.dataset is not None:
+        splits = load_splits(
+            section.dataset,
+            seed=section.seed,
+            validation=section.validation,
+            test=section.test,
+            root=section.root,
+        )
+        return LearnerData(splits.validation, splits.test)
+    test = None if section.test_file is None else _read_npz(section.test_file)
+    return LearnerData(_read_npz(section.file), test)
+
+
+def commit_validation(data: LabelledData | None, salt: bytes) -> bytes:
+    """H(D_c): SHA-256 of the salt and of the digests of images and labels as stored, little-endian.
+
+    Without D_c, of the salt alone.
+    """
+    outer = hashlib.sha256(b"fedpeer validation set v1" + salt)
+    if data is not None:
+        images = np.ascontiguousarray(data.images, dtype="<f4")
+        labels = np.ascontiguousarray(data.labels, dtype="<i8")
+        outer.update(repr(images.shape).encode())
+        outer.update(hashlib.sha256(images).digest() + hashlib.sha256(labels).digest())
+    return outer.digest()
+
+
+def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
+    """The task that `config` describes; nothing is stored.
+
+    Raises:
+        FieldError: a value out of its range.
+        LearningError, TaskError: data or an initial model that cannot be used.
+    """
+    root = task_root(config.id, config.seed)
+    data = None if config.data is None else load_learner_data(config.data)
+    if config.rule.name not in PAYMENT_RULES:
+        raise FieldError("rule.name", config.rule.name, "one of " + ", ".join(PAYMENT_RULES))
+    if config.rule.name != "paper" and data is None:
+        raise TaskError(
+            f"rule {config.rule.name!r} pays on evidence and needs the learner's data: "
+            'add a [data] section, or choose rule.name = "paper"'
+        )
+    weights, initial_model = _initial_model(config, root)
+    terms = Terms(
+        task_id=config.id,
+        reference=_reference(config, data),
+        Q=config.Q,
+        phi=config.phi,
+        upsilon=config.upsilon,
+        payment=payment_function(config.payment.name, config.payment.parameters()),
+        rule=Rule(**config.rule.model_dump()),
+        schedule=Schedule(**config.schedule.model_dump()),
+        contract=_contract(config, weights, initial_model),
+        recipe=Recipe(**config.recipe.model_dump()),
+        budget_micro=0,
+        seed_commitment=seed_commitment(chain_secret(root), max(1, config.schedule.rounds)),
+        validation_commitment=commit_validation(data and data.validation, validation_salt(root)),
+        initial_model=hashlib.sha256(initial_model).digest(),
+    )
+    bill = task_budget_micro(terms)
+    budget = bill if config.budget_micro is None else config.budget_micro
+    if budget < bill:
+        raise FieldError("budget_micro", budget, f"at least {bill}, the most that the task can pay")
+    terms = replace(terms, budget_micro=budget)
+    row = TaskRow(
+        id=config.id,
+        terms=terms,
+        terms_digest=terms.digest,
+        root=root,
+        settings=_settings(config),
+        state=State.OPEN,
+        round=0,
+        deadline=None,
+        version=1,
+        model=terms.initial_model,
+        opened_at=now,
+        ended_at=None,
+        reason=None,
+    )
+    return PreparedTask(row, initial_model)
+
+
+def _settings(config: TaskConfig) -> dict[str, Any]:
+    """What the service needs of a task file besides the terms."""
+    return {
+        "data": None if config.data is None else json.loads(config.data.model_dump_json()),
+        "evidence": json.loads(config.evidence.model_dump_json()),
+        "selection": config.selection,
+    }
+
+
+def _reference(config: TaskConfig, data: LearnerData | None) -> tuple[Fraction, ...]:
+    if config.reference is not None:
+        reference = reference_distribution(config.reference)
+        if data is not None and len(reference) != data.validation.classes:
+            raise FieldError(
+                "reference", config.reference, f"{data.validation.classes} labels, as D_c has"
+            )
+        return reference
+    if data is None:
+        raise FieldError("reference", None, "a distribution, since there is no [data] to take it from")
+    counts = data.validation.counts()
+    return reference_distribution([Fraction(count, sum(counts)) for count in counts])
+
+
+def _initial_model(config: TaskConfig, root: bytes) -> tuple[Weights, bytes]:
+    from safetensors.numpy import load  # only here: the service itself maps files
+
+    if config.initial_model is not None:
+        try:
+            content = config.initial_model.read_bytes()
+            return load(content), content
+        except OSError as error:
+            raise TaskError(f"initial_model {config.initial_model}: {error.strerror}") from None
+        except Exception as error:  # the library's own error type is not public
+            raise TaskError(f"initial_model {config.initial_model} is no safetensors file: {error}") from None
+    from learning.models import initial_weights  # imports torch, seconds
+
+    weights = initial_weights(config.recipe.model, initial_seed(root))
+    return weights, encode_model(weights)
+
+
+def _contract(config: TaskConfig, weights: Weights, initial_model: bytes) -> ModelContract:
+    squares = (float(np.square(w.astype(np.float64)).sum()) for w in weights.values() if w.dtype.kind == "f")
+    norm = Decimal(math.ceil(math.sqrt(math.fsum(squares))))
+    max_norm = config.contract.max_norm or max(_LEAST_MAX_NORM, norm * _NORM_FACTOR)
+    max_bytes = config.contract.max_bytes or len(initial_model) + _HEADER_ALLOWANCE
+    return contract_of(weights, max_norm, max_bytes)
+
+
+def _read_npz(path: Any) -> LabelledData:
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            images, labels = stored["images"], stored["labels"]
+            classes = int(stored["classes"]) if "classes" in stored else int(labels.max()) + 1
+    except OSError as error:
+        raise TaskError(f"{path} cannot be read: {error.strerror or error}") from None
+    except (ValueError, KeyError) as error:
+        raise TaskError(f"{path} is no .npz with images, labels and classes: {error}") from None
+    return LabelledData(path.stem, images.astype(np.float32), labels.astype(np.int64), classes)

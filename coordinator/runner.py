@@ -1,0 +1,304 @@
+"""Drives one task through its states: woken by arrivals and by the clock, one transaction a step.
+
+The runner keeps nothing that matters. Killed anywhere, a new one reads the database and takes the same step:
+what a step computes from files (evidence, the mean) is a function of what is recorded.
+"""
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from pathlib import Path
+
+import structlog
+
+from coordinator.aggregation import Contribution, aggregate
+from coordinator.blobs import BlobStore
+from coordinator.clock import Clock
+from coordinator.derivation import chain_secret
+from coordinator.live import Feed, Presence
+from coordinator.metrics import Metrics
+from coordinator.scoring import Quality, Scored, Scorer, Submission, make_scorer, missing
+from coordinator.selection import select
+from coordinator.spool import Spool, UploadKey
+from coordinator.states import (
+    BeginEffort,
+    Cancel,
+    Close,
+    CloseRound,
+    OpenRound,
+    Progress,
+    Select,
+    Settle,
+    State,
+    Step,
+    Wait,
+    next_step,
+)
+from coordinator.storage.market import EventRow, ModelRow, StaleTask, TaskRow
+from coordinator.transactions import Transaction, Transactions
+from mechanism.peers import round_seed
+
+log = structlog.get_logger()
+
+#: Seconds after which a failed step is tried again, doubled up to the second figure: a full disk or a database
+#: that restarts is mended by people, in minutes.
+_RETRY_SECONDS = 1.0
+_RETRY_LIMIT_SECONDS = 60.0
+
+
+@dataclass
+class LiveTask:
+    """A task that the service holds: its row as last read, its events, and who is there.
+
+    Attributes:
+        changed: set when something has arrived that the runner should look at.
+        busy: uploads in progress.
+        broken: why the last step failed; None while all is well.
+    """
+
+    row: TaskRow
+    feed: Feed
+    presence: Presence
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    busy: set[UploadKey] = field(default_factory=set)
+    broken: str | None = None
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """What runners share.
+
+    Attributes:
+        absence_seconds: silence after which a participant no longer holds up a round.
+    """
+
+    transact: Transactions
+    blobs: BlobStore
+    spool: Spool
+    clock: Clock
+    metrics: Metrics
+    absence_seconds: float
+
+
+@dataclass(frozen=True)
+class _ClosedRound:
+    """A closed round as recorded: who was selected with which claim, what came in, what was reported."""
+
+    claims: dict[str, Fraction]
+    models: dict[str, ModelRow]
+    reasons: dict[str, str]
+    start: bytes
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What was computed for a closed round: evidence, the next model and its quality."""
+
+    scored: Scored
+    model: bytes
+    size: int
+    quality: Quality | None
+
+
+class TaskRunner:
+    """Runs one task to its end."""
+
+    def __init__(self, live: LiveTask, workplace: Workplace) -> None:
+        self._live = live
+        self._work = workplace
+        self._scorer: Scorer | None = None
+        self._preparation: asyncio.Future[None] | None = None
+        self._prepared = 0
+
+    async def run(self) -> None:
+        """Takes steps until the task has ended. Cancel it to stop between steps."""
+        retry = _RETRY_SECONDS
+        with structlog.contextvars.bound_contextvars(task=self._live.row.id):
+            try:
+                while not self._live.row.state.final:
+                    try:
+                        await self._advance()
+                        retry = _RETRY_SECONDS
+                        self._set_broken(None)
+                    except StaleTask:
+                        log.info("task was moved on by another process")
+                    except Exception as error:
+                        log.error("step failed; it is tried again", seconds=retry, exc_info=error)
+                        self._set_broken(f"{type(error).__name__}: {error}")
+                        await asyncio.sleep(retry)
+                        retry = min(2 * retry, _RETRY_LIMIT_SECONDS)
+            finally:
+                if self._preparation is not None:
+                    self._preparation.cancel()
+
+    async def _look(self) -> Progress:
+        """Reads the task, its new events and its progress: others than this runner may have moved it."""
+        live = self._live
+
+        def read(t: Transaction) -> tuple[TaskRow, list[EventRow], Progress]:
+            row = t.market.task(live.row.id)
+            assert row is not None  # tasks are never deleted
+            return row, t.market.events(row.id, live.feed.cursor), t.market.progress(row)
+
+        row, events, progress = await self._work.transact.read(read)
+        self._apply(row)
+        live.feed.publish(events)
+        return progress
+
+    async def _advance(self) -> None:
+        live = self._live
+        live.changed.clear()
+        progress = await self._look()
+        now = self._work.clock.now()
+        absent, soonest = live.presence.absent(
+            progress.selected - progress.delivered - progress.failed, now, self._work.absence_seconds
+        )
+        progress = replace(progress, absent=absent)
+        self._show(progress)
+        step = next_step(live.row.terms.schedule, progress, now)
+        if isinstance(step, Wait):
+            until = step.until
+            if progress.state is State.TRAINING and soonest is not None:
+                until = soonest if until is None else min(until, soonest)
+            if progress.state is State.TRAINING:
+                self._prepare()
+            await self._work.clock.wait(live.changed, until)
+            return
+        await self._take(step)
+        await self._look()
+        await self._work.transact.sign_head()
+
+    async def _take(self, step: Step) -> None:
+        with structlog.contextvars.bound_contextvars(round=self._live.row.round):
+            match step:
+                case BeginEffort(deadline):
+                    await self._work.transact(lambda t: t.begin_effort(self._live.row, deadline))
+                case Select():
+                    await self._work.transact(lambda t: t.select(self._live.row, select))
+                case OpenRound(round_, deadline):
+                    await self._open_round(round_, deadline)
+                case CloseRound():
+                    await self._work.transact(lambda t: t.close_round(self._live.row))
+                case Settle():
+                    await self._settle()
+                case Close():
+                    await self._work.transact(lambda t: t.close(self._live.row))
+                case Cancel(reason):
+                    await self._work.transact(lambda t: t.cancel(self._live.row, reason))
+            log.info("step taken", step=type(step).__name__)
+
+    async def _open_round(self, round_: int, deadline: float) -> None:
+        row = self._live.row
+        path = self._work.blobs.path(row.model)
+        size = (await asyncio.to_thread(path.stat)).st_size
+        await self._work.transact(lambda t: t.open_round(row, round_, size, deadline))
+
+    def _prepare(self) -> None:
+        """Starts the evidence's own work for this round, beside the participants' training."""
+        if self._preparation is None or self._preparation.done():
+            row = self._live.row
+            if self._prepared == row.round:
+                return
+            self._prepared = row.round
+            self._preparation = asyncio.ensure_future(
+                self._work.transact.compute(self._prepare_round, row.round, self._work.blobs.path(row.model))
+            )
+            self._preparation.add_done_callback(_report)
+
+    def _prepare_round(self, round_: int, start: Path) -> None:
+        self._scoring().prepare(round_, start)
+
+    def _scoring(self) -> Scorer:
+        """The task's scorer, made where it is first needed: in the scoring thread, it may load data."""
+        if self._scorer is None:
+            self._scorer = make_scorer(self._live.row)
+        return self._scorer
+
+    async def _settle(self) -> None:
+        live, began = self._live, self._work.clock.now()
+        row = live.row
+        closed = await self._work.transact.read(lambda t: _closed_round(t, row))
+        outcome = await self._work.transact.compute(self._judge, row, closed)
+        assessments = [*outcome.scored.assessments]
+        assessments += [
+            missing(name, degree, closed.reasons.get(name))
+            for name, degree in closed.claims.items()
+            if name not in closed.models
+        ]
+        seed = round_seed(chain_secret(row.root), row.terms.schedule.rounds, row.round)
+        settlement = await self._work.transact(
+            lambda t: t.settle(
+                row, seed, assessments, outcome.scored.evidence, outcome.model, outcome.quality
+            )
+        )
+        paid = sum(payment.paid_micro for payment in settlement.payments)
+        metrics = self._work.metrics
+        metrics.paid.labels(row.id).inc(paid)
+        metrics.settlement_seconds.observe(max(0.0, self._work.clock.now() - began))
+        if outcome.quality is not None:
+            metrics.accuracy.labels(row.id).set(float(outcome.quality.accuracy))
+        await asyncio.to_thread(self._work.spool.sweep, row.id, set(live.busy))
+        log.info("round settled", paid_micro=paid, models=len(closed.models))
+
+    def _judge(self, row: TaskRow, closed: _ClosedRound) -> _Outcome:
+        """Evidence, mean and quality; in the scoring thread."""
+        blobs = self._work.blobs
+        submissions = [
+            Submission(
+                participant_id=name,
+                sequence=model.sequence,
+                model_sha256=model.model_sha256,
+                path=blobs.path(model.model_sha256),
+                samples=model.samples,
+                claimed_degree=closed.claims[name],
+            )
+            for name, model in sorted(closed.models.items())
+        ]
+        scored = self._scoring().score(row.round, blobs.path(closed.start), submissions)
+        taken = {a.participant_id for a in scored.assessments if a.scored}
+        # A participant that overstates its samples gets no more weight than the recipe's.
+        limit = row.terms.recipe.samples
+        contributions = [
+            Contribution(s.participant_id, s.path, min(s.samples, limit))
+            for s in submissions
+            if s.participant_id in taken
+        ]
+        digest = closed.start
+        if contributions:
+            target = self._work.spool.scratch(f"{row.id}.mean")
+            digest = aggregate(contributions, target)
+            blobs.adopt(target, digest)
+        path = blobs.path(digest)
+        return _Outcome(scored, digest, path.stat().st_size, self._scoring().evaluate(path))
+
+    def _apply(self, row: TaskRow) -> None:
+        metrics = self._work.metrics
+        if row.version != self._live.row.version:
+            metrics.phase_started.labels(row.id).set(self._work.clock.now())
+        self._live.row = row
+        metrics.task_round.labels(row.id).set(row.round)
+
+    def _set_broken(self, why: str | None) -> None:
+        self._live.broken = why
+        self._work.metrics.stalled.labels(self._live.row.id).set(why is not None)
+
+    def _show(self, progress: Progress) -> None:
+        for standing in ("claimed", "selected", "delivered", "failed", "absent"):
+            count = len(getattr(progress, standing))
+            self._work.metrics.task_participants.labels(self._live.row.id, standing).set(count)
+
+
+def _closed_round(t: Transaction, row: TaskRow) -> _ClosedRound:
+    opened = next(r for r in t.market.rounds(row.id) if r.round == row.round)
+    return _ClosedRound(
+        claims={c.participant_id: Fraction(c.degree) for c in t.market.claims(row.id) if c.selected},
+        models={m.participant_id: m for m in t.market.models(row.id, row.round)},
+        reasons={f.participant_id: f.reason for f in t.market.failures(row.id, row.round)},
+        start=opened.start_model,
+    )
+
+
+def _report(preparation: "asyncio.Future[None]") -> None:
+    """A preparation that failed is done again by `score`; its reason is worth a line now."""
+    if not preparation.cancelled() and (error := preparation.exception()) is not None:
+        log.warning("evidence could not be prepared ahead", exc_info=error)

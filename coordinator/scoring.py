@@ -1,0 +1,133 @@
+"""Evidence behind one small protocol, so that the service need not know how a task is scored.
+
+A scorer works on files and blocks; the service calls it from its own thread. Everything that it returns is a
+function of the task's root, its terms, D_c and the submitted files: asked again after a restart, it says the
+same.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Protocol
+
+from coordinator.config import DataSection
+from coordinator.derivation import validation_salt
+from coordinator.errors import TaskError
+from coordinator.opening import LearnerData, commit_validation, load_learner_data
+from coordinator.storage.market import TaskRow
+from learning.models import ARCHITECTURES
+from learning.training import evaluate
+from mechanism.canonical import Json
+from mechanism.settlement import MICRO, Assessment, Verdict
+from wire.model_file import open_model
+
+
+@dataclass(frozen=True)
+class Submission:
+    """One model of a closed round, with what its sender claimed.
+
+    Attributes:
+        sequence: order of commitment within the task; the lowest of duplicates is the original.
+    """
+
+    participant_id: str
+    sequence: int
+    model_sha256: bytes
+    path: Path
+    samples: int
+    claimed_degree: Fraction
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What the evidence says of a round: one assessment a submission, and the record that they rest on."""
+
+    assessments: tuple[Assessment, ...]
+    evidence: dict[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Quality:
+    """Accuracy in [0, 1] and mean cross-entropy in nats, decimals of six places."""
+
+    accuracy: str
+    loss: str
+
+
+class Scorer(Protocol):
+    """Scores one task's rounds and judges its global model."""
+
+    def prepare(self, round_: int, start: Path) -> None:
+        """Work that needs only the round's start model; done while the participants train."""
+
+    def score(self, round_: int, start: Path, submissions: Sequence[Submission]) -> Scored:
+        """Assesses a closed round. Submissions come in participant-id order."""
+
+    def evaluate(self, model: Path) -> Quality | None:
+        """Quality of a global model on held-out data; None where there are none."""
+
+
+class ClaimedDegrees:
+    """The paper's own: every model counts, at the degree that was claimed."""
+
+    def __init__(self, data: LearnerData | None, model: str) -> None:
+        self._data = data
+        self._model = model
+
+    def prepare(self, round_: int, start: Path) -> None:
+        pass  # nothing rests on the start model
+
+    def score(self, round_: int, start: Path, submissions: Sequence[Submission]) -> Scored:
+        return Scored(
+            tuple(
+                Assessment(
+                    participant_id=s.participant_id,
+                    model_sha256=s.model_sha256,
+                    claimed_degree=s.claimed_degree,
+                    verified_micro=round(s.claimed_degree * MICRO),
+                    verdicts=(Verdict("contract", True, "The model fits the task's contract."),),
+                )
+                for s in submissions
+            )
+        )
+
+    def evaluate(self, model: Path) -> Quality | None:
+        return evaluate_on(self._data, self._model, model)
+
+
+def make_scorer(row: TaskRow) -> Scorer:
+    """The scorer that a task's terms ask for, over the data that its settings name.
+
+    Raises:
+        TaskError: the data are no longer those that the terms commit to.
+        LearningError: they are not to be had.
+    """
+    section = row.settings["data"]
+    data = None if section is None else load_learner_data(DataSection(**section))
+    commitment = commit_validation(data and data.validation, validation_salt(row.root))
+    if commitment != row.terms.validation_commitment:
+        raise TaskError(
+            f"the data of task {row.id!r} are not those that its terms commit to; put the original ones back"
+        )
+    return ClaimedDegrees(data, row.terms.recipe.model)
+
+
+def missing(participant_id: str, claimed_degree: Fraction, reason: str | None) -> Assessment:
+    """The assessment of who sent no model in time: not scored, not paid."""
+    said = f" It said: {reason}" if reason else ""
+    return Assessment(
+        participant_id=participant_id,
+        model_sha256=b"",
+        claimed_degree=claimed_degree,
+        verified_micro=None,
+        verdicts=(Verdict("delivered", False, f"No model came before the round closed.{said}"),),
+    )
+
+
+def evaluate_on(data: LearnerData | None, architecture: str, model: Path) -> Quality | None:
+    """Quality of a model file on the held-out samples, or on D_c where there are none."""
+    if data is None or architecture not in ARCHITECTURES:
+        return None  # nothing to judge by, or a model of the learner's own
+    found = evaluate(open_model(model).weights(), data.test or data.validation, architecture)
+    return Quality(f"{found.accuracy:.6f}", f"{found.loss:.6f}")

@@ -1,0 +1,110 @@
+"""The Ledger service: checkpoints, entries, proofs and balances; read-only, for anybody."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from coordinator.transactions import Transaction, Transactions
+from mechanism.errors import FieldError
+from mechanism.ledger.note import Note
+from protos.fedpeer.v1 import ledger_pb2, ledger_pb2_grpc
+
+#: Bytes of entries in one message of a stream: well below the limit of a message.
+_BATCH_BYTES = 512 << 10
+
+#: Entries read in one transaction.
+_BATCH_ENTRIES = 1_000
+
+
+class LedgerServicer(ledger_pb2_grpc.LedgerServicer):
+    """Serves what is committed and signed.
+
+    Args:
+        verification_key: the log's, in vkey form.
+    """
+
+    def __init__(self, transact: Transactions, verification_key: str) -> None:
+        self._transact = transact
+        self._verification_key = verification_key
+
+    async def GetCheckpoint(self, request: Any, context: Any) -> ledger_pb2.Checkpoint:
+        note = await self._transact.sign_head()
+        return ledger_pb2.Checkpoint(note=note, verification_key=self._verification_key)
+
+    async def GetEntries(
+        self, request: ledger_pb2.GetEntriesRequest, context: Any
+    ) -> AsyncIterator[ledger_pb2.Entries]:
+        size = _covered(await self._transact.sign_head())
+        position = request.first
+        if position > size:
+            raise FieldError("first", position, f"at most {size}, which the checkpoint covers")
+        end = size if request.count == 0 else min(size, position + request.count)
+        while position < end:
+            count = min(_BATCH_ENTRIES, end - position)
+            entries = await self._transact.read(lambda t, p=position, n=count: list(t.ledger.entries(p, n)))
+            for batch in _batches(position, entries):
+                yield batch
+            position += len(entries)
+
+    async def GetInclusionProof(
+        self, request: ledger_pb2.GetInclusionProofRequest, context: Any
+    ) -> ledger_pb2.InclusionProof:
+        def prove(t: Transaction) -> tuple[int, list[bytes]]:
+            size = _size("size", request.size, t)
+            if request.index >= size:
+                raise FieldError("index", request.index, f"below the size {size}")
+            return size, t.journal.inclusion_proof(request.index, size)
+
+        size, hashes = await self._transact.read(prove)
+        return ledger_pb2.InclusionProof(index=request.index, size=size, hashes=hashes)
+
+    async def GetConsistencyProof(
+        self, request: ledger_pb2.GetConsistencyProofRequest, context: Any
+    ) -> ledger_pb2.ConsistencyProof:
+        def prove(t: Transaction) -> list[bytes]:
+            second = _size("second", request.second, t)
+            if request.first > second:
+                raise FieldError("first", request.first, f"at most {second}")
+            return t.journal.consistency_proof(request.first, second)
+
+        return ledger_pb2.ConsistencyProof(hashes=await self._transact.read(prove))
+
+    async def GetBalance(
+        self, request: ledger_pb2.GetBalanceRequest, context: Any
+    ) -> ledger_pb2.Balance:
+        balance, size = await self._transact.read(
+            lambda t: (t.journal.balance(request.account), t.journal.size())
+        )
+        return ledger_pb2.Balance(
+            account=request.account,
+            debits_posted_micro=balance.debits_posted,
+            credits_posted_micro=balance.credits_posted,
+            debits_pending_micro=balance.debits_pending,
+            credits_pending_micro=balance.credits_pending,
+            ledger_size=size,
+        )
+
+
+def _covered(note: str) -> int:
+    """The size of a signed head: the second line of its text."""
+    return int(Note.parse(note).text.split("\n")[1])
+
+
+def _size(field: str, asked: int, t: Transaction) -> int:
+    """The tree size that is asked for; 0 means all."""
+    present = t.journal.size()
+    if asked > present:
+        raise FieldError(field, asked, f"at most {present}, the size of the ledger")
+    return asked or present
+
+
+def _batches(first: int, entries: list[bytes]) -> list[ledger_pb2.Entries]:
+    batches: list[ledger_pb2.Entries] = []
+    batch, used = ledger_pb2.Entries(first=first), 0
+    for index, entry in enumerate(entries, first):
+        if batch.entries and used + len(entry) > _BATCH_BYTES:
+            batches.append(batch)
+            batch, used = ledger_pb2.Entries(first=index), 0
+        batch.entries.append(entry)
+        used += len(entry)
+    batches.append(batch)
+    return batches

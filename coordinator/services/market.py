@@ -1,0 +1,182 @@
+"""The Market service: decode, one call of `coordinator.market`, encode."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from coordinator.boundary import caller
+from coordinator.derivation import nonce
+from coordinator.identity import Caller
+from coordinator.market import Market, PaidRound
+from coordinator.metrics import Metrics
+from coordinator.runner import LiveTask
+from coordinator.states import State
+from coordinator.storage.market import EventRow, ReceiptRow
+from mechanism.errors import FieldError
+from mechanism.settlement import MICRO
+from protos.fedpeer.v1 import market_pb2, market_pb2_grpc
+from wire.codec import decode_claim, encode_terms, encode_verdict
+from wire.limits import FRAME_BYTES
+
+
+class MarketServicer(market_pb2_grpc.MarketServicer):
+    """Serves `coordinator.market.Market` to authenticated participants."""
+
+    def __init__(self, market: Market, metrics: Metrics) -> None:
+        self._market = market
+        self._metrics = metrics
+
+    async def ListTasks(self, request: Any, context: Any) -> market_pb2.ListTasksResponse:
+        who = caller()
+        return market_pb2.ListTasksResponse(
+            tasks=[await self._task(who, live) for live in self._market.tasks()]
+        )
+
+    async def GetTask(self, request: market_pb2.GetTaskRequest, context: Any) -> market_pb2.Task:
+        return await self._task(caller(), self._market.task(request.task_id))
+
+    async def Watch(
+        self, request: market_pb2.WatchRequest, context: Any
+    ) -> AsyncIterator[market_pb2.Event]:
+        live = self._market.task(request.task_id)
+        async for event in self._market.watch(caller(), live, request.cursor):
+            yield _event(live.row.id, event)
+
+    async def SubmitEffort(
+        self, request: market_pb2.SubmitEffortRequest, context: Any
+    ) -> market_pb2.Receipt:
+        statement = decode_claim(request, self._market.task(request.task_id).row.terms_digest)
+        return _receipt(await self._market.claim(caller(), statement, request.signature))
+
+    async def FetchModel(
+        self, request: market_pb2.FetchModelRequest, context: Any
+    ) -> AsyncIterator[market_pb2.ModelFrame]:
+        live = self._market.task(request.task_id)
+        path, size = await self._market.start_model(live, caller(), request.round)
+        if request.offset > size:
+            raise FieldError("offset", request.offset, f"at most the model's {size} bytes")
+        position = request.offset
+        with path.open("rb") as file:
+            file.seek(position)
+            while data := await asyncio.to_thread(file.read, FRAME_BYTES):
+                yield market_pb2.ModelFrame(offset=position, data=data)
+                position += len(data)
+                self._metrics.sent_bytes.inc(len(data))
+
+    async def GetUpload(
+        self, request: market_pb2.GetUploadRequest, context: Any
+    ) -> market_pb2.UploadStatus:
+        live = self._market.task(request.task_id)
+        offset, complete = await self._market.upload_status(caller(), live, request.submission_id)
+        return market_pb2.UploadStatus(offset=offset, complete=complete)
+
+    async def SubmitModel(
+        self, request_iterator: AsyncIterator[market_pb2.SubmitModelRequest], context: Any
+    ) -> market_pb2.Receipt:
+        return _receipt(await self._market.submit(caller(), request_iterator))
+
+    async def ReportFailure(
+        self, request: market_pb2.ReportFailureRequest, context: Any
+    ) -> market_pb2.Receipt:
+        receipt = await self._market.fail(
+            caller(),
+            request.participant_id,
+            request.task_id,
+            request.submission_id,
+            request.round,
+            request.reason,
+        )
+        return _receipt(receipt)
+
+    async def GetReceipt(
+        self, request: market_pb2.GetReceiptRequest, context: Any
+    ) -> market_pb2.Receipt:
+        live = self._market.task(request.task_id)
+        return _receipt(await self._market.receipt(caller(), live, request.submission_id))
+
+    async def GetSettlement(
+        self, request: market_pb2.GetSettlementRequest, context: Any
+    ) -> market_pb2.Settlement:
+        who, live = caller(), self._market.task(request.task_id)
+        paid = await self._market.settlement(who, live, request.round)
+        return _settlement(live.row.id, request.round, who.participant_id, paid)
+
+    async def _task(self, who: Caller, live: LiveTask) -> market_pb2.Task:
+        standing = await self._market.standing(who, live)
+        row = live.row
+        return market_pb2.Task(
+            terms=encode_terms(row.terms),
+            terms_digest=row.terms_digest,
+            state=_state(row.state),
+            round=row.round,
+            nonce=nonce(row.root, who.participant_id),
+            submissions=standing.submissions,
+            deadline=_time(row.deadline),
+            selected=standing.selected,
+        )
+
+
+def _state(state: State) -> market_pb2.TaskState.ValueType:
+    return market_pb2.TaskState.Value(f"TASK_STATE_{state}")
+
+
+def _time(seconds: float | None) -> Timestamp | None:
+    if seconds is None:
+        return None
+    whole = int(seconds)
+    return Timestamp(seconds=whole, nanos=int((seconds - whole) * 1_000_000_000))
+
+
+def _event(task_id: str, event: EventRow) -> market_pb2.Event:
+    message = market_pb2.Event(
+        cursor=event.cursor,
+        task_id=task_id,
+        state=_state(event.state),
+        round=event.round,
+        deadline=_time(event.deadline),
+    )
+    detail = event.detail
+    match event.state:
+        case State.SELECTED:
+            message.selected.participants.extend(detail["selected"])
+        case State.TRAINING:
+            message.round_opened.model_sha256 = bytes.fromhex(detail["model_sha256"])
+            message.round_opened.model_bytes = detail["model_bytes"]
+        case State.SETTLED:
+            message.round_settled.ledger_size = detail["ledger_size"]
+        case State.CANCELLED:
+            message.cancelled.reason = detail["reason"]
+    return message
+
+
+def _receipt(row: ReceiptRow) -> market_pb2.Receipt:
+    return market_pb2.Receipt(
+        submission_id=row.submission_id,
+        task_id=row.task_id,
+        participant_id=row.participant_id,
+        round=row.round,
+        kind=row.kind,
+        digest=row.digest,
+        ledger_index=row.ledger_index,
+        late=row.late,
+    )
+
+
+def _settlement(task_id: str, round_: int, participant_id: str, paid: PaidRound) -> market_pb2.Settlement:
+    verified = paid.assessment.verified_micro
+    return market_pb2.Settlement(
+        task_id=task_id,
+        round=round_,
+        participant_id=participant_id,
+        paid_micro=paid.paid_micro,
+        penalty_micro=paid.penalty_micro,
+        stake_lost_micro=paid.stake_lost_micro,
+        claimed_degree=str(paid.assessment.claimed_degree),
+        verified_degree="" if verified is None else f"{verified}/{MICRO}",
+        peers=paid.peers,
+        verdicts=[encode_verdict(verdict) for verdict in paid.assessment.verdicts],
+        ledger_index=paid.ledger_index,
+        proof=paid.proof,
+    )

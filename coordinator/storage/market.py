@@ -1,0 +1,554 @@
+"""The market's rows as values. One store is one open transaction; nothing is kept between calls.
+
+A transition names the version of the task that it follows, so that two processes (a service and a `cancel` on
+the command line) cannot both take a step from the same state.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Row, Table, func, insert, select, update
+from sqlalchemy.sql.elements import ColumnElement
+
+from coordinator.states import FOLLOWS, Progress, State
+from coordinator.storage.market_tables import (
+    certificates,
+    claims,
+    events,
+    failures,
+    invitations,
+    models,
+    participants,
+    receipts,
+    rounds,
+    settlements,
+    tasks,
+    uploads,
+)
+from mechanism.terms import Terms
+
+
+class StaleTask(RuntimeError):
+    """The task has moved on since it was read; read it again and decide anew."""
+
+
+@dataclass(frozen=True)
+class TaskRow:
+    """A task as stored. `root` is secret."""
+
+    id: str
+    terms: Terms
+    terms_digest: bytes
+    root: bytes
+    settings: Mapping[str, Any]
+    state: State
+    round: int
+    deadline: float | None
+    version: int
+    model: bytes
+    opened_at: float
+    ended_at: float | None
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class EventRow:
+    """One event of a task's stream; cursors run from 1 without a gap."""
+
+    cursor: int
+    state: State
+    round: int
+    deadline: float | None
+    detail: Mapping[str, Any]
+    at: float
+
+
+@dataclass(frozen=True)
+class ReceiptRow:
+    """That a submission is durably recorded."""
+
+    task_id: str
+    participant_id: str
+    submission_id: str
+    kind: str
+    round: int
+    digest: bytes
+    ledger_index: int
+    late: bool
+    at: float
+
+
+@dataclass(frozen=True)
+class ClaimRow:
+    """A claim that came in time. `effort` is a decimal, `degree` a rational."""
+
+    participant_id: str
+    submission_id: str
+    effort: str
+    degree: str
+    selected: bool
+
+
+@dataclass(frozen=True)
+class UploadRow:
+    """A model that was committed to; `digest` is the statement's, `sequence` the order of commitment."""
+
+    participant_id: str
+    submission_id: str
+    round: int
+    sequence: int
+    digest: bytes
+
+
+@dataclass(frozen=True)
+class ModelRow:
+    """A model that came in time and passed its contract."""
+
+    participant_id: str
+    submission_id: str
+    sequence: int
+    model_sha256: bytes
+    model_bytes: int
+    samples: int
+
+
+@dataclass(frozen=True)
+class FailureRow:
+    participant_id: str
+    round: int
+    reason: str
+    at: float
+
+
+@dataclass(frozen=True)
+class RoundRow:
+    round: int
+    start_model: bytes
+    start_bytes: int
+    opened_at: float
+    closed_at: float | None
+    settled_at: float | None
+    result_model: bytes | None
+    accuracy: str | None
+    loss: str | None
+    ledger_size: int | None
+
+
+@dataclass(frozen=True)
+class ParticipantRow:
+    id: str
+    public_key: str
+    enrolled_at: float
+    revoked_at: float | None
+
+
+@dataclass(frozen=True)
+class CertificateRow:
+    serial: str
+    participant_id: str
+    pem: str
+    issued_at: float
+    expires_at: float
+    revoked_at: float | None
+
+
+@dataclass(frozen=True)
+class InvitationRow:
+    token_digest: bytes
+    participant_id: str
+    created_at: float
+    expires_at: float
+    serial: str | None
+
+
+class MarketStore:
+    """The market's tables through one connection, inside the caller's transaction."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    # Tasks
+
+    def add_task(self, row: TaskRow) -> None:
+        """Stores a new task; its id must be new."""
+        self._connection.execute(
+            insert(tasks).values(
+                id=row.id,
+                terms_json=json.dumps(row.terms.record()),
+                terms_digest=row.terms_digest,
+                root=row.root,
+                settings_json=json.dumps(row.settings),
+                state=row.state,
+                round=row.round,
+                deadline=row.deadline,
+                version=row.version,
+                model=row.model,
+                opened_at=row.opened_at,
+            )
+        )
+
+    def task(self, task_id: str) -> TaskRow | None:
+        row = self._connection.execute(select(tasks).where(tasks.c.id == task_id)).one_or_none()
+        return None if row is None else _task(row)
+
+    def tasks(self) -> list[TaskRow]:
+        """All tasks, the oldest first."""
+        found = self._connection.execute(select(tasks).order_by(tasks.c.opened_at, tasks.c.id))
+        return [_task(row) for row in found]
+
+    def advance(
+        self,
+        task: TaskRow,
+        state: State,
+        *,
+        now: float,
+        round_: int | None = None,
+        deadline: float | None = None,
+        model: bytes | None = None,
+        reason: str | None = None,
+        detail: Mapping[str, Any] | None = None,
+    ) -> TaskRow:
+        """Moves a task on and writes the event that says so.
+
+        Raises:
+            StaleTask: the task is no longer at `task.version`.
+            ValueError: `state` may not follow `task.state`.
+        """
+        if state not in FOLLOWS[task.state]:
+            raise ValueError(f"{state} cannot follow {task.state}")
+        values = {
+            "state": state,
+            "round": task.round if round_ is None else round_,
+            "deadline": deadline,
+            "version": task.version + 1,
+            "model": model or task.model,
+            "reason": reason,
+            "ended_at": now if state.final else None,
+        }
+        changed = self._connection.execute(
+            update(tasks).where(tasks.c.id == task.id, tasks.c.version == task.version).values(**values)
+        )
+        if changed.rowcount != 1:
+            raise StaleTask(f"task {task.id} has moved on from version {task.version}")
+        self.add_event(task.id, state, values["round"], deadline, detail or {}, now)
+        moved = self.task(task.id)
+        assert moved is not None
+        return moved
+
+    def add_event(
+        self,
+        task_id: str,
+        state: State,
+        round_: int,
+        deadline: float | None,
+        detail: Mapping[str, Any],
+        now: float,
+    ) -> None:
+        last = self._connection.execute(
+            select(func.coalesce(func.max(events.c.cursor), 0)).where(events.c.task_id == task_id)
+        ).scalar_one()
+        self._connection.execute(
+            insert(events).values(
+                task_id=task_id,
+                cursor=last + 1,
+                state=state,
+                round=round_,
+                deadline=deadline,
+                detail_json=json.dumps(detail),
+                at=now,
+            )
+        )
+
+    def events(self, task_id: str, after: int = 0) -> list[EventRow]:
+        """Events with a cursor above `after`, in order."""
+        found = self._connection.execute(
+            select(events)
+            .where(events.c.task_id == task_id, events.c.cursor > after)
+            .order_by(events.c.cursor)
+        )
+        return [
+            EventRow(r.cursor, State(r.state), r.round, r.deadline, json.loads(r.detail_json), r.at)
+            for r in found
+        ]
+
+    def progress(self, task: TaskRow) -> Progress:
+        """What decides the task's next step; nobody is absent as far as the database knows."""
+        taken = self.claims(task.id)
+        return Progress(
+            state=task.state,
+            round=task.round,
+            deadline=task.deadline,
+            claimed=frozenset(c.participant_id for c in taken),
+            selected=frozenset(c.participant_id for c in taken if c.selected),
+            delivered=frozenset(m.participant_id for m in self.models(task.id, task.round)),
+            failed=frozenset(f.participant_id for f in self.failures(task.id, task.round)),
+        )
+
+    # Submissions
+
+    def receipt(self, task_id: str, participant_id: str, submission_id: str) -> ReceiptRow | None:
+        row = self._connection.execute(
+            select(receipts).where(
+                receipts.c.task_id == task_id,
+                receipts.c.participant_id == participant_id,
+                receipts.c.submission_id == submission_id,
+            )
+        ).one_or_none()
+        return None if row is None else ReceiptRow(**row._mapping)
+
+    def receipts(self, task_id: str, participant_id: str) -> list[ReceiptRow]:
+        """A participant's receipts in a task, in ledger order."""
+        found = self._connection.execute(
+            select(receipts)
+            .where(receipts.c.task_id == task_id, receipts.c.participant_id == participant_id)
+            .order_by(receipts.c.ledger_index)
+        )
+        return [ReceiptRow(**row._mapping) for row in found]
+
+    def add_receipt(self, row: ReceiptRow) -> None:
+        self._insert(receipts, row)
+
+    def claims(self, task_id: str) -> list[ClaimRow]:
+        """Claims that came in time, in participant-id order."""
+        return [ClaimRow(**row) for row in self._rows(claims, task_id)]
+
+    def claim(self, task_id: str, participant_id: str) -> ClaimRow | None:
+        found = self._rows(claims, task_id, claims.c.participant_id == participant_id)
+        return ClaimRow(**found[0]) if found else None
+
+    def count_claims(self, task_id: str) -> int:
+        return int(
+            self._connection.execute(
+                select(func.count()).select_from(claims).where(claims.c.task_id == task_id)
+            ).scalar_one()
+        )
+
+    def add_claim(self, task_id: str, row: ClaimRow) -> None:
+        self._insert(claims, row, task_id=task_id)
+
+    def select_participants(self, task_id: str, chosen: Sequence[str]) -> None:
+        for participant_id in chosen:
+            self._connection.execute(
+                update(claims)
+                .where(claims.c.task_id == task_id, claims.c.participant_id == participant_id)
+                .values(selected=True)
+            )
+
+    def upload(self, task_id: str, participant_id: str, submission_id: str) -> UploadRow | None:
+        found = self._rows(
+            uploads,
+            task_id,
+            uploads.c.participant_id == participant_id,
+            uploads.c.submission_id == submission_id,
+        )
+        return UploadRow(**_without(found[0], "at")) if found else None
+
+    def uploads(self, task_id: str, participant_id: str, round_: int) -> list[UploadRow]:
+        found = self._rows(
+            uploads, task_id, uploads.c.participant_id == participant_id, uploads.c.round == round_
+        )
+        return [UploadRow(**_without(row, "at")) for row in found]
+
+    def add_upload(
+        self, task_id: str, participant_id: str, submission_id: str, round_: int, digest: bytes, now: float
+    ) -> UploadRow:
+        """Records a commitment; its sequence number is the next of the task."""
+        last = self._connection.execute(
+            select(func.coalesce(func.max(uploads.c.sequence), 0)).where(uploads.c.task_id == task_id)
+        ).scalar_one()
+        row = UploadRow(participant_id, submission_id, round_, last + 1, digest)
+        self._insert(uploads, row, task_id=task_id, at=now)
+        return row
+
+    def models(self, task_id: str, round_: int) -> list[ModelRow]:
+        """Models of a round that came in time, in participant-id order."""
+        return [
+            ModelRow(**_without(row, "round")) for row in self._rows(models, task_id, models.c.round == round_)
+        ]
+
+    def model(self, task_id: str, round_: int, participant_id: str) -> ModelRow | None:
+        found = self._rows(
+            models, task_id, models.c.round == round_, models.c.participant_id == participant_id
+        )
+        return ModelRow(**_without(found[0], "round")) if found else None
+
+    def add_model(self, task_id: str, round_: int, row: ModelRow) -> None:
+        self._insert(models, row, task_id=task_id, round=round_)
+
+    def failures(self, task_id: str, round_: int) -> list[FailureRow]:
+        return [FailureRow(**row) for row in self._rows(failures, task_id, failures.c.round == round_)]
+
+    def add_failure(self, task_id: str, row: FailureRow) -> None:
+        self._insert(failures, row, task_id=task_id)
+
+    # Rounds
+
+    def open_round(self, task_id: str, round_: int, model: bytes, size: int, now: float) -> None:
+        self._connection.execute(
+            insert(rounds).values(
+                task_id=task_id, round=round_, start_model=model, start_bytes=size, opened_at=now
+            )
+        )
+
+    def update_round(self, task_id: str, round_: int, **values: Any) -> None:
+        self._connection.execute(
+            update(rounds).where(rounds.c.task_id == task_id, rounds.c.round == round_).values(**values)
+        )
+
+    def rounds(self, task_id: str) -> list[RoundRow]:
+        found = self._connection.execute(
+            select(rounds).where(rounds.c.task_id == task_id).order_by(rounds.c.round)
+        )
+        return [RoundRow(**_without(row._mapping, "task_id")) for row in found]
+
+    def add_settlement(
+        self, task_id: str, round_: int, participant_id: str, ledger_index: int, record: Mapping[str, Any]
+    ) -> None:
+        self._connection.execute(
+            insert(settlements).values(
+                task_id=task_id,
+                round=round_,
+                participant_id=participant_id,
+                ledger_index=ledger_index,
+                record_json=json.dumps(record),
+            )
+        )
+
+    def settlement(
+        self, task_id: str, round_: int, participant_id: str
+    ) -> tuple[int, Mapping[str, Any]] | None:
+        """Ledger index and record of what a participant was paid in a round."""
+        row = self._connection.execute(
+            select(settlements.c.ledger_index, settlements.c.record_json).where(
+                settlements.c.task_id == task_id,
+                settlements.c.round == round_,
+                settlements.c.participant_id == participant_id,
+            )
+        ).one_or_none()
+        return None if row is None else (row.ledger_index, json.loads(row.record_json))
+
+    def settlements(self, task_id: str) -> list[tuple[int, str, Mapping[str, Any]]]:
+        """(round, participant, record) of everything settled in a task."""
+        found = self._connection.execute(
+            select(settlements)
+            .where(settlements.c.task_id == task_id)
+            .order_by(settlements.c.round, settlements.c.participant_id)
+        )
+        return [(r.round, r.participant_id, json.loads(r.record_json)) for r in found]
+
+    def referenced_models(self, ended_before: float) -> set[bytes]:
+        """Digests of the model files that a task needs that runs, or that ended at `ended_before` or later."""
+        kept = select(tasks.c.id).where((tasks.c.ended_at.is_(None)) | (tasks.c.ended_at >= ended_before))
+        queries = (
+            select(tasks.c.model).where(tasks.c.id.in_(kept)),
+            select(models.c.model_sha256).where(models.c.task_id.in_(kept)),
+            select(rounds.c.start_model).where(rounds.c.task_id.in_(kept)),
+            select(rounds.c.result_model).where(
+                rounds.c.task_id.in_(kept), rounds.c.result_model.is_not(None)
+            ),
+        )
+        return {bytes(digest) for query in queries for digest in self._connection.execute(query).scalars()}
+
+    # Identity
+
+    def participants(self) -> list[ParticipantRow]:
+        found = self._connection.execute(select(participants).order_by(participants.c.id))
+        return [ParticipantRow(**row._mapping) for row in found]
+
+    def participant(self, participant_id: str) -> ParticipantRow | None:
+        row = self._connection.execute(
+            select(participants).where(participants.c.id == participant_id)
+        ).one_or_none()
+        return None if row is None else ParticipantRow(**row._mapping)
+
+    def put_participant(self, row: ParticipantRow) -> None:
+        """Adds a participant, or gives a known one a new key and standing."""
+        if self.participant(row.id) is None:
+            self._insert(participants, row)
+        else:
+            self._connection.execute(
+                update(participants)
+                .where(participants.c.id == row.id)
+                .values(public_key=row.public_key, enrolled_at=row.enrolled_at, revoked_at=row.revoked_at)
+            )
+
+    def add_certificate(self, row: CertificateRow) -> None:
+        self._insert(certificates, row)
+
+    def certificate(self, serial: str) -> CertificateRow | None:
+        row = self._connection.execute(
+            select(certificates).where(certificates.c.serial == serial)
+        ).one_or_none()
+        return None if row is None else CertificateRow(**row._mapping)
+
+    def certificates(self) -> list[CertificateRow]:
+        found = self._connection.execute(select(certificates).order_by(certificates.c.issued_at))
+        return [CertificateRow(**row._mapping) for row in found]
+
+    def revoke(self, participant_id: str, now: float) -> None:
+        """Revokes a participant and every certificate that it has."""
+        self._connection.execute(
+            update(participants).where(participants.c.id == participant_id).values(revoked_at=now)
+        )
+        self._connection.execute(
+            update(certificates)
+            .where(certificates.c.participant_id == participant_id, certificates.c.revoked_at.is_(None))
+            .values(revoked_at=now)
+        )
+
+    def add_invitation(self, row: InvitationRow) -> None:
+        self._insert(invitations, row)
+
+    def invitation(self, token_digest: bytes) -> InvitationRow | None:
+        row = self._connection.execute(
+            select(invitations).where(invitations.c.token_digest == token_digest)
+        ).one_or_none()
+        return None if row is None else InvitationRow(**row._mapping)
+
+    def redeem_invitation(self, token_digest: bytes, serial: str) -> None:
+        self._connection.execute(
+            update(invitations).where(invitations.c.token_digest == token_digest).values(serial=serial)
+        )
+
+    def withdraw_invitations(self, participant_id: str, now: float) -> None:
+        """Unused invitations of a participant expire now."""
+        self._connection.execute(
+            update(invitations)
+            .where(invitations.c.participant_id == participant_id, invitations.c.serial.is_(None))
+            .values(expires_at=now)
+        )
+
+    def _rows(
+        self, table: Table, task_id: str, *conditions: ColumnElement[bool]
+    ) -> list[dict[str, Any]]:
+        found = self._connection.execute(
+            select(table).where(table.c.task_id == task_id, *conditions).order_by(table.c.participant_id)
+        )
+        return [_without(row._mapping, "task_id") for row in found]
+
+    def _insert(self, table: Table, row: Any, **more: Any) -> None:
+        self._connection.execute(insert(table).values(**vars(row), **more))
+
+
+def _without(mapping: Mapping[str, Any], key: str) -> dict[str, Any]:
+    return {name: value for name, value in mapping.items() if name != key}
+
+
+def _task(row: Row[Any]) -> TaskRow:
+    return TaskRow(
+        id=row.id,
+        terms=Terms.from_record(json.loads(row.terms_json)),
+        terms_digest=bytes(row.terms_digest),
+        root=bytes(row.root),
+        settings=json.loads(row.settings_json),
+        state=State(row.state),
+        round=row.round,
+        deadline=row.deadline,
+        version=row.version,
+        model=bytes(row.model),
+        opened_at=row.opened_at,
+        ended_at=row.ended_at,
+        reason=row.reason,
+    )

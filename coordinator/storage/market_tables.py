@@ -1,0 +1,176 @@
+"""Tables of the market: who takes part, what is offered, what was sent, what was settled.
+
+The ledger's tables hold the evidence and the money; these hold what the service needs to go on after a restart.
+Times are seconds since the epoch. Text columns named `..._json` hold JSON that only we read.
+"""
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    ForeignKey,
+    Integer,
+    LargeBinary,
+    String,
+    Table,
+    Text,
+)
+
+
+_ID = String(64)
+_DIGEST = LargeBinary(32)
+
+participants = Table(
+    "participants",
+    METADATA,
+    Column("id", _ID, primary_key=True),
+    Column("public_key", Text, nullable=False),
+    Column("enrolled_at", Double, nullable=False),
+    Column("revoked_at", Double),
+)
+
+certificates = Table(
+    "certificates",
+    METADATA,
+    # Hexadecimal: serial numbers have 160 bits.
+    Column("serial", String(48), primary_key=True),
+    Column("participant_id", _ID, ForeignKey("participants.id"), nullable=False, index=True),
+    Column("pem", Text, nullable=False),
+    Column("issued_at", Double, nullable=False),
+    Column("expires_at", Double, nullable=False),
+    Column("revoked_at", Double),
+)
+
+invitations = Table(
+    "invitations",
+    METADATA,
+    # SHA-256 of the token: who reads the database cannot enrol.
+    Column("token_digest", _DIGEST, primary_key=True),
+    Column("participant_id", _ID, nullable=False, index=True),
+    Column("created_at", Double, nullable=False),
+    Column("expires_at", Double, nullable=False),
+    # The certificate that it was traded for.
+    Column("serial", String(48), ForeignKey("certificates.serial")),
+)
+
+tasks = Table(
+    "tasks",
+    METADATA,
+    Column("id", _ID, primary_key=True),
+    Column("terms_json", Text, nullable=False),
+    Column("terms_digest", _DIGEST, nullable=False),
+    # Secret: the seeds of peers, nonces and shadows derive from it.
+    Column("root", LargeBinary(32), nullable=False),
+    Column("settings_json", Text, nullable=False),
+    Column("state", String(16), nullable=False, index=True),
+    Column("round", Integer, nullable=False),
+    Column("deadline", Double),
+    # Counts transitions; a transition names the one that it follows.
+    Column("version", Integer, nullable=False),
+    # The model that the next round starts from.
+    Column("model", _DIGEST, nullable=False),
+    Column("opened_at", Double, nullable=False),
+    Column("ended_at", Double),
+    Column("reason", Text),
+)
+
+events = Table(
+    "events",
+    METADATA,
+    Column("task_id", _ID, ForeignKey("tasks.id"), primary_key=True),
+    Column("cursor", Integer, primary_key=True),
+    Column("state", String(16), nullable=False),
+    Column("round", Integer, nullable=False),
+    Column("deadline", Double),
+    Column("detail_json", Text, nullable=False),
+    Column("at", Double, nullable=False),
+)
+
+receipts = Table(
+    "receipts",
+    METADATA,
+    Column("task_id", _ID, ForeignKey("tasks.id"), primary_key=True),
+    Column("participant_id", _ID, primary_key=True),
+    Column("submission_id", _ID, primary_key=True),
+    Column("kind", String(16), nullable=False),
+    Column("round", Integer, nullable=False),
+    Column("digest", _DIGEST, nullable=False),
+    Column("ledger_index", BigInteger, nullable=False),
+    Column("late", Boolean, nullable=False),
+    Column("at", Double, nullable=False),
+)
+
+claims = Table(
+    "claims",
+    METADATA,
+    Column("task_id", _ID, ForeignKey("tasks.id"), primary_key=True),
+    Column("participant_id", _ID, primary_key=True),
+    Column("submission_id", _ID, nullable=False),
+    Column("effort", String(32), nullable=False),
+    Column("degree", Text, nullable=False),
+    Column("selected", Boolean, nullable=False),
+)
+
+uploads = Table(
+    "uploads",
+    METADATA,
+    Column("task_id", _ID, ForeignKey("tasks.id"), primary_key=True),
+    Column("participant_id", _ID, primary_key=True),
+    Column("submission_id", _ID, primary_key=True),
+    Column("round", Integer, nullable=False),
+    # Order in which models were committed to, within the task: the earliest of duplicates is the original.
+    Column("sequence", Integer, nullable=False),
+    Column("digest", _DIGEST, nullable=False),
+    Column("at", Double, nullable=False),
+)
+
+models = Table(
+    "models",
+    METADATA,
+    Column("task_id", _ID, ForeignKey("tasks.id"), primary_key=True),
+    Column("round", Integer, primary_key=True),
+    Column("participant_id", _ID, primary_key=True),
+    Column("submission_id", _ID, nullable=False),
+    Column("sequence", Integer, nullable=False),
+    Column("model_sha256", _DIGEST, nullable=False),
+    Column("model_bytes", BigInteger, nullable=False),
+    Column("samples", BigInteger, nullable=False),
+)
+
+failures = Table(
+    "failures",
+    METADATA,
+    Column("task_id", _ID, ForeignKey("tasks.id"), primary_key=True),
+    Column("round", Integer, primary_key=True),
+    Column("participant_id", _ID, primary_key=True),
+    Column("reason", Text, nullable=False),
+    Column("at", Double, nullable=False),
+)
+
+rounds = Table(
+    "rounds",
+    METADATA,
+    Column("task_id", _ID, ForeignKey("tasks.id"), primary_key=True),
+    Column("round", Integer, primary_key=True),
+    Column("start_model", _DIGEST, nullable=False),
+    Column("start_bytes", BigInteger, nullable=False),
+    Column("opened_at", Double, nullable=False),
+    Column("closed_at", Double),
+    Column("settled_at", Double),
+    Column("result_model", _DIGEST),
+    # Decimals, of the result model on held-out data; empty where nothing is evaluated.
+    Column("accuracy", String(32)),
+    Column("loss", String(32)),
+    Column("ledger_size", BigInteger),
+)
+
+settlements = Table(
+    "settlements",
+    METADATA,
+    Column("task_id", _ID, ForeignKey("tasks.id"), primary_key=True),
+    Column("round", Integer, primary_key=True),
+    Column("participant_id", _ID, primary_key=True),
+    Column("ledger_index", BigInteger, nullable=False),
+    Column("record_json", Text, nullable=False),
+)

@@ -1,0 +1,361 @@
+"""Steps of a task, each one transaction: market rows, ledger entries and postings together, or nothing.
+
+`Transaction` is what a step works with; its methods are the steps. `Transactions` runs them, one after another,
+in the one thread that talks to the database, so that the event loop never waits for a disk.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection
+
+from coordinator.clock import Clock
+from coordinator.identity import Enrolled
+from coordinator.metrics import Metrics
+from coordinator.opening import PreparedTask
+from coordinator.scoring import Quality
+from coordinator.states import State
+from coordinator.storage.database import Database
+from coordinator.storage.ledger import SignedLog, SqlLedgerStore
+from coordinator.storage.market import (
+    ClaimRow,
+    FailureRow,
+    MarketStore,
+    ModelRow,
+    ReceiptRow,
+    TaskRow,
+    UploadRow,
+)
+from mechanism.canonical import Json, canonical_digest, decimal_text
+from mechanism.ledger import entries
+from mechanism.ledger.accounts import escrow, reservation_id
+from mechanism.ledger.entry import Entry
+from mechanism.ledger.journal import Journal
+from mechanism.settlement import Assessment, Settlement
+from mechanism.statements import ClaimStatement, ModelStatement, statement_digest
+from mechanism.terms import Terms
+from wire.certificates import load_public_key
+from wire.errors import Code, Refusal
+
+Result = TypeVar("Result")
+
+#: Chooses who trains: terms and claims to participant ids.
+Selection = Callable[[Terms, Sequence[ClaimRow]], list[str]]
+
+
+class Transaction:
+    """One open transaction over market and ledger.
+
+    Attributes:
+        market, journal: the rows, the record.
+        now: one time for everything in the transaction, seconds since the epoch.
+    """
+
+    def __init__(self, connection: Connection, now: float) -> None:
+        self.market = MarketStore(connection)
+        self.ledger = SqlLedgerStore(connection)
+        self.journal = Journal(self.ledger)
+        self.now = now
+
+    # What the operator does
+
+    def open_task(self, prepared: PreparedTask) -> None:
+        """Publishes a task and reserves its budget."""
+        row = prepared.row
+        self.market.add_task(row)
+        self.market.add_event(row.id, State.OPEN, 0, None, {}, self.now)
+        self._record(*entries.terms_entries(row.terms), self._transition(row.id, 0, State.OPEN))
+
+    def enrol(self, enrolled: Enrolled) -> None:
+        """Records a participant's key, where it is new."""
+        self._record(entries.enrolment(enrolled.participant.id, load_public_key(enrolled.participant.public_key)))
+
+    def revoke(self, participant_id: str, reason: str) -> None:
+        """Ends a participant's standing; its key counts for nothing from here on."""
+        row = self.market.participant(participant_id)
+        self.market.withdraw_invitations(participant_id, self.now)
+        if row is not None and row.revoked_at is None:
+            self.market.revoke(participant_id, self.now)
+            self._record(entries.revocation(participant_id, load_public_key(row.public_key), reason))
+
+    # What participants do
+
+    def add_claim(self, task: TaskRow, statement: ClaimStatement, signature: bytes) -> ReceiptRow:
+        index = self._record(entries.claim(statement, signature))
+        self.market.add_claim(
+            task.id,
+            ClaimRow(
+                participant_id=statement.participant_id,
+                submission_id=statement.submission_id,
+                effort=decimal_text(statement.effort),
+                degree=str(statement.degree),
+                selected=False,
+            ),
+        )
+        return self._receipt(statement, 0, index, late=False)
+
+    def begin_upload(self, statement: ModelStatement) -> UploadRow:
+        """Fixes when a model was committed to; known already where an upload is resumed."""
+        names = statement.task_id, statement.participant_id, statement.submission_id
+        known = self.market.upload(*names)
+        return known or self.market.add_upload(
+            *names, statement.round, statement_digest(statement), self.now
+        )
+
+    def add_model(self, statement: ModelStatement, signature: bytes, *, late: bool) -> ReceiptRow:
+        """Records a model that came whole; a late one counts for nothing."""
+        index = self._record(entries.model(statement, signature, late))
+        if not late:
+            upload = self.begin_upload(statement)
+            self.market.add_model(
+                statement.task_id,
+                statement.round,
+                ModelRow(
+                    participant_id=statement.participant_id,
+                    submission_id=statement.submission_id,
+                    sequence=upload.sequence,
+                    model_sha256=statement.model_sha256,
+                    model_bytes=statement.model_bytes,
+                    samples=statement.samples,
+                ),
+            )
+        return self._receipt(statement, statement.round, index, late=late)
+
+    def add_failure(
+        self, task: TaskRow, participant_id: str, submission_id: str, reason: str
+    ) -> ReceiptRow:
+        """Records that a participant cannot deliver in the current round."""
+        index = self._record(entries.failure(task.id, task.round, participant_id, submission_id, reason))
+        if all(f.participant_id != participant_id for f in self.market.failures(task.id, task.round)):
+            self.market.add_failure(task.id, FailureRow(participant_id, task.round, reason, self.now))
+        receipt = ReceiptRow(
+            task_id=task.id,
+            participant_id=participant_id,
+            submission_id=submission_id,
+            kind="failure",
+            round=task.round,
+            digest=failure_digest(task.id, task.round, participant_id, submission_id, reason),
+            ledger_index=index,
+            late=False,
+            at=self.now,
+        )
+        self.market.add_receipt(receipt)
+        return receipt
+
+    # What the task does by itself
+
+    def begin_effort(self, task: TaskRow, deadline: float) -> None:
+        self.market.advance(task, State.EFFORT, now=self.now, deadline=deadline)
+        self._record(self._transition(task.id, 0, State.EFFORT))
+
+    def select(self, task: TaskRow, selection: Selection) -> None:
+        chosen = selection(task.terms, self.market.claims(task.id))
+        self.market.select_participants(task.id, chosen)
+        self.market.advance(task, State.SELECTED, now=self.now, detail={"selected": chosen})
+        self._record(
+            *entries.selection_entries(task.id, chosen), self._transition(task.id, 0, State.SELECTED)
+        )
+
+    def open_round(self, task: TaskRow, round_: int, size: int, deadline: float) -> None:
+        self.market.advance(
+            task,
+            State.TRAINING,
+            now=self.now,
+            round_=round_,
+            deadline=deadline,
+            detail={"model_sha256": task.model.hex(), "model_bytes": size},
+        )
+        self.market.open_round(task.id, round_, task.model, size, self.now)
+        self._record(self._transition(task.id, round_, State.TRAINING))
+
+    def close_round(self, task: TaskRow) -> None:
+        """Fixes the round's models; evidence comes next."""
+        self.market.advance(task, State.SCORED, now=self.now)
+        self.market.update_round(task.id, task.round, closed_at=self.now)
+        self._record(self._transition(task.id, task.round, State.SCORED))
+
+    def settle(
+        self,
+        task: TaskRow,
+        seed: bytes,
+        assessments: Sequence[Assessment],
+        evidence: Mapping[str, Json],
+        model: bytes,
+        quality: Quality | None,
+    ) -> Settlement:
+        """Posts a closed round: verdicts, seed, peers, payments, the next model, the new state."""
+        ordered = sorted(assessments, key=lambda a: a.participant_id)
+        stakes = self.journal.stakes(task.id, [a.participant_id for a in ordered])
+        settlement, settled = entries.settlement_entries(task.terms, task.round, seed, ordered, stakes)
+        if evidence:
+            self._record(*entries.evidence_entries(task.id, task.round, evidence))
+        figures = {} if quality is None else {"accuracy": quality.accuracy, "loss": quality.loss}
+        self._record(*(entries.verdict(task.id, task.round, a) for a in ordered))
+        places = {r.id: r.index for r in self.journal.append(settled)}
+        self._record(
+            entries.aggregation(task.id, task.round, model, figures),
+            self._transition(task.id, task.round, State.SETTLED),
+        )
+        self._settle_rows(task, settlement, ordered, places)
+        size = self.journal.size()
+        self.market.advance(
+            task, State.SETTLED, now=self.now, model=model, detail={"ledger_size": size}
+        )
+        self.market.update_round(
+            task.id,
+            task.round,
+            settled_at=self.now,
+            result_model=model,
+            ledger_size=size,
+            **figures,
+        )
+        return settlement
+
+    def close(self, task: TaskRow) -> None:
+        """All rounds are settled: what is left of the budget and the stakes goes back."""
+        self._end(task, State.CLOSED, "")
+
+    def cancel(self, task: TaskRow, reason: str) -> None:
+        """Refunds what is not yet paid."""
+        self._end(task, State.CANCELLED, reason)
+
+    def escrow_left(self, task: TaskRow) -> int:
+        """Micro-credits still reserved for a task."""
+        return self.journal.balance(escrow(task.id)).credits_pending
+
+    def _end(self, task: TaskRow, state: State, reason: str) -> None:
+        detail = {"reason": reason} if reason else {}
+        self.market.advance(task, state, now=self.now, reason=reason or None, detail=detail)
+        rounds = range(1, task.terms.schedule.rounds + 1)
+        held = self.ledger.reservations([reservation_id(task.id, r) for r in rounds])
+        unresolved = [r for r in rounds if not held[reservation_id(task.id, r)].resolved]
+        stakes = self.journal.stakes(task.id, [c.participant_id for c in self.market.claims(task.id)])
+        self._record(
+            *entries.ending_entries(
+                task.id, task.round, state, unresolved, stakes, _timestamp(self.now), reason
+            )
+        )
+
+    def _settle_rows(
+        self,
+        task: TaskRow,
+        settlement: Settlement,
+        ordered: Sequence[Assessment],
+        places: Mapping[str, int],
+    ) -> None:
+        for assessment, line in zip(ordered, settlement.payments, strict=True):
+            name = assessment.participant_id
+            record: dict[str, Any] = {
+                "paid_micro": line.paid_micro,
+                "penalty_micro": line.penalty_micro,
+                "withheld_micro": line.withheld_micro,
+                "stake_lost_micro": line.stake_lost_micro,
+                "peers": list(line.peers),
+                "assessment": entries.assessment_record(assessment),
+            }
+            place = places[f"{task.id}/round/{task.round}/payment/{name}"]
+            self.market.add_settlement(task.id, task.round, name, place, record)
+
+    def _receipt(
+        self, statement: ClaimStatement | ModelStatement, round_: int, index: int, *, late: bool
+    ) -> ReceiptRow:
+        receipt = ReceiptRow(
+            task_id=statement.task_id,
+            participant_id=statement.participant_id,
+            submission_id=statement.submission_id,
+            kind=statement.kind,
+            round=round_,
+            digest=statement_digest(statement),
+            ledger_index=index,
+            late=late,
+            at=self.now,
+        )
+        self.market.add_receipt(receipt)
+        return receipt
+
+    def _transition(self, task_id: str, round_: int, state: State) -> Entry:
+        return entries.transition(task_id, round_, state, _timestamp(self.now))
+
+    def _record(self, *recorded: Entry) -> int:
+        """Appends entries; returns the index of the last."""
+        return self.journal.append(recorded)[-1].index
+
+
+class Transactions:
+    """Runs transactions in one thread, and long computations in another."""
+
+    def __init__(self, database: Database, log: SignedLog, clock: Clock, metrics: Metrics) -> None:
+        self._database = database
+        self._log = log
+        self._clock = clock
+        self._metrics = metrics
+        self._thread = ThreadPoolExecutor(1, "database")
+        self._scoring = ThreadPoolExecutor(1, "scoring")
+
+    async def __call__(self, work: Callable[[Transaction], Result]) -> Result:
+        """`work` in a transaction that commits when it returns and rolls back when it raises."""
+        return await self._in_thread(lambda: self.run(work))
+
+    async def read(self, work: Callable[[Transaction], Result]) -> Result:
+        """`work` in a transaction that changes nothing."""
+        return await self._in_thread(lambda: self.look(work))
+
+    async def compute(self, work: Callable[..., Result], *arguments: Any) -> Result:
+        """Evidence, means and evaluation: off the event loop and off the database's thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._scoring, work, *arguments)
+
+    async def sign_head(self) -> str:
+        """The signed head of everything that is committed."""
+        return await self._in_thread(self._log.sign_head)
+
+    async def proof(self, index: int) -> str:
+        """A receipt of a ledger entry under a signed head: a C2SP tlog-proof."""
+        return await self._in_thread(lambda: str(self._log.receipt(index)))
+
+    def run(self, work: Callable[[Transaction], Result]) -> Result:
+        """The same, in the calling thread; for commands."""
+        with self._database.begin() as connection:
+            return work(Transaction(connection, self._clock.now()))
+
+    def look(self, work: Callable[[Transaction], Result]) -> Result:
+        """`read` in the calling thread."""
+        with self._database.read() as connection:
+            return work(Transaction(connection, self._clock.now()))
+
+    def stop(self) -> None:
+        """Waits for what is in progress."""
+        self._thread.shutdown()
+        self._scoring.shutdown(cancel_futures=True)
+
+    async def _in_thread(self, work: Callable[[], Result]) -> Result:
+        began = time.perf_counter()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        except RuntimeError as error:
+            if "shutdown" in str(error):
+                raise Refusal(Code.DRAINING, "The coordinator is shutting down.") from None
+            raise
+        finally:
+            self._metrics.transaction_seconds.observe(time.perf_counter() - began)
+
+
+def failure_digest(task_id: str, round_: int, participant_id: str, submission_id: str, reason: str) -> bytes:
+    """What makes two failure reports the same."""
+    return canonical_digest(
+        {
+            "kind": "failure",
+            "task_id": task_id,
+            "round": round_,
+            "participant_id": participant_id,
+            "submission_id": submission_id,
+            "reason": reason,
+        }
+    )
+
+
+def _timestamp(now: float) -> str:
+    return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
