@@ -141,10 +141,7 @@ def admit_upload(store: MarketStore, task: TaskRow, statement: ModelStatement) -
         if begun.digest != statement_digest(statement):
             raise _conflict(statement.submission_id, "model")
         return
-    if (
-        len(store.uploads(task.id, statement.participant_id, statement.round))
-        >= MAX_UPLOADS_PER_ROUND
-    ):
+    if len(store.uploads(task.id, statement.participant_id, statement.round)) >= MAX_UPLOADS_PER_ROUND:
         raise Refusal(
             Code.QUOTA_EXCEEDED,
             f"{MAX_UPLOADS_PER_ROUND} uploads were begun for round {statement.round} already, "
@@ -169,9 +166,7 @@ def admit_failure(store: MarketStore, task: TaskRow, participant_id: str, round_
 
 
 def _conflict(submission_id: str, kind: str) -> Refusal:
-    return Refusal(
-        Code.SUBMISSION_CONFLICT, f"Submission {submission_id} stands for another {kind} already."
-    )
+    return Refusal(Code.SUBMISSION_CONFLICT, f"Submission {submission_id} stands for another {kind} already.")
 
 
 def _refuse_ended(task: TaskRow) -> None:

@@ -110,22 +110,24 @@ def _emit(out: BinaryIO, digest: "hashlib._Hash", data: bytes) -> None:
 
 def _mean_blocks(spec: TensorSpec, files: Sequence[ModelFile], weights: Sequence[int]) -> Iterator[bytes]:
     sources = [(file.path, _tensor(file, spec.name)) for file in files]
-    streams = [path.open("rb") for path, _ in sources] if len(sources) <= _OPEN_FILES else None
+    few = len(sources) <= _OPEN_FILES
+    streams: list[BinaryIO | None] = [path.open("rb") if few else None for path, _ in sources]
     try:
         elements = prod(spec.shape)
         for first in range(0, elements, _BLOCK):
             count = min(_BLOCK, elements - first)
             raw = (
                 _read(path, stream, tensor.start + first * DTYPE_BYTES[spec.dtype], count, spec.dtype)
-                for (path, tensor), stream in zip(sources, streams or [None] * len(sources), strict=True)
+                for (path, tensor), stream in zip(sources, streams, strict=True)
             )
             if spec.dtype in _INTEGERS:
                 yield _integer_mean(raw, weights, spec.dtype)
             else:
                 yield _float_mean(raw, weights, spec.dtype)
     finally:
-        for stream in streams or ():
-            stream.close()
+        for stream in streams:
+            if stream is not None:
+                stream.close()
 
 
 #: Files held open at once; with more participants each block opens its file anew. Well below the usual 1,024.

@@ -47,7 +47,7 @@ def caller() -> Caller:
     return found
 
 
-class Boundary(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # the stubs leave the base class untyped
+class Boundary(grpc.aio.ServerInterceptor):
     """The interceptor of one port.
 
     Args:
@@ -149,7 +149,7 @@ class _Passage:
         self._boundary._metrics.rpc_seconds.labels(self._method, self._status.name).observe(seconds)
 
 
-class _Status(grpc.Status):  # type: ignore[misc]  # the stubs leave the base class untyped
+class _Status(grpc.Status):
     """A google.rpc.Status as gRPC takes it."""
 
     def __init__(self, status: status_pb2.Status) -> None:

@@ -21,7 +21,9 @@ from coordinator.folder import StateFolder, initialise
 from coordinator.office import Office, TaskReport
 from mechanism.settlement import MICRO
 
-app = typer.Typer(help="Run a market: publish tasks, invite participants, serve, settle.", no_args_is_help=True)
+app = typer.Typer(
+    help="Run a market: publish tasks, invite participants, serve, settle.", no_args_is_help=True
+)
 
 State = Annotated[
     Path,
@@ -213,7 +215,9 @@ def tasks(state: State = DEFAULT_STATE, as_json: AsJson = False) -> None:
 
 
 def _print_tasks(reports: list[TaskReport]) -> None:
-    table = Table("task", "state", "round", "claimed", "selected", "delivered", "paid", "reserved", "accuracy")
+    table = Table(
+        "task", "state", "round", "claimed", "selected", "delivered", "paid", "reserved", "accuracy"
+    )
     for report in reports:
         row = report.row
         accuracy = next((r.accuracy for r in reversed(report.rounds) if r.accuracy is not None), "")

@@ -103,9 +103,7 @@ class Market:
         def read(t: Transaction) -> Standing:
             claim = t.market.claim(live.row.id, name)
             receipts = t.market.receipts(live.row.id, name)
-            return Standing(
-                tuple(r.submission_id for r in receipts), claim is not None and claim.selected
-            )
+            return Standing(tuple(r.submission_id for r in receipts), claim is not None and claim.selected)
 
         return await self._work.transact.read(read)
 
@@ -294,9 +292,7 @@ class Market:
                     await self._frames(key, statement, header.offset, requests, turn)
                 finally:
                     self._work.metrics.uploads.dec()
-            return await self._work.transact(
-                lambda t: self._finish(t, live, statement, header.signature)
-            )
+            return await self._work.transact(lambda t: self._finish(t, live, statement, header.signature))
         finally:
             live.busy.discard(key)
             if self._uploading.get(key) is turn:
@@ -354,9 +350,7 @@ class Market:
             while position < total:
                 message = await turn.next(requests)
                 if message is None:
-                    raise Refusal(
-                        Code.FRAMES_INVALID, f"The stream ended at byte {position} of {total}."
-                    )
+                    raise Refusal(Code.FRAMES_INVALID, f"The stream ended at byte {position} of {total}.")
                 frame = message.frame
                 if message.WhichOneof("part") != "frame" or frame.offset != position or not frame.data:
                     raise Refusal(

@@ -19,12 +19,17 @@ class Metrics:
             registry=registry,
         )
         self.refusals = Counter(
-            "fedpeer_refusals_total", "Refused calls by method and reason.", ["method", "reason"], registry=registry
+            "fedpeer_refusals_total",
+            "Refused calls by method and reason.",
+            ["method", "reason"],
+            registry=registry,
         )
         self.received_bytes = Counter(
             "fedpeer_model_bytes_received_total", "Bytes of models received.", registry=registry
         )
-        self.sent_bytes = Counter("fedpeer_model_bytes_sent_total", "Bytes of models sent.", registry=registry)
+        self.sent_bytes = Counter(
+            "fedpeer_model_bytes_sent_total", "Bytes of models sent.", registry=registry
+        )
         self.watchers = Gauge("fedpeer_watchers", "Open Watch streams.", registry=registry)
         self.uploads = Gauge("fedpeer_uploads", "Uploads in progress.", registry=registry)
         self.participants = Gauge(
@@ -45,7 +50,10 @@ class Metrics:
             registry=registry,
         )
         self.stalled = Gauge(
-            "fedpeer_task_stalled", "1 while a task's step fails and is tried again.", ["task"], registry=registry
+            "fedpeer_task_stalled",
+            "1 while a task's step fails and is tried again.",
+            ["task"],
+            registry=registry,
         )
         self.paid = Counter("fedpeer_paid_micro_total", "Micro-credits paid.", ["task"], registry=registry)
         self.escrow = Gauge(

@@ -116,7 +116,9 @@ class Office:
 
         def act(t: Transaction) -> None:
             if t.market.participant(participant_id) is None:
-                raise TaskError(f"there is no participant {participant_id!r}; `status` lists those who enrolled")
+                raise TaskError(
+                    f"there is no participant {participant_id!r}; `status` lists those who enrolled"
+                )
             t.revoke(participant_id, reason)
 
         self._act(act)

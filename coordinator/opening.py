@@ -90,7 +90,7 @@ def commit_validation(data: LabelledData | None, salt: bytes) -> bytes:
         images = np.ascontiguousarray(data.images, dtype="<f4")
         labels = np.ascontiguousarray(data.labels, dtype="<i8")
         outer.update(repr(images.shape).encode())
-        outer.update(hashlib.sha256(images).digest() + hashlib.sha256(labels).digest())
+        outer.update(hashlib.sha256(images.data).digest() + hashlib.sha256(labels.data).digest())
     return outer.digest()
 
 
@@ -124,7 +124,9 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
         recipe=Recipe(**config.recipe.model_dump()),
         budget_micro=0,
         seed_commitment=seed_commitment(chain_secret(root), max(1, config.schedule.rounds)),
-        validation_commitment=commit_validation(data and data.validation, validation_salt(root)),
+        validation_commitment=commit_validation(
+            None if data is None else data.validation, validation_salt(root)
+        ),
         initial_model=hashlib.sha256(initial_model).digest(),
     )
     bill = task_budget_micro(terms)
@@ -163,9 +165,7 @@ def _reference(config: TaskConfig, data: LearnerData | None) -> tuple[Fraction, 
     if config.reference is not None:
         reference = reference_distribution(config.reference)
         if data is not None and len(reference) != data.validation.classes:
-            raise FieldError(
-                "reference", config.reference, f"{data.validation.classes} labels, as D_c has"
-            )
+            raise FieldError("reference", config.reference, f"{data.validation.classes} labels, as D_c has")
         return reference
     if data is None:
         raise FieldError("reference", None, "a distribution, since there is no [data] to take it from")

@@ -105,7 +105,7 @@ def make_scorer(row: TaskRow) -> Scorer:
     """
     section = row.settings["data"]
     data = None if section is None else load_learner_data(DataSection(**section))
-    commitment = commit_validation(data and data.validation, validation_salt(row.root))
+    commitment = commit_validation(None if data is None else data.validation, validation_salt(row.root))
     if commitment != row.terms.validation_commitment:
         raise TaskError(
             f"the data of task {row.id!r} are not those that its terms commit to; put the original ones back"

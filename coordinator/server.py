@@ -1,7 +1,7 @@
 """The service: two gRPC ports, one for participants and one for the public, and a runner for each task.
 
-    market port   mutual TLS: Market, Ledger, renewal of certificates
-    public port   TLS with the server's certificate alone: Enrolment, health, reflection, Ledger where allowed
+market port   mutual TLS: Market, Ledger, renewal of certificates
+public port   TLS with the server's certificate alone: Enrolment, health, reflection, Ledger where allowed
 """
 
 import asyncio
@@ -207,12 +207,11 @@ class Coordinator:
         who = caller()
         if participant_id != who.participant_id:
             raise Refusal(
-                Code.WRONG_PARTICIPANT, f"The certificate is {who.participant_id!r}'s, not {participant_id!r}'s."
+                Code.WRONG_PARTICIPANT,
+                f"The certificate is {who.participant_id!r}'s, not {participant_id!r}'s.",
             )
         authority = await asyncio.to_thread(self.folder.authority)
-        return await self._enrolled(
-            lambda t: renew(t.market, authority, who.participant_id, request, t.now)
-        )
+        return await self._enrolled(lambda t: renew(t.market, authority, who.participant_id, request, t.now))
 
     async def _enrolled(self, issue: Any) -> Enrolled:
         def act(t: Transaction) -> Enrolled:
@@ -269,10 +268,8 @@ class Coordinator:
             LedgerServicer(self._transact, str(self._log.verification_key)), server
         )
 
-    def _listen(
-        self, server: grpc.aio.Server, key: str, address: str, *, client_certificates: bool
-    ) -> str:
-        host, port = split_address(f"server.{key}", address)
+    def _listen(self, server: grpc.aio.Server, key: str, address: str, *, client_certificates: bool) -> str:
+        host, _ = split_address(f"server.{key}", address)
         try:
             if self._credentials is None:
                 bound = server.add_insecure_port(address)

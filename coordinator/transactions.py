@@ -72,7 +72,9 @@ class Transaction:
 
     def enrol(self, enrolled: Enrolled) -> None:
         """Records a participant's key, where it is new."""
-        self._record(entries.enrolment(enrolled.participant.id, load_public_key(enrolled.participant.public_key)))
+        self._record(
+            entries.enrolment(enrolled.participant.id, load_public_key(enrolled.participant.public_key))
+        )
 
     def revoke(self, participant_id: str, reason: str) -> None:
         """Ends a participant's standing; its key counts for nothing from here on."""
@@ -102,9 +104,7 @@ class Transaction:
         """Fixes when a model was committed to; known already where an upload is resumed."""
         names = statement.task_id, statement.participant_id, statement.submission_id
         known = self.market.upload(*names)
-        return known or self.market.add_upload(
-            *names, statement.round, statement_digest(statement), self.now
-        )
+        return known or self.market.add_upload(*names, statement.round, statement_digest(statement), self.now)
 
     def add_model(self, statement: ModelStatement, signature: bytes, *, late: bool) -> ReceiptRow:
         """Records a model that came whole; a late one counts for nothing."""
@@ -125,9 +125,7 @@ class Transaction:
             )
         return self._receipt(statement, statement.round, index, late=late)
 
-    def add_failure(
-        self, task: TaskRow, participant_id: str, submission_id: str, reason: str
-    ) -> ReceiptRow:
+    def add_failure(self, task: TaskRow, participant_id: str, submission_id: str, reason: str) -> ReceiptRow:
         """Records that a participant cannot deliver in the current round."""
         index = self._record(entries.failure(task.id, task.round, participant_id, submission_id, reason))
         if all(f.participant_id != participant_id for f in self.market.failures(task.id, task.round)):
@@ -202,9 +200,7 @@ class Transaction:
         )
         self._settle_rows(task, settlement, ordered, places)
         size = self.journal.size()
-        self.market.advance(
-            task, State.SETTLED, now=self.now, model=model, detail={"ledger_size": size}
-        )
+        self.market.advance(task, State.SETTLED, now=self.now, model=model, detail={"ledger_size": size})
         self.market.update_round(
             task.id,
             task.round,

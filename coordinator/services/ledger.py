@@ -1,6 +1,6 @@
 """The Ledger service: checkpoints, entries, proofs and balances; read-only, for anybody."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from coordinator.transactions import Transaction, Transactions
@@ -40,7 +40,7 @@ class LedgerServicer(ledger_pb2_grpc.LedgerServicer):
         end = size if request.count == 0 else min(size, position + request.count)
         while position < end:
             count = min(_BATCH_ENTRIES, end - position)
-            entries = await self._transact.read(lambda t, p=position, n=count: list(t.ledger.entries(p, n)))
+            entries = await self._transact.read(_reader(position, count))
             for batch in _batches(position, entries):
                 yield batch
             position += len(entries)
@@ -68,9 +68,7 @@ class LedgerServicer(ledger_pb2_grpc.LedgerServicer):
 
         return ledger_pb2.ConsistencyProof(hashes=await self._transact.read(prove))
 
-    async def GetBalance(
-        self, request: ledger_pb2.GetBalanceRequest, context: Any
-    ) -> ledger_pb2.Balance:
+    async def GetBalance(self, request: ledger_pb2.GetBalanceRequest, context: Any) -> ledger_pb2.Balance:
         balance, size = await self._transact.read(
             lambda t: (t.journal.balance(request.account), t.journal.size())
         )
@@ -82,6 +80,10 @@ class LedgerServicer(ledger_pb2_grpc.LedgerServicer):
             credits_pending_micro=balance.credits_pending,
             ledger_size=size,
         )
+
+
+def _reader(first: int, count: int) -> Callable[[Transaction], list[bytes]]:
+    return lambda t: list(t.ledger.entries(first, count))
 
 
 def _covered(note: str) -> int:

@@ -20,6 +20,10 @@ from protos.fedpeer.v1 import market_pb2, market_pb2_grpc
 from wire.codec import decode_claim, encode_terms, encode_verdict
 from wire.limits import FRAME_BYTES
 
+_STATES: dict[State, market_pb2.TaskState] = {
+    state: getattr(market_pb2, f"TASK_STATE_{state}") for state in State
+}
+
 
 class MarketServicer(market_pb2_grpc.MarketServicer):
     """Serves `coordinator.market.Market` to authenticated participants."""
@@ -37,16 +41,12 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
     async def GetTask(self, request: market_pb2.GetTaskRequest, context: Any) -> market_pb2.Task:
         return await self._task(caller(), self._market.task(request.task_id))
 
-    async def Watch(
-        self, request: market_pb2.WatchRequest, context: Any
-    ) -> AsyncIterator[market_pb2.Event]:
+    async def Watch(self, request: market_pb2.WatchRequest, context: Any) -> AsyncIterator[market_pb2.Event]:
         live = self._market.task(request.task_id)
         async for event in self._market.watch(caller(), live, request.cursor):
             yield _event(live.row.id, event)
 
-    async def SubmitEffort(
-        self, request: market_pb2.SubmitEffortRequest, context: Any
-    ) -> market_pb2.Receipt:
+    async def SubmitEffort(self, request: market_pb2.SubmitEffortRequest, context: Any) -> market_pb2.Receipt:
         statement = decode_claim(request, self._market.task(request.task_id).row.terms_digest)
         return _receipt(await self._market.claim(caller(), statement, request.signature))
 
@@ -65,9 +65,7 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
                 position += len(data)
                 self._metrics.sent_bytes.inc(len(data))
 
-    async def GetUpload(
-        self, request: market_pb2.GetUploadRequest, context: Any
-    ) -> market_pb2.UploadStatus:
+    async def GetUpload(self, request: market_pb2.GetUploadRequest, context: Any) -> market_pb2.UploadStatus:
         live = self._market.task(request.task_id)
         offset, complete = await self._market.upload_status(caller(), live, request.submission_id)
         return market_pb2.UploadStatus(offset=offset, complete=complete)
@@ -90,9 +88,7 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
         )
         return _receipt(receipt)
 
-    async def GetReceipt(
-        self, request: market_pb2.GetReceiptRequest, context: Any
-    ) -> market_pb2.Receipt:
+    async def GetReceipt(self, request: market_pb2.GetReceiptRequest, context: Any) -> market_pb2.Receipt:
         live = self._market.task(request.task_id)
         return _receipt(await self._market.receipt(caller(), live, request.submission_id))
 
@@ -118,8 +114,8 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
         )
 
 
-def _state(state: State) -> market_pb2.TaskState.ValueType:
-    return market_pb2.TaskState.Value(f"TASK_STATE_{state}")
+def _state(state: State) -> market_pb2.TaskState:
+    return _STATES[state]
 
 
 def _time(seconds: float | None) -> Timestamp | None:

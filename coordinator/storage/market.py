@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, Table, func, insert, select, update
+from sqlalchemy import Connection, Row, RowMapping, Table, func, insert, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
 from coordinator.states import FOLLOWS, Progress, State
@@ -218,9 +218,10 @@ class MarketStore:
         """
         if state not in FOLLOWS[task.state]:
             raise ValueError(f"{state} cannot follow {task.state}")
+        entered = task.round if round_ is None else round_
         values = {
             "state": state,
-            "round": task.round if round_ is None else round_,
+            "round": entered,
             "deadline": deadline,
             "version": task.version + 1,
             "model": model or task.model,
@@ -232,7 +233,7 @@ class MarketStore:
         )
         if changed.rowcount != 1:
             raise StaleTask(f"task {task.id} has moved on from version {task.version}")
-        self.add_event(task.id, state, values["round"], deadline, detail or {}, now)
+        self.add_event(task.id, state, entered, deadline, detail or {}, now)
         moved = self.task(task.id)
         assert moved is not None
         return moved
@@ -365,7 +366,8 @@ class MarketStore:
     def models(self, task_id: str, round_: int) -> list[ModelRow]:
         """Models of a round that came in time, in participant-id order."""
         return [
-            ModelRow(**_without(row, "round")) for row in self._rows(models, task_id, models.c.round == round_)
+            ModelRow(**_without(row, "round"))
+            for row in self._rows(models, task_id, models.c.round == round_)
         ]
 
     def model(self, task_id: str, round_: int, participant_id: str) -> ModelRow | None:
@@ -520,9 +522,7 @@ class MarketStore:
             .values(expires_at=now)
         )
 
-    def _rows(
-        self, table: Table, task_id: str, *conditions: ColumnElement[bool]
-    ) -> list[dict[str, Any]]:
+    def _rows(self, table: Table, task_id: str, *conditions: ColumnElement[bool]) -> list[dict[str, Any]]:
         found = self._connection.execute(
             select(table).where(table.c.task_id == task_id, *conditions).order_by(table.c.participant_id)
         )
@@ -532,7 +532,7 @@ class MarketStore:
         self._connection.execute(insert(table).values(**vars(row), **more))
 
 
-def _without(mapping: Mapping[str, Any], key: str) -> dict[str, Any]:
+def _without(mapping: Mapping[str, Any] | RowMapping, key: str) -> dict[str, Any]:
     return {name: value for name, value in mapping.items() if name != key}
 
 

@@ -54,7 +54,11 @@ def test_the_mean_is_weighted_rounded_once_and_keeps_every_type(tmp_path: Path) 
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(order=st.permutations(range(5)), block=st.sampled_from([1, 7, 1 << 18]), open_files=st.sampled_from([0, 9]))
+@given(
+    order=st.permutations(range(5)),
+    block=st.sampled_from([1, 7, 1 << 18]),
+    open_files=st.sampled_from([0, 9]),
+)
 def test_neither_order_nor_block_size_changes_a_bit(
     tmp_path: Path, order: list[int], block: int, open_files: int
 ) -> None:

@@ -1,0 +1,260 @@
+"""A coordinator in this process and participants that speak the raw protocol: what the tests of the service use."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+
+from coordinator.clock import Clock
+from coordinator.config import TaskConfig
+from coordinator.folder import StateFolder, initialise
+from coordinator.office import Office
+from coordinator.opening import prepare_task
+from coordinator.server import Coordinator
+from mechanism.degree import noniid_degree
+from mechanism.statements import ClaimStatement, ModelStatement, sign_statement
+from protos.fedpeer.v1 import enrolment_pb2, enrolment_pb2_grpc, ledger_pb2_grpc, market_pb2, market_pb2_grpc
+from wire.certificates import PrivateKey, new_key, private_key_pem, signing_request
+from wire.codec import decode_terms, encode_claim, encode_model_header
+from wire.errors import Code, Refusal, refusal_of
+from wire.limits import FRAME_BYTES
+from wire.model_file import encode_model
+
+#: A model without an architecture: tests of the market need none.
+WEIGHTS = {"bias": np.zeros(4, np.float32), "weight": np.ones((4, 3), np.float32)}
+
+CONFIG = """
+name = "test"
+[server]
+market = "127.0.0.1:0"
+public = "127.0.0.1:0"
+metrics = ""
+"""
+
+
+def make_folder(path: Path, config: str = CONFIG) -> StateFolder:
+    return initialise(path, config, "test", ["localhost", "127.0.0.1"])
+
+
+def task_config(folder: Path, task_id: str = "task", **changes: Any) -> TaskConfig:
+    """A task on claimed degrees with a model of sixteen numbers; `changes` by section."""
+    initial = folder / "initial.safetensors"
+    if not initial.exists():
+        initial.write_bytes(encode_model(WEIGHTS))
+    values: dict[str, Any] = {
+        "id": task_id,
+        "Q": "1000",
+        "phi": "300",
+        "upsilon": "200",
+        "seed": 7,
+        "reference": ["1/4", "1/4", "1/4", "1/4"],
+        "initial_model": str(initial),
+        "rule": {"name": "paper"},
+        "schedule": {"rounds": 2, "quorum": 3, "capacity": 3, "effort_seconds": 60, "round_seconds": 60},
+        "recipe": {"model": "custom", "samples": 100},
+    }
+    for section, value in changes.items():
+        values[section] = (
+            {**values[section], **value} if isinstance(value, dict) and section in values else value
+        )
+    return TaskConfig.model_validate(values)
+
+
+def open_task(folder: StateFolder, config: TaskConfig) -> None:
+    office = Office(folder)
+    try:
+        office.open(prepare_task(config, 1_000.0))
+    finally:
+        office.close()
+
+
+def invite(folder: StateFolder, name: str) -> str:
+    office = Office(folder)
+    try:
+        return office.invite(name).token
+    finally:
+        office.close()
+
+
+def revoke(folder: StateFolder, name: str) -> None:
+    office = Office(folder)
+    try:
+        office.revoke(name, "test")
+    finally:
+        office.close()
+
+
+@asynccontextmanager
+async def running(folder: StateFolder, clock: Clock | None = None) -> AsyncIterator[Coordinator]:
+    coordinator = Coordinator(folder, clock=clock)
+    await coordinator.start()
+    try:
+        yield coordinator
+    finally:
+        await coordinator.stop(0)
+
+
+@dataclass
+class Client:
+    """A participant that says exactly what it is told to."""
+
+    name: str
+    key: PrivateKey
+    certificate: bytes
+    authority: bytes
+    address: str
+    _channel: grpc.aio.Channel | None = field(default=None, repr=False)
+
+    @property
+    def channel(self) -> grpc.aio.Channel:
+        if self._channel is None:
+            credentials = grpc.ssl_channel_credentials(
+                self.authority, private_key_pem(self.key), self.certificate
+            )
+            self._channel = grpc.aio.secure_channel(self.address, credentials)
+        return self._channel
+
+    @property
+    def market(self) -> Any:
+        return market_pb2_grpc.MarketStub(self.channel)
+
+    @property
+    def ledger(self) -> Any:
+        return ledger_pb2_grpc.LedgerStub(self.channel)
+
+    async def close(self) -> None:
+        if self._channel is not None:
+            await self._channel.close()
+            self._channel = None
+
+    async def task(self, task_id: str = "task") -> market_pb2.Task:
+        return await self.market.GetTask(market_pb2.GetTaskRequest(task_id=task_id))
+
+    async def claim_statement(self, task_id: str = "task", **changes: Any) -> ClaimStatement:
+        task = await self.task(task_id)
+        counts = changes.pop("counts", (3, 3, 3, 3))
+        statement = ClaimStatement(
+            submission_id=f"claim-{self.name}",
+            task_id=task_id,
+            terms_digest=task.terms_digest,
+            participant_id=self.name,
+            effort=Decimal("0.5"),
+            degree=noniid_degree(counts, decode_terms(task.terms).reference) if any(counts) else Fraction(0),
+            counts=tuple(counts),
+            counts_commitment=b"",
+            nonce=task.nonce,
+        )
+        return replace(statement, **changes)
+
+    async def claim(self, task_id: str = "task", **changes: Any) -> market_pb2.Receipt:
+        statement = await self.claim_statement(task_id, **changes)
+        return await self.market.SubmitEffort(encode_claim(statement, sign_statement(statement, self.key)))
+
+    async def model_statement(
+        self, content: bytes, round_: int, task_id: str = "task", **changes: Any
+    ) -> ModelStatement:
+        task = await self.task(task_id)
+        statement = ModelStatement(
+            submission_id=f"model-{round_}-{self.name}",
+            task_id=task_id,
+            terms_digest=task.terms_digest,
+            participant_id=self.name,
+            round=round_,
+            model_sha256=hashlib.sha256(content).digest(),
+            model_bytes=len(content),
+            samples=50,
+            nonce=task.nonce,
+        )
+        return replace(statement, **changes)
+
+    async def submit(
+        self, content: bytes, round_: int, task_id: str = "task", *, offset: int = 0, **changes: Any
+    ) -> market_pb2.Receipt:
+        statement = await self.model_statement(content, round_, task_id, **changes)
+        header = encode_model_header(statement, sign_statement(statement, self.key), offset)
+        messages = [market_pb2.SubmitModelRequest(header=header), *frames(content, offset)]
+        return await self.market.SubmitModel(stream(messages))
+
+    async def fail(self, round_: int, reason: str = "no data", task_id: str = "task") -> market_pb2.Receipt:
+        return await self.market.ReportFailure(
+            market_pb2.ReportFailureRequest(
+                submission_id=f"failure-{round_}-{self.name}",
+                task_id=task_id,
+                participant_id=self.name,
+                round=round_,
+                reason=reason,
+            )
+        )
+
+    async def until(self, *states: str, task_id: str = "task", round_: int = 0) -> market_pb2.Event:
+        """The first event of one of the states, in `round_` or later."""
+        wanted = {market_pb2.TaskState.Value(f"TASK_STATE_{state}") for state in states}
+        async with asyncio.timeout(30):
+            async for event in self.market.Watch(market_pb2.WatchRequest(task_id=task_id)):
+                if event.state in wanted and event.round >= round_:
+                    return event
+        raise AssertionError(f"the task ended before {states}")
+
+
+def frames(content: bytes, offset: int = 0, size: int = FRAME_BYTES) -> list[market_pb2.SubmitModelRequest]:
+    return [
+        market_pb2.SubmitModelRequest(
+            frame=market_pb2.ModelFrame(offset=start, data=content[start : start + size])
+        )
+        for start in range(offset, len(content), size)
+    ]
+
+
+async def stream(
+    messages: Sequence[market_pb2.SubmitModelRequest],
+) -> AsyncIterator[market_pb2.SubmitModelRequest]:
+    for message in messages:
+        yield message
+
+
+async def enrol(coordinator: Coordinator, name: str, key: PrivateKey | None = None) -> Client:
+    """Invites and enrols a participant."""
+    key = key or new_key()
+    token = await asyncio.to_thread(invite, coordinator.folder, name)
+    authority = (coordinator.folder.path / "authority.pem").read_bytes()
+    async with grpc.aio.secure_channel(
+        coordinator.public_address, grpc.ssl_channel_credentials(authority)
+    ) as channel:
+        response = await enrolment_pb2_grpc.EnrolmentStub(channel).Enroll(
+            enrolment_pb2.EnrollRequest(
+                participant_id=name, token=token, certificate_signing_request=signing_request(name, key)
+            )
+        )
+    return Client(name, key, response.certificate, response.authority, coordinator.market_address)
+
+
+async def refusal(call: Any) -> Refusal:
+    """What a call is refused with."""
+    try:
+        await call
+    except grpc.RpcError as error:
+        found = refusal_of(error)
+        assert found is not None, error
+        assert found.request_id
+        return found
+    raise AssertionError("the call was not refused")
+
+
+async def refused(call: Any, code: Code) -> Refusal:
+    found = await refusal(call)
+    assert found.code is code, found
+    return found
+
+
+def model_like(seed: int) -> bytes:
+    """A model that fits the contract, its numbers drawn from `seed`."""
+    generator = np.random.default_rng(seed)
+    return encode_model({name: generator.normal(size=w.shape).astype(w.dtype) for name, w in WEIGHTS.items()})
