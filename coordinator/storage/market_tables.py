@@ -10,6 +10,7 @@ from sqlalchemy import (
     Column,
     Double,
     ForeignKey,
+    Index,
     Integer,
     LargeBinary,
     String,
@@ -124,6 +125,7 @@ uploads = Table(
     Column("sequence", Integer, nullable=False),
     Column("digest", _DIGEST, nullable=False),
     Column("at", Double, nullable=False),
+    Index("ix_uploads_task_id_sequence", "task_id", "sequence", unique=True),
 )
 
 models = Table(

@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc
 import numpy as np
+import pytest
 
 from coordinator.clock import Clock
 from coordinator.config import TaskConfig
@@ -238,14 +239,12 @@ async def enrol(coordinator: Coordinator, name: str, key: PrivateKey | None = No
 
 async def refusal(call: Any) -> Refusal:
     """What a call is refused with."""
-    try:
+    with pytest.raises(grpc.RpcError) as caught:
         await call
-    except grpc.RpcError as error:
-        found = refusal_of(error)
-        assert found is not None, error
-        assert found.request_id
-        return found
-    raise AssertionError("the call was not refused")
+    found = refusal_of(caught.value)
+    assert found is not None, caught.value
+    assert found.request_id
+    return found
 
 
 async def refused(call: Any, code: Code) -> Refusal:

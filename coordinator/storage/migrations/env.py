@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from coordinator.storage.ledger_tables import METADATA
+from coordinator.storage.schema import METADATA
 
 connection = context.config.attributes["connection"]
 context.configure(

@@ -11,7 +11,7 @@ from sqlalchemy import text
 from coordinator.storage.database import Database
 from coordinator.storage.errors import ConstraintViolated, HeadRefused, UnknownSchema
 from coordinator.storage.ledger import SignedLog, SqlLedgerStore
-from coordinator.storage.ledger_tables import METADATA
+from coordinator.storage.schema import METADATA
 from mechanism.ledger import entries
 from mechanism.ledger.accounts import Balance, Post, Reserve, Resolve
 from mechanism.ledger.entry import Entry
