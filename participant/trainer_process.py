@@ -182,10 +182,12 @@ class _Child:
             pass  # the child is gone: the same as the end of its lines
         except TrainingCancelled:
             self.kill()
+            self._process.wait()
             raise
+        end = self._end()
         if self._cancelled.is_set():
             raise TrainingCancelled
-        raise TrainingError(f"the training process {self._end()}")
+        raise TrainingError(f"the training process {end}")
 
     def kill(self) -> None:
         self._process.kill()
