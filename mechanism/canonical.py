@@ -23,6 +23,8 @@ MAX_INTEGER = 2**53 - 1
 #: of UTF-16 units there, the shortest escapes, and nothing above 53 bits.
 _FAST = orjson.OPT_SORT_KEYS | orjson.OPT_STRICT_INTEGER
 
+_SCALARS = frozenset((str, int, bool, type(None)))
+
 #: Nesting that no record of ours comes near; deeper input is refused before it exhausts the stack.
 MAX_DEPTH = 32
 
@@ -92,23 +94,16 @@ def _parse_fast(data: bytes) -> Any:
 
 
 def _plain(value: Any, depth: int) -> bool:
-    """Whether `value` consists of exact built-in types alone: no float, no key but strings, no subclass."""
+    """Whether `value` is built from exact built-in types alone: no float, no subclass. orjson checks the keys."""
     kind = type(value)
-    if kind is dict:
-        if depth >= MAX_DEPTH:
-            return False
-        for key, item in value.items():
-            if type(key) is not str:
-                return False
-            kind = type(item)
-            if kind is str or kind is int or kind is bool:
-                continue
-            if not _plain(item, depth + 1):
-                return False
+    if kind is not dict and kind is not list and kind is not tuple:
+        return kind in _SCALARS
+    items = value.values() if kind is dict else value
+    if _SCALARS.issuperset(map(type, items)):
         return True
-    if kind is list or kind is tuple:
-        return depth < MAX_DEPTH and all(_plain(item, depth + 1) for item in value)
-    return kind is str or kind is int or kind is bool or value is None
+    if depth >= MAX_DEPTH:
+        return False
+    return all(_plain(item, depth + 1) for item in items if type(item) not in _SCALARS)
 
 
 def _ordered(value: Any, path: str, depth: int) -> Any:

@@ -12,7 +12,7 @@ from coordinator.storage.ledger_tables import ACCOUNTS, BUNDLES, CHECKPOINTS, ID
 from mechanism.ledger.accounts import Balance, Post, Reservation, Reserve, Resolve, Transfer
 from mechanism.ledger.errors import NoteError
 from mechanism.ledger.journal import Journal
-from mechanism.ledger.merkle import EMPTY_ROOT
+from mechanism.ledger.merkle import EMPTY_ROOT, MAX_SIZE
 from mechanism.ledger.note import Checkpoint, Note, SigningKey, VerificationKey, sign_checkpoint
 from mechanism.ledger.tiles import Coordinates, pack_bundle, unpack_bundle
 from mechanism.ledger.tlog_proof import TlogProof
@@ -67,18 +67,20 @@ class SqlLedgerStore:
 
     def entries(self, first: int, count: int) -> Iterator[bytes]:
         end = first + count
-        query = (
-            select(BUNDLES.c.first_index, BUNDLES.c.count, BUNDLES.c.data)
-            .where(BUNDLES.c.first_index >= self._bundle_of(first), BUNDLES.c.first_index < end)
-            .order_by(BUNDLES.c.first_index)
-        )
+        for start, entries in self.bundles(self._bundle_of(first), end):
+            yield from entries[max(0, first - start) : max(0, end - start)]
+
+    def bundles(self, first: int = 0, end: int = MAX_SIZE) -> Iterator[tuple[int, list[bytes]]]:
+        """Stored runs of entries that begin in [first, end): their first index and the entries."""
+        place = BUNDLES.c.first_index
+        query = select(BUNDLES).where(place >= first, place < end).order_by(place)
         for start, length, data in self._streamed(query):
             entries = unpack_bundle(bytes(data))
             if len(entries) != length:
                 raise DatabaseDamaged(
                     f"the stored bundle at entry {start} does not hold its {length} entries"
                 )
-            yield from entries[max(0, first - start) : max(0, end - start)]
+            yield int(start), entries
 
     def read_tiles(self, tiles: Sequence[Coordinates]) -> Mapping[Coordinates, bytes]:
         if not tiles:
@@ -195,7 +197,7 @@ class SqlLedgerStore:
             raise
 
     def _streamed(self, query: Any) -> Any:
-        return self._connection.execute(query, execution_options={"yield_per": 1000})
+        return self._connection.execute(query, execution_options={"yield_per": 64})
 
 
 class SignedLog:

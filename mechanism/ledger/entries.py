@@ -69,8 +69,12 @@ def terms_entries(terms: Terms) -> list[Entry]:
         raise FieldError(
             "budget_micro", terms.budget_micro, f"at least the maximal bill of {bill} micro-credits"
         )
-    published = Entry(f"{terms.task_id}/terms", "terms", {"task_id": terms.task_id, "terms": terms.record()})
-    return [published, *(_reservation(terms, r) for r in range(1, terms.schedule.rounds + 1))]
+    return [published(terms), *(reservation(terms, r) for r in range(1, terms.schedule.rounds + 1))]
+
+
+def published(terms: Terms) -> Entry:
+    """The terms themselves."""
+    return Entry(f"{terms.task_id}/terms", "terms", {"task_id": terms.task_id, "terms": terms.record()})
 
 
 def reserved_micro(terms: Terms, round_: int) -> int:
@@ -369,7 +373,8 @@ def fingerprint(spki: bytes) -> str:
     return hashlib.sha256(spki).hexdigest()[:16]
 
 
-def _reservation(terms: Terms, round_: int) -> Entry:
+def reservation(terms: Terms, round_: int) -> Entry:
+    """The reservation from which a round is paid: treasury to escrow, pending."""
     task_id = terms.task_id
     micro = reserved_micro(terms, round_)
     held = Reserve(reservation_id(task_id, round_), TREASURY, escrow(task_id), micro)

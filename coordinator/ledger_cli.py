@@ -1,0 +1,431 @@
+"""`fedpeer ledger`: verify, read, prove and export a ledger, and witness its heads.
+
+SOURCE is an exported folder, a .jsonl or database file, a database URL, or a coordinator's host:port.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import orjson
+import typer
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from coordinator.ledger_export import export_csv, export_hledger, export_json_lines, export_tiles
+from coordinator.ledger_proofs import consistency, receipt
+from coordinator.ledger_sources import SourceError, open_source
+from coordinator.storage.errors import StorageError
+from mechanism.ledger.accounts import Balance, Book
+from mechanism.ledger.entry import Entry
+from mechanism.ledger.errors import LedgerError
+from mechanism.ledger.note import COSIGNATURE_V1, Checkpoint, Note, SigningKey, VerificationKey
+from mechanism.ledger.tlog_proof import TlogProof
+from mechanism.ledger.verify import LedgerSource, Problem, Report, verify_ledger
+from mechanism.ledger.witness import AddCheckpoint, check_request, cosignature
+
+app = typer.Typer(no_args_is_help=True, help="Read and check a ledger, offline or from a coordinator.")
+
+#: Exit code of "checked, and the answer is no".
+_NO = 1
+
+#: A verification that takes longer shows its progress; entries.
+_LONG = 20_000
+
+
+class Format(StrEnum):
+    """Forms of an export."""
+
+    TILES = "tiles"
+    JSONL = "jsonl"
+    CSV = "csv"
+    HLEDGER = "hledger"
+
+
+Source = Annotated[str, typer.Argument(help="Folder, .jsonl or database file, database URL, or host:port.")]
+Key = Annotated[
+    str | None,
+    typer.Option(
+        "--key", envvar="FEDPEER_LOG_KEY", help="The log's verification key (name+id+key), or a file with it."
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Ca = Annotated[
+    Path | None, typer.Option("--ca", help="PEM of the authority behind a coordinator's certificate.")
+]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Speak to a coordinator without TLS.")]
+Certificate = Annotated[
+    Path | None, typer.Option("--certificate", help="PEM of your certificate, where the port asks for one.")
+]
+PrivateKey = Annotated[Path | None, typer.Option("--private-key", help="PEM of its private key.")]
+
+
+@app.command()
+def verify(
+    source: Source,
+    key: Key = None,
+    known: Annotated[
+        str | None,
+        typer.Option("--from", help="A checkpoint seen before (a file): the ledger must extend it."),
+    ] = None,
+    as_json: Json = False,
+    ca: Ca = None,
+    insecure: Insecure = False,
+    certificate: Certificate = None,
+    private_key: PrivateKey = None,
+) -> None:
+    """Recompute everything that a ledger claims; exit 0 where all of it holds, 1 where not."""
+    try:
+        with ExitStack() as resources:
+            opened = open_source(
+                source, resources, ca=ca, insecure=insecure, certificate=_pair(certificate, private_key)
+            )
+            report = _verified(opened, _key(key), None if known is None else _file_text(known))
+    except (LedgerError, StorageError) as error:
+        report = Report(source, problems=[Problem("source", str(error))])
+    if as_json:
+        _print_json(report.record())
+    else:
+        _print_report(report)
+    if not report.verified:
+        raise typer.Exit(_NO)
+
+
+@app.command()
+def show(
+    source: Source,
+    first: Annotated[int, typer.Option("--first", min=0, help="Index of the first entry.")] = 0,
+    count: Annotated[int, typer.Option("--count", min=1, help="How many entries at most.")] = 50,
+    kind: Annotated[str | None, typer.Option("--kind", help="Only entries of this kind.")] = None,
+    task: Annotated[str | None, typer.Option("--task", help="Only entries of this task.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print entries as JSON, one a line.")] = False,
+    ca: Ca = None,
+    insecure: Insecure = False,
+    certificate: Certificate = None,
+    private_key: PrivateKey = None,
+) -> None:
+    """Print entries, as they stand; nothing is verified."""
+    with ExitStack() as resources:
+        opened = open_source(
+            source, resources, ca=ca, insecure=insecure, certificate=_pair(certificate, private_key)
+        )
+        chosen = _chosen(opened, first, kind, task)
+        if as_json:
+            for _, (index, entry) in zip(range(count), chosen, strict=False):
+                _print_json({"index": index, "entry": orjson.loads(entry.data)})
+            return
+        table = Table("index", "kind", "id", "micro-credits", "body", box=None, pad_edge=False)
+        for _, (index, entry) in zip(range(count), chosen, strict=False):
+            moved = ", ".join(f"{t.record()['micro']}" for t in entry.transfers)
+            table.add_row(str(index), entry.kind, entry.id, moved, _shortened(entry))
+        _console().print(table)
+
+
+@app.command()
+def balance(
+    source: Source,
+    account: Annotated[
+        str | None, typer.Argument(help="Such as payable:alice, escrow:TASK, treasury; all where omitted.")
+    ] = None,
+    as_json: Json = False,
+    ca: Ca = None,
+    insecure: Insecure = False,
+    certificate: Certificate = None,
+    private_key: PrivateKey = None,
+) -> None:
+    """Print what accounts hold, computed from the entries' transfers, in micro-credits."""
+    with ExitStack() as resources:
+        opened = open_source(
+            source, resources, ca=ca, insecure=insecure, certificate=_pair(certificate, private_key)
+        )
+        book = Book()
+        for data in opened.entries():
+            for transfer in Entry.parse(data).transfers:
+                book.apply(transfer)
+    names = list(book.accounts()) if account is None else [account]
+    balances = {name: book.balance(name) for name in names}
+    if as_json:
+        _print_json({name: _balance_record(held) for name, held in balances.items()})
+        return
+    table = Table("account", box=None, pad_edge=False)
+    for column in ("holds", "debits", "credits", "debits pending", "credits pending"):
+        table.add_column(column, justify="right")
+    for name, held in balances.items():
+        table.add_row(name, *(str(value) for value in _balance_record(held).values()))
+    _console().print(table)
+
+
+@app.command()
+def prove(
+    source: Source,
+    index: Annotated[int, typer.Argument(min=0, help="Index of the entry.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Where to write the receipt; standard output where omitted.")
+    ] = None,
+    ca: Ca = None,
+    insecure: Insecure = False,
+    certificate: Certificate = None,
+    private_key: PrivateKey = None,
+) -> None:
+    """Write the receipt of an entry: a C2SP tlog-proof, which `check` verifies offline."""
+    with ExitStack() as resources:
+        opened = open_source(
+            source, resources, ca=ca, insecure=insecure, certificate=_pair(certificate, private_key)
+        )
+        text = str(receipt(opened, index))
+    if out is None:
+        typer.echo(text, nl=False)
+        return
+    _write(out, text)
+    typer.echo(f"the receipt of entry {index} is in {out}", err=True)
+
+
+@app.command()
+def check(
+    receipt_file: Annotated[Path, typer.Argument(metavar="RECEIPT", help="A .tlog-proof file.")],
+    key: Key = None,
+    entry: Annotated[
+        Path | None, typer.Option("--entry", help="The entry that it must prove; else the one it carries.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Verify a receipt offline, with the log's key alone; exit 0 where it holds, 1 where not."""
+    trusted = _key(key)
+    if trusted is None:
+        raise typer.BadParameter("give the log's key, as the operator publishes it", param_hint="--key")
+    record: dict[str, object] = {"receipt": str(receipt_file), "verified": False}
+    try:
+        proof = TlogProof.parse(_file_text(str(receipt_file)))
+        head = proof.verify(trusted, None if entry is None else _file_bytes(entry))
+        recorded = Entry.parse(proof.entry or _file_bytes(entry or receipt_file))
+        record.update(verified=True, index=proof.index, size=head.size, entry=orjson.loads(recorded.data))
+        sentence = f"entry {proof.index} ({recorded.id}) is in the log {head.origin} of {head.size} entries"
+    except LedgerError as error:
+        record["problem"] = sentence = str(error)
+    if as_json:
+        _print_json(record)
+    else:
+        typer.echo(sentence)
+    if not record["verified"]:
+        raise typer.Exit(_NO)
+
+
+@app.command()
+def export(
+    source: Source,
+    form: Annotated[Format, typer.Option("--format", help="tiles and jsonl can be verified again.")],
+    out: Annotated[Path, typer.Option("--out", help="A new folder for tiles, a file for the others.")] = Path(
+        "/dev/stdout"
+    ),
+    ca: Ca = None,
+    insecure: Insecure = False,
+    certificate: Certificate = None,
+    private_key: PrivateKey = None,
+) -> None:
+    """Write a ledger in another form."""
+    if form is Format.TILES and out == Path("/dev/stdout"):
+        raise typer.BadParameter("tiles are a folder; name it", param_hint="--out")
+    writers = {
+        Format.TILES: export_tiles,
+        Format.JSONL: export_json_lines,
+        Format.CSV: export_csv,
+        Format.HLEDGER: export_hledger,
+    }
+    with ExitStack() as resources:
+        opened = open_source(
+            source, resources, ca=ca, insecure=insecure, certificate=_pair(certificate, private_key)
+        )
+        writers[form](opened, out)
+
+
+@app.command()
+def witness(
+    source: Source,
+    state: Annotated[Path, typer.Option("--state", help="Folder of the witness's key and last heads.")],
+    key: Key = None,
+    name: Annotated[
+        str, typer.Option("--name", help="The witness's name, for its key on first use.")
+    ] = "fedpeer-witness",
+    as_json: Json = False,
+    ca: Ca = None,
+    insecure: Insecure = False,
+    certificate: Certificate = None,
+    private_key: PrivateKey = None,
+) -> None:
+    """Cosign a log's latest head where it extends the last one seen; exit 1 where it does not."""
+    signer = _witness_key(state, name)
+    record: dict[str, object] = {"witness": str(signer.verification_key), "cosigned": False}
+    try:
+        with ExitStack() as resources:
+            opened = open_source(
+                source, resources, ca=ca, insecure=insecure, certificate=_pair(certificate, private_key)
+            )
+            note, old, new = _witnessed(opened, state, _key(key), signer)
+        record.update(cosigned=True, old=old, size=new.size, checkpoint=str(note))
+        sentence = str(note)
+    except LedgerError as error:
+        record["problem"] = sentence = f"not cosigned: {error}"
+    if as_json:
+        _print_json(record)
+    else:
+        typer.echo(sentence, nl=not record["cosigned"])
+    if not record["cosigned"]:
+        raise typer.Exit(_NO)
+
+
+def _witnessed(
+    source: LedgerSource, state: Path, trusted: VerificationKey | None, signer: SigningKey
+) -> tuple[Note, int, Checkpoint]:
+    """The cosigned head, the size that it extends, and the head; remembered durably before it is signed.
+
+    A key once seen is kept: without --key the first one is trusted, and no other ever after.
+    """
+    log = trusted or VerificationKey.parse(source.verification_key())
+    folder = state / _file_name(log.name)
+    folder.mkdir(parents=True, exist_ok=True)
+    pinned = folder / "key"
+    if pinned.exists() and pinned.read_text().strip() != str(log):
+        raise LedgerError(
+            f"the log {log.name} now has another key than the one seen first, {pinned.read_text()}"
+        )
+    last = folder / "checkpoint"
+    known = Checkpoint.open(last.read_text(), log) if last.exists() else None
+    old = 0 if known is None else known.size
+    note = Note.parse(source.checkpoint())
+    request = AddCheckpoint(old, tuple(consistency(source, old)), note)
+    head = check_request(known, request, log)
+    _write(pinned, f"{log}\n")
+    _write(last, str(note))
+    return note.with_signature(cosignature(request, signer, int(time.time()))), old, head
+
+
+def _witness_key(state: Path, name: str) -> SigningKey:
+    path = state / "witness.key"
+    if path.exists():
+        return SigningKey.parse(path.read_text())
+    signer = SigningKey.generate(name, COSIGNATURE_V1)
+    state.mkdir(parents=True, exist_ok=True)
+    _write(path, signer.secret_text() + "\n", mode=0o600)
+    return signer
+
+
+def _verified(source: LedgerSource, key: VerificationKey | None, known: str | None) -> Report:
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("verifying", total=None, visible=False)
+
+        def advance(done: int, total: int) -> None:
+            progress.update(bar, completed=done, total=total, visible=total > _LONG)
+
+        return verify_ledger(source, key, known, progress=advance)
+
+
+def _print_report(report: Report) -> None:
+    console = _console()
+    counts = report.counts
+    if report.verified:
+        console.print(
+            f"verified: {report.size} entries, {report.heads} heads, {counts.tasks} tasks, "
+            f"{counts.statements} signed statements, {counts.verdicts} verdicts, "
+            f"{counts.settlements} settlements, {counts.payments} payments of {counts.paid_micro} micro-credits"
+        )
+        console.print(f"root {report.root}")
+        console.print(
+            f"key  {report.key}"
+            + ("" if report.pinned else "  (the source's own: compare it, or give --key)")
+        )
+        if report.unsigned:
+            console.print(f"{report.unsigned} entries after the head are not signed yet")
+        for name, state in report.open_tasks.items():
+            console.print(f"task {name} is open: {state or 'not yet open'}")
+        return
+    console.print("NOT verified")
+    for problem in report.problems:
+        console.print(f"{problem.place}: {problem.message}", markup=False)
+
+
+def _chosen(
+    source: LedgerSource, first: int, kind: str | None, task: str | None
+) -> Iterator[tuple[int, Entry]]:
+    for index, data in enumerate(source.entries(first), first):
+        entry = Entry.parse(data)
+        statement = entry.body.get("statement")
+        about = statement if isinstance(statement, dict) else entry.body
+        if (kind is None or entry.kind == kind) and (task is None or about.get("task_id") == task):
+            yield index, entry
+
+
+def _shortened(entry: Entry) -> str:
+    text = orjson.dumps(entry.body).decode()
+    return text if len(text) <= 100 else text[:97] + "..."
+
+
+def _balance_record(held: Balance) -> dict[str, int]:
+    return {
+        "holds": held.holds,
+        "debits_posted": held.debits_posted,
+        "credits_posted": held.credits_posted,
+        "debits_pending": held.debits_pending,
+        "credits_pending": held.credits_pending,
+    }
+
+
+def _key(text: str | None) -> VerificationKey | None:
+    """A key given as text or as a file that holds it."""
+    if text is None:
+        return None
+    if "+" not in text or Path(text).is_file():
+        text = _file_text(text).strip()
+    return VerificationKey.parse(text)
+
+
+def _pair(certificate: Path | None, private_key: Path | None) -> tuple[Path, Path] | None:
+    if (certificate is None) != (private_key is None):
+        raise typer.BadParameter("give both or none", param_hint="--certificate, --private-key")
+    return None if certificate is None or private_key is None else (certificate, private_key)
+
+
+def _file_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise SourceError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _file_text(path: str) -> str:
+    try:
+        return _file_bytes(Path(path)).decode()
+    except UnicodeDecodeError:
+        raise SourceError(f"{path} is not text") from None
+
+
+def _file_name(origin: str) -> str:
+    """A log's name as one part of a path."""
+    return "".join(c if c.isalnum() or c in "._-" else "_" for c in origin)
+
+
+def _write(path: Path, text: str, mode: int = 0o644) -> None:
+    """Writes a file that is whole and durable, or not there."""
+    partial = path.with_name(path.name + ".partial")
+    try:
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        raise SourceError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def _console() -> Console:
+    return Console(soft_wrap=True, highlight=False, no_color=not sys.stdout.isatty())
+
+
+def _print_json(record: object) -> None:
+    typer.echo(orjson.dumps(record).decode())

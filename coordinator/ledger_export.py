@@ -1,0 +1,241 @@
+"""A ledger in other forms: tlog-tiles, JSON lines, CSV, hledger journal.
+
+The first two carry all that verification needs. Each is written beside its place and moved there when it is whole.
+"""
+
+import csv
+import io
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import orjson
+
+from coordinator.ledger_sources import FORMAT, SourceError
+from mechanism.ledger.accounts import Book, Post, Reserve, Resolve, Transfer
+from mechanism.ledger.entry import Entry
+from mechanism.ledger.merkle import leaf_hash, perfect_root
+from mechanism.ledger.note import Checkpoint, Note
+from mechanism.ledger.tiles import TILE_WIDTH, bundle_path, pack_bundle, tile_path
+from mechanism.ledger.verify import LedgerSource
+
+#: hledger's name of the unit of account.
+_COMMODITY = "CREDIT"
+
+#: Date of what stands before the first dated transition.
+_NO_DATE = "1970-01-01"
+
+
+def export_tiles(source: LedgerSource, folder: Path) -> None:
+    """Writes the entries that the latest head covers, their tiles and all kept heads under `folder`.
+
+    Raises:
+        SourceError: the folder exists and is not empty, or cannot be written.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise SourceError(f"{folder} exists already; name a new folder")
+    partial = folder.with_name(folder.name + ".partial")
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        (partial / "ledger.json").write_bytes(
+            _line(format=FORMAT, key=source.verification_key()).rstrip(b"\n")
+        )
+        (partial / "checkpoint").write_text(source.checkpoint(), newline="\n")
+        with (partial / "heads").open("wb") as heads:
+            for note in _heads(source):
+                heads.write(_line(head=note))
+        _write_tree(source, partial)
+        if folder.exists():
+            folder.rmdir()
+        partial.rename(folder)
+    except OSError as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise SourceError(f"{folder} cannot be written: {error.strerror}") from None
+
+
+def export_json_lines(source: LedgerSource, path: Path) -> None:
+    """Writes header, entries and heads as lines; each head stands after the last entry that it covers."""
+    with _replaced(path) as file:
+        file.write(_line(format=FORMAT, key=source.verification_key()))
+        heads = _heads(source)
+        note: str | None = next(heads)
+        count = 0
+        entries = _covered(source)
+        while note is not None:
+            size = _size(note)
+            while count < size:
+                file.write(next(entries) + b"\n")
+                count += 1
+            file.write(_line(head=note))
+            note = next(heads, None)
+
+
+def export_csv(source: LedgerSource, path: Path) -> None:
+    """Writes one row a transfer, amounts in micro-credits."""
+    with _replaced(path) as binary, _text(binary) as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(
+            ["index", "entry", "kind", "operation", "debit", "credit", "micro", "reservation", "voided_micro"]
+        )
+        book = Book()
+        for index, data in enumerate(_covered(source)):
+            entry = Entry.parse(data)
+            for transfer in entry.transfers:
+                book.apply(transfer)
+                writer.writerow([index, entry.id, entry.kind, *_csv_row(transfer, book)])
+
+
+def export_hledger(source: LedgerSource, path: Path) -> None:
+    """Writes a journal: what leaves an account is negative, what enters it positive, so a balance is what it holds.
+
+    Reservations are pending transactions (`!`), what is posted is cleared (`*`); a resolve undoes the one and makes
+    the other. Dates are those of the task's last dated transition.
+    """
+    with _replaced(path) as binary, _text(binary) as file:
+        file.write(f"; {source.name}\ncommodity {_COMMODITY} 1.000000\n")
+        book = Book()
+        date = _NO_DATE
+        for index, data in enumerate(_covered(source)):
+            entry = Entry.parse(data)
+            at = entry.body.get("at")
+            if isinstance(at, str) and len(at) >= len(_NO_DATE):
+                date = at[: len(_NO_DATE)]
+            for transfer in entry.transfers:
+                book.apply(transfer)
+                for status, debit, credit, micro in _movements(transfer, book):
+                    file.write(f"\n{date} {status} ({index}) {entry.id}\n")
+                    file.write(f"    {debit}  {_COMMODITY} {_credits(-micro)}\n")
+                    file.write(f"    {credit}  {_COMMODITY} {_credits(micro)}\n")
+
+
+def _write_tree(source: LedgerSource, folder: Path) -> None:
+    """Bundles and tiles, 256 entries at a time."""
+    rows: list[list[bytes]] = []
+    counts: list[int] = []
+
+    def add(level: int, hashes: list[bytes]) -> None:
+        if level == len(rows):
+            rows.append([])
+            counts.append(0)
+        rows[level] += hashes
+        if len(rows[level]) == TILE_WIDTH:
+            flush(level)
+
+    def flush(level: int) -> None:
+        tile, rows[level] = rows[level], []
+        _write(folder / tile_path(level, counts[level], len(tile)), b"".join(tile))
+        counts[level] += 1
+        if len(tile) == TILE_WIDTH:
+            add(level + 1, [perfect_root(tile)])
+
+    for number, chunk in enumerate(_chunks(_covered(source))):
+        _write(folder / bundle_path(number, len(chunk)), pack_bundle(chunk))
+        add(0, [leaf_hash(data) for data in chunk])
+    for level in range(len(rows)):
+        if rows[level]:
+            flush(level)
+
+
+def _chunks(entries: Iterator[bytes]) -> Iterator[list[bytes]]:
+    chunk: list[bytes] = []
+    for data in entries:
+        chunk.append(data)
+        if len(chunk) == TILE_WIDTH:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+def _covered(source: LedgerSource) -> Iterator[bytes]:
+    """The entries that the latest head covers."""
+    size = _size(source.checkpoint())
+    entries = source.entries()
+    for index in range(size):
+        data = next(entries, None)
+        if data is None:
+            raise SourceError(f"{source.name} ends after {index} of the {size} entries that its head covers")
+        yield data
+
+
+def _heads(source: LedgerSource) -> Iterator[str]:
+    """Every kept head, the latest one last in any case."""
+    last, note = source.checkpoint(), ""
+    for note in source.heads():
+        yield note
+    if note != last:
+        yield last
+
+
+def _size(note: str) -> int:
+    return Checkpoint.parse_text(Note.parse(note).text).size
+
+
+def _csv_row(transfer: Transfer, book: Book) -> list[object]:
+    match transfer:
+        case Post(debit, credit, micro):
+            return ["post", debit, credit, micro, "", ""]
+        case Reserve(name, debit, credit, micro):
+            return ["reserve", debit, credit, micro, name, ""]
+        case Resolve(name, micro):
+            held = book.reservation(name)
+            if held is None:
+                raise SourceError(f"there is no reservation {name}")
+            return ["resolve", held.debit, held.credit, micro, name, held.micro - micro]
+
+
+def _movements(transfer: Transfer, book: Book) -> list[tuple[str, str, str, int]]:
+    match transfer:
+        case Post(debit, credit, micro):
+            return [("*", debit, credit, micro)]
+        case Reserve(_, debit, credit, micro):
+            return [("!", debit, credit, micro)]
+        case Resolve(name, micro):
+            held = book.reservation(name)
+            if held is None:
+                raise SourceError(f"there is no reservation {name}")
+            released = ("!", held.credit, held.debit, held.micro)
+            return [released, ("*", held.debit, held.credit, micro)] if micro else [released]
+
+
+def _credits(micro: int) -> str:
+    sign = "-" if micro < 0 else ""
+    return f"{sign}{abs(micro) // 1_000_000}.{abs(micro) % 1_000_000:06d}"
+
+
+def _line(**fields: str) -> bytes:
+    return orjson.dumps(fields, option=orjson.OPT_SORT_KEYS) + b"\n"
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+@contextmanager
+def _replaced(path: Path) -> Iterator[IO[bytes]]:
+    """A file that takes its place when it is whole, and leaves nothing when it is not."""
+    if path == Path("/dev/stdout"):
+        with path.open("wb") as stream:
+            yield stream
+        return
+    partial = path.with_name(path.name + ".partial")
+    try:
+        with partial.open("wb") as file:
+            yield file
+        partial.replace(path)
+    except OSError as error:
+        raise SourceError(f"{path} cannot be written: {error.strerror}") from None
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def _text(file: IO[bytes]) -> Iterator[IO[str]]:
+    wrapper = io.TextIOWrapper(file, encoding="utf-8", newline="\n")
+    yield wrapper
+    wrapper.flush()
+    wrapper.detach()

@@ -1,0 +1,55 @@
+"""Proofs from any source of a ledger: from its tiles, from a coordinator's answers, or from all leaves."""
+
+from collections.abc import Mapping, Sequence
+
+from coordinator.ledger_sources import RemoteSource, SourceError
+from mechanism.ledger.merkle import consistency_proof, inclusion_proof, leaf_hash
+from mechanism.ledger.note import Checkpoint, Note
+from mechanism.ledger.tiles import Coordinates, TileNodes, append_to_tiles, tile_width
+from mechanism.ledger.tlog_proof import TlogProof
+from mechanism.ledger.verify import LedgerSource
+
+
+def receipt(source: LedgerSource, index: int) -> TlogProof:
+    """The receipt of entry `index` under the source's latest head.
+
+    Raises:
+        ProofError: the head does not cover such an entry.
+    """
+    note = Note.parse(source.checkpoint())
+    size = Checkpoint.parse_text(note.text).size
+    if isinstance(source, RemoteSource):
+        hashes = source.inclusion_proof(index, size)
+    else:
+        hashes = inclusion_proof(_nodes(source, size), index, size)
+    return TlogProof(index, tuple(hashes), note, entry(source, index))
+
+
+def consistency(source: LedgerSource, first: int) -> list[bytes]:
+    """The proof that the source's latest head extends its tree of `first` entries."""
+    size = Checkpoint.parse_text(Note.parse(source.checkpoint()).text).size
+    if first == 0 or first >= size:
+        return []
+    if isinstance(source, RemoteSource):
+        return list(source.consistency_proof(first, size))
+    return consistency_proof(_nodes(source, size), first, size)
+
+
+def entry(source: LedgerSource, index: int) -> bytes:
+    """Entry `index`."""
+    found = next(source.entries(index), None)
+    if found is None:
+        raise SourceError(f"{source.name} has no entry {index}")
+    return found
+
+
+def _nodes(source: LedgerSource, size: int) -> TileNodes:
+    if size and source.tile(0, 0, tile_width(size, 0, 0)) is None:
+        leaves = [leaf_hash(data) for _, data in zip(range(size), source.entries(), strict=False)]
+        tiles = dict(append_to_tiles(lambda wanted: {}, 0, leaves))
+        return TileNodes(lambda wanted: {tile: tiles[tile] for tile in wanted if tile in tiles}, size)
+
+    def read(wanted: Sequence[Coordinates]) -> Mapping[Coordinates, bytes]:
+        return {tile: source.tile(*tile, tile_width(size, *tile)) or b"" for tile in wanted}
+
+    return TileNodes(read, size)

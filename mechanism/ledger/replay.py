@@ -1,0 +1,613 @@
+"""Replay: a ledger's entries in order, everything that they claim recomputed from what stands before them.
+
+Of each task:
+
+    terms         well-formed, budget covers the maximal bill, one reservation a round, together the budget
+    statements    signed by an enrolled, unrevoked key; about these terms; in time, or marked late
+    states        only the transitions of the life cycle, each with what it rests on complete
+    verdicts      one for everyone selected; claimed degree and model digest are those of the statements
+    degrees       recomputed from the logged evidence and features, where the evidence says how
+    seeds         each the preimage of the one before, the first of the terms' commitment
+    settlements   `settle_round` on the logged verdicts gives the same peer draws and payments, byte for byte
+    accounts      every transfer allowed; escrow and stakes empty at the end
+
+State is kept for open tasks, accounts and participants; a closed task leaves its name. So memory does not grow with
+the number of entries.
+"""
+
+import base64
+import binascii
+import hashlib
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any, TypeAlias
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_der_public_key
+
+from mechanism.canonical import canonical_bytes, parse_canonical
+from mechanism.degree import noniid_degree
+from mechanism.errors import MechanismError
+from mechanism.ledger import entries as events
+from mechanism.ledger.accounts import Book, escrow, stake
+from mechanism.ledger.entry import Entry
+from mechanism.ledger.errors import LedgerError
+from mechanism.peers import check_round_seed
+from mechanism.settlement import Assessment, task_budget_micro
+from mechanism.statements import ClaimStatement, ModelStatement, commit_counts
+from mechanism.terms import Terms
+
+#: Recomputes an assessment's degree from a round's evidence record and the logged features. Returns what differs,
+#: or None. Raises MechanismError for records that it cannot read.
+CheckDegree: TypeAlias = Callable[[Mapping[str, Any], Mapping[str, Any], Assessment], str | None]
+
+_ECDSA = ec.ECDSA(hashes.SHA256())
+
+#: The states that may follow a state within a task's life; cancelling may follow any that is not final.
+_FOLLOWS: Mapping[str, tuple[str, ...]] = {
+    "": ("OPEN",),
+    "OPEN": ("EFFORT",),
+    "EFFORT": ("SELECTED",),
+    "SELECTED": ("TRAINING",),
+    "TRAINING": ("SCORED", "SETTLED"),
+    "SCORED": ("SETTLED",),
+    "SETTLED": ("TRAINING", "CLOSED"),
+}
+
+
+class ReplayError(LedgerError):
+    """An entry that does not follow from those before it.
+
+    Attributes:
+        index: which one.
+        reason: what is wrong with it.
+    """
+
+    def __init__(self, index: int, entry_id: str, reason: str) -> None:
+        super().__init__(f"entry {index} ({entry_id}): {reason}")
+        self.index = index
+        self.entry_id = entry_id
+        self.reason = reason
+
+
+class _Wrong(LedgerError):
+    """What is wrong with the entry at hand; becomes a ReplayError with its place."""
+
+
+@dataclass(slots=True)
+class _Claim:
+    degree: Fraction
+    commitment: bytes
+
+
+@dataclass(slots=True)
+class _Round:
+    """What has been logged of one round."""
+
+    number: int
+    models: dict[str, bytes] = field(default_factory=dict)
+    verdicts: dict[str, Assessment] = field(default_factory=dict)
+    evidence: Mapping[str, Any] | None = None
+    pieces: list[str] = field(default_factory=list)
+    settled: bool = False
+    aggregated: bool = False
+
+
+@dataclass(slots=True)
+class _Task:
+    """An open task."""
+
+    terms: Terms
+    digest: bytes
+    state: str = ""
+    reserved: int = 0
+    claims: dict[str, _Claim] = field(default_factory=dict)
+    submissions: set[str] = field(default_factory=set)
+    selected: list[str] = field(default_factory=list)
+    selection_parts: tuple[int, int] = (0, 0)
+    round: _Round = field(default_factory=lambda: _Round(0))
+    seed: bytes = b""
+    seed_round: int = 0
+    expected: deque[Entry] = field(default_factory=deque)
+    unresolved: set[int] = field(default_factory=set)
+    disputes: set[str] = field(default_factory=set)
+    ending: bool = False
+
+
+@dataclass(slots=True)
+class Counts:
+    """What was checked."""
+
+    entries: int = 0
+    tasks: int = 0
+    statements: int = 0
+    verdicts: int = 0
+    degrees: int = 0
+    settlements: int = 0
+    payments: int = 0
+    paid_micro: int = 0
+
+
+class Replay:
+    """Feeds on entries in order.
+
+    Args:
+        check_statements: whether to check the participants' signatures, which takes most of the time.
+        check_degree: recomputes verified degrees; where None, or where the evidence does not say how, they are
+            taken as logged.
+    """
+
+    def __init__(self, check_statements: bool = True, check_degree: CheckDegree | None = None) -> None:
+        self.book = Book()
+        self.counts = Counts()
+        self._check_statements = check_statements
+        self._check_degree = check_degree
+        self._tasks: dict[str, _Task] = {}
+        self._ended: set[str] = set()
+        self._keys: dict[str, dict[str, ec.EllipticCurvePublicKey]] = {}
+        self._known_keys: set[str] = set()
+        self._handlers: Mapping[str, Callable[[Entry, Mapping[str, Any]], None]] = {
+            "terms": self._terms,
+            "reservation": self._reservation,
+            "enrolment": self._enrolment,
+            "revocation": self._revocation,
+            "claim": self._claim,
+            "selection": self._selection,
+            "transition": self._transition,
+            "model": self._model,
+            "failure": self._failure,
+            "evidence": self._evidence,
+            "verdict": self._verdict,
+            "aggregation": self._aggregation,
+            "seed": self._seed,
+            "refund": self._refund,
+            "stake_release": self._stake_release,
+            "dispute": self._dispute,
+        }
+
+    def feed(self, data: bytes) -> Entry:
+        """Takes the next entry.
+
+        Raises:
+            ReplayError: it is malformed or does not follow from those before it.
+        """
+        index, entry_id = self.counts.entries, "unreadable"
+        try:
+            entry = Entry.parse(data)
+            entry_id = entry.id
+            task = self._tasks.get(str(entry.body.get("task_id", "")))
+            if task is not None and task.expected:
+                self._settling(task, entry)
+            else:
+                handler = self._handlers.get(entry.kind)
+                if handler is None:
+                    raise _Wrong(f"the kind {entry.kind!r:.60} is unknown, or out of place here")
+                handler(entry, entry.body)
+            for transfer in entry.transfers:
+                self.book.apply(transfer)
+        except MechanismError as error:
+            raise ReplayError(index, entry_id, str(error)) from None
+        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+            reason = f"its body is malformed ({type(error).__name__}: {error})"
+            raise ReplayError(index, entry_id, reason) from None
+        self.counts.entries += 1
+        return entry
+
+    def open_tasks(self) -> dict[str, str]:
+        """Tasks that have not ended, and their states."""
+        return {name: task.state for name, task in sorted(self._tasks.items())}
+
+    def finish(self) -> None:
+        """Raises ReplayError where the entries end inside a settlement, which is one transaction."""
+        for name, task in sorted(self._tasks.items()):
+            if task.expected:
+                reason = f"the settlement of {name} ends early: {task.expected[0].id} is missing"
+                raise ReplayError(self.counts.entries, task.expected[0].id, reason)
+            if task.terms.schedule.rounds != task.reserved:
+                missing = f"{name}/round/{task.reserved + 1}/reservation"
+                raise ReplayError(self.counts.entries, missing, f"the budget of {name} is not reserved whole")
+
+    # Participants
+
+    def _enrolment(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        key = _public_key(body["public_key"])
+        name = body["participant_id"]
+        _same(entry, events.enrolment(name, key))
+        mark = events.fingerprint(events.public_key_bytes(key))
+        self._once(entry.id, "this key was enrolled before")
+        self._keys.setdefault(name, {})[mark] = key
+
+    def _revocation(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        name, mark = body["participant_id"], body["fingerprint"]
+        key = self._keys.get(name, {}).pop(mark, None)
+        if key is None:
+            raise _Wrong(f"{name} has no key {mark} to revoke")
+        _same(entry, events.revocation(name, key, body["reason"]))
+
+    def _once(self, entry_id: str, message: str) -> None:
+        if entry_id in self._known_keys:
+            raise _Wrong(message)
+        self._known_keys.add(entry_id)
+
+    def _check_signature(self, name: str, statement: Mapping[str, Any], signature: bytes) -> None:
+        keys = self._keys.get(name)
+        if not keys:
+            raise _Wrong(f"{name} has no enrolled key")
+        if not self._check_statements:
+            return
+        message = canonical_bytes(statement)
+        for key in keys.values():
+            try:
+                key.verify(signature, message, _ECDSA)
+            except InvalidSignature:
+                continue
+            self.counts.statements += 1
+            return
+        raise _Wrong(f"the statement is not signed by a key of {name}")
+
+    # Terms and states
+
+    def _terms(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        terms = Terms.from_record(body["terms"])
+        if terms.task_id in self._tasks or terms.task_id in self._ended:
+            raise _Wrong(f"the task {terms.task_id} has terms already")
+        bill = task_budget_micro(terms)
+        if terms.budget_micro < bill:
+            raise _Wrong(f"the budget of {terms.budget_micro} is below the maximal bill of {bill}")
+        _same(entry, events.published(terms))
+        self._tasks[terms.task_id] = _Task(terms, terms.digest, seed=terms.seed_commitment)
+        self.counts.tasks += 1
+
+    def _reservation(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        task = self._task(body)
+        number = task.reserved + 1
+        if task.state or number > task.terms.schedule.rounds:
+            raise _Wrong("a reservation after the task was opened, or for a round that it does not have")
+        _same(entry, events.reservation(task.terms, number))
+        task.reserved = number
+        task.unresolved.add(number)
+
+    def _transition(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        task = self._task(body)
+        state, number = body["state"], body["round"]
+        _same(entry, events.transition(task.terms.task_id, number, state, body["at"], body["reason"]))
+        if state == "CANCELLED":
+            if task.reserved and not task.state:
+                raise _Wrong("a task is cancelled before it was opened")
+        elif state not in _FOLLOWS[task.state]:
+            raise _Wrong(f"{state} does not follow {task.state or 'the terms'}")
+        expected = task.round.number + (1 if state == "TRAINING" else 0)
+        if number != expected:
+            raise _Wrong(f"the transition is of round {number}; expected round {expected}")
+        self._check_complete(task, state)
+        task.state = state
+        if state == "TRAINING":
+            if number > task.terms.schedule.rounds:
+                raise _Wrong(f"round {number} is beyond the schedule of {task.terms.schedule.rounds}")
+            evidence = task.round.evidence if task.round.number == number else None
+            task.round = _Round(number, evidence=evidence)
+        elif state in ("CLOSED", "CANCELLED"):
+            self._end(task)
+
+    def _check_complete(self, task: _Task, state: str) -> None:
+        """Whether what the state rests on stands in the log."""
+        current = task.round
+        if state == "OPEN" and task.reserved != task.terms.schedule.rounds:
+            raise _Wrong(f"only {task.reserved} of {task.terms.schedule.rounds} rounds are reserved for")
+        if state == "SELECTED" and (not task.selected or task.selection_parts[0] != task.selection_parts[1]):
+            raise _Wrong("the selection is missing or incomplete")
+        if state == "SCORED":
+            self._check_scored(task)
+        if state == "SETTLED" and current.number in task.unresolved:
+            raise _Wrong(f"round {current.number} is neither settled nor refunded")
+        if state == "TRAINING" and current.number in task.unresolved:
+            raise _Wrong(f"round {current.number} is neither settled nor refunded")
+
+    def _check_scored(self, task: _Task) -> None:
+        missing = [name for name in task.selected if name not in task.round.verdicts]
+        if missing:
+            raise _Wrong(f"{missing[0]} was selected and has no verdict in round {task.round.number}")
+        if task.round.pieces:
+            raise _Wrong("the round's evidence is incomplete")
+
+    def _end(self, task: _Task) -> None:
+        name = task.terms.task_id
+        if task.unresolved:
+            raise _Wrong(f"round {min(task.unresolved)} is neither settled nor refunded at the task's end")
+        if self.book.balance(escrow(name)).holds:
+            raise _Wrong(f"escrow of {name} still holds money at the task's end")
+        for participant in task.claims:
+            held = self.book.balance(stake(name, participant)).holds
+            if held:
+                raise _Wrong(f"{held} micro-credits of {participant}'s stake are not released")
+        del self._tasks[name]
+        self._ended.add(name)
+
+    # Statements
+
+    def _claim(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        record = body["statement"]
+        task = self._statement_task(record)
+        statement = ClaimStatement(
+            submission_id=record["submission_id"],
+            task_id=record["task_id"],
+            terms_digest=bytes.fromhex(record["terms"]),
+            participant_id=record["participant_id"],
+            effort=Decimal(record["effort"]),
+            degree=Fraction(record["degree"]),
+            counts=None if record["counts"] is None else tuple(record["counts"]),
+            counts_commitment=bytes.fromhex(record["counts_commitment"]),
+            nonce=bytes.fromhex(record["nonce"]),
+        )
+        signature = bytes.fromhex(body["signature"])
+        _same(entry, events.claim(statement, signature, body["late"]))
+        self._check_statement(task, statement, signature)
+        name = statement.participant_id
+        if not body["late"]:
+            if task.state not in ("OPEN", "EFFORT") or task.selected:
+                raise _Wrong("a claim after claims had closed that is not marked late")
+            if name in task.claims:
+                raise _Wrong(f"{name} has claimed before")
+            task.claims[name] = _Claim(statement.degree, statement.counts_commitment)
+
+    def _model(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        record = body["statement"]
+        task = self._statement_task(record)
+        statement = ModelStatement(
+            submission_id=record["submission_id"],
+            task_id=record["task_id"],
+            terms_digest=bytes.fromhex(record["terms"]),
+            participant_id=record["participant_id"],
+            round=record["round"],
+            model_sha256=bytes.fromhex(record["model_sha256"]),
+            model_bytes=record["model_bytes"],
+            samples=record["samples"],
+            nonce=bytes.fromhex(record["nonce"]),
+        )
+        signature = bytes.fromhex(body["signature"])
+        _same(entry, events.model(statement, signature, body["late"]))
+        self._check_statement(task, statement, signature)
+        name = statement.participant_id
+        if name not in task.claims:
+            raise _Wrong(f"{name} has not claimed, so it cannot send a model")
+        if not body["late"]:
+            if task.state != "TRAINING" or statement.round != task.round.number or task.round.verdicts:
+                raise _Wrong("a model outside its round's training that is not marked late")
+            if name not in task.selected:
+                raise _Wrong(f"{name} was not selected to train")
+            if name in task.round.models:
+                raise _Wrong(f"{name} has a model in this round already")
+            task.round.models[name] = statement.model_sha256
+
+    def _statement_task(self, record: Mapping[str, Any]) -> _Task:
+        task = self._task(record)
+        if task.expected:
+            raise _Wrong(f"it interrupts a settlement; expected {task.expected[0].id}")
+        return task
+
+    def _check_statement(
+        self, task: _Task, statement: ClaimStatement | ModelStatement, signature: bytes
+    ) -> None:
+        name = statement.participant_id
+        if statement.terms_digest != task.digest:
+            raise _Wrong("the statement is about other terms than the task's")
+        submission = f"{name}/{statement.submission_id}"
+        if submission in task.submissions:
+            raise _Wrong(f"the submission id {submission} was used before")
+        task.submissions.add(submission)
+        self._check_signature(name, statement.record(), signature)
+
+    def _failure(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        task, name = self._task(body), body["participant_id"]
+        if name not in task.claims:
+            raise _Wrong(f"{name} has not claimed, so it has nothing to fail at")
+        _same(
+            entry,
+            events.failure(task.terms.task_id, body["round"], name, body["submission_id"], body["reason"]),
+        )
+        submission = f"{name}/{body['submission_id']}"
+        if submission in task.submissions:
+            raise _Wrong(f"the submission id {submission} was used before")
+        task.submissions.add(submission)
+
+    def _selection(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        task = self._task(body)
+        part, parts, chosen = body["part"], body["parts"], body["participants"]
+        record = {"task_id": task.terms.task_id, "part": part, "parts": parts, "participants": chosen}
+        _same(entry, Entry(f"{task.terms.task_id}/selection/{part}", "selection", record))
+        done, total = task.selection_parts
+        if (
+            task.state not in ("OPEN", "EFFORT")
+            or part != done + 1
+            or (done and parts != total)
+            or part > parts
+        ):
+            raise _Wrong(f"part {part} of {parts} of a selection is out of place")
+        for name in chosen:
+            if name not in task.claims:
+                raise _Wrong(f"{name} is selected and has not claimed")
+            if task.selected and name <= task.selected[-1]:
+                raise _Wrong(f"{name} is out of order in the selection, or in it twice")
+            task.selected.append(name)
+        task.selection_parts = (part, parts)
+        schedule = task.terms.schedule
+        if part == parts and not schedule.quorum <= len(task.selected) <= schedule.capacity:
+            raise _Wrong(
+                f"{len(task.selected)} are selected; the terms ask for {schedule.quorum} to {schedule.capacity}"
+            )
+
+    # Evidence and verdicts
+
+    def _evidence(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        task = self._task(body)
+        current, part, parts = task.round, body["part"], body["parts"]
+        if body["round"] != current.number or task.state != "TRAINING" or current.verdicts:
+            raise _Wrong("evidence that is not of the round in training, or after its verdicts")
+        if current.evidence is not None or part != len(current.pieces) + 1 or not part <= parts:
+            raise _Wrong(f"part {part} of {parts} of the evidence is out of place")
+        record = {key: body[key] for key in ("task_id", "round", "part", "parts", "sha256", "data")}
+        _same(
+            entry, Entry(f"{task.terms.task_id}/round/{current.number}/evidence/{part}", "evidence", record)
+        )
+        current.pieces.append(body["data"])
+        if part == parts:
+            try:
+                data = base64.b64decode("".join(current.pieces), validate=True)
+            except binascii.Error:
+                raise _Wrong("the evidence is not base64") from None
+            if hashlib.sha256(data).hexdigest() != body["sha256"]:
+                raise _Wrong("the evidence's digest is not that of its parts")
+            current.evidence = parse_canonical(data)
+            current.pieces.clear()
+
+    def _verdict(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        task = self._task(body)
+        current = task.round
+        if body["round"] != current.number or task.state != "TRAINING":
+            raise _Wrong("a verdict that is not of the round in training")
+        assessment = events.assessment_from_record(body["assessment"])
+        _same(entry, events.verdict(task.terms.task_id, current.number, assessment, body["features"]))
+        name = assessment.participant_id
+        if name not in task.selected:
+            raise _Wrong(f"{name} was not selected, so there is nothing to judge")
+        if name in current.verdicts:
+            raise _Wrong(f"{name} has a verdict in this round already")
+        if assessment.claimed_degree != task.claims[name].degree:
+            raise _Wrong(
+                f"the verdict says that {name} claimed {assessment.claimed_degree}; "
+                f"its signed claim says {task.claims[name].degree}"
+            )
+        if assessment.model_sha256 != current.models.get(name, b""):
+            raise _Wrong(f"the verdict is on another model than the one that {name} sent in time")
+        if current.evidence is not None and self._check_degree is not None:
+            wrong = self._check_degree(current.evidence, body["features"], assessment)
+            if wrong:
+                raise _Wrong(wrong)
+            self.counts.degrees += 1
+        current.verdicts[name] = assessment
+        self.counts.verdicts += 1
+
+    def _aggregation(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        task = self._task(body)
+        if body["round"] != task.round.number or not task.round.number or task.round.aggregated:
+            raise _Wrong("an aggregation that is not of the current round, or its second")
+        digest = bytes.fromhex(body["model_sha256"])
+        if len(digest) != 32:
+            raise _Wrong("the global model's digest has a wrong length")
+        _same(entry, events.aggregation(task.terms.task_id, task.round.number, digest, body["figures"]))
+        task.round.aggregated = True
+
+    def _dispute(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        task, name = self._task(body), body["participant_id"]
+        salt = bytes.fromhex(body["salt"])
+        _same(entry, events.dispute(task.terms.task_id, name, body["counts"], salt))
+        if name not in task.claims or name in task.disputes:
+            raise _Wrong(f"{name} has no claim to dispute, or has disputed before")
+        if commit_counts(body["counts"], salt) != task.claims[name].commitment:
+            raise _Wrong(f"the counts that {name} opened are not those that it committed to")
+        noniid_degree(body["counts"], task.terms.reference)
+        task.disputes.add(name)
+
+    # Settlement and end
+
+    def _seed(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        task = self._task(body)
+        number = task.round.number
+        if body["round"] != number or task.state != "SCORED" or task.round.settled:
+            raise _Wrong("a seed that is not of the round just scored")
+        seed = bytes.fromhex(body["seed"])
+        _check_chain(seed, task.seed, number - task.seed_round)
+        stakes = {name: self.book.balance(stake(task.terms.task_id, name)).holds for name in task.selected}
+        judged = [task.round.verdicts[name] for name in task.selected]
+        settlement, expected = events.settlement_entries(task.terms, number, seed, judged, stakes)
+        task.expected.extend(expected)
+        self._settling(task, entry)
+        task.seed, task.seed_round = seed, number
+        self.counts.settlements += 1
+        self.counts.paid_micro += sum(line.paid_micro for line in settlement.payments)
+
+    def _settling(self, task: _Task, entry: Entry) -> None:
+        """The next entry of a settlement must be the one that the logged inputs give."""
+        expected = task.expected.popleft()
+        _same(entry, expected)
+        if entry.kind == "settlement":
+            task.unresolved.discard(task.round.number)
+            task.round.settled = True
+        elif entry.kind == "payment":
+            self.counts.payments += 1
+
+    def _refund(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        task, number = self._task(body), body["round"]
+        if number not in task.unresolved or number < task.round.number:
+            raise _Wrong(f"round {number} has nothing reserved that could be refunded")
+        _same(entry, events.refund(task.terms.task_id, number))
+        task.unresolved.discard(number)
+
+    def _stake_release(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        task, name = self._task(body), body["participant_id"]
+        if task.unresolved:
+            raise _Wrong("a stake is released while rounds are neither settled nor refunded")
+        held = self.book.balance(stake(task.terms.task_id, name)).holds
+        _same(entry, events.stake_release(task.terms.task_id, name, held))
+
+    def _task(self, body: Mapping[str, Any]) -> _Task:
+        name = body["task_id"]
+        task = self._tasks.get(name)
+        if task is None:
+            ended = "has ended" if name in self._ended else "has no terms"
+            raise _Wrong(f"the task {name!r:.80} {ended}")
+        return task
+
+
+def _same(entry: Entry, expected: Entry) -> None:
+    """Raises unless both have the same bytes; names the first difference."""
+    if entry.data == expected.data:
+        return
+    if entry.id != expected.id or entry.kind != expected.kind:
+        raise _Wrong(f"expected the {expected.kind} {expected.id} here")
+    found, wanted = parse_canonical(entry.data), parse_canonical(expected.data)
+    raise _Wrong(_difference("", found, wanted) or "it is not the entry that the logged inputs give")
+
+
+def _difference(path: str, found: Any, wanted: Any) -> str:
+    if isinstance(found, dict) and isinstance(wanted, dict):
+        for key in sorted(found.keys() | wanted.keys()):
+            where = f"{path}.{key}" if path else key
+            if key not in wanted:
+                return f"{where} does not belong here"
+            if key not in found:
+                return f"{where} is missing"
+            if text := _difference(where, found[key], wanted[key]):
+                return text
+        return ""
+    if isinstance(found, list) and isinstance(wanted, list) and len(found) == len(wanted):
+        for number, (left, right) in enumerate(zip(found, wanted, strict=True)):
+            if text := _difference(f"{path}[{number}]", left, right):
+                return text
+        return ""
+    if found != wanted or type(found) is not type(wanted):
+        return f"{path} is {found!r:.120}; what stands before it gives {wanted!r:.120}"
+    return ""
+
+
+def _check_chain(seed: bytes, previous: bytes, steps: int) -> None:
+    """The seed of a round that follows `steps` rounds after the last revealed one."""
+    value = seed
+    for _ in range(steps - 1):
+        value = hashlib.sha256(value).digest()
+    check_round_seed(value, previous)
+
+
+def _public_key(text: str) -> ec.EllipticCurvePublicKey:
+    try:
+        key = load_der_public_key(base64.b64decode(text, validate=True))
+    except (ValueError, UnsupportedAlgorithm):
+        raise _Wrong("the public key is unreadable") from None
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise _Wrong("the public key is not ECDSA P-256")
+    return key

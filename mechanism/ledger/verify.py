@@ -1,0 +1,442 @@
+"""Verification of a whole ledger: key, heads, leaves, tree, stored tables, and the replay of what the entries say.
+
+One pass over the entries, in memory that grows with open tasks and accounts alone.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from typing import Any, Protocol
+
+from mechanism.canonical import Json
+from mechanism.ledger.accounts import Balance, Post, Reservation, Reserve, Transfer
+from mechanism.ledger.entry import Entry
+from mechanism.ledger.errors import LedgerError
+from mechanism.ledger.merkle import HASH_BYTES, Frontier, leaf_hash, perfect_root
+from mechanism.ledger.note import Checkpoint, VerificationKey
+from mechanism.ledger.replay import CheckDegree, Counts, Replay, ReplayError
+from mechanism.ledger.tiles import TILE_WIDTH, split_hashes, tiles_of
+
+#: A row of the stored transfers: entry index, position, operation, debit, credit, micro, reservation, held.
+TransferRow = tuple[int, int, str, str, str, int, str | None, int]
+
+
+class StoredTables(Protocol):
+    """What a database keeps besides the log, to be compared with what the log gives."""
+
+    def size(self) -> int: ...
+
+    def transfers(self) -> Iterator[TransferRow]:
+        """In order of entry and position."""
+
+    def balances(self) -> Mapping[str, Balance]: ...
+
+    def totals(self) -> Balance: ...
+
+    def ids(self) -> Iterator[tuple[str, int]]:
+        """In any order."""
+
+    def tiles(self) -> int:
+        """How many tiles are stored."""
+
+
+class LedgerSource(Protocol):
+    """Where a ledger is read from. Its errors are LedgerError or of the storage, one sentence each."""
+
+    name: str
+
+    def verification_key(self) -> str: ...
+
+    def checkpoint(self) -> str:
+        """The latest signed head."""
+
+    def heads(self) -> Iterator[str]:
+        """Every signed head that is kept, by size; the latest is the last."""
+
+    def entries(self, first: int = 0) -> Iterator[bytes]:
+        """All entries from `first` on, in order."""
+
+    def tile(self, level: int, index: int, width: int) -> bytes | None:
+        """A stored tile; None where this source keeps none."""
+
+    def tables(self) -> StoredTables | None: ...
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that does not hold: where, what, and the entry's index where it is an entry."""
+
+    place: str
+    message: str
+    index: int | None = None
+
+
+@dataclass
+class Report:
+    """What a verification found.
+
+    Attributes:
+        source: what was verified.
+        key: the log's key; `pinned` where the caller gave it, so that it was not taken from the source.
+        size, root: of the signed head.
+        unsigned: entries after it that no head covers yet.
+        problems: what does not hold, the first bad entry first; empty where all holds.
+        counts: what was checked.
+        balances: of every account, recomputed.
+        open_tasks: tasks that have not ended, and their states.
+    """
+
+    source: str
+    key: str = ""
+    pinned: bool = False
+    size: int = 0
+    root: str = ""
+    heads: int = 0
+    unsigned: int = 0
+    problems: list[Problem] = field(default_factory=list)
+    counts: Counts = field(default_factory=Counts)
+    balances: dict[str, Balance] = field(default_factory=dict)
+    open_tasks: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def verified(self) -> bool:
+        return not self.problems
+
+    def record(self) -> dict[str, Json]:
+        """The report as JSON."""
+        return {
+            "source": self.source,
+            "verified": self.verified,
+            "key": self.key,
+            "key_pinned": self.pinned,
+            "size": self.size,
+            "root": self.root,
+            "heads": self.heads,
+            "unsigned": self.unsigned,
+            "problems": [asdict(problem) for problem in self.problems],
+            "checked": asdict(self.counts),
+            "balances": {name: asdict(balance) for name, balance in self.balances.items()},
+            "open_tasks": dict(self.open_tasks),
+        }
+
+
+def verify_ledger(
+    source: LedgerSource,
+    key: VerificationKey | None = None,
+    known: str | None = None,
+    *,
+    check_statements: bool = True,
+    check_degree: CheckDegree | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Report:
+    """Verifies all of a ledger.
+
+    Args:
+        source: where it is.
+        key: the log's key from elsewhere. Without it the source's own is taken, which proves consistency alone.
+        known: a head seen before, as a note: the ledger must extend it.
+        check_statements: whether to check participants' signatures.
+        check_degree: see `Replay`.
+        progress: told (entries done, entries in all) now and then.
+    """
+    report = Report(source.name)
+    verification = _Verification(source, report, Replay(check_statements, check_degree))
+    try:
+        verification.open_heads(key, known)
+        verification.read_entries(progress)
+        verification.compare_tables()
+    except _Stop:
+        pass
+    verification.summarise()
+    return report
+
+
+class _Stop(Exception):
+    pass
+
+
+class _Verification:
+    def __init__(self, source: LedgerSource, report: Report, replay: Replay) -> None:
+        self._source = source
+        self._report = report
+        self._replay: Replay | None = replay
+        self._book = replay.book
+        self._counts = replay.counts
+        self._replayed = replay
+        self._frontier = Frontier()
+        self._levels: list[list[bytes]] = [[]]
+        self._tile_counts: list[int] = [0]
+        self._differing: tuple[int, str] | None = None
+        self._rows: Iterator[TransferRow] | None = None
+        self._tables: StoredTables | None = None
+        self._ids = 0
+
+    # Keys and heads
+
+    def open_heads(self, key: VerificationKey | None, known: str | None) -> None:
+        report = self._report
+        try:
+            own = VerificationKey.parse(self._source.verification_key())
+        except LedgerError as error:
+            self._stop("key", str(error))
+        if key is not None and own != key:
+            self._stop("key", f"the ledger's key is {own}; the trusted key is {key}")
+        self._key, report.key, report.pinned = own, str(own), key is not None
+        try:
+            self._head = Checkpoint.open(self._source.checkpoint(), own)
+        except LedgerError as error:
+            self._stop("checkpoint", str(error))
+        report.size, report.root = self._head.size, self._head.root.hex()
+        self._milestones: list[tuple[Checkpoint, str]] = [(self._head, "checkpoint")]
+        if known is not None:
+            try:
+                old = Checkpoint.open(known, own)
+            except LedgerError as error:
+                self._stop("known checkpoint", str(error))
+            if old.size > self._head.size:
+                self._stop(
+                    "known checkpoint",
+                    f"the ledger has {self._head.size} entries, the known head covers {old.size}: "
+                    "it was truncated or rolled back",
+                )
+            self._milestones.append((old, "known checkpoint"))
+        self._heads = self._source.heads()
+        self._next_head()
+
+    def _next_head(self) -> None:
+        """Opens the next kept head, so that its root is compared when its size is reached."""
+        previous = getattr(self, "_upcoming", None)
+        self._upcoming: Checkpoint | None = None
+        note = next(self._heads, None)
+        if note is None:
+            if previous is not None and previous != self._head:
+                self._problem(f"head of {previous.size}", "the last kept head is not the checkpoint")
+            return
+        try:
+            head = Checkpoint.open(note, self._key)
+        except LedgerError as error:
+            after = "first head" if previous is None else f"head after that of {previous.size}"
+            self._stop(after, str(error))
+        if previous is not None and head.size <= previous.size:
+            self._stop(f"head of {head.size}", f"it is kept after the head of {previous.size}")
+        self._report.heads += 1
+        self._upcoming = head
+
+    # Entries and tree
+
+    def read_entries(self, progress: Callable[[int, int], None] | None) -> None:
+        self._tables = self._source.tables()
+        self._rows = None if self._tables is None else self._tables.transfers()
+        self._compare_heads()
+        entries = self._source.entries()
+        try:
+            while chunk := list(islice(entries, TILE_WIDTH)):
+                self._take(chunk)
+                if progress is not None:
+                    progress(self._frontier.size, max(self._head.size, self._frontier.size))
+        except LedgerError as error:
+            self._stop(f"entry {self._frontier.size}", str(error), self._frontier.size)
+        size = self._frontier.size
+        if size < self._head.size:
+            message = f"the ledger ends after {size} of the {self._head.size} entries that its head covers"
+            self._problem(f"entry {size}", message, size)
+        self._report.unsigned = max(0, size - self._head.size)
+        self._compare_partial_tiles()
+        if self._replay is not None and size >= self._head.size:
+            try:
+                self._replay.finish()
+            except ReplayError as error:
+                self._problem(f"entry {error.index} ({error.entry_id})", error.reason, error.index)
+
+    def _take(self, chunk: list[bytes]) -> None:
+        first = self._frontier.size
+        leaves = [leaf_hash(data) for data in chunk]
+        self._collect(leaves)
+        self._extend(leaves)
+        for offset, data in enumerate(chunk):
+            if self._replay is None:
+                break
+            try:
+                entry = self._replay.feed(data)
+                if self._tables is not None:
+                    self._compare_stored(first + offset, entry)
+            except ReplayError as error:
+                self._problem(f"entry {error.index} ({error.entry_id})", error.reason, error.index)
+                self._replay = None
+
+    def _extend(self, leaves: list[bytes]) -> None:
+        """Grows the tree, and stops at every head on the way to compare roots."""
+        start = 0
+        while start < len(leaves):
+            end = len(leaves)
+            stops = [head.size for head, _ in self._milestones]
+            if self._upcoming is not None:
+                stops.append(self._upcoming.size)
+            size = self._frontier.size
+            for stop in stops:
+                if size < stop < size + end - start:
+                    end = start + stop - size
+            self._frontier.extend(leaves[start:end] if (start, end) != (0, len(leaves)) else leaves)
+            start = end
+            self._compare_heads()
+
+    def _compare_heads(self) -> None:
+        size = self._frontier.size
+        for head, place in self._milestones:
+            if head.size == size and head.root != self._frontier.root():
+                self._problem(
+                    place, f"the root of the first {size} entries is not the signed one: a fork, or altered"
+                )
+        while self._upcoming is not None and self._upcoming.size <= size:
+            if self._upcoming.size < size or self._upcoming.root != self._frontier.root():
+                self._problem(f"head of {self._upcoming.size}", "the entries do not give its root")
+            self._next_head()
+
+    def _collect(self, leaves: list[bytes]) -> None:
+        """Compares each tile that the new leaves complete with the stored one."""
+        level, hashes = 0, leaves
+        while hashes:
+            if level == len(self._levels):
+                self._levels.append([])
+                self._tile_counts.append(0)
+            row = self._levels[level]
+            row.extend(hashes)
+            hashes = []
+            while len(row) >= TILE_WIDTH:
+                tile, self._levels[level] = row[:TILE_WIDTH], row[TILE_WIDTH:]
+                row = self._levels[level]
+                self._compare_tile(level, self._tile_counts[level], tile)
+                self._tile_counts[level] += 1
+                hashes.append(perfect_root(tile))
+            level += 1
+
+    def _compare_partial_tiles(self) -> None:
+        for level, row in enumerate(self._levels):
+            if row:
+                self._compare_tile(level, self._tile_counts[level], row)
+                self._tile_counts[level] += 1
+        if self._tables is not None:
+            stored, expected = self._tables.tiles(), sum(1 for _ in tiles_of(self._frontier.size))
+            if stored != expected:
+                self._problem(
+                    "tiles", f"{stored} tiles are stored; {self._frontier.size} entries make {expected}"
+                )
+
+    def _compare_tile(self, level: int, index: int, hashes: list[bytes]) -> None:
+        try:
+            stored = self._source.tile(level, index, len(hashes))
+        except LedgerError as error:
+            self._problem(f"tile {level}/{index}", str(error))
+            return
+        if stored is None or stored == b"".join(hashes):
+            return
+        place = f"tile {level}/{index}"
+        if len(stored) != len(hashes) * HASH_BYTES:
+            self._problem(
+                place, f"it holds {len(stored)} bytes; expected {len(hashes)} hashes of {HASH_BYTES}"
+            )
+            return
+        offset = next(i for i, (a, b) in enumerate(zip(split_hashes(stored), hashes, strict=True)) if a != b)
+        if level == 0 and self._differing is None:
+            self._differing = (index * TILE_WIDTH + offset, place)
+        elif level > 0:
+            self._problem(place, f"its hash {offset} is not that of the entries below it")
+
+    # Tables of a database
+
+    def _compare_stored(self, index: int, entry: Entry) -> None:
+        self._ids ^= _mark(entry.id, index)
+        rows = self._rows
+        if rows is None:
+            return
+        for position, transfer in enumerate(entry.transfers):
+            expected = _row(index, position, transfer, self._book.reservation)
+            found = next(rows, None)
+            if found != expected:
+                self._problem(
+                    f"transfers of entry {index} ({entry.id})",
+                    f"the database holds {found!r:.200}; the entry gives {expected!r:.200}",
+                    index,
+                )
+                self._rows = None
+                return
+
+    def compare_tables(self) -> None:
+        tables = self._tables
+        if tables is None or self._replay is None:
+            return
+        if self._rows is not None and (extra := next(self._rows, None)) is not None:
+            self._problem(
+                f"transfers of entry {extra[0]}", "the database holds a transfer that no entry orders"
+            )
+        if tables.size() != self._frontier.size:
+            message = f"it says {tables.size()} entries; there are {self._frontier.size}"
+            self._problem("table ledger_log", message)
+        stored = tables.balances()
+        for name in sorted(stored.keys() | set(self._book.accounts())):
+            if stored.get(name) != self._book.balance(name):
+                message = (
+                    f"the database holds {stored.get(name)}; the entries give {self._book.balance(name)}"
+                )
+                self._problem(f"account {name}", message)
+        if tables.totals() != self._book.totals():
+            message = f"the database holds {tables.totals()}; the entries give {self._book.totals()}"
+            self._problem("table ledger_totals", message)
+        marks = 0
+        for entry_id, index in tables.ids():
+            marks ^= _mark(entry_id, index)
+        if marks != self._ids:
+            self._problem("table ledger_ids", self._differing_id(tables))
+
+    def _differing_id(self, tables: StoredTables) -> str:
+        """Names one id that is wrong; the slow way, taken only where something is known to be wrong."""
+        stored = {index: entry_id for entry_id, index in tables.ids()}
+        for index, data in enumerate(self._source.entries()):
+            entry_id = Entry.parse(data).id
+            if stored.get(index) != entry_id:
+                return f"entry {index} has the id {entry_id!r}; the database says {stored.get(index)!r}"
+        return "the database has ids of entries that do not exist"
+
+    # Report
+
+    def summarise(self) -> None:
+        report = self._report
+        if self._differing is not None:
+            index, place = self._differing
+            rooted = not any(p.place in ("checkpoint", "known checkpoint") for p in report.problems)
+            if rooted:
+                self._problem(place, f"its hash {index % TILE_WIDTH} is not that of entry {index}")
+            else:
+                self._problem(f"entry {index}", "its hash is not the one in the tree: it was altered", index)
+        report.problems.sort(key=lambda p: (p.index is None, p.index or 0))
+        report.counts = self._counts
+        report.balances = {name: self._book.balance(name) for name in self._book.accounts()}
+        report.open_tasks = self._replayed.open_tasks()
+
+    def _problem(self, place: str, message: str, index: int | None = None) -> None:
+        self._report.problems.append(Problem(place, message, index))
+
+    def _stop(self, place: str, message: str, index: int | None = None) -> Any:
+        self._problem(place, message, index)
+        raise _Stop
+
+
+def _row(
+    index: int, position: int, transfer: Transfer, reservation: Callable[[str], Reservation | None]
+) -> TransferRow:
+    if isinstance(transfer, Post):
+        return index, position, "post", transfer.debit, transfer.credit, transfer.micro, None, 0
+    if isinstance(transfer, Reserve):
+        name = transfer.reservation
+        return index, position, "reserve", transfer.debit, transfer.credit, transfer.micro, name, 0
+    held = reservation(transfer.reservation)
+    if held is None:
+        raise LedgerError(f"there is no reservation {transfer.reservation}")
+    micro, name = transfer.micro, transfer.reservation
+    return index, position, "resolve", held.debit, held.credit, micro, name, held.micro
+
+
+def _mark(entry_id: str, index: int) -> int:
+    """A digest of one (id, index); their exclusive-or is the same in any order."""
+    return int.from_bytes(hashlib.sha256(f"{index} {entry_id}".encode()).digest()[:16], "big")
