@@ -16,8 +16,6 @@ from coordinator.derivation import validation_salt
 from coordinator.errors import TaskError
 from coordinator.opening import LearnerData, commit_validation, load_learner_data
 from coordinator.storage.market import TaskRow
-from learning.models import ARCHITECTURES
-from learning.training import evaluate
 from mechanism.canonical import Json
 from mechanism.settlement import MICRO, Assessment, Verdict
 from wire.model_file import open_model
@@ -127,7 +125,13 @@ def missing(participant_id: str, claimed_degree: Fraction, reason: str | None) -
 
 def evaluate_on(data: LearnerData | None, architecture: str, model: Path) -> Quality | None:
     """Quality of a model file on the held-out samples, or on D_c where there are none."""
-    if data is None or architecture not in ARCHITECTURES:
-        return None  # nothing to judge by, or a model of the learner's own
+    if data is None:
+        return None
+    # Here, because it imports torch, and most commands need none.
+    from learning.models import ARCHITECTURES
+    from learning.training import evaluate
+
+    if architecture not in ARCHITECTURES:
+        return None  # a model of the learner's own
     found = evaluate(open_model(model).weights(), data.test or data.validation, architecture)
     return Quality(f"{found.accuracy:.6f}", f"{found.loss:.6f}")
