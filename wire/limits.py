@@ -51,8 +51,9 @@ AUTHORITY_LIFETIME = timedelta(days=3650)
 #: Clocks may differ by this much when a fresh certificate is first used.
 CLOCK_SKEW = timedelta(minutes=5)
 
-#: Streams that one identity may have open at once: Watch, an upload, a fetch, and a retry of each.
-MAX_STREAMS_PER_IDENTITY = 8
+#: Streams that one identity may have open at once: in each of some ten tasks a Watch, an upload or a fetch, and
+#: what a lost connection has left behind.
+MAX_STREAMS_PER_IDENTITY = 32
 
 #: Uploads that the coordinator takes in at once; the flow-control windows of each hold some MiB.
 MAX_CONCURRENT_UPLOADS = 16

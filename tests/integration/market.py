@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +111,8 @@ class Client:
     certificate: bytes
     authority: bytes
     address: str
+    #: The task that calls are about.
+    task_id: str = "task"
     _channel: grpc.aio.Channel | None = field(default=None, repr=False)
 
     @property
@@ -136,36 +137,37 @@ class Client:
             await self._channel.close()
             self._channel = None
 
-    async def task(self, task_id: str = "task") -> market_pb2.Task:
-        return await self.market.GetTask(market_pb2.GetTaskRequest(task_id=task_id))
+    async def task(self) -> market_pb2.Task:
+        return await self.market.GetTask(market_pb2.GetTaskRequest(task_id=self.task_id))
 
-    async def claim_statement(self, task_id: str = "task", **changes: Any) -> ClaimStatement:
-        task = await self.task(task_id)
+    async def claim_statement(self, **changes: Any) -> ClaimStatement:
+        task = await self.task()
         counts = changes.pop("counts", (3, 3, 3, 3))
+        degree = changes.pop("degree", None)
+        if degree is None:
+            degree = noniid_degree(counts, decode_terms(task.terms).reference)
         statement = ClaimStatement(
             submission_id=f"claim-{self.name}",
-            task_id=task_id,
+            task_id=self.task_id,
             terms_digest=task.terms_digest,
             participant_id=self.name,
             effort=Decimal("0.5"),
-            degree=noniid_degree(counts, decode_terms(task.terms).reference) if any(counts) else Fraction(0),
+            degree=degree,
             counts=tuple(counts),
             counts_commitment=b"",
             nonce=task.nonce,
         )
         return replace(statement, **changes)
 
-    async def claim(self, task_id: str = "task", **changes: Any) -> market_pb2.Receipt:
-        statement = await self.claim_statement(task_id, **changes)
+    async def claim(self, **changes: Any) -> market_pb2.Receipt:
+        statement = await self.claim_statement(**changes)
         return await self.market.SubmitEffort(encode_claim(statement, sign_statement(statement, self.key)))
 
-    async def model_statement(
-        self, content: bytes, round_: int, task_id: str = "task", **changes: Any
-    ) -> ModelStatement:
-        task = await self.task(task_id)
+    async def model_statement(self, content: bytes, round_: int, **changes: Any) -> ModelStatement:
+        task = await self.task()
         statement = ModelStatement(
             submission_id=f"model-{round_}-{self.name}",
-            task_id=task_id,
+            task_id=self.task_id,
             terms_digest=task.terms_digest,
             participant_id=self.name,
             round=round_,
@@ -177,31 +179,35 @@ class Client:
         return replace(statement, **changes)
 
     async def submit(
-        self, content: bytes, round_: int, task_id: str = "task", *, offset: int = 0, **changes: Any
+        self, content: bytes, round_: int, *, offset: int = 0, **changes: Any
     ) -> market_pb2.Receipt:
-        statement = await self.model_statement(content, round_, task_id, **changes)
+        statement = await self.model_statement(content, round_, **changes)
         header = encode_model_header(statement, sign_statement(statement, self.key), offset)
         messages = [market_pb2.SubmitModelRequest(header=header), *frames(content, offset)]
         return await self.market.SubmitModel(stream(messages))
 
-    async def fail(self, round_: int, reason: str = "no data", task_id: str = "task") -> market_pb2.Receipt:
+    async def fail(self, round_: int, reason: str = "no data") -> market_pb2.Receipt:
         return await self.market.ReportFailure(
             market_pb2.ReportFailureRequest(
                 submission_id=f"failure-{round_}-{self.name}",
-                task_id=task_id,
+                task_id=self.task_id,
                 participant_id=self.name,
                 round=round_,
                 reason=reason,
             )
         )
 
-    async def until(self, *states: str, task_id: str = "task", round_: int = 0) -> market_pb2.Event:
+    async def until(self, *states: str, round_: int = 0) -> market_pb2.Event:
         """The first event of one of the states, in `round_` or later."""
         wanted = {market_pb2.TaskState.Value(f"TASK_STATE_{state}") for state in states}
-        async with asyncio.timeout(30):
-            async for event in self.market.Watch(market_pb2.WatchRequest(task_id=task_id)):
-                if event.state in wanted and event.round >= round_:
-                    return event
+        watch = self.market.Watch(market_pb2.WatchRequest(task_id=self.task_id))
+        try:
+            async with asyncio.timeout(30):
+                async for event in watch:
+                    if event.state in wanted and event.round >= round_:
+                        return event
+        finally:
+            watch.cancel()
         raise AssertionError(f"the task ended before {states}")
 
 
