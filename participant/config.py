@@ -168,6 +168,11 @@ def _check_tasks(path: Path, config: ParticipantConfig) -> None:
     named = [task.id for task in config.task if task.id is not None]
     if len(set(named)) != len(named):
         raise ConfigurationError(f"{path}: a task id occurs twice; one [[task]] for each")
+    for task in config.task:
+        try:
+            task.effort.build()
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{path}: {error}") from None
     if sum(task.id is None for task in config.task) > 1:
         raise ConfigurationError(f"{path}: two [[task]] without an id; only one can take any open task")
 

@@ -206,11 +206,11 @@ class _TaskRun:
         return made
 
     def _fail(self, round_: int, reason: str) -> Steps[None]:
-        self._tell("missed", round_, reason)
         try:
             yield from self._engagement.fail(round_, reason)
         except RefusedError as error:
             _log.warning("round %s of %s: %s", round_, self._engagement.task_id, error)
+        self._tell("missed", round_, reason)  # last: the service takes it as the end of the round
 
     def _tell_settlements(self) -> None:
         """Payments that came in since the last time."""

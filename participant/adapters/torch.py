@@ -96,7 +96,7 @@ class TorchTask(Task):
                 loss = self.loss(module(inputs.to(self.device)), labels.to(self.device))
                 loss.backward()  # type: ignore[no-untyped-call]  # torch's own stub
                 optimizer.step()
-                total, batches = total + float(loss), batches + 1
+                total, batches = total + float(loss.detach()), batches + 1
             round.progress((epoch + 1) / recipe.epochs, loss=total / max(batches, 1.0))
         samples = len(self.dataset)  # type: ignore[arg-type]  # a map-style data set has a length
         return Trained(weights_of(module), samples)

@@ -128,8 +128,7 @@ def served(path: Path) -> Iterator[Served]:
 def task_config(folder: Path, task_id: str = "task", **changes: Any) -> TaskConfig:
     """A task on claimed degrees with a model of a few kilobytes; `changes` by section."""
     initial = folder / f"{task_id}-initial.safetensors"
-    weights = changes.pop("weights", WEIGHTS)
-    initial.write_bytes(encode_model(weights))
+    initial.write_bytes(encode_model(changes.pop("weights", None) or WEIGHTS))
     values: dict[str, Any] = {
         "id": task_id,
         "Q": "1000",
@@ -139,13 +138,13 @@ def task_config(folder: Path, task_id: str = "task", **changes: Any) -> TaskConf
         "reference": ["1/4", "1/4", "1/4", "1/4"],
         "initial_model": str(initial),
         "rule": {"name": "paper"},
-        "schedule": {"rounds": 2, "quorum": 3, "capacity": 3, "effort_seconds": 60, "round_seconds": 60},
+        "schedule": {"rounds": 2, "quorum": 3, "capacity": 3, "effort_seconds": 600, "round_seconds": 600},
         "recipe": {"model": "custom", "samples": 100},
     }
     for section, value in changes.items():
         known = values.get(section)
         values[section] = {**known, **value} if isinstance(known, dict) else value
-    return TaskConfig.model_validate(values)
+    return TaskConfig.model_validate({key: value for key, value in values.items() if value is not None})
 
 
 class Shift(Task):

@@ -1,0 +1,220 @@
+"""`fedpeer participant` as real processes on real digits, against a real coordinator."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.serving import Served, served
+
+ROOT = Path(__file__).resolve().parents[2]
+
+RECIPE = {
+    "model": "digits-cnn", "epochs": 1, "batch_size": 32, "learning_rate": "0.01", "samples": 120
+}  # fmt: skip
+DIGITS = {
+    "weights": None,
+    "reference": None,
+    "initial_model": None,
+    "recipe": RECIPE,
+    "data": {"dataset": "digits", "seed": 0},
+}
+
+CONFIG = """
+id = "{name}"
+state = "state"
+
+[coordinator]
+market = "{market}"
+public = "{public}"
+authority = "authority.pem"
+
+[service]
+grace_seconds = {grace}
+
+[[task]]
+id = "{task}"
+factory = "{factory}"
+
+[task.options]
+{options}
+
+[task.effort]
+strategy = "best-response"
+cost = 0.5
+"""
+
+
+@pytest.fixture
+def coordinator(tmp_path: Path) -> Iterator[Served]:
+    with served(tmp_path / "coordinator") as running:
+        yield running
+
+
+def fedpeer(folder: Path, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "fedpeer", "participant", *arguments],
+        cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=240, check=False, **options,
+    )  # fmt: skip
+
+
+def environment(folder: Path) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
+
+
+def start(folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "fedpeer", "participant", "run"],
+        cwd=folder, env=environment(folder), stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def configured(
+    coordinator: Served,
+    folder: Path,
+    name: str,
+    factory: str,
+    options: str,
+    task: str = "task",
+    grace: float = 20,
+) -> Path:
+    """A folder with a configuration, enrolled by the command."""
+    folder.mkdir()
+    (folder / "authority.pem").write_bytes(coordinator.authority)
+    (folder / "participant.toml").write_text(
+        CONFIG.format(
+            name=name, market=coordinator.market, public=coordinator.public, factory=factory,
+            options=options, task=task, grace=grace,
+        )
+    )  # fmt: skip
+    done = fedpeer(folder, "enroll", "--token", coordinator.invite(name))
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_honest_and_dishonest_processes_go_through_a_task(coordinator: Served, tmp_path: Path) -> None:
+    coordinator.open(**DIGITS)
+    dataset = 'dataset = "digits"\nmajority = 3\ndegree = "0.6"\nseed = 1'
+    folders = {
+        "honest": configured(
+            coordinator, tmp_path / "honest", "honest", "participant.adapters.torch:DatasetTask", dataset
+        ),
+        "liar": configured(
+            coordinator, tmp_path / "liar", "liar", "experiments.strategies:OverClaim", dataset
+        ),
+        "rider": configured(
+            coordinator, tmp_path / "rider", "rider", "experiments.strategies:FreeRide", 'claimed = "0.1"'
+        ),
+    }
+    processes = {name: start(folder) for name, folder in folders.items()}
+    for name, process in processes.items():
+        _, log = process.communicate(timeout=240)
+        assert process.returncode == 0, (name, log)
+        events = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+        assert [e["round"] for e in events if e.get("kind") == "submitted"] == [1, 2]
+        assert events[-1]["kind"] == "ended"
+
+    status = json.loads(fedpeer(folders["honest"], "status", "--json").stdout)
+    [task] = status["tasks"]
+    assert task["state"] == "CLOSED"
+    assert float(task["effort"]) > 0
+    assert [line["submitted"] for line in task["rounds"]] == [True, True]
+    assert task["rounds"][1]["metrics"]["accuracy"] > 0.5
+
+    done = fedpeer(folders["honest"], "earnings", "--json")
+    assert done.returncode == 0, done.stderr
+    earned = json.loads(done.stdout)
+    assert [line["receipt"] for line in earned["rounds"]] == ["holds", "holds"]
+    assert earned["paid_micro"] == task["paid_micro"] > 0
+    assert "credits in 2 rounds" in fedpeer(folders["honest"], "earnings").stdout
+
+
+SLOW = """
+import time
+from participant import Task
+
+class Slow(Task):
+    def label_counts(self):
+        return [10, 10, 10, 10]
+    def train(self, weights, round):
+        open("training", "w").close()
+        for step in range(600):
+            round.progress(step / 600)
+            time.sleep({seconds})
+        return weights
+"""
+
+
+def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
+    import time
+
+    end = time.monotonic() + 60
+    while not path.exists():
+        assert process.poll() is None
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "grace", "handed_back"),
+    [(0.001, 20, False), (1.0, 0.2, True)],
+    ids=["finishes", "hands back"],
+)
+def test_sigterm_finishes_the_round_or_hands_it_back(
+    coordinator: Served, tmp_path: Path, seconds: float, grace: float, handed_back: bool
+) -> None:
+    coordinator.open(schedule={"rounds": 1, "quorum": 3, "capacity": 3})
+    folder = configured(coordinator, tmp_path / "slow", "slow", "slow:Slow", "", grace=grace)
+    (folder / "slow.py").write_text(SLOW.format(seconds=seconds))
+    others = [coordinator.participant(name, tmp_path) for name in ("ada", "ben")]
+    for other in others:
+        other.join("task").claim(0.0, [10, 10, 10, 10])
+        other.close()
+    process = start(folder)
+    wait_for(folder / "training", process)
+    process.send_signal(signal.SIGTERM)
+    _, log = process.communicate(timeout=60)
+    assert process.returncode == 0, log
+    report = coordinator.office(lambda office: office.task("task"))
+    if handed_back:
+        assert report.failures == {"slow": "the participant is shutting down"}
+    else:
+        assert report.delivered == ("slow",)
+
+
+class TestMistakes:
+    """Each ends in a sentence on standard error and an exit code, never in a traceback."""
+
+    def test_init_writes_a_file_that_can_be_read(self, tmp_path: Path) -> None:
+        assert fedpeer(tmp_path, "init", "ada").returncode == 0
+        again = fedpeer(tmp_path, "init", "ada")
+        assert again.returncode == 2
+        assert "exists already" in again.stderr
+        assert "ada has taken part in no task yet" in fedpeer(tmp_path, "status").stdout
+        assert json.loads(fedpeer(tmp_path, "earnings", "--json").stdout)["paid_micro"] == 0
+
+    def test_a_wrong_configuration(self, tmp_path: Path) -> None:
+        fedpeer(tmp_path, "init", "ada")
+        path = tmp_path / "participant.toml"
+        path.write_text(path.read_text().replace("[service]", "[service]\ncolour = 3"))
+        done = fedpeer(tmp_path, "run")
+        assert done.returncode == 2
+        assert done.stderr == "fedpeer: participant.toml: unknown key service.colour\n"
+
+    def test_running_before_enrolment(self, tmp_path: Path) -> None:
+        fedpeer(tmp_path, "init", "ada")
+        done = fedpeer(tmp_path, "run")
+        assert done.returncode == 3
+        assert "enrol first" in done.stderr
+        assert "Traceback" not in done.stderr
+
+    def test_no_configuration(self, tmp_path: Path) -> None:
+        done = fedpeer(tmp_path, "run", "-c", "nothing.toml")
+        assert done.returncode == 2
+        assert "fedpeer participant init" in done.stderr

@@ -1,0 +1,170 @@
+"""The torch tasks on real digits."""
+
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from learning.models import initial_weights
+from learning.partition import uniform_reference
+from learning.training import evaluate
+from mechanism.degree import noniid_degree
+from mechanism.payment import Log
+from mechanism.terms import Recipe, Rule, Schedule, Terms
+from participant.adapters.torch import DatasetTask, TorchTask
+from participant.errors import TaskError
+from participant.task import Trained, TrainingRound, Weights
+from wire.model_file import contract_of, encode_model
+
+
+def digits_terms(**recipe: Any) -> Terms:
+    values = {
+        "model": "digits-cnn",
+        "epochs": 2,
+        "batch_size": 32,
+        "optimizer": "adam",
+        "learning_rate": Decimal("0.01"),
+        "samples": 200,
+    }
+    return terms_for(initial_weights("digits-cnn", 0), Recipe(**{**values, **recipe}))
+
+
+def terms_for(weights: Weights, recipe: Recipe) -> Terms:
+    return Terms(
+        task_id="digits",
+        reference=uniform_reference(10),
+        Q=Decimal(1000),
+        phi=Decimal(300),
+        upsilon=Decimal(200),
+        payment=Log(),
+        rule=Rule(),
+        schedule=Schedule(2, 3, 8, 60, 60),
+        contract=contract_of(weights, Decimal(10_000), 10_000_000),
+        recipe=recipe,
+        budget_micro=10**12,
+        seed_commitment=bytes(32),
+        validation_commitment=bytes(32),
+        initial_model=bytes(32),
+    )
+
+
+def prepared(**options: Any) -> DatasetTask:
+    task = DatasetTask("digits", **{"majority": 3, "degree": "0.5", "rate": 1.0, "seed": 5, **options})
+    task.prepare(digits_terms())
+    return task
+
+
+def test_effort_moves_the_counts_along_the_curve() -> None:
+    task = prepared()
+    reference = uniform_reference(10)
+    assert abs(noniid_degree(task.label_counts(), reference) - Fraction(1, 2)) <= Fraction(1, 200)
+    for effort in (0.0, 0.3, 1.0):
+        task.collect(effort)
+        degree = float(noniid_degree(task.label_counts(), reference))
+        assert abs(degree - 0.5 * np.exp(-effort)) <= 1 / 200 + 1e-9
+        assert task.data.counts() == tuple(task.label_counts())
+    task.collect(0.3)
+    again = task.label_counts()
+    task.collect(0.3)
+    assert task.label_counts() == again
+
+
+def test_the_data_are_none_of_the_learners() -> None:
+    from learning.datasets import load_splits
+
+    splits = load_splits("digits", seed=0)
+    kept = {image.tobytes() for image in np.concatenate([splits.validation.images, splits.test.images])}
+    drawn = {image.tobytes() for image in prepared().data.images}
+    own = {image.tobytes() for image in splits.train.images}
+    # Scanned digits may repeat to the pixel; beyond those no image of the learner's is drawn.
+    assert drawn <= own
+    assert len(drawn & kept) <= len(own & kept)
+
+
+def test_training_learns_and_is_reproducible() -> None:
+    task, terms = prepared(degree="0"), digits_terms(epochs=4)
+    start = initial_weights("digits-cnn", 0)
+    progress: list[float] = []
+    round_ = TrainingRound(terms, "ada", 1, None, lambda done, figures: progress.append(done))
+    made = task.train(start, round_)
+    assert progress == [0.25, 0.5, 0.75, 1.0]
+    assert made.samples == 200
+    assert made.metrics["accuracy"] > 0.9
+    assert (
+        evaluate(made.weights, task.data, "digits-cnn").accuracy
+        > evaluate(start, task.data, "digits-cnn").accuracy
+    )
+    again = prepared(degree="0")
+    assert encode_model(again.train(start, round_).weights) == encode_model(made.weights)
+    other = again.train(start, TrainingRound(terms, "ada", 2)).weights
+    assert encode_model(other) != encode_model(made.weights), "each round has its own order of samples"
+
+
+def test_a_task_with_other_labels_is_refused() -> None:
+    task = DatasetTask("digits", majority=1, degree="0.5")
+    terms = digits_terms()
+    object.__setattr__(terms, "reference", uniform_reference(20))
+    with pytest.raises(TaskError, match="10 labels, the task 20"):
+        task.prepare(terms)
+
+
+class Linear(nn.Module):
+    def __init__(self, classes: int = 3) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.layer(x)
+        return out
+
+
+def linear_task(classes: int = 3) -> TorchTask:
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.randn(90, 4, generator=generator)
+    labels = inputs[:, :3].argmax(dim=1)
+    return TorchTask(Linear(classes), TensorDataset(inputs, labels), classes=3, device="cpu")
+
+
+def linear_terms() -> Terms:
+    recipe = Recipe("custom", 5, 16, "sgd", Decimal("0.1"), 90)
+    terms = terms_for({n: t.numpy() for n, t in Linear().state_dict().items()}, recipe)
+    object.__setattr__(terms, "reference", uniform_reference(3))
+    return terms
+
+
+def test_any_module_with_any_dataset() -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    task, terms = linear_task(), linear_terms()
+    task.prepare(terms)
+    assert sum(task.label_counts()) == 90
+    start = {n: t.numpy().copy() for n, t in Linear().state_dict().items()}
+    losses: list[float] = []
+    round_ = TrainingRound(terms, "ada", 1, None, lambda done, figures: losses.append(figures["loss"]))
+    made = task.train(start, round_)
+    assert isinstance(made, Trained)
+    assert made.samples == 90
+    assert losses[-1] < losses[0]
+    again = linear_task()
+    assert encode_model(again.train(start, TrainingRound(terms, "ada", 1)).weights) == encode_model(
+        made.weights
+    )
+
+
+def test_a_module_that_does_not_fit_the_contract_is_refused() -> None:
+    with pytest.raises(TaskError, match=r"at layer\.bias, layer\.weight; build the architecture 'custom'"):
+        linear_task(classes=4).prepare(linear_terms())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_training_on_cuda_gives_arrays_on_the_host() -> None:
+    task, terms = linear_task(), linear_terms()
+    task.device = torch.device("cuda")
+    start = {n: t.numpy().copy() for n, t in Linear().state_dict().items()}
+    made = task.train(start, TrainingRound(terms, "ada", 1))
+    assert all(isinstance(array, np.ndarray) for array in made.weights.values())

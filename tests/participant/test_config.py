@@ -1,0 +1,57 @@
+"""participant.toml: what is read, and what is refused with which words."""
+
+from pathlib import Path
+
+import pytest
+
+from participant.config import TEMPLATE, read_config
+from participant.effort import BestResponse, Fixed
+from participant.errors import ConfigurationError
+
+FILE = TEMPLATE.format(id="ada", market="localhost:7443", public="localhost:7444")
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "participant.toml"
+    path.write_text(text)
+    return path
+
+
+def test_the_template_can_be_read_and_its_paths_are_resolved(tmp_path: Path) -> None:
+    config = read_config(write(tmp_path, FILE))
+    assert config.state == tmp_path / "state"
+    assert config.coordinator.authority == tmp_path / "authority.pem"
+    assert config.task[0].id is None
+    assert isinstance(config.task[0].effort.build(), BestResponse)
+
+
+def test_a_fixed_effort(tmp_path: Path) -> None:
+    text = FILE.replace('strategy = "best-response"', 'strategy = "fixed"\neffort = 0.25')
+    assert read_config(write(tmp_path, text)).task[0].effort.build() == Fixed(0.25)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("[service]", "[service]\ncolour = 3", "unknown key service.colour"),
+        ('id = "ada"', "", "missing key id"),
+        ("trainers = 1", "trainers = 0", "service.trainers is 0"),
+        ("rate = 1.0", "curve = [[0, 0.2], [1, 0.4]]", "non-increasing"),
+        ("rate = 1.0", "curve = [[0, 0.2], [0.5, 0.1]]", "from 0 to 1"),
+        ("cost = 1.0", "cost = -1.0", "effort.cost is -1.0"),
+        ('strategy = "best-response"', 'strategy = "fixed"', "effort is missing"),
+        ("[service]", "[service", "not valid TOML"),
+        ("[[task]]", '[[task]]\nfactory = "a:b"\n[[task]]', "two"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, old: str, new: str, words: str) -> None:
+    assert old in FILE
+    path = write(tmp_path, FILE.replace(old, new, 1))
+    with pytest.raises(ConfigurationError, match=words) as caught:
+        read_config(path)
+    assert str(path) in str(caught.value)
+
+
+def test_no_file_says_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="fedpeer participant init"):
+        read_config(tmp_path / "participant.toml")
