@@ -199,6 +199,8 @@ def _issue(
     certificate = _signed(authority, participant_id, request, now)
     key_pem = public_key_pem(certificate_key(certificate))
     known = store.participant(participant_id)
+    if known is not None and known.revoked_at is not None and known.public_key == key_pem:
+        known = None  # the ledger refuses the key, since it was revoked
     row = ParticipantRow(participant_id, key_pem, now, None)
     store.put_participant(row)
     serial = format(certificate.serial_number, "x")

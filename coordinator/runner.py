@@ -7,7 +7,6 @@ what a step computes from files (evidence, the mean) is a function of what is re
 import asyncio
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from pathlib import Path
 
 import structlog
 
@@ -15,9 +14,10 @@ from coordinator.aggregation import Contribution, aggregate
 from coordinator.blobs import BlobStore
 from coordinator.clock import Clock
 from coordinator.derivation import chain_secret
+from coordinator.errors import TaskError
 from coordinator.live import Feed, Presence
 from coordinator.metrics import Metrics
-from coordinator.scoring import Quality, Scored, Scorer, Submission, make_scorer, missing
+from coordinator.scoring import Quality, RoundStart, Scored, Scorer, Submission, make_scorer, missing
 from coordinator.selection import select
 from coordinator.spool import Spool, UploadKey
 from coordinator.states import (
@@ -82,12 +82,13 @@ class Workplace:
 
 @dataclass(frozen=True)
 class _ClosedRound:
-    """A closed round as recorded: who was selected with which claim, what came in, what was reported."""
+    """A round as recorded: who was selected with which claim, what came in, what was reported, what was sent out."""
 
     claims: dict[str, Fraction]
     models: dict[str, ModelRow]
     reasons: dict[str, str]
     start: bytes
+    history: tuple[bytes, ...]
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,12 @@ class TaskRunner:
         """Takes steps until the task has ended. Cancel it to stop between steps."""
         retry = _RETRY_SECONDS
         with structlog.contextvars.bound_contextvars(task=self._live.row.id):
+            try:
+                await self._work.transact.read(lambda t: t.check_terms(self._live.row))
+            except TaskError as error:
+                log.error("task is not taken up", why=str(error))
+                self._set_broken(str(error))
+                return
             try:
                 while not self._live.row.state.final:
                     try:
@@ -200,13 +207,16 @@ class TaskRunner:
             if self._prepared == row.round:
                 return
             self._prepared = row.round
-            self._preparation = asyncio.ensure_future(
-                self._work.transact.compute(self._prepare_round, row.round, self._work.blobs.path(row.model))
-            )
+            self._preparation = asyncio.ensure_future(self._prepare_round(row))
             self._preparation.add_done_callback(_report)
 
-    def _prepare_round(self, round_: int, start: Path) -> None:
-        self._scoring().prepare(round_, start)
+    async def _prepare_round(self, row: TaskRow) -> None:
+        closed = await self._work.transact.read(lambda t: _closed_round(t, row))
+        await self._work.transact.compute(lambda: self._scoring().prepare(self._start(row, closed)))
+
+    def _start(self, row: TaskRow, closed: _ClosedRound) -> RoundStart:
+        path = self._work.blobs.path
+        return RoundStart(row.round, path(closed.start), tuple(path(digest) for digest in closed.history))
 
     def _scoring(self) -> Scorer:
         """The task's scorer, made where it is first needed: in the scoring thread, it may load data."""
@@ -254,7 +264,7 @@ class TaskRunner:
             )
             for name, model in sorted(closed.models.items())
         ]
-        scored = self._scoring().score(row.round, blobs.path(closed.start), submissions)
+        scored = self._scoring().score(self._start(row, closed), submissions)
         taken = {a.participant_id for a in scored.assessments if a.scored}
         # A participant that overstates its samples gets no more weight than the recipe's.
         limit = row.terms.recipe.samples
@@ -289,12 +299,13 @@ class TaskRunner:
 
 
 def _closed_round(t: Transaction, row: TaskRow) -> _ClosedRound:
-    opened = next(r for r in t.market.rounds(row.id) if r.round == row.round)
+    *before, opened = t.market.rounds(row.id)
     return _ClosedRound(
         claims={c.participant_id: Fraction(c.degree) for c in t.market.claims(row.id) if c.selected},
         models={m.participant_id: m for m in t.market.models(row.id, row.round)},
         reasons={f.participant_id: f.reason for f in t.market.failures(row.id, row.round)},
         start=opened.start_model,
+        history=tuple(r.start_model for r in before),
     )
 
 

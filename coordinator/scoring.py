@@ -9,16 +9,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from coordinator.config import DataSection
-from coordinator.derivation import validation_salt
+from coordinator.derivation import evidence_seed, validation_salt
 from coordinator.errors import TaskError
 from coordinator.opening import LearnerData, commit_validation, load_learner_data
 from coordinator.storage.market import TaskRow
 from mechanism.canonical import Json
 from mechanism.settlement import MICRO, Assessment, Verdict
 from wire.model_file import open_model
+
+if TYPE_CHECKING:  # evidence imports torch, which most commands do without
+    from coordinator.evidence import Cloud
+    from coordinator.evidence.assessing import Broadcast
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,20 @@ class Submission:
     path: Path
     samples: int
     claimed_degree: Fraction
+
+
+@dataclass(frozen=True)
+class RoundStart:
+    """What a round starts from.
+
+    Attributes:
+        model: the file that was sent out.
+        history: those of the rounds before, the oldest first.
+    """
+
+    round: int
+    model: Path
+    history: tuple[Path, ...]
 
 
 @dataclass(frozen=True)
@@ -56,10 +74,10 @@ class Quality:
 class Scorer(Protocol):
     """Scores one task's rounds and judges its global model."""
 
-    def prepare(self, round_: int, start: Path) -> None:
+    def prepare(self, start: RoundStart) -> None:
         """Work that needs only the round's start model; done while the participants train."""
 
-    def score(self, round_: int, start: Path, submissions: Sequence[Submission]) -> Scored:
+    def score(self, start: RoundStart, submissions: Sequence[Submission]) -> Scored:
         """Assesses a closed round. Submissions come in participant-id order."""
 
     def evaluate(self, model: Path) -> Quality | None:
@@ -73,10 +91,10 @@ class ClaimedDegrees:
         self._data = data
         self._model = model
 
-    def prepare(self, round_: int, start: Path) -> None:
+    def prepare(self, start: RoundStart) -> None:
         pass  # nothing rests on the start model
 
-    def score(self, round_: int, start: Path, submissions: Sequence[Submission]) -> Scored:
+    def score(self, start: RoundStart, submissions: Sequence[Submission]) -> Scored:
         return Scored(
             tuple(
                 Assessment(
@@ -94,6 +112,59 @@ class ClaimedDegrees:
         return evaluate_on(self._data, self._model, model)
 
 
+class ShadowModels:
+    """Degrees measured on D_c, against shadow models of known degree: `coordinator.evidence`."""
+
+    def __init__(self, data: LearnerData, row: TaskRow) -> None:
+        from coordinator.evidence import ShadowEvidence
+
+        self._data = data
+        self._model = row.terms.recipe.model
+        self._evidence = ShadowEvidence(
+            data.validation,
+            row.terms.reference,
+            row.terms.recipe,
+            evidence_seed(row.root),
+            shadows=row.settings["evidence"]["shadows"],
+            scores=[row.terms.rule.name],
+        )
+
+    def prepare(self, start: RoundStart) -> None:
+        self._cloud(start)
+
+    def score(self, start: RoundStart, submissions: Sequence[Submission]) -> Scored:
+        from coordinator import evidence
+
+        found = self._evidence.assess(
+            self._cloud(start),
+            [
+                evidence.Submission(
+                    participant_id=s.participant_id,
+                    model=s.path,
+                    model_sha256=s.model_sha256,
+                    samples=s.samples,
+                    claimed_degree=s.claimed_degree,
+                    order=s.sequence,
+                )
+                for s in submissions
+            ],
+            _broadcasts(start),
+        )
+        return Scored(found.assessments, found.record)
+
+    def evaluate(self, model: Path) -> Quality | None:
+        return evaluate_on(self._data, self._model, model)
+
+    def _cloud(self, start: RoundStart) -> "Cloud":
+        return self._evidence.prepare(open_model(start.model).weights(), start.round, _broadcasts(start))
+
+
+def _broadcasts(start: RoundStart) -> "list[Broadcast]":
+    from coordinator.evidence.assessing import Broadcast
+
+    return [Broadcast(f"round {number}", path) for number, path in enumerate(start.history, 1)]
+
+
 def make_scorer(row: TaskRow) -> Scorer:
     """The scorer that a task's terms ask for, over the data that its settings name.
 
@@ -108,7 +179,9 @@ def make_scorer(row: TaskRow) -> Scorer:
         raise TaskError(
             f"the data of task {row.id!r} are not those that its terms commit to; put the original ones back"
         )
-    return ClaimedDegrees(data, row.terms.recipe.model)
+    if data is None or row.terms.rule.name == "paper":
+        return ClaimedDegrees(data, row.terms.recipe.model)
+    return ShadowModels(data, row)
 
 
 def missing(participant_id: str, claimed_degree: Fraction, reason: str | None) -> Assessment:

@@ -7,12 +7,10 @@ Methods block on the disk: call them from a worker thread. A key belongs to one 
 service sees to.
 """
 
-import contextlib
 import hashlib
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from mechanism.terms import identifier
 
@@ -97,7 +95,8 @@ class SpooledUpload:
         self.path = path
         self.offset = offset
         self._hash = hashlib.sha256()
-        self._file: BinaryIO = path.open("r+b" if path.exists() else "w+b")
+        # Unbuffered: what is held is what the file's length says, also while the upload goes on.
+        self._file = path.open("r+b" if path.exists() else "w+b", buffering=0)
         self._file.truncate(offset)
         left = offset
         while left:
@@ -107,12 +106,13 @@ class SpooledUpload:
 
     def close(self) -> None:
         """Closes the file and keeps it for a later resumption."""
-        with contextlib.suppress(OSError):  # a full disk was reported by `append` already
-            self._file.close()
+        self._file.close()
 
     def append(self, data: bytes) -> None:
         """Writes and hashes the next bytes."""
-        self._file.write(data)
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self._file.write(rest) :]
         self._hash.update(data)
         self.offset += len(data)
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection
 
 from coordinator.clock import Clock
+from coordinator.errors import TaskError
 from coordinator.identity import Enrolled
 from coordinator.metrics import Metrics
 from coordinator.opening import PreparedTask
@@ -39,7 +40,7 @@ from mechanism.settlement import Assessment, Settlement
 from mechanism.statements import ClaimStatement, ModelStatement, statement_digest
 from mechanism.terms import Terms
 from wire.certificates import load_public_key
-from wire.errors import Code, Refusal
+from wire.errors import Code, FieldViolation, Refusal
 
 Result = TypeVar("Result")
 
@@ -71,10 +72,20 @@ class Transaction:
         self._record(*entries.terms_entries(row.terms), self._transition(row.id, 0, State.OPEN))
 
     def enrol(self, enrolled: Enrolled) -> None:
-        """Records a participant's key, where it is new."""
-        self._record(
-            entries.enrolment(enrolled.participant.id, load_public_key(enrolled.participant.public_key))
-        )
+        """Records a participant's key.
+
+        Raises:
+            Refusal: FIELD_INVALID where that key was revoked before.
+        """
+        key = load_public_key(enrolled.participant.public_key)
+        revoked = entries.revocation(enrolled.participant.id, key, "").id
+        if self.ledger.find([revoked]):
+            raise Refusal(
+                Code.FIELD_INVALID,
+                f"This key of {enrolled.participant.id!r} was revoked; a new one is expected.",
+                violations=[FieldViolation("certificate_signing_request", "a key that was never revoked")],
+            )
+        self._record(entries.enrolment(enrolled.participant.id, key))
 
     def revoke(self, participant_id: str, reason: str) -> None:
         """Ends a participant's standing; its key counts for nothing from here on."""
@@ -146,6 +157,22 @@ class Transaction:
 
     # What the task does by itself
 
+    def check_terms(self, task: TaskRow) -> None:
+        """That a stored task is the one that was published.
+
+        Raises:
+            TaskError: the ledger has other terms.
+        """
+        place = self.ledger.find([f"{task.id}/terms"]).get(f"{task.id}/terms")
+        published = None
+        if place is not None:
+            published = Entry.parse(next(iter(self.ledger.entries(place, 1)))).body["terms"]
+        if published != task.terms.record() or task.terms.digest != task.terms_digest:
+            raise TaskError(
+                f"the stored terms of task {task.id!r} are not those in the ledger; restore the database from "
+                "a backup"
+            )
+
     def begin_effort(self, task: TaskRow, deadline: float) -> None:
         self.market.advance(task, State.EFFORT, now=self.now, deadline=deadline)
         self._record(self._transition(task.id, 0, State.EFFORT))
@@ -171,10 +198,9 @@ class Transaction:
         self._record(self._transition(task.id, round_, State.TRAINING))
 
     def close_round(self, task: TaskRow) -> None:
-        """Fixes the round's models; evidence comes next."""
+        """Fixes the round's models; evidence comes next. The ledger enters SCORED with the verdicts."""
         self.market.advance(task, State.SCORED, now=self.now)
         self.market.update_round(task.id, task.round, closed_at=self.now)
-        self._record(self._transition(task.id, task.round, State.SCORED))
 
     def settle(
         self,
@@ -192,7 +218,10 @@ class Transaction:
         if evidence:
             self._record(*entries.evidence_entries(task.id, task.round, evidence))
         figures = {} if quality is None else {"accuracy": quality.accuracy, "loss": quality.loss}
-        self._record(*(entries.verdict(task.id, task.round, a) for a in ordered))
+        self._record(
+            *(entries.verdict(task.id, task.round, a) for a in ordered),
+            self._transition(task.id, task.round, State.SCORED),
+        )
         places = {r.id: r.index for r in self.journal.append(settled)}
         self._record(
             entries.aggregation(task.id, task.round, model, figures),

@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
@@ -16,10 +16,12 @@ import pytest
 from coordinator.clock import Clock
 from coordinator.config import TaskConfig
 from coordinator.folder import StateFolder, initialise
+from coordinator.ledger_sources import open_source
 from coordinator.office import Office
 from coordinator.opening import prepare_task
 from coordinator.server import Coordinator
 from mechanism.degree import noniid_degree
+from mechanism.ledger.verify import Report, verify_ledger
 from mechanism.statements import ClaimStatement, ModelStatement, sign_statement
 from protos.fedpeer.v1 import enrolment_pb2, enrolment_pb2_grpc, ledger_pb2_grpc, market_pb2, market_pb2_grpc
 from wire.certificates import PrivateKey, new_key, private_key_pem, signing_request
@@ -100,6 +102,14 @@ async def running(folder: StateFolder, clock: Clock | None = None) -> AsyncItera
         yield coordinator
     finally:
         await coordinator.stop(0)
+
+
+def verified(folder: StateFolder) -> Report:
+    """The report on the folder's ledger, which must hold: leaves, tree, heads, balances, draws, every payment."""
+    with ExitStack() as resources:
+        report = verify_ledger(open_source(folder.database_url(folder.config()), resources))
+    assert report.verified, report.problems
+    return report
 
 
 @dataclass

@@ -15,6 +15,7 @@ from tests.integration.market import (
     open_task,
     running,
     task_config,
+    verified,
 )
 
 
@@ -65,3 +66,7 @@ async def test_a_task_runs_from_invitation_to_payment(tmp_path: Path) -> None:
             np.testing.assert_array_equal(value, expected.astype(np.float32))
         for client in clients:
             await client.close()
+    report = verified(folder)
+    assert report.counts.payments == 6
+    assert report.counts.paid_micro == sum(paid.values())
+    assert report.open_tasks == {}
