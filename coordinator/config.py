@@ -168,7 +168,8 @@ class EvidenceSection(_Section):
     shadows: shadow models trained before each round.
     """
 
-    shadows: int = Field(100, ge=10)
+    # With fewer the fit has more unknowns than shadows.
+    shadows: int = Field(100, ge=30)
 
 
 class TaskConfig(_Section):

@@ -1,7 +1,7 @@
 """Structured logs on standard error: for people on a terminal, JSON lines elsewhere.
 
 Bind what a line is about (`structlog.contextvars.bound_contextvars(task=..., round=..., participant=...)`)
-rather than writing it into the sentence.
+rather than writing it into the sentence. Tracebacks are written without the values of variables: those may be keys.
 """
 
 import logging
@@ -19,7 +19,9 @@ def configure_logs(*, verbose: bool = False) -> None:
     ]
     terminal = sys.stderr.isatty()
     renderer: structlog.types.Processor = (
-        structlog.dev.ConsoleRenderer() if terminal else structlog.processors.JSONRenderer()
+        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+        if terminal
+        else structlog.processors.JSONRenderer()
     )
     if not terminal:
         shared.append(structlog.processors.format_exc_info)

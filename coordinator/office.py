@@ -17,6 +17,7 @@ from coordinator.folder import StateFolder
 from coordinator.identity import invite
 from coordinator.metrics import Metrics
 from coordinator.opening import PreparedTask
+from coordinator.scoring import make_scorer
 from coordinator.storage.database import Database
 from coordinator.storage.ledger import SignedLog
 from coordinator.storage.market import ParticipantRow, RoundRow, TaskRow
@@ -127,9 +128,11 @@ class Office:
         """Publishes a task and reserves its budget.
 
         Raises:
-            TaskError: the id is taken.
+            TaskError: the id is taken, or the task could not be scored.
+            LearningError: its data are not to be had.
         """
         row = prepared.row
+        make_scorer(row)
         BlobStore(self.folder.models).put(prepared.initial_model, row.terms.initial_model)
 
         def act(t: Transaction) -> None:

@@ -116,18 +116,21 @@ class ShadowModels:
     """Degrees measured on D_c, against shadow models of known degree: `coordinator.evidence`."""
 
     def __init__(self, data: LearnerData, row: TaskRow) -> None:
-        from coordinator.evidence import ShadowEvidence
+        from coordinator.evidence import EvidenceError, ShadowEvidence
 
         self._data = data
         self._model = row.terms.recipe.model
-        self._evidence = ShadowEvidence(
-            data.validation,
-            row.terms.reference,
-            row.terms.recipe,
-            evidence_seed(row.root),
-            shadows=row.settings["evidence"]["shadows"],
-            scores=[row.terms.rule.name],
-        )
+        try:
+            self._evidence = ShadowEvidence(
+                data.validation,
+                row.terms.reference,
+                row.terms.recipe,
+                evidence_seed(row.root),
+                shadows=row.settings["evidence"]["shadows"],
+                scores=[row.terms.rule.name],
+            )
+        except EvidenceError as error:
+            raise TaskError(f"task {row.id!r}: {error}") from None
 
     def prepare(self, start: RoundStart) -> None:
         self._cloud(start)
@@ -169,7 +172,7 @@ def make_scorer(row: TaskRow) -> Scorer:
     """The scorer that a task's terms ask for, over the data that its settings name.
 
     Raises:
-        TaskError: the data are no longer those that the terms commit to.
+        TaskError: the data are not those that the terms commit to, or no evidence can be had from them.
         LearningError: they are not to be had.
     """
     section = row.settings["data"]
