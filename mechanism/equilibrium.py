@@ -1,0 +1,252 @@
+"""Least and greatest equilibrium, with a certificate.
+
+Where the game is supermodular (`mechanism.curvature`), iterated best responses from the all-minimum profile rise
+to the least equilibrium and from the all-maximum profile fall to the greatest; where they meet, there is one.
+The least degrees are the best for every participant, whose utility falls in its peers' degrees, and give the
+learner the tightest bound.
+
+    smooth games    `mechanism.monotone` on a shared field, O(N) a sweep
+    all others      certified global best responses against every peer, O(N^2) a sweep (mean of peers: O(N))
+
+Outside the supermodular case nothing says that the iteration ends, or that an equilibrium exists. Then the
+answer says so: `certificate.status` is CONDITIONAL where a profile was found that bounds of the payment's
+monotonicity alone certify, and NONE where not.
+
+Source: Topkis 1998, theorem 4.2.1 and section 4.3; Tarski 1955.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from mechanism.best_response import PeerRule, proof_basis, proof_status
+from mechanism.certificate import Certificate, Status
+from mechanism.curvature import Evidence
+from mechanism.field import Field, Layout, Pool
+from mechanism.game import Game
+from mechanism.global_search import maximise
+from mechanism.monotone import Climb, applies
+from mechanism.regret import (
+    PAIRS,
+    SEARCHED,
+    Regret,
+    direct_problem,
+    direct_regret,
+    field_problem,
+    field_regret,
+)
+
+Array = npt.NDArray[np.float64]
+Index = npt.NDArray[np.intp]
+Side = Literal["least", "greatest"]
+
+#: Distance to the limit at which an iteration stops, in degrees.
+TOLERANCE = 1e-11
+#: Regret below which a participant stays where it is: above the rounding of a utility, far below a micro-credit.
+ENOUGH = 1e-12
+#: Two equilibria closer than this everywhere are one.
+SAME = 1e-9
+#: Rounds of climbing and jumping.
+MAX_ROUNDS = 10_000
+#: Sweeps of certified best responses.
+MAX_SWEEPS = 2_000
+
+
+@dataclass(frozen=True)
+class Equilibrium:
+    """One profile that no participant gains by leaving, up to `certificate.max_regret`.
+
+    Attributes:
+        degree, effort: shape (N,).
+        payment, cost, utility: expected credits a round, shape (N,).
+        iterations: sweeps over the participants.
+        converged: whether the iteration came to rest; where not, the certificate still holds.
+    """
+
+    degree: Array
+    effort: Array
+    payment: Array
+    cost: Array
+    utility: Array
+    certificate: Certificate
+    iterations: int
+    converged: bool
+
+    @property
+    def certified(self) -> bool:
+        return self.certificate.certified and self.converged
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Both extremal equilibria.
+
+    Attributes:
+        unique: whether they meet, so that no other equilibrium exists.
+    """
+
+    least: Equilibrium
+    greatest: Equilibrium
+
+    @property
+    def unique(self) -> bool:
+        """Proved only where both ends are certified: otherwise False says that it is not known."""
+        meet = float(np.abs(self.least.degree - self.greatest.degree).max()) <= SAME
+        return meet and self.least.converged and self.greatest.converged
+
+    def __iter__(self):  # type: ignore[no-untyped-def]  # unpacks as (least, greatest)
+        return iter((self.least, self.greatest))
+
+
+def solve(game: Game, tolerance: float = TOLERANCE) -> Solution:
+    """The least and the greatest equilibrium of `game`."""
+    least, greatest = (equilibrium(game, side, tolerance) for side in ("least", "greatest"))
+    return Solution(least, greatest)
+
+
+def equilibrium(game: Game, side: Side = "least", tolerance: float = TOLERANCE) -> Equilibrium:
+    """One extremal equilibrium of `game`.
+
+    Args:
+        side: the least degrees (the most effort) or the greatest.
+        tolerance: distance of the degrees to the limit, at least 1e-14.
+    """
+    if game.rule is PeerRule.RANDOM and applies(game):
+        with Pool(game.size) as pool:
+            return _smooth(game, side, tolerance, pool)
+    return _general(game, side, tolerance)
+
+
+def _smooth(game: Game, side: Side, tolerance: float, pool: Pool) -> Equilibrium:
+    climb = Climb.start(game, side, pool)
+    rests = False
+    if side == "greatest":
+        climb.sort()
+        climb.field = Field.of(climb.fine, climb.degree, pool)
+        _jump(climb, _regret(climb))
+    for _ in range(MAX_ROUNDS):
+        climb.run(tolerance)
+        regret = _regret(climb)
+        rests = not _jump(climb, regret)
+        if rests:
+            break
+    assert climb.field is not None
+    field, degree = climb.field, climb.answer()
+    payment = field_payments(game, field, degree)
+    certificate = _certificate(game, regret)
+    return _answer(game, degree, payment, certificate, climb.sweeps, climb.converged and rests)
+
+
+def _regret(climb: Climb) -> Regret:
+    assert climb.field is not None
+    return field_regret(
+        climb.game, climb.field, climb.degree, climb.low, climb.high, climb.order, climb.pool, ENOUGH
+    )
+
+
+def _jump(climb: Climb, regret: Regret) -> bool:
+    """Move those who gain by it to their best response, in the iteration's direction; whether anyone moved."""
+    forward = regret.better > climb.degree if climb.side == "least" else regret.better < climb.degree
+    movers = np.flatnonzero(forward & (regret.gain > ENOUGH + regret.rounding))
+    if movers.size:
+        climb.jump(movers, regret.better[movers])
+    return bool(movers.size)
+
+
+def field_payments(game: Game, field: Field, degree: Array) -> Array:
+    """Expected payments at a profile; the field's constant comes from one sum over all peers."""
+    squares, others = np.square(degree), game.size - 1
+    anchor = squares[:1]
+    constant = float(game.score.value(anchor + squares).mean()) - float(field.level(anchor)[0])
+    mean = field.level(squares) + constant
+    return np.asarray((game.size * mean - game.score.value(2 * squares)) / others)
+
+
+def direct_payments(game: Game, degree: Array) -> Array:
+    """Expected payments at a profile, summing over every peer."""
+    step = max(1, min(SEARCHED, PAIRS // game.size))
+    parts = []
+    for at in range(0, game.size, step):
+        chunk = np.arange(at, min(at + step, game.size))
+        problem = direct_problem(game, degree, chunk)
+        parts.append(problem.payment(np.arange(chunk.size), degree[chunk]))
+    return np.concatenate(parts)
+
+
+def _general(game: Game, side: Side, tolerance: float) -> Equilibrium:
+    """Certified best responses of everyone against the last profile, until it rests."""
+    shared = game.rule is PeerRule.RANDOM and game.score.stieltjes and _below_kink(game)
+    degree = (game.floor if side == "least" else game.start).copy()
+    converged, sweeps = False, 0
+    with Pool(game.size) as pool:
+        layout = _layout(game) if shared else None
+        for sweeps in range(1, MAX_SWEEPS + 1):  # noqa: B007  reported
+            field = Field.of(layout, degree, pool) if layout is not None else None
+            new = _responses(game, degree, side, field)
+            if game.curvature.holds:  # rounding must not turn a monotone iteration back
+                new = np.maximum(new, degree) if side == "least" else np.minimum(new, degree)
+            move = float(np.abs(new - degree).max())
+            degree = new
+            if move <= max(tolerance / 10, 1e-13):
+                converged = True
+                break
+        if layout is not None:
+            field = Field.of(layout, degree, pool)
+            everyone = np.arange(game.size)
+            regret = field_regret(game, field, degree, game.floor, game.start, everyone, pool, ENOUGH)
+            payment = field_payments(game, field, degree)
+        else:
+            regret = direct_regret(game, degree, ENOUGH)
+            payment = direct_payments(game, degree)
+    return _answer(game, degree, payment, _certificate(game, regret, converged), sweeps, converged)
+
+
+def _below_kink(game: Game) -> bool:
+    return 2 * float(np.square(game.start.max())) <= game.score.kink
+
+
+def _layout(game: Game) -> Layout:
+    return Layout.of(game.score, float(np.square(game.floor.min())), float(np.square(game.start.max())))
+
+
+def _responses(game: Game, degree: Array, side: Side, field: Field | None) -> Array:
+    new = np.empty_like(degree)
+    everyone = np.arange(game.size)
+    step = (
+        SEARCHED
+        if field is not None or game.rule is PeerRule.MEAN
+        else max(1, min(SEARCHED, PAIRS // game.size))
+    )
+    for at in range(0, game.size, step):
+        chunk = everyone[at : at + step]
+        problem = (
+            direct_problem(game, degree, chunk)
+            if field is None
+            else field_problem(game, field, degree, game.floor, game.start, everyone, chunk)
+        )
+        new[chunk] = maximise(problem, prefer=side, incumbent=degree[chunk]).degree
+    return new
+
+
+def _certificate(game: Game, regret: Regret, converged: bool = True) -> Certificate:
+    worst = float(regret.bound.max())
+    status = proof_status(game.curvature, game.cost)
+    basis = proof_basis(game.curvature, game.cost)
+    if not np.isfinite(worst):
+        return Certificate(
+            float("inf"), Status.NONE, "no bound could be computed: a function is not finite somewhere"
+        )
+    if game.curvature.evidence is Evidence.VIOLATED and not (converged and worst < 1e-6):
+        return Certificate(worst, Status.NONE, "no equilibrium was found, and none need exist: " + basis)
+    return Certificate(worst, status, basis, float(regret.rounding.max()))
+
+
+def _answer(
+    game: Game, degree: Array, payment: Array, certificate: Certificate, sweeps: int, converged: bool
+) -> Equilibrium:
+    cost = game.costs(degree)
+    return Equilibrium(
+        degree, game.efforts(degree), payment, cost, payment - cost, certificate, sweeps, converged
+    )

@@ -1,0 +1,306 @@
+"""Monotone iteration from one end of the game, in O(N) a sweep.
+
+From below, x_0 = (delta_k(1)) and x_{t+1} lies between x_t and the least best response to x_t; from above, the
+mirror image. In a supermodular game best responses rise with the peers' degrees, so every x_t from below stays
+under every equilibrium, and the limit, once it is an equilibrium, is the least; from above, the greatest
+(Topkis 1998, section 4.3). A step need not reach the best response; it must not pass it. It does not:
+
+    below   u' > 0 at x. Where u''' >= 0, which holds while delta^2 <= r + min delta_j^2 (for log, three times
+            that), u' is convex and a Newton step -u'/u'' stops short of its root. Elsewhere
+            u'' >= 2 H'(x^2) - c d'' and a step u'/|that| stops short.
+    above   u' < 0 at x. As u''' <= T = 12 delta H'', the root lies at least
+            2 |u'| / (sqrt(u''^2 + 2 T |u'|) - u'') below x.
+
+u' is shifted by the error bound of the field to the safe side.
+
+Once everyone moves little, Anderson's method on the field finds the limit in a few sweeps, and a contraction
+bound (`mechanism.contraction`) proves that no other equilibrium lies between it and the last monotone profile.
+Where that proof fails the plain iteration goes on to the end.
+
+A climb ends at local maxima. `mechanism.regret` finds who would rather be elsewhere, and those jump, which is a
+valid step too: below, they jump to their least best response.
+
+For costs with a convex marginal cost (linear; power with exponent at least 2) and the payments that ship.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from mechanism.contraction import contraction
+from mechanism.cost import CostFunction, LinearCost, PowerCost
+from mechanism.field import BLOCK, COARSE, FINE, Field, Layout, Pool, blocks
+from mechanism.game import Game
+from mechanism.payment import Log
+
+Array = npt.NDArray[np.float64]
+Index = npt.NDArray[np.intp]
+Side = Literal["least", "greatest"]
+#: What a sweep applies to each block: field, cost, x, x in the field, low, high -> new x.
+Rule = Callable[[Field, CostFunction, Array, Array, Array, Array], Array]
+
+#: Sweeps before an iteration is given up as not converged.
+MAX_SWEEPS = 20_000
+#: A move below which the coarse field is exchanged for the fine one, and the iteration is accelerated.
+SMALL_MOVE = 3e-3
+#: Accelerated sweeps before the plain iteration is taken up again.
+MAX_ACCELERATED = 25
+#: Earlier fields that Anderson's method combines.
+MEMORY = 4
+#: Newton steps are shortened by this share, more than the error of the interpolated second derivative.
+SHORTENED = 1e-3
+#: Extra steps a sweep for the few that still move far while most have settled, and what share is few.
+EXTRA_STEPS, FEW = 20, 0.1
+
+
+@dataclass
+class Climb:
+    """A monotone iteration in progress.
+
+    Attributes:
+        degree: x_t; low, high: the range; all in `order`, which brings like degrees together.
+        sweeps: steps done.
+        converged: whether the last run reached its tolerance.
+        field: the fine field of `degree`, once `run` returned.
+        contraction: the factor that proved the acceleration valid; infinity where the plain iteration ended it.
+    """
+
+    game: Game
+    side: Side
+    pool: Pool
+    degree: Array
+    low: Array
+    high: Array
+    costs: list[CostFunction]
+    fine: Layout
+    coarse: Layout
+    order: Index
+    sweeps: int = 0
+    converged: bool = False
+    field: Field | None = None
+    contraction: float = np.inf
+
+    @classmethod
+    def start(cls, game: Game, side: Side, pool: Pool) -> "Climb":
+        order = np.arange(game.size)
+        degree = (game.floor if side == "least" else game.start).copy()
+        low, high = float(np.square(game.floor.min())), float(np.square(game.start.max()))
+        fine, coarse = (Layout.of(game.score, low, high, accuracy) for accuracy in (FINE, COARSE))
+        costs = block_costs(game.cost, order)
+        return cls(game, side, pool, degree, game.floor, game.start, costs, fine, coarse, order)
+
+    def answer(self) -> Array:
+        """The profile, in the order of the game."""
+        degree = np.empty_like(self.degree)
+        degree[self.order] = self.degree
+        return degree
+
+    def jump(self, index: Index, degree: Array) -> None:
+        """Move the participants at `index` (of `degree`, not of the game) to `degree`."""
+        self.degree[index] = degree
+
+    def run(self, tolerance: float) -> None:
+        """Iterate until the estimated distance to the limit is at most `tolerance`."""
+        self.converged = self._plain(self.coarse, SMALL_MOVE)
+        self.sort()
+        valid = self.degree.copy()
+        if not self._accelerated(valid, tolerance):
+            self.degree = valid
+            self.converged = self._plain(self.fine, tolerance)
+        self.field = self._field(self.fine)
+
+    def sort(self) -> None:
+        """Bring participants of like degrees together, so that a block needs few terms."""
+        if self.degree.size <= 2 * BLOCK:
+            return
+        order = np.argsort(self.degree, kind="stable")
+        self.order = self.order[order]
+        self.degree, self.low, self.high = self.degree[order], self.low[order], self.high[order]
+        self.costs = block_costs(self.game.cost, self.order)
+
+    def _plain(self, layout: Layout, tolerance: float) -> bool:
+        previous, sums = np.inf, self._sums(layout)
+        for _ in range(MAX_SWEEPS):
+            move, sums = self._sweep(Field.from_means(layout, sums / self.degree.size), self._monotone)
+            # The moves of a linear convergence at rate q add up to move * q / (1 - q).
+            rate = move / previous if 0 < previous < np.inf else 0.9
+            previous = move
+            if move * max(rate, 0.1) <= tolerance * max(1 - rate, 1e-3):
+                return True
+        return False
+
+    def _accelerated(self, valid: Array, tolerance: float) -> bool:
+        """Anderson's method on the field; whether it converged, and provably to the limit of the iteration."""
+        before = self._field(self.fine)
+        means = self._sums(self.fine) / self.degree.size
+        inputs: list[Array] = []
+        residuals: list[Array] = []
+        for _ in range(MAX_ACCELERATED):
+            move, sums = self._sweep(Field.from_means(self.fine, means), self._newton)
+            inputs.append(means)
+            residuals.append(sums / self.degree.size - means)
+            if move <= 0.1 * tolerance:
+                break
+            means = _anderson(inputs[-MEMORY:], residuals[-MEMORY:])
+        else:
+            return False
+        after = self._field(self.fine)
+        ends = (valid, self.degree) if self.side == "least" else (self.degree, valid)
+        fields = (before, after) if self.side == "least" else (after, before)
+        self.contraction = contraction(self.game, ends, fields, tolerance, self.pool)
+        self.converged = self.contraction < 1
+        return self.converged
+
+    def _sweep(self, field: Field, rule: Rule) -> tuple[float, Array]:
+        work = [(field, b, c, rule) for b, c in zip(blocks(self.degree.size), self.costs, strict=True)]
+        moves, parts = zip(*self.pool.map(self._step, work), strict=True)
+        self.sweeps += 1
+        return max(moves), np.sum(parts, axis=0)
+
+    def _step(self, work: tuple[Field, slice, CostFunction, Rule]) -> tuple[float, Array]:
+        """Move one block; how far it moved at most, and its new sums."""
+        field, block, cost, rule = work
+        x, low, high = self.degree[block], self.low[block], self.high[block]
+        new = rule(field, cost, x, x, low, high)
+        moved = np.abs(new - x)
+        move = float(moved.max())
+        if move > SMALL_MOVE / 10 and rule == self._monotone:
+            few = np.flatnonzero(moved > SMALL_MOVE / 10)
+            if few.size <= FEW * x.size:
+                new[few] = self._settle(field, cost.take(few), new[few], x[few], low[few], high[few])
+        self.degree[block] = new
+        return move, field.layout.block_sums(np.square(new))
+
+    def _settle(
+        self, field: Field, cost: CostFunction, x: Array, own: Array, low: Array, high: Array
+    ) -> Array:
+        """More steps against the same peers, for participants that crawl past a near-tangency."""
+        for _ in range(EXTRA_STEPS):
+            new = self._monotone(field, cost, x, own, low, high)
+            if float(np.abs(new - x).max()) < SMALL_MOVE / 100:
+                return new
+            x = new
+        return x
+
+    def _monotone(
+        self, field: Field, cost: CostFunction, x: Array, own: Array, low: Array, high: Array
+    ) -> Array:
+        slope, bend, first, curved, error = utility_slopes(self.game, field, cost, x, own, high)
+        slack = (2 * error * (self.game.size / (self.game.size - 1))) * x
+        if self.side == "least":
+            slope -= slack
+            return self._raised(x, slope, bend, first, curved, high)
+        slope += slack
+        return self._lowered(x, slope, bend, field, low)
+
+    def _raised(
+        self, x: Array, slope: Array, bend: Array, first: Array, curved: Array | float, high: Array
+    ) -> Array:
+        factor = 3.0 if isinstance(self.game.payment, Log) else 1.0
+        zone = (factor * (self.game.score.bound.ratio + self.fine.edges[0])) ** 0.5
+        rise = np.maximum(slope, 0.0)
+        # Beyond the inflection of u inside the zone, u' rises: the zone's end is safe.
+        step = np.divide((1 - SHORTENED) * rise, -bend, out=np.full_like(x, 2.0), where=bend < 0)
+        moved = np.minimum(x + step, zone)
+        if zone < float(high.max()):
+            # Outside, a convex marginal cost only adds to u'' as the degree rises.
+            moved = np.maximum(moved, x + rise / (2 * np.abs(first) + curved))
+        return np.where(slope > 0, np.minimum(moved, high), x)
+
+    def _lowered(self, x: Array, slope: Array, bend: Array, field: Field, low: Array) -> Array:
+        fall = np.maximum(-slope, 0.0)
+        steepest = float(field.slopes(self.fine.edges[:1])[1][0]) + field.slope_error
+        third = (24 * steepest * (self.game.size / (self.game.size - 1))) * x
+        reach = np.sqrt(np.square(bend) + third * fall) - bend
+        step = np.divide(2 * (1 - SHORTENED) * fall, reach, out=np.zeros_like(x), where=reach > 0)
+        return np.maximum(x - step, low)
+
+    def _newton(
+        self, field: Field, cost: CostFunction, x: Array, own: Array, low: Array, high: Array
+    ) -> Array:
+        """One Newton step towards the nearest local maximum, from whichever side."""
+        slope, bend, _, _, _ = utility_slopes(self.game, field, cost, x, own, high)
+        step = np.divide(slope, -bend, out=np.zeros_like(x), where=bend < 0)
+        np.clip(step, -SMALL_MOVE, SMALL_MOVE, out=step)
+        step += x
+        return np.clip(step, low, high, out=step)
+
+    def _sums(self, layout: Layout) -> Array:
+        squares = [np.square(self.degree[b]) for b in blocks(self.degree.size)]
+        return np.asarray(np.sum(self.pool.map(layout.block_sums, squares), axis=0))
+
+    def _field(self, layout: Layout) -> Field:
+        return Field.from_means(layout, self._sums(layout) / self.degree.size)
+
+
+def _anderson(inputs: list[Array], residuals: list[Array]) -> Array:
+    """The next field: the combination of the last ones whose residual is least, plus that residual."""
+    if len(residuals) == 1:
+        return np.asarray(inputs[-1] + residuals[-1])
+    differences = np.stack([residuals[-1] - r for r in residuals[:-1]], axis=1)
+    steps = np.stack([inputs[-1] - m for m in inputs[:-1]], axis=1)
+    weights = np.linalg.lstsq(differences, residuals[-1], rcond=1e-10)[0]
+    return np.asarray(inputs[-1] + residuals[-1] - (steps + differences) @ weights)
+
+
+def applies(game: Game) -> bool:
+    """Whether the steps above are valid for `game`."""
+    cost = game.cost
+    convex_marginal = isinstance(cost, LinearCost) or (
+        isinstance(cost, PowerCost) and (cost.exponent == 1 or cost.exponent >= 2)
+    )
+    reach = 2 * float(np.square(game.start.max()))
+    return convex_marginal and game.score.stieltjes and reach <= game.score.kink
+
+
+def block_costs(cost: CostFunction, order: Index) -> list[CostFunction]:
+    """The costs of each block's participants, for participants in `order`."""
+    return [cost.take(order[b]) for b in blocks(order.size)]
+
+
+def utility_slopes(
+    game: Game, field: Field, cost: CostFunction, x: Array, own: Array, start: Array
+) -> tuple[Array, Array, Array, Array | float, float]:
+    """u', u'', H', c d'' of one block's participants at `x`, and the error bound of M'.
+
+    Args:
+        own: their degrees in the profile that the field is of.
+    """
+    square = np.square(x)
+    peers = game.size - 1
+    first, second, error = field.near(square)
+    own_first, own_second = own_slopes(game, 2 * square if own is x else square + np.square(own))
+    first *= game.size / peers
+    first -= own_first / peers
+    second *= game.size / peers
+    second -= own_second / peers
+    marginal, curved = cost_slopes(cost, start, x)
+    slope = x * first
+    slope *= 2
+    slope += marginal
+    square *= second
+    square *= 4
+    square += first
+    square += first
+    square -= curved
+    return slope, square, first, curved, error
+
+
+def cost_slopes(cost: CostFunction, start: Array, x: Array) -> tuple[Array | float, Array | float]:
+    """c d' and c d''; a linear cost needs no pass over the participants."""
+    if isinstance(cost, LinearCost):
+        return np.asarray(cost.coefficient), 0.0
+    gap = start - x
+    return cost.first(gap), cost.second(gap)
+
+
+def own_slopes(game: Game, z: Array) -> tuple[Array, Array]:
+    """phi' and phi'' at z."""
+    if isinstance(game.payment, Log):
+        z += game.score.bound.ratio
+        np.divide(-1.0, z, out=z)
+        return z, np.square(z)
+    return game.score.first(z), game.score.second(z)

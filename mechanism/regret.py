@@ -1,0 +1,291 @@
+"""How much anyone could gain by deviating from a profile: the solver's certificate.
+
+    max over delta of   D_k(delta) = u_k(delta) - u_k(delta_k),      peers fixed
+
+In two parts, both proofs.
+
+1. One structure for all. For linear costs u_k'' = S'' plus the participant's own share of the field, which is
+   O(1/N), S(delta) = N/(N-1) M(delta^2). On a cell [a, b], M' rises and M'' falls with s, so
+       2 M'(a^2) + 4 a^2 M''(b^2)  <=  (M(delta^2))''  <=  2 M'(b^2) + 4 b^2 M''(a^2).
+   Cells that are concave for everyone come first, then a few undecided, then convex ones. On the concave part
+   u_k lies below its tangent at any point; on the convex part below the better of its ends; on the undecided
+   part [p, q] below the better of its ends plus (q - p)^2/8 times a bound on -u''. Five evaluations bound
+   D_k, whatever N.
+
+2. Whoever is left (another pattern of cells, another cost) goes through the branch and bound of
+   `mechanism.global_search`.
+
+The field's interpolation error enters both: |M' - q| <= e moves D_k by at most 2 N/(N-1) e |s - s'|.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from mechanism.best_response import PeerRule
+from mechanism.cost import Convexity, CostFunction
+from mechanism.field import Field, Pool, blocks
+from mechanism.game import Game
+from mechanism.global_search import ROUNDING, SearchProblem, maximise
+from mechanism.monotone import block_costs, utility_slopes
+
+Array = npt.NDArray[np.float64]
+Index = npt.NDArray[np.intp]
+
+#: Cells of the range of degrees in which the sign of u'' is decided.
+CELLS = 1024
+#: Newton steps from the left that find the tangent's foot: any foot is valid, a good one is tight.
+FOOT_STEPS = 8
+#: Participants whose cells are searched at once.
+SEARCHED = 4096
+#: Pairs of (degree, peer) that are evaluated at once where every peer is summed.
+PAIRS = 1 << 21
+
+
+@dataclass(frozen=True)
+class Regret:
+    """Bounds for every participant, shape (N,).
+
+    Attributes:
+        bound: D_k is at most this everywhere.
+        better: the best degree seen; gain: D_k there (0 where nothing better was seen).
+        rounding: the part of `bound` that allows for rounding and interpolation.
+    """
+
+    bound: Array
+    better: Array
+    gain: Array
+    rounding: Array
+
+
+@dataclass(frozen=True)
+class Structure:
+    """Where u_k is concave or convex, for every participant alike.
+
+    Attributes:
+        concave_until, convex_from: p and q.
+        steepest: a bound on -u'' between them.
+    """
+
+    concave_until: float
+    convex_from: float
+    steepest: float
+
+    @classmethod
+    def of(cls, game: Game, field: Field) -> "Structure":
+        edges = np.linspace(float(game.floor.min()), float(game.start.max()), CELLS + 1)
+        squares = np.square(edges)
+        first, second = field.slopes(squares)
+        grow, others = game.size / (game.size - 1), game.size - 1
+        a, b = squares[:-1], squares[1:]
+        own = a + squares[0]
+        upper = 2 * (first[1:] + field.error) + 4 * b * (second[:-1] + field.slope_error)
+        upper = grow * upper - 2 * game.score.first(own) / others
+        lower = 2 * (first[:-1] - field.error) + 4 * a * np.maximum(second[1:] - field.slope_error, 0.0)
+        lower = grow * lower - 4 * b * game.score.second(own) / others
+        concave = int(np.argmax(upper >= 0)) if (upper >= 0).any() else CELLS
+        convex = CELLS - int(np.argmax(lower[::-1] <= 0)) if (lower <= 0).any() else 0
+        convex = max(convex, concave)
+        between = lower[concave:convex]
+        steepest = max(0.0, -float(between.min())) if between.size else 0.0
+        return cls(float(edges[concave]), float(edges[convex]), steepest)
+
+
+def field_regret(
+    game: Game, field: Field, degree: Array, low: Array, high: Array, order: Index, pool: Pool, enough: float
+) -> Regret:
+    """Bounds from the shared field; profile and range are in `order`.
+
+    Args:
+        enough: participants whose bound exceeds their gain by more than this are searched one by one.
+    """
+    if game.cost.convexity in (Convexity.LINEAR, Convexity.CONVEX):
+        structure = Structure.of(game, field)
+        costs = block_costs(game.cost, order)
+
+        def part(work: tuple[slice, CostFunction]) -> Regret:
+            block, cost = work
+            return _block(game, field, structure, cost, degree[block], low[block], high[block])
+
+        parts = pool.map(part, list(zip(blocks(degree.size), costs, strict=True)))
+        regret = Regret(
+            *(np.concatenate([getattr(p, n) for p in parts]) for n in Regret.__dataclass_fields__)
+        )
+    else:
+        # A concave cost makes -C convex: the tangents above do not bound it.
+        nothing = np.zeros_like(degree)
+        regret = Regret(nothing + np.inf, degree.copy(), nothing.copy(), nothing.copy())
+    # Written so that a NaN counts as unsure.
+    unsure = np.flatnonzero(~(regret.bound - regret.gain <= enough + regret.rounding))
+    for at in range(0, unsure.size, SEARCHED):
+        chunk = unsure[at : at + SEARCHED]
+        problem = field_problem(game, field, degree, low, high, order, chunk)
+        _search(problem, regret, chunk, degree[chunk], field, enough)
+    return regret
+
+
+def _block(
+    game: Game, field: Field, shape: Structure, cost: CostFunction, x: Array, low: Array, high: Array
+) -> Regret:
+    linear = cost.convexity is Convexity.LINEAR
+    square = np.square(x)
+    others = game.size - 1
+    grow = game.size / others
+    level, own, spent = field.level(square), game.score.value(2 * square), cost.value(high - x)
+
+    def gain(at: Array) -> Array:
+        s = np.square(at)
+        paid = grow * (field.level(s) - level) - (game.score.value(s + square) - own) / others
+        return np.asarray(paid - (cost.value(high - at) - spent))
+
+    # The concave part [low, top]: the tangent at a foot, the profile itself where it lies there.
+    top = np.minimum(high, shape.concave_until)
+    foot = _foot(game, field, cost, x, low, top, high)
+    at_foot = gain(foot)
+    slope = utility_slopes(game, field, cost, foot, x, high)[0]
+    doubt = 2 * grow * field.error * foot
+    rise = np.maximum((slope + doubt) * (top - foot), 0.0)
+    fall = np.maximum((doubt - slope) * (foot - low), 0.0)
+    has_concave = low <= shape.concave_until
+    bound = np.where(has_concave, at_foot + np.maximum(rise, fall), -np.inf)
+    better, best = np.where(has_concave, foot, x), np.where(has_concave, at_foot, 0.0)
+
+    # The rest [p, high], by its ends; a cost that bends is left to the search.
+    beyond = np.flatnonzero(high > shape.concave_until)
+    if beyond.size:
+        p = np.maximum(low[beyond], shape.concave_until)
+        q = np.clip(high[beyond], p, max(shape.convex_from, shape.concave_until))
+        narrow = _Part(game, field, cost.take(beyond), x[beyond], high[beyond])
+        base = (level[beyond], own[beyond], spent[beyond])
+        ends = np.stack([narrow.gain(e, *base) for e in (p, q, high[beyond])])
+        middle = np.maximum(ends[0], ends[1]) + np.square(q - p) / 8 * shape.steepest
+        rest = np.maximum(middle, np.maximum(ends[1], ends[2]))
+        bound[beyond] = np.maximum(bound[beyond], rest if linear else np.inf)
+        reached = np.stack([p, q, high[beyond]])
+        which = np.argmax(ends, axis=0)
+        columns = np.arange(beyond.size)
+        wins = ends[which, columns] > best[beyond]
+        better[beyond] = np.where(wins, reached[which, columns], better[beyond])
+        best[beyond] = np.where(wins, ends[which, columns], best[beyond])
+
+    scale = field.size * np.square(high) + np.abs(own) / others + np.abs(spent) + cost.value(high - low)
+    rounding = 2 * grow * field.error * np.square(high) + ROUNDING * scale
+    wins = best > 0
+    return Regret(
+        np.maximum(bound, 0.0) + rounding, np.where(wins, better, x), np.where(wins, best, 0.0), rounding
+    )
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Some participants of a block, at their own degrees."""
+
+    game: Game
+    field: Field
+    cost: CostFunction
+    x: Array
+    high: Array
+
+    def gain(self, at: Array, level: Array, own: Array, spent: Array) -> Array:
+        s, others = np.square(at), self.game.size - 1
+        paid = self.game.size / others * (self.field.level(s) - level)
+        paid -= (self.game.score.value(s + np.square(self.x)) - own) / others
+        return np.asarray(paid - (self.cost.value(self.high - at) - spent))
+
+
+def _foot(
+    game: Game, field: Field, cost: CostFunction, x: Array, low: Array, top: Array, high: Array
+) -> Array:
+    """A point of [low, top] near the maximum of the concave part: x where it lies there."""
+    foot = np.clip(x, low, np.maximum(top, low))
+    away = np.flatnonzero(x > top)
+    if away.size:
+        own, start, some = x[away], high[away], cost.take(away)
+        bottom, limit = low[away], np.maximum(top[away], low[away])
+        at = bottom.copy()
+        for _ in range(FOOT_STEPS):
+            slope, bend, _, _, _ = utility_slopes(game, field, some, at, own, start)
+            at = np.clip(at + np.divide(slope, -bend, out=np.ones_like(at), where=bend < 0), bottom, limit)
+        foot[away] = at
+    return foot
+
+
+def field_problem(
+    game: Game, field: Field, degree: Array, low: Array, high: Array, order: Index, chunk: Index
+) -> SearchProblem:
+    squares, others = np.square(degree[chunk]), game.size - 1
+    grow = game.size / others
+
+    def payment(owner: Index, at: Array) -> Array:
+        s = np.square(at)
+        return np.asarray(grow * field.level(s) - game.score.value(s + squares[owner]) / others)
+
+    def slopes(owner: Index, at: Array) -> tuple[Array, Array]:
+        s = np.square(at)
+        first, second = field.slopes(s)
+        own = s + squares[owner]
+        return (
+            np.asarray(grow * first - game.score.first(own) / others),
+            np.asarray(grow * second - game.score.second(own) / others),
+        )
+
+    cost = game.cost.take(order[chunk])
+    return SearchProblem(low[chunk], high[chunk], high[chunk], payment, slopes, cost, True)
+
+
+def _search(
+    problem: SearchProblem, regret: Regret, chunk: Index, x: Array, field: Field | None, enough: float
+) -> None:
+    """Replace the bounds of `chunk` by those of the branch and bound."""
+    everyone = np.arange(chunk.size)
+    now = problem.utility(everyone, x)
+    found = maximise(problem, tolerance=enough / 2, incumbent=x)
+    # The level of a chord's ends and of the profile are each off by the interpolation error of the integral.
+    doubt = found.rounding if field is None else found.rounding + 4 * field.error * np.square(problem.high)
+    regret.rounding[chunk] = doubt
+    regret.bound[chunk] = np.maximum(found.upper - now, 0.0) + doubt
+    gain = found.value - now
+    wins = gain > 0
+    regret.better[chunk] = np.where(wins, found.degree, x)
+    regret.gain[chunk] = np.where(wins, gain, 0.0)
+
+
+def direct_regret(game: Game, degree: Array, enough: float) -> Regret:
+    """Bounds from sums over every peer, in the order of the game: for any payment, in O(N^2)."""
+    size = game.size
+    regret = Regret(*(np.zeros(size) for _ in range(4)))
+    step = max(1, min(SEARCHED, PAIRS // size))
+    for at in range(0, size, step):
+        chunk = np.arange(at, min(at + step, size))
+        _search(direct_problem(game, degree, chunk), regret, chunk, degree[chunk], None, enough)
+    return regret
+
+
+def direct_problem(game: Game, degree: Array, chunk: Index) -> SearchProblem:
+    """The best-response problems of the participants at `chunk`, summing over every peer."""
+    squares, size, score = np.square(degree), game.size, game.score
+    others = size - 1
+
+    def means(owner: Index, at: Array, function: str) -> Array:
+        s, whose = np.square(at), squares[chunk[owner]]
+        evaluate = getattr(score, function)
+        if game.rule is PeerRule.MEAN:
+            return np.asarray(evaluate(s + (squares.sum() - whose) / others))
+        result = np.empty_like(s)
+        rows = max(1, PAIRS // size)
+        for i in range(0, s.size, rows):
+            part = slice(i, i + rows)
+            total = evaluate(s[part, None] + squares).sum(axis=1)
+            result[part] = (total - evaluate(s[part] + whose[part])) / others
+        return result
+
+    return SearchProblem(
+        game.floor[chunk],
+        game.start[chunk],
+        game.start[chunk],
+        lambda owner, at: means(owner, at, "value"),
+        lambda owner, at: (means(owner, at, "first"), means(owner, at, "second")),
+        game.cost.take(chunk),
+        game.curvature.holds,
+    )
