@@ -6,6 +6,7 @@ The least degrees are the best for every participant, whose utility falls in its
 learner the tightest bound.
 
     smooth games    `mechanism.monotone` on a shared field, O(N) a sweep
+    clipped log     the same steps on the field of `mechanism.clipped`
     all others      certified global best responses against every peer, O(N^2) a sweep (mean of peers: O(N))
 
 Outside the supermodular case nothing says that the iteration ends, or that an equilibrium exists. Then the
@@ -23,15 +24,18 @@ import numpy.typing as npt
 
 from mechanism.best_response import PeerRule, proof_basis, proof_status
 from mechanism.certificate import Certificate, Status
+from mechanism.clipped import ClippedField
 from mechanism.curvature import Evidence
 from mechanism.field import Field, Layout, Pool
 from mechanism.game import Game
 from mechanism.global_search import maximise
-from mechanism.monotone import Climb, applies
+from mechanism.monotone import Climb, applies, below_kink, convex_marginal_cost
+from mechanism.payment import Log
 from mechanism.regret import (
     PAIRS,
     SEARCHED,
     Regret,
+    clipped_regret,
     direct_problem,
     direct_regret,
     field_problem,
@@ -106,16 +110,22 @@ def solve(game: Game, tolerance: float = TOLERANCE) -> Solution:
     return Solution(least, greatest)
 
 
-def equilibrium(game: Game, side: Side = "least", tolerance: float = TOLERANCE) -> Equilibrium:
+def equilibrium(
+    game: Game, side: Side = "least", tolerance: float = TOLERANCE, start: Array | None = None
+) -> Equilibrium:
     """One extremal equilibrium of `game`.
 
     Args:
         side: the least degrees (the most effort) or the greatest.
         tolerance: distance of the degrees to the limit, at least 1e-14.
+        start: a profile known to lie under the least (over the greatest) equilibrium, where there is one; it
+            saves sweeps in a game whose payment is clipped within reach.
     """
     if game.rule is PeerRule.RANDOM and applies(game):
         with Pool(game.size) as pool:
             return _smooth(game, side, tolerance, pool)
+    if game.rule is PeerRule.RANDOM and isinstance(game.payment, Log) and convex_marginal_cost(game):
+        return _clipped(game, side, tolerance, start)
     return _general(game, side, tolerance)
 
 
@@ -135,6 +145,32 @@ def _smooth(game: Game, side: Side, tolerance: float, pool: Pool) -> Equilibrium
     assert climb.field is not None
     field, degree = climb.field, climb.answer()
     payment = field_payments(game, field, degree)
+    certificate = _certificate(game, regret)
+    return _answer(game, degree, payment, certificate, climb.sweeps, climb.converged and rests)
+
+
+def _clipped(game: Game, side: Side, tolerance: float, start: Array | None) -> Equilibrium:
+    low, high = float(np.square(game.floor.min())), float(np.square(game.start.max()))
+
+    def field_of(degree: Array) -> ClippedField:
+        return ClippedField.of(game.score, degree, low, high)
+
+    with Pool(0) as pool:
+        climb = Climb.start(game, side, pool)
+        if start is not None:
+            climb.degree = game.profile(start).copy()
+        rests = False
+        if side == "greatest":
+            _jump(climb, clipped_regret(game, field_of(climb.degree), climb.degree, ENOUGH))
+        for _ in range(MAX_ROUNDS):
+            climb.run_on(field_of, tolerance)
+            field = field_of(climb.degree)
+            regret = clipped_regret(game, field, climb.degree, ENOUGH)
+            rests = not _jump(climb, regret)
+            if rests:
+                break
+    degree, squares, others = climb.degree, np.square(climb.degree), game.size - 1
+    payment = (game.size * field.level(squares) - game.score.value(2 * squares)) / others
     certificate = _certificate(game, regret)
     return _answer(game, degree, payment, certificate, climb.sweeps, climb.converged and rests)
 
@@ -177,7 +213,7 @@ def direct_payments(game: Game, degree: Array) -> Array:
 
 def _general(game: Game, side: Side, tolerance: float) -> Equilibrium:
     """Certified best responses of everyone against the last profile, until it rests."""
-    shared = game.rule is PeerRule.RANDOM and game.score.stieltjes and _below_kink(game)
+    shared = game.rule is PeerRule.RANDOM and game.score.stieltjes and below_kink(game)
     degree = (game.floor if side == "least" else game.start).copy()
     converged, sweeps = False, 0
     with Pool(game.size) as pool:
@@ -201,10 +237,6 @@ def _general(game: Game, side: Side, tolerance: float) -> Equilibrium:
             regret = direct_regret(game, degree, ENOUGH)
             payment = direct_payments(game, degree)
     return _answer(game, degree, payment, _certificate(game, regret, converged), sweeps, converged)
-
-
-def _below_kink(game: Game) -> bool:
-    return 2 * float(np.square(game.start.max())) <= game.score.kink
 
 
 def _layout(game: Game) -> Layout:

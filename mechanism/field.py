@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -216,6 +216,25 @@ class Layout:
             )
         values = first_below_kink(self.score, self.nodes[None, :] + panel.nodes[:, None], ratio)
         return power_sums(panel.local(squares), panel.degree + 1) @ basis(panel.degree).power(values)
+
+
+class PeerField(Protocol):
+    """What the solvers need of a field: M up to a constant, M' and M'', and bounds on their errors."""
+
+    @property
+    def error(self) -> float: ...
+
+    @property
+    def slope_error(self) -> float: ...
+
+    @property
+    def size(self) -> float: ...
+
+    def level(self, s: Array) -> Array: ...
+
+    def slopes(self, s: Array) -> tuple[Array, Array]: ...
+
+    def near(self, s: Array) -> tuple[Array, Array, float]: ...
 
 
 @dataclass(frozen=True)

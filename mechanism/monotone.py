@@ -11,7 +11,8 @@ under every equilibrium, and the limit, once it is an equilibrium, is the least;
     above   u' < 0 at x. As u''' <= T = 12 delta H'', the root lies at least
             2 |u'| / (sqrt(u''^2 + 2 T |u'|) - u'') below x.
 
-u' is shifted by the error bound of the field to the safe side.
+u' is shifted by the error bound of the field to the safe side. Where a clipped payment has kinks in reach, u'
+jumps up at each as the degree rises, which moves the roots further away on both sides: the steps stay valid.
 
 Once everyone moves little, Anderson's method on the field finds the limit in a few sweeps, and a contraction
 bound (`mechanism.contraction`) proves that no other equilibrium lies between it and the last monotone profile.
@@ -32,7 +33,7 @@ import numpy.typing as npt
 
 from mechanism.contraction import contraction
 from mechanism.cost import CostFunction, LinearCost, PowerCost
-from mechanism.field import BLOCK, COARSE, FINE, Field, Layout, Pool, blocks
+from mechanism.field import BLOCK, COARSE, FINE, Field, Layout, PeerField, Pool, blocks
 from mechanism.game import Game
 from mechanism.payment import Log
 
@@ -40,7 +41,7 @@ Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.intp]
 Side = Literal["least", "greatest"]
 #: What a sweep applies to each block: field, cost, x, x in the field, low, high -> new x.
-Rule = Callable[[Field, CostFunction, Array, Array, Array, Array], Array]
+Rule = Callable[[PeerField, CostFunction, Array, Array, Array, Array], Array]
 
 #: Sweeps before an iteration is given up as not converged.
 MAX_SWEEPS = 20_000
@@ -174,8 +175,23 @@ class Climb:
         self.degree[block] = new
         return move, field.layout.block_sums(np.square(new))
 
+    def run_on(self, field_of: Callable[[Array], PeerField], tolerance: float) -> None:
+        """As `run`, plainly and in one piece, with the field of each profile from `field_of`."""
+        previous, self.converged = np.inf, False
+        for _ in range(MAX_SWEEPS):
+            x = self.degree
+            new = self._monotone(field_of(x), self.game.cost, x, x, self.low, self.high)
+            self.sweeps += 1
+            move = float(np.abs(new - x).max())
+            self.degree = new
+            rate = move / previous if 0 < previous < np.inf else 0.9
+            previous = move
+            if move * max(rate, 0.1) <= tolerance * max(1 - rate, 1e-3):
+                self.converged = True
+                return
+
     def _settle(
-        self, field: Field, cost: CostFunction, x: Array, own: Array, low: Array, high: Array
+        self, field: PeerField, cost: CostFunction, x: Array, own: Array, low: Array, high: Array
     ) -> Array:
         """More steps against the same peers, for participants that crawl past a near-tangency."""
         for _ in range(EXTRA_STEPS):
@@ -186,7 +202,7 @@ class Climb:
         return x
 
     def _monotone(
-        self, field: Field, cost: CostFunction, x: Array, own: Array, low: Array, high: Array
+        self, field: PeerField, cost: CostFunction, x: Array, own: Array, low: Array, high: Array
     ) -> Array:
         slope, bend, first, curved, error = utility_slopes(self.game, field, cost, x, own, high)
         slack = (2 * error * (self.game.size / (self.game.size - 1))) * x
@@ -210,16 +226,16 @@ class Climb:
             moved = np.maximum(moved, x + rise / (2 * np.abs(first) + curved))
         return np.where(slope > 0, np.minimum(moved, high), x)
 
-    def _lowered(self, x: Array, slope: Array, bend: Array, field: Field, low: Array) -> Array:
+    def _lowered(self, x: Array, slope: Array, bend: Array, field: PeerField, low: Array) -> Array:
         fall = np.maximum(-slope, 0.0)
-        steepest = float(field.slopes(self.fine.edges[:1])[1][0]) + field.slope_error
+        steepest = float(field.slopes(self.fine.edges[:1])[1][0]) + field.slope_error  # phi'' falls with s
         third = (24 * steepest * (self.game.size / (self.game.size - 1))) * x
         reach = np.sqrt(np.square(bend) + third * fall) - bend
         step = np.divide(2 * (1 - SHORTENED) * fall, reach, out=np.zeros_like(x), where=reach > 0)
         return np.maximum(x - step, low)
 
     def _newton(
-        self, field: Field, cost: CostFunction, x: Array, own: Array, low: Array, high: Array
+        self, field: PeerField, cost: CostFunction, x: Array, own: Array, low: Array, high: Array
     ) -> Array:
         """One Newton step towards the nearest local maximum, from whichever side."""
         slope, bend, _, _, _ = utility_slopes(self.game, field, cost, x, own, high)
@@ -248,12 +264,20 @@ def _anderson(inputs: list[Array], residuals: list[Array]) -> Array:
 
 def applies(game: Game) -> bool:
     """Whether the steps above are valid for `game`."""
+    return convex_marginal_cost(game) and game.score.stieltjes and below_kink(game)
+
+
+def convex_marginal_cost(game: Game) -> bool:
+    """Whether c d' is convex, for all that is known of the cost."""
     cost = game.cost
-    convex_marginal = isinstance(cost, LinearCost) or (
+    return isinstance(cost, LinearCost) or (
         isinstance(cost, PowerCost) and (cost.exponent == 1 or cost.exponent >= 2)
     )
-    reach = 2 * float(np.square(game.start.max()))
-    return convex_marginal and game.score.stieltjes and reach <= game.score.kink
+
+
+def below_kink(game: Game) -> bool:
+    """Whether no two degrees in reach are so large that the payment is clipped."""
+    return 2 * float(np.square(game.start.max())) <= game.score.kink
 
 
 def block_costs(cost: CostFunction, order: Index) -> list[CostFunction]:
@@ -262,7 +286,7 @@ def block_costs(cost: CostFunction, order: Index) -> list[CostFunction]:
 
 
 def utility_slopes(
-    game: Game, field: Field, cost: CostFunction, x: Array, own: Array, start: Array
+    game: Game, field: PeerField, cost: CostFunction, x: Array, own: Array, start: Array
 ) -> tuple[Array, Array, Array, Array | float, float]:
     """u', u'', H', c d'' of one block's participants at `x`, and the error bound of M'.
 
@@ -299,7 +323,7 @@ def cost_slopes(cost: CostFunction, start: Array, x: Array) -> tuple[Array | flo
 
 def own_slopes(game: Game, z: Array) -> tuple[Array, Array]:
     """phi' and phi'' at z."""
-    if isinstance(game.payment, Log):
+    if isinstance(game.payment, Log) and below_kink(game):
         z += game.score.bound.ratio
         np.divide(-1.0, z, out=z)
         return z, np.square(z)

@@ -24,8 +24,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mechanism.best_response import PeerRule
+from mechanism.clipped import ClippedField
 from mechanism.cost import Convexity, CostFunction
-from mechanism.field import Field, Pool, blocks
+from mechanism.field import Field, PeerField, Pool, blocks
 from mechanism.game import Game
 from mechanism.global_search import ROUNDING, SearchProblem, maximise
 from mechanism.monotone import block_costs, utility_slopes
@@ -121,7 +122,8 @@ def field_regret(
     for at in range(0, unsure.size, SEARCHED):
         chunk = unsure[at : at + SEARCHED]
         problem = field_problem(game, field, degree, low, high, order, chunk)
-        _search(problem, regret, chunk, degree[chunk], field, enough)
+        # The level of a chord's ends and of the profile are each off by the error of an integral over s <= 1.
+        _search(problem, regret, chunk, degree[chunk], 4 * field.error, enough)
     return regret
 
 
@@ -212,8 +214,15 @@ def _foot(
 
 
 def field_problem(
-    game: Game, field: Field, degree: Array, low: Array, high: Array, order: Index, chunk: Index
+    game: Game,
+    field: PeerField,
+    degree: Array,
+    low: Array,
+    high: Array,
+    order: Index,
+    chunk: Index,
 ) -> SearchProblem:
+    """The best-response problems of the participants at `chunk` of `order`, from a shared field."""
     squares, others = np.square(degree[chunk]), game.size - 1
     grow = game.size / others
 
@@ -235,20 +244,29 @@ def field_problem(
 
 
 def _search(
-    problem: SearchProblem, regret: Regret, chunk: Index, x: Array, field: Field | None, enough: float
+    problem: SearchProblem, regret: Regret, chunk: Index, x: Array, doubt: float, enough: float
 ) -> None:
-    """Replace the bounds of `chunk` by those of the branch and bound."""
+    """Replace the bounds of `chunk` by those of the branch and bound; `doubt` is what the payments are off by."""
     everyone = np.arange(chunk.size)
     now = problem.utility(everyone, x)
     found = maximise(problem, tolerance=enough / 2, incumbent=x)
-    # The level of a chord's ends and of the profile are each off by the interpolation error of the integral.
-    doubt = found.rounding if field is None else found.rounding + 4 * field.error * np.square(problem.high)
-    regret.rounding[chunk] = doubt
-    regret.bound[chunk] = np.maximum(found.upper - now, 0.0) + doubt
+    regret.rounding[chunk] = found.rounding + doubt
+    regret.bound[chunk] = np.maximum(found.upper - now, 0.0) + regret.rounding[chunk]
     gain = found.value - now
     wins = gain > 0
     regret.better[chunk] = np.where(wins, found.degree, x)
     regret.gain[chunk] = np.where(wins, gain, 0.0)
+
+
+def clipped_regret(game: Game, field: ClippedField, degree: Array, enough: float) -> Regret:
+    """Bounds from a clipped field, in the order of the game: everyone is searched."""
+    everyone = np.arange(game.size)
+    regret = Regret(*(np.zeros(game.size) for _ in range(4)))
+    for at in range(0, game.size, SEARCHED):
+        chunk = everyone[at : at + SEARCHED]
+        problem = field_problem(game, field, degree, game.floor, game.start, everyone, chunk)
+        _search(problem, regret, chunk, degree[chunk], 4 * field.level_error, enough)
+    return regret
 
 
 def direct_regret(game: Game, degree: Array, enough: float) -> Regret:
@@ -258,7 +276,7 @@ def direct_regret(game: Game, degree: Array, enough: float) -> Regret:
     step = max(1, min(SEARCHED, PAIRS // size))
     for at in range(0, size, step):
         chunk = np.arange(at, min(at + step, size))
-        _search(direct_problem(game, degree, chunk), regret, chunk, degree[chunk], None, enough)
+        _search(direct_problem(game, degree, chunk), regret, chunk, degree[chunk], 0.0, enough)
     return regret
 
 

@@ -1,0 +1,132 @@
+"""The field under a logarithmic payment that is clipped at 0 within reach.
+
+    M(s) = (1/N) sum over the j with s + t_j <= z_0 of  ln(Q / (Phi (s + t_j) + Upsilon)),
+    t_j = delta_j^2,   z_0 = (Q - Upsilon) / Phi
+
+M is convex with a kink at every z_0 - t_j, so no polynomial carries it. But with the t_j sorted, the sum runs over
+a prefix: Chebyshev interpolants in s of the sums over the first i * `STRIDE` peers carry all but the last few, which
+are summed one by one. One evaluation costs O(m + `STRIDE`), whatever N.
+
+The interpolation error of the logarithm is 2 sum_{k>n} 2 rho^-k / k a peer, smaller than that of the kernel
+1/(z + r)^2 which `mechanism.field` bounds; its derivatives are those kernels.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from mechanism.field import FINE, LEBESGUE, Layout, basis
+from mechanism.score import Score
+
+Array = npt.NDArray[np.float64]
+Index = npt.NDArray[np.intp]
+
+#: Peers between two stored prefixes. The product of so many gaps stays within the range of a float.
+STRIDE = 32
+_EPS = float(np.finfo(np.float64).eps)
+
+
+@dataclass(frozen=True)
+class ClippedField:
+    """M, M' and M'' of one profile, with the interface of `mechanism.field.Field`.
+
+    Attributes:
+        sorted: the peers' delta^2, increasing.
+        prefixes: for each panel, coefficients in powers of v of sum_{j < i STRIDE} ln(s + r + t_j), one row an i.
+        error, slope_error: bounds on the errors of M' and M''; level_error: of M.
+        size: a bound on |M'|.
+    """
+
+    layout: Layout
+    sorted: Array
+    prefixes: tuple[Array, ...]
+    error: float
+    slope_error: float
+    level_error: float
+    size: float
+
+    @classmethod
+    def of(cls, score: Score, degree: Array, low: float, high: float) -> "ClippedField":
+        """The field of a profile, for s in [low, high] = [min delta_k(1)^2, max delta_k(0)^2]."""
+        layout = Layout.of(score, low, high, FINE)
+        squares = np.sort(np.square(degree))
+        count = squares.size // STRIDE
+        whole = squares[: count * STRIDE].reshape(count, STRIDE)
+        prefixes = []
+        error = slope_error = level_error = 0.0
+        for panel in layout.panels:
+            nodes = panel.nodes + score.bound.ratio
+            sums = np.zeros((panel.degree + 1, count + 1))
+            for i, node in enumerate(nodes):
+                sums[i, 1:] = np.cumsum(np.log(np.prod(node + whole, axis=1)))
+            prefixes.append(np.ascontiguousarray(basis(panel.degree).power(sums).T))
+            # A sum of logarithms, each rounded once, amplified by the interpolation.
+            rounding = 4 * _EPS * LEBESGUE * (1 + math.log1p(1 / layout.shift))
+            one = 4 * panel.rho ** -(panel.degree + 1) / (1 - 1 / panel.rho) + rounding
+            level_error = max(level_error, one)
+            # Markov: a polynomial's derivative on [-1, 1] is at most n^2 times it; twice for the second.
+            error = max(error, panel.error / layout.shift + rounding * panel.degree**2 / panel.half)
+            slope_error = max(
+                slope_error,
+                panel.slope_error / layout.shift + rounding * panel.degree**4 / (3 * panel.half**2),
+            )
+        return cls(layout, squares, tuple(prefixes), error, slope_error, level_error, 1 / (2 * layout.shift))
+
+    def level(self, s: Array) -> Array:
+        """M(s)."""
+        score = self.layout.score
+        active, row = self._active(s)
+        gaps = np.ones_like(s)
+        shifted = s + score.bound.ratio
+        for inside, t in self._rest(active, row):
+            gaps *= np.where(inside, shifted + t, 1.0)
+        logs = self._prefix(s, row, 0) + np.log(gaps)
+        paid = active * math.log(score.Q / score.bound.phi) - logs
+        return np.asarray(np.maximum(paid, 0.0) / self.sorted.size)
+
+    def slopes(self, s: Array) -> tuple[Array, Array]:
+        """M'(s), from the right at a kink, and M''(s)."""
+        active, row = self._active(s)
+        shifted = s + self.layout.score.bound.ratio
+        first, second = -self._prefix(s, row, 1), -self._prefix(s, row, 2)
+        for inside, t in self._rest(active, row):
+            inverse = np.where(inside, 1 / (shifted + t), 0.0)
+            first -= inverse
+            second += inverse**2
+        return first / self.sorted.size, second / self.sorted.size
+
+    def near(self, s: Array) -> tuple[Array, Array, float]:
+        """As `slopes`, with the error bound of the first."""
+        return *self.slopes(s), self.error
+
+    def _active(self, s: Array) -> tuple[Index, Index]:
+        """How many peers pay at s, and the prefix before the last of them."""
+        active = np.searchsorted(self.sorted, self.layout.score.kink - s, side="right")
+        return active, active // STRIDE
+
+    def _rest(self, active: Index, row: Index):  # type: ignore[no-untyped-def]  # yields (mask, degrees^2)
+        start = row * STRIDE
+        last = self.sorted.size - 1
+        for k in range(int((active - start).max(initial=0))):
+            yield start + k < active, self.sorted[np.minimum(start + k, last)]
+
+    def _prefix(self, s: Array, row: Index, derivative: int) -> Array:
+        """The stored sum, or a derivative of it, at each s."""
+        which = np.searchsorted(self.layout.edges[1:-1], s, side="right")
+        result = np.empty_like(s)
+        for i, panel in enumerate(self.layout.panels):
+            members = np.flatnonzero(which == i)
+            if members.size == 0:
+                continue
+            coefficients = self.prefixes[i]
+            for _ in range(derivative):
+                coefficients = coefficients[:, 1:] * (np.arange(1, coefficients.shape[1]) / panel.half)
+            v, rows = panel.local(s[members]), row[members]
+            value = coefficients[rows, -1]
+            for k in range(coefficients.shape[1] - 2, -1, -1):
+                value *= v
+                value += coefficients[rows, k]
+            result[members] = value
+        return result
