@@ -1,0 +1,322 @@
+"""The demo's market: state folders, one coordinator process, one process for each participant.
+
+Everything goes the way that it goes in earnest: invitation, enrolment by CSR, mutual TLS, signed claims. Only the
+acts of the operator (init, open, invite) are called in this process instead of typed.
+"""
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any
+
+from coordinator.config import TaskConfig, read_config, resolve_paths
+from coordinator.folder import StateFolder, initialise
+from coordinator.office import Office, TaskReport
+from fedpeer.demo.population import Member, Strategy
+from fedpeer.demo.settings import (
+    CLAIM_PENALTY,
+    DATASETS,
+    EFFORT_RATE,
+    PHASE_SECONDS,
+    PHI,
+    STAKE_MICRO,
+    UPSILON,
+    Q,
+)
+from fedpeer.errors import CommandError
+from mechanism.terms import MIN_QUORUM
+from participant import Participant
+
+#: Seconds that a process gets to end after SIGTERM before it is killed.
+STOP_SECONDS = 20
+
+#: Lines of a failed process's log that are shown.
+_TAIL_LINES = 8
+
+
+@dataclass(frozen=True)
+class DemoPlan:
+    """What is to be run.
+
+    Attributes:
+        folder: everything lands here; new or empty.
+        seed: decides data, training, the first model and the peers.
+    """
+
+    folder: Path
+    dataset: str
+    members: Sequence[Member]
+    rounds: int
+    seed: int
+
+    @property
+    def task_id(self) -> str:
+        return f"{self.dataset}-demo"
+
+    @property
+    def state(self) -> StateFolder:
+        """The coordinator's."""
+        return StateFolder(self.folder / "coordinator")
+
+
+@dataclass(frozen=True)
+class Happening:
+    """One line of a process's log, or its end.
+
+    Attributes:
+        process: the coordinator's or participant's name.
+        line: the parsed log line; empty when the process has ended.
+    """
+
+    process: str
+    line: dict[str, Any]
+
+
+def run_market(plan: DemoPlan, watch: Callable[[Happening], None]) -> TaskReport:
+    """Runs the task to its end and returns its report; the state stays in the plan's folder.
+
+    Raises:
+        CommandError: a process failed; the message has the end of its log.
+    """
+    office = _set_up(plan)
+    with ExitStack() as stack:
+        stack.callback(office.close)
+        happenings: queue.Queue[Happening] = queue.Queue()
+        coordinator = stack.enter_context(
+            _process(
+                "coordinator", plan, ["coordinator", "serve", "--state", str(plan.state.path)], happenings
+            )
+        )
+        serving = _await_serving(plan, coordinator, happenings, watch)
+        for member in plan.members:
+            config = _enrol(plan, member, office, serving)
+            arguments = ["participant", "run", "--once", "--config", str(config), "--log-format", "json"]
+            stack.enter_context(_process(member.id, plan, arguments, happenings))
+        _await_participants(plan, coordinator, happenings, watch)
+        return office.task(plan.task_id)
+
+
+def task_file(plan: DemoPlan) -> str:
+    """The task as its operator writes it."""
+    data = DATASETS[plan.dataset]
+    return f"""\
+id = "{plan.task_id}"
+seed = {plan.seed}          # for the demo; leave it out where money is at stake
+Q = {Q}
+phi = {PHI}
+upsilon = {UPSILON}
+reference = [{", ".join(f'"1/{data.classes}"' for _ in range(data.classes))}]
+
+[payment]
+name = "log"
+
+[rule]
+name = "verified"
+claim_penalty = {CLAIM_PENALTY}
+stake_micro = {STAKE_MICRO}
+
+[schedule]
+rounds = {plan.rounds}
+quorum = {MIN_QUORUM}
+capacity = {len(plan.members)}
+effort_seconds = {PHASE_SECONDS}
+round_seconds = {PHASE_SECONDS}
+
+[recipe]
+model = "{data.model}"
+epochs = {data.epochs}
+batch_size = {data.batch_size}
+optimizer = "adam"
+learning_rate = {data.learning_rate}
+samples = {data.samples}
+
+[data]
+dataset = "{plan.dataset}"
+seed = {plan.seed}
+validation = {data.validation}
+test = {data.test}
+
+[evidence]
+shadows = {data.shadows}
+"""
+
+
+def participant_file(plan: DemoPlan, member: Member, serving: dict[str, Any]) -> str:
+    """A participant's configuration."""
+    data = DATASETS[plan.dataset]
+    options: dict[str, Any] = {
+        "dataset": plan.dataset,
+        "majority": member.majority,
+        "degree": str(member.start_degree),
+        "rate": EFFORT_RATE,
+        "split_seed": plan.seed,
+        "validation": data.validation,
+        "test": data.test,
+        "seed": plan.seed,
+    }
+    effort = f'strategy = "best-response"\ncost = {float(member.cost)}\nrate = {EFFORT_RATE}'
+    factory = "participant.adapters.torch:DatasetTask"
+    if member.strategy is Strategy.OVER_CLAIM:
+        factory, effort = "experiments.strategies:OverClaim", 'strategy = "fixed"\neffort = 1.0'
+    if member.strategy is Strategy.FREE_RIDE:
+        factory, effort = "experiments.strategies:FreeRide", 'strategy = "fixed"\neffort = 1.0'
+        options = {}
+    return f"""\
+id = "{member.id}"
+state = "state"
+
+[coordinator]
+market = {json.dumps(serving["market"])}
+public = {json.dumps(serving["public"])}
+authority = {json.dumps(str(plan.state.path.absolute() / "authority.pem"))}
+
+[service]
+isolate = false    # one process for each participant is enough here: it has torch in it already
+
+[[task]]
+id = "{plan.task_id}"
+factory = "{factory}"
+
+[task.options]
+{"".join(f"{key} = {json.dumps(value)}" + chr(10) for key, value in options.items())}
+[task.effort]
+{effort}
+"""
+
+
+def _set_up(plan: DemoPlan) -> Office:
+    """The coordinator's folder with the task opened in it."""
+    from coordinator.opening import prepare_task  # imports torch
+
+    (plan.folder / "logs").mkdir(parents=True)
+    service = (
+        'name = "fedpeer-demo"\n[server]\nmarket = "127.0.0.1:0"\npublic = "127.0.0.1:0"\nmetrics = ""\n'
+    )
+    initialise(plan.state.path, service, "fedpeer-demo", ["localhost", "127.0.0.1"])
+    path = plan.state.path / "task.toml"
+    path.write_text(task_file(plan))
+    config = resolve_paths(read_config(path, TaskConfig), path.parent)
+    office = Office(plan.state)
+    try:
+        office.open(prepare_task(config, datetime.now(UTC).timestamp()))
+    except BaseException:
+        office.close()
+        raise
+    return office
+
+
+def _enrol(plan: DemoPlan, member: Member, office: Office, serving: dict[str, Any]) -> Path:
+    """An enrolled participant's configuration file."""
+    folder = plan.folder / "participants" / member.id
+    folder.mkdir(parents=True)
+    Participant.enroll(
+        folder / "state",
+        participant_id=member.id,
+        public=serving["public"],
+        token=office.invite(member.id).token,
+        authority=(plan.state.path / "authority.pem").read_bytes(),
+    )
+    path = folder / "participant.toml"
+    path.write_text(participant_file(plan, member, serving))
+    return path
+
+
+@contextmanager
+def _process(
+    name: str, plan: DemoPlan, arguments: Sequence[str], happenings: "queue.Queue[Happening]"
+) -> Iterator[subprocess.Popen[str]]:
+    """`fedpeer ARGUMENTS` as a process; its log goes to logs/NAME.log and line by line to `happenings`."""
+    # One thread each: sums split over several would round differently from run to run, and there are many of us.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedpeer", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+    )
+    assert process.stdout is not None
+    pump = threading.Thread(
+        target=_pump, args=(name, process.stdout, _log_path(plan, name), happenings), daemon=True
+    )
+    pump.start()
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        pump.join()
+
+
+def _pump(name: str, stream: IO[str], log: Path, happenings: "queue.Queue[Happening]") -> None:
+    with log.open("w") as file:
+        for line in stream:
+            file.write(line)
+            file.flush()
+            try:
+                parsed = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(parsed, dict) and parsed:
+                happenings.put(Happening(name, parsed))
+    happenings.put(Happening(name, {}))
+
+
+def _await_serving(
+    plan: DemoPlan,
+    coordinator: "subprocess.Popen[str]",
+    happenings: "queue.Queue[Happening]",
+    watch: Callable[[Happening], None],
+) -> dict[str, Any]:
+    """The coordinator's addresses, once it serves."""
+    while True:
+        happening = happenings.get()
+        watch(happening)
+        if not happening.line:
+            raise _failed(plan, "coordinator", coordinator)
+        if happening.line.get("event") == "serving":
+            return happening.line
+
+
+def _await_participants(
+    plan: DemoPlan,
+    coordinator: "subprocess.Popen[str]",
+    happenings: "queue.Queue[Happening]",
+    watch: Callable[[Happening], None],
+) -> None:
+    """Returns when every participant's process has ended."""
+    running = {member.id for member in plan.members}
+    while running:
+        happening = happenings.get()
+        watch(happening)
+        if not happening.line:
+            if happening.process == "coordinator":
+                raise _failed(plan, "coordinator", coordinator)
+            running.discard(happening.process)
+
+
+def _failed(plan: DemoPlan, name: str, process: "subprocess.Popen[str]") -> CommandError:
+    log = _log_path(plan, name)
+    tail = "\n".join(log.read_text().splitlines()[-_TAIL_LINES:])
+    return CommandError(
+        f"the {name} process ended with exit code {process.wait()}; the end of {log}:\n{tail}"
+    )
+
+
+def _log_path(plan: DemoPlan, name: str) -> Path:
+    return plan.folder / "logs" / f"{name}.log"

@@ -1,0 +1,132 @@
+"""From the settled task to the demo's result: what the ledger says, beside what only the demo knows.
+
+Claims, verdicts, verified degrees and payments are read from the ledger. The true degree and the cost of a
+participant are its own business and stand in no ledger; the demo knows them because it made the data.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+from coordinator.office import TaskReport
+from fedpeer.demo.market import DemoPlan
+from fedpeer.demo.population import Member, Strategy
+from fedpeer.demo.result import (
+    DemoResult,
+    LedgerFacts,
+    ParticipantResult,
+    RoundResult,
+    RoundVerdict,
+    TaskFacts,
+)
+from fedpeer.demo.settings import EFFORT_RATE
+from fedpeer.errors import CommandError
+from learning.partition import LabelMix, majority_minority, toward_reference
+from mechanism.cost import LinearCost
+from mechanism.effort import ExponentialEffort
+from mechanism.settlement import MICRO, Verdict
+from mechanism.terms import Terms
+
+
+@dataclass
+class _Record:
+    """What the ledger says of one participant."""
+
+    claim: Mapping[str, Any] = field(default_factory=dict)
+    verified_micro: list[int] = field(default_factory=list)
+    verdicts: list[RoundVerdict] = field(default_factory=list)
+    paid_micro: int = 0
+
+
+def demo_result(
+    plan: DemoPlan,
+    report: TaskReport,
+    bodies: Iterable[tuple[str, Mapping[str, Any]]],
+    ledger: LedgerFacts,
+    seconds: float,
+) -> DemoResult:
+    """The demo's result.
+
+    Args:
+        report: of the ended task.
+        bodies: kind and body of each ledger entry, in order.
+        ledger: size, root and whether it verified.
+        seconds: that the whole demo took.
+
+    Raises:
+        CommandError: the task did not close.
+    """
+    if report.row.state.value != "CLOSED":
+        raise CommandError(
+            f"the task ended as {report.row.state.value}: {report.row.reason or 'see the logs'}; "
+            f"look into {plan.folder / 'logs'}"
+        )
+    records = _records(bodies)
+    terms = report.row.terms
+    return DemoResult(
+        task=TaskFacts(
+            id=terms.task_id,
+            Q=terms.Q,
+            phi=terms.phi,
+            upsilon=terms.upsilon,
+            payment=terms.payment.name,
+            reference=tuple(str(p) for p in terms.reference),
+            budget_micro=terms.budget_micro,
+        ),
+        participants=tuple(_participant(m, terms, records[m.id]) for m in plan.members),
+        rounds=tuple(
+            RoundResult(
+                r.round,
+                float(r.accuracy or "nan"),
+                float(r.loss or "nan"),
+                (r.settled_at or r.opened_at) - r.opened_at,
+            )
+            for r in report.rounds
+        ),
+        ledger=ledger,
+        seconds=seconds,
+    )
+
+
+def true_mix(member: Member, terms: Terms, effort: float) -> LabelMix:
+    """The label mix that a member really has after an effort."""
+    start = majority_minority(
+        terms.reference, terms.recipe.samples, majority=member.majority, degree=member.start_degree
+    )
+    degree = ExponentialEffort(float(start.degree), EFFORT_RATE).degree(effort)
+    return toward_reference(start, min(Fraction(float(degree)), start.degree))
+
+
+def _participant(member: Member, terms: Terms, record: _Record) -> ParticipantResult:
+    effort = float(record.claim["effort"]) if member.strategy is Strategy.HONEST else 0.0
+    start, now = true_mix(member, terms, 0.0), true_mix(member, terms, effort)
+    cost = LinearCost(float(member.cost)).value(float(start.degree - now.degree))
+    measured = [micro / MICRO for micro in record.verified_micro]
+    return ParticipantResult(
+        member=member,
+        effort=effort,
+        claimed_degree=float(Fraction(record.claim["degree"])),
+        true_degree=float(now.degree),
+        measured_degree=sum(measured) / len(measured) if measured else None,
+        cost=float(cost) * terms.schedule.rounds,
+        paid_micro=record.paid_micro,
+        verdicts=tuple(record.verdicts),
+    )
+
+
+def _records(bodies: Iterable[tuple[str, Mapping[str, Any]]]) -> Mapping[str, _Record]:
+    records: dict[str, _Record] = defaultdict(_Record)
+    for kind, body in bodies:
+        if kind == "claim":
+            records[body["statement"]["participant_id"]].claim = body["statement"]
+        elif kind == "verdict":
+            assessment = body["assessment"]
+            record = records[assessment["participant_id"]]
+            record.verdicts += [RoundVerdict(body["round"], Verdict(**v)) for v in assessment["verdicts"]]
+            if assessment["verified_micro"] is not None:
+                record.verified_micro.append(assessment["verified_micro"])
+        elif kind == "payment":
+            records[body["participant_id"]].paid_micro += body["paid_micro"] - body["stake_lost_micro"]
+    return records
