@@ -1,0 +1,113 @@
+"""The command: run the market, read the ledger, check it, tell what happened."""
+
+import json
+import shutil
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from coordinator.ledger_export import export_tiles
+from coordinator.ledger_sources import open_source
+from fedpeer.demo.population import population
+from fedpeer.demo.result import LedgerFacts
+from fedpeer.demo.settings import DATASETS
+from fedpeer.errors import CommandError
+from mechanism.ledger.entry import Entry
+from mechanism.ledger.verify import verify_ledger
+
+#: Where results land when no folder is named.
+DEFAULT_OUT = Path("fedpeer-demo")
+
+#: Most rounds: each takes seconds.
+MAX_ROUNDS = 100
+
+#: A file that marks a folder as the demo's own, so that it may be replaced.
+RESULT_FILE = "result.json"
+
+#: Exit code of a ledger that does not verify.
+_NOT_VERIFIED = 1
+
+
+def demo(
+    dataset: Annotated[str, typer.Option(help="digits or fashion-mnist.")] = "digits",
+    participants: Annotated[int, typer.Option(help="How many, two of them dishonest.")] = 8,
+    rounds: Annotated[int, typer.Option(help="Training rounds.")] = 3,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same payments.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder for results, ledger, logs and plots.")] = DEFAULT_OUT,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """A whole market on this machine: one coordinator, its participants, real processes, real data."""
+    started = time.monotonic()
+    if dataset not in DATASETS:
+        raise CommandError(f"--dataset is {dataset!r}; expected one of {', '.join(DATASETS)}")
+    if not 1 <= rounds <= MAX_ROUNDS:
+        raise CommandError(f"--rounds is {rounds}; expected 1 to {MAX_ROUNDS}")
+    if not 0 <= seed < 2**31:
+        raise CommandError(f"--seed is {seed}; expected 0 to {2**31 - 1}")
+    members = population(participants, DATASETS[dataset].classes)
+    _make_room(out)
+
+    # These import the data sets and torch; a mistake above is told before.
+    from fedpeer.demo.market import DemoPlan, run_market
+    from fedpeer.demo.outcome import demo_result
+    from fedpeer.demo.progress import MarketProgress
+    from fedpeer.demo.report import print_result, write_page, write_plots
+
+    plan = DemoPlan(out, dataset, members, rounds, seed)
+    progress = MarketProgress(Console(stderr=True), participants, rounds)
+    with progress.shown():
+        report = run_market(plan, progress.watch)
+    facts, bodies = _ledger(plan.state.database_url(plan.state.config()), out / "ledger")
+    result = demo_result(plan, report, bodies, facts, time.monotonic() - started)
+    (out / RESULT_FILE).write_text(json.dumps(result.record(), indent=2) + "\n")
+    write_plots(result, out)
+    page = write_page(result, out)
+    if as_json:
+        typer.echo(json.dumps(result.record()))
+    else:
+        console = Console()
+        print_result(result, console)
+        console.print(f"{result.seconds:.0f} s. Everything is in {out}; look at {page}.", highlight=False)
+    if not facts.verified:
+        raise typer.Exit(_NOT_VERIFIED)
+
+
+def _make_room(out: Path) -> None:
+    """An empty place for the results: a new folder, an empty one, or an earlier demo's, which is replaced.
+
+    Raises:
+        CommandError: something else is there.
+    """
+    if out.is_dir() and (out / RESULT_FILE).is_file() and (out / "coordinator").is_dir():
+        shutil.rmtree(out)
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise CommandError(
+            f"{out} exists and is no finished demo's folder; name another with --out, or remove it"
+        )
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CommandError(
+            f"{out} cannot be made ({error.strerror}); name another folder with --out"
+        ) from None
+
+
+def _ledger(source: str, folder: Path) -> tuple[LedgerFacts, list[tuple[str, Mapping[str, Any]]]]:
+    """Exports the ledger to a folder of its own and verifies what is there: what is told is what can be checked.
+
+    Returns:
+        what the verification says, and kind and body of each entry.
+    """
+    with ExitStack() as resources:
+        export_tiles(open_source(source, resources), folder)
+    with ExitStack() as resources:
+        exported = open_source(str(folder), resources)
+        report = verify_ledger(exported)
+        entries = [Entry.parse(data) for data in exported.entries()]
+    facts = LedgerFacts(report.size, report.root, report.verified)
+    return facts, [(entry.kind, entry.body) for entry in entries]
