@@ -38,6 +38,9 @@ _FUNCTIONS = {
         "fedpeer.plan", "plan", "Efforts, equilibria and the best payment coefficient for a population."
     ),
     "arena": _Command("fedpeer.arena", "arena", "Measure what every attack earns under every payment rule."),
+    "health": _Command(
+        "fedpeer.health", "health", "Whether a coordinator serves or a participant can; for platforms."
+    ),
     "figures": _Command("fedpeer.figures", "figures", "Reproduce the paper's experiments."),
 }
 

@@ -29,6 +29,9 @@ MAX_ROUNDS = 100
 #: A file that marks a folder as the demo's own, so that it may be replaced.
 RESULT_FILE = "result.json"
 
+#: Columns of the tables where the output is no terminal.
+_FILE_WIDTH = 120
+
 #: Exit code of a ledger that does not verify.
 _NOT_VERIFIED = 1
 
@@ -71,6 +74,8 @@ def demo(
         typer.echo(json.dumps(result.record()))
     else:
         console = Console()
+        if not console.is_terminal:
+            console.width = _FILE_WIDTH
         print_result(result, console)
         console.print(f"{result.seconds:.0f} s. Everything is in {out}; look at {page}.", highlight=False)
     if not facts.verified:

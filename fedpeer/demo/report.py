@@ -144,24 +144,23 @@ def write_page(result: DemoResult, folder: Path, name: str = "report.html") -> P
 
 
 def _participant_table(result: DemoResult) -> Table:
-    table = Table(title="Who was paid what", box=box.SIMPLE_HEAD, title_justify="left")
-    table.add_column("participant")
-    table.add_column("strategy")
+    table = Table(title="Who was paid what", box=box.SIMPLE_HEAD, title_justify="left", padding=(0, 1, 0, 0))
+    table.add_column("participant", no_wrap=True)
+    table.add_column("strategy", no_wrap=True)
     for heading in ("effort", "claimed", "true", "measured", "cost", "paid", "utility"):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("verdicts")
     for p in result.participants:
-        measured = "not scored" if p.measured_degree is None else f"{p.measured_degree:.3f}"
         table.add_row(
             p.member.id,
             str(p.member.strategy),
             f"{p.effort:.3f}",
             f"{p.claimed_degree:.3f}",
             f"{p.true_degree:.3f}",
-            measured,
-            f"{p.cost:.4f}",
-            f"{p.paid:.4f}",
-            f"{p.utility:+.4f}",
+            _measured_text(p),
+            f"{p.cost:.3f}",
+            f"{p.paid:.3f}",
+            f"{p.utility:+.3f}",
             _verdict_text(p),
         )
     return table
@@ -190,19 +189,23 @@ def _explanations(result: ParticipantResult) -> list[str]:
     return [f"round {v.round}, {screen}: {v.verdict.explanation}" for screen, v in sorted(first.items())]
 
 
+def _measured_text(result: ParticipantResult) -> str:
+    return "none" if result.measured_degree is None else f"{result.measured_degree:.3f}"
+
+
 def _verdict_text(result: ParticipantResult) -> str:
-    return ", ".join(f"{screen} failed" for screen in result.failed) or "all passed"
+    failed = ", ".join(result.failed)
+    return f"failed: {failed}" if failed else "all passed"
 
 
 def _html_row(result: ParticipantResult) -> str:
-    measured = "not scored" if result.measured_degree is None else f"{result.measured_degree:.3f}"
     cells = [
         result.member.id,
         str(result.member.strategy),
         f"{result.effort:.3f}",
         f"{result.claimed_degree:.3f}",
         f"{result.true_degree:.3f}",
-        measured,
+        _measured_text(result),
         f"{result.cost:.4f}",
         f"{result.paid:.4f}",
         f"{result.utility:+.4f}",
