@@ -18,7 +18,7 @@ from sqlalchemy import Connection, func, select
 from coordinator.storage.database import Database
 from coordinator.storage.errors import StorageError
 from coordinator.storage.ledger import SqlLedgerStore
-from coordinator.storage.ledger_tables import IDS, TILES, TOTALS
+from coordinator.storage.ledger_tables import IDS, LOG, TILES, TOTALS
 from mechanism.ledger.accounts import Balance
 from mechanism.ledger.entry import MAX_ENTRY_BYTES
 from mechanism.ledger.errors import LedgerError
@@ -249,7 +249,10 @@ class _Tables:
         self._store = SqlLedgerStore(connection)
 
     def size(self) -> int:
-        return self._store.size()
+        """-1 where the one row that says it is missing."""
+        query = select(LOG.c.size).where(LOG.c.id == 1)
+        size = self._connection.execute(query).scalar_one_or_none()
+        return -1 if size is None else int(size)
 
     def transfers(self) -> Iterator[TransferRow]:
         return self._store.transfers(0, 2**62)
@@ -258,8 +261,8 @@ class _Tables:
         return self._store.all_balances()
 
     def totals(self) -> Balance:
-        row = self._connection.execute(select(*TOTALS.c[1:])).one()
-        return Balance(*row)
+        row = self._connection.execute(select(*TOTALS.c[1:]).where(TOTALS.c.id == 1)).one_or_none()
+        return Balance(-1, -1, -1, -1) if row is None else Balance(*row)
 
     def ids(self) -> Iterator[tuple[str, int]]:
         query = select(IDS.c.id, IDS.c.entry_index)

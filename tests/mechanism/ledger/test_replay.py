@@ -1,0 +1,400 @@
+"""What an outsider recomputes, against a coordinator that holds the log's key and signs whatever it likes."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+
+from mechanism.canonical import canonical_bytes
+from mechanism.ledger import entries
+from mechanism.ledger.entry import Entry
+from mechanism.ledger.replay import Replay, ReplayError
+from mechanism.ledger.verify import Report, verify_ledger
+from mechanism.peers import round_seed
+from tests import ledger_samples as samples
+from tests.memory_source import KEY, MemorySource, head
+
+PEOPLE = samples.names(4)
+TERMS = samples.terms(rounds=2)
+LEDGER = [entry for step in samples.transactions(TERMS, PEOPLE, {2: "p001"}) for entry in step]
+
+
+def verify(ledger: list[Entry | bytes], known: str | None = None) -> Report:
+    return verify_ledger(MemorySource(ledger), KEY.verification_key, known)
+
+
+def refused(ledger: list[Entry | bytes], *words: str) -> Report:
+    report = verify(ledger)
+    assert not report.verified
+    for word in words:
+        assert word in report.problems[0].message, report.problems[0]
+    return report
+
+
+def where(kind: str, number: int = 0) -> int:
+    """Index of the `number`-th entry of a kind."""
+    return [i for i, entry in enumerate(LEDGER) if entry.kind == kind][number]
+
+
+def edited(index: int, change: Callable[[Any], None]) -> list[Entry | bytes]:
+    """The ledger with one entry's record changed."""
+    record = orjson.loads(LEDGER[index].data)
+    change(record)
+    return [*LEDGER[:index], canonical_bytes(record), *LEDGER[index + 1 :]]
+
+
+def test_a_settled_task_verifies_and_is_counted() -> None:
+    report = verify([*LEDGER])
+    assert report.verified, report.problems
+    assert report.pinned
+    counts = report.counts
+    assert (counts.tasks, counts.statements, counts.verdicts, counts.settlements) == (1, 12, 8, 2)
+    assert counts.payments == 8
+    assert counts.paid_micro == sum(int(str(e.body["paid_micro"])) for e in LEDGER if e.kind == "payment")
+    assert report.balances["escrow:task"].holds == 0
+    assert report.open_tasks == {}
+
+
+def test_an_unfinished_task_verifies_up_to_each_transaction() -> None:
+    steps = list(samples.transactions(TERMS, PEOPLE))
+    for count in range(len(steps)):
+        ledger = [entry for step in steps[:count] for entry in step]
+        assert verify([*ledger]).verified
+
+
+def test_two_tasks_may_be_interleaved() -> None:
+    other = samples.terms("other", rounds=1)
+    second = [entry for step in samples.transactions(other, PEOPLE) for entry in step][len(PEOPLE) :]
+    cut = where("transition", 2)
+    assert verify([*LEDGER[:cut], *second, *LEDGER[cut:]]).verified
+
+
+def test_a_cancelled_task_refunds_everything_unresolved() -> None:
+    begun = samples.opening(TERMS, PEOPLE) + samples.training(TERMS, 1, PEOPLE)
+    ended = entries.ending_entries("task", 1, "CANCELLED", [1, 2], {}, reason="the learner withdrew")
+    report = verify([*begun, *ended])
+    assert report.verified, report.problems
+    assert report.balances["treasury"].debits_posted == 0
+    assert report.balances["treasury"].debits_pending == 0
+    refused([*begun, *ended[1:]], "round 1", "neither settled nor refunded")
+
+
+def test_a_skipped_round_is_refunded_and_the_seed_chain_goes_on() -> None:
+    steps = [
+        samples.opening(TERMS, PEOPLE),
+        samples.training(TERMS, 1, PEOPLE[:2]),
+        [entries.refund("task", 1), entries.transition("task", 1, "SETTLED")],
+        samples.training(TERMS, 2, PEOPLE),
+        samples.settling(TERMS, 2, PEOPLE, {}),
+    ]
+    ledger = [entry for step in steps for entry in step]
+    stakes = samples.stakes_after(ledger, "task", {})
+    report = verify([*ledger, *entries.ending_entries("task", 2, "CLOSED", [], stakes)])
+    assert report.verified, report.problems
+
+
+def test_late_statements_and_failures_are_recorded_and_not_scored() -> None:
+    begun = samples.opening(TERMS, PEOPLE) + samples.training(TERMS, 1, PEOPLE[:3])
+    late = samples.model(TERMS, 1, "p003", late=True)
+    failed = entries.failure("task", 1, "p003", "f-1", "out of memory")
+    assert verify([*begun, failed, late]).verified
+    refused([*begun, samples.claim(TERMS, "p000")], "used before")
+    on_time = samples.model(TERMS, 2, "p003")
+    refused([*begun, on_time], "not marked late")
+
+
+# A coordinator that lies and signs
+
+
+def change_paid(record: Any) -> None:
+    record["body"]["paid_micro"] += 1
+    record["transfers"][0]["micro"] += 1
+
+
+LIES: dict[str, tuple[int, Callable[[Any], None], str]] = {
+    "a higher payment": (where("payment"), change_paid, "paid_micro"),
+    "a payment under another name": (
+        where("payment"),
+        lambda r: r["transfers"][0].update(credit="payable:p003"),
+        "credit is 'payable:p003'",
+    ),
+    "a missing transfer": (where("payment"), lambda r: r.pop("transfers"), "transfers is missing"),
+    "another peer": (
+        where("peers"),
+        lambda r: r["body"]["draws"][0][1].__setitem__(0, "p000"),
+        "draws[0][1][0]",
+    ),
+    "a seed of its choice": (where("seed"), lambda r: r["body"].update(seed="ab" * 32), "seed"),
+    "a better degree": (
+        where("verdict"),
+        lambda r: r["body"]["assessment"].update(verified_micro=100_001),
+        "what stands before it gives",
+    ),
+    "another claim than the signed one": (
+        where("verdict"),
+        lambda r: r["body"]["assessment"].update(claimed_degree="1/7"),
+        "its signed claim says",
+    ),
+    "a verdict on another model": (
+        where("verdict"),
+        lambda r: r["body"]["assessment"].update(model_sha256="cd" * 32),
+        "another model",
+    ),
+    "a changed claim": (
+        where("claim"),
+        lambda r: r["body"]["statement"].update(degree="1/2"),
+        "not signed by a key of",
+    ),
+    "a changed model": (
+        where("model"),
+        lambda r: r["body"]["statement"].update(samples=11),
+        "not signed by a key of",
+    ),
+    "a claim to other terms": (
+        where("claim"),
+        lambda r: r["body"]["statement"].update(terms="00" * 32),
+        "other terms",
+    ),
+    "changed terms": (where("terms"), lambda r: r["body"]["terms"].update(q="3000"), "budget"),
+    "a smaller reservation": (
+        where("reservation"),
+        lambda r: r["transfers"][0].update(micro=5),
+        "micro is 5",
+    ),
+    "a smaller settlement": (
+        where("settlement"),
+        lambda r: r["transfers"][0].update(micro=5),
+        "transfers[0].micro",
+    ),
+    "another arithmetic": (
+        where("settlement"),
+        lambda r: r["body"].update(arithmetic="float64"),
+        "arithmetic is 'float64'",
+    ),
+    "a selection of a stranger": (
+        where("selection"),
+        lambda r: r["body"]["participants"].append("p009"),
+        "has not claimed",
+    ),
+    "an unknown kind": (where("aggregation"), lambda r: r.update(kind="gift"), "'gift'"),
+    "an unknown version": (where("aggregation"), lambda r: r.update(v=2), "version 2"),
+    "evidence that does not fit its digest": (
+        where("evidence"),
+        lambda r: r["body"].update(data="AAAA"),
+        "digest",
+    ),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_lie_is_named_with_its_place_though_it_is_signed(lie: str) -> None:
+    index, change, words = LIES[lie]
+    report = verify(edited(index, change))
+    assert not report.verified
+    first = report.problems[0]
+    assert words in first.message
+    assert first.index is not None
+    assert first.index >= index
+    assert first.place.startswith(f"entry {first.index}")
+
+
+#: Fields that no payment rests on: free text and figures for readers, a cluster of one, and what only the evidence's
+#: own recomputation can tell.
+FREE = (
+    "cluster",
+    "at",
+    "reason",
+    "figures",
+    "explanation",
+    "features",
+    "lower_micro",
+    "upper_micro",
+    "screen",
+    "passed",
+)
+
+
+def mutations(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Each scalar in a record, and another value for it."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from mutations(item, (*path, key))
+    elif isinstance(value, list):
+        for i, item in enumerate(value):
+            yield from mutations(item, (*path, i))
+    elif isinstance(value, bool):
+        yield path, not value
+    elif isinstance(value, int):
+        yield path, value + 1
+    elif value is None:
+        yield path, 1
+    else:
+        yield path, (value[:-1] + ("0" if value[-1:] != "0" else "1")) if value else "0"
+
+
+def test_no_field_of_any_entry_can_change_though_it_is_signed() -> None:
+    seen = 0
+    for index, entry in enumerate(LEDGER):
+        for path, other in mutations(orjson.loads(entry.data)):
+            if set(path) & set(FREE) or path[-2:] == ("body", "data"):
+                continue
+            if entry.kind == "aggregation" and path[-1] == "model_sha256":  # needs the models
+                continue
+
+            def change(record: Any, path: tuple[Any, ...] = path, other: Any = other) -> None:
+                for key in path[:-1]:
+                    record = record[key]
+                record[path[-1]] = other
+
+            # Signatures are checked elsewhere; here a changed statement must be caught by them alone.
+            if "statement" in path or "signature" in path:
+                continue
+            data = edited(index, change)
+            replay = Replay(check_statements=False)
+            with pytest.raises(ReplayError):
+                run(replay, data, index, entry, path)
+            seen += 1
+    assert seen > 400
+
+
+def run(replay: Replay, ledger: list[Entry | bytes], index: int, entry: Entry, path: tuple[Any, ...]) -> None:
+    for item in ledger:
+        replay.feed(item if isinstance(item, bytes) else item.data)
+    replay.finish()
+    raise AssertionError(f"entry {index} ({entry.id}) with another {path} was accepted")
+
+
+def test_no_part_of_a_statement_can_change_though_it_is_signed() -> None:
+    for kind in ("claim", "model"):
+        index = where(kind)
+        for path, other in mutations(orjson.loads(LEDGER[index].data)["body"], ("body",)):
+
+            def change(record: Any, path: tuple[Any, ...] = path, other: Any = other) -> None:
+                for key in path[:-1]:
+                    record = record[key]
+                record[path[-1]] = other
+
+            assert not verify(
+                edited(index, change)[: index + 1] if path[-1] != "late" else edited(index, change)
+            ).verified
+
+
+#: Entries without which the rest still follows.
+OPTIONAL = ("aggregation", "evidence")
+
+
+def test_no_entry_can_be_left_out_though_it_is_signed() -> None:
+    for index, entry in enumerate(LEDGER[:-1]):
+        if entry.kind in OPTIONAL:
+            continue
+        report = verify([*LEDGER[:index], *LEDGER[index + 1 :]])
+        assert not report.verified, entry.id
+
+
+def test_no_entry_can_be_doubled_though_it_is_signed() -> None:
+    for index, entry in enumerate(LEDGER):
+        report = verify([*LEDGER[: index + 1], entry, *LEDGER[index + 1 :]])
+        assert not report.verified, entry.id
+
+
+def test_a_known_head_catches_reordering_truncation_and_forks() -> None:
+    known = head([entry.data for entry in LEDGER], 20)
+    assert verify([*LEDGER], known).verified
+    first, second = where("claim"), where("claim", 1)
+    swapped = [*LEDGER]
+    swapped[first], swapped[second] = swapped[second], swapped[first]
+    assert verify([*swapped]).verified  # either order could have happened
+    report = verify([*swapped], known)
+    assert report.problems[0].place == "known checkpoint"
+    assert "fork" in report.problems[0].message
+    truncated = verify([*LEDGER[:15]], known)
+    assert "truncated" in truncated.problems[0].message
+    other = [entry for step in samples.transactions(samples.terms(rounds=1), PEOPLE) for entry in step]
+    assert "fork" in verify([*other], known).problems[0].message
+    foreign = replace(KEY, name="example.com/other")
+    report = verify([*LEDGER], head([entry.data for entry in LEDGER], 20, foreign))
+    assert report.problems[0].place == "known checkpoint"
+
+
+def test_a_key_that_is_not_the_logs_is_named() -> None:
+    other = replace(KEY, seed=bytes(32))
+    report = verify_ledger(MemorySource(LEDGER), other.verification_key)
+    assert report.problems[0].place == "key"
+    assert str(other.verification_key) in report.problems[0].message
+
+
+def test_a_revoked_key_signs_nothing_more() -> None:
+    begun = samples.opening(TERMS, PEOPLE)
+    gone = entries.revocation("p000", samples.private_key("p000").public_key(), "laptop stolen")
+    ledger = [*begun, gone, entries.transition("task", 1, "TRAINING"), samples.model(TERMS, 1, "p000")]
+    refused([*ledger], "no enrolled key")
+    again = entries.enrolment("p000", samples.private_key("new").public_key())
+    refused([*ledger[:-1], again, ledger[-1]], "not signed by a key of p000")
+
+
+def test_a_dispute_opens_the_committed_counts_and_no_others() -> None:
+    from decimal import Decimal
+    from fractions import Fraction
+
+    from mechanism.statements import ClaimStatement, commit_counts, sign_statement
+
+    salt = bytes(range(32))
+    statement = ClaimStatement(
+        "c",
+        "task",
+        TERMS.digest,
+        "p000",
+        Decimal(1),
+        Fraction(1, 10),
+        None,
+        commit_counts([6, 4], salt),
+        samples.NONCE,
+    )
+    claim = entries.claim(statement, sign_statement(statement, samples.private_key("p000")))
+    begun = samples.opening(TERMS, PEOPLE)
+    begun = [claim if e.kind == "claim" and "/p000/" in e.id else e for e in begun]
+    assert verify([*begun, entries.dispute("task", "p000", [6, 4], salt)]).verified
+    refused([*begun, entries.dispute("task", "p000", [5, 5], salt)], "not those that it committed to")
+
+
+def test_a_degree_is_recomputed_where_the_evidence_says_how() -> None:
+    def check(evidence: Any, features: Any, assessment: Any) -> str | None:
+        assert evidence == {"shadows": 10, "validation": "ab" * 32}
+        return "the features give degree 0.3" if assessment.participant_id == "p002" else None
+
+    report = verify_ledger(MemorySource(LEDGER), check_degree=check)
+    assert report.problems[0].message == "the features give degree 0.3"
+    assert report.problems[0].index == where("verdict", 2)
+
+
+def test_seeds_must_follow_the_commitment_in_order() -> None:
+    index = where("seed")
+    later = round_seed(samples.SECRET, 2, 2).hex()
+    refused(edited(index, lambda r: r["body"].update(seed=later)), "does not fit the commitment")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"{}",
+        b'{"v":1}',
+        b'{"body":{},"id":"x","kind":"terms","v":1}',
+        b'{"body":{"task_id":[]},"id":"x","kind":"seed","v":1}',
+        b'{"body":{"terms":5},"id":"x","kind":"terms","v":1}',
+        b'{"body":{"statement":{}},"id":"x","kind":"claim","v":1}',
+        b'{"body":[],"id":"x","kind":"claim","v":1}',
+        b'{"body":{},"id":"x","kind":"claim","transfers":[],"v":1}',
+        b'{"body":{},"id":"x","kind":"claim","transfers":[{"micro":1}],"v":1}',
+        b'{"body":{},"extra":1,"id":"x","kind":"claim","v":1}',
+        b'{"body":{"public_key":"AAAA","participant_id":"p"},"id":"x","kind":"enrolment","v":1}',
+        b"\xff" * 70_000,
+    ],
+)
+def test_garbage_is_an_error_and_never_a_traceback(data: bytes) -> None:
+    with pytest.raises(ReplayError):
+        Replay().feed(data)

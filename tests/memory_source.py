@@ -1,0 +1,44 @@
+"""A ledger in memory: entries, signed by whoever holds the key."""
+
+from collections.abc import Iterator, Sequence
+
+from mechanism.ledger.entry import Entry
+from mechanism.ledger.merkle import leaf_hash, tree_root
+from mechanism.ledger.note import Checkpoint, SigningKey, sign_checkpoint
+
+KEY = SigningKey("example.com/fedpeer", 1, bytes(range(32)))
+
+
+class MemorySource:
+    """`mechanism.ledger.verify.LedgerSource` without stored tiles and tables."""
+
+    name = "memory"
+
+    def __init__(self, entries: Sequence[Entry | bytes], key: SigningKey = KEY) -> None:
+        self.data = [entry if isinstance(entry, bytes) else entry.data for entry in entries]
+        self.key = key
+        self.note = head(self.data, len(self.data), key)
+
+    def verification_key(self) -> str:
+        return str(self.key.verification_key)
+
+    def checkpoint(self) -> str:
+        return self.note
+
+    def heads(self) -> Iterator[str]:
+        yield self.note
+
+    def entries(self, first: int = 0) -> Iterator[bytes]:
+        return iter(self.data[first:])
+
+    def tile(self, level: int, index: int, width: int) -> bytes | None:
+        return None
+
+    def tables(self) -> None:
+        return None
+
+
+def head(data: Sequence[bytes], size: int, key: SigningKey = KEY) -> str:
+    """The signed head of the first `size` entries."""
+    root = tree_root([leaf_hash(item) for item in data[:size]])
+    return str(sign_checkpoint(Checkpoint(key.name, size, root), key))
