@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import islice
-from typing import Any, Protocol
+from typing import NoReturn, Protocol
 
 from mechanism.canonical import Json
 from mechanism.ledger.accounts import Balance, Post, Reservation, Reserve, Transfer
@@ -208,7 +208,11 @@ class _Verification:
         """Opens the next kept head, so that its root is compared when its size is reached."""
         previous = getattr(self, "_upcoming", None)
         self._upcoming: Checkpoint | None = None
-        note = next(self._heads, None)
+        after = "first head" if previous is None else f"head after that of {previous.size}"
+        try:
+            note = next(self._heads, None)
+        except LedgerError as error:
+            self._stop(after, str(error))
         if note is None:
             if previous is not None and previous != self._head:
                 self._problem(f"head of {previous.size}", "the last kept head is not the checkpoint")
@@ -216,7 +220,6 @@ class _Verification:
         try:
             head = Checkpoint.open(note, self._key)
         except LedgerError as error:
-            after = "first head" if previous is None else f"head after that of {previous.size}"
             self._stop(after, str(error))
         if previous is not None and head.size <= previous.size:
             self._stop(f"head of {head.size}", f"it is kept after the head of {previous.size}")
@@ -417,7 +420,7 @@ class _Verification:
     def _problem(self, place: str, message: str, index: int | None = None) -> None:
         self._report.problems.append(Problem(place, message, index))
 
-    def _stop(self, place: str, message: str, index: int | None = None) -> Any:
+    def _stop(self, place: str, message: str, index: int | None = None) -> NoReturn:
         self._problem(place, message, index)
         raise _Stop
 
