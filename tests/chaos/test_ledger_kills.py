@@ -1,0 +1,180 @@
+"""A process that settles tasks is killed with SIGKILL at random moments; what it acknowledged must stand."""
+
+import hashlib
+import multiprocessing
+import os
+import random
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from coordinator.ledger_sources import DatabaseSource
+from coordinator.storage.database import Database
+from coordinator.storage.ledger import SignedLog, SqlLedgerStore
+from mechanism.ledger.entry import Entry
+from mechanism.ledger.journal import Journal
+from mechanism.ledger.note import Checkpoint
+from mechanism.ledger.verify import verify_ledger
+from tests import ledger_samples as samples
+from tests.backends import DURABLE, scratch_url
+from tests.memory_source import KEY
+
+PEOPLE = samples.names(3)
+
+#: A process is killed after up to so many acknowledgements, and up to so many seconds after the last of them: about
+#: what a transaction, or the signing of a head, takes. So every kill falls into work, however slow the machine is.
+MOST_ACKNOWLEDGED = 3
+LIFE_S = 0.03
+
+
+def steps(task: int) -> list[list[Entry]]:
+    """One task's transactions. Participants enrol with the first."""
+    made = list(samples.transactions(samples.terms(f"task{task}", rounds=2, capacity=3), PEOPLE))
+    return made if task == 0 else [made[0][len(PEOPLE) :], *made[1:]]
+
+
+def settle_for_ever(url: str, acknowledge: int, tasks: int) -> None:
+    """The process: goes on where the ledger ends, and acknowledges what is durable through a pipe."""
+    database = Database(url)
+    log = SignedLog(database, KEY)
+    for task in range(tasks):
+        with database.read() as connection:
+            done = f"task{task}/round/2/state/CLOSED" in SqlLedgerStore(connection).find(
+                [f"task{task}/round/2/state/CLOSED"]
+            )
+        for step in [] if done else steps(task):
+            with database.begin() as connection:
+                recorded = Journal(SqlLedgerStore(connection)).append(step)
+            lines = [
+                f"entry {place.index} {hashlib.sha256(entry.data).hexdigest()}\n"
+                for place, entry in zip(recorded, step, strict=True)
+            ]
+            os.write(acknowledge, "".join(lines).encode())
+            head = Checkpoint.open(log.sign_head(), KEY.verification_key)
+            os.write(acknowledge, f"head {head.size} {head.root.hex()}\n".encode())
+    os.write(acknowledge, b"done\n")
+
+
+@dataclass
+class Witness:
+    """Everything that was ever acknowledged."""
+
+    entries: dict[int, str] = field(default_factory=dict)
+    heads: dict[int, str] = field(default_factory=dict)
+    finished: bool = False
+
+    def hear(self, heard: bytes) -> None:
+        """Takes what came through the pipe. A line that the kill cut short was not heard."""
+        for line in heard[: heard.rfind(b"\n") + 1].decode().splitlines():
+            kind, *words = line.split()
+            if kind == "done":
+                self.finished = True
+                continue
+            known = self.entries if kind == "entry" else self.heads
+            assert known.setdefault(int(words[0]), words[1]) == words[1], "one place, two contents"
+
+    def check(self, url: str) -> None:
+        """All invariants, on the database as the killed process left it."""
+        database = Database(url)
+        with database.read() as connection:
+            store = SqlLedgerStore(connection)
+            journal = Journal(store)
+            data = list(store.entries(0, store.size()))
+            for index, digest in self.entries.items():
+                assert hashlib.sha256(data[index]).hexdigest() == digest, f"entry {index} was lost or changed"
+            for size, root in self.heads.items():
+                assert journal.root(size).hex() == root, f"the head of {size} was forked"
+            signed = [Checkpoint.open(note, KEY.verification_key).size for _, note in store.checkpoints()]
+            assert set(self.heads) <= set(signed)
+            if signed:
+                source = DatabaseSource(database, connection)
+                report = verify_ledger(source, KEY.verification_key, check_statements=False)
+                assert report.verified, report.problems
+            check_paid_once(data, store)
+        database.close()
+
+
+def check_paid_once(data: list[bytes], store: SqlLedgerStore) -> None:
+    """Balances against the payments' own words, each counted once."""
+    parsed = [Entry.parse(item) for item in data]
+    assert len({entry.id for entry in parsed}) == len(parsed)
+    paid: Counter[str] = Counter()
+    for entry in parsed:
+        if entry.kind == "payment":
+            paid[str(entry.body["participant_id"])] += int(str(entry.body["paid_micro"]))
+            paid[str(entry.body["participant_id"])] -= int(str(entry.body["stake_lost_micro"]))
+    balances = store.all_balances()
+    held: Counter[str] = Counter()
+    for name, balance in balances.items():
+        if name.startswith(("payable:", "stake:")):
+            held[name.rsplit(":", 1)[1]] += balance.holds
+    assert +held == +paid
+    assert sum(b.debits_posted - b.credits_posted for b in balances.values()) == 0
+    assert sum(b.debits_pending - b.credits_pending for b in balances.values()) == 0
+
+
+@pytest.fixture(params=DURABLE)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    with scratch_url(request.param, tmp_path) as scratch:
+        database = Database(scratch)
+        database.migrate()
+        database.close()
+        yield scratch
+
+
+def run(url: str, witness: Witness, tasks: int, kill: tuple[int, float] | None) -> bool:
+    """One process; killed so many acknowledgements and seconds after its start, or left to finish.
+
+    Returns whether the kill found it at work.
+    """
+    receive, send = os.pipe()
+    process = multiprocessing.get_context("fork").Process(target=settle_for_ever, args=(url, send, tasks))
+    process.start()
+    os.close(send)
+    heard = b""
+    if kill is not None:
+        while heard.count(b"head ") < kill[0] and (more := os.read(receive, 65536)):
+            heard += more
+        process.join(kill[1])
+        os.kill(process.pid or 0, signal.SIGKILL)
+    while more := os.read(receive, 65536):
+        heard += more
+    os.close(receive)
+    process.join()
+    assert process.exitcode in (0, -signal.SIGKILL if kill else 0)
+    witness.hear(heard)
+    return process.exitcode != 0
+
+
+def kill_many_times(url: str, kills: int, tasks: int, seed: int) -> None:
+    chance = random.Random(seed)
+    witness = Witness()
+    at_work = 0
+    for _ in range(kills):
+        moment = chance.randint(0, MOST_ACKNOWLEDGED), chance.uniform(0, LIFE_S)
+        at_work += run(url, witness, tasks, moment)
+        witness.check(url)
+    assert at_work >= 0.9 * kills, "the tasks ended before the kills did"
+    run(url, witness, tasks, None)
+    assert witness.finished
+    witness.check(url)
+    expected = [entry.data for task in range(tasks) for step in steps(task) for entry in step]
+    database = Database(url)
+    with database.read() as connection:
+        store = SqlLedgerStore(connection)
+        assert list(store.entries(0, store.size())) == expected
+    database.close()
+
+
+def test_nothing_acknowledged_is_lost_and_nothing_paid_twice(url: str) -> None:
+    kill_many_times(url, kills=12, tasks=8, seed=os.getpid())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_nothing_is_lost_or_paid_twice_in_300_kills(url: str) -> None:
+    kill_many_times(url, kills=300, tasks=150, seed=20261127)
