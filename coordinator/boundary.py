@@ -4,6 +4,7 @@ errors that a client can act on. Servicers behind it know nothing of this.
 Authentication stands here and not in the servicers, so that a new method cannot forget it.
 """
 
+import asyncio
 import errno
 import time
 from collections.abc import AsyncIterator, Callable
@@ -19,6 +20,13 @@ from coordinator.identity import Caller
 from coordinator.metrics import Metrics
 from coordinator.quotas import Quotas
 from coordinator.spool import SpoolFull
+from coordinator.storage.errors import (
+    DatabaseFull,
+    DatabaseLocked,
+    DatabaseReadOnly,
+    DatabaseUnreachable,
+    StorageError,
+)
 from mechanism.errors import FieldError, MechanismError
 from wire.errors import Code, FieldViolation, Refusal, status_of
 from wire.model_file import ModelFileError
@@ -86,6 +94,9 @@ class Boundary(grpc.aio.ServerInterceptor):
                     with self._quotas.stream(passage.identity):
                         return await serve(_parsed_only(request), context)
                 return await serve(request, context)
+            except asyncio.CancelledError:
+                passage.cancelled()
+                raise
             except Exception as error:
                 await passage.refuse(error)
             finally:
@@ -102,6 +113,9 @@ class Boundary(grpc.aio.ServerInterceptor):
                 with self._quotas.stream(passage.identity):
                     async for response in serve(request, context):
                         yield response
+            except asyncio.CancelledError:
+                passage.cancelled()
+                raise
             except Exception as error:
                 await passage.refuse(error)
             finally:
@@ -138,11 +152,15 @@ class _Passage:
         refusal.request_id = self._request_id
         self._status = refusal.code.status
         self._boundary._metrics.refusals.labels(self._method, refusal.code.name).inc()
-        if refusal.code is Code.INTERNAL:
+        if refusal.code is Code.INTERNAL or isinstance(error, StorageError | OSError):
             log.error("call failed", exc_info=error)
         else:
             log.info("call refused", reason=refusal.code.name, message=refusal.message)
         await self._context.abort_with_status(_Status(status_of(refusal)))
+
+    def cancelled(self) -> None:
+        """The client has hung up."""
+        self._status = grpc.StatusCode.CANCELLED
 
     def leave(self) -> None:
         seconds = time.perf_counter() - self._began
@@ -178,6 +196,10 @@ def refusal_for(error: Exception) -> Refusal:
         isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
     ):
         return Refusal(Code.STORAGE_FULL, "The coordinator's disk is full.")
+    if isinstance(error, DatabaseFull):
+        return Refusal(Code.STORAGE_FULL, "The coordinator's database is full.")
+    if isinstance(error, DatabaseLocked | DatabaseUnreachable | DatabaseReadOnly):
+        return Refusal(Code.STORAGE_UNAVAILABLE, "The coordinator's database cannot be written now.")
     return Refusal(Code.INTERNAL, "The coordinator failed to carry this out.")
 
 

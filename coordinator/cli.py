@@ -129,12 +129,13 @@ def invite(
         made = office.invite(name)
         authority = (state / "authority.pem").read_text()
         server = office.config.server
+        bound = office.serving() or {}
         record = {
             "participant": made.participant_id,
             "token": made.token,
             "expires": made.expires,
-            "public": server.public,
-            "market": server.market,
+            "public": bound.get("public", server.public),
+            "market": bound.get("market", server.market),
             "authority": authority,
         }
         _show(
@@ -181,11 +182,11 @@ def status(
     with _office(state) as office:
         reports = office.tasks() if task is None else [office.task(task)]
         people = office.participants()
+        bound = office.serving()
         record = {
             "state": str(state),
-            "serving": office.serving(),
-            "market": office.config.server.market,
-            "public": office.config.server.public,
+            "serving": bound is not None,
+            "addresses": bound or {},
             "insecure": office.config.server.insecure,
             "ledger_size": office.ledger_size(),
             "participants": [

@@ -7,6 +7,7 @@
     coordinator.db       SQLite, unless the configuration names another database
     models/ spool/       model files, uploads on their way in
     doorbell.sock        while a service runs
+    serving.json         while a service runs: the addresses that it is bound to
 
 Keys are readable by their owner alone.
 """
@@ -50,6 +51,11 @@ class StateFolder:
     @property
     def doorbell(self) -> Path:
         return self.path / "doorbell.sock"
+
+    @property
+    def addresses(self) -> Path:
+        """While a service runs: JSON with the addresses that it is bound to."""
+        return self.path / "serving.json"
 
     @property
     def ledger_key(self) -> Path:

@@ -4,6 +4,7 @@ Each act is one transaction in the database. A running service is told by its do
 the service has taken notice.
 """
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -173,9 +174,15 @@ class Office:
     def ledger_size(self) -> int:
         return self._transact.look(lambda t: t.journal.size())
 
-    def serving(self) -> bool:
-        """Whether a service runs from this folder."""
-        return ring(self.folder.doorbell)
+    def serving(self) -> dict[str, str] | None:
+        """The addresses of the service that runs from this folder; None where none does."""
+        if not ring(self.folder.doorbell):
+            return None
+        try:
+            found: dict[str, str] = json.loads(self.folder.addresses.read_text())
+        except (OSError, ValueError):  # it is just starting
+            return {}
+        return found
 
     def _act(self, work: Callable[[Transaction], Result]) -> Result:
         result = self._transact.run(work)

@@ -6,6 +6,7 @@ public port   TLS with the server's certificate alone: Enrolment, health, reflec
 
 import asyncio
 import contextlib
+import json
 import signal
 import time
 from pathlib import Path
@@ -135,6 +136,7 @@ class Coordinator:
         for server in self._servers:
             await server.start()
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
+        self.folder.addresses.write_text(json.dumps(self.addresses()))
         log.info("serving", market=self.market_address, public=self.public_address)
 
     async def stop(self, grace: float | None = None) -> None:
@@ -145,6 +147,7 @@ class Coordinator:
         for live in self.market.tasks():
             for name in live.presence.watching():
                 live.presence.dismiss(name, draining)
+        self.folder.addresses.unlink(missing_ok=True)
         await self._doorbell.stop()
         await asyncio.gather(*(server.stop(grace) for server in self._servers))
         for runner in self._runners.values():
@@ -155,6 +158,14 @@ class Coordinator:
         self._database.close()
         self._exit.close()
         log.info("stopped")
+
+    def addresses(self) -> dict[str, str]:
+        """What the service is bound to, by port."""
+        return {
+            "market": self.market_address,
+            "public": self.public_address,
+            "metrics": self.metrics_address,
+        }
 
     async def reload(self) -> None:
         """Reads again what commands on the command line can change: participants and tasks."""
