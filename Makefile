@@ -7,7 +7,7 @@ PROTO_FILES := $(wildcard protos/fedpeer/v1/*.proto)
 # Workers of the default suite; the machine's cores unless told otherwise.
 PYTEST_WORKERS ?= auto
 
-.PHONY: demo test test-slow lint types check-protos protos format bench clean
+.PHONY: demo test test-slow test-flower lint types check-protos protos format bench clean
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -23,6 +23,18 @@ test: $(STAMP)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow $(TEST_ARGS)
+
+# Flower pins protobuf below 7 and other libraries to narrow ranges, so it has an environment of its own.
+FLOWER_VENV := .venv-flower
+
+$(FLOWER_VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(FLOWER_VENV)
+	$(FLOWER_VENV)/bin/python -m pip install --quiet --upgrade pip
+	$(FLOWER_VENV)/bin/python -m pip install --quiet --editable '.[dev,flower]'
+	touch $@
+
+test-flower: $(FLOWER_VENV)/.installed
+	$(FLOWER_VENV)/bin/python -m pytest tests/participant/adapters/test_flower.py tests/integration/test_examples.py
 
 lint: $(STAMP)
 	$(BIN)/python -m ruff check .

@@ -1,7 +1,7 @@
 """Flower clients as tasks, unchanged; and settlement for a Flower run.
 
     NumPyClientTask   an existing flwr.client.NumPyClient
-    ClientAppTask     an existing flwr.clientapp.ClientApp (with @app.train, or the older client_fn)
+    ClientAppTask     an existing flwr.clientapp.ClientApp with a train function
     add_settlement    makes a Flower strategy score and pay each round by the mechanism's own rules
 
 Flower pins protobuf below version 7; fedpeer runs on both.
@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from time import time
 from typing import Any
 
 import numpy as np
@@ -77,7 +78,8 @@ class ClientAppTask(Task):
     """A Flower ClientApp as a task. Its context, and so its state, lives as long as the task object.
 
     Args:
-        app: flwr.clientapp.ClientApp.
+        app: flwr.clientapp.ClientApp with `@app.train()`. For one made of a `client_fn`, give the client itself to
+            `NumPyClientTask`.
         counts: label counts of its data.
         names: of its arrays in its own order; None: the names in its ArrayRecord are the task's.
         node_config: such as {"partition-id": 0, "num-partitions": 10}.
@@ -97,6 +99,10 @@ class ClientAppTask(Task):
     ) -> None:
         from flwr.app import Context, RecordDict
 
+        if getattr(app, "_call", None) is not None:  # Flower has no public name for how an app was made
+            raise TaskError(
+                "this Flower app was made of a client_fn; give its client to NumPyClientTask instead"
+            )
         self.app = app
         self.names = None if names is None else list(names)
         self._counts = tuple(counts)
@@ -117,14 +123,32 @@ class ClientAppTask(Task):
         return self._counts
 
     def train(self, weights: Weights, round: TrainingRound) -> Trained:  # noqa: A002 - as Task.train
-        from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+        from flwr.app import (
+            DEFAULT_TTL,
+            Array,
+            ArrayRecord,
+            ConfigRecord,
+            Message,
+            Metadata,
+            RecordDict,
+        )
 
         names = self.names or list(weights)
         arrays = ArrayRecord({name: Array(np.array(weights[name])) for name in names})
         config = ConfigRecord({"server-round": round.number, **self._config})
-        request = Message(
-            RecordDict({"arrays": arrays, "config": config}), dst_node_id=1, message_type="train"
+        # Explicit metadata: no SuperLink assigns any here.
+        metadata = Metadata(
+            run_id=self._context.run_id,
+            message_id=f"{round.task_id}/{round.number}",
+            src_node_id=0,
+            dst_node_id=self._context.node_id,
+            reply_to_message_id="",
+            group_id=str(round.number),
+            created_at=time(),
+            ttl=DEFAULT_TTL,
+            message_type="train",
         )
+        request = Message(content=RecordDict({"arrays": arrays, "config": config}), metadata=metadata)
         reply = self.app(request, self._context)
         if reply.has_error():
             raise TaskError(f"the Flower app failed: {reply.error.reason}")
