@@ -34,7 +34,8 @@ $(FLOWER_VENV)/.installed: pyproject.toml
 	touch $@
 
 test-flower: $(FLOWER_VENV)/.installed
-	$(FLOWER_VENV)/bin/python -m pytest tests/participant/adapters/test_flower.py tests/integration/test_examples.py
+	$(FLOWER_VENV)/bin/python -m pytest tests/participant/adapters/test_flower.py \
+		tests/integration/test_flower_task.py tests/integration/test_examples.py
 
 lint: $(STAMP)
 	$(BIN)/python -m ruff check .
