@@ -69,21 +69,19 @@ def train(
         raise DataError(f"training on {len(data)} samples; expected at least 2")
     module = build(recipe.model, seed=0)
     load_weights(module, weights)
-    module.train()
-    optimizer = _optimizer(module, recipe)
-    images, labels = torch.from_numpy(data.images), torch.from_numpy(data.labels)
-    generator = torch.Generator().manual_seed(seed)
+    # Channels last is torch's faster layout for these convolutions on a CPU.
+    module.train().to(memory_format=torch.channels_last)
+    optimizer = optimizer_of(list(module.parameters()), recipe)
+    images = torch.from_numpy(data.images).contiguous(memory_format=torch.channels_last)
+    labels = torch.from_numpy(data.labels)
     with one_thread():
-        for epoch in range(recipe.epochs):
-            order = torch.randperm(len(labels), generator=generator)
-            for batch in torch.split(order, recipe.batch_size):
-                if len(batch) < 2:
-                    continue
+        for epoch, batches in enumerate(epoch_batches(len(data), recipe, seed), start=1):
+            for batch in batches:
                 optimizer.zero_grad()
                 functional.cross_entropy(module(images[batch]), labels[batch]).backward()  # type: ignore[no-untyped-call]  # torch's own stub
                 optimizer.step()
             if on_epoch is not None:
-                on_epoch(epoch + 1)
+                on_epoch(epoch)
     return weights_of(module)
 
 
@@ -166,10 +164,23 @@ def evaluation_of(log_probability: npt.NDArray[np.float32], data: LabelledData) 
     )
 
 
-def _optimizer(module: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
+def epoch_batches(samples: int, recipe: Recipe, seed: int) -> Iterator[list[torch.Tensor]]:
+    """For each epoch the indices of its batches; a last batch of one sample is left out."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(recipe.epochs):
+        order = torch.randperm(samples, generator=generator)
+        yield [batch for batch in torch.split(order, recipe.batch_size) if len(batch) > 1]
+
+
+def optimizer_of(parameters: list[torch.Tensor], recipe: Recipe) -> torch.optim.Optimizer:
+    """The recipe's optimizer over `parameters`; fused, because a step of a small model is mostly overhead.
+
+    Raises:
+        RecipeError: an unknown optimizer.
+    """
     rate = float(recipe.learning_rate)
     if recipe.optimizer == "adam":
-        return torch.optim.Adam(module.parameters(), lr=rate, betas=(MOMENTUM, 0.999))
+        return torch.optim.Adam(parameters, lr=rate, betas=(MOMENTUM, 0.999), fused=True)
     if recipe.optimizer == "sgd":
-        return torch.optim.SGD(module.parameters(), lr=rate, momentum=MOMENTUM)
+        return torch.optim.SGD(parameters, lr=rate, momentum=MOMENTUM, fused=True)
     raise RecipeError(f"there is no optimizer {recipe.optimizer!r}; expected adam or sgd")

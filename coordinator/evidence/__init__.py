@@ -1,0 +1,15 @@
+"""What the learner can know of a submitted model from D_c alone.
+
+behaviour   features of a model on D_c, as integers
+sketch      updates squeezed into one short vector each, so that memory does not grow with the model
+shadows     models of known degree, trained from the same start by the task's recipe
+fitting     from shadows to the linear maps and thresholds of `mechanism.evidence`
+influence   what a submission adds to the aggregate: leave-one-out, Shapley
+assessing   a round: measure every submission, one at a time, and assess them together
+"""
+
+from coordinator.evidence.assessing import RoundEvidence, ShadowEvidence, Submission
+from coordinator.evidence.errors import EvidenceError
+from coordinator.evidence.fitting import Cloud
+
+__all__ = ["Cloud", "EvidenceError", "RoundEvidence", "ShadowEvidence", "Submission"]

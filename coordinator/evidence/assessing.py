@@ -1,0 +1,428 @@
+"""A round's evidence: prepare the cloud from the start model, measure submissions one at a time, assess them all.
+
+    evidence = ShadowEvidence(validation, reference, recipe, seed)
+    cloud = evidence.prepare(start, round_)              # while the participants train
+    found = evidence.assess(cloud, submissions)          # found.assessments, found.record
+
+Assessments follow from the record alone (`mechanism.evidence.assess`); `replay` does that again.
+"""
+
+import hashlib
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from wire.model_file import ModelFileError, open_model
+
+from coordinator.evidence.behaviour import Behaviour, behaviour, micro
+from coordinator.evidence.errors import EvidenceError
+from coordinator.evidence.fitting import (
+    Cloud,
+    change_spread,
+    fit_evidence,
+    improvement,
+    log_changes,
+    novelty,
+)
+from coordinator.evidence.influence import PROBE_SAMPLES, Aggregate
+from coordinator.evidence.shadows import Ground, plan_shadows, train_shadows
+from coordinator.evidence.sketch import Array, Sketcher, cosine, without
+from learning.datasets import LabelledData, stratified_split
+from learning.models import ARCHITECTURES, Weights, build
+from learning.training import log_probabilities
+from mechanism.canonical import Json
+from mechanism.evidence import EvidenceModel, Measurement, assess
+from mechanism.settlement import MICRO, Assessment
+from mechanism.terms import Recipe
+
+#: Sound shadows a round. Twice as many take a fifth off the mean error (docs/evidence.md).
+SHADOWS = 100
+
+#: Fewest samples of D_c of every label: a shadow is observed on those that it has not seen.
+MIN_LABEL_SAMPLES = 10
+
+#: Start models whose clouds are kept: this round's, and the next one's while it is prepared ahead.
+KEPT_CLOUDS = 2
+
+#: Earlier broadcast models, the latest first, that echoes are looked for in.
+KEPT_BROADCASTS = 8
+
+#: Dimensions of log probabilities below this count as this when outputs are compared.
+_OUTPUT_FLOOR = -12.0
+
+
+@dataclass(frozen=True)
+class Submission:
+    """One model of a closed round.
+
+    Attributes:
+        participant_id: whose.
+        model: its weights, or the safetensors file that has them; a file is loaded when needed and let go again.
+        model_sha256: digest of the file.
+        samples: training samples as claimed; the weight in the aggregate, up to the recipe's.
+        claimed_degree: in [0, 1].
+        order: of its commitment among the round's.
+        fault: why it is not to be scored whatever it holds, such as "it came after the deadline".
+    """
+
+    participant_id: str
+    model: Weights | Path
+    model_sha256: bytes
+    samples: int
+    claimed_degree: Fraction
+    order: int
+    fault: str = ""
+
+    def weights(self) -> Weights:
+        """Raises ModelFileError for a file that is none."""
+        return open_model(self.model).weights() if isinstance(self.model, Path) else self.model
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """A model that the coordinator sent out before this round's start."""
+
+    label: str
+    model: Weights | Path
+
+    def weights(self) -> Weights:
+        return open_model(self.model).weights() if isinstance(self.model, Path) else self.model
+
+
+@dataclass(frozen=True)
+class RoundEvidence:
+    """Assessments in participant-id order, and the record that they follow from."""
+
+    assessments: tuple[Assessment, ...]
+    record: dict[str, Json]
+
+
+def replay(record: Mapping[str, Any]) -> tuple[Assessment, ...]:
+    """The assessments of a logged record, computed again.
+
+    Raises:
+        FieldError: a record of another arithmetic or form.
+    """
+    return assess(
+        EvidenceModel.from_record(record["model"]),
+        [Measurement.from_record(m) for m in record["measurements"]],
+    )
+
+
+class ShadowEvidence:
+    """Measures degrees on D_c.
+
+    Args:
+        validation: the scoring part of D_c. What is reported to participants is measured on other data.
+        reference: p^(c), exact.
+        recipe: the task's.
+        seed: secret until the task is over: who knows it knows the shadows.
+        shadows: sound shadow models a round.
+        executor: trains them; None trains them in the calling thread.
+        scores: other rules whose scores are wanted, of "leave_one_out" and "shapley".
+
+    Raises:
+        EvidenceError: an architecture that is not registered, too few samples of a label, a reference that does
+            not fit.
+    """
+
+    def __init__(
+        self,
+        validation: LabelledData,
+        reference: Sequence[Fraction],
+        recipe: Recipe,
+        seed: int,
+        *,
+        shadows: int = SHADOWS,
+        executor: Executor | None = None,
+        scores: Sequence[str] = (),
+    ) -> None:
+        if recipe.model not in ARCHITECTURES:
+            raise EvidenceError(
+                f"shadow models need an architecture to train; the recipe names {recipe.model!r}, expected one of "
+                f"{', '.join(ARCHITECTURES)}"
+            )
+        if len(reference) != validation.classes:
+            raise EvidenceError(
+                f"the reference has {len(reference)} labels and D_c {validation.classes}; expected the same"
+            )
+        fewest = min(validation.counts())
+        if fewest < MIN_LABEL_SAMPLES:
+            raise EvidenceError(
+                f"D_c has {fewest} samples of label {validation.counts().index(fewest)}; expected at least "
+                f"{MIN_LABEL_SAMPLES} of each"
+            )
+        self._validation = validation
+        self._reference = tuple(reference)
+        self._recipe = recipe
+        self._seed = seed
+        self._shadows = shadows
+        self._executor = executor
+        self._scores = tuple(scores)
+        self._clouds: OrderedDict[tuple[str, int], Cloud] = OrderedDict()
+        self._trainable = tuple(name for name, _ in build(recipe.model, 0).named_parameters())
+        probes = min(PROBE_SAMPLES, len(validation))
+        if probes < len(validation):
+            numbered = replace_images(validation)
+            (part,) = stratified_split(numbered, (probes,), seed)
+            self._probe = np.sort(part.images.ravel().astype(np.int64))
+        else:
+            self._probe = np.arange(len(validation))
+        self._validation_digest = data_digest(validation)
+
+    def prepare(self, start: Weights, round_: int, history: Sequence[Broadcast] = ()) -> Cloud:
+        """The cloud of shadows around `start`; trained once for a start and round, then remembered."""
+        digest = weights_digest(start)
+        key = (digest, round_)
+        if key in self._clouds:
+            self._clouds.move_to_end(key)
+            return self._clouds[key]
+        began = time.perf_counter()
+        cloud = self._train(start, digest, round_, history, began)
+        self._clouds[key] = cloud
+        while len(self._clouds) > KEPT_CLOUDS:
+            self._clouds.popitem(last=False)
+        return cloud
+
+    def assess(
+        self, cloud: Cloud, submissions: Sequence[Submission], history: Sequence[Broadcast] = ()
+    ) -> RoundEvidence:
+        """Measures and assesses the submissions of a round.
+
+        Args:
+            cloud: of the round's start model.
+            submissions: in any order; each participant once.
+            history: earlier broadcast models, oldest first.
+        """
+        round_ = _Round(self, cloud, history)
+        measured = {}
+        for submission in sorted(submissions, key=lambda s: s.participant_id):
+            measured[submission.participant_id] = round_.measure(submission)
+        measured = round_.with_twins(measured)
+        measured = self._with_influence(cloud, submissions, measured)
+        ordered = [measured[name] for name in sorted(measured)]
+        record: dict[str, Json] = {
+            "model": cloud.model.record(),
+            "measurements": [m.record() for m in ordered],
+        }
+        return RoundEvidence(assess(cloud.model, ordered), record)
+
+    def _train(
+        self, start: Weights, digest: str, round_: int, history: Sequence[Broadcast], began: float
+    ) -> Cloud:
+        ground = Ground(
+            start=start,
+            start_logs=log_probabilities(start, self._validation.images, self._recipe.model),
+            validation=self._validation,
+            probe=self._probe,
+            reference=self._reference,
+            recipe=self._recipe,
+            trainable=self._trainable,
+            sketch_seed=self._seed,
+        )
+        # The plans depend on the start, so that no round's shadows tell of another's.
+        plans = plan_shadows(
+            self._validation, self._reference, self._recipe, self._shadows, (self._seed, int(digest[:16], 16))
+        )
+        shadows = train_shadows(ground, plans, self._executor)
+        sketcher = Sketcher(self._trainable, start, self._seed)
+        public = public_directions(start, history, sketcher)
+        model, residuals = fit_evidence(
+            shadows, self._reference, round_, (digest, self._validation_digest), public
+        )
+        sound = [s for s in shadows if s.sound]
+        sketches = np.array([s.sketch for s in sound])
+        return Cloud(
+            model=model,
+            ground=ground,
+            median_norm=float(np.median(np.linalg.norm(sketches, axis=1))),
+            mean_update=sketches.mean(axis=0),
+            mean_outputs=np.mean([np.maximum(s.outputs, _OUTPUT_FLOOR) for s in sound], axis=0),
+            spread=change_spread(np.array([log_changes(s.behaviour) for s in sound])),
+            sketcher=sketcher,
+            residuals=residuals,
+            seconds=time.perf_counter() - began,
+        )
+
+    def _with_influence(
+        self, cloud: Cloud, submissions: Sequence[Submission], measured: Mapping[str, Measurement]
+    ) -> dict[str, Measurement]:
+        """Adds harm, and the scores of other rules, for those who pass the screens so far."""
+        passing = [a.participant_id for a in assess(cloud.model, list(measured.values())) if a.scored]
+        by_id = {s.participant_id: s for s in submissions}
+        aggregate = Aggregate(
+            load=lambda name: by_id[name].weights(),
+            samples={name: max(1, min(by_id[name].samples, self._recipe.samples)) for name in passing},
+            layout=cloud.ground.start,
+            probe=self._validation.select(self._probe),
+            model=self._recipe.model,
+        )
+        harms = aggregate.harms(passing)
+        values = (
+            aggregate.shapley(passing, cloud.ground.start, self._seed) if "shapley" in self._scores else {}
+        )
+        result = dict(measured)
+        for name in passing:
+            scores = {}
+            if "leave_one_out" in self._scores:
+                scores["leave_one_out"] = f"{-harms.get(name, 0.0):.6f}"
+            if name in values:
+                scores["shapley"] = f"{values[name]:.6f}"
+            result[name] = replace(
+                result[name], harm=micro(harms[name]) if name in harms else None, scores=scores
+            )
+        return result
+
+
+class _Round:
+    """Measuring the submissions of one round: keeps of each only what comparing them needs."""
+
+    def __init__(self, evidence: ShadowEvidence, cloud: Cloud, history: Sequence[Broadcast]) -> None:
+        self._cloud = cloud
+        self._validation = cloud.ground.validation
+        self._start = cloud.ground.start
+        recent = list(history)[-KEPT_BROADCASTS:]
+        self._directions = public_directions(self._start, recent, cloud.sketcher)
+        self._broadcasts = [b.label for b in recent]
+        self._updates: dict[str, Array] = {}
+        self._outputs: dict[str, npt.NDArray[np.float32]] = {}
+
+    def measure(self, submission: Submission) -> Measurement:
+        """The figures of one submission, but for what compares it with others."""
+        blank = Measurement(
+            participant_id=submission.participant_id,
+            model_sha256=submission.model_sha256.hex(),
+            claimed_degree=submission.claimed_degree,
+            order=submission.order,
+            samples=submission.samples,
+            fault=submission.fault,
+        )
+        if submission.fault:
+            return blank
+        try:
+            weights = submission.weights()
+        except (ModelFileError, OSError) as error:
+            return replace(blank, fault=f"its file cannot be read ({error})")
+        fault = contract_fault(weights, self._start)
+        if fault:
+            return replace(blank, fault=fault)
+        cloud, ground = self._cloud, self._cloud.ground
+        logs = log_probabilities(weights, self._validation.images, ground.recipe.model)
+        if not np.isfinite(logs).all():
+            return replace(blank, fault="its outputs on the validation set are not finite")
+        found = behaviour(logs, ground.start_logs, weights, self._start, self._validation, ground.reference)
+        update = cloud.sketcher(weights, self._start)
+        self._updates[submission.participant_id] = _unit(without(update, [cloud.mean_update]))
+        self._outputs[submission.participant_id] = self._distinct_outputs(logs[ground.probe])
+        return self._figures(blank, found, update)
+
+    def _figures(self, blank: Measurement, found: Behaviour, update: Array) -> Measurement:
+        cloud = self._cloud
+        scale = max(cloud.median_norm, 1e-12)
+        distances = [("this round", float(np.linalg.norm(update)))]
+        distances += [
+            (label, float(np.linalg.norm(update - d)))
+            for label, d in zip(self._broadcasts, self._directions, strict=True)
+        ]
+        nearest, distance = min(distances, key=lambda pair: pair[1])
+        own, mean = without(np.array([update, cloud.mean_update]), self._directions)
+        shares = np.array(cloud.model.degree.shares(found.class_features)) / MICRO
+        return replace(
+            blank,
+            class_features=found.class_features,
+            global_features=found.global_features,
+            norm=micro(float(np.linalg.norm(update)) / scale),
+            alignment=micro(cosine(own, mean)),
+            novelty=micro(novelty(log_changes(found), cloud.spread)),
+            improvement=micro(improvement(found, shares)),
+            echo_distance=micro(distance / scale),
+            echo_cosine=micro(max((abs(cosine(update, d)) for d in self._directions), default=0.0)),
+            nearest_broadcast=nearest,
+        )
+
+    def with_twins(self, measured: Mapping[str, Measurement]) -> dict[str, Measurement]:
+        """Adds to each measurement the submissions that are near enough to be copies of it."""
+        names = sorted(self._updates)
+        result = dict(measured)
+        if not names:
+            return result
+        updates = np.array([self._updates[n] for n in names], dtype=np.float32)
+        outputs = np.array([self._outputs[n] for n in names])
+        limits = self._cloud.model.thresholds
+        for i, name in enumerate(names):
+            # One row at a time: memory stays linear in the number of participants.
+            near = zip(names, updates @ updates[i], outputs @ outputs[i], strict=True)
+            twins = [
+                (other, micro(float(w)), micro(float(o)))
+                for other, w, o in near
+                if other != name and (w * MICRO >= limits.twin_weights or o * MICRO >= limits.twin_outputs)
+            ]
+            result[name] = replace(result[name], twins=tuple(twins))
+        return result
+
+    def _distinct_outputs(self, logs: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Log probabilities without what all models, and all samples of a label, have in common; unit length."""
+        rest = np.maximum(logs, _OUTPUT_FLOOR) - self._cloud.mean_outputs
+        rest = rest - rest.mean(axis=1, keepdims=True)
+        labels = self._validation.labels[self._cloud.ground.probe]
+        for label in np.unique(labels):
+            rest[labels == label] -= rest[labels == label].mean(axis=0)
+        flat: npt.NDArray[np.float32] = _unit(rest.ravel()).astype(np.float32)
+        return flat
+
+
+def public_directions(start: Weights, history: Sequence[Broadcast], sketcher: Sketcher) -> list[Array]:
+    """Where each earlier broadcast model lies from the start, sketched: what anyone can compute."""
+    return [sketcher(b.weights(), start) for b in list(history)[-KEPT_BROADCASTS:]]
+
+
+def contract_fault(weights: Weights, start: Weights) -> str:
+    """Why `weights` are no model of the start's form; empty where they are."""
+    if weights.keys() != start.keys():
+        return f"its tensors are {sorted(weights)}, expected {sorted(start)}"
+    for name, expected in start.items():
+        array = weights[name]
+        if array.shape != expected.shape or array.dtype != expected.dtype:
+            return (
+                f"tensor {name} is {array.dtype} of shape {array.shape}, expected {expected.dtype} of shape "
+                f"{expected.shape}"
+            )
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            return f"tensor {name} has a NaN or an infinity"
+    return ""
+
+
+def weights_digest(weights: Weights) -> str:
+    """SHA-256 over names, types, shapes and bytes of the tensors in name order, hexadecimal."""
+    digest = hashlib.sha256()
+    for name in sorted(weights):
+        array = np.ascontiguousarray(weights[name])
+        digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def data_digest(data: LabelledData) -> str:
+    """SHA-256 over shape, images and labels, hexadecimal."""
+    digest = hashlib.sha256(f"{data.images.shape} {data.classes}\n".encode())
+    digest.update(np.ascontiguousarray(data.images).tobytes())
+    digest.update(np.ascontiguousarray(data.labels).tobytes())
+    return digest.hexdigest()
+
+
+def replace_images(data: LabelledData) -> LabelledData:
+    """`data` with each sample's number in place of its image, so that a split of it says which were taken."""
+    numbers = np.arange(len(data), dtype=np.float32).reshape(-1, 1, 1, 1)
+    return LabelledData(data.name, numbers, data.labels, data.classes)
+
+
+def _unit(vector: Array) -> Array:
+    length = float(np.linalg.norm(vector))
+    return vector / length if length > 0 else vector

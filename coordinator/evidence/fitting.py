@@ -1,0 +1,359 @@
+"""From trained shadows to the round's evidence model: linear maps, prediction interval, thresholds.
+
+Both steps of the degree's map (`mechanism.evidence`) are ridge regressions on standardised features; their
+penalty is chosen by leave-one-out. The second step sees shares that were predicted for each shadow by a first
+step that had not seen it, as they are for a participant.
+
+The interval is conformal: its half-width is the (1 - ALPHA) quantile, with the finite-sample correction, of what
+cross-validation of both steps is off by, taken separately over low, middle and high estimates, and widened by
+`TRANSFER`. The thresholds start from what sound shadows show and leave a margin.
+
+Source for the interval: Vovk, Gammerman, Shafer 2005 (cross-conformal, Mondrian categories).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from sklearn.linear_model import RidgeCV
+from sklearn.model_selection import KFold
+
+from coordinator.evidence.behaviour import (
+    CLASS_FEATURES,
+    GLOBAL_FEATURES_BEFORE_CHANGES,
+    SORTED_FEATURES,
+    Behaviour,
+    micro,
+)
+from coordinator.evidence.errors import EvidenceError
+from coordinator.evidence.shadows import Ground, Shadow
+from coordinator.evidence.sketch import Array, Sketcher, cosine, without
+from mechanism.canonical import canonical_digest
+from mechanism.evidence import NANO, DegreeModel, EvidenceModel, Thresholds, regressors
+from mechanism.settlement import MICRO
+
+#: Nominal rate of misses of the prediction interval.
+ALPHA = 0.1
+
+#: Shadows see D_c and participants see data of their own, which spreads their features a little more: measured on
+#: digits and Fashion-MNIST, docs/evidence.md.
+TRANSFER = 1.2
+
+#: Fewest sound shadows: with fewer a category of the interval has too few residuals for its quantile.
+MIN_SHADOWS = 30
+
+#: Estimates at which the interval's categories part.
+_EDGES = (0.25, 0.5)
+
+#: Least margin of an update's length, as a difference of logarithms: with Adam honest lengths differ by a tenth.
+_LEAST_LENGTH_MARGIN = 0.25
+
+#: Of the least cosine that a shadow has with the others' mean, how much a submission must have: participants' data
+#: are further from the shadows' than these are from one another. Noise has 0.01.
+_ALIGNMENT_KEPT = 0.3
+
+#: Standard deviations of a tensor's change that nobody is refused for.
+_LEAST_NOVELTY = 6.0
+
+#: Of the usual length of an update, how far from every broadcast model a submission must lie.
+_ECHO_DISTANCE = 0.35
+
+#: Cosines of two updates (without the shadows' mean), and of two models' outputs (without the mean of shadows and of
+#: labels), from which they count as one. Honest participants with one label mix reach 0.64 and 0.62 on digits, a
+#: model trained twice on the same data 0.65 to 0.83 and 0.81 to 0.92.
+_TWIN_WEIGHTS, _TWIN_OUTPUTS = 0.75, 0.78
+
+#: Relative increase of the aggregate's loss that costs nothing, and from which nothing is paid.
+_HARM = (0.15, 0.6)
+
+#: Least and greatest error band of a claim: nobody is refuted within the first, a claim 0.3 too low always is.
+_CLAIM_BAND = (0.12, 0.28)
+
+#: Half-width from which the interval counts as too wide, and its upper end is paid on.
+_WIDE = 0.25
+
+_ALPHAS = np.logspace(-1, 4, 16)
+_CROSS_FOLDS, _CHECK_FOLDS = 8, 10
+
+#: Smallest standard deviation of a feature, so that one that hardly varies gets no huge coefficient.
+_LEAST_SPREAD = 1e-4
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """What the shadows of one start say.
+
+    Attributes:
+        model: maps and thresholds, as logged.
+        ground: what the shadows were trained from.
+        median_norm: of the shadows' updates (sketched).
+        mean_update: their mean, sketched.
+        mean_outputs: their mean log probabilities on the probe, shape (probes, I).
+        spread: per tensor, mean and standard deviation of the logarithm of its change.
+        sketcher: for updates.
+        residuals: cross-validated errors of the degree, one a sound shadow.
+        seconds: that planning, training and fitting took.
+    """
+
+    model: EvidenceModel
+    ground: Ground
+    median_norm: float
+    mean_update: Array
+    mean_outputs: Array
+    spread: tuple[Array, Array]
+    sketcher: Sketcher
+    residuals: Array
+    seconds: float
+
+
+@dataclass(frozen=True)
+class _Line:
+    """y = intercept + coefficients @ x, in units of the features."""
+
+    coefficients: Array
+    intercept: float
+
+    def __call__(self, x: Array) -> Array:
+        result: Array = x @ self.coefficients + self.intercept
+        return result
+
+    def nano(self) -> tuple[tuple[int, ...], int]:
+        return tuple(round(c * NANO) for c in self.coefficients.tolist()), round(self.intercept * NANO)
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Features and targets of shadows: (S, I, m), (S, g), (S, I), (S,)."""
+
+    class_features: Array
+    global_features: Array
+    shares: Array
+    degrees: Array
+    reference: tuple[Fraction, ...]
+
+    def rows(self, chosen: Array) -> "_Table":
+        return _Table(
+            self.class_features[chosen],
+            self.global_features[chosen],
+            self.shares[chosen],
+            self.degrees[chosen],
+            self.reference,
+        )
+
+    def z(self, shares: Array) -> Array:
+        """The regressors, computed by the very function that settles."""
+        return (
+            np.array(
+                [
+                    regressors(
+                        self.reference,
+                        SORTED_FEATURES,
+                        np.rint(x * MICRO).astype(np.int64).tolist(),
+                        np.rint(p * MICRO).astype(np.int64).tolist(),
+                        np.rint(g * MICRO).astype(np.int64).tolist(),
+                    )
+                    for x, p, g in zip(self.class_features, shares, self.global_features, strict=True)
+                ],
+                dtype=np.float64,
+            )
+            / MICRO
+        )
+
+
+def fit_evidence(
+    shadows: Sequence[Shadow],
+    reference: tuple[Fraction, ...],
+    round_: int,
+    digests: tuple[str, str],
+    public: Sequence[Array] = (),
+) -> tuple[EvidenceModel, Array]:
+    """The evidence model that the shadows support, and the cross-validated residuals.
+
+    Args:
+        digests: of the start model and of D_c, hexadecimal.
+        public: sketched directions that participants could take from earlier broadcasts.
+
+    Raises:
+        EvidenceError: too few sound shadows.
+    """
+    sound = [s for s in shadows if s.sound]
+    if len(sound) < MIN_SHADOWS:
+        raise EvidenceError(f"{len(sound)} sound shadows; expected at least {MIN_SHADOWS}")
+    table = _table(sound, reference)
+    shares, degree = _fit(table)
+    crossed = _crossed_shares(table)
+    residuals = _checked(table) - table.degrees
+    flawed = _table([s for s in shadows if not s.sound], reference)
+    quality, sound_quality = _fit_quality(table.z(crossed), flawed.z(_shares(shares, flawed.class_features)))
+    columns = table.class_features.shape[2]
+    share_weights, share_intercept = shares.nano()
+    weights, intercept = degree.nano()
+    quality_weights, quality_intercept = quality.nano()
+    model = DegreeModel(
+        reference=reference,
+        share_own=share_weights[:columns],
+        share_mean=share_weights[columns:],
+        share_intercept=share_intercept,
+        sorted_columns=SORTED_FEATURES,
+        weights=weights,
+        intercept=intercept,
+        quality_weights=quality_weights,
+        quality_intercept=quality_intercept,
+        edges=tuple(round(edge * MICRO) for edge in _EDGES),
+        half_widths=_half_widths(table.degrees + residuals, residuals),
+    )
+    thresholds = _thresholds(sound, crossed, residuals, sound_quality, public)
+    return EvidenceModel(round_, *digests, _shadows_digest(shadows), model, thresholds), residuals
+
+
+def _table(shadows: Sequence[Shadow], reference: tuple[Fraction, ...]) -> _Table:
+    return _Table(
+        np.array([s.behaviour.class_features for s in shadows], dtype=np.float64) / MICRO,
+        np.array([s.behaviour.global_features for s in shadows], dtype=np.float64) / MICRO,
+        np.array([s.shares for s in shadows]),
+        np.array([s.degree for s in shadows]),
+        reference,
+    )
+
+
+def _fit(table: _Table) -> tuple[_Line, _Line]:
+    """Both steps: features to shares, regressors to degree."""
+    shares = _fit_shares(table)
+    return shares, _ridge(table.z(_crossed_shares(table)), table.degrees)
+
+
+def _fit_shares(table: _Table) -> _Line:
+    return _ridge(_label_rows(table.class_features), table.shares.ravel())
+
+
+def _shares(line: _Line, class_features: Array) -> Array:
+    count, labels, _ = class_features.shape
+    return line(_label_rows(class_features)).reshape(count, labels)
+
+
+def _label_rows(class_features: Array) -> Array:
+    """One row a label of a shadow: its own features, then their means over the shadow's labels."""
+    means = np.broadcast_to(class_features.mean(axis=1, keepdims=True), class_features.shape)
+    return np.concatenate([class_features, means], axis=2).reshape(-1, 2 * class_features.shape[2])
+
+
+def _crossed_shares(table: _Table) -> Array:
+    """Each shadow's shares as predicted by the other folds."""
+    shares = np.empty_like(table.shares)
+    for rest, fold in KFold(_CROSS_FOLDS, shuffle=True, random_state=0).split(shares):
+        shares[fold] = _shares(_fit_shares(table.rows(rest)), table.class_features[fold])
+    return shares
+
+
+def _checked(table: _Table) -> Array:
+    """Each shadow's degree as predicted by both steps fitted without its fold."""
+    estimates = np.empty_like(table.degrees)
+    for rest, fold in KFold(_CHECK_FOLDS, shuffle=True, random_state=1).split(estimates):
+        shares, degree = _fit(table.rows(rest))
+        held = table.rows(fold)
+        estimates[fold] = degree(held.z(_shares(shares, held.class_features)))
+    clipped: Array = np.clip(estimates, 0, 1 - float(min(table.reference)))
+    return clipped
+
+
+def _fit_quality(sound: Array, flawed: Array) -> tuple[_Line, Array]:
+    """Regressors to 1 (sound) or 0 (flawed), and what sound shadows get when they are held out."""
+    z = np.concatenate([sound, flawed])
+    target = np.concatenate([np.ones(len(sound)), np.zeros(len(flawed))])
+    held = np.empty(len(z))
+    for rest, fold in KFold(_CHECK_FOLDS, shuffle=True, random_state=2).split(z):
+        held[fold] = _ridge(z[rest], target[rest])(z[fold])
+    return _ridge(z, target), held[: len(sound)]
+
+
+def _ridge(x: Array, y: Array) -> _Line:
+    centre, spread = x.mean(axis=0), np.maximum(x.std(axis=0), _LEAST_SPREAD)
+    fitted = RidgeCV(alphas=_ALPHAS).fit((x - centre) / spread, y)
+    coefficients: Array = np.asarray(fitted.coef_, dtype=np.float64) / spread
+    return _Line(coefficients, float(fitted.intercept_) - float(centre @ coefficients))
+
+
+def _half_widths(estimates: Array, residuals: Array) -> tuple[int, ...]:
+    """Conformal half-widths of the categories, millionths."""
+    category = np.digitize(estimates, _EDGES)
+    widths = []
+    for c in range(len(_EDGES) + 1):
+        errors = np.sort(np.abs(residuals[category == c]))
+        if len(errors) < 1 / ALPHA:
+            errors = np.sort(np.abs(residuals))  # too few of this category to speak for themselves
+        rank = min(len(errors), int(np.ceil((1 - ALPHA) * (len(errors) + 1))))
+        widths.append(round(float(errors[rank - 1]) * TRANSFER * MICRO))
+    return tuple(widths)
+
+
+def _thresholds(
+    sound: Sequence[Shadow], shares: Array, residuals: Array, quality: Array, public: Sequence[Array]
+) -> Thresholds:
+    """Where the screens draw their lines: beyond what sound shadows show, by a margin."""
+    sketches = np.array([s.sketch for s in sound])
+    norms = np.linalg.norm(sketches, axis=1)
+    deviation = float(np.abs(np.log(norms / np.median(norms))).max())
+    own = without(sketches, public)
+    total = own.sum(axis=0)
+    alignment = min(cosine(u, total - u) for u in own)
+    repeats = [abs(cosine(u, d)) for u in sketches for d in public]
+    changes = np.array([log_changes(s.behaviour) for s in sound])
+    spread = change_spread(changes)
+    gains = np.array([improvement(s.behaviour, p) for s, p in zip(sound, shares, strict=True)])
+    allowed = max(_LEAST_LENGTH_MARGIN, 1.5 * deviation)
+    return Thresholds(
+        norm_low=micro(float(np.exp(-allowed))),
+        norm_high=micro(float(np.exp(allowed))),
+        alignment=micro(_ALIGNMENT_KEPT * alignment),
+        novelty=micro(max(_LEAST_NOVELTY, 1.5 * max(novelty(c, spread) for c in changes))),
+        improvement=micro(float(gains.min() - gains.std() - 0.05)),
+        echo_distance=micro(_ECHO_DISTANCE),
+        echo_cosine=micro(min(0.85, max(0.6, max(repeats, default=0.0) + 0.2))),
+        twin_weights=micro(_TWIN_WEIGHTS),
+        twin_outputs=micro(_TWIN_OUTPUTS),
+        quality_full=micro(min(float(quality.min()) - 0.05, 0.8)),
+        quality_none=micro(min(float(quality.min()) - 0.05, 0.8) / 2),
+        harm_full=micro(_HARM[0]),
+        harm_none=micro(_HARM[1]),
+        claim_band=micro(float(np.clip(1.25 * np.abs(residuals).max(), *_CLAIM_BAND))),
+        wide=micro(_WIDE),
+    )
+
+
+def improvement(found: Behaviour, shares: Array) -> float:
+    """Mean gain over the start, nats, on the labels that a model seems to have been trained on."""
+    rows = np.array(found.class_features, dtype=np.float64) / MICRO
+    gains = -rows[:, CLASS_FEATURES.index("start_own")] - rows[:, CLASS_FEATURES.index("loss")]
+    weights = np.maximum(shares, 0)
+    return float(gains @ weights / max(weights.sum(), 1e-9))
+
+
+def log_changes(found: Behaviour) -> Array:
+    """The logarithm of each tensor's change: the last of the global features."""
+    return np.array(found.global_features[GLOBAL_FEATURES_BEFORE_CHANGES:], dtype=np.float64) / MICRO
+
+
+def change_spread(changes: Array) -> tuple[Array, Array]:
+    """Mean and standard deviation per tensor; a tensor that hardly varies counts as varying by a twentieth."""
+    return changes.mean(axis=0), np.maximum(changes.std(axis=0), 0.05)
+
+
+def novelty(changes: Array, spread: tuple[Array, Array]) -> float:
+    """The largest deviation of a tensor's change from the shadows', in their standard deviations."""
+    return float(np.abs((changes - spread[0]) / spread[1]).max())
+
+
+def _shadows_digest(shadows: Sequence[Shadow]) -> str:
+    """SHA-256 of what was observed of every shadow, and of what it was."""
+    return canonical_digest(
+        [
+            {
+                "shares": [micro(float(p)) for p in s.shares],
+                "sound": s.sound,
+                "class_features": [list(row) for row in s.behaviour.class_features],
+                "global_features": list(s.behaviour.global_features),
+            }
+            for s in shadows
+        ]
+    ).hex()

@@ -1,0 +1,527 @@
+"""From what was measured of the models of a round to verified degrees and verdicts. Exact, so that it replays.
+
+The coordinator trains shadow models of known degree from the round's start and fits an `EvidenceModel`; of every
+submission it takes a `Measurement`. Both are integers and are logged. This module turns them into assessments;
+the ledger's verifier calls it again on the logged integers. How they are measured is `coordinator.evidence`.
+
+The verified degree takes two linear steps. x_ij is feature j of label i, in millionths:
+
+    share of label i:   p_i = a_0 + sum_j (a_j x_ij + b_j mean_i x_ij)
+    degree:             v   = c_0 + sum_r c_r z_r,   clipped to [0, 1 - min_i p^(c)_i]
+
+    z = (for each sorted column j: x_1j..x_Ij ascending; the shares ascending;
+         half the L1 distance of the normalised positive shares from p^(c); the global features)
+
+Coefficients are in billionths; every result is rounded half-even to a millionth once, at its end.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from fractions import Fraction
+from typing import Any
+
+from mechanism.canonical import Json
+from mechanism.errors import FieldError, SettlementError
+from mechanism.settlement import MICRO, Assessment, Verdict
+
+#: Coefficients are integers in billionths.
+NANO = 1_000_000_000
+
+#: Name of this arithmetic in the log. Any change of a verdict or of a degree's last digit needs a new name.
+ARITHMETIC = "two-step-linear/half-even-micro-v1"
+
+
+@dataclass(frozen=True)
+class DegreeModel:
+    """The linear maps from features to degree and quality, fitted on shadow models.
+
+    Attributes:
+        reference: p^(c).
+        share_own, share_mean: a_j and b_j, billionths, one a class feature.
+        share_intercept: a_0, billionths.
+        sorted_columns: the class features that enter z.
+        weights: c_r, billionths; intercept: c_0, billionths.
+        quality_weights, quality_intercept: the same for the quality, which is about 1 for a model trained on
+            the recipe's number of distinct, rightly labelled samples and about 0 for one that was not.
+        edges: estimates at which the interval's half-width changes, millionths, ascending.
+        half_widths: of the prediction interval, millionths, one more than edges.
+    """
+
+    reference: tuple[Fraction, ...]
+    share_own: tuple[int, ...]
+    share_mean: tuple[int, ...]
+    share_intercept: int
+    sorted_columns: tuple[int, ...]
+    weights: tuple[int, ...]
+    intercept: int
+    quality_weights: tuple[int, ...]
+    quality_intercept: int
+    edges: tuple[int, ...]
+    half_widths: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.half_widths) != len(self.edges) + 1:
+            raise FieldError("half_widths", self.half_widths, f"{len(self.edges) + 1} values")
+        if len(self.weights) != len(self.quality_weights):
+            raise FieldError("quality_weights", self.quality_weights, f"{len(self.weights)} coefficients")
+
+    def shares(self, class_features: Sequence[Sequence[int]]) -> tuple[int, ...]:
+        """p_i of each label, millionths; they need not sum to 1 nor be positive."""
+        labels = len(self.reference)
+        if len(class_features) != labels or any(len(x) != len(self.share_own) for x in class_features):
+            raise FieldError(
+                "class_features", class_features, f"{labels} rows of {len(self.share_own)} integers"
+            )
+        totals = [sum(column) for column in zip(*class_features, strict=True)]
+        common = Fraction(sum(b * t for b, t in zip(self.share_mean, totals, strict=True)), labels * NANO)
+        common += Fraction(self.share_intercept * MICRO, NANO)
+        return tuple(
+            round(common + Fraction(sum(a * x for a, x in zip(self.share_own, row, strict=True)), NANO))
+            for row in class_features
+        )
+
+    def regressors(
+        self, class_features: Sequence[Sequence[int]], global_features: Sequence[int]
+    ) -> tuple[int, ...]:
+        """z, millionths."""
+        return regressors(
+            self.reference, self.sorted_columns, class_features, self.shares(class_features), global_features
+        )
+
+    def degree_micro(self, z: Sequence[int]) -> int:
+        """v in [0, 1 - min p^(c)], millionths."""
+        highest = int((1 - min(self.reference)) * MICRO)
+        return min(max(_linear(self.weights, self.intercept, z), 0), highest)
+
+    def quality_micro(self, z: Sequence[int]) -> int:
+        """The quality in [0, 1], millionths."""
+        return min(max(_linear(self.quality_weights, self.quality_intercept, z), 0), MICRO)
+
+    def half_width_micro(self, degree_micro: int) -> int:
+        """Half the width of the prediction interval around an estimate, millionths."""
+        return self.half_widths[sum(degree_micro >= edge for edge in self.edges)]
+
+
+def regressors(
+    reference: Sequence[Fraction],
+    sorted_columns: Sequence[int],
+    class_features: Sequence[Sequence[int]],
+    shares: Sequence[int],
+    global_features: Sequence[int],
+) -> tuple[int, ...]:
+    """z of the module's text, millionths."""
+    z: list[int] = []
+    for column in sorted_columns:
+        z += sorted(row[column] for row in class_features)
+    z += sorted(shares)
+    positive = [max(share, 0) for share in shares]
+    total = sum(positive)
+    distance = (
+        sum((abs(Fraction(p, total) - q) for p, q in zip(positive, reference, strict=True)), Fraction(0)) / 2
+        if total
+        else Fraction(0)
+    )
+    z.append(round(distance * MICRO))
+    return (*z, *global_features)
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Where the screens draw their lines; millionths throughout.
+
+    Attributes:
+        norm_low, norm_high: of the update's norm, over the median of the shadows'.
+        alignment: least cosine of the update, public directions removed, with the shadows' mean update.
+        novelty: largest deviation of a tensor's update norm, in standard deviations of the shadows'.
+        improvement: least gain over the start on the labels that the model was trained on, nats.
+        echo_distance: least distance from a broadcast model, over the median of the shadows' update norms.
+        echo_cosine: largest cosine of the update with a public direction.
+        twin_weights, twin_outputs: cosine of two updates, and of two models' outputs, at which they are one.
+        quality_full, quality_none: quality from which the payment is whole, and up to which it is nothing.
+        harm_full, harm_none: relative increase of the aggregate's loss up to which, and from which, likewise.
+        claim_band: a claim lower than the estimate by more than this is refuted.
+        wide: an interval of a greater half-width pays on its upper end.
+    """
+
+    norm_low: int
+    norm_high: int
+    alignment: int
+    novelty: int
+    improvement: int
+    echo_distance: int
+    echo_cosine: int
+    twin_weights: int
+    twin_outputs: int
+    quality_full: int
+    quality_none: int
+    harm_full: int
+    harm_none: int
+    claim_band: int
+    wide: int
+
+
+@dataclass(frozen=True)
+class EvidenceModel:
+    """Everything that the verdicts of one round rest on besides the submissions.
+
+    Attributes:
+        round: r.
+        start_sha256: digest of the broadcast model's tensors.
+        validation_sha256: digest of D_c.
+        shadows_sha256: digest of the shadow set: label counts, seeds and features of every shadow.
+    """
+
+    round: int
+    start_sha256: str
+    validation_sha256: str
+    shadows_sha256: str
+    degree: DegreeModel
+    thresholds: Thresholds
+
+    def record(self) -> dict[str, Json]:
+        return {
+            "arithmetic": ARITHMETIC,
+            "round": self.round,
+            "start_sha256": self.start_sha256,
+            "validation_sha256": self.validation_sha256,
+            "shadows_sha256": self.shadows_sha256,
+            "degree": {
+                f.name: [str(p) for p in self.degree.reference]
+                if f.name == "reference"
+                else _listed(getattr(self.degree, f.name))
+                for f in fields(DegreeModel)
+            },
+            "thresholds": {f.name: getattr(self.thresholds, f.name) for f in fields(Thresholds)},
+        }
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> "EvidenceModel":
+        """Raises FieldError for a record of another arithmetic or with other keys."""
+        if record.get("arithmetic") != ARITHMETIC:
+            raise FieldError("evidence.arithmetic", record.get("arithmetic"), ARITHMETIC)
+        try:
+            degree = {k: tuple(v) if isinstance(v, list | tuple) else v for k, v in record["degree"].items()}
+            degree["reference"] = tuple(Fraction(p) for p in degree["reference"])
+            return cls(
+                round=record["round"],
+                start_sha256=record["start_sha256"],
+                validation_sha256=record["validation_sha256"],
+                shadows_sha256=record["shadows_sha256"],
+                degree=DegreeModel(**degree),
+                thresholds=Thresholds(**record["thresholds"]),
+            )
+        except (KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
+            raise FieldError("evidence", str(error), "a record written by EvidenceModel.record") from None
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What was measured of one submission. Figures are millionths; a contract fault leaves them at 0.
+
+    Attributes:
+        participant_id, model_sha256, claimed_degree: of the submission.
+        order: of its commitment among the round's; the earliest of a cluster is paid.
+        samples: as claimed.
+        fault: why the model breaks the contract, or came too late; empty where it is in order.
+        class_features: rows x_i, one a label.
+        global_features: the rest of z.
+        norm, alignment, novelty, improvement, echo_distance, echo_cosine: see `Thresholds`.
+        nearest_broadcast: which broadcast model is nearest, such as "round 2".
+        twins: other submissions that are near enough to be copies: id, cosine of updates, of outputs.
+        harm: relative increase of the aggregate's loss on D_c by this model; None where it is in no aggregate.
+        scores: what other rules pay on, decimal strings by rule name.
+    """
+
+    participant_id: str
+    model_sha256: str
+    claimed_degree: Fraction
+    order: int
+    samples: int
+    fault: str = ""
+    class_features: tuple[tuple[int, ...], ...] = ()
+    global_features: tuple[int, ...] = ()
+    norm: int = 0
+    alignment: int = 0
+    novelty: int = 0
+    improvement: int = 0
+    echo_distance: int = 0
+    echo_cosine: int = 0
+    nearest_broadcast: str = ""
+    twins: tuple[tuple[str, int, int], ...] = ()
+    harm: int | None = None
+    scores: Mapping[str, str] = field(default_factory=dict)
+
+    def record(self) -> dict[str, Json]:
+        values: dict[str, Json] = {f.name: _listed(getattr(self, f.name)) for f in fields(self)}
+        return {**values, "claimed_degree": str(self.claimed_degree), "scores": dict(self.scores)}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> "Measurement":
+        """Raises FieldError for a record with other keys."""
+        try:
+            values = dict(record)
+            values["claimed_degree"] = Fraction(values["claimed_degree"])
+            values["class_features"] = tuple(tuple(row) for row in values["class_features"])
+            values["global_features"] = tuple(values["global_features"])
+            values["twins"] = tuple((name, w, o) for name, w, o in values["twins"])
+            return cls(**values)
+        except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+            raise FieldError("measurement", str(error), "a record written by Measurement.record") from None
+
+
+def assess(model: EvidenceModel, measurements: Sequence[Measurement]) -> tuple[Assessment, ...]:
+    """Verified degrees and verdicts of a round, in participant-id order. Pure and exact.
+
+    Raises:
+        SettlementError: a participant measured twice.
+        FieldError: features that do not fit the model.
+    """
+    by_id = {m.participant_id: m for m in sorted(measurements, key=lambda m: m.participant_id)}
+    if len(by_id) != len(measurements):
+        raise SettlementError("a participant is measured twice in one round; expected one submission each")
+    clusters = duplicate_clusters(by_id)
+    alone = {name: _screen_alone(model.thresholds, m) for name, m in by_id.items()}
+    winners: dict[str, str] = {}
+    for name in sorted(by_id, key=lambda n: (by_id[n].order, n)):
+        cluster = clusters.get(name)
+        if cluster is not None and all(v.passed for v in alone[name]):
+            winners.setdefault(cluster, name)
+    return tuple(
+        _assessment(model, m, alone[name], clusters.get(name), winners.get(clusters.get(name, "")))
+        for name, m in by_id.items()
+    )
+
+
+def duplicate_clusters(measurements: Mapping[str, Measurement]) -> dict[str, str]:
+    """Participant to cluster: the connected components of "is a twin of", named after their first id."""
+    parent = {name: name for name in measurements}
+
+    def root(name: str) -> str:
+        while parent[name] != name:
+            name = parent[name]
+        return name
+
+    for name, measurement in measurements.items():
+        for other, _, _ in measurement.twins:
+            if other in parent:
+                first, second = sorted((root(name), root(other)))
+                parent[second] = first
+    members: dict[str, list[str]] = {}
+    for name in measurements:
+        members.setdefault(root(name), []).append(name)
+    return {name: first for first, group in members.items() if len(group) > 1 for name in group}
+
+
+def _assessment(
+    model: EvidenceModel,
+    measurement: Measurement,
+    verdicts: list[Verdict],
+    cluster: str | None,
+    winner: str | None,
+) -> Assessment:
+    limits = model.thresholds
+    common = {
+        "participant_id": measurement.participant_id,
+        "model_sha256": bytes.fromhex(measurement.model_sha256),
+        "claimed_degree": measurement.claimed_degree,
+        "cluster": cluster,
+        "scores": dict(measurement.scores),
+    }
+    if measurement.fault:
+        return Assessment(**common, verified_micro=None, verdicts=tuple(verdicts))  # type: ignore[arg-type]
+    verdicts = [*verdicts, _duplicate(measurement, cluster, winner)]
+    z = model.degree.regressors(measurement.class_features, measurement.global_features)
+    estimate, quality = model.degree.degree_micro(z), model.degree.quality_micro(z)
+    half = model.degree.half_width_micro(estimate)
+    lower, upper = max(estimate - half, 0), min(estimate + half, MICRO)
+    if not all(v.passed for v in verdicts):
+        # What lies outside the shadows' cloud is not scored: there the estimate means nothing.
+        return Assessment(**common, verified_micro=None, verdicts=tuple(verdicts))  # type: ignore[arg-type]
+    verified = upper if half > limits.wide else estimate
+    of_quality = _taper(quality, limits.quality_none, limits.quality_full)
+    harm = measurement.harm or 0
+    of_harm = _taper(-harm, -limits.harm_none, -limits.harm_full)
+    refuted = measurement.claimed_degree * MICRO < estimate - limits.claim_band
+    verdicts += [
+        _samples(quality, limits, of_quality),
+        _contribution(harm, limits, of_harm),
+        _claim(measurement.claimed_degree, estimate, lower, upper, limits, refuted),
+    ]
+    return Assessment(
+        **common,  # type: ignore[arg-type]  # the keys are Assessment's own
+        verified_micro=verified,
+        lower_micro=lower,
+        upper_micro=upper,
+        multiplier_ppm=of_quality * of_harm // MICRO,
+        refuted=refuted,
+        verdicts=tuple(verdicts),
+    )
+
+
+def _screen_alone(limits: Thresholds, m: Measurement) -> list[Verdict]:
+    """The screens that look at one submission only and that decide whether it is scored."""
+    if m.fault:
+        return [Verdict("contract", False, f"The model was not scored: {m.fault}.", {})]
+    ordered = Verdict(
+        "contract",
+        True,
+        "The model has the task's tensors, all of its numbers are finite, and it came in time.",
+    )
+    return [ordered, _echo(limits, m), _trained(limits, m)]
+
+
+def _echo(limits: Thresholds, m: Measurement) -> Verdict:
+    figures = {"distance": _decimal(m.echo_distance), "cosine": _decimal(m.echo_cosine)}
+    if m.echo_distance < limits.echo_distance:
+        return Verdict(
+            "echo",
+            False,
+            f"The model is the broadcast model of {m.nearest_broadcast} again, or nearly: its distance is "
+            f"{_decimal(m.echo_distance)} of what training changes; expected at least "
+            f"{_decimal(limits.echo_distance)}. Train on your own data and submit the result.",
+            figures,
+        )
+    if m.echo_cosine > limits.echo_cosine:
+        return Verdict(
+            "echo",
+            False,
+            "The update repeats a step between models that the coordinator itself has sent: their cosine is "
+            f"{_decimal(m.echo_cosine)}; expected at most {_decimal(limits.echo_cosine)}.",
+            figures,
+        )
+    return Verdict("echo", True, "The model is no copy of one that the coordinator has sent.", figures)
+
+
+def _trained(limits: Thresholds, m: Measurement) -> Verdict:
+    figures = {
+        "norm": _decimal(m.norm),
+        "alignment": _decimal(m.alignment),
+        "novelty": _decimal(m.novelty),
+        "improvement": _decimal(m.improvement),
+    }
+    faults = []
+    if not limits.norm_low <= m.norm <= limits.norm_high:
+        faults.append(
+            f"its update has {_decimal(m.norm)} of the usual length, expected {_decimal(limits.norm_low)} to "
+            f"{_decimal(limits.norm_high)}"
+        )
+    if m.alignment < limits.alignment:
+        faults.append(
+            f"its update has a cosine of {_decimal(m.alignment)} with what training on real data gives, "
+            f"expected at least {_decimal(limits.alignment)}"
+        )
+    if m.novelty > limits.novelty:
+        faults.append(
+            f"one of its tensors has moved {_decimal(m.novelty)} standard deviations from the usual, expected "
+            f"at most {_decimal(limits.novelty)}"
+        )
+    if m.improvement < limits.improvement:
+        faults.append(
+            f"it gains {_decimal(m.improvement)} nats on the labels that it seems to have been trained on, "
+            f"expected at least {_decimal(limits.improvement)}"
+        )
+    if faults:
+        return Verdict(
+            "trained",
+            False,
+            f"The model was not trained from the broadcast model by the task's recipe: {'; '.join(faults)}.",
+            figures,
+        )
+    return Verdict("trained", True, "The model behaves like one trained by the task's recipe.", figures)
+
+
+def _duplicate(m: Measurement, cluster: str | None, winner: str | None) -> Verdict:
+    if cluster is None:
+        return Verdict("duplicate", True, "No other submission is a copy of this model.")
+    nearest = max(m.twins, key=lambda twin: (max(twin[1], twin[2]), twin[0]), default=("", 0, 0))
+    figures = {"weights": _decimal(nearest[1]), "outputs": _decimal(nearest[2]), "nearest": nearest[0]}
+    if winner in (None, m.participant_id):
+        return Verdict(
+            "duplicate",
+            True,
+            "Another submission is a copy of this model; this one was committed first.",
+            figures,
+        )
+    return Verdict(
+        "duplicate",
+        False,
+        f"The model is a copy, or nearly, of the one that {winner} committed earlier; copies are paid once.",
+        figures,
+    )
+
+
+def _samples(quality: int, limits: Thresholds, kept: int) -> Verdict:
+    figures = {"quality": _decimal(quality), "kept": _decimal(kept)}
+    if kept == MICRO:
+        return Verdict(
+            "samples", True, "The model shows enough distinct and rightly labelled samples.", figures
+        )
+    return Verdict(
+        "samples",
+        False,
+        "The model behaves like one trained on few distinct samples or on wrong labels: quality "
+        f"{_decimal(quality)}, expected at least {_decimal(limits.quality_full)}; {_decimal(kept)} of the "
+        "payment is kept.",
+        figures,
+    )
+
+
+def _contribution(harm: int, limits: Thresholds, kept: int) -> Verdict:
+    figures = {"harm": _decimal(harm), "kept": _decimal(kept)}
+    if kept == MICRO:
+        return Verdict("contribution", True, "The aggregate is not much worse with this model.", figures)
+    return Verdict(
+        "contribution",
+        False,
+        f"With this model the aggregate's loss is {_decimal(harm)} higher in proportion than without; up to "
+        f"{_decimal(limits.harm_full)} costs nothing; {_decimal(kept)} of the payment is kept.",
+        figures,
+    )
+
+
+def _claim(
+    claimed: Fraction, estimate: int, lower: int, upper: int, limits: Thresholds, refuted: bool
+) -> Verdict:
+    figures = {
+        "claimed": _decimal(round(claimed * MICRO)),
+        "verified": _decimal(estimate),
+        "lower": _decimal(lower),
+        "upper": _decimal(upper),
+        "band": _decimal(limits.claim_band),
+    }
+    if refuted:
+        return Verdict(
+            "claim",
+            False,
+            f"The claimed degree of {figures['claimed']} is refuted: the model shows {figures['verified']}, and "
+            f"a claim may be lower by at most {figures['band']}. Claim what your label counts give.",
+            figures,
+        )
+    return Verdict("claim", True, "The claimed degree agrees with the evidence.", figures)
+
+
+def _taper(value: int, none: int, full: int) -> int:
+    """0 up to `none`, MICRO from `full`, linear between, rounded down."""
+    if value >= full:
+        return MICRO
+    if value <= none:
+        return 0
+    return (value - none) * MICRO // (full - none)
+
+
+def _linear(weights: Sequence[int], intercept: int, z: Sequence[int]) -> int:
+    if len(weights) != len(z):
+        raise FieldError("features", f"{len(z)} regressors", f"{len(weights)}, as the evidence model has")
+    return round(Fraction(sum(w * x for w, x in zip(weights, z, strict=True)) + intercept * MICRO, NANO))
+
+
+def _decimal(micro: int) -> str:
+    """Millionths as a decimal string with at most six digits after the point, without trailing zeros."""
+    sign, digits = ("-" if micro < 0 else ""), abs(micro)
+    text = f"{digits // MICRO}.{digits % MICRO:06d}".rstrip("0").rstrip(".")
+    return sign + text
+
+
+def _listed(value: Any) -> Any:
+    """Tuples as lists, all the way down: what JSON has."""
+    return [_listed(item) for item in value] if isinstance(value, tuple) else value
