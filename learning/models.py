@@ -11,7 +11,7 @@ Source: Pang et al. 2025, appendix on models and parameters.
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ from torch import nn
 from learning.errors import ModelError
 
 #: Parameters and buffers by name, as they travel: float32, or int64 for counters.
-Weights = Mapping[str, npt.NDArray[np.generic]]
+Weights = Mapping[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -99,12 +99,12 @@ def build(name: str, seed: int) -> nn.Sequential:
         return chosen.module()
 
 
-def initial_weights(name: str, seed: int) -> dict[str, npt.NDArray[np.generic]]:
+def initial_weights(name: str, seed: int) -> dict[str, npt.NDArray[Any]]:
     """The weights of `build(name, seed)`: what round 1 starts from."""
     return weights_of(build(name, seed))
 
 
-def weights_of(module: nn.Module) -> dict[str, npt.NDArray[np.generic]]:
+def weights_of(module: nn.Module) -> dict[str, npt.NDArray[Any]]:
     """A copy of the module's parameters and buffers; counters stay int64 scalars of shape ()."""
     return {name: tensor.detach().cpu().numpy().copy() for name, tensor in module.state_dict().items()}
 

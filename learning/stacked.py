@@ -7,8 +7,8 @@ taken in another order, so weights agree to rounding and not to the bit.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import torch
 from torch.nn import functional
@@ -32,7 +32,7 @@ _NORM_EPSILON, _NORM_MOMENTUM = 1e-5, 0.1
 
 def train_many(
     weights: Weights, samples: Sequence[LabelledData], recipe: Recipe, seeds: Sequence[int]
-) -> list[dict[str, npt.NDArray[np.generic]]]:
+) -> list[dict[str, npt.NDArray[Any]]]:
     """`train(weights, samples[j], recipe, seeds[j])` for every j, to rounding.
 
     Args:
@@ -55,7 +55,7 @@ def train_many(
     _, height, width = architecture(recipe.model).image
     if height * width > STACKED_PIXELS:
         return [train(weights, data, recipe, seed) for data, seed in zip(samples, seeds, strict=True)]
-    trained: list[dict[str, npt.NDArray[np.generic]]] = []
+    trained: list[dict[str, npt.NDArray[Any]]] = []
     with one_thread():
         for first in range(0, len(samples), STACK):
             stack = slice(first, first + STACK)
@@ -65,7 +65,7 @@ def train_many(
 
 def _train_stack(
     weights: Weights, samples: Sequence[LabelledData], recipe: Recipe, seeds: Sequence[int]
-) -> list[dict[str, npt.NDArray[np.generic]]]:
+) -> list[dict[str, npt.NDArray[Any]]]:
     module = build(recipe.model, seed=0)
     load_weights(module, weights)  # checks names, shapes and types
     trainable = {name for name, _ in module.named_parameters()}

@@ -8,6 +8,7 @@ of threads and so rounds differently with another number. Another CPU may round 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -48,7 +49,7 @@ def train(
     recipe: Recipe,
     seed: int,
     on_epoch: Callable[[int], None] | None = None,
-) -> dict[str, npt.NDArray[np.generic]]:
+) -> dict[str, npt.NDArray[Any]]:
     """`recipe.epochs` passes over `data` from `weights`; returns the new weights.
 
     Cross-entropy, mean over the batch. The order is drawn anew in each epoch. A last batch of a single sample is

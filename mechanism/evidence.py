@@ -43,8 +43,7 @@ class DegreeModel:
         weights: c_r, billionths; intercept: c_0, billionths.
         quality_weights, quality_intercept: the same for the quality, which is about 1 for a model trained on
             the recipe's number of distinct, rightly labelled samples and about 0 for one that was not.
-        edges: estimates at which the interval's half-width changes, millionths, ascending.
-        half_widths: of the prediction interval, millionths, one more than edges.
+        half_width: of the prediction interval, millionths.
     """
 
     reference: tuple[Fraction, ...]
@@ -56,12 +55,9 @@ class DegreeModel:
     intercept: int
     quality_weights: tuple[int, ...]
     quality_intercept: int
-    edges: tuple[int, ...]
-    half_widths: tuple[int, ...]
+    half_width: int
 
     def __post_init__(self) -> None:
-        if len(self.half_widths) != len(self.edges) + 1:
-            raise FieldError("half_widths", self.half_widths, f"{len(self.edges) + 1} values")
         if len(self.weights) != len(self.quality_weights):
             raise FieldError("quality_weights", self.quality_weights, f"{len(self.weights)} coefficients")
 
@@ -96,10 +92,6 @@ class DegreeModel:
     def quality_micro(self, z: Sequence[int]) -> int:
         """The quality in [0, 1], millionths."""
         return min(max(_linear(self.quality_weights, self.quality_intercept, z), 0), MICRO)
-
-    def half_width_micro(self, degree_micro: int) -> int:
-        """Half the width of the prediction interval around an estimate, millionths."""
-        return self.half_widths[sum(degree_micro >= edge for edge in self.edges)]
 
 
 def regressors(
@@ -136,7 +128,9 @@ class Thresholds:
         improvement: least gain over the start on the labels that the model was trained on, nats.
         echo_distance: least distance from a broadcast model, over the median of the shadows' update norms.
         echo_cosine: largest cosine of the update with a public direction.
-        twin_weights, twin_outputs: cosine of two updates, and of two models' outputs, at which they are one.
+        twin_weights: cosine of two updates from which they are one.
+        twin_outputs, twin_least: cosine of two models' outputs from which they are one, where their updates have
+            at least the second.
         quality_full, quality_none: quality from which the payment is whole, and up to which it is nothing.
         harm_full, harm_none: relative increase of the aggregate's loss up to which, and from which, likewise.
         claim_band: a claim lower than the estimate by more than this is refuted.
@@ -152,6 +146,7 @@ class Thresholds:
     echo_cosine: int
     twin_weights: int
     twin_outputs: int
+    twin_least: int
     quality_full: int
     quality_none: int
     harm_full: int
@@ -200,7 +195,9 @@ class EvidenceModel:
         if record.get("arithmetic") != ARITHMETIC:
             raise FieldError("evidence.arithmetic", record.get("arithmetic"), ARITHMETIC)
         try:
-            degree = {k: tuple(v) if isinstance(v, list | tuple) else v for k, v in record["degree"].items()}
+            degree: dict[str, Any] = {
+                k: tuple(v) if isinstance(v, list | tuple) else v for k, v in record["degree"].items()
+            }
             degree["reference"] = tuple(Fraction(p) for p in degree["reference"])
             return cls(
                 round=record["round"],
@@ -279,20 +276,20 @@ def assess(model: EvidenceModel, measurements: Sequence[Measurement]) -> tuple[A
     by_id = {m.participant_id: m for m in sorted(measurements, key=lambda m: m.participant_id)}
     if len(by_id) != len(measurements):
         raise SettlementError("a participant is measured twice in one round; expected one submission each")
-    clusters = duplicate_clusters(by_id)
     alone = {name: _screen_alone(model.thresholds, m) for name, m in by_id.items()}
+    # Whoever fails alone is not scored anyway, and models that learnt nothing all look alike.
+    passing = {name: m for name, m in by_id.items() if all(v.passed for v in alone[name])}
+    clusters = duplicate_clusters(model.thresholds, passing)
     winners: dict[str, str] = {}
-    for name in sorted(by_id, key=lambda n: (by_id[n].order, n)):
-        cluster = clusters.get(name)
-        if cluster is not None and all(v.passed for v in alone[name]):
-            winners.setdefault(cluster, name)
+    for name in sorted(clusters, key=lambda n: (by_id[n].order, n)):
+        winners.setdefault(clusters[name], name)
     return tuple(
         _assessment(model, m, alone[name], clusters.get(name), winners.get(clusters.get(name, "")))
         for name, m in by_id.items()
     )
 
 
-def duplicate_clusters(measurements: Mapping[str, Measurement]) -> dict[str, str]:
+def duplicate_clusters(limits: Thresholds, measurements: Mapping[str, Measurement]) -> dict[str, str]:
     """Participant to cluster: the connected components of "is a twin of", named after their first id."""
     parent = {name: name for name in measurements}
 
@@ -302,14 +299,19 @@ def duplicate_clusters(measurements: Mapping[str, Measurement]) -> dict[str, str
         return name
 
     for name, measurement in measurements.items():
-        for other, _, _ in measurement.twins:
-            if other in parent:
+        for other, weights, outputs in measurement.twins:
+            if other in parent and is_twin(limits, weights, outputs):
                 first, second = sorted((root(name), root(other)))
                 parent[second] = first
     members: dict[str, list[str]] = {}
     for name in measurements:
         members.setdefault(root(name), []).append(name)
     return {name: first for first, group in members.items() if len(group) > 1 for name in group}
+
+
+def is_twin(limits: Thresholds, weights: int, outputs: int) -> bool:
+    """Whether two submissions with these cosines of updates and of outputs count as copies."""
+    return weights >= limits.twin_weights or (outputs >= limits.twin_outputs and weights >= limits.twin_least)
 
 
 def _assessment(
@@ -329,10 +331,11 @@ def _assessment(
     }
     if measurement.fault:
         return Assessment(**common, verified_micro=None, verdicts=tuple(verdicts))  # type: ignore[arg-type]
-    verdicts = [*verdicts, _duplicate(measurement, cluster, winner)]
+    if all(v.passed for v in verdicts):
+        verdicts = [*verdicts, _duplicate(measurement, cluster, winner)]
     z = model.degree.regressors(measurement.class_features, measurement.global_features)
     estimate, quality = model.degree.degree_micro(z), model.degree.quality_micro(z)
-    half = model.degree.half_width_micro(estimate)
+    half = model.degree.half_width
     lower, upper = max(estimate - half, 0), min(estimate + half, MICRO)
     if not all(v.passed for v in verdicts):
         # What lies outside the shadows' cloud is not scored: there the estimate means nothing.
@@ -435,7 +438,7 @@ def _duplicate(m: Measurement, cluster: str | None, winner: str | None) -> Verdi
         return Verdict("duplicate", True, "No other submission is a copy of this model.")
     nearest = max(m.twins, key=lambda twin: (max(twin[1], twin[2]), twin[0]), default=("", 0, 0))
     figures = {"weights": _decimal(nearest[1]), "outputs": _decimal(nearest[2]), "nearest": nearest[0]}
-    if winner in (None, m.participant_id):
+    if winner == m.participant_id:
         return Verdict(
             "duplicate",
             True,

@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from wire.model_file import ModelFileError, open_model
 
 from coordinator.evidence.behaviour import Behaviour, behaviour, micro
 from coordinator.evidence.errors import EvidenceError
@@ -38,9 +37,10 @@ from learning.datasets import LabelledData, stratified_split
 from learning.models import ARCHITECTURES, Weights, build
 from learning.training import log_probabilities
 from mechanism.canonical import Json
-from mechanism.evidence import EvidenceModel, Measurement, assess
+from mechanism.evidence import EvidenceModel, Measurement, assess, is_twin
 from mechanism.settlement import MICRO, Assessment
 from mechanism.terms import Recipe
+from wire.model_file import ModelFileError, open_model
 
 #: Sound shadows a round. Twice as many take a fifth off the mean error (docs/evidence.md).
 SHADOWS = 100
@@ -170,8 +170,7 @@ class ShadowEvidence:
         self._trainable = tuple(name for name, _ in build(recipe.model, 0).named_parameters())
         probes = min(PROBE_SAMPLES, len(validation))
         if probes < len(validation):
-            numbered = replace_images(validation)
-            (part,) = stratified_split(numbered, (probes,), seed)
+            (part,) = stratified_split(numbered(validation), (probes,), seed)
             self._probe = np.sort(part.images.ravel().astype(np.int64))
         else:
             self._probe = np.arange(len(validation))
@@ -362,7 +361,7 @@ class _Round:
             twins = [
                 (other, micro(float(w)), micro(float(o)))
                 for other, w, o in near
-                if other != name and (w * MICRO >= limits.twin_weights or o * MICRO >= limits.twin_outputs)
+                if other != name and is_twin(limits, micro(float(w)), micro(float(o)))
             ]
             result[name] = replace(result[name], twins=tuple(twins))
         return result
@@ -417,7 +416,7 @@ def data_digest(data: LabelledData) -> str:
     return digest.hexdigest()
 
 
-def replace_images(data: LabelledData) -> LabelledData:
+def numbered(data: LabelledData) -> LabelledData:
     """`data` with each sample's number in place of its image, so that a split of it says which were taken."""
     numbers = np.arange(len(data), dtype=np.float32).reshape(-1, 1, 1, 1)
     return LabelledData(data.name, numbers, data.labels, data.classes)

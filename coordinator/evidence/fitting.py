@@ -5,10 +5,10 @@ penalty is chosen by leave-one-out. The second step sees shares that were predic
 step that had not seen it, as they are for a participant.
 
 The interval is conformal: its half-width is the (1 - ALPHA) quantile, with the finite-sample correction, of what
-cross-validation of both steps is off by, taken separately over low, middle and high estimates, and widened by
-`TRANSFER`. The thresholds start from what sound shadows show and leave a margin.
+cross-validation of both steps is off by, widened by `TRANSFER`. The thresholds start from what sound shadows
+show and leave a margin.
 
-Source for the interval: Vovk, Gammerman, Shafer 2005 (cross-conformal, Mondrian categories).
+Source for the interval: Vovk 2015, cross-conformal predictors.
 """
 
 from collections.abc import Sequence
@@ -38,13 +38,10 @@ ALPHA = 0.1
 
 #: Shadows see D_c and participants see data of their own, which spreads their features a little more: measured on
 #: digits and Fashion-MNIST, docs/evidence.md.
-TRANSFER = 1.2
+TRANSFER = 1.0
 
-#: Fewest sound shadows: with fewer a category of the interval has too few residuals for its quantile.
+#: Fewest sound shadows: with fewer the interval's quantile is the largest residual, and the maps are guesses.
 MIN_SHADOWS = 30
-
-#: Estimates at which the interval's categories part.
-_EDGES = (0.25, 0.5)
 
 #: Least margin of an update's length, as a difference of logarithms: with Adam honest lengths differ by a tenth.
 _LEAST_LENGTH_MARGIN = 0.25
@@ -61,17 +58,22 @@ _ECHO_DISTANCE = 0.35
 
 #: Cosines of two updates (without the shadows' mean), and of two models' outputs (without the mean of shadows and of
 #: labels), from which they count as one. Honest participants with one label mix reach 0.64 and 0.62 on digits, a
-#: model trained twice on the same data 0.65 to 0.83 and 0.81 to 0.92.
-_TWIN_WEIGHTS, _TWIN_OUTPUTS = 0.75, 0.78
+#: model trained twice on the same data 0.65 to 0.83 and 0.81 to 0.92. Outputs alone say nothing: all models that
+#: learnt nothing agree. So outputs count where the updates, too, have at least the third cosine.
+_TWIN_WEIGHTS, _TWIN_OUTPUTS, _TWIN_LEAST = 0.75, 0.78, 0.4
+
+#: Least and greatest quality from which the payment is whole. Sound shadows lie near 1 and flawed ones near 0, but
+#: a sound shadow of one label repeats few samples, too: so a shadow of low quality in twenty is allowed for.
+_QUALITY = (0.3, 0.8)
 
 #: Relative increase of the aggregate's loss that costs nothing, and from which nothing is paid.
-_HARM = (0.15, 0.6)
+_HARM = (0.3, 1.0)
 
 #: Least and greatest error band of a claim: nobody is refuted within the first, a claim 0.3 too low always is.
 _CLAIM_BAND = (0.12, 0.28)
 
 #: Half-width from which the interval counts as too wide, and its upper end is paid on.
-_WIDE = 0.25
+_WIDE = 0.35
 
 _ALPHAS = np.logspace(-1, 4, 16)
 _CROSS_FOLDS, _CHECK_FOLDS = 8, 10
@@ -200,8 +202,7 @@ def fit_evidence(
         intercept=intercept,
         quality_weights=quality_weights,
         quality_intercept=quality_intercept,
-        edges=tuple(round(edge * MICRO) for edge in _EDGES),
-        half_widths=_half_widths(table.degrees + residuals, residuals),
+        half_width=_half_width(residuals),
     )
     thresholds = _thresholds(sound, crossed, residuals, sound_quality, public)
     return EvidenceModel(round_, *digests, _shadows_digest(shadows), model, thresholds), residuals
@@ -274,17 +275,11 @@ def _ridge(x: Array, y: Array) -> _Line:
     return _Line(coefficients, float(fitted.intercept_) - float(centre @ coefficients))
 
 
-def _half_widths(estimates: Array, residuals: Array) -> tuple[int, ...]:
-    """Conformal half-widths of the categories, millionths."""
-    category = np.digitize(estimates, _EDGES)
-    widths = []
-    for c in range(len(_EDGES) + 1):
-        errors = np.sort(np.abs(residuals[category == c]))
-        if len(errors) < 1 / ALPHA:
-            errors = np.sort(np.abs(residuals))  # too few of this category to speak for themselves
-        rank = min(len(errors), int(np.ceil((1 - ALPHA) * (len(errors) + 1))))
-        widths.append(round(float(errors[rank - 1]) * TRANSFER * MICRO))
-    return tuple(widths)
+def _half_width(residuals: Array) -> int:
+    """The conformal half-width, millionths."""
+    errors = np.sort(np.abs(residuals))
+    rank = min(len(errors), int(np.ceil((1 - ALPHA) * (len(errors) + 1))))
+    return round(float(errors[rank - 1]) * TRANSFER * MICRO)
 
 
 def _thresholds(
@@ -301,6 +296,7 @@ def _thresholds(
     changes = np.array([log_changes(s.behaviour) for s in sound])
     spread = change_spread(changes)
     gains = np.array([improvement(s.behaviour, p) for s, p in zip(sound, shares, strict=True)])
+    full = float(np.clip(np.quantile(quality, 0.05) - 0.1, *_QUALITY))
     allowed = max(_LEAST_LENGTH_MARGIN, 1.5 * deviation)
     return Thresholds(
         norm_low=micro(float(np.exp(-allowed))),
@@ -312,8 +308,9 @@ def _thresholds(
         echo_cosine=micro(min(0.85, max(0.6, max(repeats, default=0.0) + 0.2))),
         twin_weights=micro(_TWIN_WEIGHTS),
         twin_outputs=micro(_TWIN_OUTPUTS),
-        quality_full=micro(min(float(quality.min()) - 0.05, 0.8)),
-        quality_none=micro(min(float(quality.min()) - 0.05, 0.8) / 2),
+        twin_least=micro(_TWIN_LEAST),
+        quality_full=micro(full),
+        quality_none=micro(full / 2),
         harm_full=micro(_HARM[0]),
         harm_none=micro(_HARM[1]),
         claim_band=micro(float(np.clip(1.25 * np.abs(residuals).max(), *_CLAIM_BAND))),

@@ -35,11 +35,12 @@ class Sketcher:
 
     def __call__(self, weights: Weights, start: Weights) -> Array:
         """The sketch of weights - start."""
-        update = np.concatenate([(weights[n] - start[n]).ravel() for n in self._names]).astype(np.float64)
+        changes = [(weights[name] - start[name]).ravel() for name in self._names]
+        update: Array = np.concatenate(changes).astype(np.float64)
         if self._bucket is None:
             return update
-        sketch: Array = np.bincount(self._bucket, weights=update * self._sign, minlength=BUCKETS)
-        return sketch
+        sketch = np.bincount(self._bucket, weights=update * self._sign, minlength=BUCKETS)
+        return sketch.astype(np.float64, copy=False)
 
 
 def cosine(a: Array, b: Array) -> float:
