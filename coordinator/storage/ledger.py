@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, and_, func, or_, select, update
+from sqlalchemy import Connection, and_, bindparam, func, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from coordinator.storage.database import Database
@@ -24,6 +24,19 @@ _BUNDLE_BYTES = 256 * 1024
 #: Names in one query; below SQLite's limit of 32,766 variables.
 _QUERY_NAMES = 10_000
 
+# Built once: building a statement takes longer than SQLite takes to answer it.
+_SIZE = select(LOG.c.size)
+_LOCKED_SIZE = _SIZE.with_for_update()
+_FIND = select(IDS.c.id, IDS.c.entry_index).where(IDS.c.id.in_(bindparam("names", expanding=True)))
+_BUNDLE_OF = select(func.max(BUNDLES.c.first_index)).where(BUNDLES.c.first_index <= bindparam("index"))
+_BUNDLES = (
+    select(BUNDLES)
+    .where(BUNDLES.c.first_index >= bindparam("first"), BUNDLES.c.first_index < bindparam("end"))
+    .order_by(BUNDLES.c.first_index)
+)
+_BALANCES = select(ACCOUNTS).where(ACCOUNTS.c.name.in_(bindparam("names", expanding=True)))
+_RESERVATIONS = select(TRANSFERS).where(TRANSFERS.c.reservation.in_(bindparam("names", expanding=True)))
+
 
 class SqlLedgerStore:
     """`mechanism.ledger.store.LedgerStore` within one transaction of a `Database`."""
@@ -33,11 +46,10 @@ class SqlLedgerStore:
         self._sqlite = connection.dialect.name == "sqlite"
 
     def lock(self) -> int:
-        query = select(LOG.c.size)
-        return int(self._connection.execute(query.with_for_update()).scalar_one())
+        return int(self._connection.execute(_LOCKED_SIZE).scalar_one())
 
     def size(self) -> int:
-        return int(self._connection.execute(select(LOG.c.size)).scalar_one())
+        return int(self._connection.execute(_SIZE).scalar_one())
 
     def insert(self, first: int, ids: Sequence[str], data: Sequence[bytes]) -> bool:
         if not ids:
@@ -61,7 +73,7 @@ class SqlLedgerStore:
         found: dict[str, int] = {}
         for start in range(0, len(ids), _QUERY_NAMES):
             names = ids[start : start + _QUERY_NAMES]
-            rows = self._connection.execute(select(IDS.c.id, IDS.c.entry_index).where(IDS.c.id.in_(names)))
+            rows = self._connection.execute(_FIND, {"names": names})
             found.update((name, int(place)) for name, place in rows)
         return found
 
@@ -72,9 +84,7 @@ class SqlLedgerStore:
 
     def bundles(self, first: int = 0, end: int = MAX_SIZE) -> Iterator[tuple[int, list[bytes]]]:
         """Stored runs of entries that begin in [first, end): their first index and the entries."""
-        place = BUNDLES.c.first_index
-        query = select(BUNDLES).where(place >= first, place < end).order_by(place)
-        for start, length, data in self._streamed(query):
+        for start, length, data in self._streamed(_BUNDLES, {"first": first, "end": end}):
             entries = unpack_bundle(bytes(data))
             if len(entries) != length:
                 raise DatabaseDamaged(
@@ -105,7 +115,7 @@ class SqlLedgerStore:
         found: dict[str, Balance] = {}
         for start in range(0, len(accounts), _QUERY_NAMES):
             names = accounts[start : start + _QUERY_NAMES]
-            rows = self._connection.execute(select(ACCOUNTS).where(ACCOUNTS.c.name.in_(names)))
+            rows = self._connection.execute(_BALANCES, {"names": names})
             found.update((row[0], Balance(*row[1:])) for row in rows)
         return found
 
@@ -117,8 +127,8 @@ class SqlLedgerStore:
     def reservations(self, names: Sequence[str]) -> Mapping[str, Reservation]:
         found: dict[str, Reservation] = {}
         for start in range(0, len(names), _QUERY_NAMES):
-            chosen = TRANSFERS.c.reservation.in_(names[start : start + _QUERY_NAMES])
-            rows = list(self._connection.execute(select(TRANSFERS).where(chosen)))
+            wanted = names[start : start + _QUERY_NAMES]
+            rows = list(self._connection.execute(_RESERVATIONS, {"names": wanted}))
             resolved = {row.reservation for row in rows if row.operation == "resolve"}
             for row in rows:
                 if row.operation == "reserve":
@@ -176,8 +186,7 @@ class SqlLedgerStore:
 
     def _bundle_of(self, index: int) -> int:
         """First index of the stored bundle that holds entry `index`."""
-        query = select(func.max(BUNDLES.c.first_index)).where(BUNDLES.c.first_index <= index)
-        return int(self._connection.execute(query).scalar_one() or 0)
+        return int(self._connection.execute(_BUNDLE_OF, {"index": index}).scalar_one() or 0)
 
     def _insert_rows(self, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
         """Many rows by the driver's fastest way. Table and column names are this module's own."""
@@ -196,8 +205,8 @@ class SqlLedgerStore:
                 raise IntegrityError(f"COPY {table}", None, error) from error
             raise
 
-    def _streamed(self, query: Any) -> Any:
-        return self._connection.execute(query, execution_options={"yield_per": 64})
+    def _streamed(self, query: Any, values: Mapping[str, Any] | None = None) -> Any:
+        return self._connection.execute(query, values, execution_options={"yield_per": 64})
 
 
 class SignedLog:
