@@ -1,0 +1,196 @@
+"""A coordinator that is killed with SIGKILL, again and again, while real participants work.
+
+Every task ends; every acknowledged submission counts once; nobody trains a round twice; payments sum; the ledger
+verifies. The seed of the moments is printed; FEDPEER_CHAOS_KILLS sets how often the long version kills.
+"""
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from coordinator.folder import StateFolder, initialise
+from coordinator.office import Office
+from coordinator.opening import prepare_task
+from participant import Backoff, Participant, TaskReport
+from tests.backends import DURABLE, scratch_url
+from tests.integration.market import verified
+from tests.integration.serving import Shift, task_config
+
+NAMES = ("ada", "ben", "cho")
+
+#: Rounds of each task; more than one, so that kills hit every state.
+ROUNDS = 3
+
+CONFIG = """
+name = "chaos"
+[server]
+market = "127.0.0.1:{market}"
+public = "127.0.0.1:{public}"
+metrics = ""
+[storage]
+database = {database!r}
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+class Service:
+    """The coordinator's process, to be killed and started again."""
+
+    def __init__(self, folder: StateFolder, log: Path) -> None:
+        self._folder = folder
+        self._log = log.open("ab")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "fedpeer", "coordinator", "serve", "--state", str(self._folder.path)]
+        self._process = subprocess.Popen(command, stderr=self._log)
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+
+    def wait_until_serving(self) -> None:
+        """Returns when the service has bound its ports and says so; fails where it died instead."""
+        assert self._process is not None
+        give_up = time.monotonic() + 60
+        while not self._folder.addresses.exists():
+            assert self._process.poll() is None, "the coordinator died by itself"
+            assert time.monotonic() < give_up
+            time.sleep(0.01)
+
+
+@contextmanager
+def office(folder: StateFolder) -> Iterator[Office]:
+    desk = Office(folder)
+    try:
+        yield desk
+    finally:
+        desk.close()
+
+
+class Flock:
+    """Participants of the SDK, each in a thread, each with a journal of its own."""
+
+    def __init__(self, folder: StateFolder, path: Path, market: str) -> None:
+        backoff = Backoff(first=0.02, ceiling=0.2, first_contact=600.0)
+        self._members = {n: Participant(path / n, market, backoff=backoff) for n in NAMES}
+        self._threads: list[threading.Thread] = []
+        self.reports: dict[str, TaskReport | BaseException] = {}
+        self.trained: dict[str, list[int]] = {}
+
+    def begin(self, task_id: str) -> None:
+        self.reports, self.trained = {}, {}
+        self._threads = [threading.Thread(target=self._run, args=(n, task_id)) for n in NAMES]
+        for thread in self._threads:
+            thread.start()
+
+    def busy(self) -> bool:
+        return any(thread.is_alive() for thread in self._threads)
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join(120)
+            assert not thread.is_alive(), "a participant hangs"
+
+    def close(self) -> None:
+        for member in self._members.values():
+            member.close()
+
+    def _run(self, name: str, task_id: str) -> None:
+        task = Shift([25, 25, 25, 25], step=1.0 + NAMES.index(name))
+        self.trained[name] = task.trained
+        try:
+            self.reports[name] = self._members[name].run(task, task_id)
+        except BaseException as error:
+            self.reports[name] = error
+
+
+def check(flock: Flock) -> None:
+    for name in NAMES:
+        report = flock.reports[name]
+        if isinstance(report, BaseException):
+            raise report
+        assert report.state == "CLOSED", report
+        assert [r.settlement is not None and r.settlement.paid_micro > 0 for r in report.rounds] == [
+            True
+        ] * ROUNDS
+        assert flock.trained[name] == list(range(1, ROUNDS + 1)), "a round was trained twice, or not at all"
+
+
+def run_chaos(tmp_path: Path, backend: str, kills: int, seed: int) -> None:
+    moments = random.Random(seed)
+    with scratch_url(backend, tmp_path) as database:
+        text = CONFIG.format(market=free_port(), public=free_port(), database=database)
+        folder = initialise(tmp_path / "state", text, "chaos", ["localhost", "127.0.0.1"])
+        service = Service(folder, tmp_path / "coordinator.log")
+        service.start()
+        service.wait_until_serving()
+        for name in NAMES:
+            with office(folder) as desk:
+                token = desk.invite(name).token
+            authority = (folder.path / "authority.pem").read_bytes()
+            public = folder.config().server.public
+            Participant.enroll(
+                tmp_path / name, participant_id=name, public=public, token=token, authority=authority
+            )
+        flock = Flock(folder, tmp_path, folder.config().server.market)
+        done, tasks = 0, 0
+        try:
+            while done < kills:
+                tasks += 1
+                task_id = f"task-{tasks}"
+                schedule = {"rounds": ROUNDS, "quorum": 3, "capacity": 3}
+                config = task_config(tmp_path, task_id, schedule={**schedule, "round_seconds": 600})
+                with office(folder) as desk:
+                    desk.open(prepare_task(config, time.time()))
+                flock.begin(task_id)
+                while flock.busy() and done < kills:
+                    time.sleep(moments.uniform(0, 0.6))
+                    service.kill()
+                    folder.addresses.unlink(missing_ok=True)
+                    done += 1
+                    service.start()
+                    if moments.random() < 0.7:  # the others are killed while they start
+                        service.wait_until_serving()
+                service.wait_until_serving()
+                flock.join()
+                check(flock)
+        finally:
+            service.kill()
+            flock.close()
+        report = verified(folder)
+        assert report.counts.payments == tasks * ROUNDS * len(NAMES)
+        assert report.open_tasks == {}
+        leftovers = [p for p in folder.spool.rglob("*") if p.is_file()]
+        assert leftovers == []
+
+
+@pytest.mark.parametrize("backend", DURABLE)
+def test_a_killed_coordinator_ends_every_task_and_pays_once(tmp_path: Path, backend: str) -> None:
+    run_chaos(tmp_path, backend, kills=5, seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("backend", DURABLE)
+def test_three_hundred_kills(tmp_path: Path, backend: str) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")  # noqa: T201 - shown when the test fails
+    run_chaos(tmp_path, backend, int(os.environ.get("FEDPEER_CHAOS_KILLS", "300")), seed)
