@@ -59,13 +59,20 @@ class BlobStore:
         """Whether the file is there and still has its digest."""
         return self.holds(digest) and file_digest(self.path(digest)) == digest
 
-    def retain(self, keep: Collection[bytes]) -> int:
-        """Deletes every file whose digest is not in `keep`; returns the bytes freed."""
+    def retain(self, keep: Collection[bytes], before: float) -> int:
+        """Deletes every file whose digest is not in `keep` and that was last written before `before`.
+
+        A younger one may belong to a transaction that has not committed yet.
+
+        Returns:
+            the bytes freed.
+        """
         names = {digest.hex() for digest in keep}
         freed = 0
         for path in self._folder.glob("??/*"):
-            if path.name.removesuffix(_SUFFIX) not in names:
-                freed += path.stat().st_size
+            found = path.stat()
+            if path.name.removesuffix(_SUFFIX) not in names and found.st_mtime < before:
+                freed += found.st_size
                 path.unlink()
         return freed
 

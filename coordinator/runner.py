@@ -134,6 +134,7 @@ class TaskRunner:
                         self._set_broken(f"{type(error).__name__}: {error}")
                         await asyncio.sleep(retry)
                         retry = min(2 * retry, _RETRY_LIMIT_SECONDS)
+                await asyncio.to_thread(self._work.spool.sweep, self._live.row.id, self._live.busy)
             finally:
                 if self._preparation is not None:
                     self._preparation.cancel()

@@ -9,6 +9,7 @@ import contextlib
 import json
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from coordinator.services.market import MarketServicer
 from coordinator.spool import Spool
 from coordinator.states import State
 from coordinator.storage.database import Database
+from coordinator.storage.errors import StorageError
 from coordinator.storage.ledger import SignedLog
 from coordinator.storage.market import TaskRow
 from coordinator.transactions import Transaction, Transactions
@@ -60,6 +62,9 @@ log = structlog.get_logger()
 
 #: Metadata key by which a caller names itself where there is no TLS.
 INSECURE_NAME = "fedpeer-participant"
+
+#: Seconds for which a model file may be without a row that refers to it: `open` writes the file first.
+_UNCOMMITTED = 3600.0
 
 #: Seconds in a day; retention is configured in days.
 _DAY = 86_400.0
@@ -115,6 +120,7 @@ class Coordinator:
         self._credentials = None if self.config.server.insecure else _ServerCertificate(folder)
         self._servers: list[grpc.aio.Server] = []
         self._runners: dict[str, asyncio.Task[None]] = {}
+        self._housekeeping: asyncio.Task[None] | None = None
         self._exit = contextlib.ExitStack()
         self.market_address = ""
         self.public_address = ""
@@ -126,7 +132,7 @@ class Coordinator:
         try:
             await asyncio.to_thread(self._database.migrate)
             await self._transact.sign_head()
-            await self._sweep()
+            await self._clear_spool()
             await self._bind()
             await self.reload()
             await self._doorbell.start()
@@ -137,6 +143,7 @@ class Coordinator:
             await server.start()
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
         self.folder.addresses.write_text(json.dumps(self.addresses()))
+        self._housekeeping = asyncio.create_task(self._keep_house(), name="housekeeping")
         log.info("serving", market=self.market_address, public=self.public_address)
 
     async def stop(self, grace: float | None = None) -> None:
@@ -150,9 +157,10 @@ class Coordinator:
         self.folder.addresses.unlink(missing_ok=True)
         await self._doorbell.stop()
         await asyncio.gather(*(server.stop(grace) for server in self._servers))
-        for runner in self._runners.values():
-            runner.cancel()
-        await asyncio.gather(*self._runners.values(), return_exceptions=True)
+        tasks = [*self._runners.values(), *([self._housekeeping] if self._housekeeping else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         self.market.stop()
         await asyncio.to_thread(self._transact.stop)
         self._database.close()
@@ -199,12 +207,24 @@ class Coordinator:
             runner = TaskRunner(live, self._work)
             self._runners[row.id] = asyncio.create_task(runner.run(), name=f"task {row.id}")
 
-    async def _sweep(self) -> None:
-        """Deletes model files that no task needs any more, and what a killed process left behind."""
-        before = self._clock.now() - self.config.storage.retention_days * _DAY
-        keep = await self._transact.read(lambda t: t.market.referenced_models(before))
-        freed = await asyncio.to_thread(self._work.blobs.retain, keep)
-        log.info("model files swept", kept=len(keep), freed_bytes=freed)
+    async def _clear_spool(self) -> None:
+        """Deletes what a killed process left behind, interrupted uploads of running tasks apart."""
+        rows = await self._transact.read(lambda t: t.market.tasks())
+        running = {row.id for row in rows if not row.state.final}
+        await asyncio.to_thread(self._work.spool.clear, running)
+
+    async def _keep_house(self) -> None:
+        """Once a day: deletes model files that no task needs any more."""
+        while True:
+            now = self._clock.now()
+            before = now - self.config.storage.retention_days * _DAY
+            try:
+                keep = await self._transact.read(_referenced(before))
+                freed = await asyncio.to_thread(self._work.blobs.retain, keep, time.time() - _UNCOMMITTED)
+                log.info("model files swept", kept=len(keep), freed_bytes=freed)
+            except (StorageError, OSError) as error:
+                log.warning("model files could not be swept; tomorrow again", exc_info=error)
+            await self._clock.wait(asyncio.Event(), now + _DAY)
 
     async def _enrol(self, participant_id: str, token: str, request: bytes) -> Enrolled:
         """An invitation for a certificate."""
@@ -353,6 +373,10 @@ class _ServerCertificate:
             lambda: self._configurations[client_certificates],
             require_client_authentication=client_certificates,
         )
+
+
+def _referenced(ended_before: float) -> Callable[[Transaction], set[bytes]]:
+    return lambda t: t.market.referenced_models(ended_before)
 
 
 def split_address(key: str, address: str) -> tuple[str, int]:

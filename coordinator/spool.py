@@ -9,10 +9,14 @@ service sees to.
 
 import hashlib
 import shutil
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from mechanism.terms import identifier
+
+#: Ends the name of a file that the coordinator writes for itself.
+_SCRATCH = ".scratch"
 
 #: Bytes read at once when a resumed file is hashed again.
 _BLOCK = 1 << 20
@@ -68,7 +72,7 @@ class Spool:
 
     def scratch(self, name: str) -> Path:
         """A path for a file that the coordinator itself writes before it enters the blob store."""
-        return self._folder / f"{name}.scratch"
+        return self._folder / f"{name}{_SCRATCH}"
 
     def discard(self, key: UploadKey) -> None:
         """Deletes what is held of an upload."""
@@ -82,6 +86,22 @@ class Spool:
             if path not in keep:
                 freed += path.stat().st_size
                 path.unlink(missing_ok=True)
+        return freed
+
+    def clear(self, running: Collection[str]) -> int:
+        """Deletes what a killed process left: everything but the uploads of the tasks in `running`.
+
+        Only while nothing is uploaded. Returns the bytes freed.
+        """
+        freed = 0
+        for path in list(self._folder.rglob("*")):
+            task_id = path.relative_to(self._folder).parts[0]
+            if path.is_file() and (task_id not in running or path.suffix == _SCRATCH):
+                freed += path.stat().st_size
+                path.unlink()
+        for path in self._folder.iterdir():
+            if path.is_dir() and path.name not in running:
+                shutil.rmtree(path)
         return freed
 
     def _path(self, key: UploadKey) -> Path:

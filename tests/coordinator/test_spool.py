@@ -1,0 +1,75 @@
+"""Uploads on the disk: resumed at the byte, hashed whole, gone when they should be; blobs kept as long as needed."""
+
+import hashlib
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from coordinator.blobs import BlobStore
+from coordinator.spool import Spool, SpoolFull, UploadKey
+from mechanism.errors import FieldError
+
+KEY = UploadKey("task", "ann", "model-1")
+
+
+def test_an_upload_in_pieces_across_two_processes_has_the_digest_of_the_whole(tmp_path: Path) -> None:
+    content = os.urandom(3_000_000)
+    first = Spool(tmp_path).resume(KEY, 0, len(content))
+    first.append(content[:2_000_001])
+    first.close()
+    again = Spool(tmp_path)
+    assert again.size(KEY) == 2_000_001
+    second = again.resume(KEY, 2_000_000, len(content))
+    second.append(content[2_000_000:])
+    assert second.finish() == hashlib.sha256(content).digest()
+    assert second.path.read_bytes() == content
+
+
+def test_what_is_announced_beyond_the_disk_is_refused_before_a_byte_is_written(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    with pytest.raises(SpoolFull, match="are free"):
+        spool.resume(KEY, 0, 2**60)
+    assert spool.size(KEY) == 0
+
+
+@pytest.mark.parametrize("name", ["..", "../x", "a/b", "", "A", "a\x00b", ".hidden", "x" * 65])
+def test_a_key_that_would_leave_the_folder_is_no_key(name: str) -> None:
+    with pytest.raises(FieldError):
+        UploadKey("task", "ann", name)
+    with pytest.raises(FieldError):
+        UploadKey(name, "ann", "s")
+
+
+def test_sweeping_leaves_uploads_in_progress_and_clearing_leaves_running_tasks(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    keys = [KEY, UploadKey("task", "bob", "model-1"), UploadKey("ended", "bob", "model-1")]
+    for key in keys:
+        upload = spool.resume(key, 0, 10)
+        upload.append(b"0123456789")
+        upload.close()
+    spool.scratch("task.mean").write_bytes(b"left over")
+    assert spool.sweep("task", {KEY}) == 10
+    assert [spool.size(key) for key in keys] == [10, 0, 10]
+    assert spool.clear({"task"}) == 19
+    assert [spool.size(key) for key in keys] == [10, 0, 0]
+    assert [path.name for path in tmp_path.iterdir()] == ["task"]
+
+
+def test_a_blob_is_stored_once_and_kept_while_it_is_referred_to(tmp_path: Path) -> None:
+    store = BlobStore(tmp_path / "models")
+    content = {name: name.encode() * 100 for name in ("kept", "dropped", "young")}
+    digests = {name: hashlib.sha256(data).digest() for name, data in content.items()}
+    for name, data in content.items():
+        store.put(data, digests[name])
+        source = tmp_path / "again"
+        source.write_bytes(data)
+        store.adopt(source, digests[name])
+        assert not source.exists()
+        assert store.intact(digests[name])
+    old = time.time() - 7200
+    for name in ("kept", "dropped"):
+        os.utime(store.path(digests[name]), (old, old))
+    assert store.retain({digests["kept"]}, time.time() - 3600) == 700
+    assert [store.holds(digests[name]) for name in content] == [True, False, True]
