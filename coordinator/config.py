@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from coordinator.errors import ConfigError
-from wire.limits import MAX_CONCURRENT_UPLOADS
+from wire.limits import MAX_CONCURRENT_UPLOADS, MAX_REQUESTS_PER_SECOND, MAX_STREAMS_PER_IDENTITY
 
 #: Name of the service's configuration file in the state folder.
 SERVICE_FILE = "coordinator.toml"
@@ -68,6 +68,8 @@ class ServerSection(_Section):
     drain_seconds: float = Field(DRAIN_SECONDS, ge=0)
     absence_seconds: float = Field(ABSENCE_SECONDS, gt=0)
     concurrent_uploads: int = Field(MAX_CONCURRENT_UPLOADS, ge=1)
+    requests_per_second: float = Field(MAX_REQUESTS_PER_SECOND, gt=0)
+    streams_per_participant: int = Field(MAX_STREAMS_PER_IDENTITY, ge=2)
 
 
 class StorageSection(_Section):

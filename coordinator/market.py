@@ -1,9 +1,6 @@
 """What each call of a participant does, whatever the transport: checks, one transaction, and a runner woken."""
 
-import asyncio
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,9 +19,10 @@ from coordinator.admission import (
 )
 from coordinator.identity import Caller
 from coordinator.runner import LiveTask, Workplace
-from coordinator.spool import SpooledUpload, UploadKey
+from coordinator.spool import UploadKey
 from coordinator.storage.market import EventRow, ReceiptRow
 from coordinator.transactions import Transaction, failure_digest
+from coordinator.uploads import Stream
 from mechanism.errors import FieldError
 from mechanism.ledger.entries import assessment_from_record
 from mechanism.settlement import Assessment
@@ -34,17 +32,10 @@ from protos.fedpeer.v1 import market_pb2
 from wire.codec import decode_model_header
 from wire.errors import Code, Refusal
 from wire.limits import (
-    FRAME_BYTES,
     MAX_REASON_CHARACTERS,
-    MIN_UPLOAD_BYTES_PER_SECOND,
-    UPLOAD_IDLE_SECONDS,
 )
-from wire.model_file import check_model
 
 log = structlog.get_logger()
-
-#: Threads that write, hash and check uploads: they wait for the disk and release the interpreter's lock.
-_UPLOAD_THREADS = 4
 
 
 @dataclass(frozen=True)
@@ -71,12 +62,10 @@ class PaidRound:
 class Market:
     """Serves participants. One instance for one service."""
 
-    def __init__(self, workplace: Workplace, uploads: int) -> None:
+    def __init__(self, workplace: Workplace) -> None:
         self._work = workplace
+        self._uploads = workplace.uploads
         self._tasks: dict[str, LiveTask] = {}
-        self._slots = asyncio.Semaphore(uploads)
-        self._threads = ThreadPoolExecutor(_UPLOAD_THREADS, "uploads")
-        self._uploading: dict[UploadKey, _Turn] = {}
 
     def add(self, live: LiveTask) -> None:
         self._tasks[live.row.id] = live
@@ -91,9 +80,6 @@ class Market:
         if live is None:
             raise Refusal(Code.TASK_UNKNOWN, f"There is no task {task_id[:64]!r}.")
         return live
-
-    def stop(self) -> None:
-        self._threads.shutdown(cancel_futures=True)
 
     async def standing(self, caller: Caller, live: LiveTask) -> Standing:
         """What the coordinator already holds from the caller."""
@@ -205,7 +191,7 @@ class Market:
         )
         if receipt is not None:
             return 0, True
-        return await self._blocking(self._work.spool.size, key), False
+        return await self._uploads.held(key), False
 
     async def receipt(self, caller: Caller, live: LiveTask, submission_id: str) -> ReceiptRow:
         """Raises Refusal SUBMISSION_UNKNOWN."""
@@ -243,8 +229,8 @@ class Market:
         self, caller: Caller, requests: AsyncIterator[market_pb2.SubmitModelRequest]
     ) -> ReceiptRow:
         """Takes a model: a header, then frames from the offset that it names."""
-        turn = _Turn()
-        first = await turn.next(requests)
+        stream = Stream(requests)
+        first = await stream.next()
         if first is None or first.WhichOneof("part") != "header":
             raise Refusal(Code.FRAMES_INVALID, "The first message is no header.")
         header = first.header
@@ -253,7 +239,16 @@ class Market:
         check_author(caller, live.row, statement, header.signature)
         receipt = await self._work.transact(lambda t: self._begin(t, live, statement, header.signature))
         if receipt is None:
-            receipt = await self._receive(live, statement, header, requests, turn)
+
+            async def record() -> ReceiptRow:
+                recorded = await self._work.transact(
+                    lambda t: self._finish(t, live, statement, header.signature)
+                )
+                live.changed.set()
+                return recorded
+
+            contract = live.row.terms.contract
+            return await self._uploads.receive(stream, statement, header.offset, contract, record)
         live.changed.set()
         return receipt
 
@@ -273,116 +268,6 @@ class Market:
             return t.add_model(statement, signature, late=True)
         t.begin_upload(statement)
         return None
-
-    async def _receive(
-        self,
-        live: LiveTask,
-        statement: ModelStatement,
-        header: market_pb2.ModelHeader,
-        requests: AsyncIterator[market_pb2.SubmitModelRequest],
-        turn: "_Turn",
-    ) -> ReceiptRow:
-        key = UploadKey(statement.task_id, statement.participant_id, statement.submission_id)
-        await self._take_turn(key, turn)
-        live.busy.add(key)
-        try:
-            async with self._slots, _in_time(statement.model_bytes):
-                self._work.metrics.uploads.inc()
-                try:
-                    await self._frames(key, statement, header.offset, requests, turn)
-                finally:
-                    self._work.metrics.uploads.dec()
-            return await self._work.transact(lambda t: self._finish(t, live, statement, header.signature))
-        finally:
-            live.busy.discard(key)
-            if self._uploading.get(key) is turn:
-                del self._uploading[key]
-            turn.over.set()
-
-    async def _take_turn(self, key: UploadKey, turn: "_Turn") -> None:
-        """Waits until an older stream of the same upload has let go; it is told to."""
-        old, self._uploading[key] = self._uploading.get(key), turn
-        if old is not None:
-            old.supersede()
-            await old.over.wait()
-
-    async def _frames(
-        self,
-        key: UploadKey,
-        statement: ModelStatement,
-        offset: int,
-        requests: AsyncIterator[market_pb2.SubmitModelRequest],
-        turn: "_Turn",
-    ) -> None:
-        """Receives the file, checks it whole, and moves it to the blob store."""
-        held = await self._blocking(self._work.spool.size, key)
-        if offset > held:
-            raise Refusal(
-                Code.FRAMES_INVALID,
-                f"The upload begins at byte {offset}, but {held} bytes are held.",
-                metadata={"offset": str(held)},
-            )
-        spooled = await self._blocking(self._work.spool.resume, key, offset, statement.model_bytes)
-        try:
-            await self._fill(spooled, statement.model_bytes, requests, turn)
-        except OSError:
-            spooled.discard()
-            raise
-        finally:
-            spooled.close()
-        try:
-            await self._blocking(self._accept, spooled, statement)
-        except BaseException:
-            self._work.spool.discard(key)
-            raise
-
-    async def _fill(
-        self,
-        spooled: SpooledUpload,
-        total: int,
-        requests: AsyncIterator[market_pb2.SubmitModelRequest],
-        turn: "_Turn",
-    ) -> None:
-        """Appends frames until the file is whole. While one is written the next is read."""
-        writing: asyncio.Future[None] | None = None
-        position = spooled.offset
-        try:
-            while position < total:
-                message = await turn.next(requests)
-                if message is None:
-                    raise Refusal(Code.FRAMES_INVALID, f"The stream ended at byte {position} of {total}.")
-                frame = message.frame
-                if message.WhichOneof("part") != "frame" or frame.offset != position or not frame.data:
-                    raise Refusal(
-                        Code.FRAMES_INVALID,
-                        f"Expected a frame of at least one byte at offset {position}.",
-                        metadata={"offset": str(position)},
-                    )
-                if len(frame.data) > FRAME_BYTES or position + len(frame.data) > total:
-                    raise Refusal(
-                        Code.TOO_LARGE,
-                        f"A frame of {len(frame.data)} bytes at offset {position} exceeds the frame's limit "
-                        f"of {FRAME_BYTES} or the announced {total} bytes.",
-                    )
-                position += len(frame.data)
-                self._work.metrics.received_bytes.inc(len(frame.data))
-                if writing is not None:
-                    await writing
-                writing = self._blocking(spooled.append, frame.data)
-        finally:
-            if writing is not None:
-                await writing
-
-    def _accept(self, spooled: SpooledUpload, statement: ModelStatement) -> None:
-        """In a worker thread: digest, contract, every value; then the blob store."""
-        digest = spooled.finish()
-        if digest != statement.model_sha256:
-            raise Refusal(
-                Code.MODEL_INVALID,
-                f"The file's SHA-256 is {digest.hex()}, the signed header says {statement.model_sha256.hex()}.",
-            )
-        check_model(spooled.path, self.task(statement.task_id).row.terms.contract)
-        self._work.blobs.adopt(spooled.path, digest)
 
     def _finish(
         self, t: Transaction, live: LiveTask, statement: ModelStatement, signature: bytes
@@ -406,64 +291,6 @@ class Market:
         row = t.market.task(live.row.id)
         assert row is not None  # tasks are never deleted
         return row
-
-    def _blocking(self, work: Any, *arguments: Any) -> "asyncio.Future[Any]":
-        return asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
-
-
-class _Turn:
-    """One stream's turn to write an upload. It ends when the stream is silent for too long, or superseded."""
-
-    def __init__(self) -> None:
-        self.over = asyncio.Event()
-        self._superseded = False
-        self._silence: asyncio.Timeout | None = None
-
-    def supersede(self) -> None:
-        """Another stream of the same upload takes over; what this one waits for is not waited for any more."""
-        self._superseded = True
-        if self._silence is not None and not self._silence.expired():
-            self._silence.reschedule(0)
-
-    async def next(
-        self, requests: AsyncIterator[market_pb2.SubmitModelRequest]
-    ) -> market_pb2.SubmitModelRequest | None:
-        """The next message; None at the stream's end.
-
-        Raises:
-            Refusal: QUOTA_EXCEEDED.
-        """
-        if self._superseded:
-            raise _taken_over()
-        try:
-            async with asyncio.timeout(UPLOAD_IDLE_SECONDS) as self._silence:
-                return await anext(requests, None)
-        except TimeoutError:
-            if self._superseded:
-                raise _taken_over() from None
-            raise Refusal(
-                Code.QUOTA_EXCEEDED,
-                f"No frame came for {UPLOAD_IDLE_SECONDS} seconds; the upload can be resumed.",
-            ) from None
-        finally:
-            self._silence = None
-
-
-@asynccontextmanager
-async def _in_time(total: int) -> AsyncIterator[None]:
-    """Bounds how long one stream may hold an upload slot; a slow one resumes, behind those who wait."""
-    seconds = UPLOAD_IDLE_SECONDS + total / MIN_UPLOAD_BYTES_PER_SECOND
-    try:
-        async with asyncio.timeout(seconds):
-            yield
-    except TimeoutError:
-        raise Refusal(
-            Code.QUOTA_EXCEEDED, f"The upload took more than {seconds:.0f} seconds; it can be resumed."
-        ) from None
-
-
-def _taken_over() -> Refusal:
-    return Refusal(Code.QUOTA_EXCEEDED, "Another stream of the same upload has taken over.")
 
 
 def _paid_round(index: int, record: Any, proof: str) -> PaidRound:

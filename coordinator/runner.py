@@ -19,7 +19,7 @@ from coordinator.live import Feed, Presence
 from coordinator.metrics import Metrics
 from coordinator.scoring import Quality, RoundStart, Scored, Scorer, Submission, make_scorer, missing
 from coordinator.selection import select
-from coordinator.spool import Spool, UploadKey
+from coordinator.spool import Spool
 from coordinator.states import (
     BeginEffort,
     Cancel,
@@ -36,6 +36,7 @@ from coordinator.states import (
 )
 from coordinator.storage.market import EventRow, ModelRow, StaleTask, TaskRow
 from coordinator.transactions import Transaction, Transactions
+from coordinator.uploads import Uploads
 from mechanism.peers import round_seed
 
 log = structlog.get_logger()
@@ -52,7 +53,6 @@ class LiveTask:
 
     Attributes:
         changed: set when something has arrived that the runner should look at.
-        busy: uploads in progress.
         broken: why the last step failed; None while all is well.
     """
 
@@ -60,7 +60,6 @@ class LiveTask:
     feed: Feed
     presence: Presence
     changed: asyncio.Event = field(default_factory=asyncio.Event)
-    busy: set[UploadKey] = field(default_factory=set)
     broken: str | None = None
 
 
@@ -75,6 +74,7 @@ class Workplace:
     transact: Transactions
     blobs: BlobStore
     spool: Spool
+    uploads: Uploads
     clock: Clock
     metrics: Metrics
     absence_seconds: float
@@ -134,7 +134,7 @@ class TaskRunner:
                         self._set_broken(f"{type(error).__name__}: {error}")
                         await asyncio.sleep(retry)
                         retry = min(2 * retry, _RETRY_LIMIT_SECONDS)
-                await asyncio.to_thread(self._work.spool.sweep, self._live.row.id, self._live.busy)
+                await self._sweep()
             finally:
                 if self._preparation is not None:
                     self._preparation.cancel()
@@ -248,7 +248,7 @@ class TaskRunner:
         metrics.settlement_seconds.observe(max(0.0, self._work.clock.now() - began))
         if outcome.quality is not None:
             metrics.accuracy.labels(row.id).set(float(outcome.quality.accuracy))
-        await asyncio.to_thread(self._work.spool.sweep, row.id, set(live.busy))
+        await self._sweep()
         log.info("round settled", paid_micro=paid, models=len(closed.models))
 
     def _judge(self, row: TaskRow, closed: _ClosedRound) -> _Outcome:
@@ -281,6 +281,11 @@ class TaskRunner:
             blobs.adopt(target, digest)
         path = blobs.path(digest)
         return _Outcome(scored, digest, path.stat().st_size, self._scoring().evaluate(path))
+
+    async def _sweep(self) -> None:
+        """Uploads that were broken off are of no use to the next round."""
+        name = self._live.row.id
+        await asyncio.to_thread(self._work.spool.sweep, name, self._work.uploads.busy(name))
 
     def _apply(self, row: TaskRow) -> None:
         metrics = self._work.metrics

@@ -42,6 +42,7 @@ from coordinator.storage.errors import StorageError
 from coordinator.storage.ledger import SignedLog
 from coordinator.storage.market import TaskRow
 from coordinator.transactions import Transaction, Transactions
+from coordinator.uploads import Uploads
 from protos.fedpeer.v1 import (
     enrolment_pb2,
     enrolment_pb2_grpc,
@@ -105,16 +106,21 @@ class Coordinator:
         self._log = SignedLog(self._database, folder.signing_key(self.config.name))
         self._transact = Transactions(self._database, self._log, self._clock, self.metrics)
         self._roster = Roster()
+        section = self.config.server
+        blobs, spool = BlobStore(folder.models), Spool(folder.spool)
         self._work = Workplace(
-            self._transact,
-            BlobStore(folder.models),
-            Spool(folder.spool),
-            self._clock,
-            self.metrics,
-            self.config.server.absence_seconds,
+            transact=self._transact,
+            blobs=blobs,
+            spool=spool,
+            uploads=Uploads(spool, blobs, self.metrics, section.concurrent_uploads),
+            clock=self._clock,
+            metrics=self.metrics,
+            absence_seconds=section.absence_seconds,
         )
-        self.market = Market(self._work, self.config.server.concurrent_uploads)
-        self._quotas = Quotas(time.monotonic)
+        self.market = Market(self._work)
+        self._quotas = Quotas(
+            time.monotonic, rate=section.requests_per_second, streams=section.streams_per_participant
+        )
         self._doorbell = Doorbell(folder.doorbell, self.reload)
         self._health = health.aio.HealthServicer()
         self._credentials = None if self.config.server.insecure else _ServerCertificate(folder)
@@ -161,7 +167,7 @@ class Coordinator:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self.market.stop()
+        self._work.uploads.stop()
         await asyncio.to_thread(self._transact.stop)
         self._database.close()
         self._exit.close()

@@ -1,0 +1,287 @@
+"""Taking in models: who may send when, frames to the spool, the whole file checked before anything counts.
+
+Memory is bounded by the number of slots: gRPC buffers some MiB of each stream that is read. Slots go round: an
+identity uploads one model at a time, and a stream that is slower than `_CONTENDED_BYTES_PER_SECOND` gives its slot
+up as soon as somebody waits for it. What it sent is kept, and it resumes behind those who waited; so slow or idle
+streams cannot keep an honest participant out for longer than seconds.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from coordinator.blobs import BlobStore
+from coordinator.metrics import Metrics
+from coordinator.spool import Spool, SpooledUpload, UploadKey
+from mechanism.statements import ModelStatement
+from mechanism.terms import ModelContract
+from protos.fedpeer.v1 import market_pb2
+from wire.errors import Code, Refusal
+from wire.limits import FRAME_BYTES, MIN_UPLOAD_BYTES_PER_SECOND, UPLOAD_IDLE_SECONDS
+from wire.model_file import check_model
+
+Result = TypeVar("Result")
+Requests = AsyncIterator[market_pb2.SubmitModelRequest]
+
+#: Threads that write, hash and check: they wait for the disk and release the interpreter's lock.
+_THREADS = 4
+
+#: While others wait: seconds that every stream may hold its slot, and the rate that earns it more. A usual office
+#: line; whoever is slower goes on after the others.
+_CONTENDED_SECONDS = 5.0
+_CONTENDED_BYTES_PER_SECOND = 1 << 20
+
+
+class Uploads:
+    """Uploads of one service.
+
+    Args:
+        slots: streams that are read at once.
+    """
+
+    def __init__(self, spool: Spool, blobs: BlobStore, metrics: Metrics, slots: int) -> None:
+        self._spool = spool
+        self._blobs = blobs
+        self._metrics = metrics
+        self._slots = asyncio.Semaphore(slots)
+        self._threads = ThreadPoolExecutor(_THREADS, "uploads")
+        self._lanes: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._streams: dict[UploadKey, Stream] = {}
+        self._waiting = 0
+
+    def stop(self) -> None:
+        self._threads.shutdown(cancel_futures=True)
+
+    async def held(self, key: UploadKey) -> int:
+        """Bytes that are held of an upload."""
+        size: int = await self._blocking(self._spool.size, key)
+        return size
+
+    def busy(self, task_id: str) -> set[UploadKey]:
+        """A task's uploads in progress."""
+        return {key for key in self._streams if key.task_id == task_id}
+
+    async def receive(
+        self,
+        stream: "Stream",
+        statement: ModelStatement,
+        offset: int,
+        contract: ModelContract,
+        record: Callable[[], Awaitable[Result]],
+    ) -> Result:
+        """Receives a model from byte `offset` on, checks it, stores it, and calls `record`.
+
+        Once the file is whole, the rest happens even if the sender hangs up.
+
+        Raises:
+            Refusal: FRAMES_INVALID, TOO_LARGE, MODEL_INVALID, or QUOTA_EXCEEDED where the stream ends early.
+            ModelFileError: the model does not fit the contract; nothing of it is kept.
+            SpoolFull, OSError: the disk is full; nothing of it is kept.
+        """
+        key = UploadKey(statement.task_id, statement.participant_id, statement.submission_id)
+        await self._take_over(key, stream)
+        finishing: asyncio.Task[Result] | None = None
+        try:
+            async with self._lanes[key.participant_id], self._slot(), _in_time(statement.model_bytes):
+                stream.begin(contended=self._waiting > 0)
+                spooled = await self._spooled(key, offset, statement.model_bytes)
+                await self._fill(spooled, statement.model_bytes, stream)
+            finishing = asyncio.create_task(self._finish(spooled, statement, contract, record))
+            return await asyncio.shield(finishing)
+        finally:
+            if finishing is None or finishing.done():
+                self._release(key, stream)
+            else:
+                finishing.add_done_callback(lambda _: self._release(key, stream))
+
+    async def _take_over(self, key: UploadKey, stream: "Stream") -> None:
+        """Waits until an older stream of the same upload has let go; it is told to."""
+        old, self._streams[key] = self._streams.get(key), stream
+        if old is not None:
+            old.end("Another stream of the same upload has taken over.")
+            await old.over.wait()
+
+    def _release(self, key: UploadKey, stream: "Stream") -> None:
+        if self._streams.get(key) is stream:
+            del self._streams[key]
+        stream.over.set()
+
+    @asynccontextmanager
+    async def _slot(self) -> AsyncIterator[None]:
+        self._waiting += 1
+        try:
+            if self._slots.locked():
+                for stream in self._streams.values():
+                    stream.hurry()
+            await self._slots.acquire()
+        finally:
+            self._waiting -= 1
+        self._metrics.uploads.inc()
+        try:
+            yield
+        finally:
+            self._metrics.uploads.dec()
+            self._slots.release()
+
+    async def _spooled(self, key: UploadKey, offset: int, total: int) -> SpooledUpload:
+        held = await self.held(key)
+        if offset > min(held, total):
+            raise Refusal(
+                Code.FRAMES_INVALID,
+                f"The upload begins at byte {offset}, but {held} bytes are held.",
+                metadata={"offset": str(held)},
+            )
+        spooled: SpooledUpload = await self._blocking(self._spool.resume, key, offset, total)
+        return spooled
+
+    async def _fill(self, spooled: SpooledUpload, total: int, stream: "Stream") -> None:
+        """Appends frames until the file is whole. While one is written the next is read."""
+        writing: asyncio.Future[None] | None = None
+        position = spooled.offset
+        try:
+            while position < total:
+                data = _frame(await stream.next(), position, total)
+                position += len(data)
+                stream.received += len(data)
+                self._metrics.received_bytes.inc(len(data))
+                if writing is not None:
+                    await writing
+                writing = self._blocking(spooled.append, data)
+            if writing is not None:
+                await writing
+        except BaseException as error:
+            if writing is not None:
+                await asyncio.wait([writing])
+            spooled.close()
+            if isinstance(error, OSError):
+                spooled.discard()
+            raise
+
+    async def _finish(
+        self,
+        spooled: SpooledUpload,
+        statement: ModelStatement,
+        contract: ModelContract,
+        record: Callable[[], Awaitable[Result]],
+    ) -> Result:
+        await self._blocking(self._accept, spooled, statement, contract)
+        return await record()
+
+    def _accept(self, spooled: SpooledUpload, statement: ModelStatement, contract: ModelContract) -> None:
+        """In a worker thread: digest, contract, every value; then the blob store."""
+        try:
+            digest = spooled.finish()
+            if digest != statement.model_sha256:
+                raise Refusal(
+                    Code.MODEL_INVALID,
+                    f"The file's SHA-256 is {digest.hex()}, the signed header says "
+                    f"{statement.model_sha256.hex()}.",
+                )
+            check_model(spooled.path, contract)
+            self._blobs.adopt(spooled.path, digest)
+        except BaseException:
+            spooled.discard()
+            raise
+
+    def _blocking(self, work: Any, *arguments: Any) -> "asyncio.Future[Any]":
+        return asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
+
+
+class Stream:
+    """The messages of one call, each waited for no longer than is fair."""
+
+    def __init__(self, requests: Requests) -> None:
+        self.over = asyncio.Event()
+        self.received = 0
+        self._requests = requests
+        self._began: float | None = None
+        self._contended = False
+        self._ended = ""
+        self._limit: asyncio.Timeout | None = None
+
+    async def next(self) -> market_pb2.SubmitModelRequest | None:
+        """The next message; None at the stream's end.
+
+        Raises:
+            Refusal: QUOTA_EXCEEDED where nothing came in time or another has taken the place.
+        """
+        if self._ended:
+            raise self._refusal()
+        until = asyncio.get_running_loop().time() + UPLOAD_IDLE_SECONDS
+        try:
+            async with asyncio.timeout_at(min(until, self._fair_end(until))) as self._limit:
+                return await anext(self._requests, None)
+        except TimeoutError:
+            raise self._refusal() from None
+        finally:
+            self._limit = None
+
+    def begin(self, *, contended: bool) -> None:
+        """The stream has got its slot."""
+        self._began = asyncio.get_running_loop().time()
+        self._contended = contended
+
+    def hurry(self) -> None:
+        """Somebody waits for a slot."""
+        self._contended = True
+        if self._limit is not None and not self._limit.expired():
+            now_until = self._limit.when() or 0.0
+            self._limit.reschedule(min(now_until, self._fair_end(now_until)))
+
+    def end(self, why: str) -> None:
+        """What this stream waits for is not waited for any more."""
+        self._ended = why
+        if self._limit is not None and not self._limit.expired():
+            self._limit.reschedule(0)
+
+    def _fair_end(self, otherwise: float) -> float:
+        """Until when the slot may be held while others wait."""
+        if self._began is None or not self._contended:
+            return otherwise
+        return self._began + _CONTENDED_SECONDS + self.received / _CONTENDED_BYTES_PER_SECOND
+
+    def _refusal(self) -> Refusal:
+        why = self._ended
+        if not why and self._contended:
+            why = "Others wait, and this upload is slow; it can be resumed where it is."
+        return Refusal(
+            Code.QUOTA_EXCEEDED,
+            why or f"No frame came for {UPLOAD_IDLE_SECONDS} seconds; the upload can be resumed.",
+        )
+
+
+def _frame(message: market_pb2.SubmitModelRequest | None, position: int, total: int) -> bytes:
+    """The data of the frame that belongs at `position`."""
+    if message is None:
+        raise Refusal(Code.FRAMES_INVALID, f"The stream ended at byte {position} of {total}.")
+    frame = message.frame
+    if message.WhichOneof("part") != "frame" or frame.offset != position or not frame.data:
+        raise Refusal(
+            Code.FRAMES_INVALID,
+            f"Expected a frame of at least one byte at offset {position}.",
+            metadata={"offset": str(position)},
+        )
+    data = bytes(frame.data)
+    if len(data) > FRAME_BYTES or position + len(data) > total:
+        raise Refusal(
+            Code.TOO_LARGE,
+            f"A frame of {len(data)} bytes at offset {position} exceeds the frame's limit of {FRAME_BYTES} or "
+            f"the announced {total} bytes.",
+        )
+    return data
+
+
+@asynccontextmanager
+async def _in_time(total: int) -> AsyncIterator[None]:
+    """Bounds how long one stream may hold a slot at all; a slower one resumes."""
+    seconds = UPLOAD_IDLE_SECONDS + total / MIN_UPLOAD_BYTES_PER_SECOND
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise Refusal(
+            Code.QUOTA_EXCEEDED, f"The upload took more than {seconds:.0f} seconds; it can be resumed."
+        ) from None

@@ -1,0 +1,91 @@
+"""The service's default rule on real data: digits, shadow models, verified degrees, an echo that earns nothing."""
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+
+from coordinator.config import TaskConfig
+from learning.datasets import LabelledData, load_splits
+from learning.training import train
+from mechanism.terms import Recipe
+from protos.fedpeer.v1 import market_pb2
+from tests.integration.market import Client, enrol, make_folder, open_task, running, verified
+from wire.codec import decode_terms
+from wire.model_file import encode_model, open_model
+
+CONFIG = {
+    "id": "task",
+    "Q": "1000",
+    "phi": "300",
+    "upsilon": "200",
+    "seed": 5,
+    "schedule": {"rounds": 2, "quorum": 3, "capacity": 4, "effort_seconds": 120, "round_seconds": 120},
+    "recipe": {"model": "digits-cnn", "samples": 120, "epochs": 3, "batch_size": 32},
+    "data": {"dataset": "digits", "seed": 1},
+    "evidence": {"shadows": 30},
+}
+
+
+async def fetched(client: Client, round_: int, folder: Path) -> Path:
+    request = market_pb2.FetchModelRequest(task_id="task", round=round_)
+    path = folder / f"{client.name}-{round_}"
+    path.write_bytes(b"".join([frame.data async for frame in client.market.FetchModel(request)]))
+    return path
+
+
+async def take_part(client: Client, data: LabelledData, folder: Path, *, honest: bool) -> list[int]:
+    await client.until("EFFORT")
+    await client.claim(counts=data.counts())
+    recipe: Recipe = decode_terms((await client.task()).terms).recipe
+    paid = []
+    for round_ in (1, 2):
+        await client.until("TRAINING", round_=round_)
+        start = await fetched(client, round_, folder)
+        content = start.read_bytes()
+        if honest:
+            weights = await asyncio.to_thread(train, open_model(start).weights(), data, recipe, round_)
+            content = encode_model(weights)
+        await client.submit(content, round_, samples=len(data))
+        await client.until("SETTLED", round_=round_)
+        settlement = await client.market.GetSettlement(
+            market_pb2.GetSettlementRequest(task_id="task", round=round_)
+        )
+        paid.append(settlement.paid_micro)
+        if not honest:
+            assert any(not verdict.passed for verdict in settlement.verdicts)
+    await client.until("CLOSED")
+    return paid
+
+
+async def test_honest_work_is_paid_and_an_echo_is_not(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "state")
+    open_task(folder, TaskConfig.model_validate(CONFIG))
+    pool = load_splits("digits", seed=1).train
+    generator = np.random.default_rng(0)
+    async with running(folder) as coordinator:
+        members = {name: await enrol(coordinator, name) for name in ("ann", "bob", "cyd", "eve")}
+        shares = {
+            name: pool.select(generator.choice(len(pool), 120, replace=False).astype(np.int64))
+            for name in members
+        }
+        paid = dict(
+            zip(
+                members,
+                await asyncio.gather(
+                    *(
+                        take_part(client, shares[name], tmp_path, honest=name != "eve")
+                        for name, client in members.items()
+                    )
+                ),
+                strict=True,
+            )
+        )
+        for client in members.values():
+            await client.close()
+        assert paid.pop("eve") == [0, 0]
+        assert all(amount > 0 for amounts in paid.values() for amount in amounts), paid
+        status = coordinator.market.task("task")
+        assert status.broken is None
+    report = verified(folder)
+    assert report.counts.payments == 8
