@@ -4,14 +4,17 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
+from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from mechanism.canonical import Json
+from mechanism.evidence import NANO, DegreeModel, EvidenceModel, Measurement, Thresholds, assess
 from mechanism.ledger import entries
 from mechanism.ledger.entry import Entry
 from mechanism.payment import Log
 from mechanism.peers import round_seed, seed_commitment
-from mechanism.settlement import Assessment, Verdict, task_budget_micro
+from mechanism.settlement import MICRO, Assessment, task_budget_micro
 from mechanism.statements import ClaimStatement, ModelStatement, sign_statement
 from mechanism.terms import ModelContract, Recipe, Rule, Schedule, TensorSpec, Terms
 
@@ -58,7 +61,8 @@ def model_digest(task_id: str, round_: int, name: str) -> bytes:
 
 
 def degree(name: str) -> Fraction:
-    return Fraction(int(name[1:]) % 10, 10)
+    """True degree, claimed and measured; at most 0.4, since with two even labels none is above 0.5."""
+    return Fraction(int(name[1:]) % 5, 10)
 
 
 def claim(agreed: Terms, name: str) -> Entry:
@@ -76,21 +80,49 @@ def model(agreed: Terms, round_: int, name: str, late: bool = False) -> Entry:
     return entries.model(statement, sign_statement(statement, private_key(name)), late)
 
 
-def assessments(agreed: Terms, round_: int, who: Sequence[str], refuted: str = "") -> list[Assessment]:
-    """Verdicts on who sent a model; `refuted` has lied."""
-    return [
-        Assessment(
+#: Screens that let everything pass: the measurements below carry a degree and nothing else.
+OPEN_SCREENS = Thresholds(
+    norm_low=0, norm_high=MICRO, alignment=-MICRO, novelty=MICRO, improvement=-MICRO, echo_distance=0,
+    echo_cosine=MICRO, twin_weights=2 * MICRO, twin_outputs=2 * MICRO, twin_least=2 * MICRO, quality_full=0,
+    quality_none=-1, harm_full=MICRO, harm_none=2 * MICRO, claim_band=50_000, wide=MICRO,
+)  # fmt: skip
+
+
+def evidence(agreed: Terms, round_: int, who: Sequence[str], refuted: str = "") -> dict[str, Json]:
+    """A round's evidence, in which the one feature is the degree; `refuted` shows more than it claimed."""
+    fitted = DegreeModel(
+        reference=agreed.reference,
+        share_own=(),
+        share_mean=(),
+        share_intercept=0,
+        sorted_columns=(),
+        weights=(0, 0, 0, NANO),
+        intercept=0,
+        quality_weights=(0, 0, 0, 0),
+        quality_intercept=NANO,
+        half_width=40_000,
+    )
+    model_ = EvidenceModel(round_, "00" * 32, "11" * 32, "22" * 32, fitted, OPEN_SCREENS)
+    measured = [
+        Measurement(
             participant_id=name,
-            model_sha256=model_digest(agreed.task_id, round_, name),
+            model_sha256=model_digest(agreed.task_id, round_, name).hex(),
             claimed_degree=degree(name),
-            verified_micro=int(degree(name) * 1_000_000),
-            lower_micro=0,
-            upper_micro=1_000_000,
-            refuted=name == refuted,
-            verdicts=(Verdict("finite", True, "All numbers are finite.", {"norm": "0.5"}),),
+            order=order,
+            samples=10,
+            class_features=((), ()),
+            global_features=(int(degree(name) * MICRO) + (300_000 if name == refuted else 0),),
         )
-        for name in who
+        for order, name in enumerate(who)
     ]
+    return {"model": model_.record(), "measurements": [m.record() for m in measured]}
+
+
+def assessments(agreed: Terms, round_: int, who: Sequence[str], refuted: str = "") -> list[Assessment]:
+    """The verdicts that this evidence gives."""
+    record: Any = evidence(agreed, round_, who, refuted)
+    measured = [Measurement.from_record(item) for item in record["measurements"]]
+    return list(assess(EvidenceModel.from_record(record["model"]), measured))
 
 
 def opening(agreed: Terms, who: Sequence[str]) -> list[Entry]:
@@ -122,7 +154,7 @@ def settling(
     judged = assessments(agreed, round_, who, refuted)
     seed = round_seed(SECRET, rounds, round_)
     return [
-        *entries.evidence_entries(task_id, round_, {"shadows": 10, "validation": "ab" * 32}),
+        *entries.evidence_entries(task_id, round_, evidence(agreed, round_, who, refuted)),
         *[entries.verdict(task_id, round_, a) for a in judged],
         entries.aggregation(task_id, round_, hashlib.sha256(b"global").digest(), {"accuracy": "0.9"}),
         entries.transition(task_id, round_, "SCORED"),

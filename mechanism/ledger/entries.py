@@ -167,7 +167,11 @@ def failure(task_id: str, round_: int, participant_id: str, submission_id: str, 
 
 
 def evidence_entries(task_id: str, round_: int, record: Json) -> list[Entry]:
-    """What a round's verdicts rest on, its canonical text cut into parts, its digest in each."""
+    """What a round's verdicts rest on, its canonical text cut into parts, its digest in each.
+
+    The record is `{"model": EvidenceModel.record(), "measurements": [Measurement.record(), ...]}` of
+    `mechanism.evidence`, with one measurement a model that came in time.
+    """
     text = base64.b64encode(canonical_bytes(record)).decode()
     digest = canonical_digest(record).hex()
     pieces = [text[start : start + PART_BYTES] for start in range(0, len(text), PART_BYTES)]
@@ -188,10 +192,8 @@ def evidence_entries(task_id: str, round_: int, record: Json) -> list[Entry]:
     ]
 
 
-def verdict(
-    task_id: str, round_: int, assessment: Assessment, features: Mapping[str, Json] | None = None
-) -> Entry:
-    """What the evidence says of one participant, and the features that it says it from."""
+def verdict(task_id: str, round_: int, assessment: Assessment) -> Entry:
+    """What the evidence says of one participant."""
     return Entry(
         f"{task_id}/round/{round_}/verdict/{assessment.participant_id}",
         "verdict",
@@ -199,7 +201,6 @@ def verdict(
             "task_id": task_id,
             "round": round_,
             "assessment": assessment_record(assessment),
-            "features": dict(features or {}),
         },
     )
 

@@ -6,7 +6,8 @@ Of each task:
     statements    signed by an enrolled, unrevoked key; about these terms; in time, or marked late
     states        only the transitions of the life cycle, each with what it rests on complete
     verdicts      one for everyone selected; claimed degree and model digest are those of the statements
-    degrees       recomputed from the logged evidence and features, where the evidence says how
+    degrees       `mechanism.evidence.assess` on the logged evidence gives the same verdicts; without evidence a model
+                  counts at the degree that was claimed
     seeds         each the preimage of the one before, the first of the terms' commitment
     settlements   `settle_round` on the logged verdicts gives the same peer draws and payments, byte for byte
     accounts      every transfer allowed; escrow and stakes empty at the end
@@ -23,7 +24,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any, TypeAlias
+from typing import Any
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
@@ -33,18 +34,15 @@ from cryptography.hazmat.primitives.serialization import load_der_public_key
 from mechanism.canonical import canonical_bytes, parse_canonical
 from mechanism.degree import noniid_degree
 from mechanism.errors import MechanismError
+from mechanism.evidence import EvidenceModel, Measurement, assess
 from mechanism.ledger import entries as events
 from mechanism.ledger.accounts import Book, escrow, stake
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import LedgerError
 from mechanism.peers import check_round_seed
-from mechanism.settlement import Assessment, task_budget_micro
+from mechanism.settlement import MICRO, Assessment, task_budget_micro
 from mechanism.statements import ClaimStatement, ModelStatement, commit_counts
 from mechanism.terms import Terms
-
-#: Recomputes an assessment's degree from a round's evidence record and the logged features. Returns what differs,
-#: or None. Raises MechanismError for records that it cannot read.
-CheckDegree: TypeAlias = Callable[[Mapping[str, Any], Mapping[str, Any], Assessment], str | None]
 
 _ECDSA = ec.ECDSA(hashes.SHA256())
 
@@ -92,7 +90,8 @@ class _Round:
     number: int
     models: dict[str, bytes] = field(default_factory=dict)
     verdicts: dict[str, Assessment] = field(default_factory=dict)
-    evidence: Mapping[str, Any] | None = None
+    samples: dict[str, int] = field(default_factory=dict)
+    evidence: dict[str, Assessment] | None = None
     pieces: list[str] = field(default_factory=list)
     settled: bool = False
     aggregated: bool = False
@@ -137,16 +136,13 @@ class Replay:
     """Feeds on entries in order.
 
     Args:
-        check_statements: whether to check the participants' signatures, which takes most of the time.
-        check_degree: recomputes verified degrees; where None, or where the evidence does not say how, they are
-            taken as logged.
+        check_statements: whether to check the participants' signatures, which takes much of the time.
     """
 
-    def __init__(self, check_statements: bool = True, check_degree: CheckDegree | None = None) -> None:
+    def __init__(self, check_statements: bool = True) -> None:
         self.book = Book()
         self.counts = Counts()
         self._check_statements = check_statements
-        self._check_degree = check_degree
         self._tasks: dict[str, _Task] = {}
         self._ended: set[str] = set()
         self._keys: dict[str, dict[str, ec.EllipticCurvePublicKey]] = {}
@@ -289,8 +285,7 @@ class Replay:
         if state == "TRAINING":
             if number > task.terms.schedule.rounds:
                 raise _Wrong(f"round {number} is beyond the schedule of {task.terms.schedule.rounds}")
-            evidence = task.round.evidence if task.round.number == number else None
-            task.round = _Round(number, evidence=evidence)
+            task.round = _Round(number)
         elif state in ("CLOSED", "CANCELLED"):
             self._end(task)
 
@@ -383,6 +378,7 @@ class Replay:
             if name in task.round.models:
                 raise _Wrong(f"{name} has a model in this round already")
             task.round.models[name] = statement.model_sha256
+            task.round.samples[name] = statement.samples
 
     def _statement_task(self, record: Mapping[str, Any]) -> _Task:
         task = self._task(record)
@@ -462,8 +458,8 @@ class Replay:
                 raise _Wrong("the evidence is not base64") from None
             if hashlib.sha256(data).hexdigest() != body["sha256"]:
                 raise _Wrong("the evidence's digest is not that of its parts")
-            current.evidence = parse_canonical(data)
             current.pieces.clear()
+            current.evidence = _assessed(parse_canonical(data), task)
 
     def _verdict(self, entry: Entry, body: Mapping[str, Any]) -> None:
         task = self._task(body)
@@ -471,7 +467,7 @@ class Replay:
         if body["round"] != current.number or task.state != "TRAINING":
             raise _Wrong("a verdict that is not of the round in training")
         assessment = events.assessment_from_record(body["assessment"])
-        _same(entry, events.verdict(task.terms.task_id, current.number, assessment, body["features"]))
+        _same(entry, events.verdict(task.terms.task_id, current.number, assessment))
         name = assessment.participant_id
         if name not in task.selected:
             raise _Wrong(f"{name} was not selected, so there is nothing to judge")
@@ -484,13 +480,29 @@ class Replay:
             )
         if assessment.model_sha256 != current.models.get(name, b""):
             raise _Wrong(f"the verdict is on another model than the one that {name} sent in time")
-        if current.evidence is not None and self._check_degree is not None:
-            wrong = self._check_degree(current.evidence, body["features"], assessment)
-            if wrong:
-                raise _Wrong(wrong)
-            self.counts.degrees += 1
+        self._check_assessment(current, assessment)
         current.verdicts[name] = assessment
         self.counts.verdicts += 1
+
+    def _check_assessment(self, current: _Round, assessment: Assessment) -> None:
+        """Whether a verdict is the one that the evidence gives; without evidence, that of the claim."""
+        name = assessment.participant_id
+        if current.evidence is not None and name in current.evidence:
+            expected = events.assessment_record(current.evidence[name])
+            difference = _difference("", events.assessment_record(assessment), expected)
+            if difference:
+                raise _Wrong(f"the evidence gives {name} another verdict: {difference}")
+            self.counts.degrees += 1
+        elif assessment.scored:
+            claimed = round(assessment.claimed_degree * MICRO)
+            if current.evidence is not None:
+                raise _Wrong(f"{name} is scored, and the round's evidence says nothing of it")
+            measured = assessment.lower_micro is not None or assessment.upper_micro is not None
+            if assessment.verified_micro != claimed or assessment.multiplier_ppm != MICRO or measured:
+                raise _Wrong(f"{name} has a degree that is neither claimed nor supported by logged evidence")
+            if assessment.refuted:
+                raise _Wrong(f"the claim of {name} is refuted without logged evidence")
+            self.counts.degrees += 1
 
     def _aggregation(self, entry: Entry, body: Mapping[str, Any]) -> None:
         task = self._task(body)
@@ -562,6 +574,28 @@ class Replay:
             ended = "has ended" if name in self._ended else "has no terms"
             raise _Wrong(f"the task {name!r:.80} {ended}")
         return task
+
+
+def _assessed(record: Mapping[str, Any], task: _Task) -> dict[str, Assessment]:
+    """The verdicts that a round's evidence gives, once it is seen to be about this round's statements."""
+    model = EvidenceModel.from_record(record["model"])
+    measurements = [Measurement.from_record(item) for item in record["measurements"]]
+    current = task.round
+    if model.round != current.number or model.degree.reference != task.terms.reference:
+        raise _Wrong(
+            "the evidence is of another round, or against another reference distribution than the terms'"
+        )
+    measured = {m.participant_id: m for m in measurements}
+    if measured.keys() != current.models.keys():
+        names = ", ".join(sorted(measured.keys() ^ current.models.keys()))
+        raise _Wrong(f"the evidence and the models in time are not of the same participants: {names}")
+    for name, m in measured.items():
+        stated = current.models[name].hex(), task.claims[name].degree, current.samples[name]
+        if (m.model_sha256, m.claimed_degree, m.samples) != stated:
+            raise _Wrong(
+                f"the evidence on {name} is about another model, claim or sample count than it signed"
+            )
+    return {assessment.participant_id: assessment for assessment in assess(model, measurements)}
 
 
 def _same(entry: Entry, expected: Entry) -> None:

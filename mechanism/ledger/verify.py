@@ -15,7 +15,7 @@ from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import LedgerError
 from mechanism.ledger.merkle import HASH_BYTES, Frontier, leaf_hash, perfect_root
 from mechanism.ledger.note import Checkpoint, VerificationKey
-from mechanism.ledger.replay import CheckDegree, Counts, Replay, ReplayError
+from mechanism.ledger.replay import Counts, Replay, ReplayError
 from mechanism.ledger.tiles import TILE_WIDTH, split_hashes, tiles_of
 
 #: A row of the stored transfers: entry index, position, operation, debit, credit, micro, reservation, held.
@@ -127,7 +127,6 @@ def verify_ledger(
     known: str | None = None,
     *,
     check_statements: bool = True,
-    check_degree: CheckDegree | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
     """Verifies all of a ledger.
@@ -137,11 +136,10 @@ def verify_ledger(
         key: the log's key from elsewhere. Without it the source's own is taken, which proves consistency alone.
         known: a head seen before, as a note: the ledger must extend it.
         check_statements: whether to check participants' signatures.
-        check_degree: see `Replay`.
         progress: told (entries done, entries in all) now and then.
     """
     report = Report(source.name)
-    verification = _Verification(source, report, Replay(check_statements, check_degree))
+    verification = _Verification(source, report, Replay(check_statements))
     try:
         verification.open_heads(key, known)
         verification.read_entries(progress)

@@ -13,6 +13,7 @@ from mechanism.ledger.entry import Entry
 from mechanism.ledger.replay import Replay, ReplayError
 from mechanism.ledger.verify import Report, verify_ledger
 from mechanism.peers import round_seed
+from mechanism.settlement import MICRO, Assessment
 from tests import ledger_samples as samples
 from tests.memory_source import KEY, MemorySource, head
 
@@ -130,7 +131,7 @@ LIES: dict[str, tuple[int, Callable[[Any], None], str]] = {
     "a better degree": (
         where("verdict"),
         lambda r: r["body"]["assessment"].update(verified_micro=100_001),
-        "what stands before it gives",
+        "the evidence gives p000 another verdict",
     ),
     "another claim than the signed one": (
         where("verdict"),
@@ -200,20 +201,8 @@ def test_a_lie_is_named_with_its_place_though_it_is_signed(lie: str) -> None:
     assert first.place.startswith(f"entry {first.index}")
 
 
-#: Fields that no payment rests on: free text and figures for readers, a cluster of one, and what only the evidence's
-#: own recomputation can tell.
-FREE = (
-    "cluster",
-    "at",
-    "reason",
-    "figures",
-    "explanation",
-    "features",
-    "lower_micro",
-    "upper_micro",
-    "screen",
-    "passed",
-)
+#: Fields that nothing rests on: text for readers, and what needs the models themselves.
+FREE = ("at", "reason")
 
 
 def mutations(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
@@ -240,7 +229,7 @@ def test_no_field_of_any_entry_can_change_though_it_is_signed() -> None:
         for path, other in mutations(orjson.loads(entry.data)):
             if set(path) & set(FREE) or path[-2:] == ("body", "data"):
                 continue
-            if entry.kind == "aggregation" and path[-1] == "model_sha256":  # needs the models
+            if entry.kind == "aggregation" and path[-1] in ("model_sha256", "accuracy"):
                 continue
 
             def change(record: Any, path: tuple[Any, ...] = path, other: Any = other) -> None:
@@ -282,7 +271,7 @@ def test_no_part_of_a_statement_can_change_though_it_is_signed() -> None:
 
 
 #: Entries without which the rest still follows.
-OPTIONAL = ("aggregation", "evidence")
+OPTIONAL = ("aggregation",)
 
 
 def test_no_entry_can_be_left_out_though_it_is_signed() -> None:
@@ -359,14 +348,55 @@ def test_a_dispute_opens_the_committed_counts_and_no_others() -> None:
     refused([*begun, entries.dispute("task", "p000", [5, 5], salt)], "not those that it committed to")
 
 
-def test_a_degree_is_recomputed_where_the_evidence_says_how() -> None:
-    def check(evidence: Any, features: Any, assessment: Any) -> str | None:
-        assert evidence == {"shadows": 10, "validation": "ab" * 32}
-        return "the features give degree 0.3" if assessment.participant_id == "p002" else None
+def test_a_degree_must_be_the_one_that_the_evidence_gives() -> None:
+    index = where("verdict", 1)
+    for field, value in (("verified_micro", 1), ("lower_micro", 1), ("refuted", True), ("multiplier_ppm", 5)):
+        change = {field: value}
+        report = refused(
+            edited(index, lambda r, c=change: r["body"]["assessment"].update(c)),  # type: ignore[misc]
+            "the evidence gives p001 another verdict",
+            field,
+        )
+        assert report.problems[0].index == index
 
-    report = verify_ledger(MemorySource(LEDGER), check_degree=check)
-    assert report.problems[0].message == "the features give degree 0.3"
-    assert report.problems[0].index == where("verdict", 2)
+
+def altered_evidence(change: Callable[[Any], None]) -> list[Entry | bytes]:
+    """The ledger with round 1's evidence changed, digest and all."""
+    record: Any = samples.evidence(TERMS, 1, PEOPLE)
+    change(record)
+    index = where("evidence")
+    return [*LEDGER[:index], *entries.evidence_entries("task", 1, record), *LEDGER[index + 1 :]]
+
+
+def test_evidence_must_be_about_what_was_signed() -> None:
+    assert verify(altered_evidence(lambda record: None)).verified
+    refused(altered_evidence(lambda r: r["measurements"].pop()), "not of the same participants: p003")
+    refused(
+        altered_evidence(lambda r: r["measurements"][0].update(samples=9)), "another model, claim or sample"
+    )
+    refused(
+        altered_evidence(lambda r: r["measurements"][0].update(claimed_degree="1/3")), "another model, claim"
+    )
+    refused(altered_evidence(lambda r: r["measurements"][0].update(model_sha256="00" * 32)), "another model")
+    refused(altered_evidence(lambda r: r["model"].update(round=2)), "another round")
+    refused(altered_evidence(lambda r: r["model"]["degree"].update(reference=["1/3", "2/3"])), "reference")
+    refused(altered_evidence(lambda r: r["model"].update(arithmetic="float")), "arithmetic")
+    moved = altered_evidence(lambda r: r["measurements"][2].update(global_features=[100_000]))
+    assert refused(moved, "another verdict").problems[0].index == where("verdict", 2)
+
+
+def test_without_evidence_a_model_counts_at_the_claimed_degree_alone() -> None:
+    begun = samples.opening(TERMS, PEOPLE) + samples.training(TERMS, 1, PEOPLE)
+    for name in PEOPLE:
+        claimed = samples.degree(name)
+        said = Assessment(name, samples.model_digest("task", 1, name), claimed, int(claimed * MICRO))
+        assert verify([*begun, entries.verdict("task", 1, said)]).verified
+        for lie in (
+            replace(said, verified_micro=1),
+            replace(said, multiplier_ppm=1),
+            replace(said, refuted=True),
+        ):
+            refused([*begun, entries.verdict("task", 1, lie)], "logged evidence")
 
 
 def test_seeds_must_follow_the_commitment_in_order() -> None:
