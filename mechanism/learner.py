@@ -1,0 +1,340 @@
+"""The learner's side: what an equilibrium is worth, and the best payment coefficient.
+
+    Payoff(Q) = g(1 / Bound) - T * sum_k E[payment_k]
+    Bound     = Omega + V * sum_k p_k^2 + gamma * sum_k p_k delta_k^2
+    subject to  u_k >= 0 for every participant
+
+The profile is the least equilibrium (the best for everyone) or the greatest (the worst). Payoff(Q) jumps where
+an equilibrium disappears and has kinks, so no local solver is trusted: coefficients on a grid are solved,
+the best is refined, and the answer is the best feasible coefficient that was actually evaluated.
+
+Log payment: Q drops out of the best responses, as ln(Q/gap) = ln Q - ln gap, so as long as nothing is clipped
+Payoff falls in Q and the optimum lies on the participation boundary, the least Q at which the profile is still
+an equilibrium. Below it participants prefer to be paid nothing for nothing, and another profile follows.
+
+Source: Pang et al. 2025, section 4 (Payoff, Problem 2) and Example 1; docs/mechanism.md, section 5.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from mechanism.clipped import ClippedField
+from mechanism.equilibrium import ENOUGH, Equilibrium, Side, equilibrium
+from mechanism.errors import FieldError
+from mechanism.game import Game
+from mechanism.monotone import applies, convex_marginal_cost
+from mechanism.payment import Log
+from mechanism.regret import clipped_regret
+
+Array = npt.NDArray[np.float64]
+Reward = Callable[[float], float]
+
+#: Utilities above minus this count as participation: the rounding of a utility.
+FEASIBLE = 1e-9
+#: Coefficients tried before refining, evenly spaced in ln Q.
+GRID = 24
+#: Golden-section steps: ln Q to 1e-6, so a smooth maximum to 1e-12 of the payoff. Halvings towards a jump.
+GOLDEN_STEPS, HALVINGS = 28, 24
+#: ln(Q) is known to this when the boundary of a log payment is bisected.
+BOUNDARY = 1e-12
+
+
+@dataclass(frozen=True)
+class Learner:
+    """What the learner gains and pays.
+
+    Attributes:
+        omega: Omega > 0, the part of the bound that effort does not move.
+        gamma: gamma >= 0, what heterogeneity adds.
+        reward: g, non-decreasing on R+, credits; a number R stands for g(y) = R * y.
+        rounds: T, rounds that are paid.
+        weights: p_k, positive, summing to 1; None for 1/N.
+        variance: V >= 0, the part of the bound that more participants average out (sum_k p_k^2 sigma^2).
+    """
+
+    omega: float
+    gamma: float
+    reward: Reward | float
+    rounds: int = 1
+    weights: Sequence[float] | None = None
+    variance: float = 0.0
+    g: Reward = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name, least in (("omega", 0.0), ("gamma", 0.0), ("variance", 0.0)):
+            value = getattr(self, name)
+            strict = name == "omega"
+            if not (
+                isinstance(value, int | float)
+                and np.isfinite(value)
+                and (value > 0 if strict else value >= least)
+            ):
+                raise FieldError(
+                    f"learner.{name}", value, "a finite number " + ("above 0" if strict else "of at least 0")
+                )
+        if isinstance(self.rounds, bool) or not isinstance(self.rounds, int) or self.rounds < 1:
+            raise FieldError("learner.rounds", self.rounds, "a whole number of at least 1")
+        if callable(self.reward):
+            object.__setattr__(self, "g", self.reward)
+            _check_reward(self.reward)
+        else:
+            scale = self.reward
+            if isinstance(scale, bool) or not (
+                isinstance(scale, int | float) and np.isfinite(scale) and scale >= 0
+            ):
+                raise FieldError("learner.reward", scale, "a finite number of at least 0, or a function")
+            object.__setattr__(self, "g", lambda y: float(scale) * y)
+        if self.weights is not None:
+            weights = np.asarray(self.weights, dtype=np.float64)
+            if (
+                weights.ndim != 1
+                or not (np.isfinite(weights) & (weights > 0)).all()
+                or abs(weights.sum() - 1) > 1e-9
+            ):
+                raise FieldError("learner.weights", self.weights, "positive numbers that sum to 1")
+
+    def bound(self, degree: Array) -> float:
+        """Omega + V sum p_k^2 + gamma sum p_k delta_k^2."""
+        weights = self._weights(degree.size)
+        return float(
+            self.omega
+            + self.variance * np.square(weights).sum()
+            + self.gamma * (weights * np.square(degree)).sum()
+        )
+
+    def payoff(self, profile: Equilibrium) -> float:
+        """g(1/Bound) - T sum of expected payments, credits."""
+        return float(self.g(1 / self.bound(profile.degree)) - self.rounds * profile.payment.sum())
+
+    def among(self, index: npt.NDArray[np.intp], size: int) -> "Learner":
+        """The learner when only the participants at `index` of `size` train."""
+        if self.weights is None:
+            return self
+        weights = np.asarray(self.weights)[index]
+        return Learner(
+            self.omega, self.gamma, self.reward, self.rounds, list(weights / weights.sum()), self.variance
+        )
+
+    def _weights(self, size: int) -> Array:
+        if self.weights is None:
+            return np.full(size, 1 / size)
+        weights = np.asarray(self.weights, dtype=np.float64)
+        if weights.size != size:
+            raise FieldError("learner.weights", f"{weights.size} entries", f"one a participant: {size}")
+        return weights
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A coefficient and what follows from it.
+
+    Attributes:
+        Q: the coefficient.
+        profile: the equilibrium that was assumed.
+        payoff: the learner's, credits.
+        feasible: whether every utility is at least -`FEASIBLE` and the profile is a converged equilibrium.
+        on_boundary: whether a slightly smaller coefficient would lose this profile (log payment).
+    """
+
+    Q: float
+    profile: Equilibrium
+    payoff: float
+    feasible: bool
+    on_boundary: bool = False
+
+    @property
+    def slack(self) -> Array:
+        """u_k, what the participation constraint leaves, shape (N,)."""
+        return self.profile.utility
+
+
+def offer(game: Game, learner: Learner, side: Side = "least", start: Array | None = None) -> Offer:
+    """What `game` at its own Q is worth to the learner."""
+    profile = equilibrium(game, side, start=start)
+    return _offer(game.Q, profile, learner)
+
+
+def best_offer(game: Game, learner: Learner, side: Side = "least", partial: bool = True) -> Offer:
+    """The best feasible coefficient against one extremal equilibrium; the Q of `game` is not used.
+
+    Args:
+        partial: under a log payment, look below the participation boundary too, where some make no effort.
+
+    Raises:
+        FieldError: no coefficient that was tried is feasible (a payment function of negative values).
+    """
+    return max_offer(payoff_curve(game, learner, side, partial))
+
+
+def payoff_curve(game: Game, learner: Learner, side: Side = "least", partial: bool = True) -> list[Offer]:
+    """Every offer that the search for the best coefficient evaluated, by increasing Q."""
+    if (
+        isinstance(game.payment, Log)
+        and convex_marginal_cost(game)
+        and applies(game.with_q(_unclipped(game)))
+    ):
+        offers = _log_offers(game, learner, side, partial)
+    else:
+        offers = _searched_offers(game, learner, side)
+    return sorted(offers, key=lambda one: one.Q)
+
+
+def max_offer(offers: Sequence[Offer]) -> Offer:
+    """The best feasible offer; the cheapest of equals."""
+    feasible = [one for one in offers if one.feasible]
+    if not feasible:
+        raise FieldError(
+            "Q", [one.Q for one in offers], "a coefficient under which every utility is at least 0"
+        )
+    return max(feasible, key=lambda one: (one.payoff, -one.Q))
+
+
+def _offer(Q: float, profile: Equilibrium, learner: Learner, on_boundary: bool = False) -> Offer:
+    feasible = bool(profile.utility.min() >= -FEASIBLE) and profile.converged
+    return Offer(Q, profile, learner.payoff(profile), feasible, on_boundary)
+
+
+def _unclipped(game: Game) -> float:
+    """The least Q at which no two degrees in reach are clipped."""
+    return float(game.bound.gap(game.start.max(), game.start.max())) * (1 + 1e-12)
+
+
+def _log_offers(game: Game, learner: Learner, side: Side, partial: bool) -> list[Offer]:
+    """The participation boundary, the offers above it, and some below where participants drop out."""
+    top = _unclipped(game)
+    free = equilibrium(game.with_q(top), side)
+    required = _log_required(free, top)
+    boundary = _log_boundary(game, free, top, required)
+    offers = [_offer(boundary, _shifted(free, top, boundary), learner, on_boundary=True)]
+    offers += [_offer(Q, _shifted(free, top, Q), learner) for Q in np.geomspace(boundary, 2 * top, 9)[1:]]
+    if not partial:
+        return offers
+    # Below, the least equilibrium rises as Q falls: each is a valid start for the next.
+    start = free.degree if side == "least" else None
+    below = []
+    for Q in np.geomspace(boundary, game.bound.upsilon, GRID // 2 + 1)[1:]:
+        below.append(offer(game.with_q(float(Q)), learner, side, start))
+        start = below[-1].profile.degree if side == "least" else None
+    offers += below
+    best = max_offer(offers)
+    if not best.on_boundary and best in below:
+        offers += _halved(game, learner, side, best, below)
+    return offers
+
+
+def _halved(game: Game, learner: Learner, side: Side, best: Offer, below: list[Offer]) -> list[Offer]:
+    """Payoff falls in Q until someone drops out: halve towards the next coefficient below."""
+    lower = max((one.Q for one in below if one.Q < best.Q), default=best.Q)
+    found = []
+    for _ in range(HALVINGS):
+        middle = (lower * best.Q) ** 0.5
+        tried = offer(game.with_q(middle), learner, side)
+        found.append(tried)
+        if tried.feasible and tried.payoff > best.payoff:
+            best = tried
+        else:
+            lower = middle
+    return found
+
+
+def _log_required(profile: Equilibrium, Q: float) -> float:
+    """The least Q at which every unclipped utility is at least 0: ln Q + (payment - ln Q_0) >= cost."""
+    return float(Q * np.exp(np.max(-profile.utility)))
+
+
+def _log_boundary(game: Game, free: Equilibrium, top: float, required: float) -> float:
+    """The least Q in [required, top] at which `free` is still an equilibrium of the clipped game.
+
+    As Q falls, a profile whose payments are unclipped loses ln Q on all peers, a deviation only on those that
+    still pay it: whoever would leave at some Q would leave at every lower one. So the boundary is bisected, and
+    only those who would leave at its lower end are looked at.
+    """
+    low, high = np.log(min(required, top)), np.log(top)
+    if _leavers(game, free, float(np.exp(low))).size == 0:
+        return float(np.exp(low))
+    while high - low > BOUNDARY * max(1.0, abs(high)):
+        middle = (low + high) / 2
+        if _leavers(game, free, float(np.exp(middle))).size:
+            low = middle
+        else:
+            high = middle
+    return float(np.exp(high))
+
+
+def _leavers(game: Game, free: Equilibrium, Q: float) -> npt.NDArray[np.intp]:
+    """Who would gain by leaving the profile when the coefficient is Q and payments are clipped at 0."""
+    clipped = game.with_q(Q)
+    low, high = float(np.square(game.floor.min())), float(np.square(game.start.max()))
+    peers = ClippedField.of(clipped.score, free.degree, low, high)
+    regret = clipped_regret(clipped, peers, free.degree, ENOUGH)
+    # The profile itself is known to 1e-11; what that is worth is second order.
+    return np.flatnonzero(regret.gain > 10 * ENOUGH + regret.rounding)
+
+
+def _shifted(profile: Equilibrium, was: float, Q: float) -> Equilibrium:
+    """`profile` under a log payment with another coefficient, where nothing is clipped on its path."""
+    payment = profile.payment + np.log(Q / was)
+    return Equilibrium(
+        profile.degree,
+        profile.effort,
+        payment,
+        profile.cost,
+        payment - profile.cost,
+        profile.certificate,
+        profile.iterations,
+        profile.converged,
+    )
+
+
+def _searched_offers(game: Game, learner: Learner, side: Side) -> list[Offer]:
+    """A grid in ln Q, a golden section around its best, and halving towards a jump below."""
+
+    tried: dict[float, Offer] = {}
+
+    def at(log_q: float) -> Offer:
+        if log_q not in tried:
+            tried[log_q] = offer(game.with_q(float(np.exp(log_q))), learner, side)
+        return tried[log_q]
+
+    def worth(log_q: float) -> float:
+        return at(log_q).payoff if at(log_q).feasible else -np.inf
+
+    low, high = np.log(game.bound.upsilon) - 7, np.log(float(game.bound.gap(1.0, 1.0))) + 1
+    grid = [float(q) for q in np.linspace(low, high, GRID)]
+    step = grid[1] - grid[0]
+    while max(grid, key=worth) == grid[-1] and len(grid) < 4 * GRID:
+        grid.append(grid[-1] + step)
+    if worth(max(grid, key=worth)) > -np.inf:
+        best = _golden(worth, max(grid, key=worth), step)
+        # Right below a smooth maximum the payoff is nearly the same; below a jump it is not.
+        near = best - 1e-6
+        if worth(near) < worth(best) - 1e-4 * (abs(worth(best)) + 1):
+            low = near
+            for _ in range(HALVINGS):
+                middle = (low + best) / 2
+                low, best = (low, middle) if worth(middle) > worth(best) else (middle, best)
+    return list(tried.values())
+
+
+def _golden(worth: Callable[[float], float], centre: float, reach: float) -> float:
+    """A maximizer of `worth` near `centre`; the best point that was evaluated."""
+    share = (5**0.5 - 1) / 2
+    a, b = centre - reach, centre + reach
+    c, d = b - share * (b - a), a + share * (b - a)
+    for _ in range(GOLDEN_STEPS):
+        if worth(c) >= worth(d):
+            b, d = d, c
+            c = b - share * (b - a)
+        else:
+            a, c = c, d
+            d = a + share * (b - a)
+    return max((centre, c, d), key=worth)
+
+
+def _check_reward(reward: Reward) -> None:
+    values = [float(reward(y)) for y in np.geomspace(1e-6, 1e6, 121)]
+    if not np.isfinite(values).all() or (np.diff(values) < 0).any():
+        raise FieldError("learner.reward", reward, "a finite, non-decreasing function of 1/Bound")
