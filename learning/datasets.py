@@ -13,6 +13,7 @@ Fashion-MNIST is also read from the files of Debian's package dataset-fashion-mn
 
 import contextlib
 import gzip
+import importlib.util
 import io
 import os
 import pickle
@@ -208,12 +209,30 @@ def _source(name: str) -> _Source:
 
 
 def _read_digits(root: Path) -> tuple[LabelledData, LabelledData | None]:
-    from sklearn.datasets import load_digits  # a second of import that only this data set needs
+    table = _digits_table()
+    # Sixteen grey levels above black.
+    pixels = (table[:, :-1].astype(np.float32) / np.float32(16)).reshape(-1, 1, 8, 8)
+    return LabelledData("digits", pixels, table[:, -1].astype(np.int64), 10), None
+
+
+def _digits_table() -> npt.NDArray[np.float64]:
+    """scikit-learn's digits, shape (1797, 65): 64 pixels and the label.
+
+    Read from its file where that is in its usual place: importing sklearn.datasets costs over a second of CPU in
+    every process of a market.
+    """
+    found = importlib.util.find_spec("sklearn")
+    places = list(found.submodule_search_locations or ()) if found is not None else []
+    files = [
+        file for place in places if (file := Path(place) / "datasets" / "data" / "digits.csv.gz").is_file()
+    ]
+    if files:
+        with gzip.open(files[0], "rt") as lines:
+            return np.loadtxt(lines, delimiter=",", dtype=np.float64)
+    from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
-    # Sixteen grey levels above black.
-    pixels = (np.asarray(images, dtype=np.float32) / np.float32(16)).reshape(-1, 1, 8, 8)
-    return LabelledData("digits", pixels, np.asarray(labels, dtype=np.int64), 10), None
+    return np.column_stack([images, labels])
 
 
 def _read_fashion_mnist(root: Path) -> tuple[LabelledData, LabelledData | None]:

@@ -161,7 +161,8 @@ def participant_file(plan: DemoPlan, member: Member, serving: dict[str, Any]) ->
         "split_seed": plan.seed,
         "validation": data.validation,
         "test": data.test,
-        "seed": plan.seed,
+        # Everyone has data of its own, twins too: equal label counts, other samples.
+        "seed": plan.seed * len(plan.members) + plan.members.index(member),
     }
     effort = f'strategy = "best-response"\ncost = {float(member.cost)}\nrate = {EFFORT_RATE}'
     factory = "participant.adapters.torch:DatasetTask"

@@ -120,3 +120,12 @@ def test_importing_data_sets_pulls_in_neither_torch_nor_scikit_learn() -> None:
     code = "import sys, learning.partition; print('torch' in sys.modules, 'sklearn' in sys.modules)"
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert output.split() == ["False", "False"]
+
+
+def test_digits_are_those_of_scikit_learn() -> None:
+    from sklearn.datasets import load_digits
+
+    from learning.datasets import _digits_table
+
+    images, labels = load_digits(return_X_y=True)
+    np.testing.assert_array_equal(_digits_table(), np.column_stack([images, labels]))
