@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from coordinator.backup import read_backup
 from coordinator.config import TaskConfig, read_config, resolve_paths
 from coordinator.folder import StateFolder, initialise
 from coordinator.office import Office, TaskReport
@@ -170,6 +171,38 @@ def cancel(
     with _office(state) as office:
         report = office.cancel(task, reason)
     _show(as_json, report.record(), f"Task {task} is cancelled; {_paid(report)} credits had been paid.")
+
+
+@app.command()
+def backup(
+    file: Annotated[Path, typer.Argument(help="The tar file to write; it will hold the keys.")],
+    state: State = DEFAULT_STATE,
+    as_json: AsJson = False,
+) -> None:
+    """Write keys, configuration, database and models to one file, also while serving."""
+    with _office(state) as office:
+        size = office.back_up(file)
+    _show(
+        as_json,
+        {"file": str(file), "bytes": size},
+        f"{file}: {size:,} bytes. Keep it secret: it has the keys.",
+    )
+
+
+@app.command()
+def restore(
+    file: Annotated[Path, typer.Argument(help="A file that `backup` wrote.")],
+    folder: Annotated[Path, typer.Argument(help="The state folder to make.")],
+    as_json: AsJson = False,
+) -> None:
+    """Make a state folder from a backup."""
+    manifest = read_backup(file, folder)
+    size = manifest["ledger_size"]
+    _note(
+        f"The ledger has {size} entries. What was signed after this backup was taken is not in it: whoever saw a "
+        "later head will see a fork."
+    )
+    _show(as_json, {"state": str(folder), "ledger_size": size}, f"{folder} is restored.")
 
 
 @app.command()

@@ -7,8 +7,10 @@ the service has taken notice.
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
+from coordinator.backup import write_backup
 from coordinator.blobs import BlobStore
 from coordinator.clock import Clock, SystemClock
 from coordinator.config import ServiceConfig
@@ -183,6 +185,16 @@ class Office:
         except (OSError, ValueError):  # it is just starting
             return {}
         return found
+
+    def back_up(self, target: Path) -> int:
+        """Writes a backup, also while a service runs; returns its size in bytes.
+
+        Raises:
+            FolderError: it cannot be written.
+        """
+        before = self._clock.now() - self.config.storage.retention_days * 86_400
+        models, size = self._transact.look(lambda t: (t.market.referenced_models(before), t.journal.size()))
+        return write_backup(self.folder, target, models, size, self._clock.now())
 
     def _act(self, work: Callable[[Transaction], Result]) -> Result:
         result = self._transact.run(work)

@@ -1,0 +1,65 @@
+"""A backup that is taken while the service runs becomes a coordinator that goes on with the task."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from coordinator.backup import read_backup
+from coordinator.errors import FolderError
+from coordinator.folder import StateFolder
+from coordinator.office import Office
+from tests.integration.market import enrol, make_folder, model_like, open_task, running, task_config, verified
+
+
+def back_up(folder: StateFolder, target: Path) -> int:
+    office = Office(folder)
+    try:
+        return office.back_up(target)
+    finally:
+        office.close()
+
+
+async def test_a_task_goes_on_from_a_backup_of_its_middle(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "state")
+    open_task(folder, task_config(tmp_path))
+    target = tmp_path / "backup.tar"
+    async with running(folder) as coordinator:
+        members = [await enrol(coordinator, name) for name in ("ann", "bob", "cyd")]
+        await members[0].until("EFFORT")
+        for client in members:
+            await client.claim()
+        await members[0].until("TRAINING")
+        await members[0].submit(model_like(0), 1)
+        assert await asyncio.to_thread(back_up, folder, target) > 0
+        for client in members:
+            await client.close()
+    assert target.stat().st_mode & 0o077 == 0
+    with pytest.raises(FolderError, match="exists already"):
+        back_up(folder, target)
+    read_backup(target, tmp_path / "restored")
+    restored = StateFolder(tmp_path / "restored")
+    async with running(restored) as coordinator:
+        for number, client in enumerate(members):
+            client.address = coordinator.market_address
+            await client.submit(model_like(number), 1)
+        await members[0].until("TRAINING", round_=2)
+        for number, client in enumerate(members):
+            await client.submit(model_like(number), 2)
+        await members[0].until("CLOSED")
+        for client in members:
+            await client.close()
+    assert verified(restored).counts.payments == 6
+
+
+def test_what_is_no_backup_is_refused_and_writes_nothing(tmp_path: Path) -> None:
+    junk = tmp_path / "junk.tar"
+    junk.write_bytes(b"not a tar file" * 100)
+    with pytest.raises(FolderError, match="no backup"):
+        read_backup(junk, tmp_path / "restored")
+    with pytest.raises(FolderError, match="No such file"):
+        read_backup(tmp_path / "missing.tar", tmp_path / "restored")
+    assert not (tmp_path / "restored").exists()
+    folder = make_folder(tmp_path / "state")
+    with pytest.raises(FolderError, match="already"):
+        read_backup(junk, folder.path)
