@@ -1,0 +1,288 @@
+"""What an operator does to a running service and what it does by itself: cancelling, deadlines, absences, quotas."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from coordinator.clock import ManualClock
+from coordinator.folder import StateFolder
+from coordinator.office import Office, TaskReport
+from coordinator.server import INSECURE_NAME
+from mechanism.statements import sign_statement
+from protos.fedpeer.v1 import enrolment_pb2, enrolment_pb2_grpc, ledger_pb2, market_pb2, market_pb2_grpc
+from tests.integration.market import (
+    CONFIG,
+    Client,
+    enrol,
+    frames,
+    invite,
+    make_folder,
+    model_like,
+    open_task,
+    refused,
+    running,
+    task_config,
+    verified,
+)
+from wire.certificates import new_key, signing_request
+from wire.codec import encode_model_header
+from wire.errors import Code, refusal_of
+
+NAMES = ("ann", "bob", "cyd", "dan")
+
+
+def cancel(folder: StateFolder, task_id: str) -> TaskReport:
+    office = Office(folder)
+    try:
+        return office.cancel(task_id, "the data were wrong")
+    finally:
+        office.close()
+
+
+async def in_training(coordinator: Any, names: tuple[str, ...], task_id: str = "task") -> list[Client]:
+    members = [await enrol(coordinator, name) for name in names]
+    for client in members:
+        client.task_id = task_id
+    await members[0].until("EFFORT")
+    for client in members:
+        await client.claim()
+    await members[0].until("TRAINING")
+    return members
+
+
+async def close(members: list[Client]) -> None:
+    for client in members:
+        await client.close()
+
+
+async def drain(events: AsyncIterator[Any]) -> None:
+    async for _ in events:
+        pass
+
+
+async def ask(client: Client, times: int) -> None:
+    for _ in range(times):
+        await client.task()
+
+
+async def balance(client: Client, account: str) -> ledger_pb2.Balance:
+    return await client.ledger.GetBalance(ledger_pb2.GetBalanceRequest(account=account))
+
+
+async def test_cancelling_refunds_what_is_not_paid_and_tells_everyone(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "state")
+    open_task(folder, task_config(tmp_path, rule={"stake_micro": 1000}))
+    async with running(folder) as coordinator:
+        members = await in_training(coordinator, NAMES[:3])
+        for number, client in enumerate(members):
+            await client.submit(model_like(number), 1)
+        await members[0].until("TRAINING", round_=2)
+        watch = asyncio.create_task(members[1].until("CANCELLED"))
+        before = await balance(members[0], "escrow:task")
+        assert before.credits_pending_micro == 3 * 1_609_438
+        report = await asyncio.to_thread(cancel, folder, "task")
+        assert report.escrow_micro == 0
+        assert (await watch).cancelled.reason == "the data were wrong"
+        await refused(members[0].submit(model_like(0), 2), Code.TASK_ENDED)
+        after = await balance(members[0], "escrow:task")
+        assert after.credits_pending_micro == 0
+        stake = await balance(members[0], "stake:task:ann")
+        assert stake.credits_posted_micro == stake.debits_posted_micro == 1000
+        owed = await balance(members[0], "payable:ann")
+        assert owed.credits_posted_micro - owed.debits_posted_micro == report.paid_micro["ann"] > 0
+        await close(members)
+    verified(folder)
+
+
+async def test_several_tasks_run_at_once(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "state")
+    ids = [f"task-{i}" for i in range(3)]
+    async with running(folder) as coordinator:
+        members = [await enrol(coordinator, name) for name in NAMES[:3]]
+
+        async def take_part(client: Client, task_id: str, number: int) -> None:
+            mine = Client(
+                client.name, client.key, client.certificate, client.authority, client.address, task_id
+            )
+            await mine.until("EFFORT")
+            await mine.claim()
+            for round_ in (1, 2):
+                await mine.until("TRAINING", round_=round_)
+                await mine.submit(model_like(number), round_)
+            await mine.until("CLOSED")
+            await mine.close()
+
+        for task_id in ids:
+            await asyncio.to_thread(open_task, folder, task_config(tmp_path, task_id))
+        await asyncio.gather(*(take_part(c, t, i) for i, c in enumerate(members) for t in ids))
+        listed = await members[0].market.ListTasks(market_pb2.ListTasksRequest())
+        assert [task.terms.task_id for task in listed.tasks] == ids
+        assert {task.state for task in listed.tasks} == {market_pb2.TASK_STATE_CLOSED}
+        await close(members)
+    assert verified(folder).counts.payments == 3 * 2 * 3
+
+
+async def test_who_has_gone_does_not_hold_the_round_and_who_is_late_is_not_scored(tmp_path: Path) -> None:
+    clock = ManualClock(time.time())
+    folder = make_folder(tmp_path / "state", CONFIG + "absence_seconds = 30\n")
+    open_task(folder, task_config(tmp_path, schedule={"capacity": 4, "rounds": 1, "round_seconds": 10_000}))
+    async with running(folder, clock) as coordinator:
+        members = await in_training(coordinator, NAMES)
+        for number, client in enumerate(members[:3]):
+            await client.submit(model_like(number), 1)
+        await members[3].close()
+        clock.advance(20)
+        assert (await members[0].task()).state == market_pb2.TASK_STATE_TRAINING
+        clock.advance(11)
+        await members[0].until("CLOSED")
+        settlement = await members[3].market.GetSettlement(
+            market_pb2.GetSettlementRequest(task_id="task", round=1)
+        )
+        assert settlement.paid_micro == 0
+        await close(members)
+
+
+async def test_deadlines_close_the_phases(tmp_path: Path) -> None:
+    clock = ManualClock(time.time())
+    folder = make_folder(tmp_path / "state")
+    open_task(folder, task_config(tmp_path, schedule={"capacity": 10, "rounds": 1}))
+    async with running(folder, clock) as coordinator:
+        members = [await enrol(coordinator, name) for name in NAMES]
+        await members[0].until("EFFORT")
+        for client in members:
+            await client.claim()
+        watches = [client.market.Watch(market_pb2.WatchRequest(task_id="task")) for client in members]
+        for watch in watches:
+            await anext(aiter(watch))
+        clock.advance(60)
+        await members[0].until("TRAINING")
+        for number, client in enumerate(members[:3]):
+            await client.submit(model_like(number), 1)
+        clock.advance(59)
+        assert (await members[0].task()).state == market_pb2.TASK_STATE_TRAINING
+        clock.advance(1)
+        await members[0].until("CLOSED")
+        await close(members)
+
+
+async def test_too_few_claims_cancel_the_task_with_both_numbers(tmp_path: Path) -> None:
+    clock = ManualClock(time.time())
+    folder = make_folder(tmp_path / "state")
+    open_task(folder, task_config(tmp_path))
+    async with running(folder, clock) as coordinator:
+        ann = await enrol(coordinator, "ann")
+        await ann.until("EFFORT")
+        await ann.claim()
+        clock.advance(60)
+        event = await ann.until("CANCELLED")
+        assert "1 claims" in event.cancelled.reason
+        assert "quorum of 3" in event.cancelled.reason
+        assert (await balance(ann, "escrow:task")).credits_pending_micro == 0
+        await ann.close()
+    verified(folder)
+
+
+async def test_a_second_session_takes_over_and_the_first_is_told(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "state")
+    open_task(folder, task_config(tmp_path))
+    async with running(folder) as coordinator:
+        ann = await enrol(coordinator, "ann")
+        first = aiter(ann.market.Watch(market_pb2.WatchRequest(task_id="task")))
+        assert (await anext(first)).cursor == 1
+        second = aiter(ann.market.Watch(market_pb2.WatchRequest(task_id="task", cursor=1)))
+        assert (await anext(second)).cursor == 2
+        with pytest.raises(grpc.RpcError, match="taken over"):
+            await drain(first)
+        await ann.close()
+
+
+async def test_watchers_are_sent_away_with_a_reason_when_the_service_stops(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "state")
+    open_task(folder, task_config(tmp_path))
+    async with running(folder) as coordinator:
+        ann = await enrol(coordinator, "ann")
+        events = aiter(ann.market.Watch(market_pb2.WatchRequest(task_id="task")))
+        await anext(events)
+        stopping = asyncio.create_task(coordinator.stop(5))
+        with pytest.raises(grpc.RpcError) as caught:
+            await drain(events)
+        found = refusal_of(caught.value)
+        assert found is None or found.code is Code.DRAINING
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        await stopping
+        await ann.close()
+
+
+async def test_slow_uploads_do_not_keep_an_honest_participant_out(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "state", CONFIG + "concurrent_uploads = 2\n")
+    open_task(folder, task_config(tmp_path))
+    async with running(folder) as coordinator:
+        members = await in_training(coordinator, NAMES[:3])
+        stuck = [await trickle(client) for client in members[:2]]
+        async with asyncio.timeout(15):
+            receipt = await members[2].submit(model_like(2), 1)
+        assert not receipt.late
+        # Whoever was slow was told so, and goes on where it was.
+        with pytest.raises(grpc.RpcError, match="can be resumed"):
+            await stuck[0]
+        assert not (await members[0].submit(model_like(0), 1, offset=40)).late
+        await close(members)
+
+
+async def trickle(client: Client) -> Any:
+    """Sends one small frame and then nothing, for ever."""
+    content = model_like(int(client.name == "bob"))
+    statement = await client.model_statement(content, 1)
+    header = encode_model_header(statement, sign_statement(statement, client.key))
+    call = client.market.SubmitModel()
+    await call.write(market_pb2.SubmitModelRequest(header=header))
+    await call.write(frames(content, size=40)[0])
+    request = market_pb2.GetUploadRequest(task_id="task", submission_id=statement.submission_id)
+    async with asyncio.timeout(10):
+        while (await client.market.GetUpload(request)).offset < 40:
+            pass  # each turn asks the coordinator
+    return call
+
+
+async def test_a_flood_of_requests_is_turned_away_and_others_are_served(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "state", CONFIG + "requests_per_second = 5\n")
+    open_task(folder, task_config(tmp_path))
+    async with running(folder) as coordinator:
+        ann, bob = [await enrol(coordinator, name) for name in NAMES[:2]]
+        with pytest.raises(grpc.RpcError) as caught:
+            await ask(ann, 60)
+        found = refusal_of(caught.value)
+        assert found is not None
+        assert found.code is Code.QUOTA_EXCEEDED
+        assert (await bob.task()).nonce
+        await close([ann, bob])
+
+
+@pytest.fixture
+async def insecure(tmp_path: Path) -> AsyncIterator[Any]:
+    folder = make_folder(tmp_path / "state", CONFIG + "insecure = true\n")
+    open_task(folder, task_config(tmp_path))
+    async with running(folder) as coordinator:
+        yield coordinator
+
+
+async def test_insecure_mode_believes_names_and_still_checks_signatures(insecure: Any) -> None:
+    token = await asyncio.to_thread(invite, insecure.folder, "ann")
+    key = new_key()
+    async with grpc.aio.insecure_channel(insecure.public_address) as channel:
+        await enrolment_pb2_grpc.EnrolmentStub(channel).Enroll(
+            enrolment_pb2.EnrollRequest(
+                participant_id="ann", token=token, certificate_signing_request=signing_request("ann", key)
+            )
+        )
+    async with grpc.aio.insecure_channel(insecure.market_address) as channel:
+        market = market_pb2_grpc.MarketStub(channel)
+        request = market_pb2.GetTaskRequest(task_id="task")
+        assert (await market.GetTask(request, metadata=((INSECURE_NAME, "ann"),))).nonce
+        await refused(market.GetTask(request), Code.CERTIFICATE_REQUIRED)
+        await refused(market.GetTask(request, metadata=((INSECURE_NAME, "bob"),)), Code.CERTIFICATE_REQUIRED)
