@@ -1,0 +1,301 @@
+"""A population and terms from a document: what `fedpeer plan` reads.
+
+    {"payment": "log", "Q": 2000, "phi": 300, "upsilon": 200, "peer_rule": "random",
+     "participants": [{"delta0": 1.0, "rate": 1.0, "cost": 0.8}, ...],
+     "learner": {"omega": 1, "gamma": 5, "reward": 800, "rounds": 10}}
+
+`participants` is a list of entries, or one entry. An entry with `count` stands for that many, and then each number
+may be a distribution, drawn with the entry's `seed`:
+
+    {"count": 1000, "delta0": {"uniform": [0.3, 1.0]}, "cost": {"lognormal": [-0.5, 0.3]}, "seed": 0}
+
+An entry may have `cost_exponent` (cost * x^a instead of cost * x) or, instead of `delta0` and `rate`, a table
+`efforts` and `degrees`. `payment` is a name or {"name": "power", "kappa": 2, "exponent": 0.5}. `reward` is R for
+R / Bound, or {"power": [R, a]} for R / Bound^a, {"log1p": R} for R ln(1 + 1/Bound).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mechanism.best_response import PeerRule
+from mechanism.cost import CostFunction, LinearCost, PowerCost, StackedCost
+from mechanism.effort import EffortCurve, ExponentialEffort, StackedEffort, TabulatedEffort
+from mechanism.errors import FieldError
+from mechanism.gap_bound import GapBound
+from mechanism.learner import Learner, Reward
+from mechanism.payment import ExactPaymentFunction, payment_function
+
+Array = npt.NDArray[np.float64]
+
+_TOP = {"payment", "Q", "phi", "upsilon", "participants", "learner", "peer_rule"}
+_ENTRY = {"delta0", "rate", "cost", "cost_exponent", "efforts", "degrees", "count", "seed"}
+_LEARNER = {"omega", "gamma", "reward", "rounds", "weights", "variance"}
+#: How many parameters each distribution takes (None: any number above 0), and what they are.
+_DISTRIBUTIONS: dict[str, tuple[int | None, str]] = {
+    "uniform": (2, "[low, high], low <= high"),
+    "normal": (2, "[mean, standard deviation]"),
+    "lognormal": (2, "[mean of ln, standard deviation of ln]"),
+    "choice": (None, "a list of numbers"),
+}
+#: More would not fit the memory of a usual machine.
+MAX_PARTICIPANTS = 10_000_000
+
+
+@dataclass(frozen=True)
+class Population:
+    """Curves and costs with one entry a participant."""
+
+    effort: EffortCurve
+    cost: CostFunction
+    size: int
+
+
+@dataclass(frozen=True)
+class PlanInput:
+    """A document, checked. `Q` is None where the best is asked for."""
+
+    payment: ExactPaymentFunction
+    Q: float | None
+    bound: GapBound
+    population: Population
+    rule: PeerRule
+    learner: Learner | None
+
+
+def plan_input(document: Mapping[str, Any]) -> PlanInput:
+    """Check a document.
+
+    Raises:
+        FieldError: names the key, the value and what was expected.
+    """
+    _known("", document, _TOP)
+    for key in ("phi", "upsilon", "participants"):
+        if key not in document:
+            raise FieldError(key, None, "a value: the key is missing")
+    Q = document.get("Q")
+    return PlanInput(
+        payment=_payment(document.get("payment", "log")),
+        Q=None if Q is None else _number("Q", Q, low=0, strict=True),
+        bound=GapBound(
+            _number("phi", document["phi"], low=0, strict=True),
+            _number("upsilon", document["upsilon"], low=0, strict=True),
+        ),
+        population=population(document["participants"]),
+        rule=_rule(document.get("peer_rule", "random")),
+        learner=_learner(document["learner"]) if document.get("learner") is not None else None,
+    )
+
+
+def population(participants: Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> Population:
+    """The population that a list of entries, or one entry, describes.
+
+    Raises:
+        FieldError: as `plan_input`; also fewer than 2 participants.
+    """
+    if isinstance(participants, Mapping):
+        participants = [participants]
+    if not isinstance(participants, Sequence) or isinstance(participants, str):
+        raise FieldError("participants", participants, "a list of participants, or one entry with a count")
+    parts = [_entry(f"participants[{i}]", entry) for i, entry in enumerate(participants)]
+    size = sum(part.size for part in parts)
+    if size < 2:
+        raise FieldError("participants", size, "at least 2 participants: a payment needs a peer")
+    if size > MAX_PARTICIPANTS:
+        raise FieldError("participants", size, f"at most {MAX_PARTICIPANTS}")
+    return Population(_joined_effort(parts), _joined_cost(parts), size)
+
+
+def _entry(path: str, entry: Any) -> Population:
+    if not isinstance(entry, Mapping):
+        raise FieldError(path, entry, "a table with delta0, rate and cost")
+    _known(f"{path}.", entry, _ENTRY)
+    count = entry.get("count", 1)
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_PARTICIPANTS:
+        raise FieldError(f"{path}.count", count, f"a whole number from 1 to {MAX_PARTICIPANTS}")
+    seed = entry.get("seed", 0)
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise FieldError(f"{path}.seed", seed, "a whole number of at least 0")
+    if "cost" not in entry:
+        raise FieldError(f"{path}.cost", None, "a number above 0: the key is missing")
+    # A generator a key: adding one distribution does not change the others' draws.
+    drawn = {
+        key: _values(
+            f"{path}.{key}", entry.get(key, 1.0), count, np.random.default_rng([seed, i]), 0.0, high, high > 1
+        )
+        for i, (key, high) in enumerate({"delta0": 1.0, "rate": math.inf, "cost": math.inf}.items())
+    }
+    exponent = _number(f"{path}.cost_exponent", entry.get("cost_exponent", 1.0), low=0, strict=True)
+    cost = LinearCost(drawn["cost"]) if exponent == 1 else PowerCost(drawn["cost"], exponent)
+    if "efforts" not in entry and "degrees" not in entry:
+        return Population(ExponentialEffort(drawn["delta0"], drawn["rate"]), cost, count)
+    for key in ("delta0", "rate"):
+        if key in entry:
+            raise FieldError(f"{path}.{key}", entry[key], "no such key beside a table of efforts and degrees")
+    table = TabulatedEffort(
+        _numbers(f"{path}.efforts", entry.get("efforts")), _numbers(f"{path}.degrees", entry.get("degrees"))
+    )
+    return Population(StackedEffort([table] * count), cost, count)
+
+
+def _joined_effort(parts: Sequence[Population]) -> EffortCurve:
+    curves = [part.effort for part in parts]
+    if all(isinstance(curve, ExponentialEffort) for curve in curves):
+        rates = [np.asarray(curve.rate) for curve in curves if isinstance(curve, ExponentialEffort)]
+        return ExponentialEffort(np.concatenate([c.start for c in curves]), np.concatenate(rates))
+    return StackedEffort([curve.take(np.array([i])) if isinstance(curve, ExponentialEffort) else curve.curves[i]
+                          for curve, part in zip(curves, parts, strict=True)
+                          if isinstance(curve, ExponentialEffort | StackedEffort)
+                          for i in range(part.size)])  # fmt: skip
+
+
+def _joined_cost(parts: Sequence[Population]) -> CostFunction:
+    costs = [part.cost for part in parts]
+    if all(isinstance(cost, LinearCost) for cost in costs):
+        return LinearCost(
+            np.concatenate([np.asarray(c.coefficient) for c in costs if isinstance(c, LinearCost)])
+        )
+    powers = [cost for cost in costs if isinstance(cost, PowerCost)]
+    if len(powers) == len(costs) and len({cost.exponent for cost in powers}) == 1:
+        return PowerCost(np.concatenate([np.asarray(c.coefficient) for c in powers]), powers[0].exponent)
+    one = [
+        cost.take(np.array([i])) for cost, part in zip(costs, parts, strict=True) for i in range(part.size)
+    ]
+    return StackedCost([_single(cost) for cost in one])
+
+
+def _single(cost: CostFunction) -> CostFunction:
+    """A cost of one entry as a cost of one number."""
+    if isinstance(cost, LinearCost):
+        return LinearCost(float(np.ravel(cost.coefficient)[0]))
+    if isinstance(cost, PowerCost):
+        return PowerCost(float(np.ravel(cost.coefficient)[0]), cost.exponent)
+    return cost
+
+
+def _values(
+    path: str,
+    value: Any,
+    count: int,
+    rng: np.random.Generator,
+    low: float,
+    high: float,
+    strict: bool,
+) -> Array:
+    """`count` numbers: a constant, or draws of a distribution."""
+    if not isinstance(value, Mapping):
+        return np.full(count, _number(path, value, low, high, strict))
+    if len(value) != 1 or next(iter(value)) not in _DISTRIBUTIONS:
+        raise FieldError(path, dict(value), "a number, or one of " + ", ".join(_DISTRIBUTIONS))
+    (name, given), (length, words) = next(iter(value.items())), _DISTRIBUTIONS[next(iter(value))]
+    numbers = _numbers(f"{path}.{name}", given)
+    if len(numbers) != length if length is not None else not numbers:
+        raise FieldError(f"{path}.{name}", given, words)
+    if (name == "uniform" and numbers[0] > numbers[1]) or (
+        name in ("normal", "lognormal") and numbers[1] < 0
+    ):
+        raise FieldError(f"{path}.{name}", given, words)
+    if name == "uniform":
+        drawn = rng.uniform(numbers[0], numbers[1], count)
+    elif name == "choice":
+        drawn = rng.choice(np.array(numbers), count)
+    else:
+        drawn = rng.normal(numbers[0], numbers[1], count)
+        drawn = np.exp(drawn) if name == "lognormal" else drawn
+    outside = ~((drawn > low if strict else drawn >= low) & (drawn <= high) & np.isfinite(drawn))
+    if outside.any():
+        raise FieldError(
+            path, float(drawn[outside][0]), f"draws {_range(low, high, strict)}; narrow the {name}"
+        )
+    return np.asarray(drawn, dtype=np.float64)
+
+
+def _payment(value: Any) -> ExactPaymentFunction:
+    if isinstance(value, str):
+        return payment_function(value)
+    if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
+        raise FieldError("payment", value, 'a name such as "log", or a table with a name')
+    parameters = {key: _decimal(f"payment.{key}", given) for key, given in value.items() if key != "name"}
+    return payment_function(value["name"], parameters)
+
+
+def _decimal(path: str, value: Any) -> Decimal:
+    if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
+        raise FieldError(path, value, "a number")
+    try:
+        return Decimal(str(value))
+    except InvalidOperation:
+        raise FieldError(path, value, "a number") from None
+
+
+def _learner(value: Any) -> Learner:
+    if not isinstance(value, Mapping):
+        raise FieldError("learner", value, "a table with omega, gamma, reward and rounds")
+    _known("learner.", value, _LEARNER)
+    for key in ("omega", "gamma", "reward"):
+        if key not in value:
+            raise FieldError(f"learner.{key}", None, "a number: the key is missing")
+    weights = value.get("weights")
+    return Learner(
+        omega=value["omega"],
+        gamma=value["gamma"],
+        reward=_reward(value["reward"]),
+        rounds=value.get("rounds", 1),
+        weights=None if weights is None else _numbers("learner.weights", weights),
+        variance=value.get("variance", 0.0),
+    )
+
+
+def _reward(value: Any) -> Reward | float:
+    if not isinstance(value, Mapping):
+        return _number("learner.reward", value, low=0)
+    if len(value) == 1 and "log1p" in value:
+        scale = _number("learner.reward.log1p", value["log1p"], low=0)
+        return lambda y: scale * math.log1p(y)
+    if len(value) == 1 and "power" in value:
+        numbers = _numbers("learner.reward.power", value["power"])
+        if len(numbers) != 2 or numbers[0] < 0 or numbers[1] <= 0:
+            raise FieldError("learner.reward.power", value["power"], "[R, a], R >= 0 and a > 0")
+        return lambda y: numbers[0] * float(y ** numbers[1])
+    raise FieldError("learner.reward", dict(value), 'a number, {"power": [R, a]} or {"log1p": R}')
+
+
+def _rule(value: Any) -> PeerRule:
+    try:
+        return PeerRule(value)
+    except ValueError:
+        raise FieldError("peer_rule", value, "one of " + ", ".join(rule.value for rule in PeerRule)) from None
+
+
+def _known(path: str, given: Mapping[str, Any], known: set[str]) -> None:
+    for key in given:
+        if key not in known:
+            raise FieldError(f"{path}{key}", given[key], "one of the keys " + ", ".join(sorted(known)))
+
+
+def _number(
+    path: str, value: Any, low: float = -math.inf, high: float = math.inf, strict: bool = False
+) -> float:
+    good = not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value)
+    if not good or value < low or value > high or (strict and value == low):
+        raise FieldError(path, value, _range(low, high, strict))
+    return float(value)
+
+
+def _numbers(path: str, value: Any) -> list[float]:
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise FieldError(path, value, "a list of numbers")
+    return [_number(f"{path}[{i}]", one) for i, one in enumerate(value)]
+
+
+def _range(low: float, high: float, strict: bool) -> str:
+    if high < math.inf:
+        return f"a number in [{low:g}, {high:g}]"
+    if low == -math.inf:
+        return "a finite number"
+    return f"a finite number above {low:g}" if strict else f"a finite number of at least {low:g}"
