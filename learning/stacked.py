@@ -16,7 +16,8 @@ from torch.nn import functional
 from learning.datasets import LabelledData
 from learning.errors import DataError
 from learning.models import Architecture, Weights, architecture, build, load_weights
-from learning.training import epoch_batches, one_thread, optimizer_of, train
+from learning.optimizers import optimizer_of
+from learning.training import epoch_batches, one_thread, train
 from mechanism.terms import Recipe
 
 #: Models in one stack: enough to hide the overhead of a step; more brought nothing.
@@ -85,7 +86,6 @@ def _train_stack(
     for batches in zip(*orders, strict=True):
         x = torch.stack([image[batch] for image, batch in zip(images, batches, strict=True)])
         y = torch.stack([label[batch] for label, batch in zip(labels, batches, strict=True)])
-        optimizer.zero_grad()
         losses = functional.cross_entropy(stack.forward(x).flatten(0, 1), y.flatten(), reduction="sum")
         # Each model's own loss is a mean over its batch; models do not touch one another's weights.
         (losses / y.shape[1]).backward()  # type: ignore[no-untyped-call]  # torch's own stub

@@ -17,15 +17,13 @@ from torch import nn
 from torch.nn import functional
 
 from learning.datasets import LabelledData
-from learning.errors import DataError, RecipeError
+from learning.errors import DataError
 from learning.models import Weights, build, load_weights, weights_of
+from learning.optimizers import optimizer_of
 from mechanism.terms import Recipe
 
 #: Images in one forward pass of an evaluation. Larger batches cost page faults: 1,000 is a third slower.
 EVALUATION_BATCH = 256
-
-#: Momentum of SGD, and Adam's beta1, as the paper's appendix has it.
-MOMENTUM = 0.9
 
 
 @contextmanager
@@ -78,7 +76,6 @@ def train(
     with one_thread():
         for epoch, batches in enumerate(epoch_batches(len(data), recipe, seed), start=1):
             for batch in batches:
-                optimizer.zero_grad()
                 functional.cross_entropy(module(images[batch]), labels[batch]).backward()  # type: ignore[no-untyped-call]  # torch's own stub
                 optimizer.step()
             if on_epoch is not None:
@@ -171,17 +168,3 @@ def epoch_batches(samples: int, recipe: Recipe, seed: int) -> Iterator[list[torc
     for _ in range(recipe.epochs):
         order = torch.randperm(samples, generator=generator)
         yield [batch for batch in torch.split(order, recipe.batch_size) if len(batch) > 1]
-
-
-def optimizer_of(parameters: list[torch.Tensor], recipe: Recipe) -> torch.optim.Optimizer:
-    """The recipe's optimizer over `parameters`; fused, because a step of a small model is mostly overhead.
-
-    Raises:
-        RecipeError: an unknown optimizer.
-    """
-    rate = float(recipe.learning_rate)
-    if recipe.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=rate, betas=(MOMENTUM, 0.999), fused=True)
-    if recipe.optimizer == "sgd":
-        return torch.optim.SGD(parameters, lr=rate, momentum=MOMENTUM, fused=True)
-    raise RecipeError(f"there is no optimizer {recipe.optimizer!r}; expected adam or sgd")

@@ -11,13 +11,12 @@ show and leave a margin.
 Source for the interval: Vovk 2015, cross-conformal predictors.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from sklearn.linear_model import RidgeCV
-from sklearn.model_selection import KFold
+import numpy.typing as npt
 
 from coordinator.evidence.behaviour import (
     CLASS_FEATURES,
@@ -75,7 +74,8 @@ _CLAIM_BAND = (0.12, 0.28)
 #: Half-width from which the interval counts as too wide, and its upper end is paid on.
 _WIDE = 0.35
 
-_ALPHAS = np.logspace(-1, 4, 16)
+#: Candidates of the ridge penalty.
+_PENALTIES = np.logspace(-1, 4, 16)
 _CROSS_FOLDS, _CHECK_FOLDS = 8, 10
 
 #: Smallest standard deviation of a feature, so that one that hardly varies gets no huge coefficient.
@@ -109,6 +109,9 @@ class Cloud:
     seconds: float
 
 
+Indices = npt.NDArray[np.int64]
+
+
 @dataclass(frozen=True)
 class _Line:
     """y = intercept + coefficients @ x, in units of the features."""
@@ -134,7 +137,7 @@ class _Table:
     degrees: Array
     reference: tuple[Fraction, ...]
 
-    def rows(self, chosen: Array) -> "_Table":
+    def rows(self, chosen: Indices) -> "_Table":
         return _Table(
             self.class_features[chosen],
             self.global_features[chosen],
@@ -242,7 +245,7 @@ def _label_rows(class_features: Array) -> Array:
 def _crossed_shares(table: _Table) -> Array:
     """Each shadow's shares as predicted by the other folds."""
     shares = np.empty_like(table.shares)
-    for rest, fold in KFold(_CROSS_FOLDS, shuffle=True, random_state=0).split(shares):
+    for rest, fold in _folds(len(shares), _CROSS_FOLDS):
         shares[fold] = _shares(_fit_shares(table.rows(rest)), table.class_features[fold])
     return shares
 
@@ -250,7 +253,7 @@ def _crossed_shares(table: _Table) -> Array:
 def _checked(table: _Table) -> Array:
     """Each shadow's degree as predicted by both steps fitted without its fold."""
     estimates = np.empty_like(table.degrees)
-    for rest, fold in KFold(_CHECK_FOLDS, shuffle=True, random_state=1).split(estimates):
+    for rest, fold in _folds(len(estimates), _CHECK_FOLDS):
         shares, degree = _fit(table.rows(rest))
         held = table.rows(fold)
         estimates[fold] = degree(held.z(_shares(shares, held.class_features)))
@@ -258,21 +261,50 @@ def _checked(table: _Table) -> Array:
     return clipped
 
 
+def _folds(count: int, folds: int) -> Iterator[tuple[Indices, Indices]]:
+    """Indices of the rest and of the fold, for each fold of a fixed random partition."""
+    order = np.random.default_rng(count).permutation(count)
+    for fold in np.array_split(order, folds):
+        yield np.setdiff1d(order, fold), fold
+
+
 def _fit_quality(sound: Array, flawed: Array) -> tuple[_Line, Array]:
     """Regressors to 1 (sound) or 0 (flawed), and what sound shadows get when they are held out."""
     z = np.concatenate([sound, flawed])
     target = np.concatenate([np.ones(len(sound)), np.zeros(len(flawed))])
     held = np.empty(len(z))
-    for rest, fold in KFold(_CHECK_FOLDS, shuffle=True, random_state=2).split(z):
+    for rest, fold in _folds(len(z), _CHECK_FOLDS):
         held[fold] = _ridge(z[rest], target[rest])(z[fold])
     return _ridge(z, target), held[: len(sound)]
 
 
 def _ridge(x: Array, y: Array) -> _Line:
+    """Ridge regression on standardised features; the penalty has the least leave-one-out error.
+
+    With the singular values s and left vectors U of the features, the fit at penalty a is U D U'y,
+    D = s^2 / (s^2 + a), and the residual of a sample that is left out is its residual over 1 - 1/n - U_i D U_i'.
+    """
     centre, spread = x.mean(axis=0), np.maximum(x.std(axis=0), _LEAST_SPREAD)
-    fitted = RidgeCV(alphas=_ALPHAS).fit((x - centre) / spread, y)
-    coefficients: Array = np.asarray(fitted.coef_, dtype=np.float64) / spread
-    return _Line(coefficients, float(fitted.intercept_) - float(centre @ coefficients))
+    mean = float(y.mean())
+    left, squares, right = _decomposed((x - centre) / spread)
+    projected, singular = left.T @ (y - mean), np.sqrt(squares)
+    shrink = squares / (squares + _PENALTIES[:, None])
+    residuals = (y - mean) - (shrink * projected) @ left.T
+    leverage = shrink @ (left.T**2) + 1 / len(y)
+    penalty = _PENALTIES[np.square(residuals / np.maximum(1 - leverage, 1e-9)).mean(axis=1).argmin()]
+    coefficients: Array = (right @ (singular / (squares + penalty) * projected)) / spread
+    return _Line(coefficients, mean - float(centre @ coefficients))
+
+
+def _decomposed(a: Array) -> tuple[Array, Array, Array]:
+    """U, s^2 and V of a = U s V', from the smaller of a a' and a' a: far faster than a singular value
+    decomposition, and its loss of digits drowns in the penalty."""
+    rows, columns = a.shape
+    squares, vectors = np.linalg.eigh(a @ a.T if rows <= columns else a.T @ a)
+    kept = squares > squares[-1] * 1e-10
+    squares, vectors = squares[kept], vectors[:, kept]
+    other = (a.T @ vectors if rows <= columns else a @ vectors) / np.sqrt(squares)
+    return (vectors, squares, other) if rows <= columns else (other, squares, vectors)
 
 
 def _half_width(residuals: Array) -> int:
