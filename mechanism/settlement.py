@@ -6,6 +6,8 @@ cluster), degrees in [0, 1] and a screen multiplier m_k in [0, 1],
     verified:  a_k = max(0, m_k * mean_{j in P_k} f(Q / (Phi*v_k^2 + Phi*v_j^2 + Upsilon)) - lambda*(claim_k - v_k)^2)
     paper:     a_k =             mean_{j in P_k} f(Q / (Phi*claim_k^2 + Phi*claim_j^2 + Upsilon))
 
+    others:    a_k = s_k * f(Q / Upsilon), s_k in [0, 1] the evidence's score of k by the rule
+
 in credits, computed in `decimal` with 50 digits, half-even. A participant that is not scored is paid nothing
 and is nobody's peer; one without any peer stands in for its own. The round's amounts become micro-credits by
 largest remainder: the sum is rounded down, and the units that the single floors lose go to the largest
@@ -25,7 +27,7 @@ from fractions import Fraction
 from mechanism.canonical import Json
 from mechanism.errors import FieldError, SettlementError
 from mechanism.peers import draw_peers, submissions_digest
-from mechanism.terms import Terms
+from mechanism.terms import Terms, decimal
 
 #: Micro-credits in a credit; also the resolution of a measured degree and of a screen multiplier.
 MICRO = 1_000_000
@@ -276,6 +278,21 @@ def _verified(terms: Terms, subject: Assessment, peers: Sequence[Assessment]) ->
     return gross, _CONTEXT.multiply(terms.rule.claim_penalty, _decimal(distance * distance))
 
 
+def _scored(rule: str) -> PaymentRule:
+    """a_k = s_k * f(Q / Upsilon), for the evidence's score s_k in [0, 1] by that rule; no peer matters."""
+
+    def pay(terms: Terms, subject: Assessment, peers: Sequence[Assessment]) -> tuple[Decimal, Decimal]:
+        score = decimal(f"scores.{rule}", subject.scores.get(rule, "0"))
+        if not 0 <= score <= 1:
+            raise SettlementError(
+                f"{subject.participant_id} has the {rule} score {score}; expected a decimal in [0, 1]"
+            )
+        most = terms.payment.exact(_CONTEXT.divide(terms.Q, terms.upsilon), _CONTEXT)
+        return _CONTEXT.multiply(score, most), Decimal(0)
+
+    return pay
+
+
 def _verified_degree(assessment: Assessment) -> Fraction:
     if assessment.verified_micro is None:
         raise SettlementError(f"{assessment.participant_id} has no verified degree and cannot be paid on it")
@@ -297,5 +314,9 @@ def _micro(credits_: Decimal, rounding: str) -> int:
     return int(_CONTEXT.multiply(credits_, MICRO).to_integral_value(rounding))
 
 
-#: The rules that terms can name. The score-based baselines join them with the evidence that they need.
-PAYMENT_RULES: Mapping[str, PaymentRule] = {"paper": _paper, "verified": _verified}
+#: The rules that terms can name.
+PAYMENT_RULES: Mapping[str, PaymentRule] = {
+    "paper": _paper,
+    "verified": _verified,
+    **{name: _scored(name) for name in ("leave_one_out", "shapley", "correlated_agreement", "dmi")},
+}

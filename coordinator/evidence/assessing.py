@@ -20,6 +20,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from coordinator.evidence.agreement import (
+    correlated_agreement,
+    determinant_information,
+    mean_over_peers,
+)
 from coordinator.evidence.behaviour import Behaviour, behaviour, micro
 from coordinator.evidence.errors import EvidenceError
 from coordinator.evidence.fitting import (
@@ -37,6 +42,7 @@ from learning.datasets import LabelledData, stratified_split
 from learning.models import ARCHITECTURES, Weights, build
 from learning.training import log_probabilities
 from mechanism.canonical import Json
+from mechanism.errors import SettlementError
 from mechanism.evidence import EvidenceModel, Measurement, assess, is_twin
 from mechanism.settlement import MICRO, Assessment
 from mechanism.terms import Recipe
@@ -54,7 +60,10 @@ KEPT_CLOUDS = 2
 #: Earlier broadcast models, the latest first, that echoes are looked for in.
 KEPT_BROADCASTS = 8
 
-#: Dimensions of log probabilities below this count as this when outputs are compared.
+#: Rules that pay on a score of the evidence instead of a degree.
+SCORED_RULES = ("leave_one_out", "shapley", "correlated_agreement", "dmi")
+
+#: Log probabilities below this count as this when outputs are compared.
 _OUTPUT_FLOOR = -12.0
 
 
@@ -126,7 +135,7 @@ class ShadowEvidence:
         seed: secret until the task is over: who knows it knows the shadows.
         shadows: sound shadow models a round.
         executor: trains them; None trains them in the calling thread.
-        scores: other rules whose scores are wanted, of "leave_one_out" and "shapley".
+        scores: other rules whose scores are wanted, of `SCORED_RULES`.
 
     Raises:
         EvidenceError: an architecture that is not registered, too few samples of a label, a reference that does
@@ -199,19 +208,21 @@ class ShadowEvidence:
             cloud: of the round's start model.
             submissions: in any order; each participant once.
             history: earlier broadcast models, oldest first.
+
+        Raises:
+            SettlementError: a participant twice.
         """
-        round_ = _Round(self, cloud, history)
-        measured = {}
-        for submission in sorted(submissions, key=lambda s: s.participant_id):
-            measured[submission.participant_id] = round_.measure(submission)
-        measured = round_.with_twins(measured)
-        measured = self._with_influence(cloud, submissions, measured)
-        ordered = [measured[name] for name in sorted(measured)]
-        record: dict[str, Json] = {
-            "model": cloud.model.record(),
-            "measurements": [m.record() for m in ordered],
-        }
-        return RoundEvidence(assess(cloud.model, ordered), record)
+        names = [s.participant_id for s in submissions]
+        if len(set(names)) != len(names):
+            raise SettlementError(f"submissions come from {sorted(names)}; expected each participant once")
+        measurements = self.measurements(cloud, history)
+        for submission in submissions:
+            measurements.measure(submission)
+        return measurements.assess()
+
+    def measurements(self, cloud: Cloud, history: Sequence[Broadcast] = ()) -> "RoundMeasurements":
+        """An empty table of measurements, for who wants to assess several sets of the same submissions."""
+        return RoundMeasurements(cloud, history, self._scores, self._seed)
 
     def _train(
         self, start: Weights, digest: str, round_: int, history: Sequence[Broadcast], began: float
@@ -250,41 +261,26 @@ class ShadowEvidence:
             seconds=time.perf_counter() - began,
         )
 
-    def _with_influence(
-        self, cloud: Cloud, submissions: Sequence[Submission], measured: Mapping[str, Measurement]
-    ) -> dict[str, Measurement]:
-        """Adds harm, and the scores of other rules, for those who pass the screens so far."""
-        passing = [a.participant_id for a in assess(cloud.model, list(measured.values())) if a.scored]
-        by_id = {s.participant_id: s for s in submissions}
-        aggregate = Aggregate(
-            load=lambda name: by_id[name].weights(),
-            samples={name: max(1, min(by_id[name].samples, self._recipe.samples)) for name in passing},
-            layout=cloud.ground.start,
-            probe=self._validation.select(self._probe),
-            model=self._recipe.model,
-        )
-        harms = aggregate.harms(passing)
-        values = (
-            aggregate.shapley(passing, cloud.ground.start, self._seed) if "shapley" in self._scores else {}
-        )
-        result = dict(measured)
-        for name in passing:
-            scores = {}
-            if "leave_one_out" in self._scores:
-                scores["leave_one_out"] = f"{-harms.get(name, 0.0):.6f}"
-            if name in values:
-                scores["shapley"] = f"{values[name]:.6f}"
-            result[name] = replace(
-                result[name], harm=micro(harms[name]) if name in harms else None, scores=scores
-            )
-        return result
 
+class RoundMeasurements:
+    """The submissions of one round: of each, its figures and what comparing it with others needs.
 
-class _Round:
-    """Measuring the submissions of one round: keeps of each only what comparing them needs."""
+    Args:
+        cloud: of the round's start model.
+        history: earlier broadcast models, oldest first.
+        scores: other rules whose scores are wanted.
+        seed: of the Shapley values' orders.
+    """
 
-    def __init__(self, evidence: ShadowEvidence, cloud: Cloud, history: Sequence[Broadcast]) -> None:
+    def __init__(
+        self, cloud: Cloud, history: Sequence[Broadcast], scores: Sequence[str] = (), seed: int = 0
+    ) -> None:
         self._cloud = cloud
+        self._scores = tuple(scores)
+        self._seed = seed
+        self._submissions: dict[str, Submission] = {}
+        self._measured: dict[str, Measurement] = {}
+        self._predictions: dict[str, npt.NDArray[np.int64]] = {}
         self._validation = cloud.ground.validation
         self._start = cloud.ground.start
         recent = list(history)[-KEPT_BROADCASTS:]
@@ -293,7 +289,78 @@ class _Round:
         self._updates: dict[str, Array] = {}
         self._outputs: dict[str, npt.NDArray[np.float32]] = {}
 
-    def measure(self, submission: Submission) -> Measurement:
+    def measure(self, submission: Submission) -> None:
+        """Takes the figures of one submission; its weights are let go again."""
+        self._submissions[submission.participant_id] = submission
+        self._measured[submission.participant_id] = self._alone(submission)
+
+    def assess(self, names: Sequence[str] | None = None) -> RoundEvidence:
+        """Assesses the submissions of `names` together, or all that were measured."""
+        chosen = sorted(self._measured if names is None else names)
+        measured = self._with_twins({name: self._measured[name] for name in chosen})
+        measured = self._with_influence(measured)
+        record: dict[str, Json] = {
+            "model": self._cloud.model.record(),
+            "measurements": [measured[name].record() for name in chosen],
+        }
+        return RoundEvidence(assess(self._cloud.model, list(measured.values())), record)
+
+    def _with_influence(self, measured: Mapping[str, Measurement]) -> dict[str, Measurement]:
+        """Adds harm, and the scores of other rules, for those who pass the screens so far."""
+        passing = [a.participant_id for a in assess(self._cloud.model, list(measured.values())) if a.scored]
+        harms = self.aggregate(passing).harms(passing)
+        scores = self.scores(passing, harms)
+        return {
+            name: replace(m, harm=micro(harms[name]) if name in harms else None, scores=scores.get(name, {}))
+            for name, m in measured.items()
+        }
+
+    def in_order(self, name: str) -> bool:
+        """Whether a measured submission keeps the contract."""
+        return not self._measured[name].fault
+
+    def scores(
+        self,
+        names: Sequence[str],
+        harms: Mapping[str, float] | None = None,
+        rules: Sequence[str] | None = None,
+    ) -> dict[str, dict[str, str]]:
+        """Scores of other rules (those asked for at first), in [0, 1], decimal strings by participant and rule.
+
+        Each is divided by the greatest of the round, so that the best earns f(Q / Upsilon); below 0 is 0.
+        """
+        wanted = self._scores if rules is None else rules
+        raw: dict[str, dict[str, float]] = {}
+        if "leave_one_out" in wanted:
+            harms = self.aggregate(names).harms(names) if harms is None else harms
+            raw["leave_one_out"] = {name: -harms.get(name, 0.0) for name in names}
+        if "shapley" in wanted:
+            raw["shapley"] = self.aggregate(names).shapley(names, self._start, self._seed)
+        for rule, score in (("correlated_agreement", correlated_agreement), ("dmi", determinant_information)):
+            if rule in wanted:
+                raw[rule] = mean_over_peers(
+                    score, {name: self._predictions[name] for name in names}, self._validation.classes
+                )
+        found: dict[str, dict[str, str]] = {name: {} for name in names}
+        for rule, values in raw.items():
+            greatest = max(values.values(), default=0.0)
+            for name, value in values.items():
+                share = max(value, 0.0) / greatest if greatest > 0 else 0.0
+                found[name][rule] = f"{share:.6f}"
+        return found
+
+    def aggregate(self, names: Sequence[str]) -> Aggregate:
+        """The weighted mean of the models of `names`, to be judged on the probe."""
+        most = self._cloud.ground.recipe.samples
+        return Aggregate(
+            load=lambda name: self._submissions[name].weights(),
+            samples={name: max(1, min(self._submissions[name].samples, most)) for name in names},
+            layout=self._start,
+            probe=self._validation.select(self._cloud.ground.probe),
+            model=self._cloud.ground.recipe.model,
+        )
+
+    def _alone(self, submission: Submission) -> Measurement:
         """The figures of one submission, but for what compares it with others."""
         blank = Measurement(
             participant_id=submission.participant_id,
@@ -319,6 +386,7 @@ class _Round:
         found = behaviour(logs, ground.start_logs, weights, self._start, self._validation, ground.reference)
         update = cloud.sketcher(weights, self._start)
         self._updates[submission.participant_id] = _unit(without(update, [cloud.mean_update]))
+        self._predictions[submission.participant_id] = logs[ground.probe].argmax(axis=1)
         self._outputs[submission.participant_id] = self._distinct_outputs(logs[ground.probe])
         return self._figures(blank, found, update)
 
@@ -346,9 +414,9 @@ class _Round:
             nearest_broadcast=nearest,
         )
 
-    def with_twins(self, measured: Mapping[str, Measurement]) -> dict[str, Measurement]:
+    def _with_twins(self, measured: Mapping[str, Measurement]) -> dict[str, Measurement]:
         """Adds to each measurement the submissions that are near enough to be copies of it."""
-        names = sorted(self._updates)
+        names = sorted(self._updates.keys() & measured.keys())
         result = dict(measured)
         if not names:
             return result

@@ -68,8 +68,9 @@ _QUALITY = (0.3, 0.8)
 #: Relative increase of the aggregate's loss that costs nothing, and from which nothing is paid.
 _HARM = (0.3, 1.0)
 
-#: Least and greatest error band of a claim: nobody is refuted within the first, a claim 0.3 too low always is.
-_CLAIM_BAND = (0.12, 0.28)
+#: Level of the residuals that the error band of a claim covers, and its least and greatest width: a wider one
+#: would let a claim pass that is 0.3 too low.
+_CLAIM_LEVEL, _CLAIM_BAND = 0.98, (0.12, 0.22)
 
 #: Half-width from which the interval counts as too wide, and its upper end is paid on.
 _WIDE = 0.35
@@ -345,7 +346,7 @@ def _thresholds(
         quality_none=micro(full / 2),
         harm_full=micro(_HARM[0]),
         harm_none=micro(_HARM[1]),
-        claim_band=micro(float(np.clip(1.25 * np.abs(residuals).max(), *_CLAIM_BAND))),
+        claim_band=micro(float(np.clip(1.1 * np.quantile(np.abs(residuals), _CLAIM_LEVEL), *_CLAIM_BAND))),
         wide=micro(_WIDE),
     )
 

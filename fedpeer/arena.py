@@ -1,0 +1,138 @@
+"""`fedpeer arena`: what every attack earns under every payment rule."""
+
+import json
+import multiprocessing
+import os
+from collections.abc import Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from experiments.arena import ATTACKS, RULES, ArenaResult, ArenaSetting, run_arena
+from fedpeer.errors import CommandError
+
+
+class ArenaDataset(StrEnum):
+    DIGITS = "digits"
+    FASHION_MNIST = "fashion-mnist"
+
+
+def arena(
+    dataset: Annotated[ArenaDataset, typer.Option(help="Data set that is traded.")] = ArenaDataset.DIGITS,
+    rule: Annotated[
+        list[str] | None,
+        typer.Option(help=f"Payment rule, repeatable: {', '.join(RULES)}. Default: verified, paper."),
+    ] = None,
+    attack: Annotated[list[str] | None, typer.Option(help="Attack, repeatable. Default: all.")] = None,
+    participants: Annotated[int, typer.Option(min=5, help="Honest participants; one at a time turns.")] = 8,
+    attackers: Annotated[
+        int, typer.Option(min=1, help="How many of them turn, each in a run of its own.")
+    ] = 4,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds, the first from a fresh start.")] = 2,
+    seeds: Annotated[int, typer.Option(min=1, help="Populations, data splits and shadows, each anew.")] = 3,
+    shadows: Annotated[int, typer.Option(min=30, help="Sound shadow models a round.")] = 100,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that train shadow models.")] = 1,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder for arena.json and arena.png.")] = None,
+) -> None:
+    """Measure what every attack earns under every payment rule, through the real evidence and settlement."""
+    setting = ArenaSetting(
+        dataset=dataset.value,
+        rules=_chosen("--rule", rule, RULES, ("verified", "paper")),
+        attacks=_chosen("--attack", attack, tuple(ATTACKS), tuple(ATTACKS)),
+        participants=participants,
+        attackers=min(attackers, participants),
+        rounds=rounds,
+        seeds=tuple(range(seeds)),
+        shadows=shadows,
+    )
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+    with _executor(workers) as executor:
+        result = _run(setting, executor)
+    summary = result.summary()
+    if out is not None:
+        (out / "arena.json").write_text(json.dumps(summary, indent=2) + "\n")
+        result.heat_map(out / "arena.png")
+    if json_output:
+        typer.echo(json.dumps(summary))
+    else:
+        _print(summary)
+
+
+def _chosen(
+    option: str, given: list[str] | None, known: tuple[str, ...], default: tuple[str, ...]
+) -> tuple[str, ...]:
+    if not given:
+        return default
+    for name in given:
+        if name not in known:
+            raise CommandError(f"{option} {name}: no such thing; expected one of {', '.join(known)}")
+    return tuple(dict.fromkeys(given))
+
+
+@contextmanager
+def _executor(workers: int) -> Iterator[Executor | None]:
+    """Worker processes of one thread each; none for one worker."""
+    if workers == 1:
+        yield None
+        return
+    # Workers of numerical libraries would otherwise start as many threads as there are cores, each.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield pool
+
+
+def _run(setting: ArenaSetting, executor: Executor | None) -> ArenaResult:
+    """Progress goes to standard error: with --json only the object is on standard output."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("arena", total=1.0)
+        return run_arena(
+            setting, executor, lambda text, share: bar.update(task, description=text, completed=share)
+        )
+
+
+def _print(summary: dict[str, Any]) -> None:
+    console = Console()
+    for rule, found in summary["rules"].items():
+        table = Table(title=f"{summary['dataset']}, rule {rule}: credits a round")
+        for heading in (
+            "attack",
+            "attacker",
+            "honest",
+            "advantage",
+            "95 % interval",
+            "caught",
+            "accuracy lost",
+        ):
+            table.add_column(heading, justify="left" if heading == "attack" else "right", no_wrap=True)
+        for attack, v in found["attacks"].items():
+            low, high = v["ci"]
+            table.add_row(
+                attack,
+                f"{v['attacker']:.3f}",
+                f"{v['honest']:.3f}",
+                f"{v['advantage']:+.3f}",
+                f"{low:+.2f} {high:+.2f}",
+                f"{100 * v['caught']:.0f} %",
+                f"{100 * v['accuracy_lost']:+.1f} %",
+                style="red" if high > 0 else None,
+            )
+        console.print(table)
+        console.print(f"honest participants wrongly hurt: {100 * found['honest_refused']:.1f} %")
+        if "degree" in found:
+            degree = found["degree"]
+            console.print(
+                f"verified degree: mean error {degree['mae']:.3f}, rank correlation {degree['rank']:.3f}, "
+                f"coverage of the 90 % interval {100 * degree['coverage']:.0f} %, n = {degree['n']}"
+            )

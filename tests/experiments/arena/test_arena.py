@@ -1,0 +1,94 @@
+"""A small arena on digits: no attack pays under `verified`, some do under `paper`."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments.arena import ATTACKS, ArenaResult, ArenaSetting, run_arena
+from experiments.arena.results import bootstrap_interval
+from fedpeer.arena import arena
+from fedpeer.errors import CommandError
+
+CHOSEN = (
+    "no-effort", "no-effort-claims-full", "over-claim", "echo", "echo-noise", "random", "sign-flipped", "copy",
+    "sybils", "shuffled-labels", "late", "double", "nan",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def result() -> ArenaResult:
+    return run_arena(
+        ArenaSetting(
+            dataset="digits",
+            rules=("verified", "paper", "leave_one_out"),
+            attacks=CHOSEN,
+            participants=6,
+            attackers=2,
+            rounds=1,
+            seeds=(3,),
+            shadows=48,
+        )
+    )
+
+
+@pytest.mark.parametrize("attack", CHOSEN)
+def test_no_attack_pays_under_the_verified_rule(result: ArenaResult, attack: str) -> None:
+    found = result.attack("verified", attack)
+    assert found is not None
+    assert found["ci"][1] <= 0
+
+
+def test_lies_pay_under_the_papers_rule(result: ArenaResult) -> None:
+    for attack in ("no-effort-claims-full", "echo", "random", "copy"):
+        found = result.attack("paper", attack)
+        assert found is not None
+        assert found["advantage"] > 0, attack
+    broken = result.attack("paper", "nan")
+    assert broken is not None
+    assert broken["advantage"] < 0
+
+
+def test_attacks_that_train_nothing_are_caught_and_cost_the_global_model_nothing(result: ArenaResult) -> None:
+    for attack in ("echo", "echo-noise", "random", "sign-flipped", "copy", "nan", "late"):
+        found = result.attack("verified", attack)
+        assert found is not None
+        assert found["caught"] == 1, attack
+        assert abs(found["accuracy_lost"]) < 0.1, attack
+
+
+def test_the_second_submission_of_one_participant_changes_nothing(result: ArenaResult) -> None:
+    found = result.attack("verified", "double")
+    assert found is not None
+    assert found["advantage"] == 0
+
+
+def test_the_summary_has_the_promised_form(result: ArenaResult, tmp_path: Path) -> None:
+    summary = json.loads(json.dumps(result.summary()))
+    assert set(summary["rules"]) == {"verified", "paper", "leave_one_out"}
+    verified = summary["rules"]["verified"]
+    assert {"attacker", "honest", "advantage", "ci", "caught"} <= set(verified["attacks"]["echo"])
+    assert set(verified["degree"]) >= {"mae", "rank", "coverage"}
+    assert 0 <= verified["honest_refused"] <= 1
+    result.heat_map(tmp_path / "arena.png")
+    assert (tmp_path / "arena.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_every_strategy_of_the_market_is_there() -> None:
+    assert len(ATTACKS) == 23
+    assert {"old-model", "last-step", "handful", "colluders-2", "colluders-4", "drop-out"} <= set(ATTACKS)
+
+
+def test_the_interval_of_equal_values_is_the_value_and_else_covers_the_mean() -> None:
+    assert bootstrap_interval(np.zeros(5)) == (0, 0)
+    values = np.random.default_rng(0).normal(1, 1, 40)
+    low, high = bootstrap_interval(values)
+    assert low < values.mean() < high
+    assert math.isclose(high - low, 4 * values.std() / math.sqrt(40), rel_tol=0.2)
+
+
+def test_an_unknown_rule_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(CommandError, match="--rule free: no such thing; expected one of verified, paper"):
+        arena(rule=["free"])
