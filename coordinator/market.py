@@ -97,9 +97,12 @@ class Market:
         """Events above `cursor`, as they come, until the task has ended.
 
         Raises:
+            FieldError: a cursor that no event has yet.
             Refusal: why the stream ends before the task does: another session takes over, the participant is
                 revoked, or the service shuts down.
         """
+        if cursor > live.feed.cursor:
+            raise FieldError("cursor", cursor, f"at most {live.feed.cursor}, the last event's")
         session = live.presence.enter(caller.participant_id)
         live.changed.set()
         self._work.metrics.watchers.inc()
