@@ -1,0 +1,138 @@
+"""Many participants in one process, for the load test: python -m tests.load.crowd STATE FIRST COUNT ROUNDS.
+
+Reads one invitation token a line from standard input. Each participant enrols, claims, and delivers a small model in
+each round over a connection of its own. Prints one JSON object: latencies in seconds.
+"""
+
+import asyncio
+import hashlib
+import json
+import sys
+import time
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from mechanism.statements import ClaimStatement, ModelStatement, sign_statement
+from protos.fedpeer.v1 import enrolment_pb2, enrolment_pb2_grpc, market_pb2, market_pb2_grpc
+from tests.integration.market import frames, model_like, stream
+from wire.certificates import new_key, private_key_pem, signing_request
+from wire.codec import encode_claim, encode_model_header
+
+#: Enrolments of this process that run at once: each has a TLS handshake.
+ENROLLING = 20
+
+
+class Member:
+    """One participant, kept as small as it can be."""
+
+    def __init__(self, name: str, token: str, addresses: dict[str, str], authority: bytes) -> None:
+        self.name = name
+        self.key = new_key()
+        self._token = token
+        self._addresses = addresses
+        self._authority = authority
+        self.claimed = 0.0
+        self.submitted: list[float] = []
+
+    async def enrol(self, public: grpc.aio.Channel) -> None:
+        response = await enrolment_pb2_grpc.EnrolmentStub(public).Enroll(
+            enrolment_pb2.EnrollRequest(
+                participant_id=self.name,
+                token=self._token,
+                certificate_signing_request=signing_request(self.name, self.key),
+            )
+        )
+        credentials = grpc.ssl_channel_credentials(
+            self._authority, private_key_pem(self.key), response.certificate
+        )
+        # Without its own pool of connections every channel of this process would share one.
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        self._channel = grpc.aio.secure_channel(self._addresses["market"], credentials, options)
+        self._market = market_pb2_grpc.MarketStub(self._channel)
+
+    async def take_part(self, rounds: int, content: bytes) -> None:
+        task = await self._market.GetTask(market_pb2.GetTaskRequest(task_id="task"))
+        async for event in self._market.Watch(market_pb2.WatchRequest(task_id="task")):
+            if event.state == market_pb2.TASK_STATE_EFFORT:
+                await self._claim(task)
+            elif event.state == market_pb2.TASK_STATE_TRAINING:
+                await self._deliver(task, event.round, content)
+            elif event.state == market_pb2.TASK_STATE_CLOSED:
+                break
+        assert len(self.submitted) == rounds
+        await self._channel.close()
+
+    async def _claim(self, task: market_pb2.Task) -> None:
+        statement = ClaimStatement(
+            submission_id="claim",
+            task_id="task",
+            terms_digest=task.terms_digest,
+            participant_id=self.name,
+            effort=Decimal("0.5"),
+            degree=Fraction(0),
+            counts=(5, 5, 5, 5),
+            counts_commitment=b"",
+            nonce=task.nonce,
+        )
+        began = time.perf_counter()
+        await self._market.SubmitEffort(encode_claim(statement, sign_statement(statement, self.key)))
+        self.claimed = time.perf_counter() - began
+
+    async def _deliver(self, task: market_pb2.Task, round_: int, content: bytes) -> None:
+        request = market_pb2.FetchModelRequest(task_id="task", round=round_)
+        async for _ in self._market.FetchModel(request):
+            pass
+        statement = ModelStatement(
+            submission_id=f"model-{round_}",
+            task_id="task",
+            terms_digest=task.terms_digest,
+            participant_id=self.name,
+            round=round_,
+            model_sha256=hashlib.sha256(content).digest(),
+            model_bytes=len(content),
+            samples=10,
+            nonce=task.nonce,
+        )
+        header = encode_model_header(statement, sign_statement(statement, self.key))
+        messages = [market_pb2.SubmitModelRequest(header=header), *frames(content)]
+        began = time.perf_counter()
+        receipt = await self._market.SubmitModel(stream(messages))
+        self.submitted.append(time.perf_counter() - began)
+        assert not receipt.late
+
+
+async def run(state: Path, first: int, tokens: list[str], rounds: int) -> dict[str, Any]:
+    addresses = json.loads((state / "serving.json").read_text())
+    authority = (state / "authority.pem").read_bytes()
+    members = [Member(f"p{first + i:05d}", token, addresses, authority) for i, token in enumerate(tokens)]
+    began = time.perf_counter()
+    enrolling = asyncio.Semaphore(ENROLLING)
+    async with grpc.aio.secure_channel(
+        addresses["public"], grpc.ssl_channel_credentials(authority)
+    ) as public:
+
+        async def enrol(member: Member) -> None:
+            async with enrolling:
+                await member.enrol(public)
+
+        await asyncio.gather(*(enrol(member) for member in members))
+    enrolled = time.perf_counter() - began
+    await asyncio.gather(
+        *(member.take_part(rounds, model_like(first + i)) for i, member in enumerate(members))
+    )
+    return {
+        "enrol_seconds": enrolled,
+        "seconds": time.perf_counter() - began,
+        "claims": [member.claimed for member in members],
+        "models": [seconds for member in members for seconds in member.submitted],
+    }
+
+
+if __name__ == "__main__":
+    _, state_, first_, rounds_ = sys.argv
+    result = asyncio.run(run(Path(state_), int(first_), sys.stdin.read().split(), int(rounds_)))
+    print(json.dumps(result))  # noqa: T201 - the result of this program
