@@ -34,7 +34,7 @@ from coordinator.states import (
     Wait,
     next_step,
 )
-from coordinator.storage.market import EventRow, ModelRow, StaleTask, TaskRow
+from coordinator.storage.market import EventRow, ModelRow, StaleTask, Tally, TaskRow
 from coordinator.transactions import Transaction, Transactions
 from coordinator.uploads import Uploads
 from mechanism.peers import round_seed
@@ -110,6 +110,7 @@ class TaskRunner:
         self._scorer: Scorer | None = None
         self._preparation: asyncio.Future[None] | None = None
         self._prepared = 0
+        self._last: Progress | None = None
 
     async def run(self) -> None:
         """Takes steps until the task has ended. Cancel it to stop between steps."""
@@ -139,42 +140,75 @@ class TaskRunner:
                 if self._preparation is not None:
                     self._preparation.cancel()
 
-    async def _look(self) -> Progress:
-        """Reads the task, its new events and its progress: others than this runner may have moved it."""
+    async def _look(self) -> Progress | None:
+        """Reads the task, its new events and its progress: others than this runner may have moved it.
+
+        None where the numbers alone say that nothing is to be done: with a thousand participants their names are
+        not read again for each that arrives.
+        """
         live = self._live
 
-        def read(t: Transaction) -> tuple[TaskRow, list[EventRow], Progress]:
+        def read(t: Transaction) -> tuple[TaskRow, list[EventRow], Tally, Progress | None]:
             row = t.market.task(live.row.id)
             assert row is not None  # tasks are never deleted
-            return row, t.market.events(row.id, live.feed.cursor), t.market.progress(row)
+            tally = t.market.tally(row)
+            progress = None if self._idle(row, tally) else t.market.progress(row)
+            return row, t.market.events(row.id, live.feed.cursor), tally, progress
 
-        row, events, progress = await self._work.transact.read(read)
+        row, events, tally, progress = await self._work.transact.read(read)
         self._apply(row)
+        self._show(tally)
         live.feed.publish(events)
+        if progress is not None:
+            self._last = progress
         return progress
+
+    def _idle(self, row: TaskRow, tally: Tally) -> bool:
+        """Whether a phase that was looked at before only waits for more to arrive."""
+        last, now = self._last, self._work.clock.now()
+        if last is None or (last.state, last.round) != (row.state, row.round):
+            return False
+        if row.deadline is None or now >= row.deadline:
+            return False
+        if row.state is State.EFFORT:
+            return tally.claimed < row.terms.schedule.capacity
+        if row.state is State.TRAINING and tally.delivered + tally.failed < tally.selected:
+            gone, _ = self._live.presence.absent(last.selected, now, self._work.absence_seconds)
+            return not gone
+        return False
 
     async def _advance(self) -> None:
         live = self._live
         live.changed.clear()
         progress = await self._look()
         now = self._work.clock.now()
-        absent, soonest = live.presence.absent(
+        if progress is None:
+            await self._work.clock.wait(live.changed, self._alarm(now))
+            return
+        absent, _ = live.presence.absent(
             progress.selected - progress.delivered - progress.failed, now, self._work.absence_seconds
         )
         progress = replace(progress, absent=absent)
-        self._show(progress)
+        self._work.metrics.task_participants.labels(live.row.id, "absent").set(len(absent))
         step = next_step(live.row.terms.schedule, progress, now)
         if isinstance(step, Wait):
-            until = step.until
-            if progress.state is State.TRAINING and soonest is not None:
-                until = soonest if until is None else min(until, soonest)
             if progress.state is State.TRAINING:
                 self._prepare()
-            await self._work.clock.wait(live.changed, until)
+            await self._work.clock.wait(live.changed, self._alarm(now))
             return
         await self._take(step)
         await self._look()
         await self._work.transact.sign_head()
+
+    def _alarm(self, now: float) -> float | None:
+        """When to look again though nothing has arrived: at the deadline, or when somebody's absence counts."""
+        row, last = self._live.row, self._last
+        times = [] if row.deadline is None else [row.deadline]
+        if row.state is State.TRAINING and last is not None:
+            awaited = last.selected - last.delivered - last.failed
+            _, soonest = self._live.presence.absent(awaited, now, self._work.absence_seconds)
+            times += [] if soonest is None else [soonest]
+        return min(times, default=None)
 
     async def _take(self, step: Step) -> None:
         with structlog.contextvars.bound_contextvars(round=self._live.row.round):
@@ -298,9 +332,8 @@ class TaskRunner:
         self._live.broken = why
         self._work.metrics.stalled.labels(self._live.row.id).set(why is not None)
 
-    def _show(self, progress: Progress) -> None:
-        for standing in ("claimed", "selected", "delivered", "failed", "absent"):
-            count = len(getattr(progress, standing))
+    def _show(self, tally: Tally) -> None:
+        for standing, count in vars(tally).items():
             self._work.metrics.task_participants.labels(self._live.row.id, standing).set(count)
 
 

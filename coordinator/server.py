@@ -374,10 +374,19 @@ class _ServerCertificate:
         }
 
     def for_port(self, *, client_certificates: bool) -> grpc.ServerCredentials:
+        served = self._configurations[client_certificates]
+
+        def changed() -> Any:
+            """Asked for every new connection. None is "as before", and spares gRPC a new TLS context each time."""
+            nonlocal served
+            current = self._configurations[client_certificates]
+            if current is served:
+                return None
+            served = current
+            return current
+
         return grpc.dynamic_ssl_server_credentials(
-            self._configurations[client_certificates],
-            lambda: self._configurations[client_certificates],
-            require_client_authentication=client_certificates,
+            served, changed, require_client_authentication=client_certificates
         )
 
 

@@ -7,6 +7,7 @@ the command line) cannot both take a step from the same state.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import Connection, Row, RowMapping, Table, func, insert, select, update
@@ -51,6 +52,16 @@ class TaskRow:
     opened_at: float
     ended_at: float | None
     reason: str | None
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Sizes of the sets of a `Progress`."""
+
+    claimed: int
+    selected: int
+    delivered: int
+    failed: int
 
 
 @dataclass(frozen=True)
@@ -287,6 +298,16 @@ class MarketStore:
             failed=frozenset(f.participant_id for f in self.failures(task.id, task.round)),
         )
 
+    def tally(self, task: TaskRow) -> Tally:
+        """How many there are of those that `progress` names: cheap, whatever their number."""
+        here = claims.c.task_id == task.id
+        return Tally(
+            claimed=self._count(claims, here),
+            selected=self._count(claims, here, claims.c.selected),
+            delivered=self._count(models, models.c.task_id == task.id, models.c.round == task.round),
+            failed=self._count(failures, failures.c.task_id == task.id, failures.c.round == task.round),
+        )
+
     # Submissions
 
     def receipt(self, task_id: str, participant_id: str, submission_id: str) -> ReceiptRow | None:
@@ -320,11 +341,7 @@ class MarketStore:
         return ClaimRow(**found[0]) if found else None
 
     def count_claims(self, task_id: str) -> int:
-        return int(
-            self._connection.execute(
-                select(func.count()).select_from(claims).where(claims.c.task_id == task_id)
-            ).scalar_one()
-        )
+        return self._count(claims, claims.c.task_id == task_id)
 
     def add_claim(self, task_id: str, row: ClaimRow) -> None:
         self._insert(claims, row, task_id=task_id)
@@ -528,6 +545,10 @@ class MarketStore:
         )
         return [_without(row._mapping, "task_id") for row in found]
 
+    def _count(self, table: Table, *conditions: ColumnElement[bool]) -> int:
+        query = select(func.count()).select_from(table).where(*conditions)
+        return int(self._connection.execute(query).scalar_one())
+
     def _insert(self, table: Table, row: Any, **more: Any) -> None:
         self._connection.execute(insert(table).values(**vars(row), **more))
 
@@ -536,10 +557,16 @@ def _without(mapping: Mapping[str, Any] | RowMapping, key: str) -> dict[str, Any
     return {name: value for name, value in mapping.items() if name != key}
 
 
+@lru_cache(maxsize=64)
+def _terms(text: str) -> Terms:
+    """Parsed once for a task: every call of a participant reads its row."""
+    return Terms.from_record(json.loads(text))
+
+
 def _task(row: Row[Any]) -> TaskRow:
     return TaskRow(
         id=row.id,
-        terms=Terms.from_record(json.loads(row.terms_json)),
+        terms=_terms(row.terms_json),
         terms_digest=bytes(row.terms_digest),
         root=bytes(row.root),
         settings=json.loads(row.settings_json),
