@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mechanism.errors import FieldError
+from mechanism.logarithm import natural_logarithm
 
 Array = npt.NDArray[np.float64]
 
@@ -71,7 +72,7 @@ class Log:
         return np.where(array >= 1, -1 / np.square(np.maximum(array, 1.0)), 0.0)
 
     def exact(self, x: Decimal, context: Context) -> Decimal:
-        return context.ln(x) if x > 1 else Decimal(0)
+        return natural_logarithm(x, context) if x > 1 else Decimal(0)
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class Log1p:
         return np.asarray(-1 / np.square(1 + np.asarray(x, dtype=np.float64)))
 
     def exact(self, x: Decimal, context: Context) -> Decimal:
-        return context.ln(context.add(1, x))
+        return natural_logarithm(context.add(1, x), context)
 
 
 @dataclass(frozen=True)

@@ -67,11 +67,24 @@ def draw_peers(
         the peers in the order drawn; empty when there is no candidate.
     """
     pool = sorted(set(candidates) - {participant_id})
+    return draw_from(seed, digest, participant_id, pool, None, count)
+
+
+def draw_from(
+    seed: bytes, digest: bytes, participant_id: str, pool: Sequence[str], place: int | None, count: int
+) -> tuple[str, ...]:
+    """`draw_peers` from a pool in id order without repetition, which many draws of a round may share.
+
+    Args:
+        place: where the participant itself stands in the pool; None where it does not.
+    """
     words = _words(seed, digest, participant_id)
-    drawn = []
-    for _ in range(min(count, len(pool))):
-        drawn.append(pool.pop(_below(words, len(pool))))
-    return tuple(drawn)
+    others = len(pool) - (place is not None)
+    if count == 1 and others:
+        index = _below(words, others)
+        return (pool[index + (place is not None and index >= place)],)
+    left = [name for name in pool if name != participant_id]
+    return tuple(left.pop(_below(words, len(left))) for _ in range(min(count, others)))
 
 
 def _words(seed: bytes, digest: bytes, participant_id: str) -> Iterator[int]:

@@ -26,7 +26,7 @@ from fractions import Fraction
 
 from mechanism.canonical import Json
 from mechanism.errors import FieldError, SettlementError
-from mechanism.peers import draw_peers, submissions_digest
+from mechanism.peers import draw_from, submissions_digest
 from mechanism.terms import Terms, decimal
 
 #: Micro-credits in a credit; also the resolution of a measured degree and of a screen multiplier.
@@ -183,13 +183,19 @@ def settle_round(
     if rule is None:
         raise FieldError("rule.name", terms.rule.name, "one of " + ", ".join(PAYMENT_RULES))
 
+    scored = [name for name, assessment in by_id.items() if assessment.scored]
+    places = {name: place for place, name in enumerate(scored)}
     peers: dict[str, tuple[str, ...]] = {}
     gross: dict[str, Decimal] = {}
     penalty: dict[str, Decimal] = {}
     for name, assessment in by_id.items():
         peers[name], gross[name], penalty[name] = (), Decimal(0), Decimal(0)
         if assessment.scored:
-            peers[name] = draw_peers(seed, digest, name, peer_candidates(assessment, by_id), terms.rule.peers)
+            if assessment.cluster is None:  # one pool for all, so that a round takes linear time
+                peers[name] = draw_from(seed, digest, name, scored, places[name], terms.rule.peers)
+            else:
+                pool = sorted(peer_candidates(assessment, by_id))
+                peers[name] = draw_from(seed, digest, name, pool, None, terms.rule.peers)
             opposite = [by_id[p] for p in peers[name]] or [assessment]
             gross[name], penalty[name] = rule(terms, assessment, opposite)
     net = {name: max(Decimal(0), _CONTEXT.subtract(gross[name], penalty[name])) for name in by_id}

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import orjson
+
 from mechanism.canonical import Json, canonical_bytes, parse_canonical
 from mechanism.errors import FieldError
 from mechanism.ledger.accounts import Transfer, parse_transfer
@@ -64,17 +66,21 @@ class Entry:
         return data
 
     @classmethod
-    def parse(cls, data: bytes) -> "Entry":
+    def parse(cls, data: bytes, *, canonical: bool = True) -> "Entry":
         """The entry that `data` encodes.
 
+        Args:
+            canonical: whether to check that these are the entry's canonical bytes. Who compares them with bytes that
+                it encodes itself, as `replay` does, need not check that first.
+
         Raises:
-            EntryError: not the canonical encoding of an entry of a known version.
+            EntryError: not the (canonical) encoding of an entry of a known version.
         """
         if len(data) > MAX_ENTRY_BYTES:
             raise EntryError(f"an entry of {len(data)} bytes; expected at most {MAX_ENTRY_BYTES}")
         try:
-            record = parse_canonical(data)
-        except FieldError as error:
+            record = parse_canonical(data) if canonical else orjson.loads(data)
+        except (FieldError, orjson.JSONDecodeError) as error:
             raise EntryError(str(error)) from None
         if type(record) is not dict:
             raise EntryError("an entry is an object")

@@ -174,7 +174,7 @@ class Replay:
         """
         index, entry_id = self.counts.entries, "unreadable"
         try:
-            entry = Entry.parse(data)
+            entry = Entry.parse(data, canonical=False)  # every handler compares the bytes with its own
             entry_id = entry.id
             task = self._tasks.get(str(entry.body.get("task_id", "")))
             if task is not None and task.expected:
@@ -341,7 +341,7 @@ class Replay:
         )
         signature = bytes.fromhex(body["signature"])
         _same(entry, events.claim(statement, signature, body["late"]))
-        self._check_statement(task, statement, signature)
+        self._check_statement(task, statement, record, signature)
         name = statement.participant_id
         if not body["late"]:
             if task.state not in ("OPEN", "EFFORT") or task.selected:
@@ -366,7 +366,7 @@ class Replay:
         )
         signature = bytes.fromhex(body["signature"])
         _same(entry, events.model(statement, signature, body["late"]))
-        self._check_statement(task, statement, signature)
+        self._check_statement(task, statement, record, signature)
         name = statement.participant_id
         if name not in task.claims:
             raise _Wrong(f"{name} has not claimed, so it cannot send a model")
@@ -387,7 +387,11 @@ class Replay:
         return task
 
     def _check_statement(
-        self, task: _Task, statement: ClaimStatement | ModelStatement, signature: bytes
+        self,
+        task: _Task,
+        statement: ClaimStatement | ModelStatement,
+        record: Mapping[str, Any],
+        signature: bytes,
     ) -> None:
         name = statement.participant_id
         if statement.terms_digest != task.digest:
@@ -396,7 +400,7 @@ class Replay:
         if submission in task.submissions:
             raise _Wrong(f"the submission id {submission} was used before")
         task.submissions.add(submission)
-        self._check_signature(name, statement.record(), signature)
+        self._check_signature(name, record, signature)
 
     def _failure(self, entry: Entry, body: Mapping[str, Any]) -> None:
         task, name = self._task(body), body["participant_id"]
@@ -466,9 +470,12 @@ class Replay:
         current = task.round
         if body["round"] != current.number or task.state != "TRAINING":
             raise _Wrong("a verdict that is not of the round in training")
-        assessment = events.assessment_from_record(body["assessment"])
-        _same(entry, events.verdict(task.terms.task_id, current.number, assessment))
-        name = assessment.participant_id
+        name = body["assessment"]["participant_id"]
+        assessment = (current.evidence or {}).get(name)
+        if assessment is None:
+            assessment = events.assessment_from_record(body["assessment"])
+            _check_unsupported(assessment, current.evidence is not None)
+        self._compare_verdict(entry, events.verdict(task.terms.task_id, current.number, assessment))
         if name not in task.selected:
             raise _Wrong(f"{name} was not selected, so there is nothing to judge")
         if name in current.verdicts:
@@ -480,29 +487,15 @@ class Replay:
             )
         if assessment.model_sha256 != current.models.get(name, b""):
             raise _Wrong(f"the verdict is on another model than the one that {name} sent in time")
-        self._check_assessment(current, assessment)
+        self.counts.degrees += assessment.scored
         current.verdicts[name] = assessment
         self.counts.verdicts += 1
 
-    def _check_assessment(self, current: _Round, assessment: Assessment) -> None:
-        """Whether a verdict is the one that the evidence gives; without evidence, that of the claim."""
-        name = assessment.participant_id
-        if current.evidence is not None and name in current.evidence:
-            expected = events.assessment_record(current.evidence[name])
-            difference = _difference("", events.assessment_record(assessment), expected)
-            if difference:
-                raise _Wrong(f"the evidence gives {name} another verdict: {difference}")
-            self.counts.degrees += 1
-        elif assessment.scored:
-            claimed = round(assessment.claimed_degree * MICRO)
-            if current.evidence is not None:
-                raise _Wrong(f"{name} is scored, and the round's evidence says nothing of it")
-            measured = assessment.lower_micro is not None or assessment.upper_micro is not None
-            if assessment.verified_micro != claimed or assessment.multiplier_ppm != MICRO or measured:
-                raise _Wrong(f"{name} has a degree that is neither claimed nor supported by logged evidence")
-            if assessment.refuted:
-                raise _Wrong(f"the claim of {name} is refuted without logged evidence")
-            self.counts.degrees += 1
+    def _compare_verdict(self, entry: Entry, expected: Entry) -> None:
+        try:
+            _same(entry, expected)
+        except _Wrong as error:
+            raise _Wrong(f"the evidence gives another verdict: {error}") from None
 
     def _aggregation(self, entry: Entry, body: Mapping[str, Any]) -> None:
         task = self._task(body)
@@ -574,6 +567,21 @@ class Replay:
             ended = "has ended" if name in self._ended else "has no terms"
             raise _Wrong(f"the task {name!r:.80} {ended}")
         return task
+
+
+def _check_unsupported(assessment: Assessment, has_evidence: bool) -> None:
+    """A verdict that no evidence speaks of: of a model that did not come, or, without evidence, as claimed."""
+    name = assessment.participant_id
+    if not assessment.scored:
+        return
+    if has_evidence:
+        raise _Wrong(f"{name} is scored, and the round's evidence says nothing of it")
+    claimed = round(assessment.claimed_degree * MICRO)
+    measured = assessment.lower_micro is not None or assessment.upper_micro is not None
+    if assessment.verified_micro != claimed or assessment.multiplier_ppm != MICRO or measured:
+        raise _Wrong(f"{name} has a degree that is neither claimed nor supported by logged evidence")
+    if assessment.refuted:
+        raise _Wrong(f"the claim of {name} is refuted without logged evidence")
 
 
 def _assessed(record: Mapping[str, Any], task: _Task) -> dict[str, Assessment]:

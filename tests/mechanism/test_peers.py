@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from mechanism.errors import FieldError, SettlementError
-from mechanism.peers import check_round_seed, draw_peers, round_seed, seed_commitment, submissions_digest
+from mechanism.peers import (
+    check_round_seed,
+    draw_from,
+    draw_peers,
+    round_seed,
+    seed_commitment,
+    submissions_digest,
+)
 
 SECRET = bytes(range(32))
 names = st.sets(st.from_regex(r"[a-z]{1,6}", fullmatch=True), min_size=1, max_size=12)
@@ -70,3 +77,13 @@ def test_the_submissions_digest_ignores_order_and_sees_every_change() -> None:
     assert submissions_digest(models) == submissions_digest(dict(reversed(models.items())))
     assert submissions_digest(models) != submissions_digest({"a": b"2" * 32, "b": b"1" * 32})
     assert submissions_digest(models) != submissions_digest({"a": b"1" * 32})
+
+
+@given(
+    st.sets(st.sampled_from("abcdefghij"), min_size=1), st.integers(1, 4), st.binary(min_size=32, max_size=32)
+)
+def test_a_shared_pool_gives_the_same_draws(names: set[str], count: int, seed: bytes) -> None:
+    pool = sorted(names)
+    for place, name in enumerate(pool):
+        drawn = draw_from(seed, bytes(32), name, pool, place, count)
+        assert drawn == draw_peers(seed, bytes(32), name, pool, count)

@@ -131,17 +131,17 @@ LIES: dict[str, tuple[int, Callable[[Any], None], str]] = {
     "a better degree": (
         where("verdict"),
         lambda r: r["body"]["assessment"].update(verified_micro=100_001),
-        "the evidence gives p000 another verdict",
+        "the evidence gives another verdict",
     ),
     "another claim than the signed one": (
         where("verdict"),
         lambda r: r["body"]["assessment"].update(claimed_degree="1/7"),
-        "its signed claim says",
+        "1/7",
     ),
     "a verdict on another model": (
         where("verdict"),
         lambda r: r["body"]["assessment"].update(model_sha256="cd" * 32),
-        "another model",
+        "cdcd",
     ),
     "a changed claim": (
         where("claim"),
@@ -354,7 +354,7 @@ def test_a_degree_must_be_the_one_that_the_evidence_gives() -> None:
         change = {field: value}
         report = refused(
             edited(index, lambda r, c=change: r["body"]["assessment"].update(c)),  # type: ignore[misc]
-            "the evidence gives p001 another verdict",
+            "the evidence gives another verdict",
             field,
         )
         assert report.problems[0].index == index
