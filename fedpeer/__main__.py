@@ -49,6 +49,7 @@ _FUNCTIONS = {
 _USER_ERRORS = (
     ("mechanism.errors", "MechanismError", 2),
     ("learning.errors", "LearningError", 2),
+    ("experiments.errors", "ExperimentError", 2),
     ("wire.certificates", "CertificateError", 2),
     ("wire.model_file", "ModelFileError", 2),
     ("wire.errors", "Refusal", 3),

@@ -47,6 +47,8 @@ def train(
     recipe: Recipe,
     seed: int,
     on_epoch: Callable[[int], None] | None = None,
+    *,
+    device: str = "cpu",
 ) -> dict[str, npt.NDArray[Any]]:
     """`recipe.epochs` passes over `data` from `weights`; returns the new weights.
 
@@ -58,6 +60,7 @@ def train(
         data: the participant's samples, all of which are used (`recipe.samples` says how many a round asks for).
         seed: decides the order of the samples.
         on_epoch: is told the number of passes that are done, after each.
+        device: where torch computes; reproducible to the bit on "cpu" only.
 
     Raises:
         ModelError: an unknown architecture, or weights that are not its own.
@@ -69,10 +72,10 @@ def train(
     module = build(recipe.model, seed=0)
     load_weights(module, weights)
     # Channels last is torch's faster layout for these convolutions on a CPU.
-    module.train().to(memory_format=torch.channels_last)
+    module.to(device).train().to(memory_format=torch.channels_last)
     optimizer = optimizer_of(list(module.parameters()), recipe)
-    images = torch.from_numpy(data.images).contiguous(memory_format=torch.channels_last)
-    labels = torch.from_numpy(data.labels)
+    images = torch.from_numpy(data.images).to(device).contiguous(memory_format=torch.channels_last)
+    labels = torch.from_numpy(data.labels).to(device)
     with one_thread():
         for epoch, batches in enumerate(epoch_batches(len(data), recipe, seed), start=1):
             for batch in batches:
@@ -102,18 +105,18 @@ class Evaluation:
     samples: int
 
 
-def evaluate(weights: Weights, data: LabelledData, model: str) -> Evaluation:
+def evaluate(weights: Weights, data: LabelledData, model: str, *, device: str = "cpu") -> Evaluation:
     """Loss and accuracy of `weights` of the architecture `model` on `data`, overall and by label.
 
     Raises:
         ModelError: an unknown architecture, or weights that are not its own.
         DataError: no samples.
     """
-    return evaluation_of(log_probabilities(weights, data.images, model), data)
+    return evaluation_of(log_probabilities(weights, data.images, model, device=device), data)
 
 
 def log_probabilities(
-    weights: Weights, images: npt.NDArray[np.float32], model: str
+    weights: Weights, images: npt.NDArray[np.float32], model: str, *, device: str = "cpu"
 ) -> npt.NDArray[np.float32]:
     """log softmax of the model's outputs, natural logarithm, shape (n, I).
 
@@ -122,16 +125,17 @@ def log_probabilities(
     """
     module = build(model, seed=0)
     load_weights(module, weights)
-    return module_log_probabilities(module, images)
+    return module_log_probabilities(module.to(device), images)
 
 
 def module_log_probabilities(module: nn.Module, images: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """`log_probabilities` of a module that has its weights; leaves it in evaluation mode."""
+    """`log_probabilities` of a module that has its weights; leaves it in evaluation mode, on its device."""
     module.eval()
+    device = next(module.parameters()).device
     outputs = []
     with one_thread(), torch.inference_mode():
         for batch in torch.split(torch.from_numpy(images), EVALUATION_BATCH):
-            outputs.append(functional.log_softmax(module(batch), dim=1))
+            outputs.append(functional.log_softmax(module(batch.to(device)), dim=1).cpu())
     result: npt.NDArray[np.float32] = torch.cat(outputs).numpy()
     return result
 

@@ -1,0 +1,200 @@
+"""Cells: the units of computation, each done once and kept on the disk.
+
+A cell is a function's name with its parameters. Its file, `cells/KIND-DIGEST.json`, holds the parameters,
+the result, the seconds it took and the versions of what computed it; the digest is SHA-256 over the
+function's name, its version and the parameters. A file that is there is not computed again, so a run that was
+killed goes on where it was. Files are written under another name first: half a file is never read.
+"""
+
+import contextlib
+import hashlib
+import json
+import multiprocessing
+import os
+import platform
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from experiments.errors import CellError, ExperimentError
+
+#: A cell's parameters and results: what JSON can hold.
+Record = dict[str, Any]
+
+#: Where the function of each kind lives, and its version: a new one where its results change.
+COMPUTATIONS: Mapping[str, tuple[str, int]] = {
+    "federation": ("experiments.federation:federation_cell", 1),
+    "gradients": ("experiments.gradients:gradients_cell", 1),
+    "deviation": ("experiments.game:deviation_cell", 1),
+    "verified": ("experiments.verification:verified_cell", 1),
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One computation.
+
+    Attributes:
+        kind: a key of `COMPUTATIONS`.
+        parameters: the function's argument; JSON, its seed included.
+        priority: lower ones are computed first; no part of the identity.
+    """
+
+    kind: str
+    parameters: Record = field(hash=False)
+    priority: int = field(default=0, compare=False)
+
+    @property
+    def key(self) -> str:
+        """The name of the cell's file, without its ending."""
+        _, number = COMPUTATIONS[self.kind]
+        text = json.dumps([self.kind, number, self.parameters], sort_keys=True, separators=(",", ":"))
+        return f"{self.kind}-{hashlib.sha256(text.encode()).hexdigest()[:20]}"
+
+
+def versions() -> dict[str, str]:
+    """What computed a result."""
+    names = ("fedpeer", "numpy", "scipy", "torch", "matplotlib")
+    return {
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        **{name: _version(name) for name in names},
+    }
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:  # run from a checkout that is not installed
+        return "unknown"
+
+
+class CellStore:
+    """The folder of finished cells."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def get(self, cell: Cell) -> Record | None:
+        """The result of `cell`, or None where it has not been computed.
+
+        Raises:
+            ExperimentError: a file of that name that is no cell.
+        """
+        path = self._path(cell)
+        try:
+            record = json.loads(path.read_text())
+            result: Record = record["result"]
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError) as error:
+            raise ExperimentError(
+                f"{path} is not a finished cell ({error}); delete it to compute it again"
+            ) from error
+        return result
+
+    def put(self, cell: Cell, result: Record, seconds: float, device: str) -> None:
+        """Keep `result`, whole or not at all."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        record = {
+            "kind": cell.kind,
+            "parameters": cell.parameters,
+            "seconds": round(seconds, 3),
+            "device": device,
+            "versions": versions(),
+            "result": result,
+        }
+        path = self._path(cell)
+        partial = path.with_suffix(f".{os.getpid()}.partial")
+        with partial.open("w") as stream:
+            json.dump(record, stream, allow_nan=False)
+            stream.flush()
+            os.fsync(stream.fileno())
+        partial.replace(path)
+
+    def finished(self, cells: Iterable[Cell]) -> dict[str, Record]:
+        """The results that are there, by key."""
+        results = {}
+        for cell in cells:
+            result = self.get(cell)
+            if result is not None:
+                results[cell.key] = result
+        return results
+
+    def _path(self, cell: Cell) -> Path:
+        return self._folder / f"{cell.key}.json"
+
+
+def compute(kind: str, parameters: Record, device: str) -> tuple[Record, float]:
+    """The cell's result, and the seconds it took."""
+    module, _, name = COMPUTATIONS[kind][0].partition(":")
+    function: Callable[[Record, str], Record] = getattr(import_module(module), name)
+    start = time.perf_counter()
+    result = function(parameters, device)
+    return result, time.perf_counter() - start
+
+
+@contextlib.contextmanager
+def local_executor(jobs: int) -> Iterator[Executor]:
+    """`jobs` spawned processes, each with one torch thread; unfinished work is dropped on the way out."""
+    executor = ProcessPoolExecutor(
+        max_workers=jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_one_torch_thread
+    )
+    try:
+        yield executor
+    finally:
+        executor.shutdown(wait=True, cancel_futures=True)
+
+
+def run_cells(
+    cells: Iterable[Cell],
+    store: CellStore,
+    executor: Executor,
+    *,
+    device: str = "cpu",
+    done: Callable[[Cell, float], None] = lambda cell, seconds: None,
+) -> dict[str, Record]:
+    """The results of all cells by key; only those that the store lacks are computed, the rest is read.
+
+    Args:
+        done: called after each cell that was computed, with its seconds.
+
+    Raises:
+        CellError: a computation failed. The others are still computed and kept.
+    """
+    unique = {cell.key: cell for cell in sorted(cells, key=lambda cell: cell.priority)}
+    results = store.finished(unique.values())
+    pending: dict[Future[tuple[Record, float]], Cell] = {
+        executor.submit(compute, cell.kind, cell.parameters, device): cell
+        for key, cell in unique.items()
+        if key not in results
+    }
+    failures: list[tuple[Cell, Exception]] = []
+    for future in as_completed(pending):
+        cell = pending[future]
+        try:
+            result, seconds = future.result()
+        except Exception as error:
+            failures.append((cell, error))
+            continue
+        store.put(cell, result, seconds, device)
+        results[cell.key] = result
+        done(cell, seconds)
+    if failures:
+        cell, error = failures[0]
+        raise CellError(
+            f"{len(failures)} of {len(pending)} cells failed; the first, {cell.key}, with "
+            f"{type(error).__name__}: {error}. The finished ones are kept: mend the cause and run again"
+        ) from error
+    return results
+
+
+def _one_torch_thread() -> None:
+    import torch  # only the workers need it
+
+    torch.set_num_threads(1)

@@ -1,0 +1,37 @@
+"""The figures, by number and by name."""
+
+from experiments.errors import ExperimentError
+from experiments.figures.accuracy import AccuracyFigure
+from experiments.figures.figure import Figure
+from experiments.populations import CLASSES, SHARES
+from experiments.settings import EPOCHS, EPOCHS_ONCE
+
+FIGURES: tuple[Figure, ...] = (
+    AccuracyFigure(
+        1,
+        "accuracy",
+        "Accuracy by degree, and two peers (share of the majority label)",
+        SHARES,
+        (EPOCHS, EPOCHS_ONCE),
+    ),
+    AccuracyFigure(
+        3, "accuracy-classes", "Accuracy by degree, and two peers (number of classes)", CLASSES, (EPOCHS,)
+    ),
+)
+
+
+def figures(names: list[str] | None = None) -> list[Figure]:
+    """The figures of these names or numbers, in the order of their numbers; all of them for none.
+
+    Raises:
+        ExperimentError: a name that no figure has.
+    """
+    if not names:
+        return list(FIGURES)
+    known = {key: figure for figure in FIGURES for key in (figure.name, str(figure.number))}
+    for name in names:
+        if name not in known:
+            listed = ", ".join(f"{figure.number} ({figure.name})" for figure in FIGURES)
+            raise ExperimentError(f"there is no figure {name!r}; expected one of {listed}")
+    chosen = {known[name].number for name in names}
+    return [figure for figure in FIGURES if figure.number in chosen]
