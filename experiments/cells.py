@@ -30,7 +30,7 @@ Record = dict[str, Any]
 COMPUTATIONS: Mapping[str, tuple[str, int]] = {
     "federation": ("experiments.federation:federation_cell", 1),
     "gradients": ("experiments.gradients:gradients_cell", 1),
-    "deviation": ("experiments.game:deviation_cell", 1),
+    "settlement": ("experiments.settlements:settlement_cell", 1),
     "verified": ("experiments.verification:verified_cell", 1),
 }
 
@@ -179,8 +179,8 @@ def run_cells(
         cell = pending[future]
         try:
             result, seconds = future.result()
-        except Exception as error:
-            failures.append((cell, error))
+        except Exception as failure:  # whatever it was, the other cells are still worth having
+            failures.append((cell, failure))
             continue
         store.put(cell, result, seconds, device)
         results[cell.key] = result

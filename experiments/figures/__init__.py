@@ -3,6 +3,11 @@
 from experiments.errors import ExperimentError
 from experiments.figures.accuracy import AccuracyFigure
 from experiments.figures.figure import Figure
+from experiments.figures.gap import GapFigure
+from experiments.figures.gradients import GradientFigure
+from experiments.figures.incentive import IncentiveFigure
+from experiments.figures.utility import UtilityFigure
+from experiments.figures.verified import VerifiedFigure
 from experiments.populations import CLASSES, SHARES
 from experiments.settings import EPOCHS, EPOCHS_ONCE
 
@@ -14,9 +19,15 @@ FIGURES: tuple[Figure, ...] = (
         SHARES,
         (EPOCHS, EPOCHS_ONCE),
     ),
+    UtilityFigure(2, "utility", "Utility at equilibrium and beside it (share of the majority label)", SHARES),
     AccuracyFigure(
         3, "accuracy-classes", "Accuracy by degree, and two peers (number of classes)", CLASSES, (EPOCHS,)
     ),
+    UtilityFigure(4, "utility-classes", "Utility at equilibrium and beside it (number of classes)", CLASSES),
+    GradientFigure(),
+    IncentiveFigure(),
+    GapFigure(),
+    VerifiedFigure(),
 )
 
 

@@ -19,9 +19,10 @@ from matplotlib.axes import Axes
 from experiments.cells import Cell, Record
 from experiments.federation import federation_parameters
 from experiments.figures.figure import Finding, Results, finished
-from experiments.plots import LINES, Page, curve
+from experiments.plots import LINES, Page, by_round, curve
 from experiments.populations import Partition
-from experiments.settings import EPOCHS, PARTICIPANTS, Settings
+from experiments.priorities import priority
+from experiments.settings import EPOCHS, EPOCHS_ONCE, PARTICIPANTS, Settings
 from experiments.statistics import mean_interval
 from mechanism.gap_bound import GapBound
 
@@ -62,7 +63,10 @@ class AccuracyFigure:
             self.partition.mix(k, level, settings.classes, settings.samples).counts
             for k in range(PARTICIPANTS)
         ]
-        return _cells(settings, counts, epochs, ())
+        kind = {"share": "accuracy", "classes": "classes"}[self.partition.name]
+        if epochs == EPOCHS_ONCE:
+            kind = "accuracy-one-epoch"
+        return _cells(settings, counts, epochs, (), kind)
 
     def _peer_cells(self, settings: Settings, epochs: int) -> dict[int, Cell]:
         """Participants 0 and 1 at the two peers' levels, the others at the default."""
@@ -71,7 +75,8 @@ class AccuracyFigure:
             self.partition.mix(k, level, settings.classes, settings.samples).counts
             for k, level in enumerate(levels)
         ]
-        return _cells(settings, counts, epochs, (0, 1))
+        kind = {"share": "peers", "classes": "classes-peers"}[self.partition.name]
+        return _cells(settings, counts, epochs, (0, 1), kind)
 
     def _draw_levels(self, settings: Settings, results: Results, page: Page) -> list[Finding]:
         runs = {
@@ -97,7 +102,7 @@ class AccuracyFigure:
                 for line, level in zip(LINES, self.partition.levels, strict=False):
                     self._draw_level(settings, panel, runs[epochs, level], line_at=line, level=level)
                 panel.set_title(f"{settings.dataset}, {_epochs(epochs)}")
-                panel.set_xlabel("communication round")
+                by_round(panel)
                 panel.legend(loc="lower right")
             axes[0].set_ylabel("test accuracy of the global model")
         return [
@@ -171,7 +176,7 @@ class AccuracyFigure:
                 for line, (name, value) in zip(LINES[3:], bounds.items(), strict=False):
                     lower.axhline(value, color=line.colour, linestyle=line.dash, label=name)
                 lower.set_yscale("log")
-                lower.set_xlabel("communication round")
+                by_round(lower)
                 for panel in (upper, lower):
                     panel.legend(loc="best")
             axes[0].set_ylabel("test accuracy of the local model")
@@ -207,14 +212,13 @@ class AccuracyFigure:
 
 
 def _cells(
-    settings: Settings, counts: list[tuple[int, ...]], epochs: int, track: tuple[int, ...]
+    settings: Settings, counts: list[tuple[int, ...]], epochs: int, track: tuple[int, ...], kind: str
 ) -> dict[int, Cell]:
     return {
         seed: Cell(
             "federation",
             federation_parameters(settings, counts, epochs, seed, track=track),
-            # The first seed of every figure comes before the second of any.
-            priority=seed,
+            priority(kind, seed),
         )
         for seed in range(settings.seeds)
     }

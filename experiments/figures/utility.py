@@ -1,0 +1,283 @@
+"""Figures 2 and 4: utility at equilibrium over the rounds, and what a deviation earns.
+
+Left: four random participants at the least equilibrium; their utility moves with the peer drawn and with
+nothing else. Right: one participant takes every effort from 0 to 1 while the others hold theirs: by the
+formula, and as the mean over five settled rounds.
+
+Source: Pang et al. 2025, Figure 2 (share of the majority label); number of classes as its appendix has it.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+
+from experiments.cells import Cell
+from experiments.data import generator
+from experiments.figures.figure import Finding, Results
+from experiments.game import (
+    DEVIATIONS,
+    Play,
+    costs,
+    deviation_degrees,
+    deviation_utilities,
+    exact,
+    play,
+)
+from experiments.plots import LINES, Page, by_round
+from experiments.populations import Partition, at_degrees
+from experiments.settings import PARTICIPANTS, Settings
+from experiments.statistics import Interval, mean_interval, slope_interval
+from mechanism.degree import noniid_degree
+from mechanism.settlement import MICRO
+
+Array = npt.NDArray[np.float64]
+
+#: Participants whose utility is drawn, and the seed that chooses them.
+SHOWN, SHOWN_SEED = 4, 7
+#: Who deviates: one from the middle of the costs.
+DEVIATOR = 5
+#: Rounds of one measurement of a deviation, as in the paper, and how often it is repeated.
+DEVIATION_ROUNDS, REPETITIONS, REPETITIONS_QUICK = 5, 40, 10
+
+
+@dataclass(frozen=True)
+class UtilityFigure:
+    """Utility at equilibrium and beside it, for one way to skew labels."""
+
+    number: int
+    name: str
+    title: str
+    partition: Partition
+
+    def cells(self, settings: Settings) -> list[Cell]:
+        return [self._rounds_cell(settings), self._deviation_cell(settings)]
+
+    def draw(self, settings: Settings, results: Results, page: Page) -> list[Finding]:
+        cells = self.cells(settings)
+        if any(cell.key not in results for cell in cells):
+            return []
+        chosen = play(self.partition, settings)
+        over_rounds = np.array(results[cells[0].key]["paid_micro"], dtype=np.float64)[0] / MICRO
+        over_rounds -= self._costs(chosen)
+        deviation = np.array(results[cells[1].key]["paid_micro"], dtype=np.float64)[..., DEVIATOR] / MICRO
+        deviation -= np.array([self._deviation_cost(counts) for counts in self._deviating(settings)])[
+            :, None, None
+        ]
+        shown = sorted(generator(SHOWN_SEED).choice(PARTICIPANTS, SHOWN, replace=False).tolist())
+        self._tables(page, chosen, over_rounds, deviation)
+        with page.panels(2) as axes:
+            _draw_rounds(axes[0], chosen, over_rounds[0], shown)
+            self._draw_deviation(axes[1], chosen, deviation)
+        return [
+            _trend(over_rounds, shown),
+            _by_calculation(chosen),
+            self._by_simulation(deviation),
+        ]
+
+    def _rounds_cell(self, settings: Settings) -> Cell:
+        from experiments.settlements import settlement_parameters
+
+        counts = play(self.partition, settings).counts
+        return Cell(
+            "settlement",
+            settlement_parameters(
+                [counts],
+                Q=play(self.partition, settings).game.Q,
+                rounds=settings.rounds,
+                repetitions=settings.seeds,
+                seed=0,
+            ),
+        )
+
+    def _deviation_cell(self, settings: Settings) -> Cell:
+        from experiments.settlements import settlement_parameters
+
+        return Cell(
+            "settlement",
+            settlement_parameters(
+                self._deviating(settings),
+                Q=play(self.partition, settings).game.Q,
+                rounds=DEVIATION_ROUNDS,
+                repetitions=REPETITIONS_QUICK if settings.quick else REPETITIONS,
+                seed=1,
+            ),
+        )
+
+    def _deviating(self, settings: Settings) -> list[tuple[tuple[int, ...], ...]]:
+        """Everyone's counts for each deviation, the equilibrium itself first."""
+        chosen = play(self.partition, settings)
+        populations = [chosen.counts]
+        for degree in exact(deviation_degrees(chosen.game, DEVIATOR)):
+            degrees = exact(chosen.equilibrium.degree)
+            degrees[DEVIATOR] = degree
+            mixes = at_degrees(self.partition, degrees, settings.classes, settings.samples)
+            populations.append(tuple(mix.counts for mix in mixes))
+        return populations
+
+    def _costs(self, chosen: Play) -> Array:
+        """Cost of each participant's counts, credits a round, shape (N,)."""
+        return np.array([_cost(k, mix) for k, mix in enumerate(chosen.counts)])
+
+    def _deviation_cost(self, counts: tuple[tuple[int, ...], ...]) -> float:
+        return _cost(DEVIATOR, counts[DEVIATOR])
+
+    def _tables(self, page: Page, chosen: Play, over_rounds: Array, deviation: Array) -> None:
+        found = chosen.equilibrium
+        page.table(
+            ("repetition", "round", "participant", "effort", "degree", "cost", "expected_utility", "utility"),
+            [
+                (s, r + 1, k, found.effort[k], found.degree[k], found.cost[k], found.utility[k], value)
+                for s, task in enumerate(over_rounds)
+                for r, settled in enumerate(task)
+                for k, value in enumerate(settled)
+            ],
+        )
+        degrees = np.array([found.degree[DEVIATOR], *deviation_degrees(chosen.game, DEVIATOR)])
+        efforts = [found.effort[DEVIATOR], *map(float, DEVIATIONS)]
+        formula = deviation_utilities(chosen.game, found.degree, DEVIATOR, degrees)
+        rows = []
+        for e, d, u, tasks in zip(efforts, degrees, formula, deviation, strict=True):
+            five, every = mean_interval(tasks[0]), mean_interval(tasks.mean(axis=1))
+            rows.append((e, d, u, five.estimate, five.low, five.high, every.estimate, every.low, every.high))
+        page.table(
+            ("effort", "degree", "expected_utility", "five_rounds", "five_rounds_low", "five_rounds_high",
+             "all_repetitions", "all_repetitions_low", "all_repetitions_high"),
+            rows,
+            part="deviation",
+        )  # fmt: skip
+
+    def _draw_deviation(self, axes: Axes, chosen: Play, deviation: Array) -> None:
+        found, game = chosen.equilibrium, chosen.game
+        fine = np.linspace(0.0, 1.0, 201)
+        curve = game.effort.take(np.array([DEVIATOR]))
+        degrees = np.array([float(np.ravel(curve.degree(e))[0]) for e in fine])
+        formula = deviation_utilities(game, found.degree, DEVIATOR, degrees)
+        axes.plot(fine, formula, color=LINES[0].colour, label="expected, by the formula")
+        efforts = np.array([float(e) for e in DEVIATIONS])
+        measured = (
+            (
+                "mean of 5 settled rounds",
+                [mean_interval(tasks[0]) for tasks in deviation[1:]],
+                LINES[4],
+                -0.006,
+            ),
+            (
+                f"mean of {deviation.shape[1]} such means",
+                [mean_interval(tasks.mean(axis=1)) for tasks in deviation[1:]],
+                LINES[1],
+                0.006,
+            ),
+        )
+        for label, intervals, line, shift in measured:
+            axes.errorbar(
+                efforts + shift,
+                [i.estimate for i in intervals],
+                yerr=[i.half for i in intervals],
+                fmt=line.marker,
+                color=line.colour,
+                capsize=1.5,
+                linewidth=0.8,
+                label=label + ", 95 %",
+            )
+        axes.axvline(found.effort[DEVIATOR], color="0.4", linestyle=":", label="equilibrium effort")
+        axes.set_xlabel(f"effort of participant {DEVIATOR}")
+        axes.set_ylabel("utility (credits a round)")
+        low, high = axes.get_ylim()
+        axes.set_ylim(low - 0.45 * (high - low), high)
+        axes.legend(loc="lower center")
+
+    def _by_simulation(self, deviation: Array) -> Finding:
+        """Deviations against the equilibrium, over all repetitions; intervals corrected for their number."""
+        base = deviation[0].mean(axis=1)
+        gains = [_difference(tasks.mean(axis=1), base, len(DEVIATIONS)) for tasks in deviation[1:]]
+        best = max(gains, key=lambda gain: gain.estimate)
+        beaten = sum(gain.low > 0 for gain in gains)
+        return Finding(
+            claim="The optimal effort earns most, within noise, by simulation.",
+            found=(
+                f"none of {len(DEVIATIONS)} efforts earns significantly more than the equilibrium's over "
+                f"{len(base)} tasks of {DEVIATION_ROUNDS} rounds; the largest difference is {best} credits"
+                if beaten == 0
+                else f"{beaten} of {len(DEVIATIONS)} efforts earn significantly more; the largest by {best} credits"
+            ),
+            holds=beaten == 0,
+            numbers={"largest_gain": best.estimate, "significant_gains": beaten},
+        )
+
+
+def _draw_rounds(axes: Axes, chosen: Play, utility: Array, shown: list[int]) -> None:
+    rounds = range(1, len(utility) + 1)
+    for line, k in zip(LINES, shown, strict=False):
+        label = f"$k$ = {k}, $e_k$ = {chosen.equilibrium.effort[k]:.2f}"
+        axes.plot(
+            rounds, utility[:, k], color=line.colour, linestyle=line.dash, marker=line.marker, label=label
+        )
+        axes.axhline(chosen.equilibrium.utility[k], color=line.colour, linewidth=0.5)
+    by_round(axes)
+    axes.set_ylabel("utility at equilibrium (credits a round)")
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, high + 0.45 * (high - low))
+    axes.legend(loc="upper center", ncols=2, handlelength=2.6, columnspacing=1.0)
+
+
+def _trend(over_rounds: Array, shown: list[int]) -> Finding:
+    """Slope of the utility over the rounds, each participant's own mean taken off."""
+    rounds = np.arange(1, over_rounds.shape[1] + 1, dtype=np.float64)
+    flat = over_rounds - over_rounds.mean(axis=1, keepdims=True)
+    tasks, _, participants = over_rounds.shape
+    x = np.repeat(np.tile(rounds, tasks), participants)
+    pooled = slope_interval(x.tolist(), flat.ravel().tolist())
+    own = [slope_interval(rounds.tolist(), over_rounds[0, :, k].tolist()) for k in shown]
+    without = sum(i.low <= 0 <= i.high for i in own)
+    return Finding(
+        claim="At equilibrium utility is constant but for the peer drawn.",
+        found=(
+            f"slope over the rounds {pooled.estimate:.2e} [{pooled.low:.2e}, {pooled.high:.2e}] credits a round, "
+            f"pooled over {participants} participants and {tasks} tasks; the interval of {without} of "
+            f"{len(own)} shown participants holds 0"
+        ),
+        holds=bool(pooled.low <= 0 <= pooled.high),
+        numbers={"slope": pooled.estimate, "slope_low": pooled.low, "slope_high": pooled.high},
+    )
+
+
+def _by_calculation(chosen: Play) -> Finding:
+    """The largest gain of any participant at any of the efforts."""
+    found = chosen.equilibrium
+    gains = [
+        float(deviation_utilities(chosen.game, found.degree, k, deviation_degrees(chosen.game, k)).max())
+        - float(found.utility[k])
+        for k in range(PARTICIPANTS)
+    ]
+    allowed = found.certificate.max_regret
+    return Finding(
+        claim="No participant gains by deviating, by calculation.",
+        found=(
+            f"over {len(DEVIATIONS)} efforts of each of {PARTICIPANTS} participants the best deviation changes "
+            f"utility by {max(gains):.2e} credits; the certificate proves that none whatever gains more than "
+            f"{allowed:.1e}"
+        ),
+        holds=max(gains) <= allowed,
+        numbers={"largest_gain": max(gains), "certificate": allowed},
+    )
+
+
+def _difference(one: Array, other: Array, tried: int) -> Interval:
+    """Mean of one - other of independent repetitions, with Bonferroni's correction for `tried` of them."""
+    from scipy import stats
+
+    difference = float(one.mean() - other.mean())
+    error = float(np.sqrt(one.var(ddof=1) / one.size + other.var(ddof=1) / other.size))
+    half = float(stats.norm.ppf(1 - 0.025 / tried)) * error
+    return Interval(difference, difference - half, difference + half, int(one.size))
+
+
+def _cost(participant: int, counts: tuple[int, ...]) -> float:
+    """What the degree of `counts` cost the participant, credits a round."""
+    from experiments.game import START
+    from learning.partition import uniform_reference
+
+    degree = noniid_degree(counts, uniform_reference(len(counts)))
+    return float(costs()[participant]) * float(START - degree)
