@@ -130,6 +130,14 @@ class CellStore:
         return self._folder / f"{cell.key}.json"
 
 
+def first_of_each(cells: Iterable[Cell]) -> list[Cell]:
+    """Each cell once, at its lowest priority, in the order in which they are to be computed."""
+    unique: dict[str, Cell] = {}
+    for cell in sorted(cells, key=lambda cell: cell.priority):
+        unique.setdefault(cell.key, cell)
+    return list(unique.values())
+
+
 def compute(kind: str, parameters: Record, device: str) -> tuple[Record, float]:
     """The cell's result, and the seconds it took."""
     module, _, name = COMPUTATIONS[kind][0].partition(":")
@@ -167,12 +175,12 @@ def run_cells(
     Raises:
         CellError: a computation failed. The others are still computed and kept.
     """
-    unique = {cell.key: cell for cell in sorted(cells, key=lambda cell: cell.priority)}
-    results = store.finished(unique.values())
+    wanted = first_of_each(cells)
+    results = store.finished(wanted)
     pending: dict[Future[tuple[Record, float]], Cell] = {
         executor.submit(compute, cell.kind, cell.parameters, device): cell
-        for key, cell in unique.items()
-        if key not in results
+        for cell in wanted
+        if cell.key not in results
     }
     failures: list[tuple[Cell, Exception]] = []
     for future in as_completed(pending):

@@ -18,14 +18,14 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-from mechanism.equilibrium import Equilibrium, equilibrium
-from mechanism.game import Game
 
 from experiments.populations import Partition, at_degrees
 from experiments.settings import PARTICIPANTS, Settings
 from mechanism.best_response import PeerRule
 from mechanism.cost import LinearCost
 from mechanism.effort import EffortCurve, ExponentialEffort, StackedEffort, TabulatedEffort
+from mechanism.equilibrium import Equilibrium, equilibrium
+from mechanism.game import Game
 from mechanism.gap_bound import GapBound
 from mechanism.payment import Log, PaymentFunction
 

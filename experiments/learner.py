@@ -2,36 +2,33 @@
 
     payoff(Q) = reward / (Omega + gamma * mean_k delta_k(Q)^2) - T * sum_k E[payment_k(Q)],   u_k >= 0 for all
 
-The paper leaves g, Omega and gamma open. Here Omega = 1, so that a federation without skew is worth `reward`, and
-gamma = 2, so that one at degree 0.8 throughout is worth less than half of that; the reward is 400 credits over
-T = 20 rounds, twice what ten participants cost at the participation boundary.
+The paper leaves g, Omega and gamma open. Here Omega = 1, so that a federation without skew is worth the reward,
+and gamma = 2, so that one at degree 0.8 throughout is worth less than half of it; the reward is 2,000 credits
+for T = 20 rounds, enough that effort pays under either payment.
 """
 
-from dataclasses import dataclass
 from functools import lru_cache
 
-import numpy as np
-from mechanism.equilibrium import Equilibrium, equilibrium
+from mechanism.learner import Learner, Offer, max_offer, payoff_curve
 
 from experiments.game import population_game
 from experiments.populations import Partition
+from mechanism.payment import Linear, Log
 
-OMEGA, GAMMA, REWARD, ROUNDS = 1.0, 2.0, 400.0, 20
+#: The learner of all figures.
+LEARNER = Learner(omega=1.0, gamma=2.0, reward=2_000.0, rounds=20)
 
-
-@dataclass(frozen=True)
-class Point:
-    Q: float
-    found: Equilibrium
-
-    @property
-    def payoff(self) -> float:
-        bound = OMEGA + GAMMA * float(np.mean(self.found.degree**2))
-        return REWARD / bound - ROUNDS * float(self.found.payment.sum())
+#: The payment functions that are compared, by name.
+PAYMENTS = {"log": Log(), "linear": Linear()}
 
 
-@lru_cache(maxsize=4)
-def best_payment(partition: Partition) -> Equilibrium:
-    game = population_game(partition)
-    found = equilibrium(game, "least")
-    return equilibrium(game.with_q(game.Q * float(np.exp(-found.utility.min())) * (1 + 1e-9)), "least")
+@lru_cache(maxsize=8)
+def offers(partition: Partition, payment: str, side: str = "least") -> tuple[Offer, ...]:
+    """Every coefficient that the search for the best one tried, by increasing Q."""
+    game = population_game(partition, PAYMENTS[payment])
+    return tuple(payoff_curve(game, LEARNER, "least" if side == "least" else "greatest"))
+
+
+def best_offer(partition: Partition, payment: str = "log", side: str = "least") -> Offer:
+    """The coefficient that the learner would choose."""
+    return max_offer(offers(partition, payment, side))

@@ -1,6 +1,7 @@
 """In which order cells are computed: a run that is cut short has the most telling figures.
 
-The first seed of everything first; then the further seeds of what is claimed of every seed; then the rest.
+The first seed of most figures first; then the second seed of what is claimed of every seed; then the number of
+classes, which mirrors the shares; then the rest.
 """
 
 #: Rank of each kind of cell among those of one seed, from the first to be computed.
@@ -13,8 +14,8 @@ RANKS = {
     "gradients": 4,
     "peers": 5,
     "verified": 6,
-    "classes": 7,
-    "classes-peers": 8,
+    "classes": 16,
+    "classes-peers": 17,
 }
 
 #: Kinds whose every seed counts; of the others a second one is a luxury.

@@ -14,7 +14,7 @@ from concurrent.futures import Executor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from experiments.cells import Cell, CellStore, Record, run_cells, versions
+from experiments.cells import Cell, CellStore, Record, first_of_each, run_cells, versions
 from experiments.figures.figure import Figure, Finding
 from experiments.plots import Page
 from experiments.settings import Settings
@@ -70,7 +70,7 @@ class Study:
     def cells(self) -> list[Cell]:
         """All cells, each once, by priority and then in the order of the figures."""
         every = [cell for figure in self.figures for cell in figure.cells(self.settings)]
-        return list({cell.key: cell for cell in sorted(every, key=lambda cell: cell.priority)}.values())
+        return first_of_each(every)
 
     def missing(self) -> list[Cell]:
         """The cells that are still to be computed."""

@@ -11,7 +11,6 @@ from fractions import Fraction
 from typing import Any
 
 from coordinator.evidence import ShadowEvidence, Submission
-
 from experiments.data import splits
 from experiments.federation import recipe_of, rounds
 from learning.models import Weights

@@ -6,6 +6,7 @@ from experiments.figures.figure import Figure
 from experiments.figures.gap import GapFigure
 from experiments.figures.gradients import GradientFigure
 from experiments.figures.incentive import IncentiveFigure
+from experiments.figures.payoff import PayoffFigure
 from experiments.figures.utility import UtilityFigure
 from experiments.figures.verified import VerifiedFigure
 from experiments.populations import CLASSES, SHARES
@@ -26,6 +27,7 @@ FIGURES: tuple[Figure, ...] = (
     UtilityFigure(4, "utility-classes", "Utility at equilibrium and beside it (number of classes)", CLASSES),
     GradientFigure(),
     IncentiveFigure(),
+    PayoffFigure(),
     GapFigure(),
     VerifiedFigure(),
 )

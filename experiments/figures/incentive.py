@@ -23,7 +23,7 @@ from experiments.cells import Cell, Record
 from experiments.federation import federation_parameters
 from experiments.figures.figure import Finding, Results, finished
 from experiments.game import START, costs, play
-from experiments.learner import best_payment
+from experiments.learner import best_offer
 from experiments.plots import LINES, Page, by_round, curve
 from experiments.populations import SHARES, at_degrees
 from experiments.priorities import priority
@@ -98,7 +98,7 @@ class IncentiveFigure:
     def _findings(
         self, settings: Settings, runs: dict[str, dict[int, Record]], final: dict[str, Interval]
     ) -> list[Finding]:
-        found = best_payment(SHARES)
+        found = best_offer(SHARES).profile
         bought = purchased_samples(float(found.payment.sum()), settings.samples)
         spent = f"{found.payment.sum():.2f} credits a round"
         findings = []
@@ -145,7 +145,7 @@ def arm_counts(settings: Settings, arm: str) -> list[tuple[int, ...]]:
         return list(play(SHARES, settings).counts)
     samples = [settings.samples] * PARTICIPANTS
     if arm == "sample count":
-        samples = purchased_samples(float(best_payment(SHARES).payment.sum()), settings.samples)
+        samples = purchased_samples(float(best_offer(SHARES).profile.payment.sum()), settings.samples)
     return [
         at_degrees(SHARES, [START] * PARTICIPANTS, settings.classes, n)[k].counts
         for k, n in enumerate(samples)
