@@ -7,19 +7,19 @@ and gamma = 2, so that one at degree 0.8 throughout is worth less than half of i
 for T = 20 rounds, enough that effort pays under either payment.
 """
 
+from collections.abc import Mapping
 from functools import lru_cache
-
-from mechanism.learner import Learner, Offer, max_offer, payoff_curve
 
 from experiments.game import population_game
 from experiments.populations import Partition
-from mechanism.payment import Linear, Log
+from mechanism.learner import Learner, Offer, max_offer, payoff_curve
+from mechanism.payment import Linear, Log, PaymentFunction
 
 #: The learner of all figures.
 LEARNER = Learner(omega=1.0, gamma=2.0, reward=2_000.0, rounds=20)
 
 #: The payment functions that are compared, by name.
-PAYMENTS = {"log": Log(), "linear": Linear()}
+PAYMENTS: Mapping[str, PaymentFunction] = {"log": Log(), "linear": Linear()}
 
 
 @lru_cache(maxsize=8)

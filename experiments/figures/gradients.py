@@ -56,20 +56,20 @@ class GradientFigure:
         runs = finished(self._cells(settings), results)
         if not runs:
             return []
-        columns = ("first", "largest", "single", "single_largest")
+        norms = ("first", "largest", "single", "single_largest")
         page.table(
-            ("seed", "round", "participant", *columns),
+            ("seed", "round", "participant", *norms),
             [
-                (seed, row["round"], row["participant"], *(row[c] for c in columns))
+                (seed, row["round"], row["participant"], *(row[c] for c in norms))
                 for seed, run in runs.items()
                 for row in run["norms"]
             ],
         )
-        columns = ("smoothness", "secant", "likelihood")
+        estimates = ("smoothness", "secant", "likelihood")
         page.table(
-            ("seed", "round", *columns),
+            ("seed", "round", *estimates),
             [
-                (seed, row["round"], *("" if row[c] is None else row[c] for c in columns))
+                (seed, row["round"], *("" if row[c] is None else row[c] for c in estimates))
                 for seed, run in runs.items()
                 for row in run["smoothness"]
             ],

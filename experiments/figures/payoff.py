@@ -7,7 +7,6 @@ that a convex program solves it.
 from dataclasses import dataclass
 
 import numpy as np
-from mechanism.learner import Offer, offer
 
 from experiments.cells import Cell
 from experiments.figures.figure import Finding, Results
@@ -16,6 +15,7 @@ from experiments.learner import LEARNER, PAYMENTS, best_offer, offers
 from experiments.plots import LINES, Page
 from experiments.populations import SHARES
 from experiments.settings import Settings
+from mechanism.learner import Offer, offer
 
 SIDES = ("least", "greatest")
 
