@@ -153,6 +153,9 @@ class TaskRunner:
             assert row is not None  # tasks are never deleted
             tally = t.market.tally(row)
             progress = None if self._idle(row, tally) else t.market.progress(row)
+            if progress is not None:
+                self._work.metrics.escrow.labels(row.id).set(t.escrow_left(row))
+            self._work.metrics.ledger_size.set(t.journal.size())
             return row, t.market.events(row.id, live.feed.cursor), tally, progress
 
         row, events, tally, progress = await self._work.transact.read(read)
@@ -325,6 +328,8 @@ class TaskRunner:
         metrics = self._work.metrics
         if row.version != self._live.row.version:
             metrics.phase_started.labels(row.id).set(self._work.clock.now())
+            metrics.tasks.labels(self._live.row.state).dec()
+            metrics.tasks.labels(row.state).inc()
         self._live.row = row
         metrics.task_round.labels(row.id).set(row.round)
 

@@ -36,7 +36,6 @@ from coordinator.services.enrolment import Enrol, EnrolmentServicer
 from coordinator.services.ledger import LedgerServicer
 from coordinator.services.market import MarketServicer
 from coordinator.spool import Spool
-from coordinator.states import State
 from coordinator.storage.database import Database
 from coordinator.storage.errors import StorageError
 from coordinator.storage.ledger import SignedLog
@@ -201,14 +200,13 @@ class Coordinator:
                         name, Refusal(Code.CERTIFICATE_REVOKED, f"{name!r} has been revoked.")
                     )
             live.changed.set()
-        for state in State:
-            self.metrics.tasks.labels(state).set(sum(row.state is state for row in rows))
 
     async def _take_up(self, row: TaskRow) -> None:
         """Holds a task, and runs it where it has not ended."""
         events = await self._transact.read(lambda t: t.market.events(row.id))
         live = LiveTask(row, Feed(events), Presence(self._clock.now()))
         self.market.add(live)
+        self.metrics.tasks.labels(row.state).inc()
         if not row.state.final:
             runner = TaskRunner(live, self._work)
             self._runners[row.id] = asyncio.create_task(runner.run(), name=f"task {row.id}")

@@ -8,6 +8,7 @@ service sees to.
 """
 
 import hashlib
+import os
 import shutil
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -136,9 +137,12 @@ class SpooledUpload:
         self._hash.update(data)
         self.offset += len(data)
 
-    def finish(self) -> bytes:
-        """Closes the file; returns the SHA-256 of the whole."""
-        self._file.close()
+    def flush(self) -> None:
+        """What was appended so far reaches the disk; may run beside `append`."""
+        os.fdatasync(self._file.fileno())
+
+    def digest(self) -> bytes:
+        """SHA-256 of all bytes up to the offset."""
         return self._hash.digest()
 
     def discard(self) -> None:

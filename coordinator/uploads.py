@@ -26,8 +26,11 @@ from wire.model_file import check_model
 Result = TypeVar("Result")
 Requests = AsyncIterator[market_pb2.SubmitModelRequest]
 
-#: Threads that write, hash and check: they wait for the disk and release the interpreter's lock.
-_THREADS = 4
+#: Threads that write, hash, check and flush: they wait for the disk and release the interpreter's lock.
+_THREADS = 8
+
+#: Bytes after which what was written is sent to the disk, while more is received: little is left for the end.
+_FLUSH_BYTES = 8 << 20
 
 #: While others wait: seconds that every stream may hold its slot, and the rate that earns it more. A usual office
 #: line; whoever is slower goes on after the others.
@@ -48,6 +51,8 @@ class Uploads:
         self._metrics = metrics
         self._slots = asyncio.Semaphore(slots)
         self._threads = ThreadPoolExecutor(_THREADS, "uploads")
+        # Checking maps the file into memory: one model's size at a time.
+        self._checking = asyncio.Lock()
         self._lanes: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._streams: dict[UploadKey, Stream] = {}
         self._waiting = 0
@@ -140,7 +145,8 @@ class Uploads:
     async def _fill(self, spooled: SpooledUpload, total: int, stream: "Stream") -> None:
         """Appends frames until the file is whole. While one is written the next is read."""
         writing: asyncio.Future[None] | None = None
-        position = spooled.offset
+        flushing: asyncio.Future[None] | None = None
+        position = flushed = spooled.offset
         try:
             while position < total:
                 data = _frame(await stream.next(), position, total)
@@ -149,12 +155,17 @@ class Uploads:
                 self._metrics.received_bytes.inc(len(data))
                 if writing is not None:
                     await writing
+                if spooled.offset - flushed >= _FLUSH_BYTES and (flushing is None or flushing.done()):
+                    flushed = spooled.offset
+                    flushing = self._blocking(spooled.flush)
                 writing = self._blocking(spooled.append, data)
-            if writing is not None:
-                await writing
+            for work in (writing, flushing):
+                if work is not None:
+                    await work
         except BaseException as error:
-            if writing is not None:
-                await asyncio.wait([writing])
+            for work in (writing, flushing):
+                if work is not None:
+                    await asyncio.wait([work])
             spooled.close()
             if isinstance(error, OSError):
                 spooled.discard()
@@ -167,24 +178,28 @@ class Uploads:
         contract: ModelContract,
         record: Callable[[], Awaitable[Result]],
     ) -> Result:
-        await self._blocking(self._accept, spooled, statement, contract)
+        flushing = self._blocking(spooled.flush)
+        try:
+            async with self._checking:
+                await self._blocking(self._check, spooled, statement, contract)
+            await flushing
+            spooled.close()
+            await self._blocking(self._blobs.adopt, spooled.path, statement.model_sha256)
+        except BaseException:
+            await asyncio.wait([flushing])
+            await self._blocking(spooled.discard)
+            raise
         return await record()
 
-    def _accept(self, spooled: SpooledUpload, statement: ModelStatement, contract: ModelContract) -> None:
-        """In a worker thread: digest, contract, every value; then the blob store."""
-        try:
-            digest = spooled.finish()
-            if digest != statement.model_sha256:
-                raise Refusal(
-                    Code.MODEL_INVALID,
-                    f"The file's SHA-256 is {digest.hex()}, the signed header says "
-                    f"{statement.model_sha256.hex()}.",
-                )
-            check_model(spooled.path, contract)
-            self._blobs.adopt(spooled.path, digest)
-        except BaseException:
-            spooled.discard()
-            raise
+    def _check(self, spooled: SpooledUpload, statement: ModelStatement, contract: ModelContract) -> None:
+        """In a worker thread: digest, contract, every value."""
+        digest = spooled.digest()
+        if digest != statement.model_sha256:
+            raise Refusal(
+                Code.MODEL_INVALID,
+                f"The file's SHA-256 is {digest.hex()}, the signed header says {statement.model_sha256.hex()}.",
+            )
+        check_model(spooled.path, contract)
 
     def _blocking(self, work: Any, *arguments: Any) -> "asyncio.Future[Any]":
         return asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
@@ -258,13 +273,13 @@ def _frame(message: market_pb2.SubmitModelRequest | None, position: int, total: 
     if message is None:
         raise Refusal(Code.FRAMES_INVALID, f"The stream ended at byte {position} of {total}.")
     frame = message.frame
-    if message.WhichOneof("part") != "frame" or frame.offset != position or not frame.data:
+    data = frame.data  # once: each access copies the bytes out of the message
+    if message.WhichOneof("part") != "frame" or frame.offset != position or not data:
         raise Refusal(
             Code.FRAMES_INVALID,
             f"Expected a frame of at least one byte at offset {position}.",
             metadata={"offset": str(position)},
         )
-    data = bytes(frame.data)
     if len(data) > FRAME_BYTES or position + len(data) > total:
         raise Refusal(
             Code.TOO_LARGE,

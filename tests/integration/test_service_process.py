@@ -5,6 +5,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -58,20 +59,23 @@ def made(folder: Path, *arguments: str) -> dict[str, Any]:
 def serving(folder: Path) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
     """A served folder; yields the process and its addresses."""
     command = [sys.executable, "-m", "fedpeer", "coordinator", "serve", "--state", str(folder)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
+    # A file, not a pipe that nobody reads: a full pipe would stop the service.
+    with (folder / "log").open("ab") as log:
+        process = subprocess.Popen(command, stderr=log, text=True)
+    addresses = folder / "serving.json"
+    addresses.unlink(missing_ok=True)
     try:
-        for line in process.stderr:
-            record = json.loads(line)
-            if record["event"] == "serving":
-                yield process, json.loads((folder / "serving.json").read_text())
-                break
-        else:
-            pytest.fail("the coordinator did not serve")
+        give_up = time.monotonic() + 60
+        while not addresses.exists():
+            assert process.poll() is None, (folder / "log").read_text()
+            assert time.monotonic() < give_up
+            time.sleep(0.02)
+        yield process, json.loads(addresses.read_text())
     finally:
         process.kill()
-        process.stderr.close()
         process.wait()
+    lines = [json.loads(line) for line in (folder / "log").read_text().splitlines()]
+    assert not [line for line in lines if line["level"] == "error"]
 
 
 async def join(folder: Path, addresses: dict[str, str], name: str) -> Client:
@@ -166,6 +170,8 @@ def check_metrics(addresses: dict[str, str]) -> None:
     assert 'fedpeer_participants{standing="enrolled"} 3.0' in text
     assert 'fedpeer_task_participants{standing="delivered",task="task"} 1.0' in text
     assert 'fedpeer_task_round{task="task"} 1.0' in text
+    assert 'fedpeer_tasks{state="TRAINING"} 1.0' in text
+    assert 'fedpeer_escrow_micro{task="task"} 4.828314e+06' in text
     assert 'fedpeer_rpc_seconds_count{method="Market/SubmitEffort",status="OK"} 3.0' in text
 
 
