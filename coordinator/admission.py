@@ -121,7 +121,16 @@ def admit_model(store: MarketStore, task: TaskRow, statement: ModelStatement) ->
             "under another submission id.",
         )
     _refuse_ended(task)
-    return statement.round < task.round or task.state is not State.TRAINING
+    late = statement.round < task.round or task.state is not State.TRAINING
+    if late and any(
+        r.kind == "model" and r.round == statement.round
+        for r in store.receipts(task.id, statement.participant_id)
+    ):
+        raise Refusal(
+            Code.SUBMISSION_CONFLICT,
+            f"{statement.participant_id!r} has sent a late model for round {statement.round} already.",
+        )
+    return late
 
 
 def admit_upload(store: MarketStore, task: TaskRow, statement: ModelStatement) -> None:
@@ -153,7 +162,7 @@ def admit_failure(store: MarketStore, task: TaskRow, participant_id: str, round_
     """That a failure may be recorded now.
 
     Raises:
-        Refusal: TASK_ENDED, WRONG_STATE, WRONG_ROUND or NOT_SELECTED.
+        Refusal: TASK_ENDED, WRONG_STATE, WRONG_ROUND, NOT_SELECTED or SUBMISSION_CONFLICT.
     """
     _refuse_ended(task)
     claim = store.claim(task.id, participant_id)
@@ -163,6 +172,10 @@ def admit_failure(store: MarketStore, task: TaskRow, participant_id: str, round_
         raise _wrong_state(task, "a failure", State.TRAINING)
     if round_ != task.round:
         raise _wrong_round(task, round_)
+    if any(f.participant_id == participant_id for f in store.failures(task.id, round_)):
+        raise Refusal(
+            Code.SUBMISSION_CONFLICT, f"{participant_id!r} has reported a failure in round {round_} already."
+        )
 
 
 def _conflict(submission_id: str, kind: str) -> Refusal:

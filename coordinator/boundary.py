@@ -36,6 +36,11 @@ log = structlog.get_logger()
 #: Only our own services pass through here; health and reflection are the library's.
 _OWN = "/fedpeer.v1."
 
+#: Characters of a sentence and of a field's name in a refusal, and fields named: clients take 8 KiB of headers.
+_MAX_SENTENCE = 400
+_MAX_FIELD = 100
+_MAX_VIOLATIONS = 8
+
 #: Who makes the call that is being served; set on ports that authenticate.
 _caller: ContextVar[Caller] = ContextVar("caller")
 
@@ -148,7 +153,7 @@ class _Passage:
 
     async def refuse(self, error: Exception) -> None:
         """Ends the call with the status that `error` stands for."""
-        refusal = refusal_for(error)
+        refusal = _short(refusal_for(error))
         refusal.request_id = self._request_id
         self._status = refusal.code.status
         self._boundary._metrics.refusals.labels(self._method, refusal.code.name).inc()
@@ -201,6 +206,17 @@ def refusal_for(error: Exception) -> Refusal:
     if isinstance(error, DatabaseLocked | DatabaseUnreachable | DatabaseReadOnly):
         return Refusal(Code.STORAGE_UNAVAILABLE, "The coordinator's database cannot be written now.")
     return Refusal(Code.INTERNAL, "The coordinator failed to carry this out.")
+
+
+def _short(refusal: Refusal) -> Refusal:
+    """A refusal that fits HTTP/2 headers, whatever it quotes of the caller's message."""
+    violations = [
+        FieldViolation(v.field[:_MAX_FIELD], v.description[:_MAX_SENTENCE])
+        for v in refusal.violations[:_MAX_VIOLATIONS]
+    ]
+    return Refusal(
+        refusal.code, refusal.message[:_MAX_SENTENCE], violations=violations, metadata=refusal.metadata
+    )
 
 
 def _tolerant(parse: Any) -> Any:

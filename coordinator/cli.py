@@ -19,6 +19,7 @@ from rich.table import Table
 from coordinator.backup import read_backup
 from coordinator.config import TaskConfig, read_config, resolve_paths
 from coordinator.folder import StateFolder, initialise
+from coordinator.logs import printable
 from coordinator.office import Office, TaskReport
 from mechanism.settlement import MICRO
 
@@ -269,9 +270,9 @@ def _print_tasks(reports: list[TaskReport]) -> None:
     _out().print(table)
     for report in reports:
         if report.row.reason:
-            _out().print(f"{report.row.id}: {report.row.reason}")
+            _out().print(f"{report.row.id}: {report.row.reason}", markup=False)
         for name, reason in report.failures.items():
-            _out().print(f"{report.row.id}: {name} cannot deliver: {reason}")
+            _out().print(f"{report.row.id}: {name} cannot deliver: {printable(reason)}", markup=False)
 
 
 @contextmanager

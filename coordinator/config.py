@@ -88,10 +88,11 @@ class ServiceConfig(_Section):
     """coordinator.toml.
 
     Attributes:
-        name: origin of the ledger and subject of the authority; a DNS-like name of this coordinator.
+        name: origin of the ledger and subject of the authority, such as "market.example.org".
     """
 
-    name: str = Field(min_length=1, max_length=200)
+    # What a signed note takes as a key's name, and an X.509 common name as well.
+    name: str = Field(max_length=48, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$")
     server: ServerSection = ServerSection()
     storage: StorageSection = StorageSection()
 

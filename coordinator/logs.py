@@ -10,6 +10,11 @@ import sys
 import structlog
 
 
+def printable(text: str) -> str:
+    """Somebody else's text without control characters, which could steer a terminal; line breaks stay."""
+    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
 def configure_logs(*, verbose: bool = False) -> None:
     """Sets up structlog, and the standard library's logging through it."""
     shared: list[structlog.types.Processor] = [

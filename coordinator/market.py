@@ -18,6 +18,7 @@ from coordinator.admission import (
     known_receipt,
 )
 from coordinator.identity import Caller
+from coordinator.logs import printable
 from coordinator.runner import LiveTask, Workplace
 from coordinator.spool import UploadKey
 from coordinator.storage.market import EventRow, ReceiptRow
@@ -36,6 +37,10 @@ from wire.limits import (
 )
 
 log = structlog.get_logger()
+
+
+#: Ended tasks that a list still names; a message has a limit, and `GetTask` knows them all.
+_LISTED_ENDED = 20
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,12 @@ class Market:
     def tasks(self) -> list[LiveTask]:
         """All tasks, the oldest first."""
         return list(self._tasks.values())
+
+    def offered(self) -> list[LiveTask]:
+        """Tasks that have not ended, and the last ones that have."""
+        ended = [live for live in self._tasks.values() if live.row.state.final]
+        dropped = {live.row.id for live in ended[:-_LISTED_ENDED]}
+        return [live for live in self._tasks.values() if live.row.id not in dropped]
 
     def task(self, task_id: str) -> LiveTask:
         """Raises Refusal TASK_UNKNOWN."""
@@ -159,7 +170,7 @@ class Market:
             return t.add_failure(task, participant_id, submission_id, reason)
 
         receipt = await self._work.transact(record)
-        log.warning("participant cannot deliver", task=task_id, round=round_, why=reason)
+        log.warning("participant cannot deliver", task=task_id, round=round_, why=printable(reason))
         live.changed.set()
         return receipt
 

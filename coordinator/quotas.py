@@ -10,6 +10,9 @@ from wire.limits import MAX_REQUESTS_PER_SECOND, MAX_STREAMS_PER_IDENTITY
 #: Seconds over which the request rate is averaged: a burst of a reconnecting client is no attack.
 _WINDOW = 10.0
 
+#: Identities after which the silent ones are forgotten; on the public port anybody can be one.
+_REMEMBERED = 10_000
+
 
 class Quotas:
     """Token buckets by identity; `monotonic` gives seconds that never run backwards."""
@@ -42,6 +45,9 @@ class Quotas:
                 Code.QUOTA_EXCEEDED, f"More than {self._rate:g} requests a second came from {identity!r}."
             )
         self._tokens[identity] = (tokens - 1, now)
+        if len(self._tokens) > _REMEMBERED:
+            # Whoever has been silent for the window has its whole burst again, as if it were unknown.
+            self._tokens = {k: v for k, v in self._tokens.items() if now - v[1] < _WINDOW}
 
     @contextmanager
     def stream(self, identity: str) -> Iterator[None]:

@@ -214,26 +214,26 @@ class TaskRunner:
         return min(times, default=None)
 
     async def _take(self, step: Step) -> None:
-        with structlog.contextvars.bound_contextvars(round=self._live.row.round):
+        row = self._live.row
+        with structlog.contextvars.bound_contextvars(round=row.round):
             match step:
                 case BeginEffort(deadline):
-                    await self._work.transact(lambda t: t.begin_effort(self._live.row, deadline))
+                    await self._work.transact(lambda t: t.begin_effort(row, deadline))
                 case Select():
-                    await self._work.transact(lambda t: t.select(self._live.row, select))
+                    await self._work.transact(lambda t: t.select(row, select))
                 case OpenRound(round_, deadline):
-                    await self._open_round(round_, deadline)
+                    await self._open_round(row, round_, deadline)
                 case CloseRound():
-                    await self._work.transact(lambda t: t.close_round(self._live.row))
+                    await self._work.transact(lambda t: t.close_round(row))
                 case Settle():
-                    await self._settle()
+                    await self._settle(row)
                 case Close():
-                    await self._work.transact(lambda t: t.close(self._live.row))
+                    await self._work.transact(lambda t: t.close(row))
                 case Cancel(reason):
-                    await self._work.transact(lambda t: t.cancel(self._live.row, reason))
+                    await self._work.transact(lambda t: t.cancel(row, reason))
             log.info("step taken", step=type(step).__name__)
 
-    async def _open_round(self, round_: int, deadline: float) -> None:
-        row = self._live.row
+    async def _open_round(self, row: TaskRow, round_: int, deadline: float) -> None:
         path = self._work.blobs.path(row.model)
         size = (await asyncio.to_thread(path.stat)).st_size
         await self._work.transact(lambda t: t.open_round(row, round_, size, deadline))
@@ -262,9 +262,8 @@ class TaskRunner:
             self._scorer = make_scorer(self._live.row)
         return self._scorer
 
-    async def _settle(self) -> None:
-        live, began = self._live, self._work.clock.now()
-        row = live.row
+    async def _settle(self, row: TaskRow) -> None:
+        began = self._work.clock.now()
         closed = await self._work.transact.read(lambda t: _closed_round(t, row))
         outcome = await self._work.transact.compute(self._judge, row, closed)
         assessments = [*outcome.scored.assessments]

@@ -7,9 +7,11 @@ public port   TLS with the server's certificate alone: Enrolment, health, reflec
 import asyncio
 import contextlib
 import json
+import os
 import signal
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from coordinator.clock import Clock, SystemClock
 from coordinator.config import ServerSection, ServiceConfig
 from coordinator.doorbell import Doorbell
 from coordinator.errors import ServeError
-from coordinator.folder import StateFolder
+from coordinator.folder import StateFolder, write_private
 from coordinator.identity import Caller, Enrolled, Roster, enrol, renew
 from coordinator.live import Feed, Presence
 from coordinator.market import Market
@@ -39,7 +41,7 @@ from coordinator.spool import Spool
 from coordinator.storage.database import Database
 from coordinator.storage.errors import StorageError
 from coordinator.storage.ledger import SignedLog
-from coordinator.storage.market import TaskRow
+from coordinator.storage.market import EventRow, TaskRow
 from coordinator.transactions import Transaction, Transactions
 from coordinator.uploads import Uploads
 from protos.fedpeer.v1 import (
@@ -147,7 +149,7 @@ class Coordinator:
         for server in self._servers:
             await server.start()
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
-        self.folder.addresses.write_text(json.dumps(self.addresses()))
+        write_private(self.folder.addresses, json.dumps(self.addresses()).encode())
         self._housekeeping = asyncio.create_task(self._keep_house(), name="housekeeping")
         log.info("serving", market=self.market_address, public=self.public_address)
 
@@ -171,6 +173,11 @@ class Coordinator:
         self._database.close()
         self._exit.close()
         log.info("stopped")
+
+    @property
+    def computing(self) -> bool:
+        """Whether evidence is being computed; a stop does not wait for it."""
+        return self._transact.computing
 
     def addresses(self) -> dict[str, str]:
         """What the service is bound to, by port."""
@@ -200,6 +207,15 @@ class Coordinator:
                         name, Refusal(Code.CERTIFICATE_REVOKED, f"{name!r} has been revoked.")
                     )
             live.changed.set()
+        await self._follow_others(known, rows)
+
+    async def _follow_others(self, known: Mapping[str, LiveTask], rows: Sequence[TaskRow]) -> None:
+        """Tells watchers at once what a command did to a task; its runner may be busy for minutes."""
+        for row in rows:
+            live = known.get(row.id)
+            if live is not None and live.row.version < row.version:
+                cursor = live.feed.cursor
+                live.feed.publish(await self._transact.read(_events(row.id, cursor)))
 
     async def _take_up(self, row: TaskRow) -> None:
         """Holds a task, and runs it where it has not ended."""
@@ -388,6 +404,10 @@ class _ServerCertificate:
         )
 
 
+def _events(task_id: str, after: int) -> Callable[[Transaction], list[EventRow]]:
+    return lambda t: t.market.events(task_id, after)
+
+
 def _referenced(ended_before: float) -> Callable[[Transaction], set[bytes]]:
     return lambda t: t.market.referenced_models(ended_before)
 
@@ -423,3 +443,8 @@ async def serve(folder: Path) -> None:
     await stop.wait()
     log.info("draining")
     await coordinator.stop()
+    if coordinator.computing:
+        # All that counts is on the disk. The interpreter would wait for the thread, which may take minutes.
+        log.info("evidence in progress is given up; it is computed again after the next start")
+        sys.stderr.flush()
+        os._exit(0)

@@ -139,8 +139,7 @@ class Transaction:
     def add_failure(self, task: TaskRow, participant_id: str, submission_id: str, reason: str) -> ReceiptRow:
         """Records that a participant cannot deliver in the current round."""
         index = self._record(entries.failure(task.id, task.round, participant_id, submission_id, reason))
-        if all(f.participant_id != participant_id for f in self.market.failures(task.id, task.round)):
-            self.market.add_failure(task.id, FailureRow(participant_id, task.round, reason, self.now))
+        self.market.add_failure(task.id, FailureRow(participant_id, task.round, reason, self.now))
         receipt = ReceiptRow(
             task_id=task.id,
             participant_id=participant_id,
@@ -320,6 +319,7 @@ class Transactions:
         self._metrics = metrics
         self._thread = ThreadPoolExecutor(1, "database")
         self._scoring = ThreadPoolExecutor(1, "scoring")
+        self._computations = 0
 
     async def __call__(self, work: Callable[[Transaction], Result]) -> Result:
         """`work` in a transaction that commits when it returns and rolls back when it raises."""
@@ -331,7 +331,15 @@ class Transactions:
 
     async def compute(self, work: Callable[..., Result], *arguments: Any) -> Result:
         """Evidence, means and evaluation: off the event loop and off the database's thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._scoring, work, *arguments)
+
+        def counted() -> Result:
+            self._computations += 1
+            try:
+                return work(*arguments)
+            finally:
+                self._computations -= 1
+
+        return await asyncio.get_running_loop().run_in_executor(self._scoring, counted)
 
     async def sign_head(self) -> str:
         """The signed head of everything that is committed."""
@@ -344,7 +352,11 @@ class Transactions:
     def run(self, work: Callable[[Transaction], Result]) -> Result:
         """The same, in the calling thread; for commands."""
         with self._database.begin() as connection:
-            return work(Transaction(connection, self._clock.now()))
+            transaction = Transaction(connection, self._clock.now())
+            # One writer at a time on every database, from its first read on: what a step decides from still holds
+            # when it commits.
+            transaction.ledger.lock()
+            return work(transaction)
 
     def look(self, work: Callable[[Transaction], Result]) -> Result:
         """`read` in the calling thread."""
@@ -352,9 +364,14 @@ class Transactions:
             return work(Transaction(connection, self._clock.now()))
 
     def stop(self) -> None:
-        """Waits for what is in progress."""
+        """Waits for the transaction in progress. A computation is left to itself: it is done again after a restart."""
         self._thread.shutdown()
-        self._scoring.shutdown(cancel_futures=True)
+        self._scoring.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def computing(self) -> bool:
+        """Whether a computation is in progress."""
+        return self._computations > 0
 
     async def _in_thread(self, work: Callable[[], Result]) -> Result:
         began = time.perf_counter()

@@ -35,7 +35,7 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
     async def ListTasks(self, request: Any, context: Any) -> market_pb2.ListTasksResponse:
         who = caller()
         return market_pb2.ListTasksResponse(
-            tasks=[await self._task(who, live) for live in self._market.tasks()]
+            tasks=[await self._task(who, live) for live in self._market.offered()]
         )
 
     async def GetTask(self, request: market_pb2.GetTaskRequest, context: Any) -> market_pb2.Task:
