@@ -6,7 +6,6 @@ and the standard library's TLS, and says which it is.
 
 import socket
 import ssl
-import tempfile
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -117,6 +116,8 @@ class Endpoint:
         return None
 
     def _diagnose_tls(self, connection: socket.socket, host: str) -> TransportError | None:
+        import tempfile  # slow to import, and needed only when something is wrong
+
         context = ssl.create_default_context(cadata=(self.authority_pem or b"").decode())
         context.set_alpn_protocols(["h2"])
         if self.credentials is not None:

@@ -9,6 +9,7 @@ handed over as files. The child ends when its parent is gone, whatever it is doi
 import contextlib
 import importlib
 import json
+import logging
 import os
 import queue
 import signal
@@ -16,7 +17,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -29,6 +30,12 @@ from participant.work import LocalTrainer, TrainedFile
 
 #: Seconds that a trainer which is told to end may take before it is killed.
 END_SECONDS = 5.0
+
+
+#: Children that may die one after another before anything is trained, until the task is given up.
+ATTEMPTS = 3
+
+_log = logging.getLogger("participant")
 
 
 @dataclass(frozen=True)
@@ -84,13 +91,14 @@ class ProcessTrainer:
 
     def prepare(self, terms: Terms) -> None:
         self._terms = terms
-        self._ready()
+        self._persistently(lambda child: None)
 
     def label_counts(self) -> Sequence[int]:
-        return [int(count) for count in self._ready().call({"do": "label_counts"})]
+        counts = self._persistently(lambda child: child.call({"do": "label_counts"}))
+        return [int(count) for count in counts]
 
     def collect(self, effort: float) -> None:
-        self._ready().call({"do": "collect", "effort": effort})
+        self._persistently(lambda child: child.call({"do": "collect", "effort": effort}))
         self._effort = effort
 
     def train(self, start: Path, trained: Path, round: TrainingRound) -> TrainedFile:  # noqa: A002 - as Task.train
@@ -102,7 +110,7 @@ class ProcessTrainer:
             "round": round.number,
             "deadline": round.deadline.isoformat() if round.deadline else None,
         }
-        made = self._ready().call(request, round)
+        made = self._persistently(lambda child: child).call(request, round)
         return TrainedFile(int(made["samples"]), made["metrics"])
 
     @property
@@ -122,6 +130,16 @@ class ProcessTrainer:
             self._child.close()
             self._child = None
 
+    def _persistently(self, use: Callable[["_Child"], Any]) -> Any:
+        """What `use` gives of a child that is ready, with another child where one dies. Not for training itself:
+        a round whose training killed its process is reported, not tried again until the machine is worn out."""
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return use(self._ready())
+            except _ChildDiedError as error:
+                _log.warning("%s; it is started again", error)
+        return use(self._ready())
+
     def _ready(self) -> "_Child":
         if self._cancelled.is_set():
             raise TrainingCancelled
@@ -137,6 +155,10 @@ class ProcessTrainer:
             self._child.call({"do": "prepare", "terms": self._terms.record()})
         self._child.prepared = self._terms is not None
         return self._child
+
+
+class _ChildDiedError(TrainingError):
+    """The child is gone without an answer."""
 
 
 class _Child:
@@ -187,7 +209,7 @@ class _Child:
         end = self._end()
         if self._cancelled.is_set():
             raise TrainingCancelled
-        raise TrainingError(f"the training process {end}")
+        raise _ChildDiedError(f"the training process {end}")
 
     def kill(self) -> None:
         self._process.kill()

@@ -93,10 +93,10 @@ class Peers:
             self._threads.append(thread)
 
     def close(self) -> None:
+        for participant in self._participants.values():
+            participant.close()  # ends the threads of a task that a failed test left open
         for thread in self._threads:
             thread.join(60)
-        for participant in self._participants.values():
-            participant.close()
 
 
 def open_task(coordinator: Served, task_id: str, **changes: Any) -> None:

@@ -1,0 +1,118 @@
+"""What `participant` offers: complete, documented, light to import, and one exception for every refusal."""
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import participant
+import participant.errors
+from participant.aio import AsyncClient, AsyncJoinedTask, AsyncParticipant, AsyncRound
+from participant.client import Client
+from participant.errors import ParticipantError, RefusedError, refused
+from participant.sync import JoinedTask, Participant, Round
+from wire.errors import Code, FieldViolation, Refusal
+
+ROOT = Path(__file__).resolve().parents[2]
+
+#: Seconds of CPU for the package, and for NumPy and gRPC, which are the larger part of it, on an idle core.
+IMPORT_SECONDS, LIBRARIES_SECONDS = 0.5, 0.2
+
+
+def test_everything_that_is_announced_is_there_and_documented() -> None:
+    assert len(set(participant.__all__)) == len(participant.__all__)
+    for name in participant.__all__:
+        item = getattr(participant, name)
+        if name != "Weights":  # an alias has no docstring of its own
+            assert inspect.getdoc(item), name
+
+
+def test_every_public_method_is_documented() -> None:
+    for kind in (
+        Participant,
+        JoinedTask,
+        Round,
+        AsyncParticipant,
+        AsyncJoinedTask,
+        AsyncRound,
+        participant.Task,
+    ):
+        for name, member in inspect.getmembers(kind):
+            if (
+                not name.startswith("_")
+                and inspect.isfunction(member)
+                and member.__module__.startswith("part")
+            ):
+                assert member.__doc__, f"{kind.__name__}.{name}"
+
+
+@pytest.mark.parametrize(
+    ("sync", "asynchronous"),
+    [
+        (Participant, AsyncParticipant),
+        (JoinedTask, AsyncJoinedTask),
+        (Round, AsyncRound),
+        (Client, AsyncClient),
+    ],
+)
+def test_both_clients_have_the_same_shape(sync: type, asynchronous: type) -> None:
+    # A running service renews and notes; those two belong to it and it is synchronous.
+    only_sync = {"renew", "note"}
+    names = {name for name in vars(sync) if not name.startswith("_")} - only_sync
+    assert names == {name for name in vars(asynchronous) if not name.startswith("_")}
+    for name in names:
+        if inspect.isfunction(getattr(sync, name)):
+            ours = list(inspect.signature(getattr(sync, name)).parameters)
+            theirs = list(inspect.signature(getattr(asynchronous, name)).parameters)
+            assert [p for p in ours if p != "private_counts"] == theirs, name
+
+
+def test_every_error_is_public_and_in_the_tree() -> None:
+    tree = participant.errors.__doc__
+    assert tree is not None
+    defined = {
+        name
+        for name, item in vars(participant.errors).items()
+        if inspect.isclass(item) and issubclass(item, ParticipantError)
+    }
+    assert defined | {"refused"} == set(participant.errors.__all__)
+    for name in defined:
+        assert name in tree
+        assert name in participant.__all__
+
+
+@pytest.mark.parametrize("code", Code)
+def test_every_refusal_has_an_exception_that_says_what_to_do(code: Code) -> None:
+    violations = [FieldViolation("model", "tensor 'a' is missing")]
+    error = refused(Refusal(code, "This was wrong.", violations=violations, request_id="r1"))
+    assert type(error) is not RefusedError, "a leaf of its own"
+    assert code.advice in str(error)
+    assert "tensor 'a' is missing" in str(error)
+    assert "r1" in str(error)
+    assert error.code is code
+
+
+def cpu_seconds(modules: str) -> tuple[float, list[str]]:
+    """The quickest of five imports, and which heavy modules came along."""
+    program = (
+        f"import sys, time; began = time.process_time(); import {modules}; print(time.process_time() - began, "
+        "*(m for m in ('torch', 'scipy', 'sklearn', 'pydantic', 'sqlalchemy') if m in sys.modules))"
+    )
+    runs = []
+    for _ in range(5):
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT
+        )
+        words = done.stdout.split()
+        runs.append((float(words[0]), words[1:]))
+    return min(runs)
+
+
+def test_importing_is_quick_and_light() -> None:
+    seconds, heavy = cpu_seconds("participant")
+    assert heavy == []
+    # A machine that is busy, or slower than the one that the limit was set on, is slower at these two as well.
+    slowness = max(1.0, cpu_seconds("numpy, grpc")[0] / LIBRARIES_SECONDS)
+    assert seconds < IMPORT_SECONDS * slowness
