@@ -45,6 +45,8 @@ class Feed:
                 yield event
                 if event.state.final:
                     return
+            if self._events and self._events[-1].state.final:
+                return  # a watcher that has seen the end already
             if await first_of(more, stop) is stop:
                 return
 

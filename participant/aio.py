@@ -15,7 +15,7 @@ journal's short transactions run on the loop.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from pathlib import Path
@@ -29,7 +29,7 @@ from participant.aio_transport import AsyncTransport
 from participant.backoff import Backoff
 from participant.effort import BestResponse, Effort, Explanation, effort_decimal, strategy_of
 from participant.endpoint import Endpoint
-from participant.engagement import Assignment, Engagement, join
+from participant.engagement import Assignment, Engagement, await_task, find_task, join
 from participant.enrolment import EnrolmentRequest
 from participant.errors import ParticipantError
 from participant.identity import Credentials, StateFolder, utc_now
@@ -200,14 +200,20 @@ class AsyncParticipant(AbstractAsyncContextManager["AsyncParticipant"]):
     async def run(
         self,
         task: Task | Trainer,
-        task_id: str,
+        task_id: str | None = None,
         *,
         effort: Effort | None = None,
         on_activity: ActivityCallback = ignore_activity,
     ) -> TaskReport:
         """As `Participant.run`; the task's code, and so `on_activity` with its progress, runs in a worker thread."""
+        if task_id is None:
+            task_id = await self.client.transport.run(await_task(self.client.steps, self._journal))
         joined = await self.join(task_id)
         return await joined.run(task, effort=effort, on_activity=on_activity)
+
+    async def find_task(self, excluded: Collection[str] = ()) -> str | None:
+        """As `Participant.find_task`."""
+        return await self.client.transport.run(find_task(self.client.steps, self._journal, excluded))
 
     async def explain(self, task: Task, task_id: str, effort: BestResponse | None = None) -> Explanation:
         """As `Participant.explain`."""

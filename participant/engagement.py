@@ -7,7 +7,7 @@ run again from the beginning at any time; what is done already is not done twice
 import hashlib
 import json
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -22,7 +22,7 @@ from mechanism.errors import FieldError
 from mechanism.statements import ClaimStatement, ModelStatement, commit_counts, sign_statement
 from mechanism.terms import Terms
 from participant.earnings import LOG_KEY
-from participant.effects import Emit, Steps, transform
+from participant.effects import Emit, Pause, Steps, transform
 from participant.errors import (
     CountsChangedError,
     EffortError,
@@ -34,11 +34,14 @@ from participant.errors import (
 from participant.journal import Journal, Kind, SubmissionRecord
 from participant.model_store import ModelStore
 from participant.report import Receipt, Settlement, TaskReport, receipt_of, report_of, settlement_of
-from participant.steps import MarketSteps
+from participant.steps import ENDED, MarketSteps
 from protos.fedpeer.v1 import market_pb2
 from wire.codec import decode_terms, encode_claim, encode_model_header
 from wire.limits import MAX_REASON_CHARACTERS
 from wire.model_file import file_digest
+
+#: Seconds between looks for a task that opens; the coordinator is asked for its list.
+LOOK_SECONDS = 15.0
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,12 @@ class Engagement:
         record = self._journal.task(self.task_id)
         return tuple(json.loads(record.counts)) if record is not None and record.counts else None
 
+    @property
+    def ended(self) -> bool:
+        """Whether the task's end has been dealt with already."""
+        record = self._journal.task(self.task_id)
+        return record is not None and record.state in ENDED
+
     def decide(self, effort: Decimal) -> None:
         """Writes the decision down, so that a restart does not make another one."""
         self._journal.set_effort(self.task_id, str(effort))
@@ -132,6 +141,8 @@ class Engagement:
         What happened in the past is caught up with first: receipts that were lost on the way are fetched,
         models that were trained but not sent are sent, rounds that went by are noted as missed.
         """
+        if self.ended:
+            return
         record = self._journal.task(self.task_id)
         cursor = record.cursor if record is not None else 0
         yield from transform(self._market.watch(self.task_id, cursor), self._handle)
@@ -393,6 +404,31 @@ def join(
             "tell the coordinator's operator"
         )
     return Engagement(terms, message.nonce, participant_id, key, market, journal, models, private_counts)
+
+
+def find_task(market: MarketSteps, journal: Journal, excluded: Collection[str] = ()) -> Steps[str | None]:
+    """A task to take part in: one that was begun, else the oldest that takes claims; None where there is none.
+
+    A task of which the journal keeps a note (cancelled, others were selected) is left alone.
+    """
+    known = {record.task_id: record for record in journal.tasks()}
+    open_ones = []
+    for message in (yield from market.tasks()):
+        task_id = message.terms.task_id
+        if task_id in excluded or message.state in ENDED or (task_id in known and known[task_id].note):
+            continue
+        if journal.submission(task_id, "claim") is not None:
+            return task_id
+        if message.state in (market_pb2.TASK_STATE_OPEN, market_pb2.TASK_STATE_EFFORT):
+            open_ones.append(task_id)
+    return open_ones[0] if open_ones else None
+
+
+def await_task(market: MarketSteps, journal: Journal) -> Steps[str]:
+    """As `find_task`, waiting until there is one."""
+    while (task_id := (yield from find_task(market, journal))) is None:
+        yield Pause(LOOK_SECONDS)
+    return task_id
 
 
 def _pin_log_key(market: MarketSteps, journal: Journal) -> Steps[None]:

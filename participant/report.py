@@ -99,8 +99,22 @@ class TaskReport:
     rounds: tuple[RoundReport, ...]
     note: str = ""
 
+    def __str__(self) -> str:
+        """One line for the task and one for each round."""
+        lines = [
+            f"{self.task_id}: {self.state}, {Decimal(self.paid_micro) / MICRO} credits. {self.note}".strip()
+        ]
+        for line in self.rounds:
+            if line.settlement is not None:
+                failed = " ".join(v.explanation for v in line.settlement.verdicts if not v.passed)
+                lines.append(f"  round {line.number}: {line.settlement.paid} credits. {failed}".rstrip())
+            else:
+                lines.append(f"  round {line.number}: {line.missed or 'not settled yet'}")
+        return "\n".join(lines)
+
     @property
     def paid_micro(self) -> int:
+        """Earned in all settled rounds, micro-credits."""
         return sum(r.settlement.paid_micro for r in self.rounds if r.settlement is not None)
 
 

@@ -14,19 +14,18 @@ from mechanism.terms import Terms
 from participant.backoff import Backoff
 from participant.config import ParticipantConfig, TaskSection
 from participant.effects import Stopped
+from participant.engagement import LOOK_SECONDS
 from participant.errors import ParticipantError, RefusedError
 from participant.report import TaskReport
-from participant.steps import ENDED
 from participant.sync import Participant
 from participant.task import TrainingCancelled, TrainingRound
 from participant.trainer_process import ProcessTrainer
 from participant.work import Activity, ActivityCallback, LocalTrainer, TrainedFile, Trainer
-from protos.fedpeer.v1 import market_pb2
 
 _log = logging.getLogger("participant")
 
-#: Seconds between looks for a new task, and at the certificate's age.
-LOOK_SECONDS = 30.0
+#: Seconds between looks at the certificate's age.
+RENEWAL_SECONDS = 600.0
 
 
 class Service:
@@ -108,8 +107,9 @@ class Service:
         if seat.section.id is not None:
             self._take_part(seat, seat.section.id)
             return
+        named = {section.id for section in self._config.task if section.id is not None}
         while not self._stopping.is_set():
-            task_id = self._open_task()
+            task_id = self._participant.find_task(excluded=named)
             if task_id is not None:
                 try:
                     self._take_part(seat, task_id)
@@ -130,23 +130,6 @@ class Service:
             private_counts=seat.section.private_counts,
         )
 
-    def _open_task(self) -> str | None:
-        """A task to take part in: one that was begun, else one that takes claims."""
-        own = {report.task_id: report for report in self._participant.reports()}
-        named = {section.id for section in self._config.task}
-        for task in self._participant.client.tasks():
-            task_id = task.terms.task_id
-            if task_id in named or task.state in ENDED:
-                continue
-            known = own.get(task_id)
-            if known is not None and known.note:
-                continue
-            if known is not None and known.claim is not None:
-                return task_id
-            if task.state in (market_pb2.TASK_STATE_OPEN, market_pb2.TASK_STATE_EFFORT):
-                return task_id
-        return None
-
     def _keep_certified(self) -> None:
         while not self._stopping.is_set():
             try:
@@ -154,7 +137,7 @@ class Service:
                     _log.info("the certificate was renewed")
             except (ParticipantError, Stopped) as error:
                 _log.warning("the certificate was not renewed: %s", error)
-            self._stopping.wait(LOOK_SECONDS * 20)
+            self._stopping.wait(RENEWAL_SECONDS)
 
 
 #: Seconds that handing a round back may take: one call.

@@ -13,7 +13,7 @@
 `participant.aio` has the same names for asyncio.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
@@ -27,7 +27,7 @@ from participant.backoff import Backoff
 from participant.client import Client
 from participant.effort import BestResponse, Effort, Explanation, effort_decimal, strategy_of
 from participant.endpoint import Endpoint
-from participant.engagement import Assignment, Engagement, join
+from participant.engagement import Assignment, Engagement, await_task, find_task, join
 from participant.enrolment import EnrolmentRequest
 from participant.errors import ParticipantError
 from participant.identity import Credentials, StateFolder, utc_now
@@ -137,7 +137,7 @@ class Participant(AbstractContextManager["Participant"]):
     def run(
         self,
         task: Task | Trainer,
-        task_id: str,
+        task_id: str | None = None,
         *,
         effort: Effort | None = None,
         on_activity: ActivityCallback = ignore_activity,
@@ -147,12 +147,23 @@ class Participant(AbstractContextManager["Participant"]):
 
         Args:
             task: trains in the calling thread.
+            task_id: None: the task that was begun, else the oldest that takes claims; waits until there is one.
             effort: a strategy, a number, or a function of terms and counts; None: `BestResponse()`.
             on_activity: is told what happens.
             private_counts: None: as the participant was made.
         """
+        if task_id is None:
+            task_id = self.client.transport.run(await_task(self.client.steps, self._journal))
         joined = self.join(task_id, private_counts=private_counts)
         return joined.run(task, effort=effort, on_activity=on_activity)
+
+    def find_task(self, excluded: Collection[str] = ()) -> str | None:
+        """The task that was begun, else the oldest that takes claims; None where there is none.
+
+        Args:
+            excluded: ids that are not meant.
+        """
+        return self.client.transport.run(find_task(self.client.steps, self._journal, excluded))
 
     def explain(self, task: Task, task_id: str, effort: BestResponse | None = None) -> Explanation:
         """What each effort would earn in the task, and which is best; print it. Claims nothing."""

@@ -132,8 +132,9 @@ def run_task(
         TransportError: the coordinator was away for longer than the client's patience.
     """
     work = _TaskRun(engagement, trainer, tell)
-    yield from work.claim(strategy)
-    yield from transform(engagement.assignments(), work.round)
+    if not engagement.ended:
+        yield from work.claim(strategy)
+        yield from transform(engagement.assignments(), work.round)
     work.end()
 
 

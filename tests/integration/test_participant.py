@@ -45,7 +45,7 @@ def coordinator(tmp_path: Path) -> Iterator[Served]:
 
 
 def all_run(
-    participants: dict[str, Participant], task_id: str = "task", **options: Any
+    participants: dict[str, Participant], task_id: str | None = "task", **options: Any
 ) -> dict[str, TaskReport]:
     """Every participant runs the task in a thread of its own."""
     reports: dict[str, Any] = {}
@@ -94,6 +94,21 @@ def test_a_whole_task_pays_everyone(coordinator: Served, tmp_path: Path) -> None
         journal.close()
         assert [line.proof_error for line in earned] == ["", ""]
         assert sum(line.settlement.paid_micro for line in earned) == reports[name].paid_micro
+
+
+def test_a_task_that_has_ended_is_not_begun_again(coordinator: Served, tmp_path: Path) -> None:
+    coordinator.open(schedule={"rounds": 1})
+    participants = {name: coordinator.participant(name, tmp_path) for name in NAMES}
+    reports = all_run(participants, effort=0.0)
+    task = Shift(COUNTS["ada"])
+    assert participants["ada"].run(task, "task", effort=0.0) == reports["ada"]
+    assert not task.trained
+    assert list(participants["ada"].join("task").rounds()) == []
+    # The raw stream ends too, from whatever cursor.
+    events = list(participants["ada"].client.watch("task"))
+    assert list(participants["ada"].client.watch("task", events[-1].cursor)) == []
+    for participant in participants.values():
+        participant.close()
 
 
 def test_a_receipt_that_was_touched_does_not_hold(coordinator: Served, tmp_path: Path) -> None:
@@ -203,6 +218,26 @@ def test_a_participant_that_restarts_claims_once(coordinator: Served, tmp_path: 
     assert participants["ada"].join("task").claim(0.5, COUNTS["ada"]) == first
     for participant in participants.values():
         participant.close()
+
+
+def test_without_an_id_the_open_task_is_taken(coordinator: Served, tmp_path: Path) -> None:
+    with coordinator.participant("ada", tmp_path) as ada:
+        assert ada.find_task() is None
+        coordinator.open("first")
+        coordinator.open("second")
+        assert ada.find_task() == "first"
+        assert ada.find_task(excluded=["first"]) == "second"
+        ada.join("second").claim(0.0, COUNTS["ada"])
+        assert ada.find_task() == "second", "what was begun comes first"
+        participants = {"ada": ada, **{name: coordinator.participant(name, tmp_path) for name in NAMES[1:]}}
+        for participant in (participants["ben"], participants["cho"]):
+            participant.join("second").claim(0.0, COUNTS[participant.participant_id])
+        reports = all_run(participants, task_id=None)
+        assert {report.task_id for report in reports.values()} == {"second"}
+        assert "second: CLOSED" in str(reports["ada"])
+        assert "round 2: 1." in str(reports["ada"])
+        for participant in (participants["ben"], participants["cho"]):
+            participant.close()
 
 
 def test_private_counts_are_not_sent(coordinator: Served, tmp_path: Path) -> None:
