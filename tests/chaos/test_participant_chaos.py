@@ -31,10 +31,13 @@ from tests.integration.test_examples import idle
 ROOT = Path(__file__).resolve().parents[2]
 ROUNDS = 3
 
-#: How many faults: a sample in every run, the whole number with `make test-slow`.
-FAULTS = [5, pytest.param(100, marks=pytest.mark.slow)]
+#: How long the victim trains in each round.
+TRAINING_SECONDS = 0.6
 
-VICTIM = """
+#: How many faults: a sample in every run, the whole number with `make test-slow`.
+FAULTS = [3, pytest.param(100, marks=pytest.mark.slow)]
+
+VICTIM = f"""
 import time
 from participant import Task, Trained
 
@@ -42,10 +45,11 @@ class Victim(Task):
     def label_counts(self):
         return [40, 20, 20, 20]
     def train(self, weights, round):
+        open("training", "w").close()
         for step in range(20):
             round.progress(step / 20)
-            time.sleep(0.03)
-        return {n: a if a.dtype.kind == "i" else a + 1 for n, a in weights.items()}
+            time.sleep({TRAINING_SECONDS} / 20)
+        return {{n: a if a.dtype.kind == "i" else a + 1 for n, a in weights.items()}}
 """
 
 CONFIG = """
@@ -187,12 +191,14 @@ def run_victim(folder: Path) -> subprocess.Popen[bytes]:
 
 def kill_once(folder: Path, chance: random.Random, life: float, killed: Counter[str]) -> None:
     """Starts the victim and kills it, or its trainer, at a moment of its life."""
+    marker = folder / "training"
+    marker.unlink(missing_ok=True)
     process = run_victim(folder)
     trainer = chance.random() < 0.5
     if trainer:
-        while process.poll() is None and not children(process.pid):
+        while process.poll() is None and not marker.exists():
             time.sleep(0.01)
-        life /= 2  # what is left of it
+        life = ROUNDS * TRAINING_SECONDS
     moment = time.monotonic() + chance.uniform(0, life)
     while process.poll() is None and time.monotonic() < moment:
         time.sleep(0.01)
