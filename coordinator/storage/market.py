@@ -7,10 +7,22 @@ the command line) cannot both take a step from the same state.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, Row, RowMapping, Table, func, insert, select, update
+from sqlalchemy import (
+    Connection,
+    Insert,
+    Row,
+    RowMapping,
+    Select,
+    Table,
+    bindparam,
+    func,
+    insert,
+    select,
+    update,
+)
 from sqlalchemy.sql.elements import ColumnElement
 
 from coordinator.states import FOLLOWS, Progress, State
@@ -201,7 +213,7 @@ class MarketStore:
         )
 
     def task(self, task_id: str) -> TaskRow | None:
-        row = self._connection.execute(select(tasks).where(tasks.c.id == task_id)).one_or_none()
+        row = self._connection.execute(_TASK, {"id": task_id}).one_or_none()
         return None if row is None else _task(row)
 
     def tasks(self) -> list[TaskRow]:
@@ -300,34 +312,24 @@ class MarketStore:
 
     def tally(self, task: TaskRow) -> Tally:
         """How many there are of those that `progress` names: cheap, whatever their number."""
-        here = claims.c.task_id == task.id
         return Tally(
-            claimed=self._count(claims, here),
-            selected=self._count(claims, here, claims.c.selected),
-            delivered=self._count(models, models.c.task_id == task.id, models.c.round == task.round),
-            failed=self._count(failures, failures.c.task_id == task.id, failures.c.round == task.round),
+            claimed=self._count(claims, task.id),
+            selected=self._count(claims, task.id, selected=True),
+            delivered=self._count(models, task.id, round=task.round),
+            failed=self._count(failures, task.id, round=task.round),
         )
 
     # Submissions
 
     def receipt(self, task_id: str, participant_id: str, submission_id: str) -> ReceiptRow | None:
-        row = self._connection.execute(
-            select(receipts).where(
-                receipts.c.task_id == task_id,
-                receipts.c.participant_id == participant_id,
-                receipts.c.submission_id == submission_id,
-            )
-        ).one_or_none()
-        return None if row is None else ReceiptRow(**row._mapping)
+        found = self._rows(receipts, task_id, participant_id=participant_id, submission_id=submission_id)
+        return ReceiptRow(task_id=task_id, **found[0]) if found else None
 
     def receipts(self, task_id: str, participant_id: str) -> list[ReceiptRow]:
         """A participant's receipts in a task, in ledger order."""
-        found = self._connection.execute(
-            select(receipts)
-            .where(receipts.c.task_id == task_id, receipts.c.participant_id == participant_id)
-            .order_by(receipts.c.ledger_index)
-        )
-        return [ReceiptRow(**row._mapping) for row in found]
+        found = self._rows(receipts, task_id, participant_id=participant_id)
+        rows = [ReceiptRow(task_id=task_id, **row) for row in found]
+        return sorted(rows, key=lambda row: row.ledger_index)
 
     def add_receipt(self, row: ReceiptRow) -> None:
         self._insert(receipts, row)
@@ -337,11 +339,11 @@ class MarketStore:
         return [ClaimRow(**row) for row in self._rows(claims, task_id)]
 
     def claim(self, task_id: str, participant_id: str) -> ClaimRow | None:
-        found = self._rows(claims, task_id, claims.c.participant_id == participant_id)
+        found = self._rows(claims, task_id, participant_id=participant_id)
         return ClaimRow(**found[0]) if found else None
 
     def count_claims(self, task_id: str) -> int:
-        return self._count(claims, claims.c.task_id == task_id)
+        return self._count(claims, task_id)
 
     def add_claim(self, task_id: str, row: ClaimRow) -> None:
         self._insert(claims, row, task_id=task_id)
@@ -355,49 +357,35 @@ class MarketStore:
             )
 
     def upload(self, task_id: str, participant_id: str, submission_id: str) -> UploadRow | None:
-        found = self._rows(
-            uploads,
-            task_id,
-            uploads.c.participant_id == participant_id,
-            uploads.c.submission_id == submission_id,
-        )
+        found = self._rows(uploads, task_id, participant_id=participant_id, submission_id=submission_id)
         return UploadRow(**_without(found[0], "at")) if found else None
 
     def uploads(self, task_id: str, participant_id: str, round_: int) -> list[UploadRow]:
-        found = self._rows(
-            uploads, task_id, uploads.c.participant_id == participant_id, uploads.c.round == round_
-        )
+        found = self._rows(uploads, task_id, participant_id=participant_id, round=round_)
         return [UploadRow(**_without(row, "at")) for row in found]
 
     def add_upload(
         self, task_id: str, participant_id: str, submission_id: str, round_: int, digest: bytes, now: float
     ) -> UploadRow:
         """Records a commitment; its sequence number is the next of the task."""
-        last = self._connection.execute(
-            select(func.coalesce(func.max(uploads.c.sequence), 0)).where(uploads.c.task_id == task_id)
-        ).scalar_one()
+        last = self._connection.execute(_LAST_SEQUENCE, {"task_id": task_id}).scalar_one()
         row = UploadRow(participant_id, submission_id, round_, last + 1, digest)
         self._insert(uploads, row, task_id=task_id, at=now)
         return row
 
     def models(self, task_id: str, round_: int) -> list[ModelRow]:
         """Models of a round that came in time, in participant-id order."""
-        return [
-            ModelRow(**_without(row, "round"))
-            for row in self._rows(models, task_id, models.c.round == round_)
-        ]
+        return [ModelRow(**_without(row, "round")) for row in self._rows(models, task_id, round=round_)]
 
     def model(self, task_id: str, round_: int, participant_id: str) -> ModelRow | None:
-        found = self._rows(
-            models, task_id, models.c.round == round_, models.c.participant_id == participant_id
-        )
+        found = self._rows(models, task_id, round=round_, participant_id=participant_id)
         return ModelRow(**_without(found[0], "round")) if found else None
 
     def add_model(self, task_id: str, round_: int, row: ModelRow) -> None:
         self._insert(models, row, task_id=task_id, round=round_)
 
     def failures(self, task_id: str, round_: int) -> list[FailureRow]:
-        return [FailureRow(**row) for row in self._rows(failures, task_id, failures.c.round == round_)]
+        return [FailureRow(**row) for row in self._rows(failures, task_id, round=round_)]
 
     def add_failure(self, task_id: str, row: FailureRow) -> None:
         self._insert(failures, row, task_id=task_id)
@@ -539,18 +527,45 @@ class MarketStore:
             .values(expires_at=now)
         )
 
-    def _rows(self, table: Table, task_id: str, *conditions: ColumnElement[bool]) -> list[dict[str, Any]]:
-        found = self._connection.execute(
-            select(table).where(table.c.task_id == task_id, *conditions).order_by(table.c.participant_id)
-        )
+    def _rows(self, table: Table, task_id: str, **equal: Any) -> list[dict[str, Any]]:
+        """A task's rows with these values, in participant-id order, without their task id."""
+        query = _selection(table, tuple(equal))
+        found = self._connection.execute(query, {"task_id": task_id, **equal})
         return [_without(row._mapping, "task_id") for row in found]
 
-    def _count(self, table: Table, *conditions: ColumnElement[bool]) -> int:
-        query = select(func.count()).select_from(table).where(*conditions)
-        return int(self._connection.execute(query).scalar_one())
+    def _count(self, table: Table, task_id: str, **equal: Any) -> int:
+        query = _counting(table, tuple(equal))
+        return int(self._connection.execute(query, {"task_id": task_id, **equal}).scalar_one())
 
     def _insert(self, table: Table, row: Any, **more: Any) -> None:
-        self._connection.execute(insert(table).values(**vars(row), **more))
+        self._connection.execute(_insertion(table), {**vars(row), **more})
+
+
+# Statements are built once: building one takes longer than running it.
+
+_TASK = select(tasks).where(tasks.c.id == bindparam("id"))
+_LAST_SEQUENCE = select(func.coalesce(func.max(uploads.c.sequence), 0)).where(
+    uploads.c.task_id == bindparam("task_id")
+)
+
+
+@cache
+def _selection(table: Table, columns: tuple[str, ...]) -> Select[Any]:
+    return select(table).where(*_equal(table, columns)).order_by(table.c.participant_id)
+
+
+@cache
+def _counting(table: Table, columns: tuple[str, ...]) -> Select[Any]:
+    return select(func.count()).select_from(table).where(*_equal(table, columns))
+
+
+@cache
+def _insertion(table: Table) -> Insert:
+    return insert(table)
+
+
+def _equal(table: Table, columns: tuple[str, ...]) -> list[ColumnElement[bool]]:
+    return [table.c[name] == bindparam(name) for name in ("task_id", *columns)]
 
 
 def _without(mapping: Mapping[str, Any] | RowMapping, key: str) -> dict[str, Any]:
