@@ -179,7 +179,7 @@ def _budget(given: PlanInput, game: Game, least: Equilibrium) -> dict[str, Any]:
 def _print(result: dict[str, Any], solution: Solution, game: Game, given: PlanInput) -> None:
     console = Console()
     least = solution.least
-    table = Table("participant", "effort", "degree", "payment", "cost", "utility", "greatest: degree")
+    table = Table("id", "effort", "degree", "payment", "cost", "utility", "at greatest")
     for k in range(min(game.size, MAX_ROWS)):
         table.add_row(
             str(k),

@@ -194,12 +194,20 @@ class CallableCost:
 
 @dataclass(frozen=True)
 class StackedCost:
-    """One cost a participant, of whatever kinds; each cost stands for one participant."""
+    """Costs of whatever kinds, each for one participant.
+
+    Attributes:
+        costs: the different costs.
+        who: which of them each participant has; None where each cost is one participant's.
+    """
 
     costs: Sequence[CostFunction]
+    who: Index | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "costs", tuple(self.costs))
+        if self.who is None:
+            object.__setattr__(self, "who", np.arange(len(self.costs)))
 
     @property
     def convexity(self) -> Convexity:
@@ -218,13 +226,16 @@ class StackedCost:
         return self._each("second", x)
 
     def take(self, index: Index) -> "StackedCost":
-        return StackedCost([self.costs[int(i)] for i in index])
+        return StackedCost(self.costs, np.asarray(self.who)[index])
 
     def _each(self, method: str, x: npt.ArrayLike) -> Array:
+        who = np.asarray(self.who)
         gaps = np.asarray(x, dtype=np.float64)
-        gaps = np.broadcast_to(gaps, np.broadcast_shapes(gaps.shape, (len(self.costs),)))
-        columns = [getattr(cost, method)(gaps[..., k]) for k, cost in enumerate(self.costs)]
-        return np.stack(columns, axis=-1)
+        gaps = np.broadcast_to(gaps, np.broadcast_shapes(gaps.shape, who.shape))
+        result = np.empty(gaps.shape)
+        for k in np.unique(who):
+            result[..., who == k] = getattr(self.costs[k], method)(gaps[..., who == k])
+        return result
 
 
 def _power(x: npt.ArrayLike, exponent: float) -> Array:

@@ -56,6 +56,10 @@ SAME = 1e-9
 MAX_ROUNDS = 10_000
 #: Sweeps of certified best responses.
 MAX_SWEEPS = 2_000
+#: The same where the game is not supermodular and the iteration may cycle.
+MAX_CYCLING = 60
+#: Regret above which a profile outside the supermodular case is not called an equilibrium, credits.
+NO_EQUILIBRIUM = 1e-3
 
 
 @dataclass(frozen=True)
@@ -216,9 +220,10 @@ def _general(game: Game, side: Side, tolerance: float) -> Equilibrium:
     shared = game.rule is PeerRule.RANDOM and game.score.stieltjes and below_kink(game)
     degree = (game.floor if side == "least" else game.start).copy()
     converged, sweeps = False, 0
+    most = MAX_SWEEPS if game.curvature.holds else MAX_CYCLING
     with Pool(game.size) as pool:
         layout = _layout(game) if shared else None
-        for sweeps in range(1, MAX_SWEEPS + 1):  # noqa: B007  reported
+        for sweeps in range(1, most + 1):  # noqa: B007  reported
             field = Field.of(layout, degree, pool) if layout is not None else None
             new = _responses(game, degree, side, field)
             if game.curvature.holds:  # rounding must not turn a monotone iteration back
@@ -270,7 +275,7 @@ def _certificate(game: Game, regret: Regret, converged: bool = True) -> Certific
         return Certificate(
             float("inf"), Status.NONE, "no bound could be computed: a function is not finite somewhere"
         )
-    if game.curvature.evidence is Evidence.VIOLATED and not (converged and worst < 1e-6):
+    if game.curvature.evidence is Evidence.VIOLATED and not (converged and worst < NO_EQUILIBRIUM):
         return Certificate(worst, Status.NONE, "no equilibrium was found, and none need exist: " + basis)
     return Certificate(worst, status, basis, float(regret.rounding.max()))
 

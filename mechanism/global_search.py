@@ -33,6 +33,8 @@ ROUNDING = 64 * float(np.finfo(np.float64).eps)
 FIRST_CELLS = 32
 #: Halvings before a cell is given up: at 2^-40 of the range a float64 utility shows no more structure.
 MAX_HALVINGS = 40
+#: The same where a bound closes only linearly: what is left open is then some 1e-5 of the range wide.
+LINEAR_HALVINGS = 12
 #: Pairs that may be open at once; beyond it (a bound without convexity) the search stops and says so.
 MAX_PAIRS = 400_000
 #: Newton steps that polish a maximizer; they double the digits of one that is known to half of them.
@@ -129,7 +131,8 @@ def maximise(
     a, b = nodes[:, :-1].ravel(), nodes[:, 1:].ravel()
     pa, pb = paid[:, :-1].ravel(), paid[:, 1:].ravel()
     upper = best.copy()
-    for _ in range(MAX_HALVINGS):
+    linear = not problem.convex or problem.cost.convexity is Convexity.UNKNOWN
+    for _ in range(LINEAR_HALVINGS if linear else MAX_HALVINGS):
         bound = _cell_bound(problem, owner, a, b, pa, pb)
         is_open = bound > best[owner] + tolerance + slack[owner]
         closed = ~is_open

@@ -36,6 +36,8 @@ DIRECT = 400
 NODES = 2048
 #: First cells of each participant's range, and halvings of them.
 FIRST, HALVINGS = 16, 34
+#: Halvings where nothing but monotonicity is known: the bound then closes linearly.
+LINEAR_HALVINGS = 13
 #: Rounding of one utility, in units of its size.
 ROUNDING = 128 * float(np.finfo(np.float64).eps)
 #: Participants bounded at once, and (point, peer) pairs summed at once.
@@ -104,11 +106,13 @@ def _bound(
     (pa, ua), (pb, ub) = utility(owner, a), utility(owner, b)
     regret, seen = np.zeros(chunk.size), np.zeros(chunk.size)
     np.maximum.at(seen, owner, np.maximum(ua, ub) - base[owner])
-    for halving in range(HALVINGS):
+    linear = not game.curvature.holds or game.cost.convexity is Convexity.UNKNOWN
+    halvings = LINEAR_HALVINGS if linear else HALVINGS
+    for halving in range(halvings):
         above = _line_bound(game, chunk[owner], a, b, pa, pb) - base[owner]
         # A gain that was seen is no reason to search on below it.
         keep = above > seen[owner] + tolerance + doubt[owner]
-        last = halving == HALVINGS - 1
+        last = halving == halvings - 1
         np.maximum.at(regret, owner[~keep | last], above[~keep | last])
         owner, a, b, pa, pb = owner[keep], a[keep], b[keep], pa[keep], pb[keep]
         if owner.size == 0 or last:

@@ -1,0 +1,167 @@
+"""`fedpeer plan` from a file to its JSON."""
+
+import json
+import math
+import sys
+
+import numpy as np
+import pytest
+
+from fedpeer.__main__ import main
+
+DOCUMENT = {
+    "payment": "log",
+    "Q": 2000.0,
+    "phi": 300,
+    "upsilon": 200,
+    "participants": [{"delta0": 1.0, "rate": 1.0, "cost": 0.8} for _ in range(6)],
+    "learner": {"omega": 1, "gamma": 5, "reward": 100, "rounds": 2},
+}
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    def call(document, *options, name="plan.json"):
+        file = tmp_path / name
+        file.write_text(document if isinstance(document, str) else json.dumps(document))
+        monkeypatch.setattr(sys, "argv", ["fedpeer", "plan", str(file), *options])
+        try:
+            code = main()
+        except SystemExit as left:
+            code = left.code or 0
+        shown = capsys.readouterr()
+        return code or 0, shown.out, shown.err
+
+    return call
+
+
+def test_json_has_the_promised_shape_and_the_known_answer(run):
+    code, out, _ = run(DOCUMENT, "--json")
+    result = json.loads(out)
+    assert code == 0
+    for end in ("least", "greatest"):
+        assert {"delta", "effort", "max_regret", "certified", "iterations"} <= result[end].keys()
+        assert result[end]["certified"] is True
+        assert 0 <= result[end]["max_regret"] < 1e-9
+    assert result["least"]["delta"] == pytest.approx([0.3856432230609] * 6, abs=1e-9)
+    assert result["greatest"]["delta"] == [1.0] * 6
+    assert result["unique"] is False
+    assert result["Q"] == 2000
+    for key in ("payments", "costs", "utilities", "slack"):
+        assert len(result[key]) == 6
+    paid = math.log(2000 / (600 * result["least"]["delta"][0] ** 2 + 200))
+    assert result["payments"][0] == pytest.approx(paid, abs=1e-9)
+    bound = 1 + 5 * result["least"]["delta"][0] ** 2
+    assert result["payoff"] == pytest.approx(100 / bound - 2 * 6 * paid, abs=1e-8)
+
+
+def test_a_coefficient_that_is_left_open_is_chosen(run):
+    document = {**DOCUMENT, "Q": None, "participants": [{"cost": 0.5, "count": 40}]}
+    document["learner"] = {"omega": 1, "gamma": 5, "reward": 20_000}
+    result = json.loads(run(document, "--json")[1])
+    low = math.exp(-1)
+    assert result["Q"] == pytest.approx(300 * math.exp(0.5 * (1 - low)) * (2 * low**2 + 2 / 3), rel=1e-9)
+    assert min(result["slack"]) == pytest.approx(0, abs=1e-9)
+    assert result["robust"]["Q"] == pytest.approx(result["Q"], rel=1e-6)
+
+
+def test_a_toml_file_with_a_random_population_is_repeatable(run):
+    text = """
+    Q = 1500.0
+    phi = 300
+    upsilon = 200
+    [participants]
+    count = 300
+    seed = 7
+    delta0 = {uniform = [0.3, 1.0]}
+    cost = {lognormal = [-0.7, 0.3]}
+    rate = {choice = [0.5, 1.0, 2.0]}
+    """
+    one, other = (run(text, "--json", name="plan.toml")[1] for _ in range(2))
+    assert one == other
+    result = json.loads(one)
+    assert len(result["payments"]) == 300
+    assert result["payoff"] is None
+    starts = np.random.default_rng([7, 0]).uniform(0.3, 1.0, 300)
+    assert (np.array(result["greatest"]["delta"]) <= starts + 1e-12).all()
+
+
+def test_selection_budget_and_plots(run, tmp_path):
+    document = {**DOCUMENT, "participants": [*DOCUMENT["participants"], {"cost": 4.0}, {"cost": 5.0}]}
+    code, out, _ = run(document, "--json", "--budget", "--select", "--plot", str(tmp_path / "plots"))
+    result = json.loads(out)
+    assert code == 0
+    assert float(result["budget"]["bound"]) == pytest.approx(16 * math.log(10), abs=1e-5)
+    assert float(result["budget"]["bound"]) >= 16 * math.log(10)
+    chosen = result["selection"]
+    assert len(chosen["payments"]) == len(chosen["selected"])
+    assert max(chosen["required"][k] for k in chosen["selected"]) == pytest.approx(chosen["threshold"])
+    for path in result["plots"]:
+        with open(path, "rb") as drawn:  # noqa: PTH123
+            assert drawn.read(8) == b"\x89PNG\r\n\x1a\n"
+    assert [p.rsplit("/", 1)[1] for p in result["plots"]] == ["utility.png", "payoff.png"]
+
+
+def test_people_get_a_table_and_the_certificate(run):
+    code, out, _ = run(DOCUMENT)
+    assert code == 0
+    assert "effort" in out
+    assert "0.385643" in out
+    assert "no one gains more than" in out
+    assert "not unique" in out
+
+
+def test_a_coefficient_that_pays_nobody_is_pointed_out(run):
+    result = json.loads(run({**DOCUMENT, "Q": 2.0}, "--json")[1])
+    assert result["payments"] == [0.0] * 6
+    assert "pays nobody" in result["notes"][0]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"Q": 0}, "Q is 0"),
+        ({"Q": float("nan")}, "Q is nan"),
+        ({"phi": -1}, "phi is -1"),
+        ({"upsilon": 0}, "upsilon is 0"),
+        ({"participants": []}, "participants is 0; expected at least 2"),
+        ({"participants": [{"cost": 1}]}, "participants is 1; expected at least 2"),
+        ({"participants": [{"cost": 1}, {"cost": -2}]}, "participants[1].cost is -2"),
+        ({"participants": [{"cost": 1}, {"cost": 1, "rate": 0}]}, "participants[1].rate is 0"),
+        ({"participants": [{"cost": 1}, {"delta0": 1}]}, "participants[1].cost"),
+        (
+            {"participants": [{"cost": 1}, {"cost": 1, "delta0": float("nan")}]},
+            "participants[1].delta0 is nan",
+        ),
+        ({"participants": [{"cost": 1}, {"cost": 1, "delta": 1}]}, "participants[1].delta"),
+        ({"participants": {"count": 5, "cost": {"uniform": [2, 1]}}}, "participants[0].cost.uniform"),
+        ({"participants": {"count": 5, "cost": {"normal": [0, 1]}}}, "participants[0].cost"),
+        ({"payment": "square"}, "payment.name is 'square'"),
+        ({"payment": {"name": "power", "exponent": 2}}, "payment.exponent"),
+        ({"peer_rule": "best"}, "peer_rule"),
+        ({"learner": {"omega": 0, "gamma": 1, "reward": 1}}, "learner.omega is 0"),
+        ({"Q": None, "learner": None}, "learner"),
+        ({"colour": 1}, "colour"),
+    ],
+)
+def test_bad_input_ends_in_one_sentence_that_names_it(run, change, words):
+    code, out, err = run({**DOCUMENT, **change}, "--json")
+    assert code == 2
+    assert out == ""
+    assert words in err
+    assert "Traceback" not in err
+    assert len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "words"),
+    [
+        ("{", "a.json", "no valid JSON"),
+        ("= 3", "a.toml", "no valid TOML"),
+        ("[1]", "a.json", "expected one object"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_explained(run, text, name, words):
+    code, _, err = run(text, name=name)
+    assert code == 2
+    assert words in err

@@ -1,0 +1,158 @@
+"""Properties of the game that hold for every population."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mechanism.best_response import PeerRule
+from mechanism.cost import LinearCost
+from mechanism.curvature import Evidence, relative_curvature
+from mechanism.effort import ExponentialEffort
+from mechanism.equilibrium import solve
+from mechanism.field import FINE, Field, Layout, Pool
+from mechanism.game import Game
+from mechanism.gap_bound import GapBound
+from mechanism.monotone import Climb, applies
+from mechanism.score import Score
+from tests.mechanism.games import BOUND, PAYMENTS, random_game, utilities_on_grid, utility_at
+
+degrees = st.floats(0, 1)
+payments = st.sampled_from(PAYMENTS)
+
+
+@given(payment=payments, mine=degrees, peer=degrees, more=st.floats(0, 0.5))
+def test_a_payment_falls_in_both_degrees(payment, mine, peer, more):
+    score = Score(*payment, BOUND)
+    pay = lambda a, b: float(score.value(a**2 + b**2))  # noqa: E731
+    slack = 1e-12
+    assert pay(min(mine + more, 1), peer) <= pay(mine, peer) + slack
+    assert pay(mine, min(peer + more, 1)) <= pay(mine, peer) + slack
+
+
+@given(payment=payments, a=degrees, b=degrees, c=degrees, d=degrees)
+def test_differences_increase_where_the_condition_holds(payment, a, b, c, d):
+    (low, high), (peer_low, peer_high) = sorted((a, b)), sorted((c, d))
+    score = Score(*payment, BOUND)
+    assert relative_curvature(payment[0], *score.span).evidence is Evidence.DECLARED
+    pay = lambda x, y: float(score.value(x**2 + y**2))  # noqa: E731
+    against_low = pay(high, peer_low) - pay(low, peer_low)
+    against_high = pay(high, peer_high) - pay(low, peer_high)
+    assert against_high >= against_low - 1e-12
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 10_000), payment=payments, size=st.integers(2, 3), costs=st.floats(0.3, 3),
+    ratio=st.sampled_from([0.1, 2 / 3, 2.0]),
+)  # fmt: skip
+def test_the_two_ends_bracket_every_equilibrium_that_a_grid_finds(seed, payment, size, costs, ratio):
+    rng = np.random.default_rng(seed)
+    effort = ExponentialEffort(rng.uniform(0.3, 1, size), rng.uniform(0.5, 2, size))
+    scale = (1 + ratio) / (1 + 2 / 3)
+    game = Game(
+        payment[0],
+        payment[1] * scale,
+        GapBound(300, 300 * ratio),
+        effort,
+        LinearCost(costs * rng.uniform(0.3, 1, size)),
+    )
+    solution = solve(game)
+    # Every profile of a grid that no grid deviation beats by more than the grid's own coarseness allows: a
+    # grid point next to an exact equilibrium has a regret of second order in the step.
+    points = 25
+    share = np.linspace(0, 1, points)
+    axes = [game.floor[k] + (game.start[k] - game.floor[k]) * share for k in range(size)]
+    utility = []
+    mesh = np.stack(np.meshgrid(*axes, indexing="ij"))
+    for k in range(size):
+        gap = game.bound.phi * (mesh[k] ** 2 + np.delete(mesh, k, axis=0) ** 2) + game.bound.upsilon
+        paid = game.payment.value(game.Q / gap).mean(axis=0)
+        utility.append(paid - np.asarray(game.cost.coefficient)[k] * (game.start[k] - mesh[k]))
+    best = [u.max(axis=k, keepdims=True) for k, u in enumerate(utility)]
+    exact = np.all([u >= b - 1e-12 for u, b in zip(utility, best, strict=True)], axis=0)
+    step = [(game.start[k] - game.floor[k]) / (points - 1) for k in range(size)]
+    for found in np.argwhere(exact):
+        profile = np.array([axes[k][found[k]] for k in range(size)])
+        # A grid equilibrium is an equilibrium of the game played on the grid; its least and greatest lie
+        # within a step of best responses of the continuous ones, amplified by how far those reach.
+        slack = 4 * max(step) + 1e-9
+        near_regret = utilities_on_grid(game, profile, 801)[1].max(axis=1) - utility_at(game, profile)
+        if near_regret.max() > 1e-9:
+            continue
+        assert (profile >= solution.least.degree - slack).all()
+        assert (profile <= solution.greatest.degree + slack).all()
+    assert (solution.least.degree <= solution.greatest.degree + 1e-9).all()
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10_000), payment=payments, size=st.integers(2, 40))
+def test_each_sweep_moves_one_way_and_stays_on_its_side_of_the_answer(seed, payment, size):
+    game = random_game(seed, size, *payment)
+    if not applies(game):
+        return
+    solution = solve(game)
+    for side, end in (("least", solution.least), ("greatest", solution.greatest)):
+        with Pool(size) as pool:
+            climb = Climb.start(game, side, pool)
+            sign = 1 if side == "least" else -1
+            for _ in range(12):
+                before = climb.degree.copy()
+                climb._sweep(Field.of(climb.fine, before, pool), climb._monotone)
+                assert (sign * (climb.degree - before) >= 0).all()
+                # What is reached by climbing alone never passes the extremal equilibrium.
+                assert (sign * (end.degree - climb.degree) >= -1e-9).all()
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    payment=payments,
+    size=st.integers(2, 60),
+    rule=st.sampled_from(list(PeerRule)),
+)
+def test_a_fine_search_finds_no_more_than_the_certificate_allows(seed, payment, size, rule):
+    game = random_game(seed, size, *payment, rule=rule)
+    for end in solve(game):
+        now = utility_at(game, end.degree)
+        gain = utilities_on_grid(game, end.degree, 1501)[1].max(axis=1) - now
+        assert end.certified
+        assert gain.max() <= end.certificate.max_regret
+        assert end.certificate.max_regret < 1e-8
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10_000), payment=payments, size=st.integers(2, 50))
+def test_permuting_the_participants_permutes_the_answer(seed, payment, size):
+    game = random_game(seed, size, *payment)
+    order = np.random.default_rng(seed).permutation(size)
+    for one, other in zip(solve(game), solve(game.select(order)), strict=True):
+        assert other.degree == pytest.approx(one.degree[order], abs=2e-10)
+        assert other.payment == pytest.approx(one.payment[order], abs=1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10_000), payment=st.sampled_from([p for i, p in enumerate(PAYMENTS) if i != 1]),
+    ratio=st.floats(1e-3, 10), low=st.floats(0, 0.9), size=st.integers(2, 300),
+)  # fmt: skip
+def test_the_interpolated_field_is_within_its_error_bound(seed, payment, ratio, low, size):
+    rng = np.random.default_rng(seed)
+    squares = rng.uniform(low, 1, size)
+    score = Score(payment[0], 1e9, GapBound(300, 300 * ratio))
+    layout = Layout.of(score, low, 1.0, FINE)
+    with Pool(size) as pool:
+        field = Field.of(layout, np.sqrt(squares), pool)
+    s = np.linspace(low, 1, 401)
+    z = s[:, None] + np.square(np.sqrt(squares))
+    first, second = field.slopes(s)
+    size_of = np.abs(score.first(z)).mean(axis=1).max()
+    rounding = 1e-13 * size_of
+    assert np.abs(first - score.first(z).mean(axis=1)).max() <= field.error + rounding
+    assert np.abs(second - score.second(z).mean(axis=1)).max() <= field.slope_error + rounding / ratio
+    exact = score.value(z).mean(axis=1)
+    level = field.level(s)
+    drift = np.abs((level - level[0]) - (exact - exact[0]))
+    assert drift.max() <= 2 * field.error + 1e-14 * np.abs(exact).max() + rounding
+    near = field.near(s)
+    assert np.abs(near[0] - score.first(z).mean(axis=1)).max() <= near[2] + rounding
