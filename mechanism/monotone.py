@@ -49,6 +49,8 @@ MAX_SWEEPS = 20_000
 SMALL_MOVE = 3e-3
 #: Accelerated sweeps before the plain iteration is taken up again.
 MAX_ACCELERATED = 25
+#: Among more participants than this someone sits so close to a tangency that the proof fails: not tried.
+MAX_ACCELERATED_SIZE = 200_000
 #: Earlier fields that Anderson's method combines.
 MEMORY = 4
 #: Newton steps are shortened by this share, more than the error of the interpolated second derivative.
@@ -108,7 +110,8 @@ class Climb:
         self.converged = self._plain(self.coarse, SMALL_MOVE)
         self.sort()
         valid = self.degree.copy()
-        if not self._accelerated(valid, tolerance):
+        small = self.degree.size <= MAX_ACCELERATED_SIZE
+        if not (small and self._accelerated(valid, tolerance)):
             self.degree = valid
             self.converged = self._plain(self.fine, tolerance)
         self.field = self._field(self.fine)
