@@ -116,3 +116,14 @@ def test_importing_is_quick_and_light() -> None:
     # A machine that is busy, or slower than the one that the limit was set on, is slower at these two as well.
     slowness = max(1.0, cpu_seconds("numpy, grpc")[0] / LIBRARIES_SECONDS)
     assert seconds < IMPORT_SECONDS * slowness
+
+
+def test_the_reference_pages_are_current() -> None:
+    done = subprocess.run(
+        [sys.executable, "docs/generate_reference.py", "--check"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
