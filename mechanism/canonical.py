@@ -46,6 +46,19 @@ def canonical_bytes(value: Json) -> bytes:
     return json.dumps(_ordered(value, "$", 0), ensure_ascii=False, separators=(",", ":")).encode()
 
 
+def flat_bytes(record: dict[str, Json], inner: Mapping[str, Json]) -> bytes | None:
+    """As `canonical_bytes` for a record that is known to be plain but for its part `inner`; None where `inner` is not
+    a plain dictionary of scalars, or the text is not ASCII: then the caller takes the general way.
+    """
+    if type(inner) is not dict or not _SCALARS.issuperset(map(type, inner.values())):
+        return None
+    try:
+        data = orjson.dumps(record, option=_FAST)
+    except TypeError:
+        return None
+    return data if data.isascii() else None
+
+
 def canonical_digest(value: Json) -> bytes:
     """SHA-256 of the canonical encoding."""
     return hashlib.sha256(canonical_bytes(value)).digest()

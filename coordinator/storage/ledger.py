@@ -21,11 +21,15 @@ from mechanism.ledger.tlog_proof import TlogProof
 _BUNDLE_ENTRIES = 256
 _BUNDLE_BYTES = 256 * 1024
 
+#: Up to so many tiles are read one by one, by a statement that is built once.
+_FEW_TILES = 8
+
 #: Names in one query; below SQLite's limit of 32,766 variables.
 _QUERY_NAMES = 10_000
 
 # Built once: building a statement takes longer than SQLite takes to answer it.
 _SIZE = select(LOG.c.size)
+_SET_SIZE = update(LOG).values(size=bindparam("new_size"))
 _LOCKED_SIZE = _SIZE.with_for_update()
 _FIND = select(IDS.c.id, IDS.c.entry_index).where(IDS.c.id.in_(bindparam("names", expanding=True)))
 _BUNDLE_OF = select(func.max(BUNDLES.c.first_index)).where(BUNDLES.c.first_index <= bindparam("index"))
@@ -33,6 +37,9 @@ _BUNDLES = (
     select(BUNDLES)
     .where(BUNDLES.c.first_index >= bindparam("first"), BUNDLES.c.first_index < bindparam("end"))
     .order_by(BUNDLES.c.first_index)
+)
+_TILE = select(TILES.c.hashes).where(
+    TILES.c.level == bindparam("level"), TILES.c.tile_index == bindparam("index")
 )
 _BALANCES = select(ACCOUNTS).where(ACCOUNTS.c.name.in_(bindparam("names", expanding=True)))
 _RESERVATIONS = select(TRANSFERS).where(TRANSFERS.c.reservation.in_(bindparam("names", expanding=True)))
@@ -54,7 +61,8 @@ class SqlLedgerStore:
     def insert(self, first: int, ids: Sequence[str], data: Sequence[bytes]) -> bool:
         if not ids:
             return True
-        savepoint = self._connection.begin_nested()
+        # By hand, since SQLAlchemy's nested transactions take longer than the insert of an entry.
+        self._connection.exec_driver_sql("SAVEPOINT ledger_ids")
         try:
             self._insert_rows(
                 "ledger_ids",
@@ -62,11 +70,11 @@ class SqlLedgerStore:
                 sorted(zip(ids, range(first, first + len(ids)), strict=True)),
             )
         except IntegrityError:
-            savepoint.rollback()
+            self._connection.exec_driver_sql("ROLLBACK TO SAVEPOINT ledger_ids")
             return False
-        savepoint.commit()
+        self._connection.exec_driver_sql("RELEASE SAVEPOINT ledger_ids")
         self._insert_rows("ledger_bundles", ("first_index", "count", "data"), _bundled(first, data))
-        self._connection.execute(update(LOG).values(size=first + len(ids)))
+        self._connection.execute(_SET_SIZE, {"new_size": first + len(ids)})
         return True
 
     def find(self, ids: Sequence[str]) -> Mapping[str, int]:
@@ -93,8 +101,14 @@ class SqlLedgerStore:
             yield int(start), entries
 
     def read_tiles(self, tiles: Sequence[Coordinates]) -> Mapping[Coordinates, bytes]:
-        if not tiles:
-            return {}
+        if len(tiles) <= _FEW_TILES:
+            found = {}
+            for level, index in tiles:
+                values = {"level": level, "index": index}
+                hashes = self._connection.execute(_TILE, values).scalar_one_or_none()
+                if hashes is not None:
+                    found[level, index] = bytes(hashes)
+            return found
         wanted = or_(*(and_(TILES.c.level == level, TILES.c.tile_index == i) for level, i in tiles))
         rows = self._connection.execute(
             select(TILES.c.level, TILES.c.tile_index, TILES.c.hashes).where(wanted)
@@ -297,13 +311,13 @@ def driver_errors() -> tuple[type[Exception], ...]:
 def _bundled(first: int, data: Sequence[bytes]) -> list[tuple[int, int, bytes]]:
     """Entries as bundles: (first index, count, bytes), each within the limits."""
     bundles = []
-    start, used = 0, 0
-    for position, item in enumerate(data):
-        if position > start and (position - start == _BUNDLE_ENTRIES or used + len(item) > _BUNDLE_BYTES):
-            bundles.append((first + start, position - start, pack_bundle(data[start:position])))
-            start, used = position, 0
-        used += len(item) + 2
-    bundles.append((first + start, len(data) - start, pack_bundle(data[start:])))
+    start = 0
+    while start < len(data):
+        end = min(len(data), start + _BUNDLE_ENTRIES)
+        while end > start + 1 and sum(map(len, data[start:end])) > _BUNDLE_BYTES:
+            end = start + (end - start) // 2
+        bundles.append((first + start, end - start, pack_bundle(data[start:end])))
+        start = end
     return bundles
 
 

@@ -5,15 +5,13 @@
 `transfers` is absent where the entry moves no money. The id stands for the body for ever.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import orjson
 
-from mechanism.canonical import Json, canonical_bytes, parse_canonical
+from mechanism.canonical import Json, canonical_bytes, flat_bytes, parse_canonical
 from mechanism.errors import FieldError
 from mechanism.ledger.accounts import Transfer, parse_transfer
 from mechanism.ledger.errors import EntryError
@@ -24,7 +22,8 @@ VERSION = 1
 #: Under 64 KiB, so that a length fits the 16 bits of a tlog-tiles bundle.
 MAX_ENTRY_BYTES = 65_535
 
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,254}")
+#: Characters of an id: a few names and what stands between them.
+MAX_ID_CHARACTERS = 255
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class Entry:
     """One event.
 
     Attributes:
-        id: names it for ever, 1 to 255 letters, digits, dots, hyphens, underscores and slashes.
+        id: names it for ever, 1 to 255 visible ASCII characters.
         kind: what happened; see `entries`.
         body: the event's own fields.
         transfers: what it posts, applied in order.
@@ -43,20 +42,27 @@ class Entry:
     body: Mapping[str, Json]
     transfers: tuple[Transfer, ...] = field(default=())
 
-    @cached_property
+    @property
     def data(self) -> bytes:
         """The canonical bytes, which are the leaf.
 
         Raises:
             EntryError: not canonical JSON, 64 KiB or more, or an id that is none.
         """
+        # Not functools.cached_property: its lock costs as much as the encoding.
+        found: bytes | None = self.__dict__.get("_data")
+        if found is None:
+            found = self.__dict__["_data"] = self._encoded()
+        return found
+
+    def _encoded(self) -> bytes:
         record: dict[str, Any] = {"body": self.body, "id": self.id, "kind": self.kind, "v": VERSION}
         if self.transfers:
             record["transfers"] = [transfer.record() for transfer in self.transfers]
-        if not _ID.fullmatch(self.id):
-            raise EntryError(f"{self.id!r:.300} is no entry id; expected 1 to 255 letters, digits and ._/-")
+        if not _is_id(self.id):
+            raise EntryError(f"{self.id!r:.300} is no entry id; expected 1 to 255 visible ASCII characters")
         try:
-            data = canonical_bytes(record)
+            data = flat_bytes(record, self.body) or canonical_bytes(record)
         except FieldError as error:
             raise EntryError(f"entry {self.id}: {error}") from None
         if len(data) > MAX_ENTRY_BYTES:
@@ -98,8 +104,13 @@ class Entry:
         body, entry_id, kind = record.get("body"), record.get("id"), record.get("kind")
         if type(body) is not dict or type(entry_id) is not str or type(kind) is not str:
             raise EntryError("an entry has a body (object), an id and a kind (strings)")
-        if not _ID.fullmatch(entry_id):
+        if not _is_id(entry_id):
             raise EntryError(f"{entry_id!r:.300} is no entry id")
         entry = cls(entry_id, kind, body, transfers)
-        entry.__dict__["data"] = data
+        entry.__dict__["_data"] = data
         return entry
+
+
+def _is_id(text: str) -> bool:
+    """Three calls into C, since this is asked for every entry."""
+    return 0 < len(text) <= MAX_ID_CHARACTERS and text.isascii() and text.isprintable() and " " not in text

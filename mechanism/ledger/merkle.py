@@ -33,6 +33,12 @@ def leaf_hash(data: bytes) -> bytes:
     return hashlib.sha256(b"\x00" + data).digest()
 
 
+def leaf_hashes(data: Iterable[bytes]) -> list[bytes]:
+    """`leaf_hash` of each."""
+    sha256 = hashlib.sha256
+    return [sha256(b"\x00" + item).digest() for item in data]
+
+
 def node_hash(left: bytes, right: bytes) -> bytes:
     """SHA-256(0x01 || left || right)."""
     return hashlib.sha256(b"\x01" + left + right).digest()

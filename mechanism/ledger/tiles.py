@@ -91,11 +91,7 @@ def bundle_path(index: int, width: int) -> str:
 
 def pack_bundle(entries: Iterable[bytes]) -> bytes:
     """Entries one after the other, each behind its length (big-endian, 16 bits)."""
-    parts = []
-    for entry in entries:
-        parts.append(len(entry).to_bytes(2, "big"))
-        parts.append(entry)
-    return b"".join(parts)
+    return b"".join([part for entry in entries for part in (len(entry).to_bytes(2, "big"), entry)])
 
 
 def unpack_bundle(data: bytes) -> list[bytes]:

@@ -13,7 +13,7 @@ from mechanism.canonical import Json
 from mechanism.ledger.accounts import Balance, Post, Reservation, Reserve, Transfer
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import LedgerError
-from mechanism.ledger.merkle import HASH_BYTES, Frontier, leaf_hash, perfect_root
+from mechanism.ledger.merkle import HASH_BYTES, Frontier, leaf_hashes, perfect_root
 from mechanism.ledger.note import Checkpoint, VerificationKey
 from mechanism.ledger.replay import Counts, Replay, ReplayError
 from mechanism.ledger.tiles import TILE_WIDTH, split_hashes, tiles_of
@@ -252,7 +252,7 @@ class _Verification:
 
     def _take(self, chunk: list[bytes]) -> None:
         first = self._frontier.size
-        leaves = [leaf_hash(data) for data in chunk]
+        leaves = leaf_hashes(chunk)
         self._collect(leaves)
         self._extend(leaves)
         for offset, data in enumerate(chunk):

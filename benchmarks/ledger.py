@@ -1,0 +1,335 @@
+"""The ledger's speed, each figure beside a baseline in the same run.
+
+    python -m benchmarks.ledger append [--entries 100000]     appending against bare inserts of the same bytes
+    python -m benchmarks.ledger verify [--entries 1000000]    verifying whole; the tree against hashlib; one proof
+
+`append` measures PostgreSQL too where FEDPEER_TEST_POSTGRESQL names a server.
+"""
+
+import argparse
+import gc
+import hashlib
+import os
+import random
+import resource
+import sqlite3
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from coordinator.ledger_proofs import receipt
+from coordinator.ledger_sources import open_source
+from coordinator.storage.database import Database
+from coordinator.storage.ledger import SignedLog, SqlLedgerStore
+from mechanism.ledger import entries
+from mechanism.ledger.entry import Entry
+from mechanism.ledger.journal import Journal
+from mechanism.ledger.merkle import Frontier, leaf_hash
+from mechanism.ledger.note import SigningKey
+from mechanism.ledger.verify import verify_ledger
+from mechanism.peers import round_seed, seed_commitment
+from mechanism.settlement import MICRO, Assessment, task_budget_micro
+from mechanism.statements import ClaimStatement, ModelStatement
+from mechanism.terms import Terms
+
+BATCH = 1_000
+KEY = SigningKey("bench", 1, bytes(32))
+SECRET = bytes(range(32))
+REPEATS = 5
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=["append", "verify"])
+    parser.add_argument("--entries", type=int)
+    given = parser.parse_args()
+    if given.what == "append":
+        measure_append(given.entries or 100_000)
+    else:
+        measure_verify(given.entries or 1_000_000)
+
+
+# Appending
+
+
+def measure_append(count: int) -> None:
+    made = [note(i) for i in range(count)]
+    data = [entry.data for entry in made]
+    gc.freeze()  # the benchmark's own input is no garbage to look through again and again
+    print(f"{count} entries of {sum(map(len, data)) // count} bytes in batches of {BATCH}, entries a second:")
+    with tempfile.TemporaryDirectory() as folder:
+        compare(
+            "SQLite, WAL, synchronous=FULL",
+            {"bare executemany": lambda: bare_sqlite(Path(folder), data)},
+            lambda: append(f"sqlite:///{fresh(Path(folder))}", made),
+            count,
+        )
+    server = os.environ.get("FEDPEER_TEST_POSTGRESQL")
+    if server:
+        from tests.backends import scratch_url
+
+        def appended() -> float:
+            with scratch_url("postgresql", Path()) as url:
+                return append(url, made)
+
+        compare(
+            "PostgreSQL",
+            {
+                "bare COPY": lambda: bare_postgresql(server, data, copy=True),
+                "bare executemany": lambda: bare_postgresql(server, data, copy=False),
+            },
+            appended,
+            count,
+        )
+
+
+def compare(
+    name: str, baselines: dict[str, Callable[[], float]], ours: Callable[[], float], count: int
+) -> None:
+    """Alternates, so that a busy moment of the machine meets both; medians."""
+    runs: dict[str, list[float]] = {label: [] for label in (*baselines, "ledger")}
+    for _ in range(REPEATS):
+        for label, baseline in baselines.items():
+            runs[label].append(baseline())
+        runs["ledger"].append(ours())
+    rates = {label: count / statistics.median(times) for label, times in runs.items()}
+    for label in baselines:
+        print(
+            f"  {name:32} {label:18} {rates[label]:>10,.0f}   ledger {rates['ledger']:>10,.0f}"
+            f"   ratio {rates['ledger'] / rates[label]:.2f}"
+        )
+
+
+def note(i: int) -> Entry:
+    return entries.failure(
+        f"task-{i // 3000:05d}",
+        i // 1000 % 3 + 1,
+        f"hospital-{i % 1000:04d}",
+        f"submission-{i}",
+        "out of memory",
+    )
+
+
+def fresh(folder: Path) -> Path:
+    path = folder / "bench.db"
+    for suffix in ("", "-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    return path
+
+
+def bare_sqlite(folder: Path, data: Sequence[bytes]) -> float:
+    connection = sqlite3.connect(fresh(folder), isolation_level=None)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("CREATE TABLE bare (place INTEGER PRIMARY KEY, data BLOB NOT NULL)")
+    begun = time.perf_counter()
+    for start in range(0, len(data), BATCH):
+        connection.execute("BEGIN IMMEDIATE")
+        rows = enumerate(data[start : start + BATCH], start)
+        connection.executemany("INSERT INTO bare VALUES (?, ?)", rows)
+        connection.execute("COMMIT")
+    taken = time.perf_counter() - begun
+    connection.close()
+    return taken
+
+
+def bare_postgresql(server: str, data: Sequence[bytes], *, copy: bool) -> float:
+    import psycopg
+
+    with psycopg.connect(server.replace("postgresql+psycopg", "postgresql")) as connection:
+        connection.execute("DROP TABLE IF EXISTS bare")
+        connection.execute("CREATE TABLE bare (place BIGINT PRIMARY KEY, data BYTEA NOT NULL)")
+        connection.commit()
+        begun = time.perf_counter()
+        for start in range(0, len(data), BATCH):
+            rows = list(enumerate(data[start : start + BATCH], start))
+            with connection.cursor() as cursor:
+                if copy:
+                    with cursor.copy("COPY bare (place, data) FROM STDIN") as stream:
+                        for row in rows:
+                            stream.write_row(row)
+                else:
+                    cursor.executemany("INSERT INTO bare VALUES (%s, %s)", rows)
+            connection.commit()
+        taken = time.perf_counter() - begun
+        connection.execute("DROP TABLE bare")
+    return taken
+
+
+def append(url: str, made: Sequence[Entry]) -> float:
+    """Canonical bytes, leaves, tree, ids, rows, commit."""
+    database = Database(url)
+    database.migrate()
+    taken = 0.0
+    for start in range(0, len(made), BATCH):
+        # As in the service, a batch is new, without bytes computed before, and gone after its transaction.
+        batch = [replace(entry) for entry in made[start : start + BATCH]]
+        begun = time.perf_counter()
+        with database.begin() as connection:
+            Journal(SqlLedgerStore(connection)).append(batch)
+        taken += time.perf_counter() - begun
+    database.close()
+    return taken
+
+
+# Verifying
+
+
+def measure_verify(count: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "bench.db"
+        made = build(f"sqlite:///{path}", count)
+        print(f"{made} entries, {path.stat().st_size / 1e6:.0f} MB, in {made // BATCH} signed heads or so")
+        with ExitStack() as resources:
+            source = open_source(str(path), resources)
+            data = list(source.entries())
+        hashed = timed(hash_each, data)
+        tree = timed(grown, data)
+        print(f"  hashlib entry by entry {hashed:7.2f} s   tree {tree:7.2f} s   ratio {tree / hashed:.2f}")
+        del data
+        before = peak_mb()
+        with ExitStack() as resources:
+            source = open_source(str(path), resources)
+            begun = time.process_time()
+            report = verify_ledger(source, KEY.verification_key, check_statements=False)
+            taken = time.process_time() - begun
+        assert report.verified, report.problems[:3]
+        print(
+            f"  verified whole, but statements' signatures: {taken:.1f} s CPU, {taken / made * 1e6:.1f} us an entry"
+        )
+        print(f"  {report.counts}; peak memory before {before:.0f} MB, after {peak_mb():.0f} MB")
+        with ExitStack() as resources:
+            source = open_source(str(path), resources)
+            chance = random.Random(1)
+            times = [timed(receipt, source, chance.randrange(made)) for _ in range(200)]
+        print(
+            f"  inclusion proof: median {statistics.median(times) * 1e3:.2f} ms, worst {max(times) * 1e3:.2f} ms"
+        )
+    key = ec.generate_private_key(ec.SECP256R1())
+    signature = key.sign(b"x", ec.ECDSA(hashes.SHA256()))
+    one = (
+        timed(
+            lambda: [key.public_key().verify(signature, b"x", ec.ECDSA(hashes.SHA256())) for _ in range(500)]
+        )
+        / 500
+    )
+    print(f"  a statement's signature: {one * 1e6:.0f} us")
+
+
+def timed(work: Callable[..., object], *given: object) -> float:
+    begun = time.perf_counter()
+    work(*given)
+    return time.perf_counter() - begun
+
+
+def hash_each(data: Sequence[bytes]) -> None:
+    for item in data:
+        hashlib.sha256(item).digest()
+
+
+def grown(data: Sequence[bytes]) -> bytes:
+    frontier = Frontier()
+    for start in range(0, len(data), 256):
+        frontier.extend([leaf_hash(item) for item in data[start : start + 256]])
+    return frontier.root()
+
+
+def peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def build(url: str, count: int) -> int:
+    """A ledger of whole tasks of 100 participants and 10 rounds, at least `count` entries."""
+    database = Database(url)
+    database.migrate()
+    log = SignedLog(database, KEY)
+    pending: list[Entry] = []
+    made = 0
+    for task in range(count):
+        for entry in whole_task(f"task-{task:05d}", enrol=task == 0):
+            pending.append(entry)
+            if len(pending) == BATCH:
+                made += write(database, log, pending)
+                pending = []
+        if made + len(pending) >= count:
+            break
+    made += write(database, log, pending)
+    database.close()
+    return made
+
+
+def write(database: Database, log: SignedLog, batch: list[Entry]) -> int:
+    with database.begin() as connection:
+        Journal(SqlLedgerStore(connection)).append(batch)
+    log.sign_head()
+    return len(batch)
+
+
+def whole_task(task_id: str, *, enrol: bool, people: int = 100, rounds: int = 10) -> Iterator[Entry]:
+    """Signatures of statements are not real here; they are not part of what is measured."""
+    from tests.ledger_samples import NONCE, names, private_key, terms
+
+    agreed: Terms = replace(
+        terms(task_id, 1, people), schedule=replace(terms(task_id, 1, people).schedule, rounds=rounds)
+    )
+    agreed = replace(agreed, seed_commitment=seed_commitment(SECRET, rounds), budget_micro=0)
+    agreed = replace(agreed, budget_micro=task_budget_micro(agreed))
+    digest = agreed.digest
+    who = names(people)
+    signature = bytes(71)
+    if enrol:
+        yield from (entries.enrolment(name, private_key(name).public_key()) for name in who)
+    yield from entries.terms_entries(agreed)
+    yield entries.transition(task_id, 0, "OPEN", "2026-11-27T10:00:00Z")
+    yield entries.transition(task_id, 0, "EFFORT")
+    chance = random.Random(task_id)
+    degrees = {name: Fraction(chance.randrange(MICRO), MICRO) for name in who}
+    for name in who:
+        claimed = ClaimStatement(
+            f"c-{name}",
+            task_id,
+            digest,
+            name,
+            Decimal(chance.randrange(1000)).scaleb(-3),
+            degrees[name],
+            None,
+            bytes(32),
+            NONCE,
+        )
+        yield entries.claim(claimed, signature)
+    yield from entries.selection_entries(task_id, who)
+    yield entries.transition(task_id, 0, "SELECTED")
+    stakes: dict[str, int] = dict.fromkeys(who, 0)
+    for round_ in range(1, rounds + 1):
+        yield entries.transition(task_id, round_, "TRAINING")
+        models = {name: hashlib.sha256(f"{task_id}{round_}{name}".encode()).digest() for name in who}
+        for name in who:
+            statement = ModelStatement(
+                f"m-{round_}-{name}", task_id, digest, name, round_, models[name], 64, 10, NONCE
+            )
+            yield entries.model(statement, signature)
+        judged = [Assessment(name, models[name], degrees[name], round(degrees[name] * MICRO)) for name in who]
+        yield from (entries.verdict(task_id, round_, a) for a in judged)
+        yield entries.transition(task_id, round_, "SCORED")
+        seed = round_seed(SECRET, rounds, round_)
+        settlement, settled = entries.settlement_entries(agreed, round_, seed, judged, stakes)
+        for line in settlement.payments:
+            stakes[line.participant_id] += line.withheld_micro
+        yield from settled
+        yield entries.transition(task_id, round_, "SETTLED")
+    yield from entries.ending_entries(task_id, rounds, "CLOSED", [], stakes)
+
+
+if __name__ == "__main__":
+    main()
