@@ -24,7 +24,6 @@ Source: Trefethen, Approximation Theory and Approximation Practice, chapters 3, 
 """
 
 import math
-import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -55,6 +54,8 @@ MAX_TERMS = 40
 BLOCK = 8192
 #: Threads are worth their start only above this many participants.
 THREADED = 8 * BLOCK
+#: More threads than these wait for the interpreter between a block's array operations.
+THREADS = 2
 
 _EPS = float(np.finfo(np.float64).eps)
 
@@ -68,8 +69,7 @@ class Pool:
     """Maps over blocks, in threads where there are many; results keep the order of the blocks."""
 
     def __init__(self, size: int) -> None:
-        threads = min(os.cpu_count() or 1, 8)
-        self._executor = ThreadPoolExecutor(threads) if size >= THREADED and threads > 1 else None
+        self._executor = ThreadPoolExecutor(THREADS) if size >= THREADED else None
 
     def __enter__(self) -> "Pool":
         return self
