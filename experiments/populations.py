@@ -1,16 +1,17 @@
 """Who takes part: the label mixes of a federation, by each of the paper's two parameters.
 
-    shares     participant k has the share s_k of its majority label k mod I, the rest along a long tail
-    classes    participant k has c_k labels, k mod I and those that follow it, evenly
+    shares     participant k has the share s_k of its majority label, the rest along a long tail
+    classes    participant k has c_k labels, its first one and those that follow it, evenly
 
-Over ten participants and ten labels both give every label the same total, so that the federation as a whole
-is balanced and only the skew inside each participant differs.
+The first label of participant k is k * I / N, so over ten participants and ten labels both give every label the
+same total: the federation as a whole is balanced and only the skew inside each participant differs.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from experiments.settings import PARTICIPANTS
 from learning.partition import (
     LabelMix,
     majority_minority,
@@ -42,7 +43,7 @@ class Partition:
 
     def mix(self, participant: int, level: Fraction, classes: int, samples: int) -> LabelMix:
         """The labels of one participant at `level`."""
-        reference, first = uniform_reference(classes), participant % classes
+        reference, first = uniform_reference(classes), first_label(participant, classes)
         if self.name == "share":
             return majority_minority(reference, samples, majority=first, share=level)
         labels = [(first + j) % classes for j in range(int(level * classes / 10))]
@@ -65,6 +66,11 @@ CLASSES = Partition("classes", "classes", (Fraction(10), Fraction(5), Fraction(2
 PARTITIONS = {partition.name: partition for partition in (SHARES, CLASSES)}
 
 
+def first_label(participant: int, classes: int) -> int:
+    """The label that a participant has most of."""
+    return participant * classes // PARTICIPANTS % classes
+
+
 def at_degrees(
     partition: Partition, degrees: Sequence[Fraction], classes: int, samples: int
 ) -> list[LabelMix]:
@@ -77,10 +83,12 @@ def at_degrees(
     mixes = []
     for k, degree in enumerate(degrees):
         if partition.name == "share":
-            mixes.append(majority_minority(reference, samples, majority=k % classes, degree=degree))
+            mixes.append(
+                majority_minority(reference, samples, majority=first_label(k, classes), degree=degree)
+            )
             continue
         held = max(1, int((1 - degree) * classes))
-        labels = [(k % classes + j) % classes for j in range(held)]
+        labels = [(first_label(k, classes) + j) % classes for j in range(held)]
         whole = number_of_classes(reference, samples, labels=labels)
         mixes.append(toward_reference(whole, min(degree, whole.degree)))
     return mixes

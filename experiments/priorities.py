@@ -6,7 +6,6 @@ classes, which mirrors the shares; then the rest.
 
 #: Rank of each kind of cell among those of one seed, from the first to be computed.
 RANKS = {
-    "settlement": 0,
     "accuracy": 0,
     "incentive": 1,
     "accuracy-one-epoch": 2,

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
+from experiments.game import BOUND
 from learning.partition import uniform_reference
 from mechanism.degree import noniid_degree
 from mechanism.payment import payment_function
@@ -31,8 +32,6 @@ def settlement_parameters(
         rounds: rounds of each task.
         repetitions: tasks of each population, each with a secret of its own.
     """
-    from experiments.game import BOUND
-
     return {
         "alternatives": [[[int(n) for n in mix] for mix in counts] for counts in alternatives],
         "q": repr(Q),

@@ -41,6 +41,20 @@ def mean_interval(values: Sequence[float] | npt.NDArray[np.float64]) -> Interval
     return Interval(mean, mean - half, mean + half, int(array.size))
 
 
+def difference_interval(
+    one: npt.NDArray[np.float64], other: npt.NDArray[np.float64], tried: int = 1
+) -> Interval:
+    """mean(one) - mean(other) of independent repetitions, by the normal approximation.
+
+    Args:
+        tried: how many such differences are looked at together; the level is Bonferroni's.
+    """
+    difference = float(one.mean() - other.mean())
+    error = math.sqrt(one.var(ddof=1) / one.size + other.var(ddof=1) / other.size)
+    half = float(stats.norm.ppf(1 - (1 - LEVEL) / 2 / tried)) * error
+    return Interval(difference, difference - half, difference + half, int(one.size))
+
+
 def slope_interval(x: Sequence[float], y: Sequence[float]) -> Interval:
     """Least-squares slope of y over x; independent errors of one variance. Needs three points for an interval."""
     if len(x) < 3 or np.ptp(x) == 0:

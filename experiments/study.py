@@ -112,7 +112,7 @@ class Study:
         )
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{figure.name}-{self.settings.dataset}.json"
-        path.write_text(json.dumps(drawn.record(), indent=1) + "\n")
+        path.write_text(json.dumps(drawn.record(), indent=1, allow_nan=False) + "\n")
         return drawn
 
 

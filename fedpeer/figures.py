@@ -44,6 +44,7 @@ def figures(
 
     Finished cells are kept in the folder's cells/ and not computed again: stop it at any time and start it again.
     """
+    from experiments.data import splits
     from experiments.figures import figures as chosen_figures
     from experiments.settings import ROUNDS, ROUNDS_QUICK, SEEDS, SEEDS_QUICK, Settings
     from experiments.study import Study
@@ -68,13 +69,17 @@ def figures(
     try:
         out.mkdir(parents=True, exist_ok=True)
         for study in studies:
+            if study.missing() and not draw_only:
+                # Read (and perhaps fetch) every data set once here: a missing one is said before any work.
+                splits(study.settings.dataset, 0)
+        for study in studies:
             if not draw_only:
                 _compute(study, where, jobs or os.cpu_count() or 1)
             drawn += study.draw()
     except OSError as error:
         raise CommandError(f"{out} cannot be written ({error}); name another folder with --out") from error
     if as_json:
-        typer.echo(json.dumps([one.record() for one in drawn], indent=1))
+        typer.echo(json.dumps([one.record() for one in drawn], indent=1, allow_nan=False))
     else:
         _print(drawn)
 
@@ -104,13 +109,10 @@ def _compute(study: "Study", device: str, jobs: int) -> None:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from experiments.cells import Cell, local_executor
-    from experiments.data import splits
 
     missing = study.missing()
     if not missing:
         return
-    # Read (and perhaps fetch) the data once here: a missing data set is said before any work, in one sentence.
-    splits(study.settings.dataset, 0)
     console = Console(stderr=True)
     progress = Progress(
         TextColumn("{task.description}"),

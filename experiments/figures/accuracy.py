@@ -19,7 +19,7 @@ from matplotlib.axes import Axes
 from experiments.cells import Cell, Record
 from experiments.federation import federation_parameters
 from experiments.figures.figure import Finding, Results, finished
-from experiments.plots import LINES, Page, by_round, curve
+from experiments.plots import LINES, Line, Page, by_round, curve
 from experiments.populations import Partition
 from experiments.priorities import priority
 from experiments.settings import EPOCHS, EPOCHS_ONCE, PARTICIPANTS, Settings
@@ -100,7 +100,7 @@ class AccuracyFigure:
         with page.panels(len(self.epochs), share_y=True) as axes:
             for panel, epochs in zip(axes, self.epochs, strict=True):
                 for line, level in zip(LINES, self.partition.levels, strict=False):
-                    self._draw_level(settings, panel, runs[epochs, level], line_at=line, level=level)
+                    self._draw_level(settings, panel, runs[epochs, level], line=line, level=level)
                 panel.set_title(f"{settings.dataset}, {_epochs(epochs)}")
                 by_round(panel)
                 panel.legend(loc="lower right")
@@ -111,12 +111,12 @@ class AccuracyFigure:
         ]
 
     def _draw_level(
-        self, settings: Settings, panel: Axes, run: dict[int, Record], *, line_at: object, level: Fraction
+        self, settings: Settings, panel: Axes, run: dict[int, Record], *, line: Line, level: Fraction
     ) -> None:
         rounds = [row["round"] for row in next(iter(run.values()))["global"]]
         values = [[row["accuracy"] for row in result["global"]] for result in run.values()]
         label = self.partition.label(level, settings.classes, settings.samples)
-        curve(panel, rounds, values, line_at, label)  # type: ignore[arg-type]
+        curve(panel, rounds, values, line, label)
 
     def _ordering(self, epochs: int, runs: Mapping[Fraction, Mapping[int, Record]]) -> Finding:
         """Whether the final accuracy falls with the degree, in every seed."""

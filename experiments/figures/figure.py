@@ -1,5 +1,6 @@
 """What a figure is: the cells that it needs, how they are drawn, and what they say of the paper's claim."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Protocol
@@ -29,7 +30,9 @@ class Finding:
     numbers: Mapping[str, float] = field(default_factory=dict)
 
     def record(self) -> Record:
-        return asdict(self)
+        """As JSON; a number that could not be had (an interval of one repetition) is left out."""
+        known = {name: value for name, value in self.numbers.items() if math.isfinite(value)}
+        return {**asdict(self), "numbers": known}
 
 
 class Figure(Protocol):

@@ -97,7 +97,7 @@ def _finding(name: str) -> Finding:
     where = (
         "on the participation boundary, the least Q at which everyone still makes the effort"
         if best.on_boundary
-        else "in the interior, where a little more effort is worth just what it costs"
+        else "above the one at which effort sets in, where more effort is no longer worth its price"
     )
     return Finding(
         claim="The learner's problem has a best Q.",

@@ -7,6 +7,7 @@ formula, and as the mean over five settled rounds.
 Source: Pang et al. 2025, Figure 2 (share of the majority label); number of classes as its appendix has it.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +19,7 @@ from experiments.data import generator
 from experiments.figures.figure import Finding, Results
 from experiments.game import (
     DEVIATIONS,
+    START,
     Play,
     costs,
     deviation_degrees,
@@ -28,7 +30,9 @@ from experiments.game import (
 from experiments.plots import LINES, Page, by_round
 from experiments.populations import Partition, at_degrees
 from experiments.settings import PARTICIPANTS, Settings
-from experiments.statistics import Interval, mean_interval, slope_interval
+from experiments.settlements import settlement_parameters
+from experiments.statistics import difference_interval, mean_interval, slope_interval
+from learning.partition import uniform_reference
 from mechanism.degree import noniid_degree
 from mechanism.settlement import MICRO
 
@@ -77,8 +81,6 @@ class UtilityFigure:
         ]
 
     def _rounds_cell(self, settings: Settings) -> Cell:
-        from experiments.settlements import settlement_parameters
-
         counts = play(self.partition, settings).counts
         return Cell(
             "settlement",
@@ -92,8 +94,6 @@ class UtilityFigure:
         )
 
     def _deviation_cell(self, settings: Settings) -> Cell:
-        from experiments.settlements import settlement_parameters
-
         return Cell(
             "settlement",
             settlement_parameters(
@@ -191,7 +191,7 @@ class UtilityFigure:
     def _by_simulation(self, deviation: Array) -> Finding:
         """Deviations against the equilibrium, over all repetitions; intervals corrected for their number."""
         base = deviation[0].mean(axis=1)
-        gains = [_difference(tasks.mean(axis=1), base, len(DEVIATIONS)) for tasks in deviation[1:]]
+        gains = [difference_interval(tasks.mean(axis=1), base, len(DEVIATIONS)) for tasks in deviation[1:]]
         best = max(gains, key=lambda gain: gain.estimate)
         beaten = sum(gain.low > 0 for gain in gains)
         return Finding(
@@ -242,7 +242,7 @@ def _trend(over_rounds: Array) -> Finding:
             f"pooled over {participants} participants and {tasks} tasks; of the {len(own)} single slopes "
             f"{without} have an interval that holds 0, where chance alone gives 95 %"
         ),
-        holds=bool(pooled.low <= 0 <= pooled.high),
+        holds=None if math.isnan(pooled.low) else pooled.low <= 0 <= pooled.high,
         numbers={"slope": pooled.estimate, "slope_low": pooled.low, "slope_high": pooled.high},
     )
 
@@ -268,20 +268,7 @@ def _by_calculation(chosen: Play) -> Finding:
     )
 
 
-def _difference(one: Array, other: Array, tried: int) -> Interval:
-    """Mean of one - other of independent repetitions, with Bonferroni's correction for `tried` of them."""
-    from scipy import stats
-
-    difference = float(one.mean() - other.mean())
-    error = float(np.sqrt(one.var(ddof=1) / one.size + other.var(ddof=1) / other.size))
-    half = float(stats.norm.ppf(1 - 0.025 / tried)) * error
-    return Interval(difference, difference - half, difference + half, int(one.size))
-
-
 def _cost(participant: int, counts: tuple[int, ...]) -> float:
     """What the degree of `counts` cost the participant, credits a round."""
-    from experiments.game import START
-    from learning.partition import uniform_reference
-
     degree = noniid_degree(counts, uniform_reference(len(counts)))
     return float(costs()[participant]) * float(START - degree)
