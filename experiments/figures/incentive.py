@@ -102,12 +102,13 @@ class IncentiveFigure:
         bought = purchased_samples(float(found.payment.sum()), settings.samples)
         spent = f"{found.payment.sum():.2f} credits a round"
         findings = []
-        for other, text in (
-            ("no payment", "no payment"),
+        for other, text, rival in (
+            ("no payment", "with no payment", "no payment does"),
             (
                 "sample count",
-                f"payment by sample count, which buys {np.mean(bought):.0f} instead of {settings.samples} samples "
-                "a participant",
+                f"where the same budget is paid by sample count and buys {np.mean(bought):.0f} instead of "
+                f"{settings.samples} samples a participant",
+                "the same budget paid by sample count does",
             ),
         ):
             common = sorted(runs["equilibrium"].keys() & runs[other].keys())
@@ -120,11 +121,11 @@ class IncentiveFigure:
             )
             findings.append(
                 Finding(
-                    claim=f"The incentive gives a better model than {other} does, for the same money.",
+                    claim=f"The incentive gives a better model than {rival}.",
                     found=(
                         f"final accuracy {final['equilibrium']} at equilibrium, where degrees fall from "
                         f"{float(START):g} to {found.degree.mean():.2f} on average for {spent}, against "
-                        f"{final[other]} with {text}: a difference of {gain} over {len(common)} seeds"
+                        f"{final[other]} {text}: a difference of {gain} over {len(common)} seeds"
                     ),
                     holds=bool(gain.low > 0) if len(common) > 1 else None,
                     numbers={

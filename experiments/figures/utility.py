@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
+from scipy import stats
 
 from experiments.cells import Cell
 from experiments.data import generator
@@ -31,7 +32,7 @@ from experiments.plots import LINES, Page, by_round
 from experiments.populations import Partition, at_degrees
 from experiments.settings import PARTICIPANTS, Settings
 from experiments.settlements import settlement_parameters
-from experiments.statistics import difference_interval, mean_interval, slope_interval
+from experiments.statistics import LEVEL, difference_interval, mean_interval, slope_interval
 from learning.partition import uniform_reference
 from mechanism.degree import noniid_degree
 from mechanism.settlement import MICRO
@@ -42,6 +43,9 @@ Array = npt.NDArray[np.float64]
 SHOWN, SHOWN_SEED = 4, 7
 #: Who deviates: one from the middle of the costs.
 DEVIATOR = 5
+#: Tasks whose slopes are taken. The trend is denied where so many slopes differ from 0 that chance has a
+#: probability below CHANCE, or where a drift above DRIFT of the utility over a task is not excluded.
+TASKS, TASKS_QUICK, CHANCE, DRIFT = 30, 10, 0.01, 0.05
 #: Rounds of one measurement of a deviation, as in the paper, and how often it is repeated.
 DEVIATION_ROUNDS, REPETITIONS, REPETITIONS_QUICK = 5, 40, 10
 
@@ -88,7 +92,7 @@ class UtilityFigure:
                 [counts],
                 Q=play(self.partition, settings).game.Q,
                 rounds=settings.rounds,
-                repetitions=settings.seeds,
+                repetitions=TASKS_QUICK if settings.quick else TASKS,
                 seed=0,
             ),
         )
@@ -223,27 +227,39 @@ def _draw_rounds(axes: Axes, chosen: Play, utility: Array, shown: list[int]) -> 
 
 
 def _trend(over_rounds: Array) -> Finding:
-    """Slope of the utility over the rounds, each participant's own mean taken off."""
-    rounds = np.arange(1, over_rounds.shape[1] + 1, dtype=np.float64)
-    flat = over_rounds - over_rounds.mean(axis=1, keepdims=True)
-    tasks, _, participants = over_rounds.shape
-    x = np.repeat(np.tile(rounds, tasks), participants)
-    pooled = slope_interval(x.tolist(), flat.ravel().tolist())
-    own = [
+    """Slopes of the utility over the rounds: each participant's in each task, and all together.
+
+    Of single 95 % intervals one in twenty misses 0 by chance, so they are counted; the drift that all of them
+    together leave possible is set against the utility itself.
+    """
+    tasks, number, participants = over_rounds.shape
+    rounds = np.arange(1, number + 1, dtype=np.float64)
+    single = [
         slope_interval(rounds.tolist(), task[:, k].tolist())
         for task in over_rounds
         for k in range(participants)
     ]
-    without = sum(i.low <= 0 <= i.high for i in own)
+    missed = sum(not i.low <= 0 <= i.high for i in single)
+    chance = float(stats.binom.sf(missed - 1, len(single), 1 - LEVEL))
+    pooled = mean_interval([i.estimate for i in single])
+    drift = max(abs(pooled.low), abs(pooled.high)) * (number - 1) / float(over_rounds.mean())
     return Finding(
         claim="At equilibrium utility is constant but for the peer drawn.",
         found=(
-            f"slope over the rounds {pooled.estimate:.2e} [{pooled.low:.2e}, {pooled.high:.2e}] credits a round, "
-            f"pooled over {participants} participants and {tasks} tasks; of the {len(own)} single slopes "
-            f"{without} have an interval that holds 0, where chance alone gives 95 %"
+            f"the mean slope of {len(single)} (of {participants} participants in {tasks} tasks of {number} rounds) "
+            f"is {pooled.estimate:.1e} [{pooled.low:.1e}, {pooled.high:.1e}] credits a round, a drift of at most "
+            f"{drift:.1%} of the utility over a task; the 95 % intervals of {missed} single slopes miss 0, where "
+            f"chance gives {(1 - LEVEL) * len(single):.0f} (that many or more: probability {chance:.2f})"
         ),
-        holds=None if math.isnan(pooled.low) else pooled.low <= 0 <= pooled.high,
-        numbers={"slope": pooled.estimate, "slope_low": pooled.low, "slope_high": pooled.high},
+        holds=None if math.isnan(pooled.low) else chance > CHANCE and drift < DRIFT,
+        numbers={
+            "slope": pooled.estimate,
+            "slope_low": pooled.low,
+            "slope_high": pooled.high,
+            "missed": missed,
+            "slopes": len(single),
+            "drift": drift,
+        },
     )
 
 
