@@ -1,0 +1,415 @@
+"""`fedpeer ledger` as a user calls it: output, exit codes, and one sentence for each mistake."""
+
+import csv
+import io
+import json
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import grpc
+import pytest
+from sqlalchemy import text
+from typer.testing import CliRunner, Result
+
+from coordinator.ledger_cli import app
+from coordinator.ledger_sources import open_source
+from coordinator.services.ledger import LedgerServicer
+from coordinator.storage.database import Database
+from coordinator.storage.errors import DatabaseFull, DatabaseLocked, DatabaseReadOnly, DatabaseUnreachable
+from coordinator.storage.ledger import SignedLog, SqlLedgerStore
+from mechanism.ledger.errors import LedgerError
+from mechanism.ledger.journal import Journal
+from mechanism.ledger.note import COSIGNATURE_V1, Checkpoint, Note, SigningKey, VerificationKey
+from mechanism.ledger.verify import verify_ledger
+from protos.fedpeer.v1 import ledger_pb2_grpc
+from tests import ledger_samples as samples
+from tests.backends import scratch_url
+from tests.memory_source import KEY
+
+VKEY = str(KEY.verification_key)
+STEPS = list(samples.transactions(samples.terms(rounds=2, capacity=4), samples.names(4), {2: "p001"}))
+PAID = sum(int(str(e.body["paid_micro"])) for step in STEPS for e in step if e.kind == "payment")
+
+
+def settle(url: str, steps: int = len(STEPS)) -> str:
+    """Records the first transactions of a task; returns the latest head."""
+    database = Database(url)
+    database.migrate()
+    log = SignedLog(database, KEY)
+    for step in STEPS[:steps]:
+        with database.begin() as connection:
+            Journal(SqlLedgerStore(connection)).append(step)
+        log.sign_head()
+    note = log.sign_head()
+    database.close()
+    return note
+
+
+def call(*words: object) -> Result:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A settled task: l.db, tiles/, l.jsonl."""
+    made = tmp_path_factory.mktemp("ledger")
+    settle(f"sqlite:///{made / 'l.db'}")
+    for form, name in (("tiles", "tiles"), ("jsonl", "l.jsonl")):
+        assert call("export", made / "l.db", "--format", form, "--out", made / name).exit_code == 0
+    return made
+
+
+SOURCES = ("l.db", "tiles", "l.jsonl")
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_verify_says_what_it_checked(folder: Path, source: str) -> None:
+    done = call("verify", folder / source, "--key", VKEY)
+    assert done.exit_code == 0, done.output
+    assert f"8 payments of {PAID} micro-credits" in done.output
+    record = json.loads(call("verify", folder / source, "--json").stdout)
+    assert record["verified"] is True
+    assert record["key_pinned"] is False
+    assert record["checked"]["degrees"] == 8
+    assert (
+        record["balances"]["escrow:task"]["debits_posted"]
+        == PAID + record["balances"]["rounding"]["credits_posted"]
+    )
+
+
+def test_a_folder_that_holds_the_ledger_beside_other_things_verifies(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "tiles", tmp_path / "ledger")
+    (tmp_path / "result.json").write_text("{}")
+    assert call("verify", tmp_path).exit_code == 0
+    bundle = next((tmp_path / "ledger" / "tile" / "entries").rglob("*.p/*"))
+    bundle.write_bytes(bundle.read_bytes().replace(b"paid_micro", b"paid_macro", 1))
+    done = call("verify", tmp_path)
+    assert done.exit_code == 1
+    assert "NOT verified" in done.output
+
+
+def test_verify_from_an_older_head_and_not_from_a_foreign_one(folder: Path, tmp_path: Path) -> None:
+    with ExitStack() as resources:
+        heads = list(open_source(str(folder / "l.db"), resources).heads())
+    known = tmp_path / "known"
+    for note in heads:
+        known.write_text(note)
+        assert call("verify", folder / "tiles", "--from", known).exit_code == 0
+    shorter = tmp_path / "shorter.db"
+    settle(f"sqlite:///{shorter}", steps=2)
+    done = call("verify", shorter, "--from", known, "--json")
+    assert done.exit_code == 1
+    assert "truncated" in json.loads(done.stdout)["problems"][0]["message"]
+
+
+def test_a_ledger_made_on_one_machine_verifies_on_another_to_the_same_integers(folder: Path) -> None:
+    """Another process, with another hash seed and locale, reads the exported folder alone."""
+    program = (
+        "import sys; from contextlib import ExitStack; from coordinator.ledger_sources import open_source;"
+        "from mechanism.ledger.verify import verify_ledger; import json;"
+        "print(json.dumps(verify_ledger(open_source(sys.argv[1], ExitStack())).record()))"
+    )
+    records = []
+    for seed, locale in (("1", "C"), ("2", "C.UTF-8")):
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(folder / "tiles")],
+            capture_output=True,
+            check=True,
+            env={"PYTHONHASHSEED": seed, "LC_ALL": locale, "PYTHONPATH": ":".join(sys.path)},
+        )
+        records.append(json.loads(done.stdout))
+    assert records[0] == records[1]
+    assert records[0]["verified"]
+    assert records[0]["balances"] == json.loads(call("verify", folder / "l.db", "--json").stdout)["balances"]
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_receipt_of_every_entry_checks_offline(folder: Path, source: str, tmp_path: Path) -> None:
+    receipt = tmp_path / "r.tlog-proof"
+    for index in (0, 7, 40):
+        assert call("prove", folder / source, index, "--out", receipt).exit_code == 0
+        done = call("check", receipt, "--key", VKEY, "--json")
+        assert done.exit_code == 0
+        assert json.loads(done.stdout)["index"] == index
+    other = str(SigningKey("example.com/fedpeer", 1, bytes(32)).verification_key)
+    assert call("check", receipt, "--key", other).exit_code == 1
+    receipt.write_text(receipt.read_text().replace("index 40", "index 41"))
+    assert call("check", receipt, "--key", VKEY).exit_code == 1
+    assert call("check", receipt).exit_code == 2
+
+
+def test_show_and_balance_print_what_is_there(folder: Path) -> None:
+    shown = call("show", folder / "l.db", "--kind", "payment", "--json").stdout.splitlines()
+    assert len(shown) == 8
+    assert "payment" in call("show", folder / "tiles", "--kind", "payment", "--count", 1).output
+    one = json.loads(call("balance", folder / "l.db", "payable:p000", "--json").stdout)
+    assert one["payable:p000"]["holds"] > 0
+    whole = json.loads(call("balance", folder / "l.jsonl", "--json").stdout)
+    assert sum(account["holds"] for account in whole.values()) == 0
+    assert "escrow:task" in call("balance", folder / "tiles").output
+
+
+def test_csv_and_hledger_hold_every_transfer(folder: Path, tmp_path: Path) -> None:
+    assert call("export", folder / "l.db", "--format", "csv", "--out", tmp_path / "l.csv").exit_code == 0
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "l.csv").read_text())))
+    assert (
+        sum(int(row["micro"]) for row in rows if row["kind"] == "payment" and row["debit"] == "escrow:task")
+        == PAID
+    )
+    assert (
+        call("export", folder / "l.db", "--format", "hledger", "--out", tmp_path / "l.journal").exit_code == 0
+    )
+    journal = (tmp_path / "l.journal").read_text()
+    held: dict[str, int] = {}
+    for line in journal.splitlines():
+        if line.startswith("    "):
+            account, _, amount = line.split()
+            held[account] = held.get(account, 0) + int(amount.replace(".", ""))
+    assert held["escrow:task"] == 0
+    assert sum(held.values()) == 0
+    whole = json.loads(call("balance", folder / "l.db", "--json").stdout)
+    assert held == {name: account["holds"] for name, account in whole.items()}
+    if shutil.which("hledger"):
+        subprocess.run(["hledger", "-f", tmp_path / "l.journal", "check"], check=True)
+
+
+def test_a_witness_cosigns_what_extends_and_refuses_a_fork(folder: Path, tmp_path: Path) -> None:
+    state, growing = tmp_path / "witness", tmp_path / "growing.db"
+    settle(f"sqlite:///{growing}", steps=2)
+    first = json.loads(call("witness", growing, "--state", state, "--json").stdout)
+    settle(f"sqlite:///{growing}")
+    done = call("witness", growing, "--state", state, "--key", VKEY, "--json")
+    second = json.loads(done.stdout)
+    assert done.exit_code == 0
+    assert second["old"] == first["size"] < second["size"]
+    witness = VerificationKey.parse(second["witness"])
+    assert witness.kind == COSIGNATURE_V1
+    assert Note.parse(second["checkpoint"]).cosigned_by(witness) is not None
+    shorter = tmp_path / "shorter.db"
+    settle(f"sqlite:///{shorter}", steps=2)
+    refused = call("witness", shorter, "--state", state)
+    assert refused.exit_code == 1
+    assert "not cosigned" in refused.output
+    fork = tmp_path / "fork.db"
+    database = Database(f"sqlite:///{fork}")
+    database.migrate()
+    other = samples.terms(rounds=3, capacity=5)
+    for step in samples.transactions(other, samples.names(5)):
+        with database.begin() as connection:
+            Journal(SqlLedgerStore(connection)).append(step)
+    SignedLog(database, KEY).sign_head()
+    database.close()
+    assert call("verify", fork).exit_code == 0
+    forked = call("witness", fork, "--state", state, "--json")
+    assert forked.exit_code == 1
+    assert "another root" in json.loads(forked.stdout)["problem"]
+    assert "cosigned" in call("witness", growing, "--state", state, "--json").stdout
+    assert (state / "witness.key").stat().st_mode & 0o077 == 0
+    stranger = str(SigningKey("example.com/fedpeer", 1, bytes(32)).verification_key)
+    assert call("witness", growing, "--state", state, "--key", stranger).exit_code == 1
+
+
+# A coordinator's address
+
+
+class Direct:
+    """The service's transactions, without the service."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._log = SignedLog(database, KEY)
+
+    async def sign_head(self) -> str:
+        return self._log.sign_head()
+
+    async def read(self, step: object) -> object:
+        from coordinator.transactions import Transaction
+
+        with self._database.read() as connection:
+            return step(Transaction(connection, 0.0))  # type: ignore[operator]
+
+
+@pytest.fixture
+async def address(folder: Path) -> object:
+    database = Database(f"sqlite:///{folder / 'l.db'}")
+    server = grpc.aio.server()
+    ledger_pb2_grpc.add_LedgerServicer_to_server(LedgerServicer(Direct(database), VKEY), server)  # type: ignore[arg-type]
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    yield f"127.0.0.1:{port}"
+    await server.stop(0)
+    database.close()
+
+
+async def test_a_coordinators_address_is_verified_proved_and_witnessed(address: str, tmp_path: Path) -> None:
+    import asyncio
+
+    def outsider() -> None:
+        assert call("verify", address, "--insecure", "--key", VKEY).exit_code == 0
+        assert call("prove", address, 40, "--insecure", "--out", tmp_path / "r").exit_code == 0
+        assert call("check", tmp_path / "r", "--key", VKEY).exit_code == 0
+        assert (
+            call("export", address, "--insecure", "--format", "tiles", "--out", tmp_path / "t").exit_code == 0
+        )
+        assert call("verify", tmp_path / "t").exit_code == 0
+        state = tmp_path / "witness"
+        shorter = tmp_path / "s.db"
+        settle(f"sqlite:///{shorter}", steps=3)
+        assert call("witness", shorter, "--state", state).exit_code == 0
+        assert call("witness", address, "--insecure", "--state", state).exit_code == 0
+
+    with ThreadPoolExecutor(1) as pool:
+        await asyncio.get_running_loop().run_in_executor(pool, outsider)
+
+
+# Mistakes
+
+
+def sentence(result: Result) -> str:
+    """The one line that a failed verification prints after its headline."""
+    assert result.exit_code == 1
+    headline, *rest = result.output.strip().splitlines()
+    assert headline == "NOT verified"
+    assert len(rest) == 1, result.output
+    assert "Traceback" not in result.output
+    return rest[0]
+
+
+def test_what_is_no_ledger_is_named_in_one_sentence(folder: Path, tmp_path: Path) -> None:
+    assert "no ledger at" in sentence(call("verify", tmp_path / "missing"))
+    assert "holds no ledger" in sentence(call("verify", tmp_path))
+    for name, content in (("empty", b""), ("text", b"hello\n"), ("binary", bytes(range(256)))):
+        (tmp_path / name).write_bytes(content)
+        assert sentence(call("verify", tmp_path / name)).startswith("source: ")
+    truncated = tmp_path / "t.jsonl"
+    truncated.write_bytes((folder / "l.jsonl").read_bytes()[:-500])
+    assert "truncated" in sentence(call("verify", truncated))
+    version = tmp_path / "v.jsonl"
+    version.write_bytes(
+        (folder / "l.jsonl").read_bytes().replace(b"fedpeer-ledger/1", b"fedpeer-ledger/9", 1)
+    )
+    assert "fedpeer-ledger/9" in sentence(call("verify", version))
+    other = tmp_path / "other.db"
+    connection = sqlite3.connect(other)
+    connection.execute("CREATE TABLE t (x)")
+    connection.close()
+    assert "without fedpeer's tables" in sentence(call("verify", other))
+    cut = tmp_path / "cut.db"
+    cut.write_bytes((folder / "l.db").read_bytes()[:5000])
+    assert sentence(call("verify", cut)).startswith("source: ")
+    assert "no usable database URL" in sentence(call("verify", "mysql://nowhere/x"))
+    assert "does not answer" in sentence(call("verify", "127.0.0.1:1", "--insecure"))
+    stranger = str(SigningKey("example.com/fedpeer", 1, bytes(32)).verification_key)
+    assert "the trusted key is" in sentence(call("verify", folder / "tiles", "--key", stranger))
+
+
+def test_a_database_of_another_schema_is_named(folder: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.db"
+    with sqlite3.connect(folder / "l.db") as source, sqlite3.connect(copy) as target:
+        source.backup(target)
+        target.execute("UPDATE alembic_version SET version_num = '9999'")
+    target.close()
+    assert "use a newer fedpeer" in sentence(call("verify", copy))
+
+
+def test_an_unreachable_postgresql_is_one_sentence() -> None:
+    pytest.importorskip("psycopg")
+    assert "cannot be reached" in sentence(call("verify", "postgresql://nobody@127.0.0.1:1/none"))
+
+
+def test_an_export_that_fails_leaves_nothing(folder: Path, tmp_path: Path) -> None:
+    done = call("export", folder / "l.db", "--format", "jsonl", "--out", tmp_path / "no" / "l.jsonl")
+    assert isinstance(done.exception, LedgerError)
+    broken = tmp_path / "broken.jsonl"
+    broken.write_bytes((folder / "l.jsonl").read_bytes().replace(b'"v":1', b'"v":1 ', 1))
+    for form in ("csv", "tiles"):
+        target = tmp_path / f"out.{form}"
+        result = call("export", broken, "--format", form, "--out", target)
+        if form == "csv":
+            assert isinstance(result.exception, LedgerError)
+            assert not target.exists()
+    assert not list(tmp_path.glob("*.partial"))
+    taken = call("export", folder / "l.db", "--format", "tiles", "--out", folder)
+    assert "exists already" in str(taken.exception)
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    opened = Database(f"sqlite:///{tmp_path / 'l.db'}", lock_timeout_s=0.1)
+    opened.migrate()
+    yield opened
+    opened.close()
+
+
+def append(database: Database, steps: int = 1) -> None:
+    with database.begin() as connection:
+        for step in STEPS[:steps]:
+            Journal(SqlLedgerStore(connection)).append(step)
+
+
+def test_a_locked_database_is_one_sentence(database: Database, tmp_path: Path) -> None:
+    with database.begin():
+        other = Database(database.url, lock_timeout_s=0.1)
+        with pytest.raises(DatabaseLocked, match="try again later"):
+            append(other)
+        other.close()
+    append(database)
+
+
+def test_a_full_database_is_one_sentence_and_nothing_is_half_written(database: Database) -> None:
+    append(database, 1)
+    with database.read() as connection:
+        size = SqlLedgerStore(connection).size()
+
+    def settle_on_a_full_disk() -> None:
+        with database.begin() as connection:
+            pages = connection.execute(text("PRAGMA page_count")).scalar_one()
+            connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
+            for step in STEPS[1:]:
+                Journal(SqlLedgerStore(connection)).append(step)
+
+    with pytest.raises(DatabaseFull, match="no space left"):
+        settle_on_a_full_disk()
+    with database.read() as connection:
+        store = SqlLedgerStore(connection)
+        assert store.size() == size
+        connection.exec_driver_sql("PRAGMA max_page_count = 1000000")
+    append(database, len(STEPS))
+    SignedLog(database, KEY).sign_head()
+    with ExitStack() as resources:
+        assert verify_ledger(open_source(str(database.url), resources)).verified
+
+
+def test_a_read_only_database_is_one_sentence(database: Database) -> None:
+    append(database)
+    reader = Database(database.url, read_only=True)
+    with pytest.raises(DatabaseReadOnly, match="right to write"):
+        append(reader, 2)
+    reader.close()
+
+
+def test_a_read_only_postgresql_is_one_sentence(tmp_path: Path) -> None:
+    with scratch_url("postgresql", tmp_path) as url:
+        settle(url)
+        database = Database(url)
+        with pytest.raises(DatabaseReadOnly, match="accepts no writes"), database.read() as connection:
+            Journal(SqlLedgerStore(connection)).append(samples.training(samples.terms("other"), 1, []))
+        database.close()
+        assert call("verify", url).exit_code == 0
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence() -> None:
+    database = Database("sqlite:////nonexistent/folder/l.db")
+    with pytest.raises(DatabaseUnreachable, match="cannot be opened"):
+        database.migrate()
+
+
+def test_the_head_in_a_checkpoint_file_is_that_of_the_source(folder: Path) -> None:
+    head = Checkpoint.open((folder / "tiles" / "checkpoint").read_text(), KEY.verification_key)
+    assert head.size == sum(len(step) for step in STEPS)
