@@ -1,0 +1,155 @@
+"""The demo as a stranger runs it: real processes over mutual TLS, real digits. One run serves most tests."""
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+#: Seconds: two whole markets of nine processes, on a machine that runs other tests beside them.
+pytestmark = pytest.mark.timeout(1500)
+
+
+@dataclass(frozen=True)
+class Run:
+    result: dict[str, Any]
+    folder: Path
+
+
+def fedpeer(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([sys.executable, "-m", "fedpeer", *arguments], capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def market(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("demo") / "out"
+    done = fedpeer("demo", "--json", "--out", str(folder))
+    assert done.returncode == 0, done.stderr
+    return Run(json.loads(done.stdout), folder)
+
+
+def by_id(run: Run) -> dict[str, dict[str, Any]]:
+    return {p["id"]: p for p in run.result["participants"]}
+
+
+def test_the_result_has_the_promised_form(market: Run) -> None:
+    result = market.result
+    assert result.keys() == {"task", "participants", "rounds", "ledger", "seconds"}
+    assert result["task"].keys() == {"id", "Q", "phi", "upsilon", "payment", "reference", "budget_micro"}
+    assert result["task"]["payment"] == "log"
+    assert sum(Fraction(str(p)) for p in result["task"]["reference"]) == 1
+    assert len(result["participants"]) == 8
+    assert [r["round"] for r in result["rounds"]] == [1, 2, 3]
+    for participant in result["participants"]:
+        assert {
+            "id", "strategy", "effort", "claimed_degree", "true_degree", "measured_degree", "cost", "paid_micro",
+            "utility", "verdicts",
+        } <= participant.keys()  # fmt: skip
+        assert participant["strategy"] in ("honest", "over-claim", "free-ride")
+        assert isinstance(participant["paid_micro"], int)
+        for name in ("effort", "claimed_degree", "true_degree", "measured_degree"):
+            assert 0 <= participant[name] <= 1
+        assert participant["utility"] == pytest.approx(participant["paid_micro"] / 1e6 - participant["cost"])
+    assert json.loads((market.folder / "result.json").read_text()) == result
+
+
+def test_the_model_is_good_and_the_payments_keep_within_the_budget(market: Run) -> None:
+    assert market.result["rounds"][-1]["accuracy"] >= 0.90
+    assert (
+        0
+        < sum(p["paid_micro"] for p in market.result["participants"])
+        <= market.result["task"]["budget_micro"]
+    )
+
+
+def test_honest_participants_are_paid_and_their_claims_are_true(market: Run) -> None:
+    honest = [p for p in market.result["participants"] if p["strategy"] == "honest"]
+    assert min(p["true_degree"] for p in honest) < 0.01
+    assert max(p["true_degree"] for p in honest) == pytest.approx(0.8, abs=0.01)
+    for participant in honest:
+        assert participant["paid_micro"] > 0
+        assert participant["claimed_degree"] == pytest.approx(participant["true_degree"])
+
+
+@pytest.mark.parametrize(("strategy", "screen"), [("over-claim", "claim"), ("free-ride", "echo")])
+def test_dishonesty_is_paid_less_than_honesty_with_the_same_data(
+    market: Run, strategy: str, screen: str
+) -> None:
+    from fedpeer.demo.population import population
+
+    people = by_id(market)
+    (member,) = [m for m in population(8, 10) if m.strategy == strategy]
+    assert people[member.id]["paid_micro"] < people[member.twin or ""]["paid_micro"]
+    assert screen in {v["screen"] for v in people[member.id]["verdicts"] if not v["passed"]}
+
+
+def test_everything_lands_in_the_folder(market: Run) -> None:
+    names = {p.name for p in market.folder.iterdir()}
+    assert {
+        "result.json",
+        "report.html",
+        "ledger",
+        "logs",
+        "accuracy.png",
+        "degrees.png",
+        "payments.png",
+    } <= names
+    assert all(
+        (market.folder / "logs" / f"{name}.log").stat().st_size for name in ["coordinator", *by_id(market)]
+    )
+    assert (market.folder / "payments.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_ledger_checks_again_on_its_own_and_not_after_a_byte_has_changed(
+    market: Run, tmp_path: Path
+) -> None:
+    sound = fedpeer("ledger", "verify", str(market.folder), "--json")
+    assert sound.returncode == 0, sound.stderr
+    assert json.loads(sound.stdout)["root"] == market.result["ledger"]["root"]
+
+    copy = tmp_path / "copy"
+    shutil.copytree(market.folder / "ledger", copy / "ledger")
+    (bundle, *_) = sorted((copy / "ledger" / "tile" / "entries").rglob("*"), key=lambda p: p.is_dir())
+    data = bytearray(bundle.read_bytes())
+    data[len(data) // 2] ^= 1
+    bundle.write_bytes(data)
+    assert fedpeer("ledger", "verify", str(copy)).returncode == 1
+
+
+def test_the_same_seed_gives_the_same_payments(market: Run, tmp_path: Path) -> None:
+    again = fedpeer("demo", "--json", "--out", str(tmp_path / "again"), "--seed", "0")
+    assert again.returncode == 0, again.stderr
+    second = {p["id"]: p["paid_micro"] for p in json.loads(again.stdout)["participants"]}
+    assert second == {name: p["paid_micro"] for name, p in by_id(market).items()}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--participants", "2"], "--participants is 2; expected 5 to 64"),
+        (["--dataset", "imagenet"], "--dataset is 'imagenet'; expected one of digits, fashion-mnist"),
+        (["--rounds", "0"], "--rounds is 0; expected 1 to 100"),
+        (["--seed", "-1"], "--seed is -1"),
+    ],
+)
+def test_bad_options_are_refused_in_a_sentence_and_leave_nothing(
+    arguments: list[str], said: str, tmp_path: Path
+) -> None:
+    done = fedpeer("demo", "--out", str(tmp_path / "out"), *arguments)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_is_not_the_demos_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    done = fedpeer("demo", "--out", str(tmp_path))
+    assert done.returncode == 2
+    assert "no finished demo's folder" in done.stderr
+    assert (tmp_path / "thesis.txt").read_text() == "years of work"
