@@ -1,7 +1,7 @@
 """Who takes part in the demo: honest participants with ever more skewed data, and two that are not honest.
 
-The over-claimer and the free rider each have an honest twin with the same data, curve and cost, so that what
-dishonesty earns can be read off the table.
+The over-claimer and the free rider each have an honest twin whose data are as many, as skewed and as costly to
+improve, so that what dishonesty earns can be read off the table.
 """
 
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class Member:
         start_degree: non-iid degree of its data before any effort.
         cost: credits for one unit of degree improved.
         majority: the label that its data are skewed to.
-        twin: the honest participant with the same data, for the dishonest ones.
+        twin: the honest participant with equally good data, for the dishonest ones.
     """
 
     id: str
@@ -87,7 +87,9 @@ def population(participants: int, classes: int) -> list[Member]:
         ("free-rider", Strategy.FREE_RIDE, _FREE_RIDE_TWIN),
     ):
         twin = members[round(position * (honest - 1))]
-        members.append(Member(name, strategy, twin.start_degree, twin.cost, twin.majority, twin.id))
+        # Another label in the majority: two models from the very same samples would rightly count as one.
+        majority = (twin.majority + classes // 2) % classes
+        members.append(Member(name, strategy, twin.start_degree, twin.cost, majority, twin.id))
     return members
 
 

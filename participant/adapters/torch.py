@@ -114,8 +114,8 @@ class DatasetTask(Task):
     """A participant with skewed data from one of `learning`'s data sets and the learner's own architecture.
 
     Its data start as a majority-minority mix of degree `degree` and move toward p^(c) with effort, at
-    delta(e) = degree * exp(-rate * e). They are drawn without replacement, where they last, from the training
-    part of the data set; what the learner keeps for validation is never among them.
+    delta(e) = degree * exp(-rate * e). They are drawn anew each round, without replacement where they last, from the
+    training part of the data set; what the learner keeps for validation is never among them.
 
     Args:
         dataset: "digits", "fashion-mnist", ...
@@ -157,15 +157,11 @@ class DatasetTask(Task):
         self.seed = seed
         self.start: LabelMix | None = None
         self.mix: LabelMix | None = None
-        self._data: LabelledData | None = None
 
-    @property
-    def data(self) -> LabelledData:
-        """What it trains on now."""
-        if self._data is None:
-            generator = np.random.default_rng(self.seed)
-            self._data = draw(self.pool, self._prepared(self.mix).counts, generator).data
-        return self._data
+    def data(self, round_: int) -> LabelledData:
+        """What it trains on in a round: the same label counts each time, other samples, as in the paper."""
+        generator = np.random.default_rng([self.seed, round_])
+        return draw(self.pool, self._prepared(self.mix).counts, generator).data
 
     def curve(self) -> EffortCurve:
         """delta(e) of these data."""
@@ -181,7 +177,6 @@ class DatasetTask(Task):
         self.start = self.mix = majority_minority(
             terms.reference, samples, majority=self.majority, degree=self.degree, share=self.share
         )
-        self._data = None
 
     def label_counts(self) -> Sequence[int]:
         return self._prepared(self.mix).counts
@@ -190,21 +185,20 @@ class DatasetTask(Task):
         start = self._prepared(self.start)
         target = Fraction(float(self.curve().degree(effort)))
         self.mix = toward_reference(start, min(target, start.degree))
-        self._data = None
 
     def train(self, weights: Weights, round: TrainingRound) -> Trained:  # noqa: A002 - as Task.train
-        recipe = round.recipe
+        recipe, data = round.recipe, self.data(round.number)
         made = train(
             weights,
-            self.data,
+            data,
             recipe,
             round.seed(self.seed),
             on_epoch=lambda done: round.progress(done / recipe.epochs),
         )
-        return Trained(made, len(self.data), self._metrics(made, recipe.model))
+        return Trained(made, len(data), self._metrics(made, data, recipe.model))
 
-    def _metrics(self, weights: Weights, model: str) -> Mapping[str, float]:
-        evaluation = evaluate(weights, self.data, model)
+    def _metrics(self, weights: Weights, data: LabelledData, model: str) -> Mapping[str, float]:
+        evaluation = evaluate(weights, data, model)
         return {"loss": evaluation.loss, "accuracy": evaluation.accuracy}
 
     def _prepared(self, mix: LabelMix | None) -> LabelMix:

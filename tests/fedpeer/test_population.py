@@ -19,7 +19,9 @@ def test_everyone_has_an_id_of_their_own_and_the_ids_are_valid(participants: int
 
 
 @given(sizes)
-def test_each_dishonest_one_has_an_honest_twin_with_the_same_data_and_cost(participants: int) -> None:
+def test_each_dishonest_one_has_an_honest_twin_with_equally_good_data_and_the_same_cost(
+    participants: int,
+) -> None:
     by_id = {m.id: m for m in population(participants, 10)}
     dishonest = [m for m in by_id.values() if m.strategy is not Strategy.HONEST]
     assert [m.strategy for m in dishonest] == [Strategy.OVER_CLAIM, Strategy.FREE_RIDE]

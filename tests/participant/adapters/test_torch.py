@@ -67,7 +67,7 @@ def test_effort_moves_the_counts_along_the_curve() -> None:
         task.collect(effort)
         degree = float(noniid_degree(task.label_counts(), reference))
         assert abs(degree - 0.5 * np.exp(-effort)) <= 1 / 200 + 1e-9
-        assert task.data.counts() == tuple(task.label_counts())
+        assert task.data(1).counts() == tuple(task.label_counts())
     task.collect(0.3)
     again = task.label_counts()
     task.collect(0.3)
@@ -96,8 +96,8 @@ def test_training_learns_and_is_reproducible() -> None:
     assert made.samples == 200
     assert made.metrics["accuracy"] > 0.9
     assert (
-        evaluate(made.weights, task.data, "digits-cnn").accuracy
-        > evaluate(start, task.data, "digits-cnn").accuracy
+        evaluate(made.weights, task.data(1), "digits-cnn").accuracy
+        > evaluate(start, task.data(1), "digits-cnn").accuracy
     )
     again = prepared(degree="0")
     assert encode_model(again.train(start, round_).weights) == encode_model(made.weights)
