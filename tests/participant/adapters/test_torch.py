@@ -79,7 +79,7 @@ def test_the_data_are_none_of_the_learners() -> None:
 
     splits = load_splits("digits", seed=0)
     kept = {image.tobytes() for image in np.concatenate([splits.validation.images, splits.test.images])}
-    drawn = {image.tobytes() for image in prepared().data.images}
+    drawn = {image.tobytes() for image in prepared().data(1).images}
     own = {image.tobytes() for image in splits.train.images}
     # Scanned digits may repeat to the pixel; beyond those no image of the learner's is drawn.
     assert drawn <= own
