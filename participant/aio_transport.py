@@ -12,6 +12,7 @@ from participant.effects import (
     Download,
     Effect,
     Emit,
+    Interrupted,
     Method,
     Next,
     Open,
@@ -94,7 +95,7 @@ class AsyncTransport:
                 return await unary(request, timeout=timeout, metadata=metadata)
             case Upload(method, requests, timeout):
                 upload = self._channel.stream_unary(method.path, _written, method.response.FromString)
-                return await upload(_asynchronous(requests), timeout=timeout, metadata=metadata)
+                return await self._upload(upload(_asynchronous(requests), timeout=timeout, metadata=metadata))
             case Download(method, request, take, timeout):
                 call = self._stream(method, request, timeout)
                 try:
@@ -116,6 +117,16 @@ class AsyncTransport:
                 return await asyncio.to_thread(function)
             case _:
                 raise AssertionError(f"{type(effect).__name__} is emitted only inside an iteration")
+
+    async def _upload(self, call: Any) -> Any:
+        try:
+            return await call
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # grpc.aio cancels the call itself where its requests fail: a file that cannot be read.
+            raise Interrupted(grpc.StatusCode.CANCELLED, "the requests ended early") from None
 
     def _stream(self, method: Method[Any, Any], request: Any, timeout: float | None) -> Any:
         stream = self._channel.unary_stream(method.path, _written, method.response.FromString)

@@ -6,6 +6,7 @@ run again from the beginning at any time; what is done already is not done twice
 
 import hashlib
 import json
+import math
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -167,10 +168,23 @@ class Engagement:
             ModelRejectedError, WrongStateError, ...: the coordinator refused it.
         """
         record = self._journal.submission(self.task_id, "model", round_)
-        if record is None:
-            record = self._prepare_model(round_, samples)
-            return self._settled_once(record, lambda record: self._send_model(record, resume=False))
-        return self._settled_once(record, self._send_model)
+        if record is not None and record.receipt is None and not self._holds(record):
+            # Refused, or trained anew since: another content, which may take the id unless it is taken.
+            if (yield from self._found_receipt(record)):
+                record = self._journal.submission(self.task_id, "model", round_)
+            else:
+                self._journal.discard(record.submission_id)
+                record = None
+        if record is not None:
+            return (yield from self._settled_once(record, self._send_model))
+        record = self._prepare_model(round_, samples)
+        return (yield from self._settled_once(record, lambda record: self._send_model(record, resume=False)))
+
+    def _holds(self, record: SubmissionRecord) -> bool:
+        """Whether the model file is still the one that was signed."""
+        path = self._models.path(record.file)
+        signed = market_pb2.ModelHeader.FromString(record.message).model_sha256
+        return record.status == "prepared" and path.exists() and file_digest(path) == signed
 
     def fail(self, round_: int, reason: str) -> Steps[Receipt]:
         """Tells the coordinator that this round gets no model, and why."""
@@ -189,7 +203,7 @@ class Engagement:
 
     def note_metrics(self, round_: int, metrics: Mapping[str, float]) -> None:
         """Keeps figures of a round in the journal."""
-        figures = {str(name): float(value) for name, value in metrics.items()}
+        figures = {str(k): float(v) for k, v in metrics.items() if math.isfinite(v)}
         self._journal.set_metrics(self.task_id, round_, json.dumps(figures))
 
     def settlement(self, round_: int) -> Steps[Settlement]:
@@ -247,7 +261,9 @@ class Engagement:
         model = self._journal.submission(self.task_id, "model", round_)
         if model is None:
             return False
-        if model.status == "prepared" and not self._models.path(model.file).exists():
+        if model.status == "refused":
+            return True
+        if model.receipt is None and not self._holds(model):
             if not (yield from self._found_receipt(model)):
                 self._journal.discard(model.submission_id)
                 return False

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from cryptography.exceptions import InvalidSignature
+
 from mechanism.errors import FieldError
 from mechanism.terms import identifier
 from participant.errors import ConfigurationError, TLSError
@@ -54,10 +56,9 @@ class EnrolmentRequest:
             certificate.verify_directly_issued_by(issuer)
         except (CertificateError, ValueError, TypeError) as error:
             raise TLSError(f"the coordinator returned a certificate that cannot be used: {error}") from None
-        except Exception as error:  # cryptography raises InvalidSignature, which is no ValueError
+        except InvalidSignature:
             raise TLSError(
-                "the coordinator returned a certificate that its authority has not signed "
-                f"({type(error).__name__}); ask its operator"
+                "the coordinator returned a certificate that its authority has not signed; ask its operator"
             ) from None
         if name != self.participant_id:
             raise TLSError(

@@ -214,7 +214,7 @@ class Journal:
 
     def discard(self, submission_id: str) -> None:
         """Takes back a submission that was never accepted: its model file is lost, say."""
-        self._execute("DELETE FROM submission WHERE submission_id = ? AND status = 'prepared'", submission_id)
+        self._execute("DELETE FROM submission WHERE submission_id = ? AND receipt IS NULL", submission_id)
 
     def record_receipt(self, submission_id: str, receipt: bytes) -> None:
         self._execute(

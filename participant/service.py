@@ -15,7 +15,7 @@ from participant.backoff import Backoff
 from participant.config import ParticipantConfig, TaskSection
 from participant.effects import Stopped
 from participant.engagement import LOOK_SECONDS
-from participant.errors import ParticipantError, RefusedError
+from participant.errors import ParticipantError, RefusedError, TaskError
 from participant.report import TaskReport
 from participant.sync import Participant
 from participant.task import TrainingCancelled, TrainingRound
@@ -91,14 +91,19 @@ class Service:
         for seat in self._seats:
             seat.idle.wait(_HAND_BACK_SECONDS)
         self._participant.client.transport.stop()
+        for seat in self._seats:
+            seat.cancel()  # one that was still being prepared
 
     def _guarded(self, seat: "_Seat", once: bool) -> None:
         try:
             self._sit(seat, once)
         except (Stopped, TrainingCancelled):
             pass
-        except ParticipantError as error:
+        except (
+            BaseException
+        ) as error:  # whatever it is ends this seat only, and is raised by `run` at the end
             seat.failure = error
+            _log.error("%s", error)
         finally:
             seat.idle.set()
             seat.close()
@@ -110,15 +115,24 @@ class Service:
         named = {section.id for section in self._config.task if section.id is not None}
         while not self._stopping.is_set():
             task_id = self._participant.find_task(excluded=named)
-            if task_id is not None:
-                try:
-                    self._take_part(seat, task_id)
-                except RefusedError as error:  # full, or closed meanwhile: the next one, perhaps
-                    _log.warning("task %s: %s", task_id, error)
-                    self._participant.note(task_id, str(error))
+            if task_id is None:
+                self._stopping.wait(LOOK_SECONDS)
+                continue
+            try:
+                self._take_part(seat, task_id)
+            except (RefusedError, TaskError) as error:
                 if once:
-                    return
-            self._stopping.wait(0 if task_id is not None else LOOK_SECONDS)
+                    raise
+                self._leave(task_id, error)
+            if once:
+                return
+
+    def _leave(self, task_id: str, error: ParticipantError) -> None:
+        """After a task that cannot be taken part in: the next one, or this one again where there is a claim."""
+        _log.warning("task %s: %s", task_id, error)
+        if not self._participant.claimed(task_id):
+            self._participant.note(task_id, str(error))
+        self._stopping.wait(LOOK_SECONDS)
 
     def _take_part(self, seat: "_Seat", task_id: str) -> None:
         trainer = seat.trainer(self._slots, self._stopping, self._config.service.isolate)
@@ -156,8 +170,9 @@ class _Seat:
         self.section = section
         self.idle = threading.Event()
         self.idle.set()
-        self.failure: ParticipantError | None = None
+        self.failure: BaseException | None = None
         self._tell = tell
+        self._cancelled = threading.Event()
         self._process: ProcessTrainer | None = None
 
     def trainer(self, slots: threading.Semaphore, stopping: threading.Event, isolate: bool) -> Trainer:
@@ -174,13 +189,17 @@ class _Seat:
         elif activity.kind in ("submitted", "missed"):
             self.idle.set()
         self._tell(activity)
+        if activity.kind == "progress" and self._cancelled.is_set():
+            raise TrainingCancelled  # out of a training in this process, at its next word
 
     def cancel(self) -> None:
         """Ends a training in progress; its round is handed back."""
+        self._cancelled.set()
         if self._process is not None:
             self._process.cancel()
 
     def close(self) -> None:
+        """Ends the process that trains, where there is one."""
         if self._process is not None:
             self._process.close()
             self._process = None

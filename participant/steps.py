@@ -7,6 +7,7 @@ client's patience is at an end. What the coordinator refuses is not repeated, bu
 """
 
 import hashlib
+import logging
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -50,6 +51,11 @@ T = TypeVar("T")
 
 #: Seconds after which an unanswered unary call is made again: far above a slow link's round trip.
 CALL_SECONDS = 30.0
+
+#: Attempts between two looks at why the coordinator cannot be reached.
+_LOOK_EVERY = 10
+
+_log = logging.getLogger("participant")
 
 #: Statuses of a call that ended without an answer: a lost connection, a proxy's reset, a time-out.
 _UNANSWERED = {
@@ -179,6 +185,10 @@ class MarketSteps:
                     yield Download(FETCH_MODEL, request, sink.take, None)
                     self._answered = True
                     break
+                except InvalidSubmissionError:
+                    if sink.offset == 0:
+                        raise
+                    break  # the rest of an earlier fetch is longer than the model
                 except (Interrupted, RefusedError) as error:
                     if sink.grew:
                         trial = _Trial(self)
@@ -284,6 +294,7 @@ class _Trial:
         self._steps = steps
         self._waits = steps._backoff.waits()
         self._since: float | None = None
+        self._attempts = 0
 
     def wait(self) -> Steps[None]:
         yield Pause(next(self._waits))
@@ -300,8 +311,11 @@ class _Trial:
         now = steps._clock()
         if self._since is None:
             self._since = now
-            if not steps._answered:
-                yield from self._explain(error, unless=UnreachableError)
+            _log.warning("the coordinator does not answer (%s); trying again until it does", error)
+        # At first contact a wrong authority shows at once; later a certificate may have run out meanwhile.
+        if self._attempts % _LOOK_EVERY == (0 if not steps._answered else _LOOK_EVERY - 1):
+            yield from self._explain(error, unless=UnreachableError)
+        self._attempts += 1
         patience = steps._backoff.patience if steps._answered else steps._backoff.first_contact
         if patience is not None and now - self._since >= patience:
             yield from self._explain(error)

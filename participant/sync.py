@@ -67,15 +67,16 @@ class Participant(AbstractContextManager["Participant"]):
         self._market, self._insecure = market, insecure
         self.credentials: Credentials = folder.credentials()
         self.credentials.check_valid(utc_now())
-        self.client = Client(market_endpoint(market, self.credentials, insecure), backoff)
+        endpoint = market_endpoint(market, self.credentials, insecure)
         self._journal = Journal(folder.journal)
         self._models = ModelStore(folder.models)
         self._private_counts = private_counts
         try:
             self._journal.own(self.participant_id)
         except ParticipantError:
-            self.close()
+            self._journal.close()
             raise
+        self.client = Client(endpoint, backoff)
 
     @classmethod
     def enroll(
@@ -184,6 +185,10 @@ class Participant(AbstractContextManager["Participant"]):
         self.credentials = request.complete(answer, self.credentials.authority_pem)
         self.client.transport.replace(market_endpoint(self._market, self.credentials, self._insecure))
         return True
+
+    def claimed(self, task_id: str) -> bool:
+        """Whether a claim for the task was made, or begun, by this participant."""
+        return self._journal.submission(task_id, "claim") is not None
 
     def note(self, task_id: str, text: str) -> None:
         """Keeps a sentence on a task in the journal, such as why it was left."""

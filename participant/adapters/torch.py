@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from learning.datasets import LabelledData, load_splits
 from learning.models import load_weights, weights_of
@@ -76,8 +76,7 @@ class TorchTask(Task):
             raise TaskError(f"the data have {self.classes} labels, the task {len(terms.reference)}")
 
     def label_counts(self) -> Sequence[int]:
-        labels = torch.as_tensor([int(self.dataset[i][1]) for i in range(len(self.dataset))])  # type: ignore[arg-type]  # a map-style data set has a length
-        counts: list[int] = torch.bincount(labels, minlength=self.classes).tolist()
+        counts: list[int] = torch.bincount(_labels(self.dataset), minlength=self.classes).tolist()
         return counts
 
     def train(self, weights: Weights, round: TrainingRound) -> Trained:  # noqa: A002 - as Task.train
@@ -205,3 +204,15 @@ class DatasetTask(Task):
         if mix is None:
             raise TaskError("the task has no data before `prepare` has told it the terms")
         return mix
+
+
+def _labels(dataset: Any) -> torch.Tensor:
+    """The labels of a map-style data set, without loading its inputs where it keeps them apart."""
+    if isinstance(dataset, Subset):
+        return _labels(dataset.dataset)[torch.as_tensor(dataset.indices, dtype=torch.int64)]
+    if isinstance(dataset, TensorDataset):
+        return dataset.tensors[1].to(torch.int64)
+    targets = getattr(dataset, "targets", None)  # torchvision's name for them
+    if targets is not None and getattr(dataset, "target_transform", None) is None:
+        return torch.as_tensor(targets, dtype=torch.int64)
+    return torch.as_tensor([int(dataset[i][1]) for i in range(len(dataset))], dtype=torch.int64)

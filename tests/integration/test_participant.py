@@ -391,3 +391,32 @@ def test_the_raw_client_reads_the_ledger_without_an_account(coordinator: Served,
         proof = client.inclusion_proof(0, size)
         assert proof.size == size
         assert client.balance("treasury").ledger_size >= size
+
+
+def test_a_rejected_or_retrained_model_can_be_submitted_again(coordinator: Served, tmp_path: Path) -> None:
+    """Until the coordinator holds one, the participant may change its mind; after that the first one stands."""
+    coordinator.open(schedule={"rounds": 1}, contract={"max_norm": "100"})
+    participants = {name: coordinator.participant(name, tmp_path) for name in NAMES}
+    others = {name: participants[name] for name in NAMES[1:]}
+    thread = threading.Thread(target=all_run, args=(others,), kwargs={"effort": 0.0})
+    thread.start()
+    joined = participants["ada"].join("task")
+    joined.claim(0.0, COUNTS["ada"])
+    for round_ in joined.rounds():
+        weights = round_.weights()
+        with pytest.raises(WeightsError, match="norm"):
+            round_.submit({**weights, "bias": np.full(4, 1e6, np.float32)}, samples=1)
+        # A model that was signed but never arrived is replaced by the one that is there now.
+        engagement = joined._engagement
+        from participant.model_store import write_weights
+
+        path = engagement.trained_path(round_.number)
+        write_weights(path, {**weights, "bias": np.ones(4, np.float32)}, joined.terms.contract)
+        engagement._prepare_model(round_.number, 5)
+        receipt = round_.submit(weights, samples=7)
+        assert round_.submit({**weights, "bias": np.ones(4, np.float32)}, samples=9) == receipt
+    thread.join(60)
+    [line] = joined.report().rounds
+    assert line.receipt == receipt
+    for participant in participants.values():
+        participant.close()
