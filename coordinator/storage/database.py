@@ -8,6 +8,7 @@
 sentences of `coordinator.storage.errors`.
 """
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -180,8 +181,10 @@ class Database:
 
     def _read_only_connection(self) -> sqlite3.Connection:
         path = Path(self.url.database or "").resolve()
+        # Where SQLite cannot keep its own files beside the database, nobody else writes to it either.
+        mode = "mode=ro" if os.access(path.parent, os.W_OK) else "mode=ro&immutable=1"
         return sqlite3.connect(
-            f"{path.as_uri()}?mode=ro", uri=True, timeout=self._lock_timeout_s, check_same_thread=False
+            f"{path.as_uri()}?{mode}", uri=True, timeout=self._lock_timeout_s, check_same_thread=False
         )
 
 

@@ -62,7 +62,8 @@ class Entry:
         if not _is_id(self.id):
             raise EntryError(f"{self.id!r:.300} is no entry id; expected 1 to 255 visible ASCII characters")
         try:
-            data = flat_bytes(record, self.body) or canonical_bytes(record)
+            plain = all(type(transfer.micro) is int for transfer in self.transfers)
+            data = (flat_bytes(record, self.body) if plain else None) or canonical_bytes(record)
         except FieldError as error:
             raise EntryError(f"entry {self.id}: {error}") from None
         if len(data) > MAX_ENTRY_BYTES:

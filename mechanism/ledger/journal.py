@@ -3,7 +3,15 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from mechanism.ledger.accounts import Balance, Book, Transfer, accounts_of, reservations_of, stake
+from mechanism.ledger.accounts import (
+    Balance,
+    Book,
+    Transfer,
+    accounts_of,
+    parse_transfer,
+    reservations_of,
+    stake,
+)
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import ConflictError, ProofError
 from mechanism.ledger.merkle import consistency_proof, inclusion_proof, leaf_hashes, root_from
@@ -109,6 +117,8 @@ class Journal:
         """Refuses, in words, what the store would refuse by its constraints."""
         if not transfers:
             return
+        for transfer in transfers:  # what could not be read again must not be written
+            parse_transfer(transfer.record())
         reservations = self._store.reservations(sorted(reservations_of(transfers)))
         accounts = accounts_of(transfers).union(*((r.debit, r.credit) for r in reservations.values()))
         book = Book(self._store.balances(sorted(accounts)), reservations)

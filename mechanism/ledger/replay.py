@@ -474,7 +474,7 @@ class Replay:
         assessment = (current.evidence or {}).get(name)
         if assessment is None:
             assessment = events.assessment_from_record(body["assessment"])
-            _check_unsupported(assessment, current.evidence is not None)
+            _check_unsupported(assessment, current)
         self._compare_verdict(entry, events.verdict(task.terms.task_id, current.number, assessment))
         if name not in task.selected:
             raise _Wrong(f"{name} was not selected, so there is nothing to judge")
@@ -569,12 +569,14 @@ class Replay:
         return task
 
 
-def _check_unsupported(assessment: Assessment, has_evidence: bool) -> None:
+def _check_unsupported(assessment: Assessment, current: _Round) -> None:
     """A verdict that no evidence speaks of: of a model that did not come, or, without evidence, as claimed."""
     name = assessment.participant_id
     if not assessment.scored:
+        if name in current.models:
+            raise _Wrong(f"{name} sent a model in time and is not scored, without logged evidence against it")
         return
-    if has_evidence:
+    if current.evidence is not None:
         raise _Wrong(f"{name} is scored, and the round's evidence says nothing of it")
     claimed = round(assessment.claimed_degree * MICRO)
     measured = assessment.lower_micro is not None or assessment.upper_micro is not None

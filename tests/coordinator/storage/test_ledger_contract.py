@@ -15,7 +15,7 @@ from coordinator.storage.schema import METADATA
 from mechanism.ledger import entries
 from mechanism.ledger.accounts import Balance, Post, Reserve, Resolve
 from mechanism.ledger.entry import Entry
-from mechanism.ledger.errors import ConflictError, PostingError, ProofError
+from mechanism.ledger.errors import ConflictError, EntryError, PostingError, ProofError
 from mechanism.ledger.journal import Journal, Recorded
 from mechanism.ledger.merkle import leaf_hash, tree_root, verify_consistency, verify_inclusion
 from mechanism.ledger.note import SigningKey
@@ -257,3 +257,13 @@ def test_a_schema_of_another_version_is_refused(database: Database) -> None:
 def test_a_balance_of_an_unused_account_is_zero(database: Database) -> None:
     with database.read() as connection:
         assert Journal(SqlLedgerStore(connection)).balance("payable:nobody") == Balance()
+
+
+@pytest.mark.parametrize(
+    "move",
+    [Post("treasury", "payable:p", -1), Post("treasury", "savings", 1), Post("treasury", "payable:p", 2**53)],
+)
+def test_a_transfer_that_could_not_be_read_again_is_not_written(database: Database, move: Post) -> None:
+    with pytest.raises(EntryError):
+        append(database, [entry("e", move)])
+    assert read_all(database) == []

@@ -395,6 +395,7 @@ def test_without_evidence_a_model_counts_at_the_claimed_degree_alone() -> None:
             replace(said, verified_micro=1),
             replace(said, multiplier_ppm=1),
             replace(said, refuted=True),
+            replace(said, verified_micro=None),
         ):
             refused([*begun, entries.verdict("task", 1, lie)], "logged evidence")
 

@@ -1,0 +1,152 @@
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mechanism.canonical import canonical_bytes, canonical_digest
+from mechanism.errors import FieldError
+from mechanism.ledger import entries
+from mechanism.ledger.accounts import Balance, Book, Post, Reserve, Resolve, Transfer, parse_transfer
+from mechanism.ledger.entry import MAX_ENTRY_BYTES, Entry
+from mechanism.ledger.errors import EntryError, PostingError
+from tests import ledger_samples as samples
+
+scalars = st.none() | st.booleans() | st.integers(-(2**53) + 1, 2**53 - 1) | st.text(max_size=8)
+bodies = st.dictionaries(
+    st.text(max_size=6),
+    scalars | st.lists(scalars, max_size=3) | st.dictionaries(st.text(max_size=4), scalars, max_size=3),
+    max_size=6,
+)
+
+
+@given(bodies)
+def test_an_entry_is_the_canonical_form_and_comes_back(body: dict[str, Any]) -> None:
+    made = Entry("a/b", "x", body, (Post("treasury", "payable:p", 5),))
+    record = {
+        "v": 1,
+        "kind": "x",
+        "id": "a/b",
+        "body": body,
+        "transfers": [{"micro": 5, "credit": "payable:p", "debit": "treasury"}],
+    }
+    assert made.data == canonical_bytes(record)
+    again = Entry.parse(made.data)
+    assert (again.id, again.kind, again.body, again.transfers) == ("a/b", "x", body, made.transfers)
+
+
+@pytest.mark.parametrize(
+    "body", [{"x": 1.5}, {"x": 2**53}, {"x": {"y": 0.1}}, {"x": "\ud800"}, {"x": b"b"}, {1: 2}]
+)
+def test_what_is_not_canonical_makes_no_entry(body: dict[str, Any]) -> None:
+    with pytest.raises(EntryError, match="entry a"):
+        _ = Entry("a", "x", body).data
+
+
+def test_an_entry_stays_under_64_kib() -> None:
+    frame = len(Entry("a", "x", {"t": ""}).data)
+    assert len(Entry("a", "x", {"t": "y" * (MAX_ENTRY_BYTES - frame)}).data) == 65_535
+    with pytest.raises(EntryError, match="split it"):
+        _ = Entry("a", "x", {"t": "y" * (MAX_ENTRY_BYTES - frame + 1)}).data
+
+
+@pytest.mark.parametrize("entry_id", ["", "a b", "a\n", "é", "x" * 256])
+def test_an_id_without_form_is_refused(entry_id: str) -> None:
+    with pytest.raises(EntryError, match="no entry id"):
+        _ = Entry(entry_id, "x", {}).data
+
+
+def test_long_lists_and_evidence_are_cut_into_parts_that_fit() -> None:
+    names = [f"{i:04d}{'x' * 59}" for i in range(2000)]
+    selection = entries.selection_entries("task", names)
+    assert len(selection) > 1
+    assert [name for entry in selection for name in entry.body["participants"]] == names  # type: ignore[union-attr]
+    record: Any = {"model": {"x": "y" * 200_000}, "measurements": []}
+    parts = entries.evidence_entries("task", 1, record)
+    assert [entry.body["part"] for entry in parts] == list(range(1, len(parts) + 1))
+    assert {entry.body["sha256"] for entry in parts} == {canonical_digest(record).hex()}
+    for entry in (*selection, *parts):
+        assert len(entry.data) < 65_536
+
+
+def test_a_thousand_participants_settle_in_entries_that_fit() -> None:
+    agreed = samples.terms(capacity=1000)
+    judged = samples.assessments(agreed, 1, samples.names(1000))
+    _, made = entries.settlement_entries(agreed, 1, bytes(32), judged)
+    assert max(len(entry.data) for entry in made) < 65_536
+
+
+def test_a_budget_below_the_bill_is_refused_and_the_whole_budget_reserved() -> None:
+    agreed = samples.terms(rounds=3)
+    with pytest.raises(FieldError, match="maximal bill"):
+        entries.terms_entries(replace(agreed, budget_micro=agreed.budget_micro - 1))
+    richer = replace(agreed, budget_micro=agreed.budget_micro + 2)
+    held = [t for entry in entries.terms_entries(richer) for t in entry.transfers]
+    assert [type(t) for t in held] == [Reserve] * 3
+    assert sum(t.micro for t in held) == richer.budget_micro
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"debit": "treasury", "credit": "payable:p", "micro": 0},
+        {"debit": "treasury", "credit": "payable:p", "micro": -1},
+        {"debit": "treasury", "credit": "payable:p", "micro": 2**53},
+        {"debit": "treasury", "credit": "payable:p", "micro": True},
+        {"debit": "treasury", "credit": "payable:p", "micro": 1.0},
+        {"debit": "treasury", "credit": "treasury", "micro": 1},
+        {"debit": "treasury", "credit": "savings", "micro": 1},
+        {"debit": "treasury", "credit": "payable:P", "micro": 1},
+        {"debit": "treasury", "credit": "stake:p", "micro": 1},
+        {"debit": "treasury", "micro": 1},
+        {"reserve": "x/0", "debit": "treasury", "credit": "escrow:x", "micro": 1},
+        {"resolve": "x", "micro": 1},
+        {"resolve": "x/1", "micro": 1, "debit": "treasury"},
+        [],
+        None,
+    ],
+)
+def test_a_malformed_transfer_is_refused(record: Any) -> None:
+    with pytest.raises(EntryError):
+        parse_transfer(record)
+
+
+accounts = st.sampled_from(["treasury", "escrow:a", "payable:p", "payable:q", "stake:a:p", "rounding"])
+names = st.sampled_from(["a/1", "a/2", "b/1"])
+transfers = (
+    st.builds(Post, accounts, accounts, st.integers(1, 50))
+    | st.builds(Reserve, names, accounts, accounts, st.integers(1, 50))
+    | st.builds(Resolve, names, st.integers(0, 60))
+)
+
+
+@given(st.lists(transfers, max_size=40))
+def test_a_book_stays_balanced_and_a_refusal_changes_nothing(moves: list[Transfer]) -> None:
+    book = Book()
+    resolved: set[str] = set()
+    for move in moves:
+        if not isinstance(move, Resolve) and move.debit == move.credit:
+            continue
+        before = {name: book.balance(name) for name in book.accounts()}
+        try:
+            book.apply(move)
+        except PostingError:
+            assert {name: book.balance(name) for name in before} == before
+        else:
+            if isinstance(move, Resolve):
+                assert move.reservation not in resolved
+                resolved.add(move.reservation)
+        total = book.totals()
+        assert total.debits_posted == total.credits_posted
+        assert total.debits_pending == total.credits_pending
+        for name in book.accounts():
+            held = book.balance(name)
+            assert (
+                min(held.debits_posted, held.credits_posted, held.debits_pending, held.credits_pending) >= 0
+            )
+            assert name == "treasury" or held.debits_posted + held.debits_pending <= held.credits_posted
+
+
+def test_a_balance_holds_credits_less_debits() -> None:
+    assert Balance(3, 10).holds == 7
