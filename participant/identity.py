@@ -9,6 +9,7 @@ A state folder holds them beside the journal:
     models/           models of rounds that are not finished
 """
 
+import errno
 import os
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -173,7 +174,7 @@ class StateFolder:
 
 def storage_error(what: str, error: OSError) -> StateError:
     """The StateError for a failed write."""
-    if error.errno in (28, 122):  # ENOSPC, EDQUOT
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return DiskFullError(f"{what}: the disk is full; make space and start again, nothing is lost")
     return StateError(f"{what} ({error.strerror or error}); check the folder's permissions and disk")
 
