@@ -74,21 +74,22 @@ def first_label(participant: int, classes: int) -> int:
 def at_degrees(
     partition: Partition, degrees: Sequence[Fraction], classes: int, samples: int
 ) -> list[LabelMix]:
-    """Participant k at exactly degrees[k], to within half a sample.
+    """Participant k at exactly degrees[k]; see `at_degree`."""
+    return [at_degree(partition, k, degree, classes, samples) for k, degree in enumerate(degrees)]
+
+
+def at_degree(
+    partition: Partition, participant: int, degree: Fraction, classes: int, samples: int
+) -> LabelMix:
+    """One participant at a degree, to within half a sample.
 
     Shares: the majority-minority mix of that degree. Classes: as many whole labels as reach at least the degree,
     then a thin rest over all labels that takes it to the degree itself.
     """
-    reference = uniform_reference(classes)
-    mixes = []
-    for k, degree in enumerate(degrees):
-        if partition.name == "share":
-            mixes.append(
-                majority_minority(reference, samples, majority=first_label(k, classes), degree=degree)
-            )
-            continue
-        held = max(1, int((1 - degree) * classes))
-        labels = [(first_label(k, classes) + j) % classes for j in range(held)]
-        whole = number_of_classes(reference, samples, labels=labels)
-        mixes.append(toward_reference(whole, min(degree, whole.degree)))
-    return mixes
+    reference, first = uniform_reference(classes), first_label(participant, classes)
+    if partition.name == "share":
+        return majority_minority(reference, samples, majority=first, degree=degree)
+    held = max(1, int((1 - degree) * classes))
+    labels = [(first + j) % classes for j in range(held)]
+    whole = number_of_classes(reference, samples, labels=labels)
+    return toward_reference(whole, min(degree, whole.degree))

@@ -9,6 +9,7 @@ Ours; the paper states the bound (Theorem 2) and shows no measurement of it.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from itertools import combinations
 
 import numpy as np
@@ -125,10 +126,11 @@ def spread_degrees(settings: Settings) -> Array:
     return np.array([float(noniid_degree(mix, reference)) for mix in spread_counts(settings)])
 
 
-def spread_counts(settings: Settings) -> list[tuple[int, ...]]:
+@lru_cache(maxsize=8)
+def spread_counts(settings: Settings) -> tuple[tuple[int, ...], ...]:
     """Participant k at the degree k / 10."""
     degrees = [Fraction(k, PARTICIPANTS) for k in range(PARTICIPANTS)]
-    return [mix.counts for mix in at_degrees(SHARES, degrees, settings.classes, settings.samples)]
+    return tuple(mix.counts for mix in at_degrees(SHARES, degrees, settings.classes, settings.samples))
 
 
 def spread_cells(settings: Settings, epochs: int) -> dict[int, Cell]:

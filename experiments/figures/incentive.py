@@ -15,6 +15,7 @@ Ours; the paper shows no comparison of the trained model.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +26,7 @@ from experiments.figures.figure import Finding, Results, finished
 from experiments.game import START, costs, play
 from experiments.learner import best_offer
 from experiments.plots import LINES, Page, by_round, curve
-from experiments.populations import SHARES, at_degrees
+from experiments.populations import SHARES, at_degree
 from experiments.priorities import priority
 from experiments.settings import EPOCHS, PARTICIPANTS, Settings
 from experiments.statistics import Interval, mean_interval
@@ -140,17 +141,15 @@ class IncentiveFigure:
         return findings
 
 
-def arm_counts(settings: Settings, arm: str) -> list[tuple[int, ...]]:
+@lru_cache(maxsize=16)
+def arm_counts(settings: Settings, arm: str) -> tuple[tuple[int, ...], ...]:
     """Label counts of every participant in one of `ARMS`."""
     if arm == "equilibrium":
-        return list(play(SHARES, settings).counts)
+        return play(SHARES, settings).counts
     samples = [settings.samples] * PARTICIPANTS
     if arm == "sample count":
         samples = purchased_samples(float(best_offer(SHARES).profile.payment.sum()), settings.samples)
-    return [
-        at_degrees(SHARES, [START] * PARTICIPANTS, settings.classes, n)[k].counts
-        for k, n in enumerate(samples)
-    ]
+    return tuple(at_degree(SHARES, k, START, settings.classes, n).counts for k, n in enumerate(samples))
 
 
 def purchased_samples(budget: float, held: int) -> list[int]:
