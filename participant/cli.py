@@ -1,4 +1,4 @@
-"""`fedpeer participant`: init, enroll, run, status, earnings."""
+"""`fedpeer participant`: init, enroll, explain, run, status, earnings."""
 
 import json
 import signal
@@ -18,6 +18,7 @@ from mechanism.settlement import MICRO
 from mechanism.terms import identifier
 from participant.config import CONFIG_FILE, TEMPLATE, ParticipantConfig, read_config
 from participant.earnings import Earned, check_earnings
+from participant.effort import BestResponse
 from participant.errors import ConfigurationError
 from participant.identity import StateFolder
 from participant.journal import Journal
@@ -110,6 +111,30 @@ def run(
     reports = service.run(once=once)
     if any(report.note for report in reports if _configured(settings, report)):
         raise typer.Exit(EXIT_LEFT_OUT)
+
+
+@app.command()
+def explain(config: ConfigOption = Path(CONFIG_FILE), as_json: JsonOption = False) -> None:
+    """What each effort would earn in each configured task, and which is best. Claims nothing."""
+    settings = _settings(config)
+    records = []
+    with Participant(
+        settings.state, settings.coordinator.market, insecure=settings.coordinator.insecure
+    ) as participant:
+        for section in settings.task:
+            strategy = section.effort.build()
+            task_id = section.id or participant.find_task()
+            if task_id is None or not isinstance(strategy, BestResponse):
+                why = "no task takes claims" if task_id is None else "the effort is fixed"
+                typer.echo(f"{section.factory}: nothing to explain, {why}", err=True)
+                continue
+            explanation = participant.explain(section.spec.build(), task_id, strategy)
+            if as_json:
+                records.append(explanation.record())
+            else:
+                typer.echo(str(explanation))
+    if as_json:
+        _print_json({"id": settings.id, "tasks": records})
 
 
 @app.command()

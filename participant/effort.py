@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Decimal
 from fractions import Fraction
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -190,6 +190,25 @@ class Explanation:
     start: Fraction
     decision: Decision
     points: tuple[Point, ...]
+
+    def record(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "task": self.task_id,
+            "start_degree": str(self.start),
+            "effort": str(self.decision.effort),
+            "reason": self.decision.reason,
+            "points": [
+                {
+                    "effort": point.effort,
+                    "degree": point.degree,
+                    "payment": point.payment,
+                    "cost": point.cost,
+                    "utility": point.utility,
+                }
+                for point in self.points
+            ],
+        }
 
     def __str__(self) -> str:
         low = min(0.0, *(p.utility for p in self.points))
