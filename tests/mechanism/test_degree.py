@@ -1,0 +1,96 @@
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mechanism.degree import (
+    label_distribution,
+    noniid_degree,
+    noniid_degree_of_distribution,
+    rational,
+    reference_distribution,
+)
+from mechanism.errors import FieldError
+
+histograms = st.lists(st.integers(0, 10**6), min_size=2, max_size=20).filter(any)
+
+
+@st.composite
+def histogram_and_reference(draw: st.DrawFn) -> tuple[list[int], tuple[Fraction, ...]]:
+    counts = draw(histograms)
+    weights = draw(st.lists(st.integers(0, 100), min_size=len(counts), max_size=len(counts)).filter(any))
+    return counts, tuple(Fraction(w, sum(weights)) for w in weights)
+
+
+@given(histogram_and_reference())
+def test_the_degree_is_the_total_variation_distance(case: tuple[list[int], tuple[Fraction, ...]]) -> None:
+    counts, reference = case
+    degree = noniid_degree(counts, reference)
+    # The largest difference over all events, which total variation is by definition.
+    gains = [p - q for p, q in zip(label_distribution(counts), reference, strict=True)]
+    assert degree == sum(gain for gain in gains if gain > 0)
+    assert 0 <= degree <= 1
+    approximate = noniid_degree_of_distribution(
+        np.array(counts) / sum(counts), np.array([float(q) for q in reference])
+    )
+    assert float(degree) == pytest.approx(float(approximate), abs=1e-12)
+
+
+@given(histograms, st.integers(1, 1000))
+def test_only_proportions_count(counts: list[int], factor: int) -> None:
+    reference = label_distribution([1] * len(counts))
+    assert noniid_degree([factor * c for c in counts], reference) == noniid_degree(counts, reference)
+    assert noniid_degree(counts, label_distribution(counts)) == 0
+
+
+def test_the_degree_is_exact() -> None:
+    third = reference_distribution(["1/3", "1/3", "1/3"])
+    assert noniid_degree([2, 1, 1], third) == Fraction(1, 6)
+    assert noniid_degree([1, 0, 0], third) == Fraction(2, 3)
+
+
+@pytest.mark.parametrize(
+    ("counts", "field"),
+    [
+        ([-1, 2], r"counts\[0\] is -1"),
+        ([0, 0], "at least one sample"),
+        ([], "at least one sample"),
+        ([1.5, 2], r"counts\[0\] is 1.5"),
+        ([True, 2], "an integer"),
+        ([1, 2, 3], "2 labels, as the reference has"),
+    ],
+)
+def test_counts_that_are_none_are_refused(counts: list[int], field: str) -> None:
+    with pytest.raises(FieldError, match=field):
+        noniid_degree(counts, (Fraction(1, 2), Fraction(1, 2)))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [["0.5", "0.6"], ["0.5"], [], [0.5, 0.5], ["-0.5", "1.5"], ["nan", "1"], ["1/0", "1"], ["1e-9", "1"],
+     [Decimal("NaN"), Decimal(1)], [Decimal("Infinity"), Decimal(1)], [True, False], [None, "1"]],
+)  # fmt: skip
+def test_a_reference_that_is_no_distribution_is_refused(values: list[object]) -> None:
+    with pytest.raises(FieldError, match="reference"):
+        reference_distribution(values)  # type: ignore[arg-type]
+
+
+def test_a_reference_may_be_written_in_any_exact_way() -> None:
+    half = (Fraction(1, 2), Fraction(1, 2))
+    assert reference_distribution(["0.5", "1/2"]) == half
+    assert reference_distribution([Decimal("0.5"), Fraction(1, 2)]) == half
+    assert reference_distribution([1, 0]) == (1, 0)
+    assert rational("x", " 1/2".strip()) == Fraction(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("p", "q"),
+    [([0.5, 0.6], [0.5, 0.5]), ([1.0], [0.5, 0.5]), ([np.nan, 1.0], [0.5, 0.5]), ([1.5, -0.5], [0.5, 0.5]),
+     ([0.5, 0.5], [[0.5, 0.5]]), (1.0, [0.5, 0.5])],
+)  # fmt: skip
+def test_floating_distributions_that_are_none_are_refused(p: object, q: object) -> None:
+    with pytest.raises(FieldError):
+        noniid_degree_of_distribution(p, q)  # type: ignore[arg-type]
