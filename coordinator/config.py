@@ -175,10 +175,25 @@ class EvidenceSection(_Section):
     shadows: int = Field(100, ge=30)
 
 
+class PlanSection(_Section):
+    """Whom the learner expects and what a tighter bound is worth to it: from these the best Q is computed.
+
+    Attributes:
+        participants: as in `mechanism.population`, a list of entries or one entry with a count.
+        learner: omega, gamma, reward, as in `mechanism.population`; rounds are the schedule's.
+        equilibrium: the one that Q must be best for where there are several: "least" degree, or "greatest".
+    """
+
+    participants: list[dict[str, Any]] | dict[str, Any]
+    learner: dict[str, Any]
+    equilibrium: Literal["least", "greatest"] = "least"
+
+
 class TaskConfig(_Section):
     """A task file. Q, phi and upsilon are the paper's; amounts are in credits unless they end in _micro.
 
     Attributes:
+        Q: a number, or "best": the learner's optimum for the population in `plan`.
         seed: makes the task reproducible. Leave it out in production: who knows it foresees the peers.
         reference: p^(c); left out: the label distribution of D_c.
         budget_micro: left out: the most that the task can pay.
@@ -187,7 +202,7 @@ class TaskConfig(_Section):
     """
 
     id: str
-    Q: Exact
+    Q: Literal["best"] | Exact
     phi: Exact
     upsilon: Exact
     seed: int | None = None
@@ -202,6 +217,7 @@ class TaskConfig(_Section):
     contract: ContractSection = ContractSection()
     data: DataSection | None = None
     evidence: EvidenceSection = EvidenceSection()
+    plan: PlanSection | None = None
 
 
 def read_config(path: Path, kind: type[ConfigModel]) -> ConfigModel:

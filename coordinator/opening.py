@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 from dataclasses import dataclass, replace
-from decimal import Decimal
+from decimal import ROUND_CEILING, Decimal
 from fractions import Fraction
 from typing import Any
 
@@ -114,7 +114,7 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
     terms = Terms(
         task_id=config.id,
         reference=_reference(config, data),
-        Q=config.Q,
+        Q=coefficient(config),
         phi=config.phi,
         upsilon=config.upsilon,
         payment=payment_function(config.payment.name, config.payment.parameters()),
@@ -150,6 +150,54 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
         reason=None,
     )
     return PreparedTask(row, initial_model)
+
+
+def coefficient(config: TaskConfig) -> Decimal:
+    """Q as the task file states it, or the learner's best for the population that it plans with.
+
+    The best Q is rounded up to a millionth: with the logarithm it lies on the boundary of participation, and a
+    hair below it someone stays away.
+
+    Raises:
+        FieldError: "best" without a plan, a plan beside a number, or a plan with a value out of its range.
+    """
+    if config.Q != "best":
+        if config.plan is not None:
+            raise FieldError("plan", "given", 'no plan beside a number for Q; write Q = "best" to use it')
+        return config.Q
+    if config.plan is None:
+        raise FieldError(
+            "plan", None, 'a [plan] section with participants and learner, as Q = "best" needs it'
+        )
+    # The solver is needed here alone.
+    from mechanism.game import Game
+    from mechanism.learner import best_offer
+    from mechanism.population import plan_input
+
+    given = plan_input(
+        {
+            "payment": {
+                "name": config.payment.name,
+                **{key: float(value) for key, value in config.payment.parameters().items()},
+            },
+            "phi": float(config.phi),
+            "upsilon": float(config.upsilon),
+            "participants": config.plan.participants,
+            "learner": {**config.plan.learner, "rounds": config.schedule.rounds},
+        }
+    )
+    assert given.learner is not None, "the section requires one"
+    # Any Q starts the search; at upsilon the logarithm pays nothing yet.
+    game = Game(
+        given.payment,
+        given.bound.upsilon,
+        given.bound,
+        given.population.effort,
+        given.population.cost,
+        given.rule,
+    )
+    best = best_offer(game, given.learner, config.plan.equilibrium)
+    return Decimal(best.Q).quantize(Decimal("0.000001"), ROUND_CEILING)
 
 
 def _settings(config: TaskConfig) -> dict[str, Any]:

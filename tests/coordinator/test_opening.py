@@ -1,0 +1,64 @@
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from coordinator.config import TaskConfig
+from coordinator.opening import coefficient
+from mechanism.errors import FieldError
+from mechanism.game import Game
+from mechanism.gap_bound import GapBound
+from mechanism.learner import Learner, best_offer, offer
+from mechanism.payment import Log
+from mechanism.population import population
+
+PARTICIPANTS = [{"delta0": 0.8, "rate": 1.0, "cost": cost} for cost in (0.3, 0.5, 0.7, 0.9)]
+
+
+def task(**changes: Any) -> TaskConfig:
+    return TaskConfig.model_validate(
+        {
+            "id": "t",
+            "Q": "best",
+            "phi": 300,
+            "upsilon": 200,
+            "schedule": {"rounds": 5, "capacity": 4},
+            "recipe": {"model": "digits-cnn", "samples": 100},
+            "plan": {
+                "participants": PARTICIPANTS,
+                "learner": {"omega": 1, "gamma": 5, "reward": 800},
+            },
+            **changes,
+        }
+    )
+
+
+def test_the_best_coefficient_is_the_learners_optimum_rounded_up() -> None:
+    people = population(PARTICIPANTS)
+    game = Game(Log(), 200.0, GapBound(300.0, 200.0), people.effort, people.cost)
+    wanted = best_offer(game, Learner(omega=1, gamma=5, reward=800, rounds=5)).Q
+    assert 0 <= float(coefficient(task())) - wanted <= 1.1e-6
+
+
+def test_who_is_meant_to_take_part_does_not_lose_at_the_best_coefficient() -> None:
+    people = population(PARTICIPANTS)
+    game = Game(Log(), float(coefficient(task())), GapBound(300.0, 200.0), people.effort, people.cost)
+    at_it = offer(game, Learner(omega=1, gamma=5, reward=800, rounds=5))
+    assert (at_it.slack >= 0).all()
+
+
+def test_a_number_is_taken_as_it_stands() -> None:
+    assert coefficient(task(Q="2000.5", plan=None)) == Decimal("2000.5")
+
+
+def test_best_without_a_plan_and_a_plan_beside_a_number_are_refused() -> None:
+    with pytest.raises(FieldError, match=r"\[plan\] section"):
+        coefficient(task(plan=None))
+    with pytest.raises(FieldError, match="beside a number"):
+        coefficient(task(Q=2000))
+
+
+def test_a_plan_out_of_range_is_refused_by_its_field() -> None:
+    plan = {"participants": [{"delta0": 2.0, "rate": 1.0, "cost": 1.0}] * 3, "learner": {"omega": 1}}
+    with pytest.raises(FieldError):
+        coefficient(task(plan=plan))
