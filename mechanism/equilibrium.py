@@ -47,9 +47,11 @@ Index = npt.NDArray[np.intp]
 Side = Literal["least", "greatest"]
 
 #: Distance to the limit at which an iteration stops, in degrees.
-TOLERANCE = 1e-11
+TOLERANCE = 2e-11
 #: Regret below which a participant stays where it is: above the rounding of a utility, far below a micro-credit.
 ENOUGH = 1e-12
+#: Bounds above this are sharpened participant by participant, credits.
+LOOSE = 5e-11
 #: Two equilibria closer than this everywhere are one.
 SAME = 1e-9
 #: Rounds of climbing and jumping.
@@ -139,8 +141,12 @@ def _smooth(game: Game, side: Side, tolerance: float, pool: Pool) -> Equilibrium
     if side == "greatest":
         climb.sort()
         climb.field = Field.of(climb.fine, climb.degree, pool)
-        _jump(climb, _regret(climb))
+        _jump(climb, _regret(climb, search=False))
     for _ in range(MAX_ROUNDS):
+        # Most who jump do so long before the climb has converged.
+        climb.approach()
+        if _jump(climb, _regret(climb, search=False)):
+            continue
         climb.run(tolerance)
         regret = _regret(climb)
         rests = not _jump(climb, regret)
@@ -179,10 +185,10 @@ def _clipped(game: Game, side: Side, tolerance: float, start: Array | None) -> E
     return _answer(game, degree, payment, certificate, climb.sweeps, climb.converged and rests)
 
 
-def _regret(climb: Climb) -> Regret:
+def _regret(climb: Climb, search: bool = True) -> Regret:
     assert climb.field is not None
     return field_regret(
-        climb.game, climb.field, climb.degree, climb.low, climb.high, climb.order, climb.pool, ENOUGH
+        climb.game, climb.field, climb.degree, climb.low, climb.high, climb.order, climb.pool, LOOSE, search
     )
 
 

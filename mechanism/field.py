@@ -49,11 +49,10 @@ COARSE, FINE = 1e-5, 2e-13
 LEBESGUE = 5.0
 #: Terms beyond which summing over the peers directly is cheaper than interpolating.
 MAX_TERMS = 40
-#: Participants worked on at once: a handful of float64 arrays of this size stay in the second-level cache,
-#: and BLAS still takes their dot products on one thread.
-BLOCK = 8192
+#: Participants worked on at once: enough to hide the interpreter, few enough to stay in the second-level cache.
+BLOCK = 32768
 #: Threads are worth their start only above this many participants.
-THREADED = 8 * BLOCK
+THREADED = 3 * BLOCK
 #: More threads than these wait for the interpreter between a block's array operations.
 THREADS = 2
 
@@ -271,6 +270,12 @@ class Field:
         # M' is negative and rises: |M'| is greatest at the left end. The first node lies so close to it that
         # |M'| is at most 1.075 times larger there (RATIO 2.5, n >= 4, order (z + r)^-2 at most).
         size = 1.1 * float(np.abs(means).max())
+        # What the sums over the peers are off by: the interpolation in t, whose |a_1| is at most (2/pi) times the
+        # greatest |phi'| of any peer at any node, and rounding, pairwise and of products.
+        peak = float(
+            np.abs(first_below_kink(layout.score, 2 * layout.edges[:1], layout.score.bound.ratio))[0]
+        )
+        at_nodes = 2 / math.pi * peak * layout.accuracy + 60 * _EPS * size
         for panel in layout.panels:
             values = means[at : at + panel.degree + 1]
             at += values.size
@@ -283,7 +288,7 @@ class Field:
             integral.append(primitive)
             offsets.append(total)
             total += float(primitive.sum())
-            one = _interpolation_error(panel, size, layout.accuracy)
+            one = _interpolation_error(panel, size, at_nodes)
             error = max(error, one[0])
             slope_error = max(slope_error, one[1])
         return cls(
@@ -324,8 +329,7 @@ class Field:
         first = basis(panel.degree).power(self.slopes(panel.nodes)[0])
         second = basis(rough.degree).power(self.slopes(rough.nodes)[1])
         v = panel.local(s)
-        again = _interpolation_error(panel, self.size, self.layout.accuracy)[0]
-        return horner(first, v), horner(second, v), LEBESGUE * self.error + again
+        return horner(first, v), horner(second, v), _interpolation_error(panel, self.size, self.error)[0]
 
     def _members(self, s: Array) -> list[tuple[int, npt.NDArray[np.bool_]]]:
         which = np.searchsorted(self.layout.edges[1:-1], s, side="right")
@@ -333,13 +337,11 @@ class Field:
         return [(i, members) for i, members in found if members.any()]
 
 
-def _interpolation_error(panel: Panel, size: float, accuracy: float) -> tuple[float, float]:
-    """Bounds on |M' - q| and |M'' - q'| on a panel, where |M'| <= size."""
+def _interpolation_error(panel: Panel, size: float, at_nodes: float) -> tuple[float, float]:
+    """Bounds on |M' - q| and |M'' - q'| on a panel, where |M'| <= size is known to `at_nodes` at the nodes."""
     first = 2 / math.pi * size
-    # The values at the nodes carry an interpolation in t and the rounding of sums: pairwise and of products,
-    # at most some 60 units in the last place. Coefficients fall like rho^-k 2^k in powers: their sum, which
-    # Horner rounds, is at most 8 |M'| for rho >= 4.4, in 2 n steps.
-    at_nodes = first * accuracy + 60 * _EPS * size
+    # Coefficients fall like rho^-k, those of T_k add up to at most 2.42^k: in powers they add up to at most 8 |M'|
+    # for rho >= 4.4, and Horner rounds as much in each of 2 n steps.
     rounding = 16 * panel.degree * 8 * _EPS * size
     error = first * panel.error + LEBESGUE * at_nodes + rounding
     slope_error = first * panel.slope_error + (LEBESGUE * at_nodes + rounding) * panel.degree**2 / panel.half
@@ -363,8 +365,8 @@ def power_sums(v: Array, count: int) -> Array:
     for k in range(1, half):
         np.multiply(powers[k - 1], v, out=powers[k])
     last = powers[half - 1]
-    low = [powers[k].dot(powers[0]) for k in range(min(half, count))]
-    return np.array(low + [last.dot(powers[k - half + 1]) for k in range(half, count)])
+    low = [float(v.size)] + [powers[k].sum() for k in range(1, min(half, count))]
+    return np.array(low + [float(np.einsum("i,i->", last, powers[k - half + 1])) for k in range(half, count)])
 
 
 def first_below_kink(score: Score, z: Array, ratio: float) -> Array:

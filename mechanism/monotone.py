@@ -55,8 +55,8 @@ MAX_ACCELERATED_SIZE = 200_000
 MEMORY = 4
 #: Newton steps are shortened by this share, more than the error of the interpolated second derivative.
 SHORTENED = 1e-3
-#: Extra steps a sweep for the few that still move far while most have settled, and what share is few.
-EXTRA_STEPS, FEW = 20, 0.1
+#: Extra steps a sweep for the few that still move far while most have settled; what share is few, how far is far.
+EXTRA_STEPS, FEW, FAR = 20, 0.02, 1e-4
 
 
 @dataclass
@@ -105,10 +105,14 @@ class Climb:
         """Move the participants at `index` (of `degree`, not of the game) to `degree`."""
         self.degree[index] = degree
 
-    def run(self, tolerance: float) -> None:
-        """Iterate until the estimated distance to the limit is at most `tolerance`."""
+    def approach(self) -> None:
+        """Iterate on the coarse field until everyone moves little."""
         self.converged = self._plain(self.coarse, SMALL_MOVE)
         self.sort()
+        self.field = self._field(self.fine)
+
+    def run(self, tolerance: float) -> None:
+        """Iterate until the estimated distance to the limit is at most `tolerance`; after `approach`."""
         valid = self.degree.copy()
         small = self.degree.size <= MAX_ACCELERATED_SIZE
         if not (small and self._accelerated(valid, tolerance)):
@@ -159,22 +163,23 @@ class Climb:
         return self.converged
 
     def _sweep(self, field: Field, rule: Rule) -> tuple[float, Array]:
+        before = self.degree.copy()
         work = [(field, b, c, rule) for b, c in zip(blocks(self.degree.size), self.costs, strict=True)]
         moves, parts = zip(*self.pool.map(self._step, work), strict=True)
         self.sweeps += 1
-        return max(moves), np.sum(parts, axis=0)
+        move, sums = max(moves), np.sum(parts, axis=0)
+        if rule == self._monotone and move > FAR:
+            few = np.flatnonzero(np.abs(self.degree - before) > FAR)
+            if few.size <= FEW * self.degree.size:
+                sums += self._settle(field, few, before[few])
+        return move, sums
 
     def _step(self, work: tuple[Field, slice, CostFunction, Rule]) -> tuple[float, Array]:
         """Move one block; how far it moved at most, and its new sums."""
         field, block, cost, rule = work
         x, low, high = self.degree[block], self.low[block], self.high[block]
         new = rule(field, cost, x, x, low, high)
-        moved = np.abs(new - x)
-        move = float(moved.max())
-        if move > SMALL_MOVE / 10 and rule == self._monotone:
-            few = np.flatnonzero(moved > SMALL_MOVE / 10)
-            if few.size <= FEW * x.size:
-                new[few] = self._settle(field, cost.take(few), new[few], x[few], low[few], high[few])
+        move = float(np.abs(new - x).max())
         self.degree[block] = new
         return move, field.layout.block_sums(np.square(new))
 
@@ -193,16 +198,22 @@ class Climb:
                 self.converged = True
                 return
 
-    def _settle(
-        self, field: PeerField, cost: CostFunction, x: Array, own: Array, low: Array, high: Array
-    ) -> Array:
-        """More steps against the same peers, for participants that crawl past a near-tangency."""
+    def _settle(self, field: PeerField, few: Index, own: Array) -> Array:
+        """More steps against the same peers, for participants that crawl past a near-tangency.
+
+        Returns what the sums over the peers change by.
+        """
+        assert isinstance(field, Field)
+        cost, low, high = self.game.cost.take(self.order[few]), self.low[few], self.high[few]
+        old = x = self.degree[few]
         for _ in range(EXTRA_STEPS):
             new = self._monotone(field, cost, x, own, low, high)
-            if float(np.abs(new - x).max()) < SMALL_MOVE / 100:
-                return new
+            move = float(np.abs(new - x).max())
             x = new
-        return x
+            if move < FAR / 10:
+                break
+        self.degree[few] = x
+        return field.layout.block_sums(np.square(x)) - field.layout.block_sums(np.square(old))
 
     def _monotone(
         self, field: PeerField, cost: CostFunction, x: Array, own: Array, low: Array, high: Array

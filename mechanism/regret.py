@@ -94,12 +94,21 @@ class Structure:
 
 
 def field_regret(
-    game: Game, field: Field, degree: Array, low: Array, high: Array, order: Index, pool: Pool, enough: float
+    game: Game,
+    field: Field,
+    degree: Array,
+    low: Array,
+    high: Array,
+    order: Index,
+    pool: Pool,
+    enough: float,
+    search: bool = True,
 ) -> Regret:
     """Bounds from the shared field; profile and range are in `order`.
 
     Args:
         enough: participants whose bound exceeds their gain by more than this are searched one by one.
+        search: without it the bounds may be loose, but a gain that is reported is there.
     """
     if game.cost.convexity in (Convexity.LINEAR, Convexity.CONVEX):
         structure = Structure.of(game, field)
@@ -119,6 +128,8 @@ def field_regret(
         regret = Regret(nothing + np.inf, degree.copy(), nothing.copy(), nothing.copy())
     # Written so that a NaN counts as unsure.
     unsure = np.flatnonzero(~(regret.bound - regret.gain <= enough + regret.rounding))
+    if not search:
+        return regret
     for at in range(0, unsure.size, SEARCHED):
         chunk = unsure[at : at + SEARCHED]
         problem = field_problem(game, field, degree, low, high, order, chunk)
@@ -145,8 +156,8 @@ def _block(
     top = np.minimum(high, shape.concave_until)
     foot = _foot(game, field, cost, x, low, top, high)
     at_foot = gain(foot)
-    slope = utility_slopes(game, field, cost, foot, x, high)[0]
-    doubt = 2 * grow * field.error * foot
+    slope, _, _, _, error = utility_slopes(game, field, cost, foot, x, high)
+    doubt = 2 * grow * error * foot
     rise = np.maximum((slope + doubt) * (top - foot), 0.0)
     fall = np.maximum((doubt - slope) * (foot - low), 0.0)
     has_concave = low <= shape.concave_until
