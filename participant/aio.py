@@ -325,4 +325,4 @@ class AsyncRound:
 
     async def fail(self, reason: str) -> Receipt:
         """As `Round.fail`."""
-        return await self._transport.run(self._engagement.fail(self.number, reason))
+        return await self._transport.run(self._engagement.fail(self.number, reason, reason))

@@ -283,7 +283,9 @@ def _log_activity(log: Any, activity: Activity) -> None:
     level = (
         log.warning if activity.kind == "missed" else log.debug if activity.kind == "progress" else log.info
     )
-    level(activity.text, kind=activity.kind, task=activity.task_id, round=activity.round, **activity.figures)
+    # A task may call its figures what it likes; ours come last and win.
+    fields = {**activity.figures, "kind": activity.kind, "task": activity.task_id, "round": activity.round}
+    level(activity.text, **{name: value for name, value in fields.items() if name != "event"})
 
 
 def _configured(settings: ParticipantConfig, report: TaskReport) -> bool:

@@ -133,7 +133,8 @@ class Engagement:
         if claimed is not None and claimed != self._checked_counts(counts):
             raise CountsChangedError(
                 f"the label counts are {list(counts)}, but {list(claimed)} were claimed for task {self.task_id}; "
-                "train on the data that were claimed: a claim stands for the whole task"
+                "train on the data that were claimed: a claim stands for the whole task",
+                public="the label counts are not those that were claimed",
             )
 
     def assignments(self) -> Steps[None]:
@@ -186,15 +187,20 @@ class Engagement:
         signed = market_pb2.ModelHeader.FromString(record.message).model_sha256
         return record.status == "prepared" and path.exists() and file_digest(path) == signed
 
-    def fail(self, round_: int, reason: str) -> Steps[Receipt]:
-        """Tells the coordinator that this round gets no model, and why."""
+    def fail(self, round_: int, reason: str, public: str) -> Steps[Receipt]:
+        """Tells the coordinator that this round gets no model.
+
+        Args:
+            reason: for the journal.
+            public: what the coordinator is told; it stands in the ledger.
+        """
         self._journal.miss_round(self.task_id, round_, reason)
         message = market_pb2.ReportFailureRequest(
             submission_id=self._submission_id("failure", round_),
             task_id=self.task_id,
             participant_id=self.participant_id,
             round=round_,
-            reason=reason[-MAX_REASON_CHARACTERS:],
+            reason=public[:MAX_REASON_CHARACTERS],
         )
         record = self._journal.prepare(
             message.submission_id, self.task_id, "failure", round_, message.SerializeToString()

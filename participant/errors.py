@@ -172,7 +172,17 @@ class CoordinatorFaultError(RefusedError):
 
 
 class TaskError(ParticipantError):
-    """The participant's own `Task` object gave something that cannot be used."""
+    """The participant's own `Task` object gave something that cannot be used.
+
+    Attributes:
+        public: what the coordinator is told, and with it everybody, for ever: reasons stand in the ledger. The
+            message itself where a task raises this error; only the kind of any other exception, whose text may
+            quote the data.
+    """
+
+    def __init__(self, message: str, public: str | None = None) -> None:
+        super().__init__(message)
+        self.public = message if public is None else public
 
 
 class EffortError(TaskError):

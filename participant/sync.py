@@ -303,7 +303,7 @@ class Round:
 
     def fail(self, reason: str) -> Receipt:
         """Tells the coordinator that this round gets no model, and why, so that it need not wait."""
-        return self._transport.run(self._engagement.fail(self.number, reason))
+        return self._transport.run(self._engagement.fail(self.number, reason, reason))
 
 
 def market_endpoint(address: str, credentials: Credentials, insecure: bool) -> Endpoint:

@@ -126,8 +126,9 @@ class Task(ABC):
     def train(self, weights: Weights, round: TrainingRound) -> Weights | Trained:  # noqa: A002 - the field's word
         """Trains from `weights` (a copy; change it freely) and returns the new weights.
 
-        Call `round.progress(share, loss=...)` now and then. Raise any exception to report that this round
-        cannot be trained; its message is sent to the coordinator as the reason.
+        Call `round.progress(share, loss=...)` now and then. Raise any exception to give this round up. Of most
+        only the kind is sent to the coordinator, because reasons stand in the ledger for everybody and a text may
+        quote the data; raise `TrainingError("...")` to have your own words sent.
         """
 
     def metrics(self, weights: Weights) -> Mapping[str, float]:

@@ -197,7 +197,7 @@ class _Child:
                     if round_ is not None:
                         round_.progress(answer["progress"], **answer["figures"])
                 elif "failed" in answer:
-                    raise _KINDS[answer["kind"]](answer["failed"])
+                    raise _failure(answer)
                 else:
                     return answer["done"]
         except OSError:
@@ -237,6 +237,14 @@ _KINDS: dict[str, type[ParticipantError]] = {
 }
 
 
+def _failure(answer: Mapping[str, Any]) -> ParticipantError:
+    """The error that the child reports."""
+    kind = _KINDS[answer["kind"]]
+    if issubclass(kind, TaskError):
+        return kind(answer["failed"], public=answer["public"])
+    return kind(answer["failed"])
+
+
 def _has_descriptor(stream: Any) -> bool:
     try:
         return bool(stream.fileno() >= 0)
@@ -261,7 +269,8 @@ class _Server:
                 self._send({"done": self._carry_out(request)})
             except ParticipantError as error:
                 kind = next(k.__name__ for k in type(error).__mro__ if k.__name__ in _KINDS)
-                self._send({"failed": str(error), "kind": kind})
+                public = error.public if isinstance(error, TaskError) else str(error)
+                self._send({"failed": str(error), "kind": kind, "public": public})
 
     def _carry_out(self, request: dict[str, Any]) -> Any:
         if request["do"] == "build":

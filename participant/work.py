@@ -114,9 +114,8 @@ class LocalTrainer:
             raise
         except Exception as error:
             kind = TrainingError if name == "train" else TaskError
-            raise kind(
-                f"{type(self._task).__name__}.{name} failed: {type(error).__name__}: {error}"
-            ) from error
+            what = f"{type(self._task).__name__}.{name} raised {type(error).__name__}"
+            raise kind(f"{what}: {error}", public=what) from error
 
 
 def run_task(
@@ -155,13 +154,13 @@ class _TaskRun:
             decision = yield Work(lambda: strategy.decide(terms, counts))
             effort = decision.effort
             engagement.decide(effort)
-            self._tell("decided", 0, decision.reason, effort=str(effort))
+            self._tell("decided", 0, decision.reason, {"effort": str(effort)})
         yield Work(lambda: trainer.collect(float(effort)))
         counts = yield Work(trainer.label_counts)
         receipt = yield from engagement.claim(effort, counts)
         self._tell(
             "claimed", 0, f"claimed an effort of {effort}" + (" (late)" if receipt.late else ""),
-            effort=str(effort), ledger_index=receipt.ledger_index,
+            {"effort": str(effort), "ledger_index": receipt.ledger_index},
         )  # fmt: skip
 
     def round(self, assignment: Assignment) -> Steps[bool]:
@@ -172,30 +171,33 @@ class _TaskRun:
             start = yield from engagement.fetch(assignment)
             made = yield from self._train(start, assignment)
             receipt = yield from engagement.submit(number, made.samples)
-        except (TaskError, StateError) as error:
-            yield from self._fail(number, str(error))
+        except TaskError as error:
+            yield from self._fail(number, str(error), error.public)
+        except StateError as error:
+            yield from self._fail(number, str(error), "the participant's storage failed")
         except RefusedError as error:
             self._tell("missed", number, str(error))
         except TrainingCancelled:
-            yield from self._fail(number, "the participant is shutting down")
+            reason = "the participant is shutting down"
+            yield from self._fail(number, reason, reason)
             raise
         else:
             engagement.note_metrics(number, made.metrics)
             late = ", too late to be scored" if receipt.late else ""
-            self._tell("submitted", number, f"submitted the model of round {number}{late}", **made.metrics)
+            self._tell("submitted", number, f"submitted the model of round {number}{late}", made.metrics)
         return True
 
     def end(self) -> None:
         self._tell_settlements()
         report = self._engagement.report()
         text = report.note or f"task {report.task_id} has ended"
-        self._tell("ended", 0, text, paid_micro=report.paid_micro, state=report.state)
+        self._tell("ended", 0, text, {"paid_micro": report.paid_micro, "state": report.state})
 
     def _train(self, start: Path, assignment: Assignment) -> Steps[TrainedFile]:
         engagement, trainer, number = self._engagement, self._trainer, assignment.number
         self._tell("training", number, f"training round {number}")
         progress: ProgressCallback = lambda done, figures: self._tell(  # noqa: E731 - a closure over the round
-            "progress", number, f"{done:.0%} of round {number}", done=done, **figures
+            "progress", number, f"{done:.0%} of round {number}", {**figures, "done": done}
         )
         context = TrainingRound(
             engagement.terms, engagement.participant_id, number, assignment.deadline, progress
@@ -206,9 +208,9 @@ class _TaskRun:
         made: TrainedFile = yield Work(lambda: trainer.train(start, trained, context))
         return made
 
-    def _fail(self, round_: int, reason: str) -> Steps[None]:
+    def _fail(self, round_: int, reason: str, public: str) -> Steps[None]:
         try:
-            yield from self._engagement.fail(round_, reason)
+            yield from self._engagement.fail(round_, reason, public)
         except RefusedError as error:
             _log.warning("round %s of %s: %s", round_, self._engagement.task_id, error)
         self._tell("missed", round_, reason)  # last: the service takes it as the end of the round
@@ -223,14 +225,10 @@ class _TaskRun:
             text = f"round {line.number} paid {line.settlement.paid} credits"
             self._tell(
                 "settled", line.number, text + (": " + " ".join(failed) if failed else ""),
-                paid_micro=line.settlement.paid_micro,
+                {"paid_micro": line.settlement.paid_micro},
             )  # fmt: skip
 
     def _tell(
-        self,
-        kind: Any,
-        round_: int,
-        text: str,
-        **figures: float | int | str,
+        self, kind: Any, round_: int, text: str, figures: Mapping[str, float | int | str] | None = None
     ) -> None:
-        self._callback(Activity(kind, self._engagement.task_id, round_, text, figures))
+        self._callback(Activity(kind, self._engagement.task_id, round_, text, figures or {}))

@@ -12,7 +12,7 @@ import participant.steps
 from participant.backoff import Backoff
 from participant.effort import Fixed
 from participant.engagement import Engagement, join
-from participant.errors import CountsChangedError, NotFoundError, StateError, TaskError
+from participant.errors import CountsChangedError, NotFoundError, StateError, TaskError, TrainingError
 from participant.journal import Journal
 from participant.model_store import ModelStore
 from participant.report import TaskReport
@@ -133,10 +133,22 @@ def test_a_failed_training_is_reported_and_the_next_round_is_taken(tmp_path: Pat
     market, task = SimulatedMarket(), Cats()
     task.failing = {1}
     report = take_part(market, tmp_path, task)
-    assert market.failures == {1: ["Cats.train failed: ValueError: the scanner is on fire"]}
+    assert market.failures == {1: ["Cats.train raised ValueError"]}, (
+        "a text may quote the data; it stays here"
+    )
     assert len(market.models[2]) == 1
     assert "scanner" in report.rounds[0].missed
     assert report.rounds[0].receipt is None
+
+
+def test_a_task_says_in_its_own_words_why_it_gives_up(tmp_path: Path) -> None:
+    class Closed(Cats):
+        def train(self, weights, round):  # type: ignore[no-untyped-def]  # noqa: A002 - as Task.train
+            raise TrainingError("the archive is closed on Sundays")
+
+    market = SimulatedMarket(rounds=1)
+    take_part(market, tmp_path, Closed())
+    assert market.failures == {1: ["the archive is closed on Sundays"]}
 
 
 def test_a_round_that_went_by_is_noted_as_missed(tmp_path: Path) -> None:
@@ -174,6 +186,9 @@ def test_counts_that_changed_after_the_claim_are_refused(tmp_path: Path) -> None
     report = take_part(market, tmp_path, task)
     assert "[1, 1]" in report.rounds[1].missed
     assert "were claimed" in report.rounds[1].missed
+    assert market.failures == {2: ["the label counts are not those that were claimed"]}, (
+        "counts may be private"
+    )
 
     journal = Journal(tmp_path / "journal.db")
     engagement = engage(market, tmp_path, journal)

@@ -117,8 +117,9 @@ def test_it_trains_and_tells_progress(trainer: ProcessTrainer, start: Path, tmp_
 def test_a_failure_says_why_and_the_next_call_works(
     trainer: ProcessTrainer, kind: type[TaskError], words: str, start: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(TaskError, match=words):
+    with pytest.raises(TaskError, match=words) as caught:
         trainer.train(start, tmp_path / "trained", training_round())
+    assert "camera" not in caught.value.public, "what an exception says may quote the data"
     assert trainer.label_counts() == [3, 2], "started again, prepared, and brought to the same effort"
 
 
