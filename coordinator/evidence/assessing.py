@@ -36,7 +36,7 @@ from coordinator.evidence.fitting import (
     novelty,
 )
 from coordinator.evidence.influence import PROBE_SAMPLES, Aggregate
-from coordinator.evidence.shadows import Ground, plan_shadows, train_shadows
+from coordinator.evidence.shadows import Ground, Shadow, plan_shadows, train_shadows
 from coordinator.evidence.sketch import Array, Sketcher, cosine, without
 from learning.datasets import LabelledData, stratified_split
 from learning.models import ARCHITECTURES, Weights, build
@@ -241,7 +241,7 @@ class ShadowEvidence:
         plans = plan_shadows(
             self._validation, self._reference, self._recipe, self._shadows, (self._seed, int(digest[:16], 16))
         )
-        shadows = train_shadows(ground, plans, self._executor)
+        shadows = finite_shadows(train_shadows(ground, plans, self._executor))
         sketcher = Sketcher(self._trainable, start, self._seed)
         public = public_directions(start, history, sketcher)
         model, residuals = fit_evidence(
@@ -443,6 +443,22 @@ class RoundMeasurements:
             rest[labels == label] -= rest[labels == label].mean(axis=0)
         flat: npt.NDArray[np.float32] = _unit(rest.ravel()).astype(np.float32)
         return flat
+
+
+def finite_shadows(shadows: Sequence[Shadow]) -> list[Shadow]:
+    """The shadows whose outputs are finite.
+
+    Raises:
+        EvidenceError: more than a tenth have diverged, so that the recipe is at fault.
+    """
+    finite = [s for s in shadows if np.isfinite(s.outputs).all() and np.isfinite(s.sketch).all()]
+    lost = len(shadows) - len(finite)
+    if lost > len(shadows) / 10:
+        raise EvidenceError(
+            f"{lost} of {len(shadows)} shadow models diverged under the task's recipe, as participants' models will; "
+            "choose a smaller learning rate"
+        )
+    return finite
 
 
 def public_directions(start: Weights, history: Sequence[Broadcast], sketcher: Sketcher) -> list[Array]:

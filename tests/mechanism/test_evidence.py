@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
@@ -21,7 +20,8 @@ from mechanism.evidence import (
     assess,
     regressors,
 )
-from mechanism.settlement import MICRO, Assessment
+from mechanism.settlement import MICRO, Assessment, settle_round
+from tests.mechanism.test_settlement import TERMS
 
 REFERENCE = (Fraction(1, 2), Fraction(1, 3), Fraction(1, 6))
 
@@ -189,16 +189,21 @@ def test_measuring_someone_twice_or_with_other_features_is_refused() -> None:
 
 
 def test_no_claim_pays_more_than_the_expected_estimate() -> None:
-    """E[lambda (claim - v)^2] is least at claim = E[v], by calculation; and on a grid, by simulation."""
-    estimates = np.clip(np.random.default_rng(0).normal(0.3, 0.06, 4000), 0, 1)
-    penalty, band = Decimal("4"), 0.15
-    grid = np.linspace(0, 1, 101)
-    # What is paid on v does not depend on the claim; the penalty and the loss of the stake do.
-    losses = [
-        float(penalty) * np.mean((claim - estimates) ** 2) + 0.5 * np.mean(claim < estimates - band)
-        for claim in grid
-    ]
-    best = grid[int(np.argmin(losses))]
-    assert abs(best - estimates.mean()) <= 0.02
-    quadratic = [np.mean((claim - estimates) ** 2) for claim in grid]
-    assert grid[int(np.argmin(quadratic))] == pytest.approx(estimates.mean(), abs=0.005)
+    """Simulated over a grid of claims through evidence and settlement: the truth, the mean estimate, pays most."""
+    estimates = np.clip(np.random.default_rng(0).normal(0.3, 0.06, 60), 0, 0.5)
+    others = [measured("b"), measured("c", (0.8, 0.1, 0.1))]
+    claims = [Fraction(k, 20) for k in range(15)]
+    earned = dict.fromkeys(claims, 0)
+    for estimate in estimates:
+        shares = (0.5 + estimate, 1 / 3 - estimate / 2, 1 / 6 - estimate / 2)
+        for claim in claims:
+            found = assess(EVIDENCE, [measured("a", shares, claimed_degree=claim), *others])
+            line = settle_round(TERMS, 1, bytes(32), found, {"a": TERMS.rule.stake_micro}).payments[0]
+            earned[claim] += line.paid_micro - line.stake_lost_micro
+    best = max(claims, key=lambda claim: earned[claim])
+    assert abs(float(best) - estimates.mean()) <= 0.05
+    # By calculation: E[(c - v)^2] = (c - E v)^2 + var v, so what a claim costs grows with its distance from E v.
+    for claim in claims:
+        apart = (float(claim) - estimates.mean()) ** 2 - (float(best) - estimates.mean()) ** 2
+        cost = float(TERMS.rule.claim_penalty) * apart * len(estimates) * MICRO
+        assert earned[best] - earned[claim] >= cost - 0.01 * MICRO * len(estimates)

@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -264,5 +265,14 @@ def test_what_cannot_measure_is_refused_with_what_to_change() -> None:
         ShadowEvidence(few, UNIFORM, RECIPE, seed=0)
     with pytest.raises(EvidenceError, match="12 sound shadows; expected at least 30"):
         ShadowEvidence(splits.validation, UNIFORM, RECIPE, seed=0, shadows=12).prepare(
+            initial_weights("digits-cnn", 0), 1
+        )
+
+
+def test_a_recipe_that_diverges_is_refused() -> None:
+    splits = load_splits("digits", seed=0)
+    wild = replace(RECIPE, optimizer="sgd", learning_rate=Decimal("1e6"), epochs=1)
+    with pytest.raises(EvidenceError, match="diverged under the task's recipe"):
+        ShadowEvidence(splits.validation, UNIFORM, wild, seed=0, shadows=30).prepare(
             initial_weights("digits-cnn", 0), 1
         )
