@@ -439,11 +439,17 @@ def find_task(market: MarketSteps, journal: Journal, excluded: Collection[str] =
         task_id = message.terms.task_id
         if task_id in excluded or message.state in ENDED or (task_id in known and known[task_id].note):
             continue
-        if journal.submission(task_id, "claim") is not None:
+        if has_claimed(journal, task_id):
             return task_id
         if message.state in (market_pb2.TASK_STATE_OPEN, market_pb2.TASK_STATE_EFFORT):
             open_ones.append(task_id)
     return open_ones[0] if open_ones else None
+
+
+def has_claimed(journal: Journal, task_id: str) -> bool:
+    """Whether a claim stands, or may stand because its reply was lost."""
+    record = journal.submission(task_id, "claim")
+    return record is not None and record.status != "refused"
 
 
 def await_task(market: MarketSteps, journal: Journal) -> Steps[str]:

@@ -27,7 +27,7 @@ from participant.backoff import Backoff
 from participant.client import Client
 from participant.effort import BestResponse, Effort, Explanation, effort_decimal, strategy_of
 from participant.endpoint import Endpoint
-from participant.engagement import Assignment, Engagement, await_task, find_task, join
+from participant.engagement import Assignment, Engagement, await_task, find_task, has_claimed, join
 from participant.enrolment import EnrolmentRequest
 from participant.errors import ParticipantError
 from participant.identity import Credentials, StateFolder, utc_now
@@ -187,8 +187,8 @@ class Participant(AbstractContextManager["Participant"]):
         return True
 
     def claimed(self, task_id: str) -> bool:
-        """Whether a claim for the task was made, or begun, by this participant."""
-        return self._journal.submission(task_id, "claim") is not None
+        """Whether this participant's claim for the task stands, or may stand."""
+        return has_claimed(self._journal, task_id)
 
     def note(self, task_id: str, text: str) -> None:
         """Keeps a sentence on a task in the journal, such as why it was left."""

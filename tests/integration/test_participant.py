@@ -344,11 +344,11 @@ class TestRefusals:
         for name in NAMES:
             with coordinator.participant(name, tmp_path) as one:
                 one.join("task").claim(0.5, COUNTS[name])
-        with (
-            coordinator.participant("dan", tmp_path) as dan,
-            pytest.raises(WrongStateError),
-        ):
-            dan.join("task").claim(0.5, [1, 1, 1, 1])
+        with coordinator.participant("dan", tmp_path) as dan:
+            with pytest.raises(WrongStateError):
+                dan.join("task").claim(0.5, [1, 1, 1, 1])
+            assert not dan.claimed("task")
+            assert dan.find_task() is None, "a refused claim is nothing that was begun"
 
     def test_a_revoked_participant(self, coordinator: Served, tmp_path: Path) -> None:
         coordinator.open()
