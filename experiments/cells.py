@@ -12,6 +12,7 @@ import json
 import multiprocessing
 import os
 import platform
+import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
@@ -151,7 +152,7 @@ def compute(kind: str, parameters: Record, device: str) -> tuple[Record, float]:
 def local_executor(jobs: int) -> Iterator[Executor]:
     """`jobs` spawned processes, each with one torch thread; unfinished work is dropped on the way out."""
     executor = ProcessPoolExecutor(
-        max_workers=jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_one_torch_thread
+        max_workers=jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_start_worker
     )
     try:
         yield executor
@@ -190,7 +191,11 @@ def run_cells(
         except Exception as failure:  # whatever it was, the other cells are still worth having
             failures.append((cell, failure))
             continue
-        store.put(cell, result, seconds, device)
+        try:
+            store.put(cell, result, seconds, device)
+        except ValueError as failure:  # a number that JSON does not have: the training diverged
+            failures.append((cell, failure))
+            continue
         results[cell.key] = result
         done(cell, seconds)
     if failures:
@@ -202,7 +207,9 @@ def run_cells(
     return results
 
 
-def _one_torch_thread() -> None:
+def _start_worker() -> None:
     import torch  # only the workers need it
 
+    # Ctrl-C reaches the workers too: they end without a traceback each.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     torch.set_num_threads(1)

@@ -27,6 +27,7 @@ class Partition:
 
     Attributes:
         name: "share" or "classes".
+        symbol: how legends call the level.
         levels: from the least to the most skewed.
         default: the level of everyone else where two peers are compared.
     """

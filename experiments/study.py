@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from experiments.cells import Cell, CellStore, Record, first_of_each, run_cells, versions
+from experiments.figures import FIGURES
 from experiments.figures.figure import Figure, Finding
 from experiments.plots import Page
 from experiments.settings import Settings
@@ -74,8 +75,9 @@ class Study:
 
     def missing(self) -> list[Cell]:
         """The cells that are still to be computed."""
-        there = self.store.finished(self.cells())
-        return [cell for cell in self.cells() if cell.key not in there]
+        wanted = self.cells()
+        there = self.store.finished(wanted)
+        return [cell for cell in wanted if cell.key not in there]
 
     def compute(
         self,
@@ -93,10 +95,8 @@ class Study:
     def draw(self) -> list[Drawn]:
         """Draw every figure from what is finished, and write what it found beside it."""
         drawn = [self._draw(figure) for figure in self.figures]
-        records = [
-            json.loads(path.read_text()) for path in self.folder.glob(f"*-{self.settings.dataset}.json")
-        ]
-        records.sort(key=lambda record: record["figure"])
+        written = [self._record_path(figure) for figure in FIGURES]
+        records = [json.loads(path.read_text()) for path in written if path.exists()]
         (self.folder / f"findings-{self.settings.dataset}.md").write_text(
             findings_text(self.settings.dataset, records)
         )
@@ -111,9 +111,11 @@ class Study:
             figure, self.settings, len(results), len(cells), tuple(page.files), tuple(findings), versions()
         )
         self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / f"{figure.name}-{self.settings.dataset}.json"
-        path.write_text(json.dumps(drawn.record(), indent=1, allow_nan=False) + "\n")
+        self._record_path(figure).write_text(json.dumps(drawn.record(), indent=1, allow_nan=False) + "\n")
         return drawn
+
+    def _record_path(self, figure: Figure) -> Path:
+        return self.folder / f"{figure.name}-{self.settings.dataset}.json"
 
 
 def findings_text(dataset: str, records: Sequence[Record]) -> str:

@@ -2,7 +2,8 @@
 
 import json
 import os
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -66,22 +67,34 @@ def figures(
     ]
     where = _device(device)
     drawn: list[Drawn] = []
-    try:
+    with _writable(out):
         out.mkdir(parents=True, exist_ok=True)
-        for study in studies:
-            if study.missing() and not draw_only:
-                # Read (and perhaps fetch) every data set once here: a missing one is said before any work.
-                splits(study.settings.dataset, 0)
+    for study in studies:
+        if not draw_only and study.missing():
+            # Read (and perhaps fetch) every data set once here: a missing one is said before any work.
+            splits(study.settings.dataset, 0)
+    with _writable(out):
         for study in studies:
             if not draw_only:
                 _compute(study, where, jobs or os.cpu_count() or 1)
             drawn += study.draw()
-    except OSError as error:
-        raise CommandError(f"{out} cannot be written ({error}); name another folder with --out") from error
     if as_json:
         typer.echo(json.dumps([one.record() for one in drawn], indent=1, allow_nan=False))
     else:
         _print(drawn)
+
+
+@contextmanager
+def _writable(out: Path) -> Iterator[None]:
+    """Says in a sentence that the folder cannot be written, or that the disk is full.
+
+    Raises:
+        CommandError: in place of an OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise CommandError(f"{out} cannot be written ({error}); name another folder with --out") from error
 
 
 def _device(name: str) -> str:

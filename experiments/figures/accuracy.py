@@ -22,7 +22,7 @@ from experiments.figures.figure import Finding, Results, finished
 from experiments.plots import LINES, Line, Page, by_round, curve
 from experiments.populations import Partition
 from experiments.priorities import priority
-from experiments.settings import EPOCHS, EPOCHS_ONCE, PARTICIPANTS, Settings
+from experiments.settings import EPOCHS_ONCE, PARTICIPANTS, Settings
 from experiments.statistics import mean_interval
 from mechanism.gap_bound import GapBound
 
@@ -84,7 +84,9 @@ class AccuracyFigure:
             for epochs in self.epochs
             for level in self.partition.levels
         }
-        if not all(runs.values()):
+        # Each column of the plot stands for itself: what is finished is drawn.
+        shown = [epochs for epochs in self.epochs if all(runs[epochs, v] for v in self.partition.levels)]
+        if not shown:
             return []
         rows = [
             (epochs, level, seed, row["round"], row["accuracy"], row["loss"])
@@ -97,8 +99,8 @@ class AccuracyFigure:
             ("local_epochs", self.partition.name, "degree", "seed", "round", "accuracy", "loss"),
             [(e, float(v), degrees[v], s, r, a, x) for e, v, s, r, a, x in rows],
         )
-        with page.panels(len(self.epochs), share_y=True) as axes:
-            for panel, epochs in zip(axes, self.epochs, strict=True):
+        with page.panels(len(shown), share_y=True) as axes:
+            for panel, epochs in zip(axes, shown, strict=True):
                 for line, level in zip(LINES, self.partition.levels, strict=False):
                     self._draw_level(settings, panel, runs[epochs, level], line=line, level=level)
                 panel.set_title(f"{settings.dataset}, {_epochs(epochs)}")
@@ -107,7 +109,7 @@ class AccuracyFigure:
             axes[0].set_ylabel("test accuracy of the global model")
         return [
             self._ordering(epochs, {level: runs[epochs, level] for level in self.partition.levels})
-            for epochs in self.epochs
+            for epochs in shown
         ]
 
     def _draw_level(
@@ -128,7 +130,10 @@ class AccuracyFigure:
         ordered = [
             seed for seed in common if all(final[a][seed] > final[b][seed] for a, b in pairwise(final))
         ]
-        means = {level: mean_interval(list(values.values())) for level, values in final.items()}
+        means = {
+            level: mean_interval([values[seed] for seed in common or values])
+            for level, values in final.items()
+        }
         shown = ", ".join(f"{float(level):g}: {interval}" for level, interval in means.items())
         return Finding(
             claim="The more skewed the labels, the lower the accuracy.",
@@ -136,7 +141,7 @@ class AccuracyFigure:
                 f"{_epochs(epochs)}: final accuracy by {self.partition.name} {shown}; "
                 f"in this order in {len(ordered)} of {len(common)} seeds"
             ),
-            holds=len(ordered) == len(common),
+            holds=len(ordered) == len(common) if common else None,
             numbers={
                 "ordered_seeds": len(ordered),
                 "seeds": len(common),
@@ -148,8 +153,9 @@ class AccuracyFigure:
         )
 
     def _draw_peers(self, settings: Settings, results: Results, page: Page) -> list[Finding]:
-        runs = {epochs: finished(self._peer_cells(settings, epochs), results) for epochs in self.epochs}
-        if not all(runs.values()):
+        found = {epochs: finished(self._peer_cells(settings, epochs), results) for epochs in self.epochs}
+        runs = {epochs: run for epochs, run in found.items() if run}
+        if not runs:
             return []
         levels = self.partition.peers
         degrees = [self._degree(settings, level) for level in levels]
@@ -162,10 +168,10 @@ class AccuracyFigure:
             ],
             part="peers",
         )  # fmt: skip
-        bounds = _bounds(settings, degrees)
-        with page.panels(len(self.epochs), 2, part="peers", share_y=True) as axes:
-            for column, epochs in enumerate(self.epochs):
-                upper, lower = axes[column], axes[len(self.epochs) + column]
+        bounds = {epochs: _bounds(settings, epochs, degrees) for epochs in runs}
+        with page.panels(len(runs), 2, part="peers", share_y=True) as axes:
+            for column, epochs in enumerate(runs):
+                upper, lower = axes[column], axes[len(runs) + column]
                 for k, level in enumerate(levels):
                     label = self.partition.label(level, settings.classes, settings.samples)
                     rounds, values = _tracked(runs[epochs], k, "accuracy")
@@ -173,15 +179,15 @@ class AccuracyFigure:
                 upper.set_title(f"{settings.dataset}, {_epochs(epochs)}")
                 rounds, gaps = _gaps(runs[epochs])
                 curve(lower, rounds, np.abs(gaps).tolist(), LINES[2], "measured |gap|")
-                for line, (name, value) in zip(LINES[3:], bounds.items(), strict=False):
+                for line, (name, value) in zip(LINES[3:], bounds[epochs].items(), strict=False):
                     lower.axhline(value, color=line.colour, linestyle=line.dash, label=name)
                 lower.set_yscale("log")
                 by_round(lower)
                 for panel in (upper, lower):
                     panel.legend(loc="best")
             axes[0].set_ylabel("test accuracy of the local model")
-            axes[len(self.epochs)].set_ylabel("loss gap on $D_c$ (nats)")
-        return [self._separation(epochs, runs[epochs], bounds) for epochs in self.epochs]
+            axes[len(runs)].set_ylabel("loss gap on $D_c$ (nats)")
+        return [self._separation(epochs, run, bounds[epochs]) for epochs, run in runs.items()]
 
     def _separation(self, epochs: int, run: Mapping[int, Record], bounds: Mapping[str, float]) -> Finding:
         _, gaps = _gaps(run)
@@ -237,9 +243,9 @@ def _gaps(run: Mapping[int, Record]) -> tuple[list[int], np.ndarray[tuple[int, .
     return rounds, np.asarray(high, dtype=np.float64) - np.asarray(low, dtype=np.float64)
 
 
-def _bounds(settings: Settings, degrees: list[float]) -> dict[str, float]:
+def _bounds(settings: Settings, epochs: int, degrees: list[float]) -> dict[str, float]:
     """Phi * (delta^2 + delta'^2) + Upsilon, corrected and as the paper's experiments have it."""
-    recipe = settings.recipe(EPOCHS)
+    recipe = settings.recipe(epochs)
     # The paper counts local steps; it needs an even number of them.
     steps = recipe.epochs * -(-recipe.samples // recipe.batch_size)
     rates = [float(recipe.learning_rate)] * steps

@@ -72,12 +72,13 @@ class GapFigure:
         return [cell for epochs in (EPOCHS, EPOCHS_ONCE) for cell in spread_cells(settings, epochs).values()]
 
     def draw(self, settings: Settings, results: Results, page: Page) -> list[Finding]:
-        runs = {e: finished(spread_cells(settings, e), results) for e in (EPOCHS, EPOCHS_ONCE)}
-        if not all(runs.values()):
+        found = {e: finished(spread_cells(settings, e), results) for e in (EPOCHS, EPOCHS_ONCE)}
+        runs = {epochs: run for epochs, run in found.items() if run}
+        if not runs:
             return []
         degrees = spread_degrees(settings)
         pairs = {epochs: _pairs(run, degrees) for epochs, run in runs.items()}
-        fits = {epochs: _fit(found) for epochs, found in pairs.items()}
+        fits = {epochs: _fit(measured) for epochs, measured in pairs.items()}
         page.table(
             ("local_epochs", "degree", "peer_degree", "squares", "loss", "peer_loss", "gap"),
             [
@@ -86,18 +87,18 @@ class GapFigure:
                 for row in zip(p.degree, p.peer, p.squares, p.loss, p.peer_loss, p.gap, strict=True)
             ],
         )
-        with page.panels(2) as axes:
+        with page.panels(len(pairs)) as axes:
             for panel, epochs in zip(axes, pairs, strict=True):
-                found, fit = pairs[epochs], fits[epochs]
+                measured, fit = pairs[epochs], fits[epochs]
                 panel.plot(
-                    found.squares,
-                    found.gap,
+                    measured.squares,
+                    measured.gap,
                     ".",
                     color=LINES[4].colour,
                     markersize=3,
                     label="a pair in a round",
                 )
-                centres, means = _bins(found)
+                centres, means = _bins(measured)
                 panel.plot(
                     centres,
                     means,
@@ -106,14 +107,14 @@ class GapFigure:
                     label="mean of each tenth of the pairs",
                 )
                 if fit is not None:
-                    x = np.array([0.0, float(found.squares.max())])
+                    x = np.array([0.0, float(measured.squares.max())])
                     label = f"fitted $\\Phi$ = {fit.phi:.2f}, $\\Upsilon$ = {fit.upsilon:.2f} (95 %)"
                     panel.plot(
                         x, fit.phi * x + fit.upsilon, color=LINES[1].colour, linestyle="--", label=label
                     )
                 panel.set_xlabel(r"$\delta_k^2 + \delta_{k'}^2$")
                 panel.set_title(f"{settings.dataset}, {epochs} local epoch" + ("s" if epochs > 1 else ""))
-                low, high = 0.0, float(found.gap.max())
+                low, high = 0.0, float(measured.gap.max())
                 panel.set_ylim(low, 1.45 * high)
                 panel.legend(loc="upper left")
             axes[0].set_ylabel("loss gap on $D_c$ (nats)")
@@ -185,6 +186,7 @@ def _finding(settings: Settings, epochs: int, pairs: Pairs, fit: GapBound | None
     bound = GapBound.strongly_convex(SMOOTHNESS, GRADIENT, CONVEXITY, rates)
     rank = float(stats.spearmanr(pairs.squares, pairs.gap).statistic)
     own = float(stats.spearmanr(np.abs(pairs.degree - pairs.peer), pairs.gap).statistic)
+    loose = float(bound.gap(pairs.degree, pairs.peer).min() / pairs.gap.max())
     fitted = (
         f"a fit gives Phi = {fit.phi:.3g} and Upsilon = {fit.upsilon:.3g}, so Upsilon/Phi = {fit.ratio:.2f}"
         if fit is not None
@@ -196,8 +198,8 @@ def _finding(settings: Settings, epochs: int, pairs: Pairs, fit: GapBound | None
             f"{epochs} local epoch{'s' if epochs > 1 else ''}: over {len(pairs.gap)} pairs the rank correlation of "
             f"gap and delta_k^2 + delta_k'^2 is {rank:.2f} (of gap and |delta_k - delta_k'| {own:.2f}); {fitted}; "
             f"the corrected bound at L = 100, G = 10, mu = 0.01 is Phi = {bound.phi:.3g}, Upsilon = "
-            f"{bound.upsilon:.3g}; the participant of the greater degree has the greater loss in "
-            f"{pairs.ordered:.0%} of pairs"
+            f"{bound.upsilon:.3g}, {loose:.1g} times the largest gap; the participant of the greater degree has the "
+            f"greater loss in {pairs.ordered:.0%} of pairs"
         ),
         holds=bool((pairs.gap <= bound.gap(pairs.degree, pairs.peer)).all()),
         numbers={

@@ -7,7 +7,6 @@ formula, and as the mean over five settled rounds.
 Source: Pang et al. 2025, Figure 2 (share of the majority label); number of classes as its appendix has it.
 """
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,7 +28,7 @@ from experiments.game import (
     play,
 )
 from experiments.plots import LINES, Page, by_round
-from experiments.populations import Partition, at_degrees
+from experiments.populations import Partition, at_degree
 from experiments.settings import PARTICIPANTS, Settings
 from experiments.settlements import settlement_parameters
 from experiments.statistics import LEVEL, difference_interval, mean_interval, slope_interval
@@ -114,10 +113,10 @@ class UtilityFigure:
         chosen = play(self.partition, settings)
         populations = [chosen.counts]
         for degree in exact(deviation_degrees(chosen.game, DEVIATOR)):
-            degrees = exact(chosen.equilibrium.degree)
-            degrees[DEVIATOR] = degree
-            mixes = at_degrees(self.partition, degrees, settings.classes, settings.samples)
-            populations.append(tuple(mix.counts for mix in mixes))
+            counts = list(chosen.counts)
+            mix = at_degree(self.partition, DEVIATOR, degree, settings.classes, settings.samples)
+            counts[DEVIATOR] = mix.counts
+            populations.append(tuple(counts))
         return populations
 
     def _costs(self, chosen: Play) -> Array:
@@ -233,6 +232,9 @@ def _trend(over_rounds: Array) -> Finding:
     together leave possible is set against the utility itself.
     """
     tasks, number, participants = over_rounds.shape
+    claim = "At equilibrium utility is constant but for the peer drawn."
+    if number < 3:
+        return Finding(claim, f"{number} rounds have no slope with an interval; it takes 3")
     rounds = np.arange(1, number + 1, dtype=np.float64)
     single = [
         slope_interval(rounds.tolist(), task[:, k].tolist())
@@ -244,14 +246,14 @@ def _trend(over_rounds: Array) -> Finding:
     pooled = mean_interval([i.estimate for i in single])
     drift = max(abs(pooled.low), abs(pooled.high)) * (number - 1) / float(over_rounds.mean())
     return Finding(
-        claim="At equilibrium utility is constant but for the peer drawn.",
+        claim=claim,
         found=(
             f"the mean slope of {len(single)} (of {participants} participants in {tasks} tasks of {number} rounds) "
             f"is {pooled.estimate:.1e} [{pooled.low:.1e}, {pooled.high:.1e}] credits a round, a drift of at most "
             f"{drift:.1%} of the utility over a task; the 95 % intervals of {missed} single slopes miss 0, where "
             f"chance gives {(1 - LEVEL) * len(single):.0f} (that many or more: probability {chance:.2f})"
         ),
-        holds=None if math.isnan(pooled.low) else chance > CHANCE and drift < DRIFT,
+        holds=chance > CHANCE and drift < DRIFT,
         numbers={
             "slope": pooled.estimate,
             "slope_low": pooled.low,

@@ -19,7 +19,7 @@ def square(parameters: dict[str, Any], device: str) -> dict[str, Any]:
     CALLS.append(parameters["x"])
     if parameters.get("fail"):
         raise ZeroDivisionError("told to fail")
-    return {"value": parameters["x"] ** 2, "device": device}
+    return {"value": parameters.get("result", parameters["x"] ** 2), "device": device}
 
 
 @pytest.fixture(autouse=True)
@@ -79,6 +79,15 @@ def test_a_failing_cell_is_named_and_the_others_are_kept(tmp_path: Path) -> None
         run_cells([bad, good], store, _Inline())
     assert store.get(good) == {"value": 9, "device": "cpu"}
     assert store.get(bad) is None
+
+
+def test_a_result_that_json_does_not_have_fails_its_cell_alone(tmp_path: Path) -> None:
+    store = CellStore(tmp_path)
+    good, diverged = Cell("square", {"x": 3}), Cell("square", {"x": 4, "result": float("nan")})
+    with pytest.raises(CellError, match=f"the first, {diverged.key}, "):
+        run_cells([diverged, good], store, _Inline())
+    assert store.get(good) is not None
+    assert store.get(diverged) is None
 
 
 def test_another_version_of_the_computation_is_another_cell(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,6 +44,17 @@ def test_the_order_of_accuracies_is_counted_over_seeds(
     assert finding.numbers["accuracy_share_0.1_epochs_1"] == pytest.approx(0.91)
 
 
+def test_what_is_finished_is_drawn_and_seeds_that_lack_a_level_are_not_compared(tmp_path: Path) -> None:
+    figure = AccuracyFigure(1, "accuracy", "", SHARES, (EPOCHS, EPOCHS_ONCE))
+    results = {}
+    for seed, (level, accuracy) in enumerate(zip(SHARES.levels, (0.9, 0.8, 0.7), strict=True)):
+        # Every level has a seed of its own, so no seed has all three.
+        results[figure._level_cells(SETTINGS, level, EPOCHS)[seed].key] = _curve(accuracy)
+    (finding,) = figure.draw(SETTINGS, results, _page(tmp_path))
+    assert finding.holds is None
+    assert finding.found.startswith("5 local epochs")
+
+
 def test_peers_are_told_apart_by_their_losses(tmp_path: Path) -> None:
     figure = AccuracyFigure(1, "accuracy", "", SHARES, (EPOCHS_ONCE,))
     local = [

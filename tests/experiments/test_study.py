@@ -131,7 +131,7 @@ def test_the_command_computes_draws_and_prints_json(tmp_path: Path) -> None:
         (("nonsense",), "there is no figure 'nonsense'"),
         (("payoff", "--dataset", "imagenet"), "there is no data set 'imagenet'"),
         (("payoff", "--device", "tpu"), "--device is 'tpu'; expected auto, cpu or cuda"),
-        (("payoff", "--out", "/dev/null/figures"), "cannot be written"),
+        (("gap", "--out", "/dev/null/figures"), "cannot be written"),
     ],
 )
 def test_a_users_mistake_is_one_sentence(
