@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import hashlib
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -131,7 +132,9 @@ def models(megabytes: float, count: int) -> tuple[bytes, list[bytes]]:
     return made[0], made[1:]
 
 
-async def measure(folder: Path, bare_port: int, contents: list[bytes], tokens: list[str], rounds: int) -> Any:
+async def measure(
+    folder: Path, bare_port: int, pids: tuple[int, int], contents: list[bytes], tokens: list[str], rounds: int
+) -> Any:
     addresses = json.loads((folder / "serving.json").read_text())
     clients = [await enrolled(folder, addresses, f"p{i:02d}", token) for i, token in enumerate(tokens)]
     await clients[0].until("EFFORT")
@@ -142,7 +145,7 @@ async def measure(folder: Path, bare_port: int, contents: list[bytes], tokens: l
     for round_ in range(1, rounds + 1):
         await clients[0].until("TRAINING", round_=round_)
         for crowd in CROWDS:
-            began = time.perf_counter()
+            began, cpu = time.perf_counter(), [cpu_seconds(pid) for pid in pids]
             await asyncio.gather(
                 *(bare(c, bare_port, d) for c, d in zip(clients[:crowd], contents, strict=False))
             )
@@ -151,7 +154,9 @@ async def measure(folder: Path, bare_port: int, contents: list[bytes], tokens: l
             chosen = range(1) if crowd == 1 else range(1, 1 + crowd)
             began = time.perf_counter()
             await asyncio.gather(*(submit(clients[i], contents[i], round_, digests[i]) for i in chosen))
-            results.append((crowd, bare_seconds, time.perf_counter() - began))
+            seconds = time.perf_counter() - began
+            used = [cpu_seconds(pid) - before for pid, before in zip(pids, cpu, strict=True)]
+            results.append((crowd, bare_seconds, seconds, *used))
     for client in clients:
         await client.close()
     return results
@@ -190,20 +195,31 @@ def main() -> None:
             while not folder.addresses.exists():
                 time.sleep(0.05)
             idle = resident(served.pid, "VmRSS")
-            results = asyncio.run(measure(folder.path, port, contents, tokens, arguments.repeat))
+            results = asyncio.run(
+                measure(folder.path, port, (counter.pid, served.pid), contents, tokens, arguments.repeat)
+            )
             peak = resident(served.pid, "VmHWM")
     size = len(contents[0]) / 1e6
     print(
         f"{size:.1f} MB models, frames of {FRAME_BYTES >> 10} KiB, mutual TLS, median of {arguments.repeat}"
     )
-    print("participants   bare MB/s   fedpeer MB/s   ratio")
+    print("participants   bare MB/s   fedpeer MB/s   ratio   servers' CPU seconds a GB: bare   fedpeer")
     for crowd in CROWDS:
-        pairs = [(b, s) for c, b, s in results if c == crowd]
+        pairs = [(b, s) for c, b, s, _, _ in results if c == crowd]
+        bare_cpu, cpu = (
+            statistics.median(r[i] / (crowd * size / 1e3) for r in results if r[0] == crowd) for i in (3, 4)
+        )
         bare_rate = statistics.median(crowd * size / b for b, _ in pairs)
         rate = statistics.median(crowd * size / s for _, s in pairs)
         ratio = statistics.median(b / s for b, s in pairs)
-        print(f"{crowd:12d} {bare_rate:11.0f} {rate:14.0f} {ratio:7.2f}")
+        print(f"{crowd:12d} {bare_rate:11.0f} {rate:14.0f} {ratio:7.2f} {bare_cpu:37.2f} {cpu:9.2f}")
     print(f"coordinator's memory: {idle / 1e6:.0f} MB idle, {peak / 1e6:.0f} MB at its peak")
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process so far (Linux)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident(pid: int, field: str) -> int:
