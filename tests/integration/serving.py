@@ -24,6 +24,7 @@ name = "test"
 market = "127.0.0.1:{market}"
 public = "127.0.0.1:{public}"
 metrics = ""
+insecure = {insecure}
 """
 
 #: A model without an architecture; two types and a scalar, as real state dicts have.
@@ -41,6 +42,7 @@ class Served:
     folder: StateFolder
     market: str = ""
     public: str = ""
+    insecure: bool = False
     _loop: asyncio.AbstractEventLoop | None = None
     _coordinator: Coordinator | None = None
     _thread: threading.Thread | None = None
@@ -74,7 +76,7 @@ class Served:
         assert not started, started
         assert self._coordinator is not None
         self.market, self.public = self._coordinator.market_address, self._coordinator.public_address
-        text = CONFIG.format(market=self.market.rpartition(":")[2], public=self.public.rpartition(":")[2])
+        text = config_text(self.market.rpartition(":")[2], self.public.rpartition(":")[2], self.insecure)
         (self.folder.path / "coordinator.toml").write_text(text)
 
     def stop(self) -> None:
@@ -106,18 +108,23 @@ class Served:
             participant_id=name,
             public=self.public,
             token=self.invite(name),
-            authority=self.authority,
+            authority=None if self.insecure else self.authority,
         )
         return state
 
     def participant(self, name: str, folder: Path, **options: Any) -> Participant:
-        return Participant(self.enrol(name, folder / name), self.market, **options)
+        state = self.enrol(name, folder / name)
+        return Participant(state, self.market, insecure=self.insecure, **options)
+
+
+def config_text(market: int | str, public: int | str, insecure: bool) -> str:
+    return CONFIG.format(market=market, public=public, insecure=str(insecure).lower())
 
 
 @contextmanager
-def served(path: Path) -> Iterator[Served]:
-    folder = initialise(path, CONFIG.format(market=0, public=0), "test", ["localhost", "127.0.0.1"])
-    coordinator = Served(folder)
+def served(path: Path, *, insecure: bool = False) -> Iterator[Served]:
+    folder = initialise(path, config_text(0, 0, insecure), "test", ["localhost", "127.0.0.1"])
+    coordinator = Served(folder, insecure=insecure)
     coordinator.start()
     try:
         yield coordinator

@@ -250,6 +250,21 @@ def test_private_counts_are_not_sent(coordinator: Served, tmp_path: Path) -> Non
     assert len(claim["body"]["statement"]["counts_commitment"]) == 64
 
 
+def test_without_tls_where_both_sides_ask_for_it(tmp_path: Path) -> None:
+    with served(tmp_path / "coordinator", insecure=True) as plain:
+        plain.open(schedule={"rounds": 1})
+        participants = {name: plain.participant(name, tmp_path) for name in NAMES}
+        reports = all_run(participants, effort=0.0)
+        assert all(report.paid_micro > 0 for report in reports.values())
+        for participant in participants.values():
+            participant.close()
+        with (
+            Participant(tmp_path / "ada", plain.market, backoff=TestRefusals.QUICK) as ada,
+            pytest.raises(TLSError, match="both sides use TLS"),
+        ):
+            ada.join("task")
+
+
 def test_explain_says_what_each_effort_earns(coordinator: Served, tmp_path: Path) -> None:
     coordinator.open()
     with coordinator.participant("cho", tmp_path) as cho:
