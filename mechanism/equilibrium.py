@@ -52,6 +52,8 @@ TOLERANCE = 2e-11
 ENOUGH = 1e-12
 #: Bounds above this are sharpened participant by participant, credits.
 LOOSE = 5e-11
+#: Regret, as a share of the greatest payment, above which a profile is not called an equilibrium.
+RELATIVE_REGRET = 1e-6
 #: Two equilibria closer than this everywhere are one.
 SAME = 1e-9
 #: Rounds of climbing and jumping.
@@ -156,6 +158,7 @@ def _smooth(game: Game, side: Side, tolerance: float, pool: Pool) -> Equilibrium
     field, degree = climb.field, climb.answer()
     payment = field_payments(game, field, degree)
     certificate = _certificate(game, regret)
+    rests = rests and _at_rest(regret, payment)
     return _answer(game, degree, payment, certificate, climb.sweeps, climb.converged and rests)
 
 
@@ -182,6 +185,7 @@ def _clipped(game: Game, side: Side, tolerance: float, start: Array | None) -> E
     degree, squares, others = climb.degree, np.square(climb.degree), game.size - 1
     payment = (game.size * field.level(squares) - game.score.value(2 * squares)) / others
     certificate = _certificate(game, regret)
+    rests = rests and _at_rest(regret, payment)
     return _answer(game, degree, payment, certificate, climb.sweeps, climb.converged and rests)
 
 
@@ -199,6 +203,11 @@ def _jump(climb: Climb, regret: Regret) -> bool:
     if movers.size:
         climb.jump(movers, regret.better[movers])
     return bool(movers.size)
+
+
+def _at_rest(regret: Regret, payment: Array) -> bool:
+    """Whether the certificate itself says that this is an equilibrium, whatever the iteration thinks."""
+    return float(regret.bound.max()) <= RELATIVE_REGRET * max(1.0, float(payment.max()))
 
 
 def field_payments(game: Game, field: Field, degree: Array) -> Array:

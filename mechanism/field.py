@@ -53,6 +53,8 @@ MAX_TERMS = 40
 BLOCK = 32768
 #: Threads are worth their start only above this many participants.
 THREADED = 3 * BLOCK
+#: Arrays up to this size are worked on in fewer, larger calls.
+SMALL = 512
 #: More threads than these wait for the interpreter between a block's array operations.
 THREADS = 2
 
@@ -184,6 +186,7 @@ class Layout:
         shift: distance of s = 0 from the nearest singularity, r + min delta^2.
         edges: ends of the panels, increasing.
         nodes: the nodes of all panels, in order.
+        kernel: where there is one panel, what `block_sums` multiplies a small block's power sums with.
     """
 
     score: Score
@@ -192,6 +195,7 @@ class Layout:
     panels: tuple[Panel, ...]
     edges: Array
     nodes: Array
+    kernel: Array | None
 
     @classmethod
     def of(cls, score: Score, low: float, high: float, accuracy: float = FINE) -> "Layout":
@@ -203,10 +207,19 @@ class Layout:
         edges[0], edges[-1] = low, high
         pairs = zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
         panels = tuple(Panel.over(a, b, shift, accuracy) for a, b in pairs)
-        return cls(score, shift, accuracy, panels, edges, np.concatenate([p.nodes for p in panels]))
+        nodes = np.concatenate([p.nodes for p in panels])
+        kernel = None
+        if count == 1:
+            kernel = basis(panels[0].degree).power(
+                first_below_kink(score, nodes[None, :] + nodes[:, None], score.bound.ratio)
+            )
+        return cls(score, shift, accuracy, panels, edges, nodes, kernel)
 
     def block_sums(self, squares: Array) -> Array:
         """sum_j phi'(node + delta_j^2) over one block of peers, whose delta_j^2 are `squares`."""
+        if self.kernel is not None and squares.size <= SMALL:
+            sums = powers(self.panels[0].local(squares), self.kernel.shape[0]).sum(axis=1)
+            return np.asarray(sums @ self.kernel)
         panel = Panel.over(float(squares.min()), float(squares.max()), self.shift, self.accuracy)
         ratio = self.score.bound.ratio
         if panel.degree > MAX_TERMS or squares.size <= panel.degree:
@@ -299,6 +312,9 @@ class Field:
         """q(s) and q'(s)."""
         if len(self.first) == 1:
             v = self.layout.panels[0].local(s)
+            if s.size <= SMALL and s.ndim == 1:
+                terms = powers(v, self.first[0].size)
+                return self.first[0] @ terms, self.second[0] @ terms[:-1]
             return horner(self.first[0], v), horner(self.second[0], v)
         first, second = np.empty_like(s), np.empty_like(s)
         for i, members in self._members(s):
@@ -309,7 +325,10 @@ class Field:
     def level(self, s: Array) -> Array:
         """M(s) up to a constant: the integral of q from the left end of the first panel."""
         if len(self.first) == 1:
-            return horner(self.integral[0], self.layout.panels[0].local(s))
+            v = self.layout.panels[0].local(s)
+            if s.size <= SMALL and s.ndim == 1:
+                return np.asarray(self.integral[0] @ powers(v, self.integral[0].size))
+            return horner(self.integral[0], v)
         value = np.empty_like(s)
         for i, members in self._members(s):
             value[members] = self.offsets[i] + horner(
@@ -322,6 +341,8 @@ class Field:
 
         Interpolates the field again over the range of the block, in fewer terms where that is narrow.
         """
+        if s.size <= SMALL:
+            return *self.slopes(s), self.error
         panel = Panel.over(float(s.min()), float(s.max()), self.layout.shift, self.layout.accuracy)
         if panel.degree + 4 >= min(p.degree for p in self.layout.panels):
             return *self.slopes(s), self.error
@@ -357,16 +378,23 @@ def horner(coefficients: Array, v: Array) -> Array:
     return result
 
 
+def powers(v: Array, count: int) -> Array:
+    """v^k for k < count, shape (count, size), in one call: for arrays so small that calls cost most."""
+    terms = np.empty((count, v.size))
+    terms[0], terms[1:] = 1.0, v
+    return np.multiply.accumulate(terms, axis=0, out=terms)
+
+
 def power_sums(v: Array, count: int) -> Array:
     """sum_j v_j^k for k < count: powers up to half way, then products of pairs."""
     half = (count + 2) // 2
-    powers = np.empty((half, v.size))
-    powers[0] = 1.0
+    terms = np.empty((half, v.size))
+    terms[0] = 1.0
     for k in range(1, half):
-        np.multiply(powers[k - 1], v, out=powers[k])
-    last = powers[half - 1]
-    low = [float(v.size)] + [powers[k].sum() for k in range(1, min(half, count))]
-    return np.array(low + [float(np.einsum("i,i->", last, powers[k - half + 1])) for k in range(half, count)])
+        np.multiply(terms[k - 1], v, out=terms[k])
+    last = terms[half - 1]
+    low = [float(v.size)] + [terms[k].sum() for k in range(1, min(half, count))]
+    return np.array(low + [float(np.einsum("i,i->", last, terms[k - half + 1])) for k in range(half, count)])
 
 
 def first_below_kink(score: Score, z: Array, ratio: float) -> Array:

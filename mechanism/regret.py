@@ -108,7 +108,7 @@ def field_regret(
 
     Args:
         enough: participants whose bound exceeds their gain by more than this are searched one by one.
-        search: without it the bounds may be loose, but a gain that is reported is there.
+        search: without it, bounds of those who gain nothing may be loose: enough to tell who jumps, and where to.
     """
     if game.cost.convexity in (Convexity.LINEAR, Convexity.CONVEX):
         structure = Structure.of(game, field)
@@ -116,7 +116,7 @@ def field_regret(
 
         def part(work: tuple[slice, CostFunction]) -> Regret:
             block, cost = work
-            return _block(game, field, structure, cost, degree[block], low[block], high[block])
+            return _block(game, field, structure, cost, degree[block], low[block], high[block], not search)
 
         parts = pool.map(part, list(zip(blocks(degree.size), costs, strict=True)))
         regret = Regret(
@@ -129,7 +129,8 @@ def field_regret(
     # Written so that a NaN counts as unsure.
     unsure = np.flatnonzero(~(regret.bound - regret.gain <= enough + regret.rounding))
     if not search:
-        return regret
+        # Who gains nothing stays; who does must jump to its best response, not to whatever is better.
+        unsure = unsure[regret.gain[unsure] > 0]
     for at in range(0, unsure.size, SEARCHED):
         chunk = unsure[at : at + SEARCHED]
         problem = field_problem(game, field, degree, low, high, order, chunk)
@@ -139,7 +140,14 @@ def field_regret(
 
 
 def _block(
-    game: Game, field: Field, shape: Structure, cost: CostFunction, x: Array, low: Array, high: Array
+    game: Game,
+    field: Field,
+    shape: Structure,
+    cost: CostFunction,
+    x: Array,
+    low: Array,
+    high: Array,
+    climbing: bool,
 ) -> Regret:
     linear = cost.convexity is Convexity.LINEAR
     square = np.square(x)
@@ -154,7 +162,7 @@ def _block(
 
     # The concave part [low, top]: the tangent at a foot, the profile itself where it lies there.
     top = np.minimum(high, shape.concave_until)
-    foot = _foot(game, field, cost, x, low, top, high)
+    foot = _foot(game, field, cost, x, low, top, high, climbing)
     at_foot = gain(foot)
     slope, _, _, _, error = utility_slopes(game, field, cost, foot, x, high)
     doubt = 2 * grow * error * foot
@@ -163,6 +171,10 @@ def _block(
     has_concave = low <= shape.concave_until
     bound = np.where(has_concave, at_foot + np.maximum(rise, fall), -np.inf)
     better, best = np.where(has_concave, foot, x), np.where(has_concave, at_foot, 0.0)
+    if climbing:
+        # Whoever still climbs gets to its foot by itself, and jumps only to what is better than that.
+        better = np.where(x <= top, x, better)
+        best = np.maximum(best, 0.0)
 
     # The rest [p, high], by its ends; a cost that bends is left to the search.
     beyond = np.flatnonzero(high > shape.concave_until)
@@ -184,7 +196,7 @@ def _block(
 
     scale = field.size * np.square(high) + np.abs(own) / others + np.abs(spent) + cost.value(high - low)
     rounding = 2 * grow * field.error * np.square(high) + ROUNDING * scale
-    wins = best > 0
+    wins = (best > 0) & (better != x)
     return Regret(
         np.maximum(bound, 0.0) + rounding, np.where(wins, better, x), np.where(wins, best, 0.0), rounding
     )
@@ -208,15 +220,22 @@ class _Part:
 
 
 def _foot(
-    game: Game, field: Field, cost: CostFunction, x: Array, low: Array, top: Array, high: Array
+    game: Game,
+    field: Field,
+    cost: CostFunction,
+    x: Array,
+    low: Array,
+    top: Array,
+    high: Array,
+    climbing: bool,
 ) -> Array:
-    """A point of [low, top] near the maximum of the concave part: x where it lies there."""
+    """A point of [low, top] near the maximum of the concave part: x where it lies there and has arrived."""
     foot = np.clip(x, low, np.maximum(top, low))
-    away = np.flatnonzero(x > top)
+    away = np.arange(x.size) if climbing else np.flatnonzero(x > top)
     if away.size:
         own, start, some = x[away], high[away], cost.take(away)
         bottom, limit = low[away], np.maximum(top[away], low[away])
-        at = bottom.copy()
+        at = np.where(own > limit, bottom, np.clip(own, bottom, limit))
         for _ in range(FOOT_STEPS):
             slope, bend, _, _, _ = utility_slopes(game, field, some, at, own, start)
             at = np.clip(at + np.divide(slope, -bend, out=np.ones_like(at), where=bend < 0), bottom, limit)
