@@ -21,9 +21,10 @@ MAX_INTEGER = 2**53 - 1
 
 #: For plain values with ASCII text alone this writes the canonical form: keys sorted by bytes, which is the order
 #: of UTF-16 units there, the shortest escapes, and nothing above 53 bits.
-_FAST = orjson.OPT_SORT_KEYS | orjson.OPT_STRICT_INTEGER
+FAST = orjson.OPT_SORT_KEYS | orjson.OPT_STRICT_INTEGER
 
-_SCALARS = frozenset((str, int, bool, type(None)))
+#: Types that the fast encoder writes canonically as they are.
+SCALARS = frozenset((str, int, bool, type(None)))
 
 #: Nesting that no record of ours comes near; deeper input is refused before it exhausts the stack.
 MAX_DEPTH = 32
@@ -38,25 +39,12 @@ def canonical_bytes(value: Json) -> bytes:
     """
     if _plain(value, 0):
         try:
-            data = orjson.dumps(value, option=_FAST)
+            data = orjson.dumps(value, option=FAST)
         except (TypeError, RecursionError):  # an integer above 53 bits or a lone surrogate: named below
             data = b"\xff"
         if data.isascii():
             return data
     return json.dumps(_ordered(value, "$", 0), ensure_ascii=False, separators=(",", ":")).encode()
-
-
-def flat_bytes(record: dict[str, Json], inner: Mapping[str, Json]) -> bytes | None:
-    """As `canonical_bytes` for a record that is known to be plain but for its part `inner`; None where `inner` is not
-    a plain dictionary of scalars, or the text is not ASCII: then the caller takes the general way.
-    """
-    if type(inner) is not dict or not _SCALARS.issuperset(map(type, inner.values())):
-        return None
-    try:
-        data = orjson.dumps(record, option=_FAST)
-    except TypeError:
-        return None
-    return data if data.isascii() else None
 
 
 def canonical_digest(value: Json) -> bytes:
@@ -99,7 +87,7 @@ def _parse_fast(data: bytes) -> Any:
     """The value of ASCII data that the fast encoder reproduces; None sends the caller to the exact way."""
     try:
         value = orjson.loads(data)
-        if _plain(value, 0) and data.isascii() and orjson.dumps(value, option=_FAST) == data:
+        if _plain(value, 0) and data.isascii() and orjson.dumps(value, option=FAST) == data:
             return value
     except (TypeError, ValueError, RecursionError):
         return None
@@ -110,14 +98,14 @@ def _plain(value: Any, depth: int) -> bool:
     """Whether `value` is built from exact built-in types alone: no float, no subclass. orjson checks the keys."""
     kind = type(value)
     if kind is not dict and kind is not list and kind is not tuple:
-        return kind in _SCALARS
+        return kind in SCALARS
     items = value.values() if kind is dict else value
-    if _SCALARS.issuperset(map(type, items)):
+    if SCALARS.issuperset(map(type, items)):
         return True
     if depth >= MAX_DEPTH:
         return False
     for item in items:  # noqa: SIM110  all() over a generator takes twice the time
-        if type(item) not in _SCALARS and not _plain(item, depth + 1):
+        if type(item) not in SCALARS and not _plain(item, depth + 1):
             return False
     return True
 

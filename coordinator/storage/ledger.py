@@ -1,8 +1,10 @@
 """The ledger's store over SQL, and the signing of its heads."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import orjson
 from sqlalchemy import Connection, and_, bindparam, func, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
@@ -64,11 +66,7 @@ class SqlLedgerStore:
         # By hand, since SQLAlchemy's nested transactions take longer than the insert of an entry.
         self._connection.exec_driver_sql("SAVEPOINT ledger_ids")
         try:
-            self._insert_rows(
-                "ledger_ids",
-                ("id", "entry_index"),
-                sorted(zip(ids, range(first, first + len(ids)), strict=True)),
-            )
+            self._insert_ids(first, ids)
         except IntegrityError:
             self._connection.exec_driver_sql("ROLLBACK TO SAVEPOINT ledger_ids")
             return False
@@ -202,6 +200,18 @@ class SqlLedgerStore:
         """First index of the stored bundle that holds entry `index`."""
         return int(self._connection.execute(_BUNDLE_OF, {"index": index}).scalar_one() or 0)
 
+    def _insert_ids(self, first: int, ids: Sequence[str]) -> None:
+        if self._sqlite:  # one statement for all takes half the time of one a row
+            self._connection.exec_driver_sql(
+                "INSERT INTO ledger_ids (id, entry_index) SELECT value, ? + key FROM json_each(?)",
+                (first, orjson.dumps(ids).decode()),
+            )
+            return
+        # COPY's text form by hand, in one piece: ids are visible ASCII, so the backslash alone would mean something.
+        lines = [f"{name}\t{index}\n" for index, name in enumerate(ids, first)]
+        with self._copy("ledger_ids", "id, entry_index") as copy:
+            copy.write("".join(lines).replace("\\", "\\\\"))
+
     def _insert_rows(self, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
         """Many rows by the driver's fastest way. Table and column names are this module's own."""
         names = ", ".join(columns)
@@ -209,11 +219,17 @@ class SqlLedgerStore:
             marks = ", ".join(["?" if self._sqlite else "%s"] * len(columns))
             self._connection.exec_driver_sql(f"INSERT INTO {table} ({names}) VALUES ({marks})", list(rows))
             return
+        with self._copy(table, names) as copy:
+            for row in rows:
+                copy.write_row(row)
+
+    @contextmanager
+    def _copy(self, table: str, columns: str) -> Iterator[Any]:
+        """PostgreSQL's COPY into a table; a key that is taken is the same error as that of an INSERT."""
         driver: Any = self._connection.connection.dbapi_connection
         try:
-            with driver.cursor() as cursor, cursor.copy(f"COPY {table} ({names}) FROM STDIN") as copy:
-                for row in rows:
-                    copy.write_row(row)
+            with driver.cursor() as cursor, cursor.copy(f"COPY {table} ({columns}) FROM STDIN") as copy:
+                yield copy
         except driver_errors() as error:
             if getattr(error, "sqlstate", "") == "23505":
                 raise IntegrityError(f"COPY {table}", None, error) from error

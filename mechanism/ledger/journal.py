@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 
 from mechanism.ledger.accounts import (
     Balance,
@@ -12,7 +13,7 @@ from mechanism.ledger.accounts import (
     reservations_of,
     stake,
 )
-from mechanism.ledger.entry import Entry
+from mechanism.ledger.entry import Entry, encode
 from mechanism.ledger.errors import ConflictError, ProofError
 from mechanism.ledger.merkle import consistency_proof, inclusion_proof, leaf_hashes, root_from
 from mechanism.ledger.store import LedgerStore
@@ -45,12 +46,12 @@ class Journal:
             PostingError: a transfer that the accounts do not allow.
             EntryError: an entry that is not of the form.
         """
-        data = [entry.data for entry in entries]
+        data = encode(entries)
         ids = [entry.id for entry in entries]
         size = self._store.lock()
         if not any(entry.transfers for entry in entries) and self._store.insert(size, ids, data):
             self._grow(size, data)
-            return [Recorded(entry_id, size + i, True) for i, entry_id in enumerate(ids)]
+            return list(map(Recorded, ids, range(size, size + len(ids)), repeat(True)))
         return self._append_checked(size, entries)
 
     def size(self) -> int:

@@ -28,19 +28,19 @@ def append_to_tiles(
 ) -> list[tuple[Coordinates, bytes]]:
     """The tiles that change when `leaves` (leaf hashes) join a tree of `size`, with their new content."""
     changed: list[tuple[Coordinates, bytes]] = []
-    level, hashes = 0, b"".join(leaves)
+    level, hashes = 0, list(leaves)
     while hashes:
         index, width = divmod(size, TILE_WIDTH)
         if width:
-            hashes = _narrowed(read_tiles([(level, index)]), (level, index), width) + hashes
+            hashes = split_hashes(_narrowed(read_tiles([(level, index)]), (level, index), width)) + hashes
         roots = []
-        for start in range(0, len(hashes), _FULL_BYTES):
-            tile = hashes[start : start + _FULL_BYTES]
-            changed.append(((level, index), tile))
-            if len(tile) == _FULL_BYTES:
-                roots.append(perfect_root(split_hashes(tile)))
+        for start in range(0, len(hashes), TILE_WIDTH):
+            tile = hashes[start : start + TILE_WIDTH]
+            changed.append(((level, index), b"".join(tile)))
+            if len(tile) == TILE_WIDTH:
+                roots.append(perfect_root(tile))
             index += 1
-        level, size, hashes = level + 1, size // TILE_WIDTH, b"".join(roots)
+        level, size, hashes = level + 1, size // TILE_WIDTH, roots
     return changed
 
 

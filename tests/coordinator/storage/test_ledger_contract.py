@@ -267,3 +267,10 @@ def test_a_transfer_that_could_not_be_read_again_is_not_written(database: Databa
     with pytest.raises(EntryError):
         append(database, [entry("e", move)])
     assert read_all(database) == []
+
+
+def test_an_id_with_a_backslash_is_stored_as_it_is(database: Database) -> None:
+    sent = [entry("a\\b"), entry("c\\t1"), entry("\\N")]
+    append(database, sent)
+    with database.read() as connection:
+        assert SqlLedgerStore(connection).find(["a\\b", "c\\t1", "\\N"]) == {"a\\b": 0, "c\\t1": 1, "\\N": 2}

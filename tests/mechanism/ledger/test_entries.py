@@ -9,7 +9,7 @@ from mechanism.canonical import canonical_bytes, canonical_digest
 from mechanism.errors import FieldError
 from mechanism.ledger import entries
 from mechanism.ledger.accounts import Balance, Book, Post, Reserve, Resolve, Transfer, parse_transfer
-from mechanism.ledger.entry import MAX_ENTRY_BYTES, Entry
+from mechanism.ledger.entry import MAX_ENTRY_BYTES, Entry, encode
 from mechanism.ledger.errors import EntryError, PostingError
 from tests import ledger_samples as samples
 
@@ -150,3 +150,19 @@ def test_a_book_stays_balanced_and_a_refusal_changes_nothing(moves: list[Transfe
 
 def test_a_balance_holds_credits_less_debits() -> None:
     assert Balance(3, 10).holds == 7
+
+
+@given(st.lists(st.tuples(bodies, st.booleans()), max_size=6))
+def test_a_batch_is_encoded_as_its_entries_are(parts: list[tuple[dict[str, Any], bool]]) -> None:
+    moves = (Post("treasury", "payable:p", 1),)
+    batch = [Entry(f"e{i}", "x", body, moves if money else ()) for i, (body, money) in enumerate(parts)]
+    assert encode(batch) == [Entry(e.id, e.kind, e.body, e.transfers).data for e in batch]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [Entry("a b", "x", {}), Entry("", "x", {}), Entry("a", "x", {"y": 1.5}), Entry("a", "x", {"y": 2**60})],
+)
+def test_a_batch_with_one_bad_entry_is_refused(bad: Entry) -> None:
+    with pytest.raises(EntryError):
+        encode([Entry("good", "x", {}), bad])
