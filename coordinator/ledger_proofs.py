@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from coordinator.ledger_sources import RemoteSource, SourceError
+from coordinator.ledger_sources import DatabaseSource, RemoteSource, SourceError
 from mechanism.ledger.merkle import consistency_proof, inclusion_proof, leaf_hash
 from mechanism.ledger.note import Checkpoint, Note
 from mechanism.ledger.tiles import Coordinates, TileNodes, append_to_tiles, tile_width
@@ -18,8 +18,8 @@ def receipt(source: LedgerSource, index: int) -> TlogProof:
     """
     note = Note.parse(source.checkpoint())
     size = Checkpoint.parse_text(note.text).size
-    if isinstance(source, RemoteSource):
-        hashes = source.inclusion_proof(index, size)
+    if isinstance(source, DatabaseSource | RemoteSource):
+        hashes = list(source.inclusion_proof(index, size))
     else:
         hashes = inclusion_proof(_nodes(source, size), index, size)
     return TlogProof(index, tuple(hashes), note, entry(source, index))
@@ -30,14 +30,15 @@ def consistency(source: LedgerSource, first: int) -> list[bytes]:
     size = Checkpoint.parse_text(Note.parse(source.checkpoint()).text).size
     if first == 0 or first >= size:
         return []
-    if isinstance(source, RemoteSource):
+    if isinstance(source, DatabaseSource | RemoteSource):
         return list(source.consistency_proof(first, size))
     return consistency_proof(_nodes(source, size), first, size)
 
 
 def entry(source: LedgerSource, index: int) -> bytes:
     """Entry `index`."""
-    found = next(source.entries(index), None)
+    one = source.entry(index) if isinstance(source, DatabaseSource) else None
+    found = one or next(source.entries(index), None)
     if found is None:
         raise SourceError(f"{source.name} has no entry {index}")
     return found

@@ -22,6 +22,7 @@ from coordinator.storage.ledger_tables import IDS, LOG, TILES, TOTALS
 from mechanism.ledger.accounts import Balance
 from mechanism.ledger.entry import MAX_ENTRY_BYTES
 from mechanism.ledger.errors import LedgerError
+from mechanism.ledger.journal import Journal
 from mechanism.ledger.merkle import MAX_SIZE
 from mechanism.ledger.note import Checkpoint, Note
 from mechanism.ledger.tiles import (
@@ -198,6 +199,7 @@ class DatabaseSource:
     def __init__(self, database: Database, connection: Connection) -> None:
         self.name = database.display
         self._store = SqlLedgerStore(connection)
+        self._journal = Journal(self._store)
         self._tables = _Tables(connection)
         self._cache: dict[Coordinates, bytes] = {}
 
@@ -234,10 +236,21 @@ class DatabaseSource:
             raise SourceError(str(error)) from None
 
     def tile(self, level: int, index: int, width: int) -> bytes | None:
-        if (level, index) not in self._cache:  # neighbours come in one query
-            span = [(level, i) for i in range(index, index + 64)]
-            self._cache = dict(self._store.read_tiles(span))
+        if (level, index) not in self._cache:  # verification asks for one after the other
+            self._cache = self._store.tile_run(level, index, 64)
         return self._cache.get((level, index), b"")
+
+    def inclusion_proof(self, index: int, size: int) -> Sequence[bytes]:
+        """The proof of entry `index` in the tree of `size`, from the few tiles that it takes."""
+        return self._journal.inclusion_proof(index, size)
+
+    def consistency_proof(self, first: int, second: int) -> Sequence[bytes]:
+        """The proof that the tree of `second` extends that of `first`."""
+        return self._journal.consistency_proof(first, second)
+
+    def entry(self, index: int) -> bytes | None:
+        """Entry `index`, None where there is none."""
+        return next(self._store.entries(index, 1), None)
 
     def tables(self) -> StoredTables | None:
         return self._tables

@@ -43,6 +43,11 @@ _BUNDLES = (
 _TILE = select(TILES.c.hashes).where(
     TILES.c.level == bindparam("level"), TILES.c.tile_index == bindparam("index")
 )
+_TILE_RUN = select(TILES.c.tile_index, TILES.c.hashes).where(
+    TILES.c.level == bindparam("level"),
+    TILES.c.tile_index >= bindparam("first"),
+    TILES.c.tile_index < bindparam("end"),
+)
 _BALANCES = select(ACCOUNTS).where(ACCOUNTS.c.name.in_(bindparam("names", expanding=True)))
 _RESERVATIONS = select(TRANSFERS).where(TRANSFERS.c.reservation.in_(bindparam("names", expanding=True)))
 
@@ -112,6 +117,13 @@ class SqlLedgerStore:
             select(TILES.c.level, TILES.c.tile_index, TILES.c.hashes).where(wanted)
         )
         return {(level, index): bytes(hashes) for level, index, hashes in rows}
+
+    def tile_run(self, level: int, first: int, count: int) -> dict[Coordinates, bytes]:
+        """Up to `count` consecutive tiles of a level."""
+        values = {"level": level, "first": first, "end": first + count}
+        return {
+            (level, index): bytes(hashes) for index, hashes in self._connection.execute(_TILE_RUN, values)
+        }
 
     def write_tiles(self, tiles: Sequence[tuple[Coordinates, bytes]]) -> None:
         if not tiles:
