@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 
 from participant import Backoff, Participant, TaskReport
+from participant.effects import Stopped
 from participant.journal import Journal
 from participant.report import report_of
 from tests.chaos.faulty_link import FaultyLink
@@ -90,9 +91,12 @@ class Peers:
         for participant in self._participants.values():
             task = idle("b")
             task._counts = (5, 5, 5, 5)
-            thread = threading.Thread(
-                target=participant.run, args=(task, task_id), kwargs={"effort": 0.0}, daemon=True
-            )
+
+            def run(participant: Participant = participant, task: Any = task) -> None:
+                with contextlib.suppress(Stopped):  # by `close`
+                    participant.run(task, task_id, effort=0.0)
+
+            thread = threading.Thread(target=run, daemon=True)
             thread.start()
             self._threads.append(thread)
 
