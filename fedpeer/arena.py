@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -105,32 +106,34 @@ def _run(setting: ArenaSetting, executor: Executor | None) -> ArenaResult:
 def _print(summary: dict[str, Any]) -> None:
     console = Console()
     for rule, found in summary["rules"].items():
-        table = Table(title=f"{summary['dataset']}, rule {rule}: credits a round")
-        for heading in (
-            "attack",
-            "attacker",
-            "honest",
-            "advantage",
-            "95 % interval",
-            "caught",
-            "accuracy lost",
-        ):
-            table.add_column(heading, justify="left" if heading == "attack" else "right", no_wrap=True)
+        table = Table(
+            title=f"{summary['dataset']}, rule {rule}: credits a round",
+            caption="gain: over an honest participant with the same data, with its 95 % interval",
+            box=SIMPLE,
+            padding=(0, 1),
+        )
+        table.add_column("attack", no_wrap=True)
+        for heading in ("earns", "honest", "gain", "from", "to", "caught", "lost"):
+            table.add_column(heading, justify="right", no_wrap=True)
         for attack, v in found["attacks"].items():
             low, high = v["ci"]
             table.add_row(
                 attack,
-                f"{v['attacker']:.3f}",
-                f"{v['honest']:.3f}",
-                f"{v['advantage']:+.3f}",
-                f"{low:+.2f} {high:+.2f}",
+                f"{v['attacker']:.2f}",
+                f"{v['honest']:.2f}",
+                f"{v['advantage']:+.2f}",
+                f"{low:+.2f}",
+                f"{high:+.2f}",
                 f"{100 * v['caught']:.0f} %",
                 f"{100 * v['accuracy_lost']:+.1f} %",
                 style="red" if high > 0 else None,
             )
         console.print(table)
-        console.print(f"honest participants wrongly hurt: {100 * found['honest_refused']:.1f} %")
-        if "degree" in found:
+        console.print(
+            f"lost: accuracy of the global model. Honest participants wrongly hurt: "
+            f"{100 * found['honest_refused']:.1f} %"
+        )
+        if "degree" in found and found["degree"]["mae"] is not None:
             degree = found["degree"]
             console.print(
                 f"verified degree: mean error {degree['mae']:.3f}, rank correlation {degree['rank']:.3f}, "
