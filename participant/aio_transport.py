@@ -111,8 +111,8 @@ class AsyncTransport:
                 return None if message is grpc.aio.EOF else message
             case Pause(seconds):
                 return await asyncio.sleep(seconds)
-            case Diagnose():
-                return await asyncio.to_thread(self._endpoint.diagnose)
+            case Diagnose(certain):
+                return await asyncio.to_thread(self._endpoint.diagnose, certain=certain)
             case Work(function):
                 return await asyncio.to_thread(function)
             case _:

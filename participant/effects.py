@@ -107,7 +107,13 @@ class Pause:
 
 @dataclass(frozen=True)
 class Diagnose:
-    """Result: the `TransportError` that explains why the coordinator cannot be reached, or None if it can."""
+    """Result: the `TransportError` that explains why the coordinator cannot be reached, or None if it can.
+
+    Attributes:
+        certain: name only what cannot be chance: not a connection that merely breaks.
+    """
+
+    certain: bool = False
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import ssl
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from time import sleep
 
 import grpc
 
@@ -25,6 +26,10 @@ from wire.limits import KEEPALIVE_SECONDS, KEEPALIVE_TIMEOUT_SECONDS, MAX_MESSAG
 
 #: Seconds in which a connection and a handshake must come about when the address is looked at.
 PROBE_SECONDS = 5.0
+
+#: Looks at a connection that breaks, and seconds between them.
+LOOKS = 3
+BETWEEN_LOOKS_SECONDS = 0.2
 
 #: Milliseconds: gRPC's own waits between connection attempts. Short, because `Backoff` does the waiting.
 _CONNECT_BACKOFF_MS = (100, 2_000)
@@ -91,8 +96,23 @@ class Endpoint:
         name = self.plain_text_name
         return () if self.secure or name is None else ((PLAIN_TEXT_NAME, name),)
 
-    def diagnose(self, now: datetime | None = None) -> TransportError | None:
-        """What keeps the coordinator from being reached, or None where a connection comes about."""
+    def diagnose(self, *, certain: bool = False, now: datetime | None = None) -> TransportError | None:
+        """What keeps the coordinator from being reached, or None where a connection comes about.
+
+        A connection that breaks in a handshake may be refused, unlucky, or end at a proxy whose coordinator is
+        down; only one that breaks every time is taken for refused, and with `certain` not even that one.
+        """
+        for _ in range(LOOKS - 1):
+            try:
+                return self._look(now)
+            except _Unclear:
+                sleep(BETWEEN_LOOKS_SECONDS)
+        try:
+            return self._look(now)
+        except _Unclear as unclear:
+            return None if certain else unclear.error
+
+    def _look(self, now: datetime | None) -> TransportError | None:
         if self.credentials is not None:
             try:
                 self.credentials.check_valid(now or utc_now())
@@ -131,13 +151,14 @@ class Endpoint:
                 return self._refused_after_handshake(secured)
         except ssl.SSLCertVerificationError as error:
             return self._untrusted(error)
-        except (ssl.SSLError, ConnectionError) as error:
-            return TLSError(
+        except OSError as error:
+            incomplete = TLSError(
                 f"{self.address} does not complete a TLS handshake ({_words(error)}); check that the port is "
                 "the coordinator's and that both sides use TLS"
             )
-        except TimeoutError:
-            return TLSError(f"{self.address} does not complete a TLS handshake in {PROBE_SECONDS:.0f} s")
+            if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
+                return incomplete  # an answer, and not one of TLS
+            raise _Unclear(incomplete) from None
 
     def _refused_after_handshake(self, secured: ssl.SSLSocket) -> TransportError | None:
         """In TLS 1.3 a server refuses a client's certificate only after the client's handshake is over."""
@@ -147,17 +168,19 @@ class Endpoint:
                 return None
         except TimeoutError:
             return None
-        except (ssl.SSLError, ConnectionError):
+        except OSError:
             pass
         if self.credentials is None:
-            return TLSError(
+            refused = (
                 f"{self.address} asks for a participant's certificate; for enrolment use the coordinator's "
                 "public port"
             )
-        return TLSError(
-            f"{self.address} does not accept the certificate of {self.credentials.participant_id}: it was "
-            "issued by another authority or has expired; enrol at this coordinator"
-        )
+        else:
+            refused = (
+                f"{self.address} does not accept the certificate of {self.credentials.participant_id}: it was "
+                "issued by another authority or has expired; enrol at this coordinator"
+            )
+        raise _Unclear(TLSError(refused))
 
     def _untrusted(self, error: ssl.SSLCertVerificationError) -> TransportError:
         # Verification codes of OpenSSL: X509_V_ERR_HOSTNAME_MISMATCH, _IP_ADDRESS_MISMATCH; _CERT_NOT_YET_VALID,
@@ -177,6 +200,14 @@ class Endpoint:
             f"({error.verify_message}); this is another coordinator, or somebody in between: do not go on "
             "before its operator has confirmed the authority"
         )
+
+
+class _Unclear(Exception):
+    """What it would mean if it happened every time."""
+
+    def __init__(self, error: TLSError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 #: Metadata key under which a caller names itself where TLS is off.

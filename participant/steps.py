@@ -330,10 +330,15 @@ class _Trial:
     def _explain(
         self, error: Interrupted | RefusedError, unless: type[TransportError] | None = None
     ) -> Steps[None]:
-        """Raises what a look at the address shows, gRPC's own words being too few."""
+        """Raises what a look at the address shows, gRPC's own words being too few.
+
+        Args:
+            unless: between two attempts, what is no reason to give up. There, and once the coordinator has been
+                reached, a connection that only breaks is none either.
+        """
         if isinstance(error, RefusedError):
             return
-        found: TransportError | None = yield Diagnose()
+        found: TransportError | None = yield Diagnose(certain=unless is not None and self._steps._answered)
         if found is not None and not (unless is not None and isinstance(found, unless)):
             raise found from None
 

@@ -99,8 +99,8 @@ class SyncTransport:
                 return next(stream, None)  # type: ignore[call-overload]  # this driver's streams are iterators
             case Pause(seconds):
                 return self._pause(seconds)
-            case Diagnose():
-                return self._endpoint.diagnose()
+            case Diagnose(certain):
+                return self._endpoint.diagnose(certain=certain)
             case Work(function):
                 return function()
             case _:

@@ -270,3 +270,21 @@ def test_the_journal_tells_how_a_killed_participant_stands(coordinator: Served, 
     journal.close()
     assert report.claim is not None
     assert report.rounds == ()
+
+
+def test_a_proxy_whose_coordinator_is_down_is_no_reason_to_give_up(
+    coordinator: Served, tmp_path: Path
+) -> None:
+    """It takes connections and closes them, as a load balancer does; the certificate is not to blame."""
+    open_task(coordinator, "task")
+    state = coordinator.enrol("victim", tmp_path / "victim")
+    link = FaultyLink(coordinator.market)
+    with Participant(state, link.address, backoff=Backoff(first=0.01, ceiling=0.02)) as victim:
+        victim.join("task")
+        coordinator.stop()
+        link.cut()
+        back = threading.Timer(3.0, coordinator.start)
+        back.start()
+        assert victim.client.task("task").terms.task_id == "task"
+        back.join()
+    link.close()
