@@ -22,6 +22,7 @@ from coordinator.metrics import Metrics
 from coordinator.opening import PreparedTask
 from coordinator.scoring import make_scorer
 from coordinator.storage.database import Database
+from coordinator.storage.errors import DatabaseUnreachable, NotALedger
 from coordinator.storage.ledger import SignedLog
 from coordinator.storage.market import ParticipantRow, RoundRow, TaskRow
 from coordinator.transactions import Transaction, Transactions
@@ -93,7 +94,10 @@ class Office:
         self.config: ServiceConfig = folder.config()
         self._clock = clock or SystemClock()
         self._database = Database(folder.database_url(self.config))
-        self._database.migrate()
+        try:
+            self._database.check_schema()
+        except (NotALedger, DatabaseUnreachable):  # none yet; an older one is for the service to migrate
+            self._database.migrate()
         self._log = SignedLog(self._database, folder.signing_key(self.config.name))
         self._transact = Transactions(self._database, self._log, self._clock, Metrics())
 

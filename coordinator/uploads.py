@@ -21,7 +21,7 @@ from mechanism.terms import ModelContract
 from protos.fedpeer.v1 import market_pb2
 from wire.errors import Code, Refusal
 from wire.limits import FRAME_BYTES, MIN_UPLOAD_BYTES_PER_SECOND, UPLOAD_IDLE_SECONDS
-from wire.model_file import check_model
+from wire.model_file import ModelFileError, check_model
 
 Result = TypeVar("Result")
 Requests = AsyncIterator[market_pb2.SubmitModelRequest]
@@ -185,7 +185,7 @@ class Uploads:
             await flushing
             spooled.close()
             await self._blocking(self._blobs.adopt, spooled.path, statement.model_sha256)
-        except BaseException:
+        except (Refusal, ModelFileError, OSError):
             await asyncio.wait([flushing])
             await self._blocking(spooled.discard)
             raise
