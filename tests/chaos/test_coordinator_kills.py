@@ -4,6 +4,7 @@ Every task ends; every acknowledged submission counts once; nobody trains a roun
 verifies. The seed of the moments is printed; FEDPEER_CHAOS_KILLS sets how often the long version kills.
 """
 
+import faulthandler
 import os
 import random
 import signal
@@ -107,7 +108,9 @@ class Flock:
     def join(self) -> None:
         for thread in self._threads:
             thread.join(120)
-            assert not thread.is_alive(), "a participant hangs"
+            if thread.is_alive():
+                faulthandler.dump_traceback(file=sys.__stderr__)  # where it hangs; capture has no descriptor
+                pytest.fail("a participant hangs")
 
     def close(self) -> None:
         for member in self._members.values():
