@@ -278,7 +278,7 @@ class _Tables:
         return Balance(-1, -1, -1, -1) if row is None else Balance(*row)
 
     def ids(self) -> Iterator[tuple[str, int]]:
-        query = select(IDS.c.id, IDS.c.entry_index)
+        query = select(IDS.c.id, IDS.c.entry_index).order_by(IDS.c.entry_index, IDS.c.id)
         for entry_id, index in self._connection.execute(query, execution_options={"yield_per": 1000}):
             yield entry_id, int(index)
 

@@ -80,17 +80,20 @@ class Frontier:
         position = 0
         while position < len(leaves):
             if self.size % 256 == 0 and len(leaves) - position >= 256:
-                root = perfect_root(leaves[position : position + 256])
-                size = self.size >> 8
-                while size & 1:
-                    root = node_hash(self._roots.pop(), root)
-                    size >>= 1
-                self._roots.append(root)
-                self.size += 256
+                self.append_perfect(perfect_root(leaves[position : position + 256]), 8)
                 position += 256
             else:
                 self.append(leaves[position])
                 position += 1
+
+    def append_perfect(self, root: bytes, height: int) -> None:
+        """Adds the 2^height leaves below `root`; the size must be a multiple of 2^height."""
+        size = self.size >> height
+        while size & 1:
+            root = node_hash(self._roots.pop(), root)
+            size >>= 1
+        self._roots.append(root)
+        self.size += 1 << height
 
     def root(self) -> bytes:
         """MTH of all that was added."""

@@ -3,7 +3,6 @@
 One pass over the entries, in memory that grows with open tasks and accounts alone.
 """
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import islice
@@ -16,7 +15,7 @@ from mechanism.ledger.errors import LedgerError
 from mechanism.ledger.merkle import HASH_BYTES, Frontier, leaf_hashes, perfect_root
 from mechanism.ledger.note import Checkpoint, VerificationKey
 from mechanism.ledger.replay import Counts, Replay, ReplayError
-from mechanism.ledger.tiles import TILE_WIDTH, split_hashes, tiles_of
+from mechanism.ledger.tiles import TILE_HEIGHT, TILE_WIDTH, split_hashes, tiles_of
 
 #: A row of the stored transfers: entry index, position, operation, debit, credit, micro, reservation, held.
 TransferRow = tuple[int, int, str, str, str, int, str | None, int]
@@ -35,7 +34,7 @@ class StoredTables(Protocol):
     def totals(self) -> Balance: ...
 
     def ids(self) -> Iterator[tuple[str, int]]:
-        """In any order."""
+        """In order of the index."""
 
     def tiles(self) -> int:
         """How many tiles are stored."""
@@ -168,7 +167,7 @@ class _Verification:
         self._differing: tuple[int, str] | None = None
         self._rows: Iterator[TransferRow] | None = None
         self._tables: StoredTables | None = None
-        self._ids = 0
+        self._id_rows: Iterator[tuple[str, int]] | None = None
 
     # Keys and heads
 
@@ -228,7 +227,8 @@ class _Verification:
 
     def read_entries(self, progress: Callable[[int, int], None] | None) -> None:
         self._tables = self._source.tables()
-        self._rows = None if self._tables is None else self._tables.transfers()
+        if self._tables is not None:
+            self._rows, self._id_rows = self._tables.transfers(), self._tables.ids()
         self._compare_heads()
         entries = self._source.entries()
         try:
@@ -253,8 +253,8 @@ class _Verification:
     def _take(self, chunk: list[bytes]) -> None:
         first = self._frontier.size
         leaves = leaf_hashes(chunk)
-        self._collect(leaves)
-        self._extend(leaves)
+        root = self._collect(leaves)
+        self._extend(leaves, root)
         for offset, data in enumerate(chunk):
             if self._replay is None:
                 break
@@ -266,8 +266,17 @@ class _Verification:
                 self._problem(f"entry {error.index} ({error.entry_id})", error.reason, error.index)
                 self._replay = None
 
-    def _extend(self, leaves: list[bytes]) -> None:
-        """Grows the tree, and stops at every head on the way to compare roots."""
+    def _extend(self, leaves: list[bytes], root: bytes | None) -> None:
+        """Grows the tree, and stops at every head on the way to compare roots.
+
+        `root` is that of the leaves where they are one whole tile: then they need not be hashed again.
+        """
+        inside = range(self._frontier.size + 1, self._frontier.size + len(leaves))
+        passed = [head for head, _ in self._milestones if head.size in inside]
+        if root is not None and not passed and (self._upcoming is None or self._upcoming.size not in inside):
+            self._frontier.append_perfect(root, TILE_HEIGHT)
+            self._compare_heads()
+            return
         start = 0
         while start < len(leaves):
             end = len(leaves)
@@ -294,9 +303,12 @@ class _Verification:
                 self._problem(f"head of {self._upcoming.size}", "the entries do not give its root")
             self._next_head()
 
-    def _collect(self, leaves: list[bytes]) -> None:
-        """Compares each tile that the new leaves complete with the stored one."""
-        level, hashes = 0, leaves
+    def _collect(self, leaves: list[bytes]) -> bytes | None:
+        """Compares each tile that the new leaves complete with the stored one.
+
+        Returns the root of the leaves where they are one whole tile.
+        """
+        level, hashes, root = 0, leaves, None
         while hashes:
             if level == len(self._levels):
                 self._levels.append([])
@@ -310,7 +322,10 @@ class _Verification:
                 self._compare_tile(level, self._tile_counts[level], tile)
                 self._tile_counts[level] += 1
                 hashes.append(perfect_root(tile))
+            if level == 0 and len(leaves) == TILE_WIDTH and not row:
+                root = hashes[0]
             level += 1
+        return root
 
     def _compare_partial_tiles(self) -> None:
         for level, row in enumerate(self._levels):
@@ -347,7 +362,10 @@ class _Verification:
     # Tables of a database
 
     def _compare_stored(self, index: int, entry: Entry) -> None:
-        self._ids ^= _mark(entry.id, index)
+        if self._id_rows is not None and (row := next(self._id_rows, None)) != (entry.id, index):
+            message = f"entry {index} has the id {entry.id!r}; the database says {row!r:.200}"
+            self._problem("table ledger_ids", message)
+            self._id_rows = None
         rows = self._rows
         if rows is None:
             return
@@ -384,20 +402,8 @@ class _Verification:
         if tables.totals() != self._book.totals():
             message = f"the database holds {tables.totals()}; the entries give {self._book.totals()}"
             self._problem("table ledger_totals", message)
-        marks = 0
-        for entry_id, index in tables.ids():
-            marks ^= _mark(entry_id, index)
-        if marks != self._ids:
-            self._problem("table ledger_ids", self._differing_id(tables))
-
-    def _differing_id(self, tables: StoredTables) -> str:
-        """Names one id that is wrong; the slow way, taken only where something is known to be wrong."""
-        stored = {index: entry_id for entry_id, index in tables.ids()}
-        for index, data in enumerate(self._source.entries()):
-            entry_id = Entry.parse(data).id
-            if stored.get(index) != entry_id:
-                return f"entry {index} has the id {entry_id!r}; the database says {stored.get(index)!r}"
-        return "the database has ids of entries that do not exist"
+        if self._id_rows is not None and (left := next(self._id_rows, None)) is not None:
+            self._problem("table ledger_ids", f"the database has the id {left[0]!r} of no entry")
 
     # Report
 
@@ -436,8 +442,3 @@ def _row(
         raise LedgerError(f"there is no reservation {transfer.reservation}")
     micro, name = transfer.micro, transfer.reservation
     return index, position, "resolve", held.debit, held.credit, micro, name, held.micro
-
-
-def _mark(entry_id: str, index: int) -> int:
-    """A digest of one (id, index); their exclusive-or is the same in any order."""
-    return int.from_bytes(hashlib.sha256(f"{index} {entry_id}".encode()).digest()[:16], "big")

@@ -16,6 +16,7 @@ from coordinator.ledger_sources import DatabaseSource, open_source
 from coordinator.storage.database import Database
 from coordinator.storage.errors import StorageError
 from coordinator.storage.ledger import SignedLog, SqlLedgerStore
+from mechanism.ledger import entries
 from mechanism.ledger.errors import LedgerError
 from mechanism.ledger.journal import Journal
 from mechanism.ledger.tiles import pack_bundle, unpack_bundle
@@ -286,3 +287,41 @@ def test_a_resigned_fork_is_caught_by_an_older_head(ledgers: dict[str, Path], tm
             report = verify_ledger(fork, KEY.verification_key, known)
             assert not report.verified
             assert report.problems[0].place == "known checkpoint"
+
+
+def test_a_ledger_of_several_tiles_verifies_and_every_tile_and_head_counts(tmp_path: Path) -> None:
+    """Heads inside tiles and at their ends; a second level of tiles."""
+    database = Database(f"sqlite:///{tmp_path / 'l.db'}")
+    database.migrate()
+    log = SignedLog(database, KEY)
+    made = [entries.enrolment(name, samples.private_key(name).public_key()) for name in samples.names(700)]
+    for start, end in ((0, 1), (1, 200), (200, 256), (256, 511), (511, 700)):
+        with database.begin() as connection:
+            Journal(SqlLedgerStore(connection)).append(made[start:end])
+        log.sign_head()
+    database.close()
+    with ExitStack() as resources:
+        source = open_source(str(tmp_path / "l.db"), resources)
+        report = verify_ledger(source, KEY.verification_key)
+        assert report.verified, report.problems
+        assert report.heads == 5
+        export_tiles(source, tmp_path / "t")
+        heads = list(source.heads())
+    for known in heads:
+        with ExitStack() as resources:
+            assert verify_ledger(open_source(str(tmp_path / "t"), resources), None, known).verified
+    tiles = sorted(path for path in (tmp_path / "t" / "tile").rglob("*") if path.is_file())
+    assert len(tiles) == 3 + 1 + 3
+    for path in tiles:
+        whole = path.read_bytes()
+        path.write_bytes(flip(whole, random.Random(str(path))))
+        assert problem_of(tmp_path / "t"), path
+        path.write_bytes(whole)
+    level_one = tmp_path / "t" / "tile" / "1" / "000.p" / "2"
+    level_one.write_bytes(bytes(64))
+    assert problem_of(tmp_path / "t").startswith("tile 1/0")
+    level_one.unlink()
+    assert "tile 1/0" in problem_of(tmp_path / "t")
+    lines = (tmp_path / "t" / "heads").read_bytes().splitlines(keepends=True)
+    (tmp_path / "t" / "heads").write_bytes(b"".join([lines[1], lines[0], *lines[2:]]))
+    assert "head of 1" in problem_of(tmp_path / "t")
