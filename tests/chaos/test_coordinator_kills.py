@@ -106,11 +106,16 @@ class Flock:
         return any(thread.is_alive() for thread in self._threads)
 
     def join(self) -> None:
-        for thread in self._threads:
-            thread.join(120)
-            if thread.is_alive():
-                faulthandler.dump_traceback(file=sys.__stderr__)  # where it hangs; capture has no descriptor
+        """Waits for everyone. One that gave up is raised at once: the others wait for it in vain."""
+        give_up = time.monotonic() + 120
+        while self.busy():
+            for report in list(self.reports.values()):
+                if isinstance(report, BaseException):
+                    raise report
+            if time.monotonic() > give_up:
+                faulthandler.dump_traceback(file=sys.__stderr__)  # where; captured streams have no descriptor
                 pytest.fail("a participant hangs")
+            time.sleep(0.05)
 
     def close(self) -> None:
         for member in self._members.values():
