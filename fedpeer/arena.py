@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.box import SIMPLE
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -109,8 +108,9 @@ def _print(summary: dict[str, Any]) -> None:
         table = Table(
             title=f"{summary['dataset']}, rule {rule}: credits a round",
             caption="gain: over an honest participant with the same data, with its 95 % interval",
-            box=SIMPLE,
+            box=None,
             padding=(0, 1),
+            header_style="underline",
         )
         table.add_column("attack", no_wrap=True)
         for heading in ("earns", "honest", "gain", "from", "to", "caught", "lost"):
