@@ -37,7 +37,7 @@ ALPHA = 0.1
 
 #: Shadows see D_c and participants see data of their own, which spreads their errors a little more: on digits the
 #: 0.9 quantile of participants' errors is 1.1 times that of the shadows' (docs/evidence.md).
-TRANSFER = 1.15
+TRANSFER = 1.1
 
 #: Fewest sound shadows: with fewer the interval's quantile is the largest residual, and the maps are guesses.
 MIN_SHADOWS = 30

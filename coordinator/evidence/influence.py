@@ -19,8 +19,9 @@ from learning.datasets import LabelledData
 from learning.models import Weights
 from learning.training import evaluate
 
-#: Samples of D_c on which aggregates are compared: the differences are paired, so few samples tell them apart.
-PROBE_SAMPLES = 400
+#: Samples of D_c on which aggregates and outputs are compared. Differences are paired, so few samples tell them apart;
+#: with 400 of 2,000 the evidence cost 1.34 forward passes, 0.24 of it here.
+PROBE_SAMPLES = 256
 
 #: Orders of the participants that a Shapley value averages over, and the loss difference, nats, at which the rest
 #: of an order counts as adding nothing.
