@@ -151,6 +151,10 @@ class Endpoint:
                 return self._refused_after_handshake(secured)
         except ssl.SSLCertVerificationError as error:
             return self._untrusted(error)
+        except TimeoutError:  # it listens and does not serve yet: a coordinator that starts, or is overloaded
+            return UnreachableError(
+                f"{self.address} does not answer a TLS handshake in time; the coordinator may be starting or busy"
+            )
         except OSError as error:
             incomplete = TLSError(
                 f"{self.address} does not complete a TLS handshake ({_words(error)}); check that the port is "

@@ -1,5 +1,7 @@
 """Effort strategies with their explanation, and addresses."""
 
+import socket
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -10,8 +12,9 @@ from mechanism.cost import CallableCost, LinearCost
 from mechanism.effort import CallableEffort, ExponentialEffort, TabulatedEffort
 from participant.effort import BestResponse, Fixed, strategy_of
 from participant.endpoint import Endpoint
-from participant.errors import ConfigurationError, EffortError
+from participant.errors import ConfigurationError, EffortError, UnreachableError
 from tests.participant.simulated_market import terms
+from wire.certificates import make_authority
 
 COUNTS = [30, 10]  # a degree of 1/4 against (1/2, 1/2)
 
@@ -92,3 +95,14 @@ def test_what_is_no_address(address: str) -> None:
 def test_addresses() -> None:
     assert Endpoint("[::1]:7443").host_and_port() == ("::1", 7443)
     assert Endpoint("market.example:7443").host_and_port() == ("market.example", 7443)
+
+
+def test_a_port_that_listens_and_does_not_serve_yet_is_no_reason_to_give_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So a coordinator looks while it starts: what is waited for, not what is refused."""
+    monkeypatch.setattr("participant.endpoint.PROBE_SECONDS", 0.2)
+    authority = make_authority("test", datetime.now(UTC))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = Endpoint(f"127.0.0.1:{silent.getsockname()[1]}", authority.certificate_pem)
+        assert isinstance(endpoint.diagnose(), UnreachableError)
