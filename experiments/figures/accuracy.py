@@ -182,9 +182,10 @@ class AccuracyFigure:
                 for line, (name, value) in zip(LINES[3:], bounds[epochs].items(), strict=False):
                     lower.axhline(value, color=line.colour, linestyle=line.dash, label=name)
                 lower.set_yscale("log")
+                lower.set_ylim(top=1e4 * max(bounds[epochs].values()))  # room for the legend
                 by_round(lower)
-                for panel in (upper, lower):
-                    panel.legend(loc="best")
+                upper.legend(loc="best")
+                lower.legend(loc="upper right")
             axes[0].set_ylabel("test accuracy of the local model")
             axes[len(runs)].set_ylabel("loss gap on $D_c$ (nats)")
         return [self._separation(epochs, run, bounds[epochs]) for epochs, run in runs.items()]
