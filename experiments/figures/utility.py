@@ -129,9 +129,17 @@ class UtilityFigure:
     def _tables(self, page: Page, chosen: Play, over_rounds: Array, deviation: Array) -> None:
         found = chosen.equilibrium
         page.table(
-            ("repetition", "round", "participant", "effort", "degree", "cost", "expected_utility", "utility"),
+            ("participant", "effort", "degree", "cost", "expected_utility"),
             [
-                (s, r + 1, k, found.effort[k], found.degree[k], found.cost[k], found.utility[k], value)
+                (k, found.effort[k], found.degree[k], found.cost[k], found.utility[k])
+                for k in range(PARTICIPANTS)
+            ],
+            part="participants",
+        )
+        page.table(
+            ("task", "round", "participant", "utility"),
+            [
+                (s, r + 1, k, value)
                 for s, task in enumerate(over_rounds)
                 for r, settled in enumerate(task)
                 for k, value in enumerate(settled)
