@@ -108,10 +108,10 @@ def test_gaps_that_fall_with_the_degrees_have_no_fit_and_that_is_said(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("finals", "holds"), [((0.9, 0.8, 0.7), True), ((0.8, 0.8, 0.8), False), ((0.7, 0.8, 0.9), False)]
+    ("finals", "holds"), [((0.9, 0.8, 0.7), True), ((0.8, 0.8, 0.8), None), ((0.7, 0.8, 0.9), False)]
 )
 def test_the_incentive_helps_only_where_the_interval_is_above_zero(
-    tmp_path: Path, finals: tuple[float, ...], holds: bool
+    tmp_path: Path, finals: tuple[float, ...], holds: bool | None
 ) -> None:
     figure = IncentiveFigure()
     jitter = {
