@@ -16,7 +16,7 @@ def test_an_over_claimer_reports_better_data_than_it_trains_on() -> None:
     task.prepare(digits_terms())
     task.collect(0.7)
     assert float(noniid_degree(task.label_counts(), REFERENCE)) <= 0.055
-    assert float(noniid_degree(task.data.counts(), REFERENCE)) >= 0.59
+    assert float(noniid_degree(task.data(1).counts(), REFERENCE)) >= 0.59
     start = initial_weights("digits-cnn", 0)
     made = task.train(start, TrainingRound(digits_terms(), "liar", 1))
     assert encode_model(made.weights) != encode_model(start)
