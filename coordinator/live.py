@@ -45,7 +45,8 @@ class Feed:
                 yield event
                 if event.state.final:
                     return
-            if self._events and self._events[-1].state.final:
+            # What was published while the events above were handed out is taken by the next turn.
+            if cursor >= self.cursor and self._events and self._events[-1].state.final:
                 return  # a watcher that has seen the end already
             if await first_of(more, stop) is stop:
                 return

@@ -82,7 +82,10 @@ def test_an_example_is_paid(coordinator: Served, tmp_path: Path, script: str) ->
         assert [line.receipt is not None for line in report.rounds] == [True, True]
         assert report.paid_micro > 0
         accuracies = [line.metrics["accuracy"] for line in report.rounds if "accuracy" in line.metrics]
-        assert accuracies == sorted(accuracies), "the models learn"
+        # Of the participant's own data, after local training: other samples each round, so it may dip a little.
+        assert all(accuracy > accuracies[0] - 0.05 for accuracy in accuracies), (
+            "the models keep what they learn"
+        )
 
 
 def idle(peer: str) -> FunctionTask:

@@ -165,7 +165,9 @@ async def check_health(folder: Path, addresses: dict[str, str]) -> None:
 
 
 def check_metrics(addresses: dict[str, str]) -> None:
-    with urllib.request.urlopen(f"http://{addresses['metrics']}/metrics") as response:
+    # An opener of its own: the shared one keeps the proxy that the environment had at its first use.
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with direct.open(f"http://{addresses['metrics']}/metrics") as response:
         text = response.read().decode()
     assert 'fedpeer_participants{standing="enrolled"} 3.0' in text
     assert 'fedpeer_task_participants{standing="delivered",task="task"} 1.0' in text

@@ -1,0 +1,41 @@
+import asyncio
+
+from coordinator.live import Feed
+from coordinator.states import State
+from coordinator.storage.market import EventRow
+
+
+def event(cursor: int, state: State) -> EventRow:
+    return EventRow(cursor, state, 1, None, {}, 0.0)
+
+
+async def test_an_end_that_comes_while_events_are_handed_out_is_handed_out_too() -> None:
+    feed = Feed([event(1, State.OPEN)])
+    seen = []
+    async for found in feed.follow(0, asyncio.Event()):
+        seen.append(found.state)
+        if found.state is State.OPEN:
+            feed.publish([event(2, State.SETTLED), event(3, State.CLOSED)])
+    assert seen == [State.OPEN, State.SETTLED, State.CLOSED]
+
+
+async def test_a_watcher_that_has_seen_the_end_gets_an_empty_stream() -> None:
+    feed = Feed([event(1, State.OPEN), event(2, State.CLOSED)])
+    assert [found async for found in feed.follow(2, asyncio.Event())] == []
+
+
+async def test_a_watcher_is_woken_by_what_comes_later_and_let_go_when_stopped() -> None:
+    feed, stop = Feed([event(1, State.OPEN)]), asyncio.Event()
+    seen: list[State] = []
+
+    async def watch() -> None:
+        async for found in feed.follow(0, stop):
+            seen.append(found.state)
+            if found.state is State.EFFORT:
+                stop.set()
+
+    watching = asyncio.create_task(watch())
+    await asyncio.sleep(0)
+    feed.publish([event(2, State.EFFORT)])
+    await asyncio.wait_for(watching, 10)
+    assert seen == [State.OPEN, State.EFFORT]
