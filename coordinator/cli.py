@@ -18,6 +18,7 @@ from rich.table import Table
 
 from coordinator.backup import read_backup
 from coordinator.config import TaskConfig, read_config, resolve_paths
+from coordinator.errors import TaskError
 from coordinator.folder import StateFolder, initialise
 from coordinator.logs import printable
 from coordinator.office import Office, TaskReport
@@ -38,6 +39,9 @@ State = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 DEFAULT_STATE = Path()
+
+#: Columns of a table where the output is no terminal: amounts must not be cut.
+_FILE_WIDTH = 200
 
 
 @app.command()
@@ -104,7 +108,9 @@ def open_(
             f"{schedule.capacity} participants x {_credits(prepared.head_micro)}; "
             f"{_credits(prepared.row.terms.budget_micro)} will be reserved."
         )
-        if not yes and not as_json and sys.stdin.isatty():
+        if not yes:
+            if as_json or not sys.stdin.isatty():
+                raise TaskError("nobody can be asked here; give --yes to reserve the budget")
             typer.confirm("Open the task?", abort=True, err=True)
         office.open(prepared)
         row = prepared.row
@@ -318,7 +324,10 @@ def _note(text: str) -> None:
 
 
 def _out() -> Console:
-    return Console(highlight=False)
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = _FILE_WIDTH
+    return console
 
 
 def _credits(micro: int) -> str:

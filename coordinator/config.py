@@ -40,8 +40,26 @@ def _text_number(value: Any) -> Any:
     return str(value) if isinstance(value, int | float) else value
 
 
+def _coefficient(value: Any) -> Any:
+    if value == "best":
+        return value
+    try:
+        number = Decimal("NaN" if isinstance(value, bool) else _text_number(value))
+    except (ArithmeticError, TypeError, ValueError):
+        number = Decimal("NaN")
+    if not number.is_finite():
+        raise ValueError('expected a number above 0, or "best" with a [plan] section')
+    return number
+
+
 #: A number that money depends on.
 Exact = Annotated[Decimal, BeforeValidator(_text_number)]
+
+#: A probability, exact: a decimal, or a string such as "1/3".
+Probability = Annotated[str, BeforeValidator(_text_number)]
+
+#: The payment coefficient, or the word for the learner's own best.
+Coefficient = Annotated[Decimal | Literal["best"], BeforeValidator(_coefficient)]
 
 
 class _Section(BaseModel):
@@ -202,11 +220,11 @@ class TaskConfig(_Section):
     """
 
     id: str
-    Q: Literal["best"] | Exact
+    Q: Coefficient
     phi: Exact
     upsilon: Exact
     seed: int | None = None
-    reference: list[str | int] | None = None
+    reference: list[Probability] | None = None
     budget_micro: int | None = None
     initial_model: Path | None = None
     selection: Literal["all"] = "all"

@@ -110,6 +110,8 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
             f"rule {config.rule.name!r} pays on evidence and needs the learner's data: "
             'add a [data] section, or choose rule.name = "paper"'
         )
+    if data is not None:
+        _check_fits(config.recipe.model, data)
     weights, initial_model = _initial_model(config, root)
     terms = Terms(
         task_id=config.id,
@@ -130,6 +132,10 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
         initial_model=hashlib.sha256(initial_model).digest(),
     )
     bill = task_budget_micro(terms)
+    if bill == 0:
+        raise FieldError(
+            "Q", str(terms.Q), f"more: at upsilon = {terms.upsilon} the payment function pays nobody anything"
+        )
     budget = bill if config.budget_micro is None else config.budget_micro
     if budget < bill:
         raise FieldError("budget_micro", budget, f"at least {bill}, the most that the task can pay")
@@ -150,6 +156,20 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
         reason=None,
     )
     return PreparedTask(row, initial_model)
+
+
+def _check_fits(model: str, data: LearnerData) -> None:
+    """Raises TaskError where the named architecture cannot read the learner's images."""
+    from learning.models import ARCHITECTURES  # imports torch
+
+    if (known := ARCHITECTURES.get(model)) is None:
+        return  # "custom": only its file knows
+    shape, classes = data.validation.images.shape[1:], data.validation.classes
+    if tuple(shape) != known.image or classes != known.classes:
+        raise TaskError(
+            f"recipe.model {model!r} reads images of {known.image} with {known.classes} labels, the learner's "
+            f"data {data.validation.name!r} have {tuple(shape)} and {classes}; name the architecture of that data set"
+        )
 
 
 def coefficient(config: TaskConfig) -> Decimal:

@@ -80,6 +80,8 @@ def application(called: str | None) -> typer.Typer:
 
 def main() -> int:
     """The console script."""
+    # gRPC's own log lines say nothing that our sentences do not; set GRPC_VERBOSITY to see them.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     called = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
     try:
         application(called)()

@@ -36,6 +36,9 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object 
 #: Exit code of a task that ended without this participant: cancelled, or others were selected.
 EXIT_LEFT_OUT = 4
 
+#: Columns of a table where the output is no terminal: amounts must not be cut.
+_FILE_WIDTH = 200
+
 
 @app.command()
 def init(
@@ -162,7 +165,7 @@ def status(config: ConfigOption = Path(CONFIG_FILE), as_json: JsonOption = False
             report.note,
         )
     if reports:
-        Console().print(table)
+        _out().print(table)
 
 
 @app.command()
@@ -210,7 +213,7 @@ def _print_earnings(participant_id: str, earned: list[Earned]) -> None:
             line.proof_error or "holds",
             line.why,
         )
-    Console().print(table)
+    _out().print(table)
     total = sum(line.settlement.paid_micro for line in earned)
     typer.echo(f"{participant_id} has earned {_credits(total)} credits in {len(earned)} rounds")
 
@@ -286,6 +289,13 @@ def _log_activity(log: Any, activity: Activity) -> None:
     # A task may call its figures what it likes; ours come last and win.
     fields = {**activity.figures, "kind": activity.kind, "task": activity.task_id, "round": activity.round}
     level(activity.text, **{name: value for name, value in fields.items() if name != "event"})
+
+
+def _out() -> Console:
+    console = Console()
+    if not console.is_terminal:
+        console.width = _FILE_WIDTH
+    return console
 
 
 def _configured(settings: ParticipantConfig, report: TaskReport) -> bool:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -63,8 +64,13 @@ def demo(
 
     plan = DemoPlan(out, dataset, members, rounds, seed)
     progress = MarketProgress(Console(stderr=True), participants, rounds)
-    with progress.shown():
-        report = run_market(plan, progress.watch)
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        with progress.shown():
+            report = run_market(plan, progress.watch)
+    except KeyboardInterrupt:
+        typer.echo(f"interrupted; what there is lies in {out}, remove it before the next run", err=True)
+        raise
     facts, bodies = _ledger(plan.state.database_url(plan.state.config()), out / "ledger")
     result = demo_result(plan, report, bodies, facts, time.monotonic() - started)
     (out / RESULT_FILE).write_text(json.dumps(result.record(), indent=2) + "\n")
@@ -80,6 +86,13 @@ def demo(
         console.print(f"{result.seconds:.0f} s. Everything is in {out}; look at {page}.", highlight=False)
     if not facts.verified:
         raise typer.Exit(_NOT_VERIFIED)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    """SIGTERM ends the demo as Ctrl-C does: every process that it started is stopped first."""
+    del number, frame
+    typer.echo("stopping the market…", err=True)
+    raise KeyboardInterrupt
 
 
 def _make_room(out: Path) -> None:

@@ -1,10 +1,13 @@
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import pytest
 
 from coordinator.config import TaskConfig
-from coordinator.opening import coefficient
+from coordinator.errors import TaskError
+from coordinator.opening import coefficient, prepare_task
+from mechanism.degree import reference_distribution
 from mechanism.errors import FieldError
 from mechanism.game import Game
 from mechanism.gap_bound import GapBound
@@ -62,3 +65,32 @@ def test_a_plan_out_of_range_is_refused_by_its_field() -> None:
     plan = {"participants": [{"delta0": 2.0, "rate": 1.0, "cost": 1.0}] * 3, "learner": {"omega": 1}}
     with pytest.raises(FieldError):
         coefficient(task(plan=plan))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"Q": "much"}, 'a number above 0, or "best"'),
+        ({"Q": "nan"}, 'a number above 0, or "best"'),
+        ({"Q": True}, 'a number above 0, or "best"'),
+    ],
+)
+def test_a_coefficient_that_is_none_is_refused_in_one_sentence(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        task(plan=None, **changes)
+
+
+def test_a_reference_of_decimals_is_exact() -> None:
+    config = task(reference=[0.1] * 10)
+    assert reference_distribution(config.reference or []) == (Fraction(1, 10),) * 10
+
+
+def test_a_task_that_could_pay_nobody_is_refused() -> None:
+    with pytest.raises(FieldError, match="pays nobody"):
+        prepare_task(task(Q=200, plan=None, rule={"name": "paper"}, reference=["1/2", "1/2"]), 0.0)
+
+
+def test_an_architecture_that_cannot_read_the_learners_images_is_refused() -> None:
+    recipe = {"model": "fashion-mnist-cnn", "samples": 100}
+    with pytest.raises(TaskError, match="name the architecture of that data set"):
+        prepare_task(task(Q=2000, plan=None, recipe=recipe, data={"dataset": "digits"}), 0.0)

@@ -1,6 +1,7 @@
 """The demo as a stranger runs it: real processes over mutual TLS, real digits. One run serves most tests."""
 
 import json
+import select
 import shutil
 import subprocess
 import sys
@@ -153,3 +154,34 @@ def test_a_folder_that_is_not_the_demos_is_not_touched(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "no finished demo's folder" in done.stderr
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
+
+
+def left_behind(folder: Path) -> list[str]:
+    """Command lines of processes that work in `folder`."""
+    lines = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes().replace(b"\0", b" ").decode()
+        except OSError:
+            continue  # it has ended meanwhile
+        if str(folder) in line:
+            lines.append(line)
+    return lines
+
+
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="needs /proc to look for processes")
+def test_a_termination_stops_every_process_of_the_demo(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    demo = subprocess.Popen(
+        [sys.executable, "-m", "fedpeer", "demo", "--participants", "5", "--out", str(out)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    log = out / "logs" / "coordinator.log"
+    while demo.poll() is None and not (log.exists() and '"serving"' in log.read_text()):
+        select.select([], [], [], 0.1)  # wait for the state, without a clock of our own
+    assert left_behind(out)
+    demo.terminate()
+    _, said = demo.communicate(timeout=120)
+    assert demo.returncode == 130
+    assert "interrupted; what there is lies in" in said
+    assert left_behind(out) == []

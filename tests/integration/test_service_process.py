@@ -116,7 +116,7 @@ def folder(tmp_path: Path) -> Path:
 
 async def test_a_task_by_commands_across_a_kill_and_a_termination(folder: Path, tmp_path: Path) -> None:
     with serving(folder) as (process, addresses):
-        opened = made(folder, "open", str(tmp_path / "task.toml"))
+        opened = made(folder, "open", str(tmp_path / "task.toml"), "--yes")
         assert opened["bill_micro"] == opened["budget_micro"] == 3 * 1_609_438
         members = [await join(folder, addresses, name) for name in ("ann", "bob", "cyd")]
         await members[0].until("EFFORT")
@@ -216,7 +216,7 @@ def test_a_task_file_that_is_wrong_is_refused_in_a_sentence(idle: Path, case: st
     file = idle / "wrong.toml"
     file.write_text(TASK.replace(old, new))
     # `fedpeer` turns these errors into a sentence and exit code 2; see the test below.
-    result = CliRunner().invoke(app, ["open", str(file), "--state", str(idle / "state"), "--json"])
+    result = CliRunner().invoke(app, ["open", str(file), "--state", str(idle / "state"), "--json", "--yes"])
     assert isinstance(result.exception, CoordinatorError | MechanismError), result.exception
     assert words in str(result.exception)
     assert json.loads(
