@@ -11,10 +11,20 @@ from rich.table import Table
 
 from fedpeer.demo.population import Strategy
 from fedpeer.demo.result import DemoResult, ParticipantResult
+from fedpeer.demo.settings import CLAIM_PENALTY
 from mechanism.settlement import MICRO
 
 #: File names of the plots in the output folder.
 ACCURACY_PLOT, DEGREE_PLOT, PAYMENT_PLOT = "accuracy.png", "degrees.png", "payments.png"
+
+#: How to read the table of participants.
+LEGEND = (
+    "degree: how far the labels are from the reference, 0 (alike) to 1. Measured is the mean over the rounds; it is",
+    "off by about 0.05, and on few data reads up to 0.2 where the labels are nearly balanced.",
+    "paid: credits of all rounds. Each round scores a participant against one randomly drawn peer, so equally good",
+    "data may be paid unequally in a few rounds; better data are paid more on average. A claim costs",
+    f"{CLAIM_PENALTY} * (claimed - measured)^2 a round, and the stake where it is refuted. utility: paid less cost.",
+)
 
 #: Shades that stay apart in grey.
 _SHADES = {Strategy.HONEST: "#2b6cb0", Strategy.OVER_CLAIM: "#dd8452", Strategy.FREE_RIDE: "#7f7f7f"}
@@ -23,6 +33,8 @@ _SHADES = {Strategy.HONEST: "#2b6cb0", Strategy.OVER_CLAIM: "#dd8452", Strategy.
 def print_result(result: DemoResult, console: Console) -> None:
     """Who was paid what and why, the model's accuracy, the balance, and the ledger's state."""
     console.print(_participant_table(result))
+    for line in LEGEND:
+        console.print(line, highlight=False)
     console.print()
     for line in dishonesty(result):
         console.print(line, highlight=False)
@@ -125,6 +137,7 @@ def write_page(result: DemoResult, folder: Path, name: str = "report.html") -> P
             f"payment function {result.task.payment}"
         ),
         participants="\n".join(_html_row(p) for p in result.participants),
+        legend=html.escape(" ".join(LEGEND)),
         dishonesty="\n".join(f"<p>{html.escape(line)}</p>" for line in dishonesty(result)),
         rounds="\n".join(
             f"<tr><td>{r.round}</td><td>{r.accuracy:.3f}</td><td>{r.loss:.3f}</td><td>{r.seconds:.1f}</td></tr>"
