@@ -43,5 +43,5 @@ class DatasetSettings:
 
 DATASETS = {
     "digits": DatasetSettings("digits-cnn", 10, 150, 8, 32, Decimal("0.003"), 400, 360, 80),
-    "fashion-mnist": DatasetSettings("fashion-mnist-cnn", 10, 500, 5, 64, Decimal("0.001"), 2000, 2000, 100),
+    "fashion-mnist": DatasetSettings("fashion-mnist-cnn", 10, 500, 5, 64, Decimal("0.001"), 2000, 2000, 50),
 }
