@@ -3,6 +3,14 @@
     NumPyClientTask   an existing flwr.client.NumPyClient
     ClientAppTask     an existing flwr.clientapp.ClientApp with a train function
     add_settlement    makes a Flower strategy score and pay each round by the mechanism's own rules
+    run_terms         the terms of such a run
+
+In a ServerApp:
+
+    secret = secrets.token_bytes(32)        # whoever knows it foresees the peers; keep it until the run has ended
+    terms = run_terms("run-1", initial, reference=["1/10"] * 10, rounds=3, clients=20, secret=secret)
+    strategy = add_settlement(FedAvg(), terms, secret, Path("settlements.jsonl"))
+    strategy.start(grid=grid, initial_arrays=initial, num_rounds=3)
 
 Flower pins protobuf below version 7; fedpeer runs on both.
 """
@@ -11,7 +19,9 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from time import time
 from typing import Any
@@ -20,13 +30,15 @@ import numpy as np
 import numpy.typing as npt
 
 from mechanism.canonical import Json, canonical_bytes
-from mechanism.degree import noniid_degree
+from mechanism.degree import noniid_degree, reference_distribution
 from mechanism.errors import FieldError
+from mechanism.payment import ExactPaymentFunction, Log
 from mechanism.peers import round_seed, seed_commitment
-from mechanism.settlement import MICRO, Assessment, settle_round
-from mechanism.terms import Terms
+from mechanism.settlement import MICRO, Assessment, settle_round, task_budget_micro
+from mechanism.terms import Recipe, Rule, Schedule, Terms, decimal
 from participant.errors import TaskError
 from participant.task import Task, Trained, TrainingRound, Weights
+from wire.model_file import contract_of, encode_model
 
 
 def array_names(count: int) -> list[str]:
@@ -166,25 +178,79 @@ class ClientAppTask(Task):
         return Trained(returned, None if samples is None else int(samples), _numbers(metrics))
 
 
+def run_terms(
+    run_id: str,
+    initial: Mapping[str, Any],
+    *,
+    reference: Sequence[str | Fraction],
+    rounds: int,
+    clients: int,
+    secret: bytes,
+    Q: str | Decimal = "1000",
+    phi: str | Decimal = "300",
+    upsilon: str | Decimal = "200",
+    payment: ExactPaymentFunction | None = None,
+    peers: int = 1,
+) -> Terms:
+    """Terms for a Flower run, to publish before it and to settle it by.
+
+    Args:
+        run_id: names the run in its settlements.
+        initial: the start model: a Flower ArrayRecord, or names to NumPy arrays.
+        reference: p^(c), one number such as "1/10" for each label; they sum to 1.
+        clients: the most that train in a round; the budget follows from it.
+        secret: 32 random bytes; peers are drawn from seeds that come of it.
+        Q, phi, upsilon: of the payment f(Q / (phi*degree^2 + phi*peer_degree^2 + upsilon)), as decimals.
+        payment: f; None: the natural logarithm.
+        peers: drawn for each client; it is paid the mean.
+
+    Raises:
+        FieldError: a value out of range.
+    """
+    weights = {
+        name: array.numpy() if hasattr(array, "numpy") else np.asarray(array)
+        for name, array in initial.items()
+    }
+    content = encode_model(weights)
+    terms = Terms(
+        task_id=run_id,
+        reference=reference_distribution(reference),
+        Q=decimal("Q", Q),
+        phi=decimal("phi", phi),
+        upsilon=decimal("upsilon", upsilon),
+        payment=payment or Log(),
+        rule=Rule("paper", peers=peers),
+        # Flower decides when a round is over.
+        schedule=Schedule(rounds, 3, max(3, clients), effort_seconds=1, round_seconds=1),
+        contract=contract_of(weights, max_norm=Decimal(10) ** 9, max_bytes=len(content)),
+        recipe=Recipe("custom", 1, 1, "sgd", Decimal(1), 1),
+        budget_micro=0,
+        seed_commitment=seed_commitment(secret, rounds),
+        validation_commitment=bytes(32),
+        initial_model=hashlib.sha256(content).digest(),
+    )
+    return replace(terms, budget_micro=task_budget_micro(terms))
+
+
 def add_settlement(strategy: Any, terms: Terms, secret: bytes, ledger: Path) -> Any:
     """Adds scoring and settlement to a Flower strategy, of flwr.serverapp or the older flwr.server, in place.
 
     Clients report their label counts among their metrics: a list under "label-counts" (flwr.serverapp) or JSON
     under "label_counts" (flwr.server). They are believed: the payment follows the paper's rule on claimed degrees,
     and nothing here checks a claim against behaviour, which needs the coordinator's evidence. Each settled round
-    is one line of canonical JSON in `ledger`.
+    is one line of canonical JSON in `ledger`; a round that is settled again with the same result is not written twice.
 
     Args:
-        terms: of the run; `rule.name` must be "paper".
+        terms: of the run, as `run_terms` makes them; `rule.name` must be "paper".
         secret: 32 random bytes; `terms.seed_commitment` commits to them.
-        ledger: the file that settlements are appended to.
+        ledger: the file that settlements are appended to, one for each run.
 
     Returns:
         the same strategy.
 
     Raises:
-        FieldError: terms that settle by other evidence, or another secret; a client without label counts, during
-            the run.
+        FieldError: terms that settle by other evidence, or another secret; during the run, a client without label
+            counts, or a round that the ledger has with another result.
     """
     if terms.rule.name != "paper":
         raise FieldError("rule.name", terms.rule.name, '"paper": a Flower run has no evidence to verify by')
@@ -215,17 +281,18 @@ def _settling(
 ) -> Callable[..., Any]:
     def aggregated(server_round: int, results: Any, *rest: Any) -> Any:
         results = list(results)
-        _append(ledger, _settled(terms, secret, server_round, read(results)))
+        _write(ledger, _settled(terms, secret, server_round, read(results)))
         return aggregate(server_round, results, *rest)
 
     return aggregated
 
 
-def _settled(terms: Terms, secret: bytes, round_: int, reported: list[_Reported]) -> Json:
+def _settled(terms: Terms, secret: bytes, round_: int, reported: list[_Reported]) -> dict[str, Json]:
     seed = round_seed(secret, terms.schedule.rounds, round_)
     assessments = [_assessment(terms, client) for client in reported]
     settlement = settle_round(terms, round_, seed, assessments)
     return {
+        "run": terms.task_id,
         "round": round_,
         "seed": seed.hex(),
         "submissions": settlement.submissions_digest.hex(),
@@ -245,9 +312,17 @@ def _assessment(terms: Terms, reported: _Reported) -> Assessment:
     return Assessment(reported.client, reported.sha256, degree, verified_micro=round(degree * MICRO))
 
 
-def _append(ledger: Path, record: Json) -> None:
+def _write(ledger: Path, record: dict[str, Json]) -> None:
+    line = canonical_bytes(record)
+    for known in ledger.read_bytes().splitlines() if ledger.exists() else ():
+        if known == line:
+            return
+        if json.loads(known)["round"] == record["round"]:
+            raise FieldError(
+                "ledger", str(ledger), f"no other settlement of round {record['round']}: a file a run"
+            )
     with ledger.open("ab") as file:
-        file.write(canonical_bytes(record) + b"\n")
+        file.write(line + b"\n")
         file.flush()
         os.fsync(file.fileno())
 

@@ -3,6 +3,7 @@
 
 import hashlib
 import json
+import math
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -17,7 +18,7 @@ from mechanism.errors import FieldError
 from mechanism.peers import seed_commitment
 from mechanism.settlement import Assessment, settle_round
 from mechanism.terms import Recipe, Rule, Terms
-from participant.adapters.flower import ClientAppTask, NumPyClientTask, add_settlement
+from participant.adapters.flower import ClientAppTask, NumPyClientTask, add_settlement, run_terms
 from participant.errors import TaskError
 from participant.task import TrainingRound
 from tests.participant.adapters.test_torch import terms_for
@@ -95,8 +96,11 @@ def test_settlement_pays_each_round_of_a_run(tmp_path: Path) -> None:
     for round_ in (1, 2):
         outcome = strategy.aggregate_fit(round_, fit_results([5, 5], [8, 2], [9, 1]), [])
         assert outcome == f"aggregated {round_} of 3"
+    strategy.aggregate_fit(2, fit_results([5, 5], [8, 2], [9, 1]), [])  # a run that is taken up again
     lines = [json.loads(line) for line in ledger.read_text().splitlines()]
     assert [line["round"] for line in lines] == [1, 2]
+    with pytest.raises(FieldError, match="no other settlement of round 2"):
+        strategy.aggregate_fit(2, fit_results([5, 5], [8, 2], [8, 2]), [])
     assert lines[0]["degrees"] == {"client-0": "0", "client-1": "3/10", "client-2": "2/5"}
     # What stands there is what the mechanism pays on these degrees.
     for line in lines:
@@ -125,6 +129,15 @@ def test_settlement_refuses_what_it_cannot_pay_by(tmp_path: Path) -> None:
     results[0][1].metrics.clear()
     with pytest.raises(FieldError, match="label counts"):
         strategy.aggregate_fit(1, results, [])
+
+
+def test_terms_for_a_run_hold_its_budget_and_its_seed() -> None:
+    made = run_terms("run", START, reference=["1/2", "1/2"], rounds=2, clients=4, secret=SECRET)
+    assert made.seed_commitment == seed_commitment(SECRET, 2)
+    assert made.budget_micro == 2 * 4 * round(math.log(5) * 10**6)
+    assert [spec.name for spec in made.contract.tensors] == sorted(START)
+    with pytest.raises(FieldError, match="sum"):
+        run_terms("run", START, reference=["1/2", "1/3"], rounds=2, clients=4, secret=SECRET)
 
 
 class TestWithFlower:
@@ -166,7 +179,7 @@ class TestWithFlower:
             content = RecordDict(
                 {
                     "arrays": ArrayRecord(model.state_dict()),
-                    "metrics": MetricRecord({"train_loss": float(loss), "num-examples": 3}),
+                    "metrics": MetricRecord({"train_loss": loss.item(), "num-examples": 3}),
                 }
             )
             return Message(content=content, reply_to=msg)
