@@ -36,7 +36,7 @@ ROUNDS = 3
 TRAINING_SECONDS = 0.6
 
 #: How many faults: a sample in every run, the whole number with `make test-slow`.
-FAULTS = [3, pytest.param(100, marks=pytest.mark.slow)]
+FAULTS = [3, pytest.param(100, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
 
 VICTIM = f"""
 import time
