@@ -134,7 +134,8 @@ class AsyncParticipant(AbstractAsyncContextManager["AsyncParticipant"]):
         insecure: bool = False,
         backoff: Backoff | None = None,
     ) -> None:
-        folder = StateFolder(state)
+        self._folder = folder = StateFolder(state)
+        self._market, self._insecure = market, insecure
         self.credentials: Credentials = folder.credentials()
         self.credentials.check_valid(utc_now())
         self._endpoint = market_endpoint(market, self.credentials, insecure)
@@ -224,6 +225,16 @@ class AsyncParticipant(AbstractAsyncContextManager["AsyncParticipant"]):
             return (effort or BestResponse()).explain(terms, task.label_counts())
 
         return await asyncio.to_thread(explanation)
+
+    async def renew(self, now: datetime | None = None) -> bool:
+        """As `Participant.renew`."""
+        if (now or utc_now()) < self.credentials.renewal_due:
+            return False
+        request = EnrolmentRequest(self._folder, self.participant_id, token="")
+        answer = await self.client.enroll(request.message())
+        self.credentials = request.complete(answer, self.credentials.authority_pem)
+        self.client.transport.replace(market_endpoint(self._market, self.credentials, self._insecure))
+        return True
 
     def reports(self) -> list[TaskReport]:
         """How each task of the journal went."""

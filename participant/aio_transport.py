@@ -34,15 +34,19 @@ class AsyncTransport:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        options = endpoint.options()
-        if endpoint.secure:
-            self._channel = grpc.aio.secure_channel(endpoint.address, endpoint.channel_credentials(), options)
-        else:
-            self._channel = grpc.aio.insecure_channel(endpoint.address, options)
+        self._channel = _channel(endpoint)
+        self._replaced: list[grpc.aio.Channel] = []
+
+    def replace(self, endpoint: Endpoint) -> None:
+        """Makes new calls through `endpoint`, with a renewed certificate, say; calls in progress go on."""
+        self._endpoint = endpoint
+        self._replaced.append(self._channel)
+        self._channel = _channel(endpoint)
 
     async def close(self) -> None:
         """Ends the connection; calls in progress are cancelled."""
-        await self._channel.close()
+        for channel in (self._channel, *self._replaced):
+            await channel.close()
 
     async def run(self, steps: Steps[T]) -> T:
         """Runs `steps` to their end; what an effect raises is raised inside them."""
@@ -131,6 +135,12 @@ class AsyncTransport:
     def _stream(self, method: Method[Any, Any], request: Any, timeout: float | None) -> Any:
         stream = self._channel.unary_stream(method.path, _written, method.response.FromString)
         return stream(request, timeout=timeout, metadata=self._endpoint.metadata())
+
+
+def _channel(endpoint: Endpoint) -> grpc.aio.Channel:
+    if endpoint.secure:
+        return grpc.aio.secure_channel(endpoint.address, endpoint.channel_credentials(), endpoint.options())
+    return grpc.aio.insecure_channel(endpoint.address, endpoint.options())
 
 
 async def _asynchronous(requests: Iterator[Any]) -> AsyncIterator[Any]:

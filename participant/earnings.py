@@ -11,12 +11,9 @@ from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import LedgerError
 from mechanism.ledger.note import VerificationKey
 from mechanism.ledger.tlog_proof import TlogProof
-from participant.journal import Journal
+from participant.journal import LOG_KEY, Journal
 from participant.report import Settlement, settlement_of
 from protos.fedpeer.v1 import market_pb2
-
-#: Name of the log's verification key among the journal's facts.
-LOG_KEY = "log_key"
 
 
 @dataclass(frozen=True)

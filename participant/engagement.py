@@ -22,7 +22,6 @@ from mechanism.degree import noniid_degree
 from mechanism.errors import FieldError
 from mechanism.statements import ClaimStatement, ModelStatement, commit_counts, sign_statement
 from mechanism.terms import Terms
-from participant.earnings import LOG_KEY
 from participant.effects import Emit, Pause, Steps, transform
 from participant.errors import (
     CountsChangedError,
@@ -32,7 +31,7 @@ from participant.errors import (
     StateError,
     TaskError,
 )
-from participant.journal import Journal, Kind, SubmissionRecord
+from participant.journal import LOG_KEY, Journal, Kind, SubmissionRecord
 from participant.model_store import ModelStore
 from participant.report import Receipt, Settlement, TaskReport, receipt_of, report_of, settlement_of
 from participant.steps import ENDED, MarketSteps

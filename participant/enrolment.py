@@ -2,14 +2,11 @@
 
 from dataclasses import dataclass, field
 
-from cryptography.exceptions import InvalidSignature
-
 from mechanism.errors import FieldError
 from mechanism.terms import identifier
 from participant.errors import ConfigurationError, TLSError
 from participant.identity import Credentials, StateFolder
 from protos.fedpeer.v1 import enrolment_pb2
-from wire.certificates import CertificateError, certificate_name, load_certificate
 
 
 @dataclass(frozen=True)
@@ -49,6 +46,10 @@ class EnrolmentRequest:
         Raises:
             TLSError: a certificate for another name or key, or one that the authority has not signed.
         """
+        from cryptography.exceptions import InvalidSignature
+
+        from wire.certificates import CertificateError, certificate_name, load_certificate
+
         try:
             certificate = load_certificate(response.certificate)
             name = certificate_name(certificate)

@@ -14,21 +14,16 @@ import os
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-
-from cryptography import x509
+from typing import TYPE_CHECKING
 
 from participant.errors import CertificateExpiredError, ConfigurationError, DiskFullError, StateError
-from wire.certificates import (
-    CertificateError,
-    PrivateKey,
-    certificate_key,
-    certificate_name,
-    load_certificate,
-    load_private_key,
-    new_key,
-    private_key_pem,
-    signing_request,
-)
+
+if (
+    TYPE_CHECKING
+):  # X.509 takes a fifth of the time that importing this package may take; it comes with the first use
+    from cryptography import x509
+
+    from wire.certificates import PrivateKey
 
 KEY, CERTIFICATE, AUTHORITY, JOURNAL, MODELS = (
     "key.pem", "certificate.pem", "authority.pem", "journal.db", "models",
@@ -50,23 +45,25 @@ class Credentials:
     """
 
     participant_id: str
-    key: PrivateKey
-    certificate: x509.Certificate
+    key: "PrivateKey"
+    certificate: "x509.Certificate"
     certificate_pem: bytes
     authority_pem: bytes
 
     @property
     def key_pem(self) -> bytes:
+        from wire.certificates import private_key_pem
+
         return private_key_pem(self.key)
 
     @property
     def expires(self) -> datetime:
         return self.certificate.not_valid_after_utc
 
-    def to_renew(self, now: datetime) -> bool:
-        """Whether it is time to ask for the next certificate."""
-        begun = self.certificate.not_valid_before_utc
-        return now >= self.expires - (self.expires - begun) * RENEW_WITHIN
+    @property
+    def renewal_due(self) -> datetime:
+        """When it is time to ask for the next certificate, UTC."""
+        return self.expires - (self.expires - self.certificate.not_valid_before_utc) * RENEW_WITHIN
 
     def check_valid(self, now: datetime) -> None:
         """Raises CertificateExpiredError outside the certificate's time."""
@@ -106,8 +103,10 @@ class StateFolder:
                 f"the state folder {self.path} cannot be made ({error.strerror}); choose another one"
             ) from error
 
-    def key(self, *, create: bool = False) -> PrivateKey:
+    def key(self, *, create: bool = False) -> "PrivateKey":
         """The key, made on the first call with `create`."""
+        from wire.certificates import CertificateError, load_private_key, new_key, private_key_pem
+
         path = self.path / KEY
         if create and not path.exists():
             self.create()
@@ -123,6 +122,8 @@ class StateFolder:
         Raises:
             ConfigurationError: not enrolled yet, or files that do not fit together.
         """
+        from wire.certificates import CertificateError, certificate_key, certificate_name, load_certificate
+
         if not (self.path / CERTIFICATE).exists():
             raise ConfigurationError(
                 f"there is no certificate in {self.path}; enrol first: fedpeer participant enroll, "
@@ -148,6 +149,8 @@ class StateFolder:
 
     def signing_request(self, participant_id: str) -> bytes:
         """PEM of a signing request for this folder's key, which is made if there is none."""
+        from wire.certificates import signing_request
+
         return signing_request(participant_id, self.key(create=True))
 
     def write(self, name: str, content: bytes, mode: int = 0o644) -> None:

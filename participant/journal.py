@@ -24,6 +24,9 @@ from participant.errors import ConfigurationError, DiskFullError, JournalError
 #: Version of the tables; a journal of a newer one is refused.
 VERSION = 1
 
+#: Name of the log's verification key among the facts of the journal.
+LOG_KEY = "log_key"
+
 #: Seconds that a reader waits for the writer; one transaction takes milliseconds.
 BUSY_SECONDS = 10.0
 

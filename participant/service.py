@@ -16,6 +16,7 @@ from participant.config import ParticipantConfig, TaskSection
 from participant.effects import Stopped
 from participant.engagement import LOOK_SECONDS
 from participant.errors import ParticipantError, RefusedError, TaskError
+from participant.identity import utc_now
 from participant.report import TaskReport
 from participant.sync import Participant
 from participant.task import TrainingCancelled, TrainingRound
@@ -24,8 +25,11 @@ from participant.work import Activity, ActivityCallback, LocalTrainer, TrainedFi
 
 _log = logging.getLogger("participant")
 
-#: Seconds between looks at the certificate's age.
+#: Seconds between looks at the certificate's age; shorter where it is due earlier. The machine's clock may be set.
 RENEWAL_SECONDS = 600.0
+
+#: Seconds until a renewal that was refused is tried again.
+RETRY_SECONDS = 60.0
 
 
 class Service:
@@ -149,9 +153,12 @@ class Service:
             try:
                 if self._participant.renew():
                     _log.info("the certificate was renewed")
-            except (ParticipantError, Stopped) as error:
+            except Stopped:
+                return
+            except ParticipantError as error:
                 _log.warning("the certificate was not renewed: %s", error)
-            self._stopping.wait(RENEWAL_SECONDS)
+            due = (self._participant.credentials.renewal_due - utc_now()).total_seconds()
+            self._stopping.wait(min(RENEWAL_SECONDS, due) if due > 0 else RETRY_SECONDS)
 
 
 #: Seconds that handing a round back may take: one call.

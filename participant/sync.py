@@ -178,7 +178,7 @@ class Participant(AbstractContextManager["Participant"]):
         Returns:
             whether there is a new one; it is in use already.
         """
-        if not self.credentials.to_renew(now or utc_now()):
+        if (now or utc_now()) < self.credentials.renewal_due:
             return False
         request = EnrolmentRequest(self._folder, self.participant_id, token="")
         answer = self.client.enroll(request.message())

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from coordinator.clock import Clock
 from coordinator.config import TaskConfig
 from coordinator.folder import StateFolder, initialise
 from coordinator.office import Office
@@ -43,6 +44,7 @@ class Served:
     market: str = ""
     public: str = ""
     insecure: bool = False
+    clock: Clock | None = None
     _loop: asyncio.AbstractEventLoop | None = None
     _coordinator: Coordinator | None = None
     _thread: threading.Thread | None = None
@@ -59,7 +61,7 @@ class Served:
         async def serve() -> None:
             self._loop = asyncio.get_running_loop()
             self._stopping = asyncio.Event()
-            self._coordinator = Coordinator(self.folder)
+            self._coordinator = Coordinator(self.folder, clock=self.clock)
             try:
                 await self._coordinator.start()
             except BaseException as error:
@@ -122,9 +124,9 @@ def config_text(market: int | str, public: int | str, insecure: bool) -> str:
 
 
 @contextmanager
-def served(path: Path, *, insecure: bool = False) -> Iterator[Served]:
+def served(path: Path, *, insecure: bool = False, clock: Clock | None = None) -> Iterator[Served]:
     folder = initialise(path, config_text(0, 0, insecure), "test", ["localhost", "127.0.0.1"])
-    coordinator = Served(folder, insecure=insecure)
+    coordinator = Served(folder, insecure=insecure, clock=clock)
     coordinator.start()
     try:
         yield coordinator

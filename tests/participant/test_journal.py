@@ -188,8 +188,8 @@ class TestStateFolder:
             credentials.check_valid(NOW + timedelta(days=2))
         with pytest.raises(CertificateExpiredError, match="clock is behind"):
             credentials.check_valid(NOW - timedelta(days=2))
-        assert not credentials.to_renew(NOW)
-        assert credentials.to_renew(NOW + timedelta(hours=20))
+        assert credentials.renewal_due > NOW
+        assert credentials.renewal_due <= NOW + timedelta(hours=20)
 
     def test_a_server_certificate_of_the_same_authority_is_no_enrolment(self, tmp_path: Path) -> None:
         folder = StateFolder(tmp_path / "state")
