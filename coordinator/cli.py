@@ -5,6 +5,7 @@ Results go to standard output (one JSON object with --json), everything else to 
 
 import asyncio
 import json
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,16 +14,15 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from coordinator.backup import read_backup
 from coordinator.config import TaskConfig, read_config, resolve_paths
 from coordinator.errors import TaskError
 from coordinator.folder import StateFolder, initialise
-from coordinator.logs import printable
 from coordinator.office import Office, TaskReport
 from mechanism.settlement import MICRO
+from wire.terminal import configure_logs, counted, output, printable
 
 app = typer.Typer(
     help="Run a market: publish tasks, invite participants, serve, settle.", no_args_is_help=True
@@ -39,9 +39,6 @@ State = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 DEFAULT_STATE = Path()
-
-#: Columns of a table where the output is no terminal: amounts must not be cut.
-_FILE_WIDTH = 200
 
 
 @app.command()
@@ -82,10 +79,9 @@ def serve(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log every detail.")] = False,
 ) -> None:
     """Serve until SIGTERM."""
-    from coordinator.logs import configure_logs
     from coordinator.server import serve as run
 
-    configure_logs(verbose=verbose)
+    configure_logs(level=logging.DEBUG if verbose else logging.INFO, library_level=logging.WARNING)
     asyncio.run(run(state))
 
 
@@ -238,8 +234,9 @@ def status(
             _print_json(record)
             return
         running = "serving" if record["serving"] else "not serving"
-        _out().print(
-            f"{state}: {running}, {len(people)} participants, {record['ledger_size']} ledger entries"
+        output().print(
+            f"{state}: {running}, {counted(len(people), 'participant')}, "
+            f"{counted(office.ledger_size(), 'ledger entry')}"
         )
         _print_tasks(reports)
 
@@ -273,12 +270,12 @@ def _print_tasks(reports: list[TaskReport]) -> None:
             _credits(report.escrow_micro),
             accuracy,
         )
-    _out().print(table)
+    output().print(table)
     for report in reports:
         if report.row.reason:
-            _out().print(f"{report.row.id}: {report.row.reason}", markup=False)
+            output().print(f"{report.row.id}: {report.row.reason}", markup=False)
         for name, reason in report.failures.items():
-            _out().print(f"{report.row.id}: {name} cannot deliver: {printable(reason)}", markup=False)
+            output().print(f"{report.row.id}: {name} cannot deliver: {printable(reason)}", markup=False)
 
 
 @contextmanager
@@ -321,13 +318,6 @@ def _print_json(record: dict[str, Any]) -> None:
 
 def _note(text: str) -> None:
     typer.echo(text, err=True)
-
-
-def _out() -> Console:
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = _FILE_WIDTH
-    return console
 
 
 def _credits(micro: int) -> str:

@@ -29,6 +29,7 @@ from mechanism.ledger.note import COSIGNATURE_V1, Checkpoint, Note, SigningKey, 
 from mechanism.ledger.tlog_proof import TlogProof
 from mechanism.ledger.verify import LedgerSource, Problem, Report, verify_ledger
 from mechanism.ledger.witness import AddCheckpoint, check_request, cosignature
+from wire.terminal import counted
 
 app = typer.Typer(no_args_is_help=True, help="Read and check a ledger, offline or from a coordinator.")
 
@@ -331,9 +332,10 @@ def _print_report(report: Report) -> None:
     counts = report.counts
     if report.verified:
         console.print(
-            f"verified: {report.size} entries, {report.heads} heads, {counts.tasks} tasks, "
-            f"{counts.statements} signed statements, {counts.verdicts} verdicts, "
-            f"{counts.settlements} settlements, {counts.payments} payments of {counts.paid_micro} micro-credits"
+            f"verified: {counted(report.size, 'entry')}, {counted(report.heads, 'head')}, "
+            f"{counted(counts.tasks, 'task')}, {counted(counts.statements, 'signed statement')}, "
+            f"{counted(counts.verdicts, 'verdict')}, {counted(counts.settlements, 'settlement')}, "
+            f"{counted(counts.payments, 'payment')} of {counts.paid_micro} micro-credits"
         )
         console.print(f"root {report.root}")
         console.print(

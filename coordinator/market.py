@@ -18,7 +18,6 @@ from coordinator.admission import (
     known_receipt,
 )
 from coordinator.identity import Caller
-from coordinator.logs import printable
 from coordinator.runner import LiveTask, Workplace
 from coordinator.spool import UploadKey
 from coordinator.storage.market import EventRow, ReceiptRow
@@ -35,6 +34,7 @@ from wire.errors import Code, Refusal
 from wire.limits import (
     MAX_REASON_CHARACTERS,
 )
+from wire.terminal import printable
 
 log = structlog.get_logger()
 

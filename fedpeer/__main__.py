@@ -55,6 +55,7 @@ _USER_ERRORS = (
     ("wire.errors", "Refusal", 3),
     ("coordinator.errors", "CoordinatorError", 2),
     ("coordinator.storage.errors", "StorageError", 2),
+    ("participant.errors", "ConfigurationError", 2),
     ("participant.errors", "ParticipantError", 3),
     ("fedpeer.errors", "CommandError", 2),
 )

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import structlog
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from mechanism.errors import FieldError
@@ -22,11 +21,11 @@ from participant.effort import BestResponse
 from participant.errors import ConfigurationError
 from participant.identity import StateFolder
 from participant.journal import Journal
-from participant.logs import configure_logs
 from participant.report import TaskReport, report_of
 from participant.service import Service
 from participant.sync import Participant
 from participant.work import Activity
+from wire.terminal import LOG_FORMATS, configure_logs, counted, output
 
 app = typer.Typer(no_args_is_help=True, help="Take part in a market: enrol, train, earn.")
 
@@ -35,9 +34,6 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object 
 
 #: Exit code of a task that ended without this participant: cancelled, or others were selected.
 EXIT_LEFT_OUT = 4
-
-#: Columns of a table where the output is no terminal: amounts must not be cut.
-_FILE_WIDTH = 200
 
 
 @app.command()
@@ -106,6 +102,8 @@ def run(
 ) -> None:
     """Take part in the configured tasks until they end. SIGTERM finishes or hands back the round."""
     settings = _settings(config)
+    if log_format not in LOG_FORMATS:
+        raise _mistake(f"--log-format is {log_format!r}; expected one of {', '.join(LOG_FORMATS)}")
     configure_logs(log_format)
     log = structlog.get_logger().bind(participant=settings.id)
     service = Service(settings, lambda activity: _log_activity(log, activity))
@@ -165,7 +163,7 @@ def status(config: ConfigOption = Path(CONFIG_FILE), as_json: JsonOption = False
             report.note,
         )
     if reports:
-        _out().print(table)
+        output(highlight=True).print(table)
 
 
 @app.command()
@@ -213,9 +211,9 @@ def _print_earnings(participant_id: str, earned: list[Earned]) -> None:
             line.proof_error or "holds",
             line.why,
         )
-    _out().print(table)
+    output(highlight=True).print(table)
     total = sum(line.settlement.paid_micro for line in earned)
-    typer.echo(f"{participant_id} has earned {_credits(total)} credits in {len(earned)} rounds")
+    typer.echo(f"{participant_id} has earned {_credits(total)} credits in {counted(len(earned), 'round')}")
 
 
 def _settings(path: Path) -> ParticipantConfig:
@@ -289,13 +287,6 @@ def _log_activity(log: Any, activity: Activity) -> None:
     # A task may call its figures what it likes; ours come last and win.
     fields = {**activity.figures, "kind": activity.kind, "task": activity.task_id, "round": activity.round}
     level(activity.text, **{name: value for name, value in fields.items() if name != "event"})
-
-
-def _out() -> Console:
-    console = Console()
-    if not console.is_terminal:
-        console.width = _FILE_WIDTH
-    return console
 
 
 def _configured(settings: ParticipantConfig, report: TaskReport) -> bool:

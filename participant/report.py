@@ -84,7 +84,7 @@ class TaskReport:
     """One task as it went for this participant.
 
     Attributes:
-        state: the last state seen, such as "CLOSED".
+        state: the last state seen, such as "CLOSED"; "JOINED" before any was.
         effort: what was decided; None before.
         claimed_degree: of the claimed counts; None before.
         note: why it was cancelled, or that others were selected.
@@ -196,7 +196,9 @@ def report_of(journal: Journal, task_id: str, participant_id: str) -> TaskReport
 
 
 def state_name(state: int) -> str:
-    """A task's state without the prefix of its enum."""
+    """A task's state without the prefix of its enum; "JOINED" before the coordinator has told of any."""
+    if state == market_pb2.TASK_STATE_UNSPECIFIED:
+        return "JOINED"
     return str(market_pb2.TaskState.Name(market_pb2.TaskState.ValueType(state))).removeprefix("TASK_STATE_")
 
 

@@ -51,6 +51,11 @@ class Service:
             backoff=Backoff(patience=patience, first_contact=patience),
         )
         self._seats = [_Seat(section, tell) for section in config.task]
+        self._once = False
+        self._threads = {
+            seat: threading.Thread(target=self._guarded, args=(seat,), name=seat.section.id or "any task")
+            for seat in self._seats
+        }
 
     def run(self, *, once: bool = False) -> list[TaskReport]:
         """Takes part until every named task has ended, or until `stop`.
@@ -58,21 +63,25 @@ class Service:
         A task without an id in the configuration means any open one, one after another, for ever unless `once`.
 
         Raises:
+            ConfigurationError: a task object that cannot be made; nothing has been agreed to then.
             ParticipantError: the first failure of a task that is not the coordinator's absence.
         """
-        threads = [
-            threading.Thread(target=self._guarded, args=(seat, once), name=seat.section.id or "any task")
-            for seat in self._seats
-        ]
+        self._once = once
         renewal = threading.Thread(target=self._keep_certified, daemon=True, name="renewal")
         try:
+            for seat in self._seats:
+                seat.make(self._config.service.isolate)
             renewal.start()
-            for thread in threads:
+            for thread in self._threads.values():
                 thread.start()
-            for thread in threads:
+            for thread in self._threads.values():
                 while thread.is_alive():  # short waits, so that a signal handler gets its turn
                     thread.join(0.2)
+        except TrainingCancelled:
+            pass  # stopped while the tasks were being made
         finally:
+            for seat in self._seats:
+                seat.close()
             self._stopping.set()
             reports = self._participant.reports()
             self._participant.close()
@@ -98,21 +107,22 @@ class Service:
         for seat in self._seats:
             seat.cancel()  # one that was still being prepared
 
-    def _guarded(self, seat: "_Seat", once: bool) -> None:
+    def _guarded(self, seat: "_Seat") -> None:
         try:
-            self._sit(seat, once)
+            self._sit(seat)
         except (Stopped, TrainingCancelled):
             pass
         except (
             BaseException
         ) as error:  # whatever it is ends this seat only, and is raised by `run` at the end
             seat.failure = error
-            _log.error("%s", error)
+            if any(other is not seat and thread.is_alive() for other, thread in self._threads.items()):
+                _log.error("%s", error)  # the others go on, perhaps for weeks; else `run` raises it at once
         finally:
             seat.idle.set()
             seat.close()
 
-    def _sit(self, seat: "_Seat", once: bool) -> None:
+    def _sit(self, seat: "_Seat") -> None:
         if seat.section.id is not None:
             self._take_part(seat, seat.section.id)
             return
@@ -125,10 +135,10 @@ class Service:
             try:
                 self._take_part(seat, task_id)
             except (RefusedError, TaskError) as error:
-                if once:
+                if self._once:
                     raise
                 self._leave(task_id, error)
-            if once:
+            if self._once:
                 return
 
     def _leave(self, task_id: str, error: ParticipantError) -> None:
@@ -139,9 +149,8 @@ class Service:
         self._stopping.wait(LOOK_SECONDS)
 
     def _take_part(self, seat: "_Seat", task_id: str) -> None:
-        trainer = seat.trainer(self._slots, self._stopping, self._config.service.isolate)
         self._participant.run(
-            trainer,
+            seat.trainer(self._slots, self._stopping, self._config.service.isolate),
             task_id,
             effort=seat.section.effort.build(),
             on_activity=seat.tell,
@@ -181,14 +190,22 @@ class _Seat:
         self._tell = tell
         self._cancelled = threading.Event()
         self._process: ProcessTrainer | None = None
+        self._made: Trainer | None = None
 
-    def trainer(self, slots: threading.Semaphore, stopping: threading.Event, isolate: bool) -> Trainer:
-        """Where the section's task runs, in this process or in one of its own."""
+    def make(self, isolate: bool) -> Trainer:
+        """Makes the section's task, in this process or in one of its own; what is wrong with it shows here."""
         self.close()
         if isolate:
-            self._process = ProcessTrainer(self.section.spec)
-            return _SlottedTrainer(self._process, slots, stopping)
-        return _SlottedTrainer(LocalTrainer(self.section.spec.build()), slots, stopping)
+            self._made = self._process = ProcessTrainer(self.section.spec)
+            self._process.start()
+        else:
+            self._made = LocalTrainer(self.section.spec.build())
+        return self._made
+
+    def trainer(self, slots: threading.Semaphore, stopping: threading.Event, isolate: bool) -> Trainer:
+        """Where the section's next task runs: a task object of its own for each."""
+        made, self._made = self._made or self.make(isolate), None
+        return _SlottedTrainer(made, slots, stopping)
 
     def tell(self, activity: Activity) -> None:
         if activity.kind == "training":

@@ -89,6 +89,14 @@ class ProcessTrainer:
         self._effort: float | None = None
         self._cancelled = threading.Event()
 
+    def start(self) -> None:
+        """Starts the child and has it make the task, so that a mistake in that shows before any terms are agreed to.
+
+        Raises:
+            ConfigurationError: as `TaskSpec.build`.
+        """
+        self._persistently(lambda child: None)
+
     def prepare(self, terms: Terms) -> None:
         self._terms = terms
         self._persistently(lambda child: None)

@@ -146,7 +146,9 @@ class _TaskRun:
 
     def claim(self, strategy: EffortStrategy) -> Steps[None]:
         engagement, trainer, terms = self._engagement, self._trainer, self._engagement.terms
-        self._tell("joined", 0, f"joined task {terms.task_id} of {terms.schedule.rounds} rounds")
+        number = terms.schedule.rounds
+        rounds = "1 round" if number == 1 else f"{number} rounds"
+        self._tell("joined", 0, f"joined task {terms.task_id}, of {rounds}")
         yield Work(lambda: trainer.prepare(terms))
         effort = engagement.decided_effort
         if effort is None:

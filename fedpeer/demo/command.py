@@ -20,6 +20,7 @@ from fedpeer.demo.settings import DATASETS
 from fedpeer.errors import CommandError
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.verify import verify_ledger
+from wire.terminal import output
 
 #: Where results land when no folder is named.
 DEFAULT_OUT = Path("fedpeer-demo")
@@ -29,9 +30,6 @@ MAX_ROUNDS = 100
 
 #: A file that marks a folder as the demo's own, so that it may be replaced.
 RESULT_FILE = "result.json"
-
-#: Columns of the tables where the output is no terminal.
-_FILE_WIDTH = 120
 
 #: Exit code of a ledger that does not verify.
 _NOT_VERIFIED = 1
@@ -79,9 +77,7 @@ def demo(
     if as_json:
         typer.echo(json.dumps(result.record()))
     else:
-        console = Console()
-        if not console.is_terminal:
-            console.width = _FILE_WIDTH
+        console = output(highlight=True)
         print_result(result, console)
         console.print(f"{result.seconds:.0f} s. Everything is in {out}; look at {page}.", highlight=False)
     if not facts.verified:

@@ -214,9 +214,22 @@ class TestMistakes:
     def test_running_before_enrolment(self, tmp_path: Path) -> None:
         fedpeer(tmp_path, "init", "ada")
         done = fedpeer(tmp_path, "run")
-        assert done.returncode == 3
+        assert done.returncode == 2
         assert "enrol first" in done.stderr
         assert "Traceback" not in done.stderr
+
+    def test_a_broken_factory_fails_before_anything_is_agreed_to(
+        self, coordinator: Served, tmp_path: Path
+    ) -> None:
+        coordinator.open("task")
+        folder = configured(coordinator, tmp_path / "ada", "ada", "broken:Raises", "")
+        (folder / "broken.py").write_text("def Raises():\n    raise FileNotFoundError('images.npz')\n")
+        done = fedpeer(folder, "run")
+        assert done.returncode == 2, done.stderr
+        assert done.stderr == (
+            "fedpeer: broken:Raises with the options {} failed: FileNotFoundError: images.npz\n"
+        )
+        assert "ada has taken part in no task yet" in fedpeer(folder, "status").stdout
 
     def test_no_configuration(self, tmp_path: Path) -> None:
         done = fedpeer(tmp_path, "run", "-c", "nothing.toml")

@@ -1,0 +1,86 @@
+"""How the commands of both ends speak: tables on standard output, logs on standard error.
+
+Never imported by the SDK: structlog takes its time.
+"""
+
+import logging
+import sys
+from typing import TYPE_CHECKING
+
+import structlog
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+#: Columns of a table where the output is no terminal: amounts must not be cut.
+FILE_WIDTH = 200
+
+#: What a log may look like; "auto": text on a terminal, JSON lines elsewhere.
+LOG_FORMATS = ("text", "json", "auto")
+
+
+def output(*, highlight: bool = False) -> "Console":
+    """Standard output, wide enough for whole tables where it is a file or a pipe."""
+    from rich.console import Console
+
+    console = Console(highlight=highlight)
+    if not console.is_terminal:
+        console.width = FILE_WIDTH
+    return console
+
+
+def counted(number: int, noun: str) -> str:
+    """ "1 round", "2 rounds"; for nouns with a plain plural, and those in -y."""
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number} {noun[:-1]}ies" if noun.endswith("y") else f"{number} {noun}s"
+
+
+def printable(text: str) -> str:
+    """Somebody else's text without control characters, which could steer a terminal; line breaks stay."""
+    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def configure_logs(
+    form: str = "auto", *, level: int = logging.INFO, library_level: int = logging.INFO
+) -> None:
+    """Sets up structlog, and the standard library's logging through it.
+
+    Bind what a line is about (`structlog.contextvars.bound_contextvars(task=..., round=..., participant=...)`)
+    rather than writing it into the sentence. Tracebacks are written without the values of variables: those may be
+    keys, or somebody's data.
+
+    Args:
+        form: one of LOG_FORMATS.
+        level: of structlog's loggers.
+        library_level: of the standard library's.
+    """
+    terminal = sys.stderr.isatty()
+    text = form == "text" or (form == "auto" and terminal)
+    shared: list[structlog.types.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    renderer: structlog.types.Processor
+    if text:
+        renderer = structlog.dev.ConsoleRenderer(
+            colors=terminal, exception_formatter=structlog.dev.plain_traceback
+        )
+    else:
+        renderer = structlog.processors.JSONRenderer()
+        shared.append(structlog.processors.format_exc_info)
+    structlog.configure(
+        processors=[*shared, renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+        )
+    )
+    logging.basicConfig(handlers=[handler], level=library_level, force=True)
