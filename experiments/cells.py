@@ -1,7 +1,7 @@
 """Cells: the units of computation, each done once and kept on the disk.
 
 A cell is a function's name with its parameters. Its file, `cells/KIND-DIGEST.json`, holds the parameters,
-the result, the seconds it took and the versions of what computed it; the digest is SHA-256 over the
+the result, the seconds and CPU seconds it took and the versions of what computed it; the digest is SHA-256 over the
 function's name, its version and the parameters. A file that is there is not computed again, so a run that was
 killed goes on where it was. Files are written under another name first: half a file is never read.
 """
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from experiments.errors import CellError, ExperimentError
 
@@ -99,13 +99,14 @@ class CellStore:
             ) from error
         return result
 
-    def put(self, cell: Cell, result: Record, seconds: float, device: str) -> None:
+    def put(self, cell: Cell, result: Record, took: "Took", device: str) -> None:
         """Keep `result`, whole or not at all."""
         self._folder.mkdir(parents=True, exist_ok=True)
         record = {
             "kind": cell.kind,
             "parameters": cell.parameters,
-            "seconds": round(seconds, 3),
+            "seconds": round(took.seconds, 3),
+            "cpu_seconds": round(took.cpu_seconds, 3),
             "device": device,
             "versions": versions(),
             "result": result,
@@ -139,13 +140,20 @@ def first_of_each(cells: Iterable[Cell]) -> list[Cell]:
     return list(unique.values())
 
 
-def compute(kind: str, parameters: Record, device: str) -> tuple[Record, float]:
-    """The cell's result, and the seconds it took."""
+class Took(NamedTuple):
+    """What a cell took, by the clock and of the processor: on a busy machine the second is what it costs."""
+
+    seconds: float
+    cpu_seconds: float
+
+
+def compute(kind: str, parameters: Record, device: str) -> tuple[Record, Took]:
+    """The cell's result, and what it took."""
     module, _, name = COMPUTATIONS[kind][0].partition(":")
     function: Callable[[Record, str], Record] = getattr(import_module(module), name)
-    start = time.perf_counter()
+    start, cpu_start = time.perf_counter(), time.process_time()
     result = function(parameters, device)
-    return result, time.perf_counter() - start
+    return result, Took(time.perf_counter() - start, time.process_time() - cpu_start)
 
 
 @contextlib.contextmanager
@@ -178,7 +186,7 @@ def run_cells(
     """
     wanted = first_of_each(cells)
     results = store.finished(wanted)
-    pending: dict[Future[tuple[Record, float]], Cell] = {
+    pending: dict[Future[tuple[Record, Took]], Cell] = {
         executor.submit(compute, cell.kind, cell.parameters, device): cell
         for cell in wanted
         if cell.key not in results
@@ -187,17 +195,17 @@ def run_cells(
     for future in as_completed(pending):
         cell = pending[future]
         try:
-            result, seconds = future.result()
+            result, took = future.result()
         except Exception as failure:  # whatever it was, the other cells are still worth having
             failures.append((cell, failure))
             continue
         try:
-            store.put(cell, result, seconds, device)
+            store.put(cell, result, took, device)
         except ValueError as failure:  # a number that JSON does not have: the training diverged
             failures.append((cell, failure))
             continue
         results[cell.key] = result
-        done(cell, seconds)
+        done(cell, took.seconds)
     if failures:
         cell, error = failures[0]
         raise CellError(

@@ -4,8 +4,8 @@ import json
 import shutil
 import signal
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -55,17 +55,17 @@ def demo(
     _make_room(out)
 
     # These import the data sets and torch; a mistake above is told before.
-    from fedpeer.demo.market import DemoPlan, run_market
+    from fedpeer.demo.market import DemoPlan, Happenings, run_market
     from fedpeer.demo.outcome import demo_result
     from fedpeer.demo.progress import MarketProgress
     from fedpeer.demo.report import print_result, write_page, write_plots
 
     plan = DemoPlan(out, dataset, members, rounds, seed)
     progress = MarketProgress(Console(stderr=True), participants, rounds)
-    signal.signal(signal.SIGTERM, _interrupt)
+    happenings = Happenings()
     try:
-        with progress.shown():
-            report = run_market(plan, progress.watch)
+        with _stopped_by_signals(happenings.stop), progress.shown():
+            report = run_market(plan, progress.watch, happenings)
     except KeyboardInterrupt:
         typer.echo(f"interrupted; what there is lies in {out}, remove it before the next run", err=True)
         raise
@@ -84,11 +84,20 @@ def demo(
         raise typer.Exit(_NOT_VERIFIED)
 
 
-def _interrupt(number: int, frame: object) -> None:
-    """SIGTERM ends the demo as Ctrl-C does: every process that it started is stopped first."""
-    del number, frame
-    typer.echo("stopping the market…", err=True)
-    raise KeyboardInterrupt
+@contextmanager
+def _stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """SIGTERM and Ctrl-C call `stop` inside, so that every process that was started is stopped first."""
+
+    def handle(number: int, frame: object) -> None:
+        del number, frame
+        stop()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _make_room(out: Path) -> None:

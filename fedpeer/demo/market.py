@@ -81,16 +81,57 @@ class Happening:
     line: dict[str, Any]
 
 
-def run_market(plan: DemoPlan, watch: Callable[[Happening], None]) -> TaskReport:
+class Happenings:
+    """What the processes say, in the order in which it is heard, and whether the market is to stop.
+
+    A signal handler runs between any two instructions of the main thread, also inside a lock or a transaction. It
+    only calls `stop`; the main thread raises where it takes the next happening.
+    """
+
+    def __init__(self) -> None:
+        # Not queue.Queue: its `put` takes a lock that the interrupted thread may hold.
+        self._queue: queue.SimpleQueue[Happening | None] = queue.SimpleQueue()
+        self._stopping = False
+
+    def put(self, happening: Happening) -> None:
+        self._queue.put(happening)
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._queue.put(None)
+
+    def go_on(self) -> None:
+        """Returns while nobody asked to stop.
+
+        Raises:
+            KeyboardInterrupt: somebody did.
+        """
+        if self._stopping:
+            raise KeyboardInterrupt
+
+    def next(self) -> Happening:
+        """The next happening, once there is one.
+
+        Raises:
+            KeyboardInterrupt: the market is to stop.
+        """
+        happening = self._queue.get()
+        self.go_on()
+        assert happening is not None
+        return happening
+
+
+def run_market(plan: DemoPlan, watch: Callable[[Happening], None], happenings: Happenings) -> TaskReport:
     """Runs the task to its end and returns its report; the state stays in the plan's folder.
 
     Raises:
         CommandError: a process failed; the message has the end of its log.
+        KeyboardInterrupt: `happenings.stop` was called; every process has been stopped.
     """
     office = _set_up(plan)
     with ExitStack() as stack:
         stack.callback(office.close)
-        happenings: queue.Queue[Happening] = queue.Queue()
+        happenings.go_on()
         coordinator = stack.enter_context(
             _process(
                 "coordinator", plan, ["coordinator", "serve", "--state", str(plan.state.path)], happenings
@@ -98,6 +139,7 @@ def run_market(plan: DemoPlan, watch: Callable[[Happening], None]) -> TaskReport
         )
         serving = _await_serving(plan, coordinator, happenings, watch)
         for member in plan.members:
+            happenings.go_on()
             config = _enrol(plan, member, office, serving)
             arguments = ["participant", "run", "--once", "--config", str(config), "--log-format", "json"]
             stack.enter_context(_process(member.id, plan, arguments, happenings))
@@ -233,7 +275,7 @@ def _enrol(plan: DemoPlan, member: Member, office: Office, serving: dict[str, An
 
 @contextmanager
 def _process(
-    name: str, plan: DemoPlan, arguments: Sequence[str], happenings: "queue.Queue[Happening]"
+    name: str, plan: DemoPlan, arguments: Sequence[str], happenings: Happenings
 ) -> Iterator[subprocess.Popen[str]]:
     """`fedpeer ARGUMENTS` as a process; its log goes to logs/NAME.log and line by line to `happenings`."""
     # One thread each: sums split over several would round differently from run to run, and there are many of us.
@@ -264,7 +306,7 @@ def _process(
         pump.join()
 
 
-def _pump(name: str, stream: IO[str], log: Path, happenings: "queue.Queue[Happening]") -> None:
+def _pump(name: str, stream: IO[str], log: Path, happenings: Happenings) -> None:
     with log.open("w") as file:
         for line in stream:
             file.write(line)
@@ -281,12 +323,12 @@ def _pump(name: str, stream: IO[str], log: Path, happenings: "queue.Queue[Happen
 def _await_serving(
     plan: DemoPlan,
     coordinator: "subprocess.Popen[str]",
-    happenings: "queue.Queue[Happening]",
+    happenings: Happenings,
     watch: Callable[[Happening], None],
 ) -> dict[str, Any]:
     """The coordinator's addresses, once it serves."""
     while True:
-        happening = happenings.get()
+        happening = happenings.next()
         watch(happening)
         if not happening.line:
             raise _failed(plan, "coordinator", coordinator)
@@ -297,13 +339,13 @@ def _await_serving(
 def _await_participants(
     plan: DemoPlan,
     coordinator: "subprocess.Popen[str]",
-    happenings: "queue.Queue[Happening]",
+    happenings: Happenings,
     watch: Callable[[Happening], None],
 ) -> None:
     """Returns when every participant's process has ended."""
     running = {member.id for member in plan.members}
     while running:
-        happening = happenings.get()
+        happening = happenings.next()
         watch(happening)
         if not happening.line:
             if happening.process == "coordinator":
