@@ -31,11 +31,13 @@ from mechanism.terms import Terms, decimal
 
 #: Micro-credits in a credit; also the resolution of a measured degree and of a screen multiplier.
 MICRO = 1_000_000
+_MICRO_DIGITS = 6
 
 #: Name of this arithmetic in ledger entries. Any change of a payment's last digit needs a new name.
 ARITHMETIC = "decimal50-half-even/largest-remainder-v1"
 
 _CONTEXT = Context(prec=50, rounding=ROUND_HALF_EVEN)
+_NOTHING = Decimal(0)
 
 
 @dataclass(frozen=True)
@@ -93,11 +95,15 @@ class Assessment:
     verdicts: tuple[Verdict, ...] = ()
 
     def __post_init__(self) -> None:
-        if not 0 <= self.claimed_degree <= 1:
-            raise FieldError("claimed_degree", str(self.claimed_degree), "a rational in [0, 1]")
-        for name in ("verified_micro", "lower_micro", "upper_micro", "multiplier_ppm"):
-            value = getattr(self, name)
+        claimed = (
+            self.claimed_degree
+        )  # compared in integers: verification makes one of these for every verdict
+        if not 0 <= claimed.numerator <= claimed.denominator:
+            raise FieldError("claimed_degree", str(claimed), "a rational in [0, 1]")
+        for value in (self.verified_micro, self.lower_micro, self.upper_micro, self.multiplier_ppm):
             if value is not None and not 0 <= value <= MICRO:
+                names = ("verified_micro", "lower_micro", "upper_micro", "multiplier_ppm")
+                name = next(n for n in names if getattr(self, n) is value)
                 raise FieldError(name, value, f"an integer in [0, {MICRO}]")
 
     @property
@@ -189,7 +195,7 @@ def settle_round(
     gross: dict[str, Decimal] = {}
     penalty: dict[str, Decimal] = {}
     for name, assessment in by_id.items():
-        peers[name], gross[name], penalty[name] = (), Decimal(0), Decimal(0)
+        peers[name], gross[name], penalty[name] = (), _NOTHING, _NOTHING
         if assessment.scored:
             if assessment.cluster is None:  # one pool for all, so that a round takes linear time
                 peers[name] = draw_from(seed, digest, name, scored, places[name], terms.rule.peers)
@@ -198,7 +204,7 @@ def settle_round(
                 peers[name] = draw_from(seed, digest, name, pool, None, terms.rule.peers)
             opposite = [by_id[p] for p in peers[name]] or [assessment]
             gross[name], penalty[name] = rule(terms, assessment, opposite)
-    net = {name: max(Decimal(0), _CONTEXT.subtract(gross[name], penalty[name])) for name in by_id}
+    net = {name: max(_NOTHING, _CONTEXT.subtract(gross[name], penalty[name])) for name in by_id}
     paid, rounding = largest_remainder(net)
 
     lines = []
@@ -266,8 +272,11 @@ def task_budget_micro(terms: Terms) -> int:
 
 def peer_payment(terms: Terms, degree: Fraction, peer_degree: Fraction) -> Decimal:
     """f(Q / (Phi*delta_k^2 + Phi*delta_k'^2 + Upsilon)) in credits."""
-    squares = degree * degree + peer_degree * peer_degree
-    gap = _CONTEXT.fma(terms.phi, _decimal(squares), terms.upsilon)
+    return _payment_of_squares(terms, _decimal(degree * degree + peer_degree * peer_degree))
+
+
+def _payment_of_squares(terms: Terms, squares: Decimal) -> Decimal:
+    gap = _CONTEXT.fma(terms.phi, squares, terms.upsilon)
     return terms.payment.exact(_CONTEXT.divide(terms.Q, gap), _CONTEXT)
 
 
@@ -277,11 +286,23 @@ def _paper(terms: Terms, subject: Assessment, peers: Sequence[Assessment]) -> tu
 
 
 def _verified(terms: Terms, subject: Assessment, peers: Sequence[Assessment]) -> tuple[Decimal, Decimal]:
+    # In integers, as measured degrees are millionths: verification does this for every payment there ever was.
     degree = _verified_degree(subject)
-    amounts = [peer_payment(terms, degree, _verified_degree(peer)) for peer in peers]
-    gross = _CONTEXT.multiply(_mean(amounts), _decimal(Fraction(subject.multiplier_ppm, MICRO)))
-    distance = subject.claimed_degree - degree
-    return gross, _CONTEXT.multiply(terms.rule.claim_penalty, _decimal(distance * distance))
+    square = degree * degree
+    amounts = []
+    for peer in peers:
+        opposite = _verified_degree(peer)
+        squares = Decimal(square + opposite * opposite).scaleb(-2 * _MICRO_DIGITS, _CONTEXT)
+        amounts.append(_payment_of_squares(terms, squares))
+    gross = _mean(amounts)
+    if subject.multiplier_ppm != MICRO:
+        gross = _CONTEXT.multiply(gross, Decimal(subject.multiplier_ppm).scaleb(-_MICRO_DIGITS, _CONTEXT))
+    claim = subject.claimed_degree
+    distance = claim.numerator * MICRO - degree * claim.denominator
+    if not distance:
+        return gross, _NOTHING
+    squared = _CONTEXT.divide(distance * distance, (claim.denominator * MICRO) ** 2)
+    return gross, _CONTEXT.multiply(terms.rule.claim_penalty, squared)
 
 
 def _scored(rule: str) -> PaymentRule:
@@ -299,14 +320,16 @@ def _scored(rule: str) -> PaymentRule:
     return pay
 
 
-def _verified_degree(assessment: Assessment) -> Fraction:
+def _verified_degree(assessment: Assessment) -> int:
     if assessment.verified_micro is None:
         raise SettlementError(f"{assessment.participant_id} has no verified degree and cannot be paid on it")
-    return Fraction(assessment.verified_micro, MICRO)
+    return assessment.verified_micro
 
 
 def _mean(amounts: Sequence[Decimal]) -> Decimal:
-    total = Decimal(0)
+    if len(amounts) == 1:
+        return amounts[0]
+    total = _NOTHING
     for amount in amounts:
         total = _CONTEXT.add(total, amount)
     return _CONTEXT.divide(total, len(amounts))
@@ -317,6 +340,8 @@ def _decimal(value: Fraction) -> Decimal:
 
 
 def _micro(credits_: Decimal, rounding: str) -> int:
+    if not credits_:
+        return 0
     return int(_CONTEXT.multiply(credits_, MICRO).to_integral_value(rounding))
 
 

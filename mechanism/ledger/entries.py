@@ -19,6 +19,7 @@ import base64
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -359,9 +360,15 @@ def assessment_from_record(record: Mapping[str, Any]) -> Assessment:
     """The assessment that `record` writes down; FieldError, TypeError or ValueError where it writes none."""
     fields = dict(record)
     fields["model_sha256"] = bytes.fromhex(fields["model_sha256"])
-    fields["claimed_degree"] = Fraction(fields["claimed_degree"])
-    fields["verdicts"] = tuple(Verdict(**item) for item in fields["verdicts"])
+    fields["claimed_degree"] = _rational(fields["claimed_degree"])
+    fields["verdicts"] = tuple([Verdict(**item) for item in fields["verdicts"]])
     return Assessment(**fields)
+
+
+@lru_cache(maxsize=8192)
+def _rational(text: str) -> Fraction:
+    """A claim's degree, which every round's verdict repeats."""
+    return Fraction(text)
 
 
 def public_key_bytes(public_key: ec.EllipticCurvePublicKey) -> bytes:

@@ -80,6 +80,7 @@ class _Wrong(LedgerError):
 @dataclass(slots=True)
 class _Claim:
     degree: Fraction
+    micro: int
     commitment: bytes
 
 
@@ -108,6 +109,7 @@ class _Task:
     claims: dict[str, _Claim] = field(default_factory=dict)
     submissions: set[str] = field(default_factory=set)
     selected: list[str] = field(default_factory=list)
+    chosen: set[str] = field(default_factory=set)
     selection_parts: tuple[int, int] = (0, 0)
     round: _Round = field(default_factory=lambda: _Round(0))
     seed: bytes = b""
@@ -147,6 +149,7 @@ class Replay:
         self._ended: set[str] = set()
         self._keys: dict[str, dict[str, ec.EllipticCurvePublicKey]] = {}
         self._known_keys: set[str] = set()
+        self._settled_last: deque[Entry] = deque()
         self._handlers: Mapping[str, Callable[[Entry, Mapping[str, Any]], None]] = {
             "terms": self._terms,
             "reservation": self._reservation,
@@ -174,7 +177,8 @@ class Replay:
         """
         index, entry_id = self.counts.entries, "unreadable"
         try:
-            entry = Entry.parse(data, canonical=False)  # every handler compares the bytes with its own
+            entry = self._foreseen(data) or Entry.parse(data, canonical=False)
+            # Not checked to be canonical: every handler compares the bytes with those that it makes itself.
             entry_id = entry.id
             task = self._tasks.get(str(entry.body.get("task_id", "")))
             if task is not None and task.expected:
@@ -348,7 +352,9 @@ class Replay:
                 raise _Wrong("a claim after claims had closed that is not marked late")
             if name in task.claims:
                 raise _Wrong(f"{name} has claimed before")
-            task.claims[name] = _Claim(statement.degree, statement.counts_commitment)
+            task.claims[name] = _Claim(
+                statement.degree, round(statement.degree * MICRO), statement.counts_commitment
+            )
 
     def _model(self, entry: Entry, body: Mapping[str, Any]) -> None:
         record = body["statement"]
@@ -373,7 +379,7 @@ class Replay:
         if not body["late"]:
             if task.state != "TRAINING" or statement.round != task.round.number or task.round.verdicts:
                 raise _Wrong("a model outside its round's training that is not marked late")
-            if name not in task.selected:
+            if name not in task.chosen:
                 raise _Wrong(f"{name} was not selected to train")
             if name in task.round.models:
                 raise _Wrong(f"{name} has a model in this round already")
@@ -434,6 +440,7 @@ class Replay:
             if task.selected and name <= task.selected[-1]:
                 raise _Wrong(f"{name} is out of order in the selection, or in it twice")
             task.selected.append(name)
+            task.chosen.add(name)
         task.selection_parts = (part, parts)
         schedule = task.terms.schedule
         if part == parts and not schedule.quorum <= len(task.selected) <= schedule.capacity:
@@ -474,9 +481,9 @@ class Replay:
         assessment = (current.evidence or {}).get(name)
         if assessment is None:
             assessment = events.assessment_from_record(body["assessment"])
-            _check_unsupported(assessment, current)
+            _check_unsupported(assessment, current, task.claims.get(name))
         self._compare_verdict(entry, events.verdict(task.terms.task_id, current.number, assessment))
-        if name not in task.selected:
+        if name not in task.chosen:
             raise _Wrong(f"{name} was not selected, so there is nothing to judge")
         if name in current.verdicts:
             raise _Wrong(f"{name} has a verdict in this round already")
@@ -531,10 +538,16 @@ class Replay:
         judged = [task.round.verdicts[name] for name in task.selected]
         settlement, expected = events.settlement_entries(task.terms, number, seed, judged, stakes)
         task.expected.extend(expected)
+        self._settled_last = task.expected
         self._settling(task, entry)
         task.seed, task.seed_round = seed, number
         self.counts.settlements += 1
         self.counts.paid_micro += sum(line.paid_micro for line in settlement.payments)
+
+    def _foreseen(self, data: bytes) -> Entry | None:
+        """The entry that the settlement last begun expects next, where `data` are its bytes: no need to read them."""
+        expected = self._settled_last
+        return expected[0] if expected and expected[0].data == data else None
 
     def _settling(self, task: _Task, entry: Entry) -> None:
         """The next entry of a settlement must be the one that the logged inputs give."""
@@ -569,7 +582,7 @@ class Replay:
         return task
 
 
-def _check_unsupported(assessment: Assessment, current: _Round) -> None:
+def _check_unsupported(assessment: Assessment, current: _Round, claim: _Claim | None) -> None:
     """A verdict that no evidence speaks of: of a model that did not come, or, without evidence, as claimed."""
     name = assessment.participant_id
     if not assessment.scored:
@@ -578,9 +591,10 @@ def _check_unsupported(assessment: Assessment, current: _Round) -> None:
         return
     if current.evidence is not None:
         raise _Wrong(f"{name} is scored, and the round's evidence says nothing of it")
-    claimed = round(assessment.claimed_degree * MICRO)
+    if claim is None:
+        raise _Wrong(f"{name} is scored and has not claimed")
     measured = assessment.lower_micro is not None or assessment.upper_micro is not None
-    if assessment.verified_micro != claimed or assessment.multiplier_ppm != MICRO or measured:
+    if assessment.verified_micro != claim.micro or assessment.multiplier_ppm != MICRO or measured:
         raise _Wrong(f"{name} has a degree that is neither claimed nor supported by logged evidence")
     if assessment.refuted:
         raise _Wrong(f"the claim of {name} is refuted without logged evidence")
