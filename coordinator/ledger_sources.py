@@ -44,6 +44,10 @@ _SQLITE_MAGIC = b"SQLite format 3\x00"
 #: Longest line of a JSON lines file that is read: an entry or a note, and its frame.
 _MAX_LINE = 2 * MAX_ENTRY_BYTES
 
+#: Entries that are asked of a coordinator at once, and seconds that they may take: a link that is dead is noticed.
+_PAGE_ENTRIES = 4_096
+_PAGE_SECONDS = 60
+
 
 class SourceError(LedgerError):
     """A source that is no ledger, or cannot be read."""
@@ -310,16 +314,23 @@ class RemoteSource:
         size = Checkpoint.parse_text(Note.parse(self.checkpoint()).text).size
         if first >= size:
             return
-        expected = first
-        request = ledger_pb2.GetEntriesRequest(first=first, count=size - first)
+        for start in range(first, size, _PAGE_ENTRIES):
+            yield from self._page(start, min(_PAGE_ENTRIES, size - start))
+
+    def _page(self, first: int, count: int) -> list[bytes]:
+        """Entries [first, first + count), whole: how long the caller takes over them is not the link's time."""
+        request = ledger_pb2.GetEntriesRequest(first=first, count=count)
+        entries: list[bytes] = []
         try:
-            for batch in self._stub.GetEntries(request):
-                if batch.first != expected:
-                    raise SourceError(f"the coordinator sent entry {batch.first} where {expected} was due")
-                expected += len(batch.entries)
-                yield from batch.entries
+            for batch in self._stub.GetEntries(request, timeout=_PAGE_SECONDS):
+                if batch.first != first + len(entries):
+                    raise SourceError(
+                        f"the coordinator sent entry {batch.first} where {first + len(entries)} was due"
+                    )
+                entries.extend(batch.entries)
         except grpc.RpcError as error:
             raise _remote_error(self.name, error) from None
+        return entries
 
     def tile(self, level: int, index: int, width: int) -> bytes | None:
         return None

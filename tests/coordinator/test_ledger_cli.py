@@ -7,7 +7,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -266,6 +266,39 @@ async def test_a_coordinators_address_is_verified_proved_and_witnessed(address: 
 
     with ThreadPoolExecutor(1) as pool:
         await asyncio.get_running_loop().run_in_executor(pool, outsider)
+
+
+async def test_entries_are_fetched_in_pages(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import asyncio
+
+    monkeypatch.setattr("coordinator.ledger_sources._PAGE_ENTRIES", 7)
+    result = await asyncio.to_thread(call, "verify", address, "--insecure", "--key", VKEY, "--json")
+    assert result.exit_code == 0
+    assert json.loads(result.output)["size"] > 3 * 7
+
+
+async def test_a_coordinator_that_stops_sending_is_given_up(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import asyncio
+
+    class Silent(LedgerServicer):
+        async def GetEntries(  # noqa: N802  the service's name
+            self, request: object, context: object
+        ) -> AsyncIterator[object]:
+            await asyncio.Event().wait()
+            yield
+
+    monkeypatch.setattr("coordinator.ledger_sources._PAGE_SECONDS", 0.2)
+    database = Database(f"sqlite:///{folder / 'l.db'}")
+    server = grpc.aio.server()
+    ledger_pb2_grpc.add_LedgerServicer_to_server(Silent(Direct(database), VKEY), server)  # type: ignore[arg-type]
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    result = await asyncio.to_thread(call, "verify", f"127.0.0.1:{port}", "--insecure")
+    await server.stop(0)
+    database.close()
+    assert "does not answer" in sentence(result)
 
 
 # Mistakes
