@@ -27,7 +27,7 @@ from mechanism.ledger.errors import LedgerError
 from mechanism.ledger.journal import Journal
 from mechanism.ledger.note import COSIGNATURE_V1, Checkpoint, Note, SigningKey, VerificationKey
 from mechanism.ledger.verify import verify_ledger
-from protos.fedpeer.v1 import ledger_pb2_grpc
+from protos.fedpeer.v1 import ledger_pb2, ledger_pb2_grpc
 from tests import ledger_samples as samples
 from tests.backends import scratch_url
 from tests.memory_source import KEY
@@ -284,10 +284,10 @@ async def test_a_coordinator_that_stops_sending_is_given_up(
 
     class Silent(LedgerServicer):
         async def GetEntries(  # noqa: N802  the service's name
-            self, request: object, context: object
-        ) -> AsyncIterator[object]:
+            self, request: ledger_pb2.GetEntriesRequest, context: object
+        ) -> AsyncIterator[ledger_pb2.Entries]:
             await asyncio.Event().wait()
-            yield
+            yield ledger_pb2.Entries()
 
     monkeypatch.setattr("coordinator.ledger_sources._PAGE_SECONDS", 0.2)
     database = Database(f"sqlite:///{folder / 'l.db'}")
