@@ -16,7 +16,7 @@ monotonicity alone certify, and NONE where not.
 Source: Topkis 1998, theorem 4.2.1 and section 4.3; Tarski 1955.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -26,9 +26,10 @@ from mechanism.best_response import PeerRule, proof_basis, proof_status
 from mechanism.certificate import Certificate, Status
 from mechanism.clipped import ClippedField
 from mechanism.curvature import Evidence
-from mechanism.field import Field, Layout, Pool
+from mechanism.field import Field, Layout, Pool, blocks
 from mechanism.game import Game
 from mechanism.global_search import maximise
+from mechanism.jump import Profile, jumps
 from mechanism.monotone import Climb, applies, below_kink, convex_marginal_cost
 from mechanism.payment import Log
 from mechanism.regret import (
@@ -45,6 +46,7 @@ from mechanism.regret import (
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.intp]
 Side = Literal["least", "greatest"]
+SIDES: tuple[Side, Side] = ("least", "greatest")
 
 #: Distance to the limit at which an iteration stops, in degrees.
 TOLERANCE = 2e-11
@@ -114,8 +116,12 @@ class Solution:
 
 def solve(game: Game, tolerance: float = TOLERANCE) -> Solution:
     """The least and the greatest equilibrium of `game`."""
-    least, greatest = (equilibrium(game, side, tolerance) for side in ("least", "greatest"))
-    return Solution(least, greatest)
+    if _is_smooth(game):
+        with Pool(game.size) as pool:
+            least, climb = _smooth(game, "least", tolerance, pool)
+            return Solution(least, _smooth(game, "greatest", tolerance, pool, (least, climb))[0])
+    ends = [equilibrium(game, side, tolerance) for side in SIDES]
+    return Solution(*ends)
 
 
 def equilibrium(
@@ -129,41 +135,55 @@ def equilibrium(
         start: a profile known to lie under the least (over the greatest) equilibrium, where there is one; it
             saves sweeps in a game whose payment is clipped within reach.
     """
-    if game.rule is PeerRule.RANDOM and applies(game):
+    if _is_smooth(game):
         with Pool(game.size) as pool:
-            return _smooth(game, side, tolerance, pool)
+            return _smooth(game, side, tolerance, pool)[0]
     if game.rule is PeerRule.RANDOM and isinstance(game.payment, Log) and convex_marginal_cost(game):
         return _clipped(game, side, tolerance, start)
     return _general(game, side, tolerance)
 
 
-def _smooth(game: Game, side: Side, tolerance: float, pool: Pool) -> Equilibrium:
-    climb = Climb.start(game, side, pool)
+def _is_smooth(game: Game) -> bool:
+    return game.rule is PeerRule.RANDOM and applies(game)
+
+
+def _smooth(
+    game: Game, side: Side, tolerance: float, pool: Pool, other: tuple[Equilibrium, Climb] | None = None
+) -> tuple[Equilibrium, Climb]:
+    """The answer of one side, with its climb; `other` are those of the side that was solved before."""
+    rested = other is not None and other[0].converged
+    known = other[1] if other is not None else None
+    climb = Climb.start(game, side, pool, None if known is None else known.order)
     rests = False
     if side == "greatest":
-        climb.sort()
         climb.field = Field.of(climb.fine, climb.degree, pool)
-        _jump(climb, _regret(climb, search=False))
+        _leave(climb)
+    climb.approach()
+    if known is None:
+        climb.sort()
     for _ in range(MAX_ROUNDS):
         # Most who jump do so long before the climb has converged.
-        climb.approach()
-        if _jump(climb, _regret(climb, search=False)):
+        _leave(climb)
+        climb.draw_near()
+        if _leave(climb):
             continue
-        climb.run(tolerance)
+        climb.run(tolerance, known if rested else None)
+        if other is not None and known is not None and climb.field is known.field:
+            return replace(other[0], iterations=climb.sweeps), climb
         regret = _regret(climb)
         rests = not _jump(climb, regret)
         if rests:
             break
     assert climb.field is not None
-    field, degree = climb.field, climb.answer()
-    payment = field_payments(game, field, degree)
+    degree, payment = climb.answer(), np.empty(game.size)
+    payment[climb.order] = field_payments(game, climb.field, climb.degree, pool)
     certificate = _certificate(game, regret)
     rests = rests and _at_rest(regret, payment)
-    return _answer(game, degree, payment, certificate, climb.sweeps, climb.converged and rests)
+    return _answer(game, degree, payment, certificate, climb.sweeps, climb.converged and rests), climb
 
 
 def _clipped(game: Game, side: Side, tolerance: float, start: Array | None) -> Equilibrium:
-    low, high = float(np.square(game.floor.min())), float(np.square(game.start.max()))
+    low, high = game.lowest**2, game.highest**2
 
     def field_of(degree: Array) -> ClippedField:
         return ClippedField.of(game.score, degree, low, high)
@@ -189,11 +209,21 @@ def _clipped(game: Game, side: Side, tolerance: float, start: Array | None) -> E
     return _answer(game, degree, payment, certificate, climb.sweeps, climb.converged and rests)
 
 
-def _regret(climb: Climb, search: bool = True) -> Regret:
+def _regret(climb: Climb) -> Regret:
     assert climb.field is not None
     return field_regret(
-        climb.game, climb.field, climb.degree, climb.low, climb.high, climb.order, climb.pool, LOOSE, search
+        climb.game, climb.field, climb.degree, climb.low, climb.high, climb.order, climb.pool, LOOSE
     )
+
+
+def _leave(climb: Climb) -> bool:
+    """Jumps during a climb; whether anyone jumped."""
+    assert climb.field is not None
+    profile = Profile(climb.game, climb.field, climb.degree, climb.low, climb.high, climb.order, climb.costs)
+    movers, degree = jumps(profile, climb.side, climb.pool, ENOUGH)
+    if movers.size:
+        climb.jump(movers, degree)
+    return bool(movers.size)
 
 
 def _jump(climb: Climb, regret: Regret) -> bool:
@@ -210,13 +240,22 @@ def _at_rest(regret: Regret, payment: Array) -> bool:
     return float(regret.bound.max()) <= RELATIVE_REGRET * max(1.0, float(payment.max()))
 
 
-def field_payments(game: Game, field: Field, degree: Array) -> Array:
+def field_payments(game: Game, field: Field, degree: Array, pool: Pool) -> Array:
     """Expected payments at a profile; the field's constant comes from one sum over all peers."""
-    squares, others = np.square(degree), game.size - 1
-    anchor = squares[:1]
-    constant = float(game.score.value(anchor + squares).mean()) - float(field.level(anchor)[0])
-    mean = field.level(squares) + constant
-    return np.asarray((game.size * mean - game.score.value(2 * squares)) / others)
+    others, anchor = game.size - 1, np.square(degree[:1])
+
+    def constant(block: slice) -> float:
+        return float(game.score.value(anchor + np.square(degree[block])).sum())
+
+    pieces = blocks(degree.size)
+    mean = sum(pool.map(constant, pieces)) / game.size - float(field.level(anchor)[0])
+
+    def part(block: slice) -> Array:
+        squares = np.square(degree[block])
+        total = game.size * (field.level(squares) + mean)
+        return np.asarray((total - game.score.value(2 * squares)) / others)
+
+    return np.concatenate(pool.map(part, pieces))
 
 
 def direct_payments(game: Game, degree: Array) -> Array:
@@ -252,7 +291,7 @@ def _general(game: Game, side: Side, tolerance: float) -> Equilibrium:
             field = Field.of(layout, degree, pool)
             everyone = np.arange(game.size)
             regret = field_regret(game, field, degree, game.floor, game.start, everyone, pool, ENOUGH)
-            payment = field_payments(game, field, degree)
+            payment = field_payments(game, field, degree, pool)
         else:
             regret = direct_regret(game, degree, ENOUGH)
             payment = direct_payments(game, degree)
@@ -260,7 +299,7 @@ def _general(game: Game, side: Side, tolerance: float) -> Equilibrium:
 
 
 def _layout(game: Game) -> Layout:
-    return Layout.of(game.score, float(np.square(game.floor.min())), float(np.square(game.start.max())))
+    return Layout.of(game.score, game.lowest**2, game.highest**2)
 
 
 def _responses(game: Game, degree: Array, side: Side, field: Field | None) -> Array:

@@ -254,6 +254,7 @@ class Field:
     """M', M'' and differences of M, for one profile.
 
     Attributes:
+        means: M' at the nodes of all panels, in order.
         first: coefficients of q in powers of v, one array a panel; second: of q'; integral: of its integral.
         offsets: integral of q up to the left end of each panel.
         error, slope_error: bounds on |M' - q| and |M'' - q'|, rounding and the sums over peers included.
@@ -261,6 +262,7 @@ class Field:
     """
 
     layout: Layout
+    means: Array
     first: tuple[Array, ...]
     second: tuple[Array, ...]
     integral: tuple[Array, ...]
@@ -305,7 +307,15 @@ class Field:
             error = max(error, one[0])
             slope_error = max(slope_error, one[1])
         return cls(
-            layout, tuple(first), tuple(second), tuple(integral), np.array(offsets), error, slope_error, size
+            layout,
+            means,
+            tuple(first),
+            tuple(second),
+            tuple(integral),
+            np.array(offsets),
+            error,
+            slope_error,
+            size,
         )
 
     def slopes(self, s: Array) -> tuple[Array, Array]:
@@ -321,6 +331,12 @@ class Field:
             v = self.layout.panels[i].local(s[members])
             first[members], second[members] = horner(self.first[i], v), horner(self.second[i], v)
         return first, second
+
+    def bends(self, s: Array) -> Array:
+        """q'(s)."""
+        if len(self.second) == 1:
+            return horner(self.second[0], self.layout.panels[0].local(s))
+        return self.slopes(s)[1]
 
     def level(self, s: Array) -> Array:
         """M(s) up to a constant: the integral of q from the left end of the first panel."""

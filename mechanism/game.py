@@ -38,6 +38,7 @@ class Game:
         cost: costs with one entry a participant, or one for all.
         rule: how peers are drawn.
         start, floor: delta_k(0) and delta_k(1), shape (N,).
+        lowest, highest: the least floor and the greatest start: no degree lies outside.
         score: phi.
         curvature: what is known of the condition that makes the game supermodular.
     """
@@ -50,6 +51,8 @@ class Game:
     rule: PeerRule = PeerRule.RANDOM
     start: Array = field(init=False, repr=False)
     floor: Array = field(init=False, repr=False)
+    lowest: float = field(init=False, repr=False)
+    highest: float = field(init=False, repr=False)
     score: Score = field(init=False, repr=False)
     curvature: CurvatureReport = field(init=False, repr=False)
 
@@ -65,6 +68,9 @@ class Game:
             object.__setattr__(
                 self, name, np.ascontiguousarray(np.broadcast_to(array, size), dtype=np.float64)
             )
+        # Asked for once a block of a large population: kept, not found anew.
+        object.__setattr__(self, "lowest", float(self.floor.min()))
+        object.__setattr__(self, "highest", float(self.start.max()))
         score = Score(self.payment, self.Q, self.bound)
         object.__setattr__(self, "Q", score.Q)
         object.__setattr__(self, "score", score)

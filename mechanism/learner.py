@@ -30,6 +30,7 @@ from mechanism.payment import Log
 from mechanism.regret import clipped_regret
 
 Array = npt.NDArray[np.float64]
+Index = npt.NDArray[np.intp]
 Reward = Callable[[float], float]
 
 #: Utilities above minus this count as participation: the rounding of a utility.
@@ -38,8 +39,10 @@ FEASIBLE = 1e-9
 GRID = 24
 #: Golden-section steps: ln Q to 1e-6, so a smooth maximum to 1e-12 of the payoff. Halvings towards a jump.
 GOLDEN_STEPS, HALVINGS = 28, 24
-#: ln(Q) is known to this when the boundary of a log payment is bisected.
-BOUNDARY = 1e-12
+#: The boundary of a log payment is known to this share of it.
+BOUNDARY = 1e-13
+#: Leavers whose point of indifference is looked for at once, and halvings of ln Q that find it.
+LEAVERS, BISECTIONS = 16, 55
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,7 @@ class Learner:
         """g(1/Bound) - T sum of expected payments, credits."""
         return float(self.g(1 / self.bound(profile.degree)) - self.rounds * profile.payment.sum())
 
-    def among(self, index: npt.NDArray[np.intp], size: int) -> "Learner":
+    def among(self, index: Index, size: int) -> "Learner":
         """The learner when only the participants at `index` of `size` train."""
         if self.weights is None:
             return self
@@ -249,29 +252,54 @@ def _log_boundary(game: Game, free: Equilibrium, top: float, required: float) ->
     """The least Q in [required, top] at which `free` is still an equilibrium of the clipped game.
 
     As Q falls, a profile whose payments are unclipped loses ln Q on all peers, a deviation only on those that
-    still pay it: whoever would leave at some Q would leave at every lower one. So the boundary is bisected, and
-    only those who would leave at its lower end are looked at.
+    still pay it: whoever would leave for some degree at Q would leave for it at every lower one. So Q rises, each
+    time to where the last leavers are indifferent, until nobody leaves: never past the boundary, and ends on it.
     """
-    low, high = np.log(min(required, top)), np.log(top)
-    if _leavers(game, free, float(np.exp(low))).size == 0:
-        return float(np.exp(low))
-    while high - low > BOUNDARY * max(1.0, abs(high)):
-        middle = (low + high) / 2
-        if _leavers(game, free, float(np.exp(middle))).size:
-            low = middle
-        else:
-            high = middle
-    return float(np.exp(high))
+    Q = min(required, top)
+    while top > Q:
+        who, where = _leavers(game, free, Q)
+        if who.size == 0:
+            break
+        raised = _indifferent(game, free, who, where, Q, top)
+        if raised <= Q * (1 + BOUNDARY):
+            break
+        Q = raised
+    return float(Q)
 
 
-def _leavers(game: Game, free: Equilibrium, Q: float) -> npt.NDArray[np.intp]:
-    """Who would gain by leaving the profile when the coefficient is Q and payments are clipped at 0."""
+def _leavers(game: Game, free: Equilibrium, Q: float) -> tuple[Index, Array]:
+    """Those who would gain most by leaving the profile when the coefficient is Q and payments are clipped at 0."""
     clipped = game.with_q(Q)
-    low, high = float(np.square(game.floor.min())), float(np.square(game.start.max()))
-    peers = ClippedField.of(clipped.score, free.degree, low, high)
+    peers = ClippedField.of(clipped.score, free.degree, game.lowest**2, game.highest**2)
     regret = clipped_regret(clipped, peers, free.degree, ENOUGH)
     # The profile itself is known to 1e-11; what that is worth is second order.
-    return np.flatnonzero(regret.gain > 10 * ENOUGH + regret.rounding)
+    leave = np.flatnonzero(regret.gain > 10 * ENOUGH + regret.rounding)
+    who = leave[np.argsort(-regret.gain[leave], kind="stable")[:LEAVERS]]
+    return who, regret.better[who]
+
+
+def _indifferent(game: Game, free: Equilibrium, who: Index, where: Array, Q: float, top: float) -> float:
+    """The greatest Q in [Q, top] at which one of `who` is indifferent between its degree and that in `where`."""
+    squares, mine, phi, upsilon = (
+        np.square(free.degree),
+        np.arange(who.size),
+        game.bound.phi,
+        game.bound.upsilon,
+    )
+    stay, leave = (
+        np.log(phi * (np.square(at)[:, None] + squares) + upsilon) for at in (free.degree[who], where)
+    )
+    # Nobody is its own peer.
+    stay[mine, who] = leave[mine, who] = np.inf
+    cost, start = game.cost.take(who), game.start[who]
+    saved = cost.value(start - free.degree[who]) - cost.value(start - where)
+    low, high = np.full(who.size, np.log(Q)), np.full(who.size, np.log(top))
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        paid = [np.maximum(middle[:, None] - logs, 0.0).sum(axis=1) for logs in (leave, stay)]
+        gains = (paid[0] - paid[1]) / (game.size - 1) + saved > 0
+        low, high = np.where(gains, middle, low), np.where(gains, high, middle)
+    return float(np.exp(high.max()))
 
 
 def _shifted(profile: Equilibrium, was: float, Q: float) -> Equilibrium:

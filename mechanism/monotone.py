@@ -14,12 +14,14 @@ under every equilibrium, and the limit, once it is an equilibrium, is the least;
 u' is shifted by the error bound of the field to the safe side. Where a clipped payment has kinks in reach, u'
 jumps up at each as the degree rises, which moves the roots further away on both sides: the steps stay valid.
 
-Once everyone moves little, Anderson's method on the field finds the limit in a few sweeps, and a contraction
-bound (`mechanism.contraction`) proves that no other equilibrium lies between it and the last monotone profile.
-Where that proof fails the plain iteration goes on to the end.
+Once the field moves little, Anderson's method on it finds the limit in a few sweeps, and a contraction bound
+(`mechanism.contraction`) proves that no other equilibrium lies between it and the last monotone profile. Those who
+sit too close to a tangency for that bound are first brought closer to the limit: it bounds how far the field of any
+equilibrium is from the limit's, and against that field they take more steps. Where the proof fails all the same the
+plain iteration goes on to the end. The limit of the other side, where it is known, is tried first: where both
+meet, the second side needs no acceleration of its own.
 
-A climb ends at local maxima. `mechanism.regret` finds who would rather be elsewhere, and those jump, which is a
-valid step too: below, they jump to their least best response.
+A climb ends at local maxima. `mechanism.jump` finds who would rather be elsewhere, and those jump.
 
 For costs with a convex marginal cost (linear; power with exponent at least 2) and the payments that ship.
 """
@@ -31,7 +33,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from mechanism.contraction import contraction
+from mechanism.contraction import Contraction, contraction
 from mechanism.cost import CostFunction, LinearCost, PowerCost
 from mechanism.field import BLOCK, COARSE, FINE, Field, Layout, PeerField, Pool, blocks
 from mechanism.game import Game
@@ -45,16 +47,23 @@ Rule = Callable[[PeerField, CostFunction, Array, Array, Array, Array], Array]
 
 #: Sweeps before an iteration is given up as not converged.
 MAX_SWEEPS = 20_000
-#: A move below which the coarse field is exchanged for the fine one, and the iteration is accelerated.
+#: Moves of the field, as a share of it, below which it is exchanged for the fine one, and the iteration is
+#: accelerated.
+SMALL, TINY = 3e-4, 1e-5
+#: A Newton step of the acceleration goes no further; whoever moves more is not ready for it.
 SMALL_MOVE = 3e-3
 #: Accelerated sweeps before the plain iteration is taken up again.
 MAX_ACCELERATED = 25
-#: Among more participants than this someone sits so close to a tangency that the proof fails: not tried.
-MAX_ACCELERATED_SIZE = 200_000
+#: Times that a box is tightened before its proof is given up, and steps each time of whoever is not concave in it.
+MAX_TIGHTENED, TIGHTENING_STEPS = 6, 60
+#: Fields, as a share of their size, that may be one limit's: else the other side's is not tried.
+CLOSE = 1e-3
 #: Earlier fields that Anderson's method combines.
 MEMORY = 4
 #: Newton steps are shortened by this share, more than the error of the interpolated second derivative.
 SHORTENED = 1e-3
+#: u'' closer to 0 than this is taken for this: a step then leads beyond every degree that matters.
+TINY_BEND = 1e-300
 #: Extra steps a sweep for the few that still move far while most have settled; what share is few, how far is far.
 EXTRA_STEPS, FEW, FAR = 20, 0.02, 1e-4
 
@@ -87,13 +96,18 @@ class Climb:
     contraction: float = np.inf
 
     @classmethod
-    def start(cls, game: Game, side: Side, pool: Pool) -> "Climb":
-        order = np.arange(game.size)
-        degree = (game.floor if side == "least" else game.start).copy()
-        low, high = float(np.square(game.floor.min())), float(np.square(game.start.max()))
-        fine, coarse = (Layout.of(game.score, low, high, accuracy) for accuracy in (FINE, COARSE))
+    def start(cls, game: Game, side: Side, pool: Pool, order: Index | None = None) -> "Climb":
+        """The end of the game, in an order that is known to bring like degrees together, where there is one."""
+        low, high = game.floor, game.start
+        if order is None:
+            order = np.arange(game.size)
+        else:
+            low, high = low[order], high[order]
+        degree = (low if side == "least" else high).copy()
+        span = game.lowest**2, game.highest**2
+        fine, coarse = (Layout.of(game.score, *span, accuracy) for accuracy in (FINE, COARSE))
         costs = block_costs(game.cost, order)
-        return cls(game, side, pool, degree, game.floor, game.start, costs, fine, coarse, order)
+        return cls(game, side, pool, degree, low, high, costs, fine, coarse, order)
 
     def answer(self) -> Array:
         """The profile, in the order of the game."""
@@ -104,30 +118,52 @@ class Climb:
     def jump(self, index: Index, degree: Array) -> None:
         """Move the participants at `index` (of `degree`, not of the game) to `degree`."""
         self.degree[index] = degree
+        self.field = self._field(self.fine)
 
     def approach(self) -> None:
-        """Iterate on the coarse field until everyone moves little."""
-        self.converged = self._plain(self.coarse, SMALL_MOVE)
-        self.sort()
-        self.field = self._field(self.fine)
+        """Iterate on the coarse field until it moves little."""
+        self._settled(self.coarse, SMALL, np.inf)
 
-    def run(self, tolerance: float) -> None:
-        """Iterate until the estimated distance to the limit is at most `tolerance`; after `approach`."""
-        valid = self.degree.copy()
-        small = self.degree.size <= MAX_ACCELERATED_SIZE
-        if not (small and self._accelerated(valid, tolerance)):
-            self.degree = valid
+    def draw_near(self) -> None:
+        """Iterate on the fine field until it hardly moves, and nobody moves far; after `approach`."""
+        self._settled(self.fine, TINY, SMALL_MOVE)
+
+    def run(self, tolerance: float, known: "Climb | None" = None) -> None:
+        """Iterate until the estimated distance to the limit is at most `tolerance`; after `draw_near`.
+
+        Args:
+            known: the finished climb of the other side, in the same order of participants.
+        """
+        assert self.field is not None
+        valid, before = self.degree.copy(), self.field
+        if known is not None and known.field is not None and _close(before, known.field):
+            self.degree, self.field = known.degree.copy(), known.field
+            if self._proved(valid.copy(), before, tolerance):
+                return
+            self.degree = valid.copy()
+        if not (self._accelerated(before, tolerance) and self._proved(valid.copy(), before, tolerance)):
+            self.degree, self.contraction = valid, np.inf
             self.converged = self._plain(self.fine, tolerance)
-        self.field = self._field(self.fine)
+            self.field = self._field(self.fine)
 
     def sort(self) -> None:
         """Bring participants of like degrees together, so that a block needs few terms."""
         if self.degree.size <= 2 * BLOCK:
             return
-        order = np.argsort(self.degree, kind="stable")
+        order = np.argsort(self.degree)
         self.order = self.order[order]
         self.degree, self.low, self.high = self.degree[order], self.low[order], self.high[order]
         self.costs = block_costs(self.game.cost, self.order)
+
+    def _settled(self, layout: Layout, share: float, far: float) -> None:
+        """Sweep until the field moves by less than a share of it, and nobody moves by more than `far`."""
+        sums = self._sums(layout)
+        for _ in range(MAX_SWEEPS):
+            move, new = self._sweep(Field.from_means(layout, sums / self.degree.size), self._monotone)
+            moved, sums = float(np.abs(new - sums).max()), new
+            if moved <= share * float(np.abs(sums).max()) and move <= far:
+                break
+        self.field = self._field(self.fine)
 
     def _plain(self, layout: Layout, tolerance: float) -> bool:
         previous, sums = np.inf, self._sums(layout)
@@ -140,10 +176,9 @@ class Climb:
                 return True
         return False
 
-    def _accelerated(self, valid: Array, tolerance: float) -> bool:
-        """Anderson's method on the field; whether it converged, and provably to the limit of the iteration."""
-        before = self._field(self.fine)
-        means = self._sums(self.fine) / self.degree.size
+    def _accelerated(self, before: Field, tolerance: float) -> bool:
+        """Anderson's method on the field; whether it converged, to whatever."""
+        means = before.means
         inputs: list[Array] = []
         residuals: list[Array] = []
         for _ in range(MAX_ACCELERATED):
@@ -151,16 +186,50 @@ class Climb:
             inputs.append(means)
             residuals.append(sums / self.degree.size - means)
             if move <= 0.1 * tolerance:
-                break
+                self.field = Field.from_means(self.fine, sums / self.degree.size)
+                return True
             means = _anderson(inputs[-MEMORY:], residuals[-MEMORY:])
+        return False
+
+    def _proved(self, valid: Array, before: Field, tolerance: float) -> bool:
+        """Whether the profile is provably the only equilibrium between it and `valid`, which is overwritten."""
+        assert self.field is not None
+        least = self.side == "least"
+        # What every equilibrium's field may differ by because the profile is known to `tolerance` only.
+        known = float(self.game.score.second(np.array([2 * self.game.lowest**2]))[0]) * 4 * tolerance
+        for _ in range(MAX_TIGHTENED):
+            ends, fields = (valid, self.degree), (before, self.field)
+            if not least:
+                ends, fields = ends[::-1], fields[::-1]
+            found = contraction(self.game, ends, fields, tolerance, self.pool)
+            if found.unique:
+                self.contraction, self.converged = found.factor, True
+                return True
+            if found.factor >= 1:
+                break
+            self._tighten(valid, found, found.apart + known / (1 - found.factor), tolerance)
+            before = self._field_of(valid)
+        return False
+
+    def _tighten(self, valid: Array, found: Contraction, apart: float, tolerance: float) -> None:
+        """Move `valid` towards the profile, past no equilibrium whose field is within `apart` of the profile's."""
+        assert self.field is not None
+        held = np.flatnonzero(~np.isfinite(found.reach))
+        cost, low, high = self.game.cost.take(self.order[held]), self.low[held], self.high[held]
+        own = self.degree[held]
+        x = valid[held]
+        for _ in range(TIGHTENING_STEPS):
+            new = self._monotone(self.field, cost, x, own, low, high, apart)
+            moved = float(np.abs(new - x).max(initial=0.0))
+            x = new
+            if moved <= tolerance:
+                break
+        within = found.reach * apart + tolerance
+        if self.side == "least":
+            np.maximum(valid, self.degree - within, out=valid)
         else:
-            return False
-        after = self._field(self.fine)
-        ends = (valid, self.degree) if self.side == "least" else (self.degree, valid)
-        fields = (before, after) if self.side == "least" else (after, before)
-        self.contraction = contraction(self.game, ends, fields, tolerance, self.pool)
-        self.converged = self.contraction < 1
-        return self.converged
+            np.minimum(valid, self.degree + within, out=valid)
+        valid[held] = x
 
     def _sweep(self, field: Field, rule: Rule) -> tuple[float, Array]:
         before = self.degree.copy()
@@ -216,10 +285,18 @@ class Climb:
         return field.layout.block_sums(np.square(x)) - field.layout.block_sums(np.square(old))
 
     def _monotone(
-        self, field: PeerField, cost: CostFunction, x: Array, own: Array, low: Array, high: Array
+        self,
+        field: PeerField,
+        cost: CostFunction,
+        x: Array,
+        own: Array,
+        low: Array,
+        high: Array,
+        doubt: float = 0.0,
     ) -> Array:
+        """A step from `x` that does not pass the best response to any field within `doubt` of `field`."""
         slope, bend, first, curved, error = utility_slopes(self.game, field, cost, x, own, high)
-        slack = (2 * error * (self.game.size / (self.game.size - 1))) * x
+        slack = (2 * (error * (self.game.size / (self.game.size - 1)) + doubt)) * x
         if self.side == "least":
             slope -= slack
             return self._raised(x, slope, bend, first, curved, high)
@@ -233,12 +310,18 @@ class Climb:
         zone = (factor * (self.game.score.bound.ratio + self.fine.edges[0])) ** 0.5
         rise = np.maximum(slope, 0.0)
         # Beyond the inflection of u inside the zone, u' rises: the zone's end is safe.
-        step = np.divide((1 - SHORTENED) * rise, -bend, out=np.full_like(x, 2.0), where=bend < 0)
-        moved = np.minimum(x + step, zone)
+        # Where u'' >= 0 the quotient is large, or 0/0 where nobody rises: the zone's end, and x itself below.
+        step = np.divide((1 - SHORTENED) * rise, np.maximum(-bend, TINY_BEND))
+        step += x
+        moved = np.minimum(step, zone, out=step)
         if zone < float(high.max()):
             # Outside, a convex marginal cost only adds to u'' as the degree rises.
-            moved = np.maximum(moved, x + rise / (2 * np.abs(first) + curved))
-        return np.where(slope > 0, np.minimum(moved, high), x)
+            rise /= curved - 2 * first
+            rise += x
+            np.maximum(moved, rise, out=moved)
+        else:
+            np.maximum(moved, x, out=moved)
+        return np.asarray(np.minimum(moved, high, out=moved))
 
     def _lowered(self, x: Array, slope: Array, bend: Array, field: PeerField, low: Array) -> Array:
         fall = np.maximum(-slope, 0.0)
@@ -264,6 +347,13 @@ class Climb:
 
     def _field(self, layout: Layout) -> Field:
         return Field.from_means(layout, self._sums(layout) / self.degree.size)
+
+    def _field_of(self, degree: Array) -> Field:
+        return Field.of(self.fine, degree, self.pool)
+
+
+def _close(one: Field, other: Field) -> bool:
+    return float(np.abs(one.means - other.means).max()) <= CLOSE * other.size
 
 
 def _anderson(inputs: list[Array], residuals: list[Array]) -> Array:
@@ -291,7 +381,7 @@ def convex_marginal_cost(game: Game) -> bool:
 
 def below_kink(game: Game) -> bool:
     """Whether no two degrees in reach are so large that the payment is clipped."""
-    return 2 * float(np.square(game.start.max())) <= game.score.kink
+    return 2 * game.highest**2 <= game.score.kink
 
 
 def block_costs(cost: CostFunction, order: Index) -> list[CostFunction]:

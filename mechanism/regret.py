@@ -38,6 +38,8 @@ Index = npt.NDArray[np.intp]
 CELLS = 1024
 #: Newton steps from the left that find the tangent's foot: any foot is valid, a good one is tight.
 FOOT_STEPS = 8
+#: A Newton step that squares to less than a float shows.
+ARRIVED = 1e-9
 #: Participants whose cells are searched at once.
 SEARCHED = 4096
 #: Pairs of (degree, peer) that are evaluated at once where every peer is summed.
@@ -75,7 +77,7 @@ class Structure:
 
     @classmethod
     def of(cls, game: Game, field: Field) -> "Structure":
-        edges = np.linspace(float(game.floor.min()), float(game.start.max()), CELLS + 1)
+        edges = np.linspace(game.lowest, game.highest, CELLS + 1)
         squares = np.square(edges)
         first, second = field.slopes(squares)
         grow, others = game.size / (game.size - 1), game.size - 1
@@ -102,13 +104,11 @@ def field_regret(
     order: Index,
     pool: Pool,
     enough: float,
-    search: bool = True,
 ) -> Regret:
     """Bounds from the shared field; profile and range are in `order`.
 
     Args:
         enough: participants whose bound exceeds their gain by more than this are searched one by one.
-        search: without it, bounds of those who gain nothing may be loose: enough to tell who jumps, and where to.
     """
     if game.cost.convexity in (Convexity.LINEAR, Convexity.CONVEX):
         structure = Structure.of(game, field)
@@ -116,7 +116,7 @@ def field_regret(
 
         def part(work: tuple[slice, CostFunction]) -> Regret:
             block, cost = work
-            return _block(game, field, structure, cost, degree[block], low[block], high[block], not search)
+            return _block(game, field, structure, cost, degree[block], low[block], high[block])
 
         parts = pool.map(part, list(zip(blocks(degree.size), costs, strict=True)))
         regret = Regret(
@@ -128,9 +128,6 @@ def field_regret(
         regret = Regret(nothing + np.inf, degree.copy(), nothing.copy(), nothing.copy())
     # Written so that a NaN counts as unsure.
     unsure = np.flatnonzero(~(regret.bound - regret.gain <= enough + regret.rounding))
-    if not search:
-        # Who gains nothing stays; who does must jump to its best response, not to whatever is better.
-        unsure = unsure[regret.gain[unsure] > 0]
     for at in range(0, unsure.size, SEARCHED):
         chunk = unsure[at : at + SEARCHED]
         problem = field_problem(game, field, degree, low, high, order, chunk)
@@ -140,107 +137,103 @@ def field_regret(
 
 
 def _block(
-    game: Game,
-    field: Field,
-    shape: Structure,
-    cost: CostFunction,
-    x: Array,
-    low: Array,
-    high: Array,
-    climbing: bool,
+    game: Game, field: Field, shape: Structure, cost: CostFunction, x: Array, low: Array, high: Array
 ) -> Regret:
     linear = cost.convexity is Convexity.LINEAR
-    square = np.square(x)
     others = game.size - 1
-    grow = game.size / others
-    level, own, spent = field.level(square), game.score.value(2 * square), cost.value(high - x)
-
-    def gain(at: Array) -> Array:
-        s = np.square(at)
-        paid = grow * (field.level(s) - level) - (game.score.value(s + square) - own) / others
-        return np.asarray(paid - (cost.value(high - at) - spent))
+    p = shape.concave_until
 
     # The concave part [low, top]: the tangent at a foot, the profile itself where it lies there.
-    top = np.minimum(high, shape.concave_until)
-    foot = _foot(game, field, cost, x, low, top, high, climbing)
-    at_foot = gain(foot)
+    top = np.minimum(high, p)
+    foot = np.clip(x, low, np.maximum(top, low))
+    better, best = x.copy(), np.zeros_like(x)
+    away = np.flatnonzero(x > top)
+    if away.size:
+        some = Deviations(game, field, cost.take(away), x[away], low[away], high[away])
+        foot[away] = some.foot(some.low, top[away])
+        best[away], better[away] = some.gain(foot[away]), foot[away]
     slope, _, _, _, error = utility_slopes(game, field, cost, foot, x, high)
-    doubt = 2 * grow * error * foot
+    doubt = 2 * game.size / others * error * foot
     rise = np.maximum((slope + doubt) * (top - foot), 0.0)
     fall = np.maximum((doubt - slope) * (foot - low), 0.0)
-    has_concave = low <= shape.concave_until
-    bound = np.where(has_concave, at_foot + np.maximum(rise, fall), -np.inf)
-    better, best = np.where(has_concave, foot, x), np.where(has_concave, at_foot, 0.0)
-    if climbing:
-        # Whoever still climbs gets to its foot by itself, and jumps only to what is better than that.
-        better = np.where(x <= top, x, better)
-        best = np.maximum(best, 0.0)
+    has_concave = low <= p
+    bound = np.where(has_concave, best + np.maximum(rise, fall), -np.inf)
+    better, best = np.where(has_concave, better, x), np.where(has_concave, best, 0.0)
 
     # The rest [p, high], by its ends; a cost that bends is left to the search.
-    beyond = np.flatnonzero(high > shape.concave_until)
+    beyond = np.flatnonzero(high > p)
     if beyond.size:
-        p = np.maximum(low[beyond], shape.concave_until)
-        q = np.clip(high[beyond], p, max(shape.convex_from, shape.concave_until))
-        narrow = _Part(game, field, cost.take(beyond), x[beyond], high[beyond])
-        base = (level[beyond], own[beyond], spent[beyond])
-        ends = np.stack([narrow.gain(e, *base) for e in (p, q, high[beyond])])
-        middle = np.maximum(ends[0], ends[1]) + np.square(q - p) / 8 * shape.steepest
+        left = np.maximum(low[beyond], p)
+        q = np.clip(high[beyond], left, max(shape.convex_from, p))
+        narrow = Deviations(game, field, cost.take(beyond), x[beyond], low[beyond], high[beyond])
+        ends = np.stack([narrow.gain(e) for e in (left, q, high[beyond])])
+        middle = np.maximum(ends[0], ends[1]) + np.square(q - left) / 8 * shape.steepest
         rest = np.maximum(middle, np.maximum(ends[1], ends[2]))
         bound[beyond] = np.maximum(bound[beyond], rest if linear else np.inf)
-        reached = np.stack([p, q, high[beyond]])
+        reached = np.stack([left, q, high[beyond]])
         which = np.argmax(ends, axis=0)
         columns = np.arange(beyond.size)
         wins = ends[which, columns] > best[beyond]
         better[beyond] = np.where(wins, reached[which, columns], better[beyond])
         best[beyond] = np.where(wins, ends[which, columns], best[beyond])
 
-    scale = field.size * np.square(high) + np.abs(own) / others + np.abs(spent) + cost.value(high - low)
-    rounding = 2 * grow * field.error * np.square(high) + ROUNDING * scale
+    worth = np.abs(game.score.value(2 * np.square(x))) / others + cost.value(high - low)
+    rounding = gain_rounding(game, field, high, worth + np.abs(cost.value(high - x)))
     wins = (best > 0) & (better != x)
     return Regret(
         np.maximum(bound, 0.0) + rounding, np.where(wins, better, x), np.where(wins, best, 0.0), rounding
     )
 
 
-@dataclass(frozen=True)
-class _Part:
-    """Some participants of a block, at their own degrees."""
-
-    game: Game
-    field: Field
-    cost: CostFunction
-    x: Array
-    high: Array
-
-    def gain(self, at: Array, level: Array, own: Array, spent: Array) -> Array:
-        s, others = np.square(at), self.game.size - 1
-        paid = self.game.size / others * (self.field.level(s) - level)
-        paid -= (self.game.score.value(s + np.square(self.x)) - own) / others
-        return np.asarray(paid - (self.cost.value(self.high - at) - spent))
+def gain_rounding(game: Game, field: Field, high: Array, worth: Array) -> Array:
+    """What a difference of two utilities is off by: interpolation, and rounding of terms of size `worth`."""
+    grow = game.size / (game.size - 1)
+    return np.asarray(
+        2 * grow * field.error * np.square(high) + ROUNDING * (field.size * np.square(high) + worth)
+    )
 
 
-def _foot(
-    game: Game,
-    field: Field,
-    cost: CostFunction,
-    x: Array,
-    low: Array,
-    top: Array,
-    high: Array,
-    climbing: bool,
-) -> Array:
-    """A point of [low, top] near the maximum of the concave part: x where it lies there and has arrived."""
-    foot = np.clip(x, low, np.maximum(top, low))
-    away = np.arange(x.size) if climbing else np.flatnonzero(x > top)
-    if away.size:
-        own, start, some = x[away], high[away], cost.take(away)
-        bottom, limit = low[away], np.maximum(top[away], low[away])
-        at = np.where(own > limit, bottom, np.clip(own, bottom, limit))
+class Deviations:
+    """Some participants of a block: their utilities elsewhere, relative to where they are.
+
+    Args:
+        x: their degrees in the profile that the field is of; low, high: their ranges.
+    """
+
+    def __init__(
+        self, game: Game, field: Field, cost: CostFunction, x: Array, low: Array, high: Array
+    ) -> None:
+        self.game, self.field, self.cost, self.x, self.low, self.high = game, field, cost, x, low, high
+        self.others = game.size - 1
+        self.grow = game.size / self.others
+        self.square = np.square(x)
+        self.level, self.own = field.level(self.square), game.score.value(2 * self.square)
+        self.spent = cost.value(high - x)
+
+    def gain(self, at: Array) -> Array:
+        """u(at) - u(x)."""
+        s = np.square(at)
+        paid = self.grow * (self.field.level(s) - self.level)
+        paid -= (self.game.score.value(s + self.square) - self.own) / self.others
+        return np.asarray(paid - (self.cost.value(self.high - at) - self.spent))
+
+    def slopes(self, at: Array) -> tuple[Array, Array, Array]:
+        """u' and u'' at `at`, and what u' is off by at most."""
+        slope, bend, _, _, error = utility_slopes(self.game, self.field, self.cost, at, self.x, self.high)
+        return slope, bend, 2 * self.grow * error * at
+
+    def foot(self, start: Array, top: Array) -> Array:
+        """A point of [low, top] near the maximum of the concave part, by Newton's method from `start`."""
+        limit, at = np.maximum(top, self.low), start
         for _ in range(FOOT_STEPS):
-            slope, bend, _, _, _ = utility_slopes(game, field, some, at, own, start)
-            at = np.clip(at + np.divide(slope, -bend, out=np.ones_like(at), where=bend < 0), bottom, limit)
-        foot[away] = at
-    return foot
+            slope, bend, _ = self.slopes(at)
+            step = np.divide(slope, -bend, out=np.ones_like(at), where=bend < 0)
+            moved = np.clip(at + step, self.low, limit)
+            arrived = float(np.abs(moved - at).max()) < ARRIVED
+            at = moved
+            if arrived:
+                break
+        return at
 
 
 def field_problem(
