@@ -16,7 +16,7 @@ from rich.table import Table
 from fedpeer.errors import CommandError
 from mechanism.budget import budget_bound
 from mechanism.equilibrium import Equilibrium, Solution, solve
-from mechanism.errors import FieldError
+from mechanism.errors import MISSING, FieldError
 from mechanism.game import Game
 from mechanism.learner import Offer, max_offer, payoff_curve
 from mechanism.payment import Log
@@ -59,7 +59,7 @@ def plan(
     if choose:
         if given.learner is None:
             raise FieldError(
-                "learner", None, "a table with omega, gamma and reward: a selection needs a payoff"
+                "learner", MISSING, "a table with omega, gamma and reward: a selection needs a payoff"
             )
         with _progress("selecting", as_json):
             selection = select(game, given.learner, min(QUORUM, game.size), fixed_q=given.Q is not None)
@@ -104,7 +104,7 @@ def _curves(given: PlanInput) -> tuple[list[Offer], Offer | None]:
     if given.Q is not None:
         return [], None
     if given.learner is None:
-        raise FieldError("learner", None, "a table with omega, gamma and reward, or a value for Q")
+        raise FieldError("learner", MISSING, "a table with omega, gamma and reward, or a value for Q")
     game = _game(given, given.bound.upsilon)
     return (
         payoff_curve(game, given.learner, "least"),

@@ -9,6 +9,16 @@ from collections.abc import Iterable
 from typing import Any
 
 
+class _Missing:
+    """What a document lacks; a value of `FieldError`."""
+
+    def __repr__(self) -> str:
+        return "missing"
+
+
+MISSING = _Missing()
+
+
 class MechanismError(ValueError):
     """Base of every refusal of this package."""
 

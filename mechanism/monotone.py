@@ -56,6 +56,8 @@ SMALL_MOVE = 3e-3
 MAX_ACCELERATED = 25
 #: Times that a box is tightened before its proof is given up, and steps each time of whoever is not concave in it.
 MAX_TIGHTENED, TIGHTENING_STEPS = 6, 60
+#: A box whose bound did not fall to this share is not tightened further.
+WORTH_TIGHTENING = 0.9
 #: Fields, as a share of their size, that may be one limit's: else the other side's is not tried.
 CLOSE = 1e-3
 #: Earlier fields that Anderson's method combines.
@@ -134,17 +136,25 @@ class Climb:
         Args:
             known: the finished climb of the other side, in the same order of participants.
         """
+        if not self._ended(tolerance, known):
+            # From closer by, the box that the proof needs is smaller.
+            self.converged = self._plain(self.fine, tolerance)
+            self.field = self._field(self.fine)
+            self._ended(tolerance, known)
+
+    def _ended(self, tolerance: float, known: "Climb | None") -> bool:
+        """Whether the limit was found and proved; otherwise nothing has changed."""
         assert self.field is not None
-        valid, before = self.degree.copy(), self.field
+        valid, before, converged = self.degree, self.field, self.converged
         if known is not None and known.field is not None and _close(before, known.field):
             self.degree, self.field = known.degree.copy(), known.field
             if self._proved(valid.copy(), before, tolerance):
-                return
-            self.degree = valid.copy()
-        if not (self._accelerated(before, tolerance) and self._proved(valid.copy(), before, tolerance)):
-            self.degree, self.contraction = valid, np.inf
-            self.converged = self._plain(self.fine, tolerance)
-            self.field = self._field(self.fine)
+                return True
+        self.degree = valid.copy()
+        if self._accelerated(before, tolerance) and self._proved(valid.copy(), before, tolerance):
+            return True
+        self.degree, self.field, self.converged = valid, before, converged
+        return False
 
     def sort(self) -> None:
         """Bring participants of like degrees together, so that a block needs few terms."""
@@ -197,6 +207,7 @@ class Climb:
         least = self.side == "least"
         # What every equilibrium's field may differ by because the profile is known to `tolerance` only.
         known = float(self.game.score.second(np.array([2 * self.game.lowest**2]))[0]) * 4 * tolerance
+        rest = np.inf
         for _ in range(MAX_TIGHTENED):
             ends, fields = (valid, self.degree), (before, self.field)
             if not least:
@@ -205,8 +216,9 @@ class Climb:
             if found.unique:
                 self.contraction, self.converged = found.factor, True
                 return True
-            if found.factor >= 1:
+            if found.factor >= 1 or found.rest > WORTH_TIGHTENING * rest:
                 break
+            rest = found.rest
             self._tighten(valid, found, found.apart + known / (1 - found.factor), tolerance)
             before = self._field_of(valid)
         return False

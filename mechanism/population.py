@@ -14,6 +14,7 @@ An entry may have `cost_exponent` (cost * x^a instead of cost * x) or, instead o
 R / Bound, or {"power": [R, a]} for R / Bound^a, {"log1p": R} for R ln(1 + 1/Bound).
 """
 
+import difflib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ import numpy.typing as npt
 from mechanism.best_response import PeerRule
 from mechanism.cost import CostFunction, LinearCost, PowerCost, StackedCost
 from mechanism.effort import EffortCurve, ExponentialEffort, StackedEffort, TabulatedEffort
-from mechanism.errors import FieldError
+from mechanism.errors import MISSING, FieldError
 from mechanism.gap_bound import GapBound
 from mechanism.learner import Learner, Reward
 from mechanism.payment import ExactPaymentFunction, payment_function
@@ -34,6 +35,11 @@ from mechanism.payment import ExactPaymentFunction, payment_function
 Array = npt.NDArray[np.float64]
 
 _TOP = {"payment", "Q", "phi", "upsilon", "participants", "learner", "peer_rule"}
+_REQUIRED = {
+    "phi": "a finite number above 0",
+    "upsilon": "a finite number above 0",
+    "participants": "a list of participants, or one entry with a count",
+}
 _ENTRY = {"delta0", "rate", "cost", "cost_exponent", "efforts", "degrees", "count", "seed"}
 _LEARNER = {"omega", "gamma", "reward", "rounds", "weights", "variance"}
 #: How many parameters each distribution takes (None: any number above 0), and what they are.
@@ -75,9 +81,9 @@ def plan_input(document: Mapping[str, Any]) -> PlanInput:
         FieldError: names the key, the value and what was expected.
     """
     _known("", document, _TOP)
-    for key in ("phi", "upsilon", "participants"):
+    for key, expected in _REQUIRED.items():
         if key not in document:
-            raise FieldError(key, None, "a value: the key is missing")
+            raise FieldError(key, MISSING, expected)
     Q = document.get("Q")
     return PlanInput(
         payment=_payment(document.get("payment", "log")),
@@ -122,7 +128,7 @@ def _entry(path: str, entry: Any) -> Population:
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise FieldError(f"{path}.seed", seed, "a whole number of at least 0")
     if "cost" not in entry:
-        raise FieldError(f"{path}.cost", None, "a number above 0: the key is missing")
+        raise FieldError(f"{path}.cost", MISSING, "a finite number above 0")
     # A generator a key: adding one distribution does not change the others' draws.
     drawn = {
         key: _values(
@@ -237,9 +243,9 @@ def _learner(value: Any) -> Learner:
     if not isinstance(value, Mapping):
         raise FieldError("learner", value, "a table with omega, gamma, reward and rounds")
     _known("learner.", value, _LEARNER)
-    for key in ("omega", "gamma", "reward"):
+    for key, expected in (("omega", "above 0"), ("gamma", "of at least 0"), ("reward", "of at least 0")):
         if key not in value:
-            raise FieldError(f"learner.{key}", None, "a number: the key is missing")
+            raise FieldError(f"learner.{key}", MISSING, f"a finite number {expected}")
     weights = value.get("weights")
     return Learner(
         omega=value["omega"],
@@ -275,16 +281,29 @@ def _rule(value: Any) -> PeerRule:
 def _known(path: str, given: Mapping[str, Any], known: set[str]) -> None:
     for key in given:
         if key not in known:
-            raise FieldError(f"{path}{key}", given[key], "one of the keys " + ", ".join(sorted(known)))
+            near = difflib.get_close_matches(key, known, n=1) or sorted(
+                k for k in known if key in k.split("_")
+            )
+            meant = f"; did you mean {near[0]}?" if near else ""
+            raise FieldError(
+                f"{path}{key}", given[key], f"no such key, but one of {', '.join(sorted(known))}{meant}"
+            )
 
 
 def _number(
     path: str, value: Any, low: float = -math.inf, high: float = math.inf, strict: bool = False
 ) -> float:
-    good = not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value)
+    good = not isinstance(value, bool) and isinstance(value, int | float) and _is_finite(value)
     if not good or value < low or value > high or (strict and value == low):
         raise FieldError(path, value, _range(low, high, strict))
     return float(value)
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond every float
+        return False
 
 
 def _numbers(path: str, value: Any) -> list[float]:

@@ -141,7 +141,38 @@ def test_a_coefficient_that_pays_nobody_is_pointed_out(run):
         ({"peer_rule": "best"}, "peer_rule"),
         ({"learner": {"omega": 0, "gamma": 1, "reward": 1}}, "learner.omega is 0"),
         ({"Q": None, "learner": None}, "learner"),
-        ({"colour": 1}, "colour"),
+        ({"colour": 1}, "colour is 1; expected no such key"),
+        ({"rule": "mean"}, "did you mean peer_rule?"),
+        ({"Q": -2.5}, "Q is -2.5; expected a finite number above 0"),
+        ({"Q": float("inf")}, "Q is inf; expected a finite number above 0"),
+        ({"Q": 10**400}, "expected a finite number above 0"),
+        ({"Q": "2"}, "Q is '2'; expected a finite number above 0"),
+        ({"Q": True}, "Q is True"),
+        ({"phi": float("nan")}, "phi is nan; expected a finite number above 0"),
+        ({"upsilon": -200}, "upsilon is -200; expected a finite number above 0"),
+        ({"participants": None}, "participants is None; expected a list"),
+        ({"participants": "many"}, "participants is 'many'; expected a list"),
+        ({"participants": [1, 2]}, "participants[0] is 1; expected a table"),
+        ({"participants": {"count": 0, "cost": 1}}, "participants[0].count is 0"),
+        ({"participants": {"count": 2.5, "cost": 1}}, "participants[0].count is 2.5"),
+        (
+            {"participants": [{"cost": 0}, {"cost": 1}]},
+            "participants[0].cost is 0; expected a finite number above 0",
+        ),
+        ({"participants": [{"cost": 1, "rate": -1}, {"cost": 1}]}, "participants[0].rate is -1"),
+        ({"participants": [{"cost": 1, "delta0": 1.5}, {"cost": 1}]}, "expected a number in [0, 1]"),
+        (
+            {"participants": [{"cost": 1, "efforts": [0, 1], "degrees": [0.4, 0.5]}, {"cost": 1}]},
+            "non-increasing",
+        ),
+        ({"payment": {"name": "linear", "kappa": -1}}, "payment.kappa"),
+        ({"payment": 3}, "payment is 3"),
+        (
+            {"learner": {"gamma": 1, "reward": 1}},
+            "learner.omega is missing; expected a finite number above 0",
+        ),
+        ({"learner": {"omega": 1, "gamma": 1, "reward": -1}}, "learner.reward is -1"),
+        ({"learner": {"omega": 1, "gamma": 1, "reward": 1, "rounds": 0}}, "learner.rounds is 0"),
     ],
 )
 def test_bad_input_ends_in_one_sentence_that_names_it(run, change, words):
@@ -151,6 +182,23 @@ def test_bad_input_ends_in_one_sentence_that_names_it(run, change, words):
     assert words in err
     assert "Traceback" not in err
     assert len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("lacking", "words"),
+    [
+        ("phi", "phi is missing; expected a finite number above 0"),
+        ("upsilon", "upsilon is missing; expected a finite number above 0"),
+        ("participants", "participants is missing; expected a list of participants"),
+    ],
+)
+def test_what_a_document_lacks_is_named_with_its_range(run, lacking, words):
+    code, _, err = run({key: value for key, value in DOCUMENT.items() if key != lacking})
+    assert code == 2
+    assert words in err
+    code, _, err = run({}, "--json")
+    assert code == 2
+    assert "phi is missing" in err
 
 
 @pytest.mark.parametrize(
