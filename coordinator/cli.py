@@ -100,7 +100,7 @@ def open_(
         prepared = prepare_task(config, datetime.now(UTC).timestamp())
         schedule = prepared.row.terms.schedule
         _note(
-            f"At most {_credits(prepared.bill_micro)} credits: {schedule.rounds} rounds x "
+            f"At most {_credits(prepared.bill_micro)} credits: {counted(schedule.rounds, 'round')} x "
             f"{schedule.capacity} participants x {_credits(prepared.head_micro)}; "
             f"{_credits(prepared.row.terms.budget_micro)} will be reserved."
         )
@@ -202,8 +202,8 @@ def restore(
     manifest = read_backup(file, folder)
     size = manifest["ledger_size"]
     _note(
-        f"The ledger has {size} entries. What was signed after this backup was taken is not in it: whoever saw a "
-        "later head will see a fork."
+        f"The ledger has {counted(size, 'entry')}. What was signed after this backup was taken is not in it: "
+        "whoever saw a later head will see a fork."
     )
     _show(as_json, {"state": str(folder), "ledger_size": size}, f"{folder} is restored.")
 
@@ -214,7 +214,7 @@ def status(
     state: State = DEFAULT_STATE,
     as_json: AsJson = False,
 ) -> None:
-    """Show the service, its participants and its tasks."""
+    """Show the service, its participants and its tasks; one task in full where it is named."""
     with _office(state) as office:
         reports = office.tasks() if task is None else [office.task(task)]
         people = office.participants()
@@ -236,9 +236,16 @@ def status(
         running = "serving" if record["serving"] else "not serving"
         output().print(
             f"{state}: {running}, {counted(len(people), 'participant')}, "
-            f"{counted(office.ledger_size(), 'ledger entry')}"
+            f"{counted(len(reports), 'task')}, {counted(office.ledger_size(), 'ledger entry')}"
+            if task is None
+            else f"{state}: {running}"
         )
-        _print_tasks(reports)
+        if task is None:
+            _print_tasks(reports)
+            return
+        from coordinator.task_text import show_task
+
+        show_task(output(), reports[0], datetime.now(UTC).timestamp())
 
 
 @app.command()

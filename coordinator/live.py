@@ -91,7 +91,12 @@ class Presence:
         """Opens a session; one that is open already ends."""
         session = Session(participant_id)
         if (old := self._sessions.get(participant_id)) is not None:
-            old.end(Refusal(Code.QUOTA_EXCEEDED, f"Another session of {participant_id!r} has taken over."))
+            old.end(
+                Refusal(
+                    Code.SESSION_TAKEN_OVER,
+                    f"Another process has connected as {participant_id!r} and takes part in its place.",
+                )
+            )
         self._sessions[participant_id] = session
         return session
 

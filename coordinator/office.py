@@ -7,6 +7,7 @@ the service has taken notice.
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,10 +22,11 @@ from coordinator.identity import invite
 from coordinator.metrics import Metrics
 from coordinator.opening import PreparedTask
 from coordinator.scoring import make_scorer
+from coordinator.states import Progress, State
 from coordinator.storage.database import Database
 from coordinator.storage.errors import DatabaseUnreachable, NotALedger
 from coordinator.storage.ledger import SignedLog
-from coordinator.storage.market import ParticipantRow, RoundRow, TaskRow
+from coordinator.storage.market import ClaimRow, FailureRow, ParticipantRow, RoundRow, TaskRow
 from coordinator.transactions import Transaction, Transactions
 from mechanism.ledger.note import VerificationKey
 
@@ -40,16 +42,46 @@ class Invitation:
     expires: float
 
 
+class Standing(StrEnum):
+    """How a participant stands in the task's current round."""
+
+    CLAIMED = "claimed"
+    NOT_SELECTED = "not selected"
+    SELECTED = "selected"
+    AWAITED = "awaited"
+    DELIVERED = "delivered"
+    FAILED = "failed"
+    MISSED = "did not deliver"
+
+
+@dataclass(frozen=True)
+class Person:
+    """One participant of a task, and what the task has paid it so far."""
+
+    id: str
+    standing: Standing
+    degree: str
+    paid_micro: int
+
+
 @dataclass(frozen=True)
 class TaskReport:
-    """One task for the operator: its row, its rounds, who takes part, what was paid and what is reserved."""
+    """One task for the operator: its row, its rounds, who takes part, what was paid and what is reserved.
+
+    Attributes:
+        people: whoever has claimed, by id.
+        failures: what participants reported in the current round, by id.
+        failed: what participants reported in any round, the oldest first.
+    """
 
     row: TaskRow
     rounds: tuple[RoundRow, ...]
     claimed: tuple[str, ...]
     selected: tuple[str, ...]
     delivered: tuple[str, ...]
+    people: tuple[Person, ...]
     failures: dict[str, str]
+    failed: tuple[FailureRow, ...]
     paid_micro: dict[str, int]
     escrow_micro: int
 
@@ -68,7 +100,9 @@ class TaskReport:
             "claimed": list(self.claimed),
             "selected": list(self.selected),
             "delivered": list(self.delivered),
+            "participants": [vars(person) for person in self.people],
             "failures": self.failures,
+            "failed": [vars(failure) for failure in self.failed],
             "paid_micro": self.paid_micro,
             "history": [
                 {
@@ -220,13 +254,33 @@ def _report(t: Transaction, row: TaskRow) -> TaskReport:
     paid: dict[str, int] = {}
     for _, name, record in t.market.settlements(row.id):
         paid[name] = paid.get(name, 0) + record["paid_micro"]
+    failed = t.market.all_failures(row.id)
     return TaskReport(
         row=row,
         rounds=tuple(t.market.rounds(row.id)),
         claimed=tuple(sorted(progress.claimed)),
         selected=tuple(sorted(progress.selected)),
         delivered=tuple(sorted(progress.delivered)),
-        failures={f.participant_id: f.reason for f in t.market.failures(row.id, row.round)},
+        people=tuple(
+            Person(c.participant_id, _standing(progress, c), c.degree, paid.get(c.participant_id, 0))
+            for c in t.market.claims(row.id)
+        ),
+        failures={f.participant_id: f.reason for f in failed if f.round == row.round},
+        failed=tuple(failed),
         paid_micro=paid,
         escrow_micro=t.escrow_left(row),
     )
+
+
+def _standing(progress: Progress, claim: ClaimRow) -> Standing:
+    name = claim.participant_id
+    if not claim.selected:
+        undecided = progress.state in (State.OPEN, State.EFFORT)
+        return Standing.CLAIMED if undecided else Standing.NOT_SELECTED
+    if name in progress.delivered:
+        return Standing.DELIVERED
+    if name in progress.failed:
+        return Standing.FAILED
+    if progress.state is State.TRAINING:
+        return Standing.AWAITED
+    return Standing.MISSED if progress.round else Standing.SELECTED

@@ -16,6 +16,7 @@ from coordinator.errors import TaskError
 from coordinator.states import State
 from coordinator.storage.market import TaskRow
 from learning.datasets import LabelledData, load_splits
+from mechanism.canonical import MAX_INTEGER, canonical_bytes
 from mechanism.degree import reference_distribution
 from mechanism.errors import FieldError
 from mechanism.payment import payment_function
@@ -132,6 +133,8 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
         initial_model=hashlib.sha256(initial_model).digest(),
     )
     bill = task_budget_micro(terms)
+    if bill > MAX_INTEGER:
+        raise _too_expensive(terms)
     if bill == 0:
         raise FieldError(
             "Q", str(terms.Q), f"more: at upsilon = {terms.upsilon} the payment function pays nobody anything"
@@ -140,6 +143,10 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
     if budget < bill:
         raise FieldError("budget_micro", budget, f"at least {bill}, the most that the task can pay")
     terms = replace(terms, budget_micro=budget)
+    try:
+        canonical_bytes(terms.record())
+    except FieldError as error:  # an integer that no record holds; its path begins with "$."
+        raise FieldError(error.field.removeprefix("$."), error.value, error.expected) from None
     row = TaskRow(
         id=config.id,
         terms=terms,
@@ -156,6 +163,20 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
         reason=None,
     )
     return PreparedTask(row, initial_model)
+
+
+def _too_expensive(terms: Terms) -> FieldError:
+    """Which field makes the bill larger than the ledger's integers, and what it may be at most."""
+    schedule = terms.schedule
+    head = max_payment_micro(terms.Q, terms.upsilon, terms.payment.exact)
+    most = f"the bill must stay below 2^53 micro-credits, and {head} may be paid per head and round"
+    capacity = MAX_INTEGER // (schedule.rounds * head)
+    if capacity >= schedule.quorum:
+        return FieldError("schedule.capacity", schedule.capacity, f"at most {capacity}: {most}")
+    rounds = MAX_INTEGER // (schedule.quorum * head)
+    if rounds >= 1:
+        return FieldError("schedule.rounds", schedule.rounds, f"at most {rounds}: {most}")
+    return FieldError("Q", str(terms.Q), f"less: {most}")
 
 
 def _check_fits(model: str, data: LearnerData) -> None:

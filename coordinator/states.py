@@ -155,7 +155,7 @@ def _claims(schedule: Schedule, progress: Progress, now: float) -> Step:
     if claims >= schedule.quorum:
         return Select()
     return Cancel(
-        f"{claims} claims came in before the deadline, fewer than the quorum of {schedule.quorum}; "
+        f"{_came(claims, 'claim')} in before the deadline, fewer than the quorum of {schedule.quorum}; "
         "the budget is refunded"
     )
 
@@ -167,9 +167,16 @@ def _models(schedule: Schedule, progress: Progress, now: float) -> Step:
         if delivered >= schedule.quorum:
             return CloseRound()
         return Cancel(
-            f"{delivered} models came in for round {progress.round}, fewer than the quorum of "
+            f"{_came(delivered, 'model')} in for round {progress.round}, fewer than the quorum of "
             f"{schedule.quorum}; what is not yet paid is refunded"
         )
     if outstanding <= progress.absent and delivered >= schedule.quorum:
         return CloseRound()
     return Wait(progress.deadline)
+
+
+def _came(number: int, noun: str) -> str:
+    """ "no claim came", "1 claim came", "2 claims came"."""
+    if number > 1:
+        return f"{number} {noun}s came"
+    return f"{number or 'no'} {noun} came"

@@ -5,6 +5,7 @@ torch. A user's mistake ends in one sentence on standard error and an exit code:
 
     0  done          1  checked, and the answer is no (a ledger that does not verify, say)
     2  bad input     3  no connection, or refused by the other side     130  interrupted
+    5  another process with this participant's identity has taken over
 """
 
 import os
@@ -56,6 +57,7 @@ _USER_ERRORS = (
     ("coordinator.errors", "CoordinatorError", 2),
     ("coordinator.storage.errors", "StorageError", 2),
     ("participant.errors", "ConfigurationError", 2),
+    ("participant.errors", "SessionTakenOverError", 5),
     ("participant.errors", "ParticipantError", 3),
     ("fedpeer.errors", "CommandError", 2),
 )

@@ -20,6 +20,7 @@ ParticipantError(Exception)
  |   +- InvalidSubmissionError    fields, signature or nonce do not hold
  |   |   +- ModelRejectedError    the model breaks the task's contract; `reasons` lists how
  |   +- ConflictError             the submission id already stands for another content
+ |   +- SessionTakenOverError     another process with this identity has taken this one's place
  |   +- LimitError                too large, too often, or the coordinator is out of space
  |   +- CoordinatorFaultError     the coordinator failed; give its operator the request id
  +- TaskError                     the participant's own Task object
@@ -55,6 +56,7 @@ __all__ = [
     "ParticipantError",
     "RefusedError",
     "ServerNameError",
+    "SessionTakenOverError",
     "StateError",
     "TLSError",
     "TaskEndedError",
@@ -163,6 +165,10 @@ class ConflictError(RefusedError):
     """The submission id already stands for another content."""
 
 
+class SessionTakenOverError(RefusedError):
+    """Another process with this identity watches the task now. This one ends, and does not take it back."""
+
+
 class LimitError(RefusedError):
     """Too large, too often, or the coordinator has no space."""
 
@@ -242,6 +248,7 @@ _LEAVES: dict[Code, type[RefusedError]] = {
     Code.WRONG_ROUND: WrongRoundError,
     Code.TASK_FULL: TaskFullError,
     Code.TASK_ENDED: TaskEndedError,
+    Code.SESSION_TAKEN_OVER: SessionTakenOverError,
     Code.TOO_LARGE: LimitError,
     Code.QUOTA_EXCEEDED: LimitError,
     Code.STORAGE_FULL: LimitError,

@@ -15,7 +15,7 @@ from participant.backoff import Backoff
 from participant.config import ParticipantConfig, TaskSection
 from participant.effects import Stopped
 from participant.engagement import LOOK_SECONDS
-from participant.errors import ParticipantError, RefusedError, TaskError
+from participant.errors import ParticipantError, RefusedError, SessionTakenOverError, TaskError
 from participant.identity import utc_now
 from participant.report import TaskReport
 from participant.sync import Participant
@@ -134,6 +134,8 @@ class Service:
                 continue
             try:
                 self._take_part(seat, task_id)
+            except SessionTakenOverError:
+                raise  # taking the task up again would drive the other process out in turn, and so for ever
             except (RefusedError, TaskError) as error:
                 if self._once:
                     raise

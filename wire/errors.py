@@ -87,6 +87,10 @@ class Code(Enum):
     TASK_ENDED = _Meaning(
         grpc.StatusCode.FAILED_PRECONDITION, "The task has ended; nothing can be submitted to it."
     )
+    SESSION_TAKEN_OVER = _Meaning(
+        grpc.StatusCode.FAILED_PRECONDITION,
+        "Do not connect again from here; stop the other process, or let it go on in this one's place.",
+    )
     TOO_LARGE = _Meaning(grpc.StatusCode.RESOURCE_EXHAUSTED, "Keep within the limit that is named.")
     QUOTA_EXCEEDED = _Meaning(grpc.StatusCode.RESOURCE_EXHAUSTED, "Wait and try again, more slowly.")
     STORAGE_FULL = _Meaning(

@@ -76,3 +76,12 @@ MIN_UPLOAD_BYTES_PER_SECOND = 32 << 10
 #: Models that one participant may begin to upload in one round: retries with changed content are rare, and each
 #: leaves a row.
 MAX_UPLOADS_PER_ROUND = 8
+
+#: Participants of one task: the SELECTED event names all of them, up to 66 bytes each, in one message.
+MAX_PARTICIPANTS = 10_000
+
+#: Rounds of one task: `open` reserves each in one transaction, and hashes the chain of seeds.
+MAX_ROUNDS = 10_000
+
+#: Seconds that a phase may last: a year. Beyond it a deadline is a mistake, and at last no date at all.
+MAX_PHASE_SECONDS = 366 * 86_400

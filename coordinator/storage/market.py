@@ -387,6 +387,11 @@ class MarketStore:
     def failures(self, task_id: str, round_: int) -> list[FailureRow]:
         return [FailureRow(**row) for row in self._rows(failures, task_id, round=round_)]
 
+    def all_failures(self, task_id: str) -> list[FailureRow]:
+        """What was reported in any round, in order of rounds, then of ids."""
+        found = self._rows(failures, task_id)
+        return sorted((FailureRow(**row) for row in found), key=lambda f: (f.round, f.participant_id))
+
     def add_failure(self, task_id: str, row: FailureRow) -> None:
         self._insert(failures, row, task_id=task_id)
 

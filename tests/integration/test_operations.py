@@ -1,6 +1,8 @@
 """What an operator does to a running service and what it does by itself: cancelling, deadlines, absences, quotas."""
 
 import asyncio
+import json
+import re
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -8,7 +10,9 @@ from typing import Any
 
 import grpc
 import pytest
+from typer.testing import CliRunner
 
+from coordinator.cli import app
 from coordinator.clock import ManualClock
 from coordinator.folder import StateFolder
 from coordinator.office import Office, TaskReport
@@ -147,6 +151,43 @@ async def test_who_has_gone_does_not_hold_the_round_and_who_is_late_is_not_score
         await close(members)
 
 
+async def test_status_says_who_stands_where_and_what_failed(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "state")
+    open_task(folder, task_config(tmp_path, schedule={"capacity": 4, "round_seconds": 7200}))
+    async with running(folder) as coordinator:
+        members = await in_training(coordinator, NAMES)
+        for number, client in enumerate(members[:3]):
+            await client.submit(model_like(number), 1)
+        await members[3].fail(1, "the disk is [red]full\x1b[2J")
+        await members[0].until("TRAINING", round_=2)
+        await members[0].submit(model_like(0), 2)
+        text = await asyncio.to_thread(command, "status", "task", folder=folder)
+        overview = await asyncio.to_thread(command, "status", folder=folder)
+        report = await asyncio.to_thread(command, "status", "task", "--json", folder=folder)
+        await close(members)
+    words = " ".join(text.split())
+    assert "serving" in words
+    assert "state TRAINING, round 2 of 2" in words
+    assert re.search(r"deadline [12] h \d+ min left", words)
+    assert "4 claimed of at most 4, 3 awaited, 1 delivered" in words
+    assert "credits in 1 settled round" in words
+    assert "escrow left 6.437752 of 12.875504 credits" in words  # half of it: the round's own is resolved
+    assert "round 1: dan reported: the disk is [red]full\N{REPLACEMENT CHARACTER}[2J" in text
+    assert "ann │ delivered │ 0 │ " in words
+    assert "dan │ awaited │ 0 │ 0.000000" in words
+    assert "4 participants, 1 task, " in overview
+    [told] = json.loads(report)["tasks"]
+    assert [person["standing"] for person in told["participants"]] == ["delivered", *["awaited"] * 3]
+    assert [(f["round"], f["participant_id"]) for f in told["failed"]] == [(1, "dan")]
+
+
+def command(*arguments: str, folder: StateFolder) -> str:
+    """What a command of the operator prints."""
+    done = CliRunner().invoke(app, [*arguments, "--state", str(folder.path)])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
 async def test_deadlines_close_the_phases(tmp_path: Path) -> None:
     clock = ManualClock(time.time())
     folder = make_folder(tmp_path / "state")
@@ -180,7 +221,7 @@ async def test_too_few_claims_cancel_the_task_with_both_numbers(tmp_path: Path) 
         await ann.claim()
         clock.advance(60)
         event = await ann.until("CANCELLED")
-        assert "1 claims" in event.cancelled.reason
+        assert "1 claim came in" in event.cancelled.reason
         assert "quorum of 3" in event.cancelled.reason
         assert (await balance(ann, "escrow:task")).credits_pending_micro == 0
         await ann.close()
@@ -196,8 +237,11 @@ async def test_a_second_session_takes_over_and_the_first_is_told(tmp_path: Path)
         assert (await anext(first)).cursor == 1
         second = aiter(ann.market.Watch(market_pb2.WatchRequest(task_id="task", cursor=1)))
         assert (await anext(second)).cursor == 2
-        with pytest.raises(grpc.RpcError, match="taken over"):
+        with pytest.raises(grpc.RpcError) as caught:
             await drain(first)
+        found = refusal_of(caught.value)
+        assert found is not None
+        assert found.code is Code.SESSION_TAKEN_OVER
         await ann.close()
 
 

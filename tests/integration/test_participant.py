@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from participant import (
     NotFoundError,
     Participant,
     ServerNameError,
+    SessionTakenOverError,
     TaskReport,
     TLSError,
     UnreachableError,
@@ -216,6 +218,40 @@ def test_a_participant_that_restarts_claims_once(coordinator: Served, tmp_path: 
     (tmp_path / "ada" / "journal.db").unlink()
     participants["ada"] = Participant(tmp_path / "ada", coordinator.market)
     assert participants["ada"].join("task").claim(0.5, COUNTS["ada"]) == first
+    for participant in participants.values():
+        participant.close()
+
+
+def test_a_second_process_takes_over_and_the_first_ends(coordinator: Served, tmp_path: Path) -> None:
+    coordinator.open(schedule={"rounds": 1})
+    participants = {name: coordinator.participant(name, tmp_path) for name in NAMES}
+    watching, ended = threading.Event(), []
+
+    def watch_first() -> None:
+        try:
+            for event in participants["ada"].client.watch("task"):
+                assert event.cursor
+                watching.set()
+        except BaseException as error:
+            ended.append(error)
+
+    first = threading.Thread(target=watch_first)
+    first.start()
+    assert watching.wait(30)
+    copied = tmp_path / "elsewhere"
+    copied.mkdir()
+    for name in ("key.pem", "certificate.pem", "authority.pem"):
+        shutil.copy(tmp_path / "ada" / name, copied / name)
+    with Participant(copied, coordinator.market) as second:
+        reports = all_run({**participants, "ada": second})
+        # Had the first come back, the second would have been driven out before the task's end.
+        assert reports["ada"].state == "CLOSED"
+        assert reports["ada"].paid_micro > 0
+    first.join(30)
+    [error] = ended
+    assert isinstance(error, SessionTakenOverError)
+    assert "Another process has connected as 'ada'" in str(error)
+    assert "Do not connect again from here" in str(error)
     for participant in participants.values():
         participant.close()
 

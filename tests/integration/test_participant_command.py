@@ -2,15 +2,19 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from participant import Participant, SessionTakenOverError
 from tests.integration.serving import Served, served
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -156,10 +160,12 @@ class Slow(Task):
 
 
 def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
-    import time
+    wait_until(path.exists, process)
 
+
+def wait_until(reached: Callable[[], bool], process: subprocess.Popen[str]) -> None:
     end = time.monotonic() + 60
-    while not path.exists():
+    while not reached():
         assert process.poll() is None
         assert time.monotonic() < end
         time.sleep(0.02)
@@ -190,6 +196,32 @@ def test_sigterm_finishes_the_round_or_hands_it_back(
         assert report.failures == {"slow": "the participant is shutting down"}
     else:
         assert report.delivered == ("slow",)
+
+
+def test_a_service_whose_identity_connects_elsewhere_ends_and_does_not_fight_back(
+    coordinator: Served, tmp_path: Path
+) -> None:
+    coordinator.open(schedule={"rounds": 1, "quorum": 3, "capacity": 3})
+    folder = configured(coordinator, tmp_path / "slow", "slow", "slow:Slow", "")
+    (folder / "slow.py").write_text(SLOW.format(seconds=0))
+    path = folder / "participant.toml"
+    path.write_text(
+        path.read_text().replace('[[task]]\nid = "task"', "[[task]]")
+    )  # any task, again and again
+    process = start(folder)
+    wait_until(lambda: coordinator.office(lambda office: office.task("task")).claimed == ("slow",), process)
+    state = tmp_path / "elsewhere"
+    state.mkdir()
+    for name in ("key.pem", "certificate.pem", "authority.pem"):
+        shutil.copy(folder / "state" / name, state / name)
+    with Participant(state, coordinator.market) as other:
+        # Whichever comes first, the service's own stream or this one: the later takes over.
+        while process.poll() is None:
+            with suppress(SessionTakenOverError):
+                next(iter(other.client.watch("task")))
+    _, log = process.communicate()
+    assert process.returncode == 5, log
+    assert "Another process has connected as 'slow'" in log.splitlines()[-1]
 
 
 class TestMistakes:

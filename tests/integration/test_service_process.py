@@ -186,6 +186,36 @@ BAD_TASKS = {
     "a reference that does not sum to 1": ('["1/4", "1/4"', '["1/2", "1/4"', "sum to 1"),
     "a quorum of two": ("quorum = 3", "quorum = 2", "schedule.quorum is 2"),
     "a wrong type": ("rounds = 1", 'rounds = "many"', "schedule.rounds is 'many'"),
+    "a string where a table is meant": (
+        '[rule]\nname = "paper"',
+        'rule = {name = "paper"}\nevidence = "many"',
+        "evidence is 'many'; expected a table, [evidence], with keys of shadows",
+    ),
+    "a capacity beyond all bounds": (
+        "capacity = 3",
+        "capacity = 100000000000",
+        "schedule.capacity is 100000000000; expected at most 10000",
+    ),
+    "a bill that the ledger cannot hold": (
+        "[schedule]\nrounds = 1\nquorum = 3\ncapacity = 3",
+        '[payment]\nname = "linear"\nkappa = 100\n[schedule]\nrounds = 10000\nquorum = 3\ncapacity = 10000',
+        "schedule.capacity is 10000; expected at most 1801",
+    ),
+    "a payment that the ledger cannot hold": (
+        "Q = 1000",
+        'Q = 1000\npayment = {name = "linear", kappa = 1e15}',
+        "Q is '1000'; expected less",
+    ),
+    "an integer that the ledger cannot hold": (
+        "samples = 100",
+        "samples = 10000000000000000000",
+        "recipe.samples is 10000000000000000000; expected an integer of at most 53 bits",
+    ),
+    "a deadline in another age": (
+        "capacity = 3",
+        "capacity = 3\nround_seconds = 100000000000",
+        "schedule.round_seconds is 100000000000; expected at most 31622400",
+    ),
     "no TOML": ("id =", "id", "not valid TOML"),
     "an unknown rule": ('name = "paper"', 'name = "kind"', "rule.name is 'kind'"),
     "a rule that needs data": ('name = "paper"', 'name = "verified"', "[data]"),

@@ -1,0 +1,88 @@
+"""One task as the operator reads it at a terminal: who stands where, how long there is, what was paid, what failed."""
+
+from datetime import UTC, datetime
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from coordinator.office import Standing, TaskReport
+from coordinator.states import State
+from mechanism.settlement import MICRO
+from wire.terminal import counted, printable
+
+#: What ends each phase before its deadline.
+_EARLIER = {
+    State.EFFORT: "or when all places are taken",
+    State.TRAINING: "or when every selected participant has delivered or failed",
+}
+
+
+def show_task(console: Console, report: TaskReport, now: float) -> None:
+    """Prints one task; `now` in seconds since the epoch."""
+    console.print(_facts(report, now))
+    if report.people:
+        console.print(_people(report))
+    for failure in report.failed:
+        # The participants' own words: no markup, no control characters.
+        console.print(
+            Text(f"round {failure.round}: {failure.participant_id} reported: {printable(failure.reason)}")
+        )
+
+
+def _facts(report: TaskReport, now: float) -> RenderableType:
+    row, terms = report.row, report.row.terms
+    grid = Table.grid(padding=(0, 2))
+    round_ = f", round {row.round} of {terms.schedule.rounds}" if row.round else ""
+    grid.add_row("state", Text(f"{row.state}{round_}", style="bold"))
+    if row.reason:
+        grid.add_row("reason", Text(printable(row.reason)))
+    if row.deadline is not None:
+        earlier = _EARLIER.get(row.state, "")
+        grid.add_row("deadline", f"{_left(row.deadline, now)} ({_time(row.deadline)}) {earlier}".rstrip())
+    grid.add_row("participants", _counts(report))
+    paid = sum(report.paid_micro.values())
+    settled = sum(r.settled_at is not None for r in report.rounds)
+    grid.add_row("paid so far", f"{_credits(paid)} credits in {counted(settled, 'settled round')}")
+    grid.add_row("escrow left", f"{_credits(report.escrow_micro)} of {_credits(terms.budget_micro)} credits")
+    for last in [r for r in report.rounds if r.accuracy is not None][-1:]:
+        grid.add_row("accuracy", f"{last.accuracy} after round {last.round}")
+    return Group(Text(f"task {row.id}"), grid)
+
+
+def _counts(report: TaskReport) -> str:
+    """ "8 claimed of at most 10, 2 awaited, 5 delivered, 1 failed"."""
+    numbers = dict.fromkeys(Standing, 0)
+    for person in report.people:
+        numbers[person.standing] += 1
+    claimed = f"{len(report.claimed)} claimed of at most {report.row.terms.schedule.capacity}"
+    stand = [f"{n} {standing}" for standing, n in numbers.items() if n and standing is not Standing.CLAIMED]
+    return ", ".join([claimed, *stand])
+
+
+def _people(report: TaskReport) -> Table:
+    table = Table("participant", "stands as", "degree claimed", "paid")
+    for person in report.people:
+        table.add_row(person.id, person.standing, person.degree, _credits(person.paid_micro))
+    return table
+
+
+def _left(deadline: float, now: float) -> str:
+    """ "2 h 5 min left", or how long ago it passed."""
+    seconds = round(abs(deadline - now))
+    days, rest = divmod(seconds, 86_400)
+    hours, rest = divmod(rest, 3600)
+    minutes, seconds = divmod(rest, 60)
+    parts = [(days, "d"), (hours, "h"), (minutes, "min"), (seconds, "s")]
+    first = next((i for i, (n, _) in enumerate(parts) if n), 3)
+    text = " ".join(f"{n} {unit}" for n, unit in parts[first : first + 2])
+    return f"{text} left" if deadline >= now else f"passed {text} ago"
+
+
+def _credits(micro: int) -> str:
+    """Micro-credits as credits."""
+    return f"{micro / MICRO:,.6f}"
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
