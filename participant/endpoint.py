@@ -22,6 +22,7 @@ from participant.errors import (
     UnreachableError,
 )
 from participant.identity import Credentials, utc_now
+from participant.proxy import proxy_for
 from wire.limits import KEEPALIVE_SECONDS, KEEPALIVE_TIMEOUT_SECONDS, MAX_MESSAGE_BYTES
 
 #: Seconds in which a connection and a handshake must come about when the address is looked at.
@@ -120,9 +121,11 @@ class Endpoint:
                 return error
         host, port = self.host_and_port()
         try:
-            with socket.create_connection((host, port), timeout=PROBE_SECONDS) as connection:
+            with self._connected(host, port) as connection:
                 if self.secure:
                     return self._diagnose_tls(connection, host)
+        except UnreachableError as error:  # the proxy's
+            return error
         except socket.gaierror as error:
             return UnreachableError(
                 f"the host name {host!r} is not known ({error.strerror}); check the coordinator's address"
@@ -134,6 +137,12 @@ class Endpoint:
                 "and that a firewall lets outbound connections to that port through"
             )
         return None
+
+    def _connected(self, host: str, port: int) -> socket.socket:
+        proxy = proxy_for(host)
+        if proxy is not None:
+            return proxy.connect(host, port, PROBE_SECONDS)
+        return socket.create_connection((host, port), timeout=PROBE_SECONDS)
 
     def _diagnose_tls(self, connection: socket.socket, host: str) -> TransportError | None:
         import tempfile  # slow to import, and needed only when something is wrong

@@ -1,5 +1,6 @@
 """A TCP link that stalls, drops and resets: a proxy between a participant and its coordinator."""
 
+import base64
 import contextlib
 import selectors
 import socket
@@ -61,14 +62,13 @@ class FaultyLink:
         return len(pairs)
 
     def _accept(self) -> None:
-        host, _, port = self.target.rpartition(":")
         while True:
             try:
                 client, _ = self._listener.accept()
             except OSError:
                 return
             try:
-                server = socket.create_connection((host, int(port)), timeout=5)
+                server = self._dial(client)
             except OSError:
                 client.close()
                 continue
@@ -77,6 +77,11 @@ class FaultyLink:
             with self._lock:
                 self._pairs.append((client, server))
             threading.Thread(target=self._pump, args=(client, server), daemon=True).start()
+
+    def _dial(self, client: socket.socket) -> socket.socket:
+        """Connects a client to where it is meant to go."""
+        del client
+        return _connected(self.target)
 
     def _pump(self, client: socket.socket, server: socket.socket) -> None:
         with selectors.DefaultSelector() as selector, contextlib.suppress(OSError, ValueError):
@@ -100,3 +105,47 @@ class FaultyLink:
         for end in ends:
             with contextlib.suppress(OSError):
                 end.close()
+
+
+@dataclass
+class ConnectProxy(FaultyLink):
+    """The same as an HTTP proxy: a client says by CONNECT where it wants to go.
+
+    Attributes:
+        asked: the addresses that clients asked for.
+        refuses: status line that is answered instead, such as "403 Forbidden".
+        password: "user:password" that clients have to give.
+    """
+
+    target: str = ""
+    asked: set[str] = field(default_factory=set)
+    refuses: str = ""
+    password: str = ""
+
+    def _dial(self, client: socket.socket) -> socket.socket:
+        client.settimeout(5)
+        head = b""
+        while b"\r\n\r\n" not in head:
+            byte = client.recv(1)
+            if not byte:
+                raise ConnectionError("the client went away")
+            head += byte
+        first, *fields = head.decode().split("\r\n")
+        method, address, _ = first.split(" ")
+        assert method == "CONNECT"
+        self.asked.add(address)
+        token = base64.b64encode(self.password.encode()).decode()
+        given = any(line.lower() == f"proxy-authorization: basic {token}".lower() for line in fields)
+        refusal = self.refuses or ("407 Proxy Authentication Required" if self.password and not given else "")
+        if refusal:
+            client.sendall(f"HTTP/1.1 {refusal}\r\nContent-Length: 0\r\n\r\n".encode())
+            raise ConnectionError(refusal)
+        server = _connected(address)
+        client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        client.settimeout(None)
+        return server
+
+
+def _connected(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=5)
