@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from mechanism.errors import FieldError
+from mechanism.terms import identifier
 from participant.effort import BestResponse, EffortStrategy, Fixed
 from participant.errors import ConfigurationError
 from participant.trainer_process import TaskSpec
@@ -157,6 +159,10 @@ def read_config(path: Path) -> ParticipantConfig:
         config = ParticipantConfig.model_validate(content)
     except ValidationError as error:
         raise ConfigurationError("\n".join(f"{path}: {line}" for line in _violations(error))) from None
+    try:
+        identifier("id", config.id)
+    except FieldError as error:
+        raise ConfigurationError(f"{path}: {error}") from None
     _check_tasks(path, config)
     folder, coordinator = path.parent, config.coordinator
     if coordinator.authority is not None:

@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -279,6 +280,12 @@ class _Server:
                 kind = next(k.__name__ for k in type(error).__mro__ if k.__name__ in _KINDS)
                 public = error.public if isinstance(error, TaskError) else str(error)
                 self._send({"failed": str(error), "kind": kind, "public": public})
+            except (
+                Exception
+            ) as error:  # whatever it is, the service hears of it and does not guess at a dead child
+                traceback.print_exc()
+                what = f"{request['do']} failed with {type(error).__name__}"
+                self._send({"failed": f"{what}: {error}", "kind": TaskError.__name__, "public": what})
 
     def _carry_out(self, request: dict[str, Any]) -> Any:
         if request["do"] == "build":
@@ -290,7 +297,7 @@ class _Server:
                 self._terms = Terms.from_record(request["terms"])
                 trainer.prepare(self._terms)
             case "label_counts":
-                return [int(count) for count in trainer.label_counts()]
+                return list(trainer.label_counts())
             case "collect":
                 trainer.collect(request["effort"])
             case "train":
@@ -308,10 +315,7 @@ class _Server:
             ),
         )
         made = trainer.train(Path(request["start"]), Path(request["trained"]), context)
-        return {
-            "samples": made.samples,
-            "metrics": {name: float(value) for name, value in made.metrics.items()},
-        }
+        return {"samples": made.samples, "metrics": dict(made.metrics)}
 
     def _send(self, answer: Mapping[str, Any]) -> None:
         self._lines.write(json.dumps(answer).encode() + b"\n")

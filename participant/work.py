@@ -3,9 +3,11 @@
 What it does is told as `Activity` values, which the command line logs and a program may watch.
 """
 
+import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import index
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -14,6 +16,7 @@ from participant.effects import Steps, Work, transform
 from participant.effort import EffortStrategy
 from participant.engagement import Assignment, Engagement
 from participant.errors import (
+    EffortError,
     ParticipantError,
     RefusedError,
     StateError,
@@ -89,8 +92,12 @@ class LocalTrainer:
         self._called("prepare", lambda: self._task.prepare(terms))
 
     def label_counts(self) -> Sequence[int]:
-        counts: Sequence[int] = self._called("label_counts", self._task.label_counts)
-        return counts
+        counts = self._called("label_counts", self._task.label_counts)
+        try:
+            return [index(count) for count in counts]
+        except TypeError:
+            what = f"{type(self._task).__name__}.label_counts returned {counts!r}"
+            raise EffortError(f"{what}; expected one whole number for each label") from None
 
     def collect(self, effort: float) -> None:
         self._called("collect", lambda: self._task.collect(effort))
@@ -101,11 +108,9 @@ class LocalTrainer:
         if made.weights is None:
             raise TaskError("Task.train returned nothing; expected the new weights")
         samples = made.samples if made.samples is not None else sum(self.label_counts())
-        metrics = dict(made.metrics) or dict(
-            self._called("metrics", lambda: self._task.metrics(made.weights))
-        )
+        metrics = made.metrics or self._called("metrics", lambda: self._task.metrics(made.weights))
         write_weights(trained, made.weights, round.terms.contract)
-        return TrainedFile(int(samples), metrics)
+        return TrainedFile(int(samples), _figures(metrics))
 
     def _called(self, name: str, function: Callable[[], Any]) -> Any:
         try:
@@ -116,6 +121,15 @@ class LocalTrainer:
             kind = TrainingError if name == "train" else TaskError
             what = f"{type(self._task).__name__}.{name} raised {type(error).__name__}"
             raise kind(f"{what}: {error}", public=what) from error
+
+
+def _figures(metrics: Any) -> dict[str, float]:
+    """The numbers among a task's metrics; a word among them is no reason to lose the round."""
+    figures = {}
+    for name, value in dict(metrics or {}).items():
+        with contextlib.suppress(TypeError, ValueError):
+            figures[str(name)] = float(value)
+    return figures
 
 
 def run_task(

@@ -35,6 +35,7 @@ def test_a_fixed_effort(tmp_path: Path) -> None:
     [
         ("[service]", "[service]\ncolour = 3", "unknown key service.colour"),
         ('id = "ada"', "", "missing key id"),
+        ('id = "ada"', 'id = "Ada"', "id is 'Ada'; expected"),
         ("trainers = 1", "trainers = 0", "service.trainers is 0"),
         ("rate = 1.0", "curve = [[0, 0.2], [1, 0.4]]", "non-increasing"),
         ("rate = 1.0", "curve = [[0, 0.2], [0.5, 0.1]]", "from 0 to 1"),

@@ -29,7 +29,7 @@ class Odd(Task):
     def __init__(self, mode="good"):
         self.mode, self.counts = mode, [3, 1]
     def label_counts(self):
-        return self.counts
+        return {"fraction": [3.5, 1], "word": ["three", 1], "none": None}.get(self.mode, self.counts)
     def collect(self, effort):
         self.counts = [3, 1 + round(2 * effort)]
     def train(self, weights, round):
@@ -41,6 +41,8 @@ class Odd(Task):
             sys.exit(7)
         if self.mode == "memory":
             os.kill(os.getpid(), signal.SIGKILL)
+        if self.mode == "words":
+            return Trained({n: a * 2 for n, a in weights.items()}, metrics={"loss": np.float32(0.5), "note": "good"})
         if self.mode == "shape":
             return {"w": np.zeros(2, np.float32), "n": weights["n"]}
         if self.mode == "wait":
@@ -102,6 +104,21 @@ def test_it_trains_and_tells_progress(trainer: ProcessTrainer, start: Path, tmp_
     first = trainer.pid
     trainer.train(start, tmp_path / "trained", training_round())
     assert trainer.pid == first, "one process for all rounds: frameworks take seconds to import"
+
+
+@pytest.mark.parametrize("trainer", ["words"], indirect=True)
+def test_a_word_among_the_metrics_costs_no_round(
+    trainer: ProcessTrainer, start: Path, tmp_path: Path
+) -> None:
+    assert trainer.train(start, tmp_path / "trained", training_round()).metrics == {"loss": 0.5}
+
+
+@pytest.mark.parametrize("trainer", ["fraction", "word", "none"], indirect=True)
+def test_counts_that_are_no_whole_numbers(trainer: ProcessTrainer) -> None:
+    with pytest.raises(
+        TaskError, match=r"Odd.label_counts returned .*; expected one whole number for each label"
+    ):
+        trainer.label_counts()
 
 
 @pytest.mark.parametrize(
