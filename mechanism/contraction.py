@@ -12,7 +12,8 @@ and, since phi'' falls,
 
 So kappa < 1 leaves D = 0 where all are concave: one equilibrium at most. Where a few are not (they sit so close to
 a tangency that the box reaches beyond it), D <= rest / (1 - kappa) bounds how far any equilibrium is from one that
-is known, which makes for a smaller box: `mechanism.monotone` tightens it until nobody is left.
+is known, which makes for a smaller box: `mechanism.monotone` tightens it until nobody is left. Any participant may
+be counted among the others for that: those are whose m_k is so small that the box itself says more.
 
 Bounds of u'' over the box: H' rises with s and with the peers' degrees, H'' falls with both, so
 u'' <= 2 H'_y(y^2) + 4 y^2 H''_x(x^2), less what the cost adds.
@@ -25,11 +26,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from mechanism.field import Field, Pool, blocks
+from mechanism.field import Field, Pool, blocks, second_below_kink
 from mechanism.game import Game
 
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.intp]
+
+#: A bound on u'' above this is worth sharpening.
+CLOSE = -0.05
 
 
 @dataclass(frozen=True)
@@ -37,12 +41,13 @@ class Contraction:
     """What was found of a box.
 
     Attributes:
-        factor: kappa.
-        rest: what those that are not concave add to D.
+        factor: kappa over all that are concave.
+        partial: kappa without those that count by their box; rest: what these add to D.
         reach: 2 y_k / m_k, shape (N,); infinity for those that are not concave, 0 for those that the box holds still.
     """
 
     factor: float
+    partial: float
     rest: float
     reach: Array
 
@@ -54,7 +59,7 @@ class Contraction:
     @property
     def apart(self) -> float:
         """A bound on D."""
-        return self.rest / (1 - self.factor) if self.factor < 1 else np.inf
+        return self.rest / (1 - self.partial) if self.partial < 1 else np.inf
 
 
 def contraction(
@@ -72,25 +77,44 @@ def contraction(
     # The participant itself is no peer: taking it out of the means raises H' by at most this.
     own = -float(game.score.first(np.array([2 * lowest]))[0]) / others
     reach = np.zeros(game.size)
+    # About how far two fields in the box are apart: it only decides who counts by its box.
+    edge = np.array([lowest])
+    gap = float(abs(fields[1].slopes(edge)[0] - fields[0].slopes(edge)[0])[0])
 
-    def part(block: slice) -> tuple[float, float]:
-        x, y = (f(ends[0][block], ends[1][block]) for f in (np.minimum, np.maximum))
-        moving = np.flatnonzero(y > x)
+    def part(block: slice) -> tuple[float, float, float]:
+        x, y = ends[0][block], ends[1][block]
+        moving = np.flatnonzero(x != y)
         if moving.size == 0:
-            return 0.0, 0.0
-        x = np.maximum(x[moving] - margin, game.lowest)
-        y = np.minimum(y[moving] + margin, game.highest)
+            return 0.0, 0.0, 0.0
+        x, y = x[moving], y[moving]
+        x, y = np.minimum(x, y), np.maximum(x, y)
+        x -= margin
+        y += margin
+        np.maximum(x, game.lowest, out=x)
+        np.minimum(y, game.highest, out=y)
         low, high = np.square(x), np.square(y)
-        first, _, error = fields[1].near(high)
-        second = fields[0].bends(low) + fields[0].slope_error
-        bound = 2 * (grow * (first + error) + own) + 4 * high * grow * second
-        concave = bound < 0
-        pull = game.score.second(lowest + low)
-        reached = np.divide(2 * y, -bound, out=np.full_like(y, np.inf), where=concave)
+        first, error = fields[1].first_near(high)
+        slope, steep = 2 * (grow * (first + error) + own), 4 * grow * high
+        bound = slope + steep * fields[0].bends_above(low)
+        # A chord is good enough for most.
+        close = np.flatnonzero(bound > CLOSE)
+        if close.size:
+            bends = fields[0].bends(low[close]) + fields[0].slope_error
+            bound[close] = slope[close] + steep[close] * bends
+        held = np.flatnonzero(bound >= 0)
+        bound[held] = -np.inf
+        pull = second_below_kink(game.score, lowest + low)
+        reached = -2 * y / bound
+        shares = pull * y
+        shares *= reached
+        reached[held] = np.inf
         reach[block][moving] = reached
-        held = ~concave
-        rest = float((pull[held] * (high[held] - low[held])).sum())
-        return float((pull * 2 * y)[concave] @ reached[concave]), rest
+        # Whose box is narrower than what u'' says of it counts by its box.
+        boxed = np.flatnonzero(reached * gap > y - x)
+        factor = 2 * float(shares.sum())
+        rest = float(pull[boxed] @ (high[boxed] - low[boxed]))
+        return factor, factor - 2 * float(shares[boxed].sum()), rest
 
-    factor, rest = (sum(values) for values in zip(*pool.map(part, blocks(game.size)), strict=True))
-    return Contraction(factor / others, rest / others, reach)
+    parts = pool.map(part, blocks(game.size))
+    factor, partial, rest = (sum(values) / others for values in zip(*parts, strict=True))
+    return Contraction(factor, partial, rest, reach)

@@ -30,7 +30,7 @@ from mechanism.field import Field, Layout, Pool, blocks
 from mechanism.game import Game
 from mechanism.global_search import maximise
 from mechanism.jump import Profile, jumps
-from mechanism.monotone import Climb, applies, below_kink, convex_marginal_cost
+from mechanism.monotone import ROUGH, SMALL, Climb, applies, below_kink, convex_marginal_cost
 from mechanism.payment import Log
 from mechanism.regret import (
     PAIRS,
@@ -151,24 +151,27 @@ def _smooth(
     game: Game, side: Side, tolerance: float, pool: Pool, other: tuple[Equilibrium, Climb] | None = None
 ) -> tuple[Equilibrium, Climb]:
     """The answer of one side, with its climb; `other` are those of the side that was solved before."""
-    rested = other is not None and other[0].converged
-    known = other[1] if other is not None else None
-    climb = Climb.start(game, side, pool, None if known is None else known.order)
+    known = other[1] if other is not None and other[0].converged else None
+    climb = Climb.start(game, side, pool, None if other is None else other[1].order)
     rests = False
     if side == "greatest":
         climb.field = Field.of(climb.fine, climb.degree, pool)
         _leave(climb)
-    climb.approach()
-    if known is None:
+    climb.approach(SMALL if known is None else ROUGH)
+    if other is None:
         climb.sort()
     for _ in range(MAX_ROUNDS):
         # Most who jump do so long before the climb has converged.
-        _leave(climb)
+        jumped = _leave(climb)
+        if other is not None and known is not None and climb.meets(known, tolerance):
+            return replace(other[0], iterations=climb.sweeps), climb
+        if known is not None and jumped:
+            continue
         climb.draw_near()
         if _leave(climb):
             continue
-        climb.run(tolerance, known if rested else None)
-        if other is not None and known is not None and climb.field is known.field:
+        climb.run(tolerance)
+        if other is not None and known is not None and climb.meets(known, tolerance):
             return replace(other[0], iterations=climb.sweeps), climb
         regret = _regret(climb)
         rests = not _jump(climb, regret)

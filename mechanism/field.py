@@ -338,6 +338,13 @@ class Field:
             return horner(self.second[0], self.layout.panels[0].local(s))
         return self.slopes(s)[1]
 
+    def bends_above(self, s: Array) -> Array:
+        """A bound on M''(s) from above: its chord over the range of `s`, as M'' is convex."""
+        ends = np.array([s.min(), s.max()])
+        left, right = (self.bends(ends) + self.slope_error).tolist()
+        slope = (right - left) / max(float(ends[1] - ends[0]), 1e-300)
+        return np.asarray(left + slope * (s - ends[0]))
+
     def level(self, s: Array) -> Array:
         """M(s) up to a constant: the integral of q from the left end of the first panel."""
         if len(self.first) == 1:
@@ -367,6 +374,16 @@ class Field:
         second = basis(rough.degree).power(self.slopes(rough.nodes)[1])
         v = panel.local(s)
         return horner(first, v), horner(second, v), _interpolation_error(panel, self.size, self.error)[0]
+
+    def first_near(self, s: Array) -> tuple[Array, float]:
+        """q(s) to this field's accuracy, for one block, and its error bound: as `near`, without q'."""
+        panel = Panel.over(float(s.min()), float(s.max()), self.layout.shift, self.layout.accuracy)
+        if s.size > SMALL and panel.degree + 4 < min(p.degree for p in self.layout.panels):
+            q = basis(panel.degree).power(self.slopes(panel.nodes)[0])
+            return horner(q, panel.local(s)), _interpolation_error(panel, self.size, self.error)[0]
+        if len(self.first) == 1:
+            return horner(self.first[0], self.layout.panels[0].local(s)), self.error
+        return self.slopes(s)[0], self.error
 
     def _members(self, s: Array) -> list[tuple[int, npt.NDArray[np.bool_]]]:
         which = np.searchsorted(self.layout.edges[1:-1], s, side="right")
@@ -411,6 +428,13 @@ def power_sums(v: Array, count: int) -> Array:
     last = terms[half - 1]
     low = [float(v.size)] + [terms[k].sum() for k in range(1, min(half, count))]
     return np.array(low + [float(np.einsum("i,i->", last, terms[k - half + 1])) for k in range(half, count)])
+
+
+def second_below_kink(score: Score, z: Array) -> Array:
+    """phi''(z) below the kink, in the form that takes the fewest passes."""
+    if isinstance(score.function, Log):
+        return np.asarray(1.0 / np.square(z + score.bound.ratio))
+    return score.second(z)
 
 
 def first_below_kink(score: Score, z: Array, ratio: float) -> Array:

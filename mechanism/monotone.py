@@ -47,9 +47,9 @@ Rule = Callable[[PeerField, CostFunction, Array, Array, Array, Array], Array]
 
 #: Sweeps before an iteration is given up as not converged.
 MAX_SWEEPS = 20_000
-#: Moves of the field, as a share of it, below which it is exchanged for the fine one, and the iteration is
-#: accelerated.
-SMALL, TINY = 3e-4, 1e-5
+#: Moves of the field, as a share of it, below which the other side's limit is tried, the field is exchanged for the
+#: fine one, and the iteration is accelerated.
+ROUGH, SMALL, TINY = 3e-3, 3e-4, 1e-5
 #: A Newton step of the acceleration goes no further; whoever moves more is not ready for it.
 SMALL_MOVE = 3e-3
 #: Accelerated sweeps before the plain iteration is taken up again.
@@ -57,9 +57,9 @@ MAX_ACCELERATED = 25
 #: Times that a box is tightened before its proof is given up, and steps each time of whoever is not concave in it.
 MAX_TIGHTENED, TIGHTENING_STEPS = 6, 60
 #: A box whose bound did not fall to this share is not tightened further.
-WORTH_TIGHTENING = 0.9
+WORTH_TIGHTENING = 0.5
 #: Fields, as a share of their size, that may be one limit's: else the other side's is not tried.
-CLOSE = 1e-3
+CLOSE = 1e-2
 #: Earlier fields that Anderson's method combines.
 MEMORY = 4
 #: Newton steps are shortened by this share, more than the error of the interpolated second derivative.
@@ -122,34 +122,42 @@ class Climb:
         self.degree[index] = degree
         self.field = self._field(self.fine)
 
-    def approach(self) -> None:
-        """Iterate on the coarse field until it moves little."""
-        self._settled(self.coarse, SMALL, np.inf)
+    def approach(self, share: float = SMALL) -> None:
+        """Iterate on the coarse field until it moves by less than a share of it."""
+        self._settled(self.coarse, share, np.inf)
 
     def draw_near(self) -> None:
         """Iterate on the fine field until it hardly moves, and nobody moves far; after `approach`."""
         self._settled(self.fine, TINY, SMALL_MOVE)
 
-    def run(self, tolerance: float, known: "Climb | None" = None) -> None:
-        """Iterate until the estimated distance to the limit is at most `tolerance`; after `draw_near`.
+    def meets(self, known: "Climb", tolerance: float) -> bool:
+        """Whether this side provably ends where the other did; it is brought closer to there in any case.
 
         Args:
             known: the finished climb of the other side, in the same order of participants.
         """
-        if not self._ended(tolerance, known):
+        assert self.field is not None
+        if known.field is None or not _close(self.field, known.field):
+            return False
+        valid, before = self.degree, self.field
+        self.degree, self.field = known.degree, known.field
+        if self._proved(valid, before, tolerance):
+            return True
+        self.degree, self.field = valid, self._field_of(valid)
+        return False
+
+    def run(self, tolerance: float) -> None:
+        """Iterate until the estimated distance to the limit is at most `tolerance`; after `draw_near`."""
+        if not self._ended(tolerance):
             # From closer by, the box that the proof needs is smaller.
             self.converged = self._plain(self.fine, tolerance)
             self.field = self._field(self.fine)
-            self._ended(tolerance, known)
+            self._ended(tolerance)
 
-    def _ended(self, tolerance: float, known: "Climb | None") -> bool:
+    def _ended(self, tolerance: float) -> bool:
         """Whether the limit was found and proved; otherwise nothing has changed."""
         assert self.field is not None
         valid, before, converged = self.degree, self.field, self.converged
-        if known is not None and known.field is not None and _close(before, known.field):
-            self.degree, self.field = known.degree.copy(), known.field
-            if self._proved(valid.copy(), before, tolerance):
-                return True
         self.degree = valid.copy()
         if self._accelerated(before, tolerance) and self._proved(valid.copy(), before, tolerance):
             return True
@@ -216,10 +224,10 @@ class Climb:
             if found.unique:
                 self.contraction, self.converged = found.factor, True
                 return True
-            if found.factor >= 1 or found.rest > WORTH_TIGHTENING * rest:
+            if found.partial >= 1 or found.rest > WORTH_TIGHTENING * rest:
                 break
             rest = found.rest
-            self._tighten(valid, found, found.apart + known / (1 - found.factor), tolerance)
+            self._tighten(valid, found, found.apart + known / (1 - found.partial), tolerance)
             before = self._field_of(valid)
         return False
 
@@ -227,15 +235,15 @@ class Climb:
         """Move `valid` towards the profile, past no equilibrium whose field is within `apart` of the profile's."""
         assert self.field is not None
         held = np.flatnonzero(~np.isfinite(found.reach))
-        cost, low, high = self.game.cost.take(self.order[held]), self.low[held], self.high[held]
-        own = self.degree[held]
         x = valid[held]
-        for _ in range(TIGHTENING_STEPS):
-            new = self._monotone(self.field, cost, x, own, low, high, apart)
-            moved = float(np.abs(new - x).max(initial=0.0))
-            x = new
-            if moved <= tolerance:
-                break
+        if held.size:
+            cost, low, high = self.game.cost.take(self.order[held]), self.low[held], self.high[held]
+            for _ in range(TIGHTENING_STEPS):
+                new = self._monotone(self.field, cost, x, self.degree[held], low, high, apart)
+                moved = float(np.abs(new - x).max())
+                x = new
+                if moved <= tolerance:
+                    break
         within = found.reach * apart + tolerance
         if self.side == "least":
             np.maximum(valid, self.degree - within, out=valid)
