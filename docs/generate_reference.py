@@ -66,7 +66,9 @@ def _public(module: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _methods(kind: type) -> Iterator[tuple[str, Any]]:
-    for name, member in vars(kind).items():
+    bases = [base for base in reversed(kind.__mro__) if base.__module__ == "participant.membership"]
+    inherited = {name: member for base in bases for name, member in vars(base).items()}
+    for name, member in {**inherited, **vars(kind)}.items():
         plain = member.__func__ if isinstance(member, classmethod) else member
         if not name.startswith("_") and (inspect.isfunction(plain) or isinstance(plain, property)):
             yield name, plain

@@ -24,26 +24,24 @@ from typing import Any, Self
 
 import numpy.typing as npt
 
-from mechanism.terms import Terms
 from participant.aio_transport import AsyncTransport
 from participant.backoff import Backoff
 from participant.effort import BestResponse, Effort, Explanation, effort_decimal, strategy_of
 from participant.endpoint import Endpoint
-from participant.engagement import Assignment, Engagement, await_task, find_task, join
+from participant.engagement import Assignment, Engagement, await_task, find_task
 from participant.enrolment import EnrolmentRequest
-from participant.errors import ParticipantError
-from participant.identity import Credentials, StateFolder, utc_now
-from participant.journal import Journal
-from participant.model_store import ModelStore, read_weights, write_weights
-from participant.report import Receipt, Settlement, TaskReport, report_of
+from participant.identity import Credentials, StateFolder
+from participant.membership import Membership, RoundMembership, TaskMembership
+from participant.model_store import read_weights, write_weights
+from participant.report import Receipt, Settlement, TaskReport
 from participant.steps import (
     GET_BALANCE,
     GET_CONSISTENCY,
     GET_INCLUSION,
     MarketSteps,
 )
-from participant.sync import market_endpoint, trainer_of
-from participant.task import ProgressCallback, Task, TrainingRound, Weights
+from participant.sync import trainer_of
+from participant.task import ProgressCallback, Task, Weights
 from participant.work import ActivityCallback, LocalTrainer, Trainer, ignore_activity, run_task
 from protos.fedpeer.v1 import enrolment_pb2, ledger_pb2, market_pb2
 
@@ -120,7 +118,7 @@ class AsyncClient:
         return await self.transport.run(self.steps.call(GET_BALANCE, request))
 
 
-class AsyncParticipant(AbstractAsyncContextManager["AsyncParticipant"]):
+class AsyncParticipant(Membership, AbstractAsyncContextManager["AsyncParticipant"]):
     """As `participant.Participant`, for one event loop. Use it with `async with`: the connection is made there."""
 
     client: AsyncClient
@@ -134,20 +132,8 @@ class AsyncParticipant(AbstractAsyncContextManager["AsyncParticipant"]):
         insecure: bool = False,
         backoff: Backoff | None = None,
     ) -> None:
-        self._folder = folder = StateFolder(state)
-        self._market, self._insecure = market, insecure
-        self.credentials: Credentials = folder.credentials()
-        self.credentials.check_valid(utc_now())
-        self._endpoint = market_endpoint(market, self.credentials, insecure)
+        super().__init__(state, market, private_counts=private_counts, insecure=insecure)
         self._backoff = backoff
-        self._journal = Journal(folder.journal)
-        self._models = ModelStore(folder.models)
-        self._private_counts = private_counts
-        try:
-            self._journal.own(self.participant_id)
-        except ParticipantError:
-            self._journal.close()
-            raise
 
     @classmethod
     async def enroll(
@@ -165,10 +151,6 @@ class AsyncParticipant(AbstractAsyncContextManager["AsyncParticipant"]):
         async with AsyncClient(Endpoint(public, authority), backoff) as client:
             return request.complete(await client.enroll(request.message()), authority)
 
-    @property
-    def participant_id(self) -> str:
-        return self.credentials.participant_id
-
     async def __aenter__(self) -> Self:
         self.client = AsyncClient(self._endpoint, self._backoff)
         return self
@@ -185,18 +167,8 @@ class AsyncParticipant(AbstractAsyncContextManager["AsyncParticipant"]):
 
     async def join(self, task_id: str) -> "AsyncJoinedTask":
         """As `Participant.join`."""
-        engagement = await self.client.transport.run(
-            join(
-                task_id,
-                participant_id=self.participant_id,
-                key=self.credentials.key,
-                market=self.client.steps,
-                journal=self._journal,
-                models=self._models,
-                private_counts=self._private_counts,
-            )
-        )
-        return AsyncJoinedTask(self.client, engagement)
+        steps = self._joined(task_id, self.client.steps, None)
+        return AsyncJoinedTask(self.client, await self.client.transport.run(steps))
 
     async def run(
         self,
@@ -228,33 +200,20 @@ class AsyncParticipant(AbstractAsyncContextManager["AsyncParticipant"]):
 
     async def renew(self, now: datetime | None = None) -> bool:
         """As `Participant.renew`."""
-        if (now or utc_now()) < self.credentials.renewal_due:
+        request = self._renewal(now)
+        if request is None:
             return False
-        request = EnrolmentRequest(self._folder, self.participant_id, token="")
         answer = await self.client.enroll(request.message())
-        self.credentials = request.complete(answer, self.credentials.authority_pem)
-        self.client.transport.replace(market_endpoint(self._market, self.credentials, self._insecure))
+        self.client.transport.replace(self._renewed(request, answer))
         return True
 
-    def reports(self) -> list[TaskReport]:
-        """How each task of the journal went."""
-        return [report_of(self._journal, task.task_id, self.participant_id) for task in self._journal.tasks()]
 
-
-class AsyncJoinedTask:
+class AsyncJoinedTask(TaskMembership):
     """As `participant.JoinedTask`."""
 
     def __init__(self, client: AsyncClient, engagement: Engagement) -> None:
+        super().__init__(engagement)
         self._transport = client.transport
-        self._engagement = engagement
-
-    @property
-    def terms(self) -> Terms:
-        return self._engagement.terms
-
-    @property
-    def task_id(self) -> str:
-        return self._engagement.task_id
 
     async def run(
         self,
@@ -281,27 +240,13 @@ class AsyncJoinedTask:
         """As `JoinedTask.settlement`."""
         return await self._transport.run(self._engagement.settlement(round))
 
-    def report(self) -> TaskReport:
-        """How the task has gone so far."""
-        return self._engagement.report()
 
-
-class AsyncRound:
+class AsyncRound(RoundMembership):
     """As `participant.Round`."""
 
     def __init__(self, joined: AsyncJoinedTask, assignment: Assignment) -> None:
+        super().__init__(joined._engagement, assignment)
         self._transport = joined._transport
-        self._engagement = joined._engagement
-        self._assignment = assignment
-
-    @property
-    def number(self) -> int:
-        return self._assignment.number
-
-    @property
-    def deadline(self) -> datetime | None:
-        """When models are no longer accepted, UTC."""
-        return self._assignment.deadline
 
     async def model_file(self) -> Path:
         """The safetensors file that the round starts from, fetched when it is not there yet."""
@@ -314,12 +259,8 @@ class AsyncRound:
     async def train(self, task: Task, on_progress: ProgressCallback | None = None) -> Receipt:
         """Trains with a `Task` object in a worker thread, and submits."""
         start, engagement = await self.model_file(), self._engagement
-        context = TrainingRound.of(
-            engagement.terms, engagement.participant_id, self.number, self.deadline, on_progress
-        )
-        made = await asyncio.to_thread(
-            LocalTrainer(task).train, start, engagement.trained_path(self.number), context
-        )
+        trained = engagement.trained_path(self.number)
+        made = await asyncio.to_thread(LocalTrainer(task).train, start, trained, self._context(on_progress))
         receipt = await self._transport.run(engagement.submit(self.number, made.samples))
         engagement.note_metrics(self.number, made.metrics)
         return receipt

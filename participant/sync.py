@@ -22,23 +22,21 @@ from typing import Any
 
 import numpy.typing as npt
 
-from mechanism.terms import Terms
 from participant.backoff import Backoff
 from participant.client import Client
 from participant.effort import BestResponse, Effort, Explanation, effort_decimal, strategy_of
 from participant.endpoint import Endpoint
-from participant.engagement import Assignment, Engagement, await_task, find_task, has_claimed, join
+from participant.engagement import Assignment, Engagement, await_task, find_task, has_claimed
 from participant.enrolment import EnrolmentRequest
-from participant.errors import ParticipantError
-from participant.identity import Credentials, StateFolder, utc_now
-from participant.journal import Journal
-from participant.model_store import ModelStore, read_weights, write_weights
-from participant.report import Receipt, Settlement, TaskReport, report_of
-from participant.task import ProgressCallback, Task, TrainingRound, Weights
+from participant.identity import Credentials, StateFolder
+from participant.membership import Membership, RoundMembership, TaskMembership
+from participant.model_store import read_weights, write_weights
+from participant.report import Receipt, Settlement, TaskReport
+from participant.task import ProgressCallback, Task, Weights
 from participant.work import ActivityCallback, LocalTrainer, Trainer, ignore_activity, run_task
 
 
-class Participant(AbstractContextManager["Participant"]):
+class Participant(Membership, AbstractContextManager["Participant"]):
     """A participant at one coordinator. Safe to use from several threads, one task in each.
 
     Args:
@@ -63,20 +61,8 @@ class Participant(AbstractContextManager["Participant"]):
         insecure: bool = False,
         backoff: Backoff | None = None,
     ) -> None:
-        self._folder = folder = StateFolder(state)
-        self._market, self._insecure = market, insecure
-        self.credentials: Credentials = folder.credentials()
-        self.credentials.check_valid(utc_now())
-        endpoint = market_endpoint(market, self.credentials, insecure)
-        self._journal = Journal(folder.journal)
-        self._models = ModelStore(folder.models)
-        self._private_counts = private_counts
-        try:
-            self._journal.own(self.participant_id)
-        except ParticipantError:
-            self._journal.close()
-            raise
-        self.client = Client(endpoint, backoff)
+        super().__init__(state, market, private_counts=private_counts, insecure=insecure)
+        self.client = Client(self._endpoint, backoff)
 
     @classmethod
     def enroll(
@@ -105,10 +91,6 @@ class Participant(AbstractContextManager["Participant"]):
         with Client(Endpoint(public, authority), backoff) as client:
             return request.complete(client.enroll(request.message()), authority)
 
-    @property
-    def participant_id(self) -> str:
-        return self.credentials.participant_id
-
     def close(self) -> None:
         """Ends the connection and gives the state folder up."""
         self.client.close()
@@ -121,19 +103,8 @@ class Participant(AbstractContextManager["Participant"]):
 
     def join(self, task_id: str, *, private_counts: bool | None = None) -> "JoinedTask":
         """Agrees to a task's terms, which are checked and written down. Claims nothing yet."""
-        private = self._private_counts if private_counts is None else private_counts
-        engagement = self.client.transport.run(
-            join(
-                task_id,
-                participant_id=self.participant_id,
-                key=self.credentials.key,
-                market=self.client.steps,
-                journal=self._journal,
-                models=self._models,
-                private_counts=private,
-            )
-        )
-        return JoinedTask(self.client, engagement)
+        steps = self._joined(task_id, self.client.steps, private_counts)
+        return JoinedTask(self.client, self.client.transport.run(steps))
 
     def run(
         self,
@@ -178,12 +149,11 @@ class Participant(AbstractContextManager["Participant"]):
         Returns:
             whether there is a new one; it is in use already.
         """
-        if (now or utc_now()) < self.credentials.renewal_due:
+        request = self._renewal(now)
+        if request is None:
             return False
-        request = EnrolmentRequest(self._folder, self.participant_id, token="")
         answer = self.client.enroll(request.message())
-        self.credentials = request.complete(answer, self.credentials.authority_pem)
-        self.client.transport.replace(market_endpoint(self._market, self.credentials, self._insecure))
+        self.client.transport.replace(self._renewed(request, answer))
         return True
 
     def claimed(self, task_id: str) -> bool:
@@ -194,25 +164,13 @@ class Participant(AbstractContextManager["Participant"]):
         """Keeps a sentence on a task in the journal, such as why it was left."""
         self._journal.set_note(task_id, text)
 
-    def reports(self) -> list[TaskReport]:
-        """How each task of the journal went."""
-        return [report_of(self._journal, task.task_id, self.participant_id) for task in self._journal.tasks()]
 
-
-class JoinedTask:
+class JoinedTask(TaskMembership):
     """A task that the participant has joined."""
 
     def __init__(self, client: Client, engagement: Engagement) -> None:
+        super().__init__(engagement)
         self._transport = client.transport
-        self._engagement = engagement
-
-    @property
-    def terms(self) -> Terms:
-        return self._engagement.terms
-
-    @property
-    def task_id(self) -> str:
-        return self._engagement.task_id
 
     def run(
         self,
@@ -243,27 +201,13 @@ class JoinedTask:
         """
         return self._transport.run(self._engagement.settlement(round))
 
-    def report(self) -> TaskReport:
-        """How the task has gone so far."""
-        return self._engagement.report()
 
-
-class Round:
+class Round(RoundMembership):
     """A round that waits for this participant's model."""
 
     def __init__(self, joined: JoinedTask, assignment: Assignment) -> None:
+        super().__init__(joined._engagement, assignment)
         self._transport = joined._transport
-        self._engagement = joined._engagement
-        self._assignment = assignment
-
-    @property
-    def number(self) -> int:
-        return self._assignment.number
-
-    @property
-    def deadline(self) -> datetime | None:
-        """When models are no longer accepted, UTC."""
-        return self._assignment.deadline
 
     def model_file(self) -> Path:
         """The safetensors file that the round starts from, fetched when it is not there yet."""
@@ -276,10 +220,8 @@ class Round:
     def train(self, task: Task, on_progress: ProgressCallback | None = None) -> Receipt:
         """Trains with a `Task` object and submits."""
         start, engagement = self.model_file(), self._engagement
-        context = TrainingRound.of(
-            engagement.terms, engagement.participant_id, self.number, self.deadline, on_progress
-        )
-        made = LocalTrainer(task).train(start, engagement.trained_path(self.number), context)
+        trained = engagement.trained_path(self.number)
+        made = LocalTrainer(task).train(start, trained, self._context(on_progress))
         receipt = self._transport.run(engagement.submit(self.number, made.samples))
         engagement.note_metrics(self.number, made.metrics)
         return receipt
@@ -304,13 +246,6 @@ class Round:
     def fail(self, reason: str) -> Receipt:
         """Tells the coordinator that this round gets no model, and why, so that it need not wait."""
         return self._transport.run(self._engagement.fail(self.number, reason, reason))
-
-
-def market_endpoint(address: str, credentials: Credentials, insecure: bool) -> Endpoint:
-    """The market port as a participant calls it."""
-    if insecure:
-        return Endpoint(address, plain_text_name=credentials.participant_id)
-    return Endpoint(address, credentials.authority_pem, credentials)
 
 
 def trainer_of(task: Task | Trainer) -> Trainer:
