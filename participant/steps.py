@@ -295,6 +295,7 @@ class _Trial:
         self._waits = steps._backoff.waits()
         self._since: float | None = None
         self._attempts = 0
+        self._told = ""
 
     def wait(self) -> Steps[None]:
         yield Pause(next(self._waits))
@@ -339,8 +340,13 @@ class _Trial:
         if isinstance(error, RefusedError):
             return
         found: TransportError | None = yield Diagnose(certain=unless is not None and self._steps._answered)
-        if found is not None and not (unless is not None and isinstance(found, unless)):
+        if found is None:
+            return
+        if unless is None or not isinstance(found, unless):
             raise found from None
+        if str(found) != self._told:
+            self._told = str(found)
+            _log.warning("%s", found)  # who waits for ever must know what for
 
 
 class _Sink:

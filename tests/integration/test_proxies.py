@@ -88,7 +88,9 @@ def test_a_proxy_that_asks_for_a_password(
         assert ada.client.transport._endpoint.diagnose() is None
 
 
-def test_a_proxy_that_refuses_the_port(coordinator: Served, tmp_path: Path, proxy: ConnectProxy) -> None:
+def test_a_proxy_that_refuses_the_port(
+    coordinator: Served, tmp_path: Path, proxy: ConnectProxy, caplog: pytest.LogCaptureFixture
+) -> None:
     state = coordinator.enrol("ada", tmp_path / "ada")
     proxy.refuses = "403 Forbidden"
     with (
@@ -98,6 +100,8 @@ def test_a_proxy_that_refuses_the_port(coordinator: Served, tmp_path: Path, prox
         ),
     ):
         ada.client.tasks()
+    told = [record.message for record in caplog.records if "refuses CONNECT" in record.message]
+    assert len(told) == 1, "a service that waits for ever says what for, once"
 
 
 def test_a_proxy_that_is_not_there(
