@@ -201,6 +201,7 @@ def test_every_single_bit_of_a_consistency_proof_counts(old: int, new: int) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_every_single_bit_of_every_consistency_proof_counts() -> None:
     for old, new in PAIRS:
         test_every_single_bit_of_a_consistency_proof_counts(old, new)
