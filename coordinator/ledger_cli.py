@@ -332,7 +332,8 @@ def _print_report(report: Report) -> None:
     counts = report.counts
     if report.verified:
         console.print(
-            f"verified: {counted(report.size, 'entry')}, {counted(report.heads, 'head')}, "
+            # A coordinator serves its latest head alone, which is always checked.
+            f"verified: {counted(report.size, 'entry')}, {counted(max(1, report.heads), 'head')}, "
             f"{counted(counts.tasks, 'task')}, {counted(counts.statements, 'signed statement')}, "
             f"{counted(counts.verdicts, 'verdict')}, {counted(counts.settlements, 'settlement')}, "
             f"{counted(counts.payments, 'payment')} of {counts.paid_micro} micro-credits"
