@@ -15,6 +15,7 @@ from coordinator.config import DataSection
 from coordinator.derivation import evidence_seed, validation_salt
 from coordinator.errors import TaskError
 from coordinator.opening import LearnerData, commit_validation, load_learner_data
+from coordinator.shadow_workers import workers_for
 from coordinator.storage.market import TaskRow
 from mechanism.canonical import Json
 from mechanism.settlement import MICRO, Assessment, Verdict
@@ -120,13 +121,16 @@ class ShadowModels:
 
         self._data = data
         self._model = row.terms.recipe.model
+        shadows = row.settings["evidence"]["shadows"]
+        pixels = data.validation.images[0].size
         try:
             self._evidence = ShadowEvidence(
                 data.validation,
                 row.terms.reference,
                 row.terms.recipe,
                 evidence_seed(row.root),
-                shadows=row.settings["evidence"]["shadows"],
+                shadows=shadows,
+                executor=workers_for(row.terms.recipe, pixels, shadows),
                 scores=[row.terms.rule.name],
             )
         except EvidenceError as error:

@@ -20,11 +20,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coordinator.evidence.agreement import (
-    correlated_agreement,
-    determinant_information,
-    mean_over_peers,
-)
 from coordinator.evidence.behaviour import Behaviour, behaviour, micro
 from coordinator.evidence.errors import EvidenceError
 from coordinator.evidence.fitting import (
@@ -41,6 +36,7 @@ from coordinator.evidence.sketch import Array, Sketcher, cosine, without
 from learning.datasets import LabelledData, stratified_split
 from learning.models import ARCHITECTURES, Weights, build
 from learning.training import log_probabilities
+from mechanism.baselines import CorrelatedAgreement, DeterminantMutualInformation, SharedPredictions
 from mechanism.canonical import Json
 from mechanism.errors import SettlementError
 from mechanism.evidence import EvidenceModel, Measurement, assess, is_twin
@@ -59,6 +55,12 @@ KEPT_CLOUDS = 2
 
 #: Earlier broadcast models, the latest first, that echoes are looked for in.
 KEPT_BROADCASTS = 8
+
+#: Rules that pay on how well predicted labels agree, whatever the true ones are.
+AGREEMENT_RULES = {
+    "correlated_agreement": CorrelatedAgreement(),
+    "dmi": DeterminantMutualInformation(),
+}
 
 #: Rules that pay on a score of the evidence instead of a degree.
 SCORED_RULES = ("leave_one_out", "shapley", "correlated_agreement", "dmi")
@@ -336,11 +338,9 @@ class RoundMeasurements:
             raw["leave_one_out"] = {name: -harms.get(name, 0.0) for name in names}
         if "shapley" in wanted:
             raw["shapley"] = self.aggregate(names).shapley(names, self._start, self._seed)
-        for rule, score in (("correlated_agreement", correlated_agreement), ("dmi", determinant_information)):
+        for rule, baseline in AGREEMENT_RULES.items():
             if rule in wanted:
-                raw[rule] = mean_over_peers(
-                    score, {name: self._predictions[name] for name in names}, self._validation.classes
-                )
+                raw[rule] = self._agreement(names, baseline)
         found: dict[str, dict[str, str]] = {name: {} for name in names}
         for rule, values in raw.items():
             greatest = max(values.values(), default=0.0)
@@ -348,6 +348,17 @@ class RoundMeasurements:
                 share = max(value, 0.0) / greatest if greatest > 0 else 0.0
                 found[name][rule] = f"{share:.6f}"
         return found
+
+    def _agreement(
+        self, names: Sequence[str], baseline: CorrelatedAgreement | DeterminantMutualInformation
+    ) -> dict[str, float]:
+        """Mean score of each against all others, from the labels that they predict; nothing for who is alone."""
+        ordered = sorted(names)
+        if len(ordered) < 2:
+            return dict.fromkeys(ordered, 0.0)
+        shared = SharedPredictions([self._predictions[n] for n in ordered], self._validation.classes)
+        scores = baseline.scores(shared, np.random.default_rng(self._seed))
+        return dict(zip(ordered, scores.tolist(), strict=True))
 
     def aggregate(self, names: Sequence[str]) -> Aggregate:
         """The weighted mean of the models of `names`, to be judged on the probe."""

@@ -3,7 +3,6 @@
 import copy
 import json
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
@@ -17,6 +16,7 @@ from safetensors.numpy import save_file
 from coordinator.evidence import Cloud, EvidenceError, RoundEvidence, ShadowEvidence
 from coordinator.evidence.assessing import SCORED_RULES, Broadcast, replay
 from coordinator.evidence.shadows import relabelled
+from coordinator.shadow_workers import ShadowWorkers
 from learning.datasets import LabelledData, Splits, load_splits
 from learning.models import initial_weights
 from learning.partition import draw, majority_minority
@@ -231,13 +231,14 @@ class TestReplay:
             replay(logged)
 
 
-def test_a_cloud_is_trained_once_and_is_the_same_on_an_executor(scene: Scene) -> None:
+def test_a_cloud_is_trained_once_and_is_the_same_from_several_processes(scene: Scene) -> None:
     assert scene.evidence.prepare(scene.start, 2, scene.history) is scene.cloud
-    with ThreadPoolExecutor(1) as executor:
+    with ShadowWorkers(2) as executor:
         other = ShadowEvidence(
             scene.splits.validation, UNIFORM, RECIPE, seed=5, shadows=64, executor=executor
         ).prepare(scene.start, 2, scene.history)
     assert other.model == scene.cloud.model
+    assert (other.mean_update == scene.cloud.mean_update).all()
 
 
 def test_other_rules_get_their_scores(scene: Scene) -> None:

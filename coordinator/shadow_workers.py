@@ -1,0 +1,89 @@
+"""Processes that train shadow models, one a core.
+
+They are started when they are first needed and serve every task of the process. Each computes on one thread, so
+that its models are those that one process alone would have trained, bit for bit. They run at a lower priority:
+participants are answered first. They end with the process that started them, however it ends, SIGKILL included.
+"""
+
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import cache
+from multiprocessing import connection
+from typing import Any, TypeVar
+
+from mechanism.terms import Recipe
+
+Result = TypeVar("Result")
+
+#: Pixels that all shadows of a round see in training from which workers are worth their start, which takes seconds.
+#: Digits are at 6e6 and take as long on one core; Fashion-MNIST is at 2.4e8 and takes minutes.
+_WORTH_WORKERS = 5e7
+
+#: Added to the niceness of a worker.
+_NICENESS = 5
+
+
+class ShadowWorkers(Executor):
+    """A pool of processes that replaces itself where one of them was killed."""
+
+    def __init__(self, processes: int) -> None:
+        self._processes = processes
+        self._lock = threading.Lock()
+        self._pool: ProcessPoolExecutor | None = None
+
+    def submit(self, fn: Callable[..., Result], /, *args: Any, **kwargs: Any) -> Future[Result]:
+        with self._lock:
+            if self._pool is None:
+                self._pool = self._started()
+            try:
+                return self._pool.submit(fn, *args, **kwargs)
+            except BrokenProcessPool:
+                # A worker was killed, for want of memory for instance; what it was doing has failed already.
+                self._pool = self._started()
+                return self._pool.submit(fn, *args, **kwargs)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        with self._lock:
+            if self._pool is not None:
+                self._pool.shutdown(wait, cancel_futures=cancel_futures)
+                self._pool = None
+
+    def _started(self) -> ProcessPoolExecutor:
+        # Spawned: a fork of a process with running gRPC and torch threads may hang.
+        context = multiprocessing.get_context("spawn")
+        return ProcessPoolExecutor(self._processes, mp_context=context, initializer=_begin)
+
+
+@cache
+def shadow_workers() -> ShadowWorkers:
+    """The workers of this process."""
+    return ShadowWorkers(len(os.sched_getaffinity(0)))
+
+
+def workers_for(recipe: Recipe, image_pixels: int, shadows: int) -> Executor | None:
+    """The workers, where a round's shadows are enough work for them and there is more than one core."""
+    pixels = shadows * recipe.epochs * recipe.samples * image_pixels
+    if pixels < _WORTH_WORKERS or len(os.sched_getaffinity(0)) < 2:
+        return None
+    return shadow_workers()
+
+
+def _begin() -> None:
+    """In a new worker."""
+    import torch  # of the workers alone
+
+    os.nice(_NICENESS)
+    torch.set_num_threads(1)
+    threading.Thread(target=_follow_parent, daemon=True).start()
+
+
+def _follow_parent() -> None:
+    """Ends this process as soon as the one that started it has ended: a pool's worker would wait for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os._exit(1)

@@ -1,0 +1,65 @@
+"""Workers end with the process that started them, and are replaced where one was killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from decimal import Decimal
+from pathlib import Path
+
+from coordinator.shadow_workers import ShadowWorkers, workers_for
+from mechanism.terms import Recipe
+
+DIGITS = Recipe("digits-cnn", 5, 20, "adam", Decimal("0.003"), 150)
+FASHION = Recipe("fashion-mnist-cnn", 5, 64, "adam", Decimal("0.001"), 500)
+
+#: Seconds that processes get to start on a busy machine, importing torch, or to end.
+PATIENCE = 120
+
+
+def kill_oneself() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_killed_worker_fails_its_work_and_the_next_work_finds_new_ones() -> None:
+    with ShadowWorkers(1) as workers:
+        first = workers.submit(os.getpid).result(PATIENCE)
+        lost = workers.submit(kill_oneself)
+        assert isinstance(lost.exception(PATIENCE), Exception)
+        assert workers.submit(os.getpid).result(PATIENCE) != first
+
+
+def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import os, time
+            from coordinator.shadow_workers import ShadowWorkers
+
+            if __name__ == "__main__":
+                workers = ShadowWorkers(1)
+                print(workers.submit(os.getpid).result(), flush=True)
+                time.sleep(600)
+            """
+        )
+    )
+    parent = subprocess.Popen(
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert parent.stdout is not None
+    assert int(parent.stdout.readline()) != parent.pid
+    parent.kill()
+    parent.wait()
+    # The worker holds the other end of this pipe, too: reading ends when the last of them has ended.
+    assert parent.stdout.read() == ""
+
+
+def test_small_rounds_are_trained_in_place_and_large_ones_by_workers() -> None:
+    assert workers_for(DIGITS, 64, 125) is None
+    if len(os.sched_getaffinity(0)) > 1:
+        assert isinstance(workers_for(FASHION, 784, 125), ShadowWorkers)
