@@ -9,8 +9,9 @@ the wrong time is refused and changes nothing.
 from coordinator.derivation import nonce
 from coordinator.identity import Caller
 from coordinator.states import State
-from coordinator.storage.market import MarketStore, ReceiptRow, TaskRow
+from coordinator.storage.market import ClaimRow, MarketStore, ReceiptRow, TaskRow
 from mechanism.degree import noniid_degree
+from mechanism.dispute import DISPUTED_RULE, disputes_possible
 from mechanism.errors import FieldError
 from mechanism.statements import (
     ClaimStatement,
@@ -176,6 +177,34 @@ def admit_failure(store: MarketStore, task: TaskRow, participant_id: str, round_
         raise Refusal(
             Code.SUBMISSION_CONFLICT, f"{participant_id!r} has reported a failure in round {round_} already."
         )
+
+
+def admit_dispute(store: MarketStore, task: TaskRow, participant_id: str) -> ClaimRow:
+    """That a participant may open its label counts now; returns its claim.
+
+    Raises:
+        Refusal: NOT_SELECTED, WRONG_STATE where nothing is there to be opened or the terms know no disputes, NOT_YET
+            before the first settlement, TASK_ENDED after the window.
+    """
+    claim = store.claim(task.id, participant_id)
+    if claim is None or not claim.selected:
+        raise Refusal(Code.NOT_SELECTED, f"{participant_id!r} does not train in task {task.id}.")
+    if not claim.counts_commitment:
+        raise Refusal(
+            Code.WRONG_STATE,
+            f"The label counts of {participant_id!r} are open already; a dispute opens private ones.",
+        )
+    if not disputes_possible(task.terms, [participant_id]):
+        raise Refusal(
+            Code.WRONG_STATE,
+            f"The terms of task {task.id} know no disputes: they need schedule.dispute_seconds above 0 and the "
+            f"rule {DISPUTED_RULE!r}.",
+        )
+    if task.state.final:
+        raise Refusal(Code.TASK_ENDED, f"Task {task.id} is {task.state}; disputes were taken until it ended.")
+    if not any(r.settled_at is not None for r in store.rounds(task.id)):
+        raise Refusal(Code.NOT_YET, f"No round of task {task.id} is settled, so nothing can be disputed.")
+    return claim
 
 
 def _conflict(submission_id: str, kind: str) -> Refusal:

@@ -145,6 +145,7 @@ class ScheduleSection(_Section):
     capacity: int = Field(le=MAX_PARTICIPANTS)
     effort_seconds: int = Field(3600, le=MAX_PHASE_SECONDS)
     round_seconds: int = Field(3600, le=MAX_PHASE_SECONDS)
+    dispute_seconds: int = Field(0, le=MAX_PHASE_SECONDS)
 
 
 class RecipeSection(_Section):

@@ -1,7 +1,8 @@
 """What each call of a participant does, whatever the transport: checks, one transaction, and a runner woken."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import structlog
 
 from coordinator.admission import (
     admit_claim,
+    admit_dispute,
     admit_failure,
     admit_model,
     admit_upload,
@@ -23,6 +25,7 @@ from coordinator.spool import UploadKey
 from coordinator.storage.market import EventRow, ReceiptRow
 from coordinator.transactions import Transaction, failure_digest
 from coordinator.uploads import Stream
+from mechanism.dispute import Review, check_opening
 from mechanism.errors import FieldError
 from mechanism.ledger.entries import assessment_from_record
 from mechanism.settlement import Assessment
@@ -62,6 +65,15 @@ class PaidRound:
     assessment: Assessment
     ledger_index: int
     proof: str
+
+
+@dataclass(frozen=True)
+class DisputeStanding:
+    """Where opened counts stand in the ledger, what they change by round, and whether that is paid."""
+
+    ledger_index: int
+    rounds: dict[int, Review]
+    paid: bool
 
 
 class Market:
@@ -173,6 +185,32 @@ class Market:
         log.warning("participant cannot deliver", task=task_id, round=round_, why=printable(reason))
         live.changed.set()
         return receipt
+
+    async def dispute(
+        self, caller: Caller, task_id: str, counts: Sequence[int], salt: bytes
+    ) -> DisputeStanding:
+        """Opens the label counts behind the caller's claim, once; asked again, says how the dispute stands.
+
+        Raises:
+            Refusal: see `admit_dispute`.
+            FieldError: counts that the claim did not commit to, or of another degree.
+        """
+        live = self._heard(caller, task_id)
+        name = caller.participant_id
+
+        def record(t: Transaction) -> DisputeStanding:
+            task = self._current(t, live)
+            place = t.disputed(task.id, [name]).get(name)
+            claim = admit_dispute(t.market, task, name) if place is None else t.market.claim(task.id, name)
+            assert claim is not None  # who has disputed has claimed
+            check_opening(task.terms, claim.counts_commitment or b"", Fraction(claim.degree), counts, salt)
+            if place is None:
+                place = t.open_dispute(task, name, counts, salt)
+            return DisputeStanding(place, t.reviews(task, name), task.state.final)
+
+        standing = await self._work.transact(record)
+        await self._work.transact.sign_head()
+        return standing
 
     async def start_model(self, live: LiveTask, caller: Caller, round_: int) -> tuple[Path, int]:
         """The file that a round starts from, and its size.

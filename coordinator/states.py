@@ -1,6 +1,8 @@
 """A task's states, and what comes next: pure functions of what is recorded and of the time.
 
     OPEN -> EFFORT -> SELECTED -> TRAINING(1) -> SCORED(1) -> SETTLED(1) -> TRAINING(2) ... -> SETTLED(T) -> CLOSED
+
+SETTLED(T) lasts as long as the terms let private label counts be opened in a dispute.
     any state before SCORED(T) may also go to CANCELLED, which refunds what is not yet paid.
 
 `next_step` looks at a `Progress`, which is read from the database alone, so that a coordinator that was killed
@@ -141,6 +143,8 @@ def next_step(schedule: Schedule, progress: Progress, now: float) -> Step:
             return Settle()
         case State.SETTLED if progress.round < schedule.rounds:
             return OpenRound(progress.round + 1, now + schedule.round_seconds)
+        case State.SETTLED if progress.deadline is not None and now < progress.deadline:
+            return Wait(progress.deadline)
         case State.SETTLED:
             return Close()
     return Wait(None)

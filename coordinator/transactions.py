@@ -32,6 +32,7 @@ from coordinator.storage.market import (
     UploadRow,
 )
 from mechanism.canonical import Json, canonical_digest, decimal_text
+from mechanism.dispute import Review, disputes_possible, review
 from mechanism.ledger import entries
 from mechanism.ledger.accounts import escrow, reservation_id
 from mechanism.ledger.entry import Entry
@@ -107,6 +108,7 @@ class Transaction:
                 effort=decimal_text(statement.effort),
                 degree=str(statement.degree),
                 selected=False,
+                counts_commitment=statement.counts_commitment or None,
             ),
         )
         return self._receipt(statement, 0, index, late=False)
@@ -135,6 +137,24 @@ class Transaction:
                 ),
             )
         return self._receipt(statement, statement.round, index, late=late)
+
+    def open_dispute(self, task: TaskRow, participant_id: str, counts: Sequence[int], salt: bytes) -> int:
+        """Records opened label counts; returns where they stand in the ledger."""
+        return self._record(entries.dispute(task.id, participant_id, counts, salt))
+
+    def disputed(self, task_id: str, names: Sequence[str]) -> dict[str, int]:
+        """Who of `names` has opened its counts, and where that stands in the ledger."""
+        ids = {entries.dispute_id(task_id, name): name for name in names}
+        return {ids[id_]: place for id_, place in self.ledger.find(list(ids)).items()}
+
+    def reviews(self, task: TaskRow, participant_id: str) -> dict[int, Review]:
+        """What opened counts change about each settled round in which the participant was selected."""
+        found = {}
+        for round_ in range(1, task.round + 1):
+            line = self.market.settlement(task.id, round_, participant_id)
+            if line is not None:
+                found[round_] = self._review(task, round_, line[1])
+        return found
 
     def add_failure(self, task: TaskRow, participant_id: str, submission_id: str, reason: str) -> ReceiptRow:
         """Records that a participant cannot deliver in the current round."""
@@ -213,7 +233,10 @@ class Transaction:
         """Posts a closed round: verdicts, seed, peers, payments, the next model, the new state."""
         ordered = sorted(assessments, key=lambda a: a.participant_id)
         stakes = self.journal.stakes(task.id, [a.participant_id for a in ordered])
-        settlement, settled = entries.settlement_entries(task.terms, task.round, seed, ordered, stakes)
+        disputable = disputes_possible(task.terms, self._private(task))
+        settlement, settled = entries.settlement_entries(
+            task.terms, task.round, seed, ordered, stakes, disputable
+        )
         if evidence:
             self._record(*entries.evidence_entries(task.id, task.round, evidence))
         figures = {} if quality is None else {"accuracy": quality.accuracy, "loss": quality.loss}
@@ -228,7 +251,11 @@ class Transaction:
         )
         self._settle_rows(task, settlement, ordered, places)
         size = self.journal.size()
-        self.market.advance(task, State.SETTLED, now=self.now, model=model, detail={"ledger_size": size})
+        last = task.round == task.terms.schedule.rounds
+        window = self.now + task.terms.schedule.dispute_seconds if disputable and last else None
+        self.market.advance(
+            task, State.SETTLED, now=self.now, deadline=window, model=model, detail={"ledger_size": size}
+        )
         self.market.update_round(
             task.id,
             task.round,
@@ -260,9 +287,49 @@ class Transaction:
         stakes = self.journal.stakes(task.id, [c.participant_id for c in self.market.claims(task.id)])
         self._record(
             *entries.ending_entries(
-                task.id, task.round, state, unresolved, stakes, _timestamp(self.now), reason
+                task.id,
+                task.round,
+                state,
+                unresolved,
+                stakes,
+                _timestamp(self.now),
+                reason,
+                self._awards(task),
             )
         )
+
+    def _private(self, task: TaskRow) -> list[str]:
+        """The selected who committed to their label counts."""
+        return [c.participant_id for c in self.market.claims(task.id) if c.selected and c.counts_commitment]
+
+    def _awards(self, task: TaskRow) -> list[Entry]:
+        """What pays the disputes of every round that kept something back for them."""
+        rounds = range(1, task.round + 1)
+        kept = self.ledger.reservations([entries.dispute_reservation(task.terms, r) for r in rounds])
+        disputed = sorted(self.disputed(task.id, self._private(task))) if kept else []
+        found: list[Entry] = []
+        for round_ in rounds:
+            if entries.dispute_reservation(task.terms, round_) not in kept:
+                continue
+            lines = {name: self.market.settlement(task.id, round_, name) for name in disputed}
+            awards = {
+                name: self._review(task, round_, line[1]).award_micro
+                for name, line in lines.items()
+                if line is not None
+            }
+            found += entries.award_entries(task.terms, round_, awards)
+        return found
+
+    def _review(self, task: TaskRow, round_: int, line: Mapping[str, Any]) -> Review:
+        def assessment(record: Mapping[str, Any]) -> Assessment:
+            return entries.assessment_from_record(record["assessment"])
+
+        peers = []
+        for name in line["peers"]:
+            found = self.market.settlement(task.id, round_, name)
+            assert found is not None  # a peer is settled in the same transaction
+            peers.append(assessment(found[1]))
+        return review(task.terms, assessment(line), peers, line["paid_micro"])
 
     def _settle_rows(
         self,

@@ -4,15 +4,16 @@ The coordinator trains shadow models of known degree from the round's start and 
 submission it takes a `Measurement`. Both are integers and are logged. This module turns them into assessments;
 the ledger's verifier calls it again on the logged integers. How they are measured is `coordinator.evidence`.
 
-The verified degree takes two linear steps. x_ij is feature j of label i, in millionths:
+The verified degree takes two steps. x_ij is feature j of label i, in millionths:
 
     share of label i:   p_i = a_0 + sum_j (a_j x_ij + b_j mean_i x_ij)
-    degree:             v   = c_0 + sum_r c_r z_r,   clipped to [0, 1 - min_i p^(c)_i]
+    degree:             v   = (c_0 + sum_r c_r z_r + forest(z)) / 2,   clipped to [0, 1 - min_i p^(c)_i]
 
     z = (for each sorted column j: x_1j..x_Ij ascending; the shares ascending;
          half the L1 distance of the normalised positive shares from p^(c); the global features)
 
-Coefficients are in billionths; every result is rounded half-even to a millionth once, at its end.
+forest is the mean of regression trees (`mechanism.trees`). Coefficients are in billionths; every result is rounded
+half-even to a millionth once, at its end.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,17 +24,18 @@ from typing import Any
 from mechanism.canonical import Json
 from mechanism.errors import FieldError, SettlementError
 from mechanism.settlement import MICRO, Assessment, Verdict
+from mechanism.trees import Forest
 
 #: Coefficients are integers in billionths.
 NANO = 1_000_000_000
 
 #: Name of this arithmetic in the log. Any change of a verdict or of a degree's last digit needs a new name.
-ARITHMETIC = "two-step-linear/half-even-micro-v1"
+ARITHMETIC = "linear-and-trees/half-even-micro-v2"
 
 
 @dataclass(frozen=True)
 class DegreeModel:
-    """The linear maps from features to degree and quality, fitted on shadow models.
+    """The maps from features to degree and quality, fitted on shadow models.
 
     Attributes:
         reference: p^(c).
@@ -41,6 +43,7 @@ class DegreeModel:
         share_intercept: a_0, billionths.
         sorted_columns: the class features that enter z.
         weights: c_r, billionths; intercept: c_0, billionths.
+        forest: trees over z; bounds and leaves are millionths.
         quality_weights, quality_intercept: the same for the quality, which is about 1 for a model trained on
             the recipe's number of distinct, rightly labelled samples and about 0 for one that was not.
         half_width: of the prediction interval, millionths.
@@ -53,6 +56,7 @@ class DegreeModel:
     sorted_columns: tuple[int, ...]
     weights: tuple[int, ...]
     intercept: int
+    forest: Forest
     quality_weights: tuple[int, ...]
     quality_intercept: int
     half_width: int
@@ -60,6 +64,10 @@ class DegreeModel:
     def __post_init__(self) -> None:
         if len(self.weights) != len(self.quality_weights):
             raise FieldError("quality_weights", self.quality_weights, f"{len(self.weights)} coefficients")
+        if self.forest.regressors != len(self.weights):
+            raise FieldError(
+                "forest", f"trees over {self.forest.regressors}", f"{len(self.weights)} regressors"
+            )
 
     def shares(self, class_features: Sequence[Sequence[int]]) -> tuple[int, ...]:
         """p_i of each label, millionths; they need not sum to 1 nor be positive."""
@@ -87,11 +95,12 @@ class DegreeModel:
     def degree_micro(self, z: Sequence[int]) -> int:
         """v in [0, 1 - min p^(c)], millionths."""
         highest = int((1 - min(self.reference)) * MICRO)
-        return min(max(_linear(self.weights, self.intercept, z), 0), highest)
+        both = _linear(self.weights, self.intercept, z) + self.forest(z)
+        return min(max(round(both / 2), 0), highest)
 
     def quality_micro(self, z: Sequence[int]) -> int:
         """The quality in [0, 1], millionths."""
-        return min(max(_linear(self.quality_weights, self.quality_intercept, z), 0), MICRO)
+        return min(max(round(_linear(self.quality_weights, self.quality_intercept, z)), 0), MICRO)
 
 
 def regressors(
@@ -181,10 +190,9 @@ class EvidenceModel:
             "validation_sha256": self.validation_sha256,
             "shadows_sha256": self.shadows_sha256,
             "degree": {
-                f.name: [str(p) for p in self.degree.reference]
-                if f.name == "reference"
-                else _listed(getattr(self.degree, f.name))
-                for f in fields(DegreeModel)
+                **{f.name: _listed(getattr(self.degree, f.name)) for f in fields(DegreeModel)},
+                "reference": [str(p) for p in self.degree.reference],
+                "forest": self.degree.forest.record(),
             },
             "thresholds": {f.name: getattr(self.thresholds, f.name) for f in fields(Thresholds)},
         }
@@ -199,6 +207,7 @@ class EvidenceModel:
                 k: tuple(v) if isinstance(v, list | tuple) else v for k, v in record["degree"].items()
             }
             degree["reference"] = tuple(Fraction(p) for p in degree["reference"])
+            degree["forest"] = Forest.from_record(degree["forest"], len(degree["weights"]))
             return cls(
                 round=record["round"],
                 start_sha256=record["start_sha256"],
@@ -207,7 +216,9 @@ class EvidenceModel:
                 degree=DegreeModel(**degree),
                 thresholds=Thresholds(**record["thresholds"]),
             )
-        except (KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
+            if isinstance(error, FieldError):
+                raise
             raise FieldError("evidence", str(error), "a record written by EvidenceModel.record") from None
 
 
@@ -512,10 +523,11 @@ def _taper(value: int, none: int, full: int) -> int:
     return (value - none) * MICRO // (full - none)
 
 
-def _linear(weights: Sequence[int], intercept: int, z: Sequence[int]) -> int:
+def _linear(weights: Sequence[int], intercept: int, z: Sequence[int]) -> Fraction:
+    """Exact, millionths."""
     if len(weights) != len(z):
         raise FieldError("features", f"{len(z)} regressors", f"{len(weights)}, as the evidence model has")
-    return round(Fraction(sum(w * x for w, x in zip(weights, z, strict=True)) + intercept * MICRO, NANO))
+    return Fraction(sum(w * x for w, x in zip(weights, z, strict=True)) + intercept * MICRO, NANO)
 
 
 def _decimal(micro: int) -> str:

@@ -5,7 +5,7 @@ Decimals and rationals are exact; nothing here is a float.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
@@ -130,6 +130,8 @@ class Schedule:
         quorum: fewest participants with which a round counts, >= 3.
         capacity: claims close when this many are in, >= quorum.
         effort_seconds, round_seconds: how long claims, and the models of a round, are accepted.
+        dispute_seconds: how long after the last settlement private label counts may still be opened in a dispute;
+            0: payments are final at once.
     """
 
     rounds: int
@@ -137,10 +139,12 @@ class Schedule:
     capacity: int
     effort_seconds: int
     round_seconds: int
+    dispute_seconds: int = 0
 
     def __post_init__(self) -> None:
         for name in ("rounds", "effort_seconds", "round_seconds"):
             _at_least(f"schedule.{name}", getattr(self, name), 1)
+        _at_least("schedule.dispute_seconds", self.dispute_seconds, 0)
         _at_least("schedule.quorum", self.quorum, MIN_QUORUM)
         if self.capacity < self.quorum:
             raise FieldError("schedule.capacity", self.capacity, f"at least the quorum of {self.quorum}")
@@ -234,6 +238,12 @@ class Terms:
                 "capacity": self.schedule.capacity,
                 "effort_seconds": self.schedule.effort_seconds,
                 "round_seconds": self.schedule.round_seconds,
+                # Only where there is a window: terms without one keep the digest that they always had.
+                **(
+                    {"dispute_seconds": self.schedule.dispute_seconds}
+                    if self.schedule.dispute_seconds
+                    else {}
+                ),
             },
             "contract": {
                 "tensors": [
@@ -276,6 +286,7 @@ class Terms:
             "schedule",
             fields["schedule"],
             {"rounds", "quorum", "capacity", "effort_seconds", "round_seconds"},
+            optional={"dispute_seconds"},
         )
         tensors = [_keys("contract.tensors", t, {"name", "dtype", "shape"}) for t in contract["tensors"]]
         return cls(
@@ -346,13 +357,12 @@ def _hex(field: str, text: str) -> bytes:
         raise FieldError(field, text, "hexadecimal digits") from None
 
 
-def _keys(field: str, record: Any, expected: set[str]) -> dict[str, Any]:
+def _keys(field: str, record: Any, expected: set[str], optional: Set[str] = frozenset()) -> dict[str, Any]:
     if not isinstance(record, Mapping):
         raise FieldError(field, record, "an object")
     if missing := sorted(expected - record.keys()):
         raise FieldError(field, sorted(record), "the key " + ", ".join(missing))
-    if unknown := sorted(record.keys() - expected):
-        raise FieldError(
-            f"{field}.{unknown[0]}", record[unknown[0]], "no such key; known: " + ", ".join(sorted(expected))
-        )
+    if unknown := sorted(record.keys() - expected - optional):
+        known = ", ".join(sorted(expected | optional))
+        raise FieldError(f"{field}.{unknown[0]}", record[unknown[0]], f"no such key; known: {known}")
     return dict(record)

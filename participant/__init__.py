@@ -14,6 +14,7 @@ Imports neither torch nor scipy; adapters for frameworks are in `participant.ada
 
 from participant.aio import AsyncJoinedTask, AsyncParticipant, AsyncRound
 from participant.backoff import Backoff
+from participant.dispute import Dispute, DisputedRound
 from participant.effort import BestResponse, Decision, EffortStrategy, Explanation, Fixed
 from participant.errors import *  # noqa: F403 - the whole tree is public; its module lists it
 from participant.errors import __all__ as _errors
@@ -30,6 +31,8 @@ __all__ = [
     "Backoff",
     "BestResponse",
     "Decision",
+    "Dispute",
+    "DisputedRound",
     "EffortStrategy",
     "Explanation",
     "Fixed",

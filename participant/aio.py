@@ -26,6 +26,7 @@ import numpy.typing as npt
 
 from participant.aio_transport import AsyncTransport
 from participant.backoff import Backoff
+from participant.dispute import Dispute, open_dispute
 from participant.effort import BestResponse, Effort, Explanation, effort_decimal, strategy_of
 from participant.endpoint import Endpoint
 from participant.engagement import Assignment, Engagement, await_task, find_task
@@ -206,6 +207,10 @@ class AsyncParticipant(Membership, AbstractAsyncContextManager["AsyncParticipant
         answer = await self.client.enroll(request.message())
         self.client.transport.replace(self._renewed(request, answer))
         return True
+
+    async def dispute(self, task_id: str) -> Dispute:
+        """As `Participant.dispute`."""
+        return await self.client.transport.run(open_dispute(task_id, self.client.steps, self._journal))
 
 
 class AsyncJoinedTask(TaskMembership):

@@ -1,4 +1,4 @@
-"""`fedpeer participant`: init, enroll, explain, run, status, earnings."""
+"""`fedpeer participant`: init, enroll, explain, run, status, earnings, dispute."""
 
 import json
 import signal
@@ -15,7 +15,9 @@ from rich.table import Table
 from mechanism.errors import FieldError
 from mechanism.settlement import MICRO
 from mechanism.terms import identifier
+from participant.client import Client
 from participant.config import CONFIG_FILE, TEMPLATE, ParticipantConfig, read_config
+from participant.dispute import open_dispute
 from participant.earnings import Earned, check_earnings
 from participant.effort import BestResponse
 from participant.errors import ConfigurationError
@@ -23,7 +25,7 @@ from participant.identity import StateFolder
 from participant.journal import Journal
 from participant.report import TaskReport, report_of
 from participant.service import Service
-from participant.sync import Participant
+from participant.sync import Participant, market_endpoint
 from participant.work import Activity
 from wire.terminal import LOG_FORMATS, configure_logs, counted, output
 
@@ -190,6 +192,44 @@ def earnings(config: ConfigOption = Path(CONFIG_FILE), as_json: JsonOption = Fal
         _print_earnings(settings.id, earned)
     if any(line.proof_error for line in earned):
         raise typer.Exit(1)
+
+
+@app.command()
+def dispute(
+    task_id: Annotated[
+        str, typer.Argument(metavar="TASK", help="A task that was claimed with private counts.")
+    ],
+    config: ConfigOption = Path(CONFIG_FILE),
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Open the label counts behind a private claim, to be paid as claimed where the evidence agrees.
+
+    Works beside a running service. Repeat it to see how the dispute stands.
+    """
+    settings = _settings(config)
+    journal = _open_journal(settings)
+    if journal is None:
+        raise _mistake(f"{settings.id} has taken part in no task yet")
+    if not yes:
+        if as_json or not sys.stdin.isatty():
+            raise _mistake("nobody can be asked here; give --yes to open the label counts")
+        typer.confirm(
+            f"The label counts of {settings.id} in {task_id} will stand in the ledger, for ever. Open them?",
+            abort=True,
+            err=True,
+        )
+    credentials = StateFolder(settings.state).credentials()
+    endpoint = market_endpoint(settings.coordinator.market, credentials, settings.coordinator.insecure)
+    try:
+        with Client(endpoint) as client:
+            found = client.transport.run(open_dispute(task_id, client.steps, journal))
+    finally:
+        journal.close()
+    if as_json:
+        _print_json({"id": settings.id, **found.record()})
+    else:
+        typer.echo(str(found))
 
 
 def _print_earnings(participant_id: str, earned: list[Earned]) -> None:

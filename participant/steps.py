@@ -85,6 +85,7 @@ GET_UPLOAD = Method(MARKET + "GetUpload", M.GetUploadRequest, M.UploadStatus)
 SUBMIT_MODEL = Method(MARKET + "SubmitModel", M.SubmitModelRequest, M.Receipt)
 REPORT_FAILURE = Method(MARKET + "ReportFailure", M.ReportFailureRequest, M.Receipt)
 GET_RECEIPT = Method(MARKET + "GetReceipt", M.GetReceiptRequest, M.Receipt)
+OPEN_DISPUTE = Method(MARKET + "OpenDispute", M.OpenDisputeRequest, M.Dispute)
 GET_SETTLEMENT = Method(MARKET + "GetSettlement", M.GetSettlementRequest, M.Settlement)
 ENROLL = Method("/fedpeer.v1.Enrolment/Enroll", enrolment_pb2.EnrollRequest, enrolment_pb2.EnrollResponse)
 GET_CHECKPOINT = Method(LEDGER + "GetCheckpoint", ledger_pb2.GetCheckpointRequest, ledger_pb2.Checkpoint)
@@ -130,6 +131,9 @@ class MarketSteps:
 
     def settlement(self, task_id: str, round_: int) -> Steps[M.Settlement]:
         return self.call(GET_SETTLEMENT, M.GetSettlementRequest(task_id=task_id, round=round_))
+
+    def open_dispute(self, request: M.OpenDisputeRequest) -> Steps[M.Dispute]:
+        return self.call(OPEN_DISPUTE, request)
 
     def checkpoint(self) -> Steps[ledger_pb2.Checkpoint]:
         return self.call(GET_CHECKPOINT, ledger_pb2.GetCheckpointRequest())

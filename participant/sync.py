@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from participant.backoff import Backoff
 from participant.client import Client
+from participant.dispute import Dispute, open_dispute
 from participant.effort import BestResponse, Effort, Explanation, effort_decimal, strategy_of
 from participant.endpoint import Endpoint
 from participant.engagement import Assignment, Engagement, await_task, find_task, has_claimed
@@ -142,6 +143,19 @@ class Participant(Membership, AbstractContextManager["Participant"]):
         terms = self.join(task_id).terms
         task.prepare(terms)
         return (effort or BestResponse()).explain(terms, task.label_counts())
+
+    def dispute(self, task_id: str) -> Dispute:
+        """Opens the label counts behind a private claim, for everyone to see; says what that changes by round.
+
+        Where the claimed degree agrees with the evidence the round is paid as claimed, when the task ends. Can be
+        repeated to see how it stands.
+
+        Raises:
+            StateError: no private claim of the task in the state folder.
+            WrongStateError: terms without disputes, or the task has ended.
+            NotFoundError: no round is settled yet.
+        """
+        return self.client.transport.run(open_dispute(task_id, self.client.steps, self._journal))
 
     def renew(self, now: datetime | None = None) -> bool:
         """Asks for the next certificate, for the same key, where a third of the present one's life is left or less.

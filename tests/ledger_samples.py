@@ -17,6 +17,7 @@ from mechanism.peers import round_seed, seed_commitment
 from mechanism.settlement import MICRO, Assessment, task_budget_micro
 from mechanism.statements import ClaimStatement, ModelStatement, sign_statement
 from mechanism.terms import ModelContract, Recipe, Rule, Schedule, TensorSpec, Terms
+from mechanism.trees import Forest, Tree
 
 SECRET = bytes(range(32))
 NONCE = bytes(16)
@@ -96,8 +97,9 @@ def evidence(agreed: Terms, round_: int, who: Sequence[str], refuted: str = "") 
         share_mean=(),
         share_intercept=0,
         sorted_columns=(),
-        weights=(0, 0, 0, NANO),
+        weights=(0, 0, 0, 2 * NANO),  # a tree that says 0 halves it
         intercept=0,
+        forest=Forest((Tree((-1,), (0,), (0,)),), 4),
         quality_weights=(0, 0, 0, 0),
         quality_intercept=NANO,
         half_width=40_000,

@@ -43,6 +43,7 @@ def encode_terms(terms: Terms) -> terms_pb2.Terms:
             capacity=terms.schedule.capacity,
             effort_seconds=terms.schedule.effort_seconds,
             round_seconds=terms.schedule.round_seconds,
+            dispute_seconds=terms.schedule.dispute_seconds,
         ),
         contract=terms_pb2.ModelContract(
             tensors=[
@@ -96,6 +97,7 @@ def decode_terms(message: terms_pb2.Terms) -> Terms:
             capacity=message.schedule.capacity,
             effort_seconds=message.schedule.effort_seconds,
             round_seconds=message.schedule.round_seconds,
+            dispute_seconds=message.schedule.dispute_seconds,
         ),
         contract=ModelContract(
             tensors=tuple(TensorSpec(t.name, t.dtype, tuple(t.shape)) for t in message.contract.tensors),
@@ -154,6 +156,12 @@ def decode_claim(message: market_pb2.SubmitEffortRequest, terms_digest: bytes) -
         counts_commitment=message.counts_commitment if private else b"",
         nonce=message.nonce,
     )
+
+
+def decode_counts(message: market_pb2.LabelCounts) -> tuple[int, ...]:
+    """Label counts; FieldError beyond the wire's limits."""
+    _at_most("counts", message.counts, MAX_LABELS)
+    return tuple(message.counts)
 
 
 def encode_model_header(

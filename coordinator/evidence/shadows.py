@@ -174,10 +174,10 @@ def _sound_mix(
         # From nearly one label (0.1) to nearly the reference (20), evenly on a logarithmic scale.
         alpha = float(np.exp(generator.uniform(np.log(0.1), np.log(20))))
         return dirichlet(reference, samples, alpha=alpha, generator=generator)
-    held = [
-        int(label) for label in generator.choice(labels, int(generator.integers(1, labels)), replace=False)
-    ]
-    rest = float(generator.uniform()) if generator.integers(2) else 0.0
+    # One label, two, ...: a screen that has seen no model of a single label would refuse an honest one.
+    kept = k // 4 % (labels - 1) + 1
+    held = [int(label) for label in generator.choice(labels, kept, replace=False)]
+    rest = float(generator.uniform()) if kept > 1 and generator.integers(2) else 0.0
     return number_of_classes(reference, samples, labels=held, rest=rest)
 
 

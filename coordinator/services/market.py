@@ -17,7 +17,7 @@ from coordinator.storage.market import EventRow, ReceiptRow
 from mechanism.errors import FieldError
 from mechanism.settlement import MICRO
 from protos.fedpeer.v1 import market_pb2, market_pb2_grpc
-from wire.codec import decode_claim, encode_terms, encode_verdict
+from wire.codec import decode_claim, decode_counts, encode_terms, encode_verdict
 from wire.limits import FRAME_BYTES
 
 _STATES: dict[State, market_pb2.TaskState] = {
@@ -98,6 +98,26 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
         who, live = caller(), self._market.task(request.task_id)
         paid = await self._market.settlement(who, live, request.round)
         return _settlement(live.row.id, request.round, who.participant_id, paid)
+
+    async def OpenDispute(self, request: market_pb2.OpenDisputeRequest, context: Any) -> market_pb2.Dispute:
+        who = caller()
+        counts = decode_counts(request.counts)
+        standing = await self._market.dispute(who, request.task_id, counts, request.salt)
+        return market_pb2.Dispute(
+            task_id=request.task_id,
+            participant_id=who.participant_id,
+            ledger_index=standing.ledger_index,
+            rounds=[
+                market_pb2.DisputedRound(
+                    round=number,
+                    agreed=found.agreed,
+                    explanation=found.explanation,
+                    award_micro=found.award_micro,
+                )
+                for number, found in sorted(standing.rounds.items())
+            ],
+            paid=standing.paid,
+        )
 
     async def _task(self, who: Caller, live: LiveTask) -> market_pb2.Task:
         standing = await self._market.standing(who, live)

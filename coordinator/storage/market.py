@@ -105,13 +105,14 @@ class ReceiptRow:
 
 @dataclass(frozen=True)
 class ClaimRow:
-    """A claim that came in time. `effort` is a decimal, `degree` a rational."""
+    """A claim that came in time. `effort` is a decimal, `degree` a rational; the commitment is to private counts."""
 
     participant_id: str
     submission_id: str
     effort: str
     degree: str
     selected: bool
+    counts_commitment: bytes | None = None
 
 
 @dataclass(frozen=True)

@@ -112,6 +112,8 @@ claims = Table(
     Column("effort", String(32), nullable=False),
     Column("degree", Text, nullable=False),
     Column("selected", Boolean, nullable=False),
+    # Of private label counts; empty where they are open.
+    Column("counts_commitment", _DIGEST),
 )
 
 uploads = Table(

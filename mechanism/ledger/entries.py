@@ -10,7 +10,9 @@
     <task>/round/<r>/verdict/<p>                assessment
     <task>/round/<r>/seed, /peers/<part>, /settlement, /payment/<p>
     <task>/round/<r>/aggregate, /refund
-    <task>/dispute/<p>, <task>/stake/<p>/release
+    <task>/dispute/<p>                          label counts opened
+    <task>/round/<r>/awards, /award/<p>         what disputes add to a settled round
+    <task>/stake/<p>/release
 
 Lists that may outgrow one entry are cut into numbered parts.
 """
@@ -212,11 +214,13 @@ def settlement_entries(
     seed: bytes,
     assessments: Sequence[Assessment],
     stakes: Mapping[str, int] | None = None,
+    disputable: bool = False,
 ) -> tuple[Settlement, list[Entry]]:
     """A round's settlement and the entries that record it: seed, peer draws, settlement, payments.
 
     Append them in one transaction, after the verdicts of the same assessments. Arguments are those of
-    `mechanism.settlement.settle_round`.
+    `mechanism.settlement.settle_round`; where disputes are possible, what the round leaves of its reservation is
+    kept back until `award_entries`.
     """
     settlement = settle_round(terms, round_, seed, assessments, stakes)
     place: dict[str, Json] = {"task_id": terms.task_id, "round": round_}
@@ -237,9 +241,50 @@ def settlement_entries(
         )
         for number, part in enumerate(draws, 1)
     ]
-    entries.append(_settled(settlement, prefix, place))
+    kept = kept_micro(terms, round_, settlement) if disputable else 0
+    entries.append(_settled(settlement, prefix, place, dispute_reservation(terms, round_), kept))
     entries += [payment(settlement, line) for line in settlement.payments]
     return settlement, entries
+
+
+def dispute_reservation(terms: Terms, round_: int) -> str:
+    """The reservation from which a settled round's disputes are paid; those of the rounds come before."""
+    return reservation_id(terms.task_id, terms.schedule.rounds + round_)
+
+
+def kept_micro(terms: Terms, round_: int, settlement: Settlement) -> int:
+    """What a settlement leaves of its round's reservation."""
+    return reserved_micro(terms, round_) - settlement.total_micro
+
+
+def award_entries(terms: Terms, round_: int, awards: Mapping[str, int]) -> list[Entry]:
+    """Ends the disputes of a settled round: what they add is paid, the rest of what was kept back is voided.
+
+    Args:
+        awards: micro-credits by participant id; zeros are passed over.
+    """
+    task_id = terms.task_id
+    place: dict[str, Json] = {"task_id": task_id, "round": round_}
+    total = sum(awards.values())
+    ended = Entry(
+        f"{task_id}/round/{round_}/awards",
+        "awards",
+        {**place, "total_micro": total},
+        (Resolve(dispute_reservation(terms, round_), total),),
+    )
+    return [
+        ended,
+        *(
+            Entry(
+                f"{task_id}/round/{round_}/award/{name}",
+                "award",
+                {**place, "participant_id": name, "award_micro": awards[name]},
+                (Post(escrow(task_id), payable(name), awards[name]),),
+            )
+            for name in sorted(awards)
+            if awards[name]
+        ),
+    ]
 
 
 def payment(settlement: Settlement, line: Payment) -> Entry:
@@ -312,23 +357,26 @@ def ending_entries(
     stakes: Mapping[str, int],
     at: str = "",
     reason: str = "",
+    awards: Sequence[Entry] = (),
 ) -> list[Entry]:
-    """What closes or cancels a task: refunds of the unresolved rounds, stakes released, the last transition.
+    """What closes or cancels a task: disputes paid, refunds of the unresolved rounds, stakes released, the last
+    transition.
 
     Args:
         state: "CLOSED" or "CANCELLED".
         unresolved: rounds whose reservation nobody resolved.
         stakes: micro-credits at stake by participant id; zeros are passed over.
+        awards: `award_entries` of every round that kept something back, in round order.
     """
     refunds = [refund(task_id, number) for number in sorted(unresolved)]
     releases = [stake_release(task_id, name, stakes[name]) for name in sorted(stakes) if stakes[name]]
-    return [*refunds, *releases, transition(task_id, round_, state, at, reason)]
+    return [*awards, *refunds, *releases, transition(task_id, round_, state, at, reason)]
 
 
 def dispute(task_id: str, participant_id: str, counts: Sequence[int], salt: bytes) -> Entry:
     """Opens the label counts behind a claim's commitment."""
     return Entry(
-        f"{task_id}/dispute/{participant_id}",
+        dispute_id(task_id, participant_id),
         "dispute",
         {
             "task_id": task_id,
@@ -337,6 +385,11 @@ def dispute(task_id: str, participant_id: str, counts: Sequence[int], salt: byte
             "salt": salt.hex(),
         },
     )
+
+
+def dispute_id(task_id: str, participant_id: str) -> str:
+    """Id of the entry that opens a participant's counts."""
+    return f"{task_id}/dispute/{participant_id}"
 
 
 def assessment_record(assessment: Assessment) -> dict[str, Json]:
@@ -391,12 +444,16 @@ def reservation(terms: Terms, round_: int) -> Entry:
     )
 
 
-def _settled(settlement: Settlement, prefix: str, place: Mapping[str, Json]) -> Entry:
+def _settled(
+    settlement: Settlement, prefix: str, place: Mapping[str, Json], kept_under: str, kept: int
+) -> Entry:
     transfers: list[Transfer] = [
         Resolve(reservation_id(settlement.task_id, settlement.round), settlement.total_micro)
     ]
     if settlement.rounding_micro:
         transfers.append(Post(escrow(settlement.task_id), ROUNDING, settlement.rounding_micro))
+    if kept:
+        transfers.append(Reserve(kept_under, TREASURY, escrow(settlement.task_id), kept))
     return Entry(
         f"{prefix}/settlement",
         "settlement",

@@ -9,6 +9,7 @@ Of each task:
     degrees       `mechanism.evidence.assess` on the logged evidence gives the same verdicts; without evidence a model
                   counts at the degree that was claimed
     seeds         each the preimage of the one before, the first of the terms' commitment
+    disputes      opened counts are those behind the claim, once, after a settlement; awards are what `review` gives
     settlements   `settle_round` on the logged verdicts gives the same peer draws and payments, byte for byte
     accounts      every transfer allowed; escrow and stakes empty at the end
 
@@ -32,7 +33,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_der_public_key
 
 from mechanism.canonical import canonical_bytes, parse_canonical
-from mechanism.degree import noniid_degree
+from mechanism.dispute import check_opening, disputes_possible, review
 from mechanism.errors import MechanismError
 from mechanism.evidence import EvidenceModel, Measurement, assess
 from mechanism.ledger import entries as events
@@ -40,8 +41,8 @@ from mechanism.ledger.accounts import Book, escrow, stake
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import LedgerError
 from mechanism.peers import check_round_seed
-from mechanism.settlement import MICRO, Assessment, task_budget_micro
-from mechanism.statements import ClaimStatement, ModelStatement, commit_counts
+from mechanism.settlement import MICRO, Assessment, Settlement, task_budget_micro
+from mechanism.statements import ClaimStatement, ModelStatement
 from mechanism.terms import Terms
 
 _ECDSA = ec.ECDSA(hashes.SHA256())
@@ -85,6 +86,15 @@ class _Claim:
 
 
 @dataclass(slots=True)
+class _Disputable:
+    """What a dispute of one participant about one settled round rests on."""
+
+    subject: Assessment
+    peers: list[Assessment]
+    paid_micro: int
+
+
+@dataclass(slots=True)
 class _Round:
     """What has been logged of one round."""
 
@@ -117,7 +127,9 @@ class _Task:
     expected: deque[Entry] = field(default_factory=deque)
     unresolved: set[int] = field(default_factory=set)
     disputes: set[str] = field(default_factory=set)
-    ending: bool = False
+    kept: dict[int, dict[str, _Disputable]] = field(default_factory=dict)
+    settled: int = 0
+    awarding: bool = False
 
 
 @dataclass(slots=True)
@@ -167,6 +179,7 @@ class Replay:
             "refund": self._refund,
             "stake_release": self._stake_release,
             "dispute": self._dispute,
+            "awards": self._awards,
         }
 
     def feed(self, data: bytes) -> Entry:
@@ -276,6 +289,8 @@ class Replay:
         task = self._task(body)
         state, number = body["state"], body["round"]
         _same(entry, events.transition(task.terms.task_id, number, state, body["at"], body["reason"]))
+        if task.awarding and state not in ("CLOSED", "CANCELLED"):
+            raise _Wrong(f"{state} after the disputes were paid, which ends a task")
         if state == "CANCELLED":
             if task.reserved and not task.state:
                 raise _Wrong("a task is cancelled before it was opened")
@@ -318,6 +333,8 @@ class Replay:
         name = task.terms.task_id
         if task.unresolved:
             raise _Wrong(f"round {min(task.unresolved)} is neither settled nor refunded at the task's end")
+        if task.kept:
+            raise _Wrong(f"what round {min(task.kept)} kept back for disputes is not resolved")
         if self.book.balance(escrow(name)).holds:
             raise _Wrong(f"escrow of {name} still holds money at the task's end")
         for participant in task.claims:
@@ -518,12 +535,31 @@ class Replay:
         task, name = self._task(body), body["participant_id"]
         salt = bytes.fromhex(body["salt"])
         _same(entry, events.dispute(task.terms.task_id, name, body["counts"], salt))
-        if name not in task.claims or name in task.disputes:
-            raise _Wrong(f"{name} has no claim to dispute, or has disputed before")
-        if commit_counts(body["counts"], salt) != task.claims[name].commitment:
-            raise _Wrong(f"the counts that {name} opened are not those that it committed to")
-        noniid_degree(body["counts"], task.terms.reference)
+        if name not in self._private(task) or name in task.disputes:
+            raise _Wrong(f"{name} has no private counts to open, or has opened them before")
+        if not disputes_possible(task.terms, [name]) or not task.settled or task.awarding:
+            raise _Wrong("a dispute where the terms allow none, before a settlement, or after its window")
+        claim = task.claims[name]
+        check_opening(task.terms, claim.commitment, claim.degree, body["counts"], salt)
         task.disputes.add(name)
+
+    def _awards(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        task, number = self._task(body), body["round"]
+        if not task.kept or number != min(task.kept):
+            raise _Wrong(f"round {number} has nothing kept back for disputes, or is out of order")
+        awards = {
+            name: review(task.terms, about.subject, about.peers, about.paid_micro).award_micro
+            for name, about in task.kept.pop(number).items()
+            if name in task.disputes
+        }
+        task.awarding = True
+        task.expected.extend(events.award_entries(task.terms, number, awards))
+        self._settling(task, entry)
+        self.counts.paid_micro += sum(awards.values())
+
+    def _private(self, task: _Task) -> list[str]:
+        """The selected who committed to their label counts."""
+        return [name for name in task.selected if task.claims[name].commitment]
 
     # Settlement and end
 
@@ -536,9 +572,13 @@ class Replay:
         _check_chain(seed, task.seed, number - task.seed_round)
         stakes = {name: self.book.balance(stake(task.terms.task_id, name)).holds for name in task.selected}
         judged = [task.round.verdicts[name] for name in task.selected]
-        settlement, expected = events.settlement_entries(task.terms, number, seed, judged, stakes)
+        private = self._private(task)
+        disputable = disputes_possible(task.terms, private)
+        settlement, expected = events.settlement_entries(task.terms, number, seed, judged, stakes, disputable)
         task.expected.extend(expected)
         self._settled_last = task.expected
+        if disputable and events.kept_micro(task.terms, number, settlement):
+            task.kept[number] = _disputable(settlement, task.round.verdicts, private)
         self._settling(task, entry)
         task.seed, task.seed_round = seed, number
         self.counts.settlements += 1
@@ -556,6 +596,7 @@ class Replay:
         if entry.kind == "settlement":
             task.unresolved.discard(task.round.number)
             task.round.settled = True
+            task.settled += 1
         elif entry.kind == "payment":
             self.counts.payments += 1
 
@@ -568,7 +609,7 @@ class Replay:
 
     def _stake_release(self, entry: Entry, body: Mapping[str, Any]) -> None:
         task, name = self._task(body), body["participant_id"]
-        if task.unresolved:
+        if task.unresolved or task.kept:
             raise _Wrong("a stake is released while rounds are neither settled nor refunded")
         held = self.book.balance(stake(task.terms.task_id, name)).holds
         _same(entry, events.stake_release(task.terms.task_id, name, held))
@@ -580,6 +621,16 @@ class Replay:
             ended = "has ended" if name in self._ended else "has no terms"
             raise _Wrong(f"the task {name!r:.80} {ended}")
         return task
+
+
+def _disputable(
+    settlement: Settlement, verdicts: Mapping[str, Assessment], private: list[str]
+) -> dict[str, _Disputable]:
+    lines = {line.participant_id: line for line in settlement.payments}
+    return {
+        name: _Disputable(verdicts[name], [verdicts[p] for p in lines[name].peers], lines[name].paid_micro)
+        for name in private
+    }
 
 
 def _check_unsupported(assessment: Assessment, current: _Round, claim: _Claim | None) -> None:

@@ -21,19 +21,22 @@ from mechanism.evidence import (
     regressors,
 )
 from mechanism.settlement import MICRO, Assessment, settle_round
+from mechanism.trees import Forest, Tree
 from tests.mechanism.test_settlement import TERMS
 
 REFERENCE = (Fraction(1, 2), Fraction(1, 3), Fraction(1, 6))
 
-#: Two class features, the first of them sorted into z; z = 3 sorted, 3 shares, 1 distance, 1 global.
+#: Two class features, the first of them sorted into z; z = 3 sorted, 3 shares, 1 distance, 1 global. The tree says 0,
+#: so that the degree is half of what the line says.
 MODEL = DegreeModel(
     reference=REFERENCE,
     share_own=(NANO, 0),
     share_mean=(0, NANO // 2),
     share_intercept=0,
     sorted_columns=(0,),
-    weights=(0, 0, 0, 0, 0, 0, NANO, NANO // 10),
+    weights=(0, 0, 0, 0, 0, 0, 2 * NANO, NANO // 5),
     intercept=0,
+    forest=Forest((Tree((-1,), (0,), (0,)),), 8),
     quality_weights=(0, 0, 0, 0, 0, 0, 0, -NANO),
     quality_intercept=NANO,
     half_width=100_000,

@@ -260,6 +260,42 @@ class Receipt(_message.Message):
     late: bool
     def __init__(self, submission_id: _Optional[str] = ..., task_id: _Optional[str] = ..., participant_id: _Optional[str] = ..., round: _Optional[int] = ..., kind: _Optional[str] = ..., digest: _Optional[bytes] = ..., ledger_index: _Optional[int] = ..., late: bool = ...) -> None: ...
 
+class OpenDisputeRequest(_message.Message):
+    __slots__ = ("task_id", "counts", "salt")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    SALT_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    counts: LabelCounts
+    salt: bytes
+    def __init__(self, task_id: _Optional[str] = ..., counts: _Optional[_Union[LabelCounts, _Mapping]] = ..., salt: _Optional[bytes] = ...) -> None: ...
+
+class Dispute(_message.Message):
+    __slots__ = ("task_id", "participant_id", "ledger_index", "rounds", "paid")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTICIPANT_ID_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_INDEX_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    PAID_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    participant_id: str
+    ledger_index: int
+    rounds: _containers.RepeatedCompositeFieldContainer[DisputedRound]
+    paid: bool
+    def __init__(self, task_id: _Optional[str] = ..., participant_id: _Optional[str] = ..., ledger_index: _Optional[int] = ..., rounds: _Optional[_Iterable[_Union[DisputedRound, _Mapping]]] = ..., paid: bool = ...) -> None: ...
+
+class DisputedRound(_message.Message):
+    __slots__ = ("round", "agreed", "explanation", "award_micro")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    AGREED_FIELD_NUMBER: _ClassVar[int]
+    EXPLANATION_FIELD_NUMBER: _ClassVar[int]
+    AWARD_MICRO_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    agreed: bool
+    explanation: str
+    award_micro: int
+    def __init__(self, round: _Optional[int] = ..., agreed: bool = ..., explanation: _Optional[str] = ..., award_micro: _Optional[int] = ...) -> None: ...
+
 class GetSettlementRequest(_message.Message):
     __slots__ = ("task_id", "round")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]

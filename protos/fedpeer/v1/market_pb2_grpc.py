@@ -85,6 +85,11 @@ class MarketStub(object):
                 request_serializer=protos_dot_fedpeer_dot_v1_dot_market__pb2.GetSettlementRequest.SerializeToString,
                 response_deserializer=protos_dot_fedpeer_dot_v1_dot_market__pb2.Settlement.FromString,
                 _registered_method=True)
+        self.OpenDispute = channel.unary_unary(
+                '/fedpeer.v1.Market/OpenDispute',
+                request_serializer=protos_dot_fedpeer_dot_v1_dot_market__pb2.OpenDisputeRequest.SerializeToString,
+                response_deserializer=protos_dot_fedpeer_dot_v1_dot_market__pb2.Dispute.FromString,
+                _registered_method=True)
 
 
 class MarketServicer(object):
@@ -157,6 +162,14 @@ class MarketServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def OpenDispute(self, request, context):
+        """Opens the label counts behind the caller's commitment: where they and the evidence agree, it is paid as claimed.
+        Asked again it says how the dispute stands.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_MarketServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -209,6 +222,11 @@ def add_MarketServicer_to_server(servicer, server):
                     servicer.GetSettlement,
                     request_deserializer=protos_dot_fedpeer_dot_v1_dot_market__pb2.GetSettlementRequest.FromString,
                     response_serializer=protos_dot_fedpeer_dot_v1_dot_market__pb2.Settlement.SerializeToString,
+            ),
+            'OpenDispute': grpc.unary_unary_rpc_method_handler(
+                    servicer.OpenDispute,
+                    request_deserializer=protos_dot_fedpeer_dot_v1_dot_market__pb2.OpenDisputeRequest.FromString,
+                    response_serializer=protos_dot_fedpeer_dot_v1_dot_market__pb2.Dispute.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -482,6 +500,33 @@ class Market(object):
             '/fedpeer.v1.Market/GetSettlement',
             protos_dot_fedpeer_dot_v1_dot_market__pb2.GetSettlementRequest.SerializeToString,
             protos_dot_fedpeer_dot_v1_dot_market__pb2.Settlement.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def OpenDispute(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fedpeer.v1.Market/OpenDispute',
+            protos_dot_fedpeer_dot_v1_dot_market__pb2.OpenDisputeRequest.SerializeToString,
+            protos_dot_fedpeer_dot_v1_dot_market__pb2.Dispute.FromString,
             options,
             channel_credentials,
             insecure,

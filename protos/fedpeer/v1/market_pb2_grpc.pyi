@@ -77,6 +77,14 @@ class MarketStub:
     ]
     """What the caller was paid in a round, and why."""
 
+    OpenDispute: grpc.UnaryUnaryMultiCallable[
+        protos.fedpeer.v1.market_pb2.OpenDisputeRequest,
+        protos.fedpeer.v1.market_pb2.Dispute,
+    ]
+    """Opens the label counts behind the caller's commitment: where they and the evidence agree, it is paid as claimed.
+    Asked again it says how the dispute stands.
+    """
+
 class MarketAsyncStub:
     """Served over mutual TLS. The name in the caller's certificate is its participant id."""
 
@@ -135,6 +143,14 @@ class MarketAsyncStub:
         protos.fedpeer.v1.market_pb2.Settlement,
     ]
     """What the caller was paid in a round, and why."""
+
+    OpenDispute: grpc.aio.UnaryUnaryMultiCallable[
+        protos.fedpeer.v1.market_pb2.OpenDisputeRequest,
+        protos.fedpeer.v1.market_pb2.Dispute,
+    ]
+    """Opens the label counts behind the caller's commitment: where they and the evidence agree, it is paid as claimed.
+    Asked again it says how the dispute stands.
+    """
 
 class MarketServicer(metaclass=abc.ABCMeta):
     """Served over mutual TLS. The name in the caller's certificate is its participant id."""
@@ -214,5 +230,15 @@ class MarketServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[protos.fedpeer.v1.market_pb2.Settlement, collections.abc.Awaitable[protos.fedpeer.v1.market_pb2.Settlement]]:
         """What the caller was paid in a round, and why."""
+
+    @abc.abstractmethod
+    def OpenDispute(
+        self,
+        request: protos.fedpeer.v1.market_pb2.OpenDisputeRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[protos.fedpeer.v1.market_pb2.Dispute, collections.abc.Awaitable[protos.fedpeer.v1.market_pb2.Dispute]]:
+        """Opens the label counts behind the caller's commitment: where they and the evidence agree, it is paid as claimed.
+        Asked again it says how the dispute stands.
+        """
 
 def add_MarketServicer_to_server(servicer: MarketServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -53,18 +53,20 @@ class Recipe(_message.Message):
     def __init__(self, model: _Optional[str] = ..., epochs: _Optional[int] = ..., batch_size: _Optional[int] = ..., optimizer: _Optional[str] = ..., learning_rate: _Optional[str] = ..., samples: _Optional[int] = ...) -> None: ...
 
 class Schedule(_message.Message):
-    __slots__ = ("rounds", "quorum", "capacity", "effort_seconds", "round_seconds")
+    __slots__ = ("rounds", "quorum", "capacity", "effort_seconds", "round_seconds", "dispute_seconds")
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
     QUORUM_FIELD_NUMBER: _ClassVar[int]
     CAPACITY_FIELD_NUMBER: _ClassVar[int]
     EFFORT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     ROUND_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    DISPUTE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     rounds: int
     quorum: int
     capacity: int
     effort_seconds: int
     round_seconds: int
-    def __init__(self, rounds: _Optional[int] = ..., quorum: _Optional[int] = ..., capacity: _Optional[int] = ..., effort_seconds: _Optional[int] = ..., round_seconds: _Optional[int] = ...) -> None: ...
+    dispute_seconds: int
+    def __init__(self, rounds: _Optional[int] = ..., quorum: _Optional[int] = ..., capacity: _Optional[int] = ..., effort_seconds: _Optional[int] = ..., round_seconds: _Optional[int] = ..., dispute_seconds: _Optional[int] = ...) -> None: ...
 
 class Rule(_message.Message):
     __slots__ = ("name", "peers", "claim_penalty", "stake_micro")

@@ -323,31 +323,6 @@ def test_a_revoked_key_signs_nothing_more() -> None:
     refused([*ledger[:-1], again, ledger[-1]], "not signed by a key of p000")
 
 
-def test_a_dispute_opens_the_committed_counts_and_no_others() -> None:
-    from decimal import Decimal
-    from fractions import Fraction
-
-    from mechanism.statements import ClaimStatement, commit_counts, sign_statement
-
-    salt = bytes(range(32))
-    statement = ClaimStatement(
-        "c",
-        "task",
-        TERMS.digest,
-        "p000",
-        Decimal(1),
-        Fraction(1, 10),
-        None,
-        commit_counts([6, 4], salt),
-        samples.NONCE,
-    )
-    claim = entries.claim(statement, sign_statement(statement, samples.private_key("p000")))
-    begun = samples.opening(TERMS, PEOPLE)
-    begun = [claim if e.kind == "claim" and "/p000/" in e.id else e for e in begun]
-    assert verify([*begun, entries.dispute("task", "p000", [6, 4], salt)]).verified
-    refused([*begun, entries.dispute("task", "p000", [5, 5], salt)], "not those that it committed to")
-
-
 def test_a_degree_must_be_the_one_that_the_evidence_gives() -> None:
     index = where("verdict", 1)
     for field, value in (("verified_micro", 1), ("lower_micro", 1), ("refuted", True), ("multiplier_ppm", 5)):

@@ -1,0 +1,102 @@
+"""A dispute: private label counts are opened, and who is borne out by them is paid as claimed.
+
+A participant that commits to its label counts claims their degree alone. Once a round is settled it may open them,
+once for the whole task. They must be those that it committed to and give the degree that it claimed. Then each
+settled round is reviewed: where the claimed degree d lies within the evidence's prediction interval, the round pays
+
+    a = m * mean_{j in P} f(Q / (Phi*d^2 + Phi*v_j^2 + Upsilon))
+
+in place of what it paid, if that is more: the measured degree replaced by d, no penalty; the peers P, their degrees
+and the multiplier m stay, and nobody else's payment changes. Every a is at most f(Q / Upsilon), so a round's awards
+and payments together stay within what was reserved for it.
+
+Opened counts are the participant's word; only their degree can be held against a model. What a false word within the
+interval could gain is in docs/evidence.md.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from decimal import ROUND_FLOOR
+from fractions import Fraction
+
+from mechanism.degree import noniid_degree
+from mechanism.errors import FieldError
+from mechanism.settlement import MICRO, PAYMENT_RULES, Assessment
+from mechanism.statements import commit_counts
+from mechanism.terms import Terms
+
+#: The rule whose payments may be disputed: the others do not pay on a measured degree.
+DISPUTED_RULE = "verified"
+
+
+@dataclass(frozen=True)
+class Review:
+    """What opened counts change about one settled round.
+
+    Attributes:
+        agreed: the claimed degree lies within the evidence's interval.
+        explanation: a sentence for the participant.
+        award_micro: what is paid on top, micro-credits.
+    """
+
+    agreed: bool
+    explanation: str
+    award_micro: int
+
+
+def disputes_possible(terms: Terms, private: Collection[str]) -> bool:
+    """Whether a settled round keeps back the rest of its reservation.
+
+    Args:
+        private: those of the selected who committed to their counts.
+    """
+    return bool(private) and terms.schedule.dispute_seconds > 0 and terms.rule.name == DISPUTED_RULE
+
+
+def check_opening(
+    terms: Terms, commitment: bytes, claimed: Fraction, counts: Sequence[int], salt: bytes
+) -> None:
+    """That opened counts are those behind a claim.
+
+    Raises:
+        FieldError: a salt of another length, counts that are no histogram, others than those that were committed
+            to, or of another degree than the claimed one.
+    """
+    degree = noniid_degree(counts, terms.reference)
+    if commit_counts(counts, salt) != commitment:
+        raise FieldError("counts", list(counts), "with the salt, those that the claim committed to")
+    if degree != claimed:
+        raise FieldError("counts", list(counts), f"those of the claimed degree {claimed}; theirs is {degree}")
+
+
+def review(terms: Terms, subject: Assessment, peers: Sequence[Assessment], paid_micro: int) -> Review:
+    """What the round of an opened claim pays on top. Pure: the ledger's verifier calls it again.
+
+    Args:
+        subject: the assessment that the round was settled on.
+        peers: those of its peers, in the order drawn; empty where it had none.
+        paid_micro: what the round paid it.
+    """
+    if subject.verified_micro is None or subject.lower_micro is None or subject.upper_micro is None:
+        return Review(False, "No model of this round was scored, so nothing bears the claim out.", 0)
+    claimed = subject.claimed_degree * MICRO
+    interval = f"{_text(subject.lower_micro)} to {_text(subject.upper_micro)}"
+    if subject.refuted or not subject.lower_micro <= claimed <= subject.upper_micro:
+        return Review(
+            False,
+            f"The claimed degree of {_text(round(claimed))} lies outside what the model shows, {interval}.",
+            0,
+        )
+    as_claimed = replace(subject, verified_micro=round(claimed))
+    gross, _ = PAYMENT_RULES[DISPUTED_RULE](terms, as_claimed, list(peers) or [as_claimed])
+    award = max(0, int((gross * MICRO).to_integral_value(ROUND_FLOOR)) - paid_micro)
+    return Review(
+        True,
+        f"The claimed degree of {_text(round(claimed))} agrees with what the model shows, {interval}"
+        + ("; the round is paid as claimed." if award else "; the round paid no less than that already."),
+        award,
+    )
+
+
+def _text(micro: int) -> str:
+    return f"{micro / MICRO:.4f}"

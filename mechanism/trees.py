@@ -1,0 +1,85 @@
+"""Regression trees with integer thresholds and leaves, so that what they say is exact.
+
+A tree is three sequences over its nodes in preorder, root first, left subtree before right:
+
+    feature[i]      which regressor is compared; -1 at a leaf
+    bound[i]        go left where regressor <= bound; at a leaf: its value
+    right[i]        where the right subtree begins (the left one begins at i + 1); 0 at a leaf
+
+A forest says the mean of its trees.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from mechanism.canonical import Json
+from mechanism.errors import FieldError
+
+
+@dataclass(frozen=True)
+class Tree:
+    """One tree; see the module's text.
+
+    Raises:
+        FieldError: sequences of different lengths, or a node whose children do not come after it, so that a walk
+            might never end.
+    """
+
+    feature: tuple[int, ...]
+    bound: tuple[int, ...]
+    right: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        nodes = len(self.feature)
+        if not nodes or len(self.bound) != nodes or len(self.right) != nodes:
+            raise FieldError(
+                "tree", [nodes, len(self.bound), len(self.right)], "three sequences of one length"
+            )
+        for i, (feature, right) in enumerate(zip(self.feature, self.right, strict=True)):
+            if feature >= 0 and not i + 1 < right < nodes:
+                raise FieldError("tree.right", right, f"a node after {i + 1} and before {nodes}")
+
+    def __call__(self, z: Sequence[int]) -> int:
+        """The value of the leaf that `z` falls into."""
+        i = 0
+        while self.feature[i] >= 0:
+            i = i + 1 if z[self.feature[i]] <= self.bound[i] else self.right[i]
+        return self.bound[i]
+
+
+@dataclass(frozen=True)
+class Forest:
+    """At least one tree over `regressors` regressors.
+
+    Raises:
+        FieldError: no tree, or one that looks at a regressor that does not exist.
+    """
+
+    trees: tuple[Tree, ...]
+    regressors: int
+
+    def __post_init__(self) -> None:
+        if not self.trees:
+            raise FieldError("trees", self.trees, "at least one tree")
+        highest = max(max(tree.feature) for tree in self.trees)
+        if highest >= self.regressors:
+            raise FieldError("tree.feature", highest, f"a regressor below {self.regressors}")
+
+    def __call__(self, z: Sequence[int]) -> Fraction:
+        """The mean of the trees, exact; `z` has `regressors` integers."""
+        if len(z) != self.regressors:
+            raise FieldError("regressors", f"{len(z)} integers", f"{self.regressors}, as the trees have")
+        return Fraction(sum(tree(z) for tree in self.trees), len(self.trees))
+
+    def record(self) -> list[Json]:
+        return [[list(t.feature), list(t.bound), list(t.right)] for t in self.trees]
+
+    @classmethod
+    def from_record(cls, record: Sequence[Sequence[Sequence[Any]]], regressors: int) -> "Forest":
+        """Raises FieldError, TypeError or ValueError where `record` is none."""
+        return cls(
+            tuple(Tree(*(tuple(int(x) for x in part) for part in (f, b, r))) for f, b, r in record),
+            regressors,
+        )

@@ -1,0 +1,102 @@
+"""Opening the label counts behind a private claim, to be paid as claimed where the evidence agrees.
+
+It tells everyone the counts, for ever: they stand in the ledger. It can be done once a round is settled and until the
+task ends, and again at any time to see how it stands; the coordinator takes it once.
+"""
+
+import json
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from mechanism.settlement import MICRO
+from participant.effects import Steps
+from participant.errors import StateError
+from participant.journal import Journal
+from participant.steps import MarketSteps
+from protos.fedpeer.v1 import market_pb2
+
+
+@dataclass(frozen=True)
+class DisputedRound:
+    """What opened counts change about one settled round.
+
+    Attributes:
+        agreed: the claimed degree lies within what the evidence shows.
+        explanation: a sentence.
+        award_micro: what the round pays on top, micro-credits.
+    """
+
+    round: int
+    agreed: bool
+    explanation: str
+    award_micro: int
+
+
+@dataclass(frozen=True)
+class Dispute:
+    """How a dispute stands.
+
+    Attributes:
+        ledger_index: where the opened counts stand in the ledger.
+        rounds: those that are settled so far.
+        paid: the task has ended, and the awards are posted.
+    """
+
+    task_id: str
+    ledger_index: int
+    rounds: tuple[DisputedRound, ...]
+    paid: bool
+
+    @property
+    def award_micro(self) -> int:
+        """What all rounds so far pay on top, micro-credits."""
+        return sum(r.award_micro for r in self.rounds)
+
+    def record(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "task": self.task_id,
+            "ledger_index": self.ledger_index,
+            "award_micro": self.award_micro,
+            "paid": self.paid,
+            "rounds": [vars(r) for r in self.rounds],
+        }
+
+    def __str__(self) -> str:
+        """One line for the dispute and one for each round."""
+        when = "paid" if self.paid else "to be paid when the task ends"
+        lines = [f"{self.task_id}: {Decimal(self.award_micro) / MICRO} credits on top, {when}."]
+        lines += [
+            f"  round {r.round}: {Decimal(r.award_micro) / MICRO} credits. {r.explanation}"
+            for r in self.rounds
+        ]
+        return "\n".join(lines)
+
+
+def open_dispute(task_id: str, market: MarketSteps, journal: Journal) -> Steps[Dispute]:
+    """Opens the counts that the journal has of a task.
+
+    Raises:
+        StateError: this journal has no private claim for the task.
+        WrongStateError: the coordinator takes no dispute: the terms know none, or the task has ended.
+        NotFoundError: no round is settled yet.
+    """
+    record = journal.task(task_id)
+    if record is None or record.counts is None or record.salt is None:
+        raise StateError(
+            f"there is no private claim for task {task_id!r} in this state folder; only counts that were claimed with "
+            "private_counts can be opened, from the folder that claimed them"
+        )
+    request = market_pb2.OpenDisputeRequest(
+        task_id=task_id,
+        counts=market_pb2.LabelCounts(counts=json.loads(record.counts)),
+        salt=record.salt,
+    )
+    found = yield from market.open_dispute(request)
+    return Dispute(
+        task_id=task_id,
+        ledger_index=found.ledger_index,
+        rounds=tuple(DisputedRound(r.round, r.agreed, r.explanation, r.award_micro) for r in found.rounds),
+        paid=found.paid,
+    )

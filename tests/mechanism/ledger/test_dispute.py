@@ -1,0 +1,265 @@
+"""A dispute in the ledger: opened counts, awards from what a round kept back, and what a liar could try."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import orjson
+import pytest
+
+from mechanism.canonical import canonical_bytes
+from mechanism.dispute import check_opening, disputes_possible, review
+from mechanism.errors import FieldError
+from mechanism.evidence import EvidenceModel, Measurement, assess
+from mechanism.ledger import entries
+from mechanism.ledger.entry import Entry
+from mechanism.ledger.verify import Report, verify_ledger
+from mechanism.peers import round_seed
+from mechanism.settlement import MICRO, Assessment, peer_payment
+from mechanism.statements import ClaimStatement, commit_counts, sign_statement
+from tests import ledger_samples as samples
+from tests.memory_source import KEY, MemorySource
+
+PEOPLE = samples.names(4)
+PLAIN = samples.terms(rounds=2)
+TERMS = replace(PLAIN, schedule=replace(PLAIN.schedule, dispute_seconds=60))
+SALT = bytes(range(32))
+
+#: Claims 0.28 where the evidence shows 0.3 within 0.04, and 0.1 where it shows 0.1.
+PRIVATE = {"p003": (78, 22), "p001": (6, 4)}
+CLAIMED = {name: samples.degree(name) for name in PEOPLE} | {"p003": Fraction(28, 100)}
+
+
+def claim(name: str) -> Entry:
+    counts = PRIVATE.get(name)
+    statement = ClaimStatement(
+        f"claim-{name}",
+        "task",
+        TERMS.digest,
+        name,
+        Decimal("0.5"),
+        CLAIMED[name],
+        None if counts else (5, 5),
+        commit_counts(counts, SALT) if counts else b"",
+        samples.NONCE,
+    )
+    return entries.claim(statement, sign_statement(statement, samples.private_key(name)))
+
+
+def begun() -> list[Entry]:
+    return [
+        claim(str(e.id.split("/")[2])) if e.kind == "claim" else e for e in samples.opening(TERMS, PEOPLE)
+    ]
+
+
+def evidence(round_: int) -> dict[str, Any]:
+    record: Any = samples.evidence(TERMS, round_, PEOPLE)
+    for measured in record["measurements"]:
+        measured["claimed_degree"] = str(CLAIMED[measured["participant_id"]])
+    return dict(record)
+
+
+def judged(round_: int) -> list[Assessment]:
+    record = evidence(round_)
+    measured = [Measurement.from_record(item) for item in record["measurements"]]
+    return list(assess(EvidenceModel.from_record(record["model"]), measured))
+
+
+def settling(round_: int, stakes: dict[str, int], disputable: bool = True) -> list[Entry]:
+    found, seed = judged(round_), round_seed(samples.SECRET, 2, round_)
+    return [
+        *entries.evidence_entries("task", round_, evidence(round_)),
+        *[entries.verdict("task", round_, a) for a in found],
+        entries.transition("task", round_, "SCORED"),
+        *entries.settlement_entries(TERMS, round_, seed, found, stakes, disputable)[1],
+        entries.transition("task", round_, "SETTLED"),
+    ]
+
+
+def awards(round_: int, disputed: list[str], stakes: dict[str, int]) -> dict[str, int]:
+    found = {a.participant_id: a for a in judged(round_)}
+    seed = round_seed(samples.SECRET, 2, round_)
+    settlement, _ = entries.settlement_entries(TERMS, round_, seed, list(found.values()), stakes)
+    return {
+        line.participant_id: review(
+            TERMS, found[line.participant_id], [found[p] for p in line.peers], line.paid_micro
+        ).award_micro
+        for line in settlement.payments
+        if line.participant_id in disputed
+    }
+
+
+def opened(name: str) -> Entry:
+    return entries.dispute("task", name, PRIVATE[name], SALT)
+
+
+def whole(*disputed: str, late: bool = False) -> list[Entry]:
+    """A task whose disputes come between its rounds, or after the last of them."""
+    first = settling(1, {})
+    stakes = samples.stakes_after(first, "task", {})
+    second = settling(2, stakes)
+    after = samples.stakes_after(second, "task", stakes)
+    paid = [
+        *entries.award_entries(TERMS, 1, awards(1, list(disputed), {})),
+        *entries.award_entries(TERMS, 2, awards(2, list(disputed), stakes)),
+    ]
+    disputes = [opened(name) for name in disputed]
+    return [
+        *begun(),
+        *samples.training(TERMS, 1, PEOPLE),
+        *first,
+        *([] if late else disputes),
+        *samples.training(TERMS, 2, PEOPLE),
+        *second,
+        *(disputes if late else []),
+        *entries.ending_entries("task", 2, "CLOSED", [], after, awards=paid),
+    ]
+
+
+def verify(ledger: list[Entry | bytes]) -> Report:
+    return verify_ledger(MemorySource(ledger), KEY.verification_key)
+
+
+def refused(ledger: list[Entry | bytes], words: str) -> None:
+    report = verify(ledger)
+    assert not report.verified
+    assert words in report.problems[0].message, report.problems[0]
+
+
+def edited(ledger: list[Entry], kind: str, change: Callable[[Any], None]) -> list[Entry | bytes]:
+    index = next(i for i, entry in enumerate(ledger) if entry.kind == kind)
+    record = orjson.loads(ledger[index].data)
+    change(record)
+    return [*ledger[:index], canonical_bytes(record), *ledger[index + 1 :]]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_who_is_borne_out_is_paid_as_claimed_and_nobody_else_is_touched(late: bool) -> None:
+    before, after = verify([*whole()]), verify([*whole("p003", late=late)])
+    assert before.verified, before.problems
+    assert after.verified, after.problems
+    added = sum(awards(1, ["p003"], {}).values()) * 2
+    assert added > 0
+    for name in PEOPLE:
+        account = f"payable:{name}"
+        change = after.balances[account].holds - before.balances[account].holds
+        assert change == (added if name == "p003" else 0), name
+    assert after.counts.paid_micro == before.counts.paid_micro + added
+    for report in (before, after):
+        assert report.balances["escrow:task"].holds == 0
+        assert report.balances["escrow:task"].credits_pending == 0
+        assert report.balances["treasury"].debits_pending == 0
+
+
+def test_the_award_brings_the_round_to_the_payment_of_the_claimed_degree() -> None:
+    [line] = [a for a in judged(1) if a.participant_id == "p003"]
+    peer = next(a for a in judged(1) if a.participant_id == "p002")
+    assert line.verified_micro == 300_000
+    found = review(TERMS, line, [peer], 1_000)
+    assert found.agreed
+    whole_payment = peer_payment(TERMS, Fraction(28, 100), samples.degree("p002")) * MICRO
+    assert found.award_micro == int(whole_payment) - 1_000
+    assert review(TERMS, line, [peer], int(whole_payment) + 5).award_micro == 0
+    outside = replace(line, claimed_degree=Fraction(259, 1000))
+    assert not review(TERMS, outside, [peer], 0).agreed
+    assert review(TERMS, outside, [peer], 0).award_micro == 0
+    assert not review(TERMS, replace(line, refuted=True), [peer], 0).agreed
+    unscored = replace(line, verified_micro=None, lower_micro=None, upper_micro=None)
+    assert review(TERMS, unscored, [peer], 0) == review(TERMS, unscored, [], 0)
+    assert review(TERMS, unscored, [], 0).award_micro == 0
+
+
+def test_one_that_was_paid_no_less_gets_nothing_on_top() -> None:
+    ledger = whole("p001", "p003")
+    assert verify([*ledger]).verified
+    assert [e.body["participant_id"] for e in ledger if e.kind == "award"] == ["p003", "p003"]
+
+
+def test_a_cancelled_task_pays_its_disputes() -> None:
+    first = settling(1, {})
+    stakes = samples.stakes_after(first, "task", {})
+    paid = entries.award_entries(TERMS, 1, awards(1, ["p003"], {}))
+    ended = entries.ending_entries("task", 1, "CANCELLED", [2], stakes, reason="withdrawn", awards=paid)
+    ledger = [*begun(), *samples.training(TERMS, 1, PEOPLE), *first, opened("p003"), *ended]
+    assert verify([*ledger]).verified
+    kept = [e for e in ledger if e.kind not in ("awards", "award")]
+    refused([*kept], "not resolved" if not stakes else "a stake is released")
+
+
+def test_a_task_of_open_counts_keeps_nothing_back() -> None:
+    assert not disputes_possible(TERMS, [])
+    assert not disputes_possible(PLAIN, ["p003"])
+    assert not disputes_possible(replace(TERMS, rule=replace(TERMS.rule, name="paper")), ["p003"])
+    assert PLAIN.digest == samples.terms(rounds=2).digest
+    assert "dispute_seconds" not in PLAIN.record()["schedule"]  # type: ignore[operator]
+
+
+# What a coordinator could try
+
+
+def test_an_award_of_another_amount_is_found() -> None:
+    def more(record: Any) -> None:
+        record["body"]["award_micro"] += 1
+        record["transfers"][0]["micro"] += 1
+
+    refused(edited(whole("p003"), "award", more), "award_micro")
+
+
+def test_an_award_that_is_left_out_or_made_up_is_found() -> None:
+    ledger = whole("p003")
+    refused([e for e in ledger if e.kind != "award"], "expected the award")
+    refused([e for e in ledger if e.kind != "dispute"], "total_micro")
+    refused([e for e in ledger if e.kind not in ("award", "awards")], "a stake is released")
+
+
+def test_a_settlement_that_keeps_nothing_back_is_found() -> None:
+    ledger = [*begun(), *samples.training(TERMS, 1, PEOPLE), *settling(1, {}, disputable=False)]
+    refused([*ledger], "transfers")
+
+
+def test_counts_are_opened_once_and_in_time() -> None:
+    ledger = whole("p003")
+    place = next(i for i, e in enumerate(ledger) if e.kind == "dispute")
+    refused([*ledger[: place + 1], ledger[place], *ledger[place + 1 :]], "has opened them before")
+    early = next(i for i, e in enumerate(ledger) if e.kind == "evidence")
+    refused([*ledger[:early], ledger[place], *ledger[early:]], "before a settlement")
+    end = max(i for i, e in enumerate(ledger) if e.kind == "award") + 1
+    refused([*ledger[:end], opened("p001"), *ledger[end:]], "after its window")
+
+
+def test_other_counts_than_those_claimed_are_refused() -> None:
+    ledger = whole("p003")
+    place = next(i for i, e in enumerate(ledger) if e.kind == "dispute")
+    for entry, words in (
+        (entries.dispute("task", "p003", (22, 78), SALT), "that the claim committed to"),
+        (entries.dispute("task", "p003", (78, 22), bytes(32)), "that the claim committed to"),
+        (entries.dispute("task", "p000", (5, 5), SALT), "no private counts to open"),
+        (entries.dispute("task", "nobody", (5, 5), SALT), "no private counts to open"),
+    ):
+        refused([*ledger[:place], entry, *ledger[place + 1 :]], words)
+
+
+def test_nothing_follows_the_awards_but_the_end() -> None:
+    ledger = whole("p003")
+    end = next(i for i, e in enumerate(ledger) if e.kind == "stake_release")
+    refused([*ledger[:end], entries.transition("task", 3, "TRAINING"), *ledger[end:]], "which ends a task")
+
+
+@pytest.mark.parametrize(
+    ("counts", "salt", "claimed"),
+    [
+        ((78, 22), SALT, Fraction(27, 100)),  # the committed ones, but of another degree than claimed
+        ((78, 23), SALT, Fraction(28, 100)),
+        ((78, 22), bytes(31), Fraction(28, 100)),
+        ((78, 22, 0), SALT, Fraction(28, 100)),
+        ((0, 0), SALT, Fraction(0)),
+    ],
+)
+def test_an_opening_that_does_not_hold_is_refused(
+    counts: tuple[int, ...], salt: bytes, claimed: Fraction
+) -> None:
+    with pytest.raises(FieldError):
+        check_opening(TERMS, commit_counts((78, 22), SALT), claimed, counts, salt)
+    check_opening(TERMS, commit_counts((78, 22), SALT), Fraction(28, 100), (78, 22), SALT)
