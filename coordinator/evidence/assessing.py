@@ -57,7 +57,7 @@ KEPT_CLOUDS = 2
 KEPT_BROADCASTS = 8
 
 #: Rules that pay on how well predicted labels agree, whatever the true ones are.
-AGREEMENT_RULES = {
+AGREEMENT_RULES: Mapping[str, CorrelatedAgreement | DeterminantMutualInformation] = {
     "correlated_agreement": CorrelatedAgreement(),
     "dmi": DeterminantMutualInformation(),
 }

@@ -161,6 +161,22 @@ def test_few_samples_and_wrong_labels_cost_the_payment(scene: Scene) -> None:
         assert not found[name].scored or found[name].multiplier_ppm < MICRO // 2, name
 
 
+def test_honest_participants_of_one_label_are_scored_and_read_as_such(scene: Scene) -> None:
+    generator = np.random.default_rng(8)
+    counts = np.eye(10, dtype=int) * RECIPE.samples
+    single = {
+        f"only{label}": train(
+            scene.start, draw(scene.splits.train, tuple(counts[label].tolist()), generator).data, RECIPE, seed=label
+        )
+        for label in (1, 6)
+    }
+    found = scene.assess(**single)
+    for name in single:
+        assert found[name].scored, found[name].verdicts
+        assert (found[name].verified_micro or 0) > 0.6 * MICRO
+        assert failed(found[name]) == ["claim"], "of the reference, when it has one label"
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

@@ -2,6 +2,7 @@
 
 import json
 import math
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,11 @@ import pytest
 
 from experiments.arena import ATTACKS, ArenaResult, ArenaSetting, run_arena
 from experiments.arena.results import bootstrap_interval
+from experiments.arena.setting import Population, Trader, make_population
 from fedpeer.arena import arena
 from fedpeer.errors import CommandError
+from learning.partition import LabelMix
+from mechanism.settlement import peer_payment
 
 CHOSEN = (
     "no-effort", "no-effort-claims-full", "over-claim", "echo", "echo-noise", "random", "sign-flipped", "copy",
@@ -39,6 +43,29 @@ def test_no_attack_pays_under_the_verified_rule(result: ArenaResult, attack: str
     found = result.attack("verified", attack)
     assert found is not None
     assert found["ci"][1] <= 0
+
+
+def test_effort_pays_each_participant_on_measured_degrees_where_the_equilibrium_says_so(
+    result: ArenaResult,
+) -> None:
+    population = make_population(result.setting, result.setting.seeds[0])
+    fights = [f for f in result.fights if (f.rule, f.attack) == ("verified", "no-effort")]
+    assert len(fights) == 2
+    for fight in fights:
+        trader = next(t for t in population.traders if t.name == fight.attacker)
+        peers = [t.optimal.degree for t in population.traders if t is not trader]
+        foreseen = _net(population, trader, trader.optimal, peers) - _net(
+            population, trader, trader.start, peers
+        )
+        assert trader.optimal.degree < trader.start.degree, "the equilibrium wants an effort of it"
+        assert foreseen > 0.1, "and says that it pays"
+        assert fight.honest - fight.utility > 0.3 * foreseen, fight.attacker
+
+
+def _net(population: Population, trader: Trader, mix: LabelMix, peers: list[Fraction]) -> float:
+    """What the paper's formula leaves the trader at `mix`, true degrees and its cost."""
+    paid = [float(peer_payment(population.terms, mix.degree, peer)) for peer in peers]
+    return float(np.mean(paid)) - trader.spent(mix)
 
 
 def test_lies_pay_under_the_papers_rule(result: ArenaResult) -> None:
