@@ -20,12 +20,13 @@ from participant.config import CONFIG_FILE, TEMPLATE, ParticipantConfig, read_co
 from participant.dispute import open_dispute
 from participant.earnings import Earned, check_earnings
 from participant.effort import BestResponse
+from participant.endpoint import Endpoint
 from participant.errors import ConfigurationError
 from participant.identity import StateFolder
 from participant.journal import Journal
 from participant.report import TaskReport, report_of
 from participant.service import Service
-from participant.sync import Participant, market_endpoint
+from participant.sync import Participant
 from participant.work import Activity
 from wire.terminal import LOG_FORMATS, configure_logs, counted, output
 
@@ -219,10 +220,8 @@ def dispute(
             abort=True,
             err=True,
         )
-    credentials = StateFolder(settings.state).credentials()
-    endpoint = market_endpoint(settings.coordinator.market, credentials, settings.coordinator.insecure)
     try:
-        with Client(endpoint) as client:
+        with Client(_endpoint(settings)) as client:
             found = client.transport.run(open_dispute(task_id, client.steps, journal))
     finally:
         journal.close()
@@ -261,6 +260,14 @@ def _settings(path: Path) -> ParticipantConfig:
         return read_config(path)
     except ConfigurationError as error:
         raise _mistake(str(error)) from None
+
+
+def _endpoint(settings: ParticipantConfig) -> Endpoint:
+    """The market, for a call beside a running service, which holds the state folder."""
+    credentials = StateFolder(settings.state).credentials()
+    if settings.coordinator.insecure:
+        return Endpoint(settings.coordinator.market, plain_text_name=credentials.participant_id)
+    return Endpoint(settings.coordinator.market, credentials.authority_pem, credentials)
 
 
 def _public(settings: ParticipantConfig, path: Path) -> str:

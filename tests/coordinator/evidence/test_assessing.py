@@ -166,7 +166,10 @@ def test_honest_participants_of_one_label_are_scored_and_read_as_such(scene: Sce
     counts = np.eye(10, dtype=int) * RECIPE.samples
     single = {
         f"only{label}": train(
-            scene.start, draw(scene.splits.train, tuple(counts[label].tolist()), generator).data, RECIPE, seed=label
+            scene.start,
+            draw(scene.splits.train, tuple(counts[label].tolist()), generator).data,
+            RECIPE,
+            seed=label,
         )
         for label in (1, 6)
     }
