@@ -30,6 +30,7 @@ ENV PATH=/opt/fedpeer/bin:$PATH \
     MALLOC_MMAP_THRESHOLD_=1073741824 \
     MALLOC_TRIM_THRESHOLD_=4294967296 \
     MALLOC_TOP_PAD_=67108864 \
+    MALLOC_ARENA_MAX=2 \
     FEDPEER_STATE=/var/lib/fedpeer
 
 COPY --from=build /opt/fedpeer /opt/fedpeer

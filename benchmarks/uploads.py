@@ -1,40 +1,49 @@
 """Uploads over mutual TLS, against a bare gRPC stream of the same frames that only counts bytes.
 
-    python -m benchmarks.uploads [--megabytes 44.7] [--repeat 3]
+    python -m benchmarks.uploads [--megabytes 44.7] [--repeat 3] [--folder DIR]
 
 The coordinator hashes, spools, checks every value, makes the file durable and writes two ledger entries; the bare
-server adds lengths. Both run in processes of their own, clients in this one, the same certificates. The figure is
-the ratio of the throughputs; 1 would mean that all of that costs nothing.
+server adds lengths. Both run in processes of their own, clients in this one with the same certificates and
+connections that are open already. The figure is the ratio of the throughputs; 1 would mean that all of that costs
+nothing. A durable file is no faster than its disk, so what the disk takes for the same bytes is measured beside it;
+`--folder /dev/shm` leaves it out. Memory: the coordinator's peak during the uploads of one crowd.
 """
 
 import argparse
 import asyncio
 import hashlib
-import json
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import grpc
-import numpy as np
 
-from coordinator.office import Office
-from coordinator.opening import prepare_task
-from protos.fedpeer.v1 import enrolment_pb2, enrolment_pb2_grpc, market_pb2
-from tests.integration.market import CONFIG, Client, make_folder, task_config
-from wire.certificates import new_key, private_key_pem, signing_request
+from benchmarks.serving import (
+    cpu_seconds,
+    enrolled,
+    environment,
+    forget_peak,
+    model,
+    prepared,
+    process,
+    resident,
+    serving,
+)
+from mechanism.statements import sign_statement
+from protos.fedpeer.v1 import market_pb2
+from tests.integration.market import Client
+from wire.certificates import private_key_pem
+from wire.codec import encode_model_header
 from wire.limits import FRAME_BYTES
-from wire.model_file import encode_model
 
-#: Participants that upload at once.
-CROWDS = (1, 10)
+#: Participants that upload at once; every round has room for each crowd's models.
+CROWDS = (1, 10, 20)
 
 BARE = "/benchmark.Bare/Count"
 
@@ -63,171 +72,172 @@ async def count_bytes(folder: Path) -> None:
     await server.wait_for_termination()
 
 
-@contextmanager
-def process(*arguments: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
-    started = subprocess.Popen([sys.executable, "-m", *arguments], text=True, **options)
-    try:
-        yield started
-    finally:
-        started.kill()
-        started.wait()
-
-
-async def enrolled(folder: Path, addresses: dict[str, str], name: str, token: str) -> Client:
-    key = new_key()
-    authority = (folder / "authority.pem").read_bytes()
-    async with grpc.aio.secure_channel(
-        addresses["public"], grpc.ssl_channel_credentials(authority)
-    ) as channel:
-        response = await enrolment_pb2_grpc.EnrolmentStub(channel).Enroll(
-            enrolment_pb2.EnrollRequest(
-                participant_id=name, token=token, certificate_signing_request=signing_request(name, key)
-            )
-        )
-    return Client(name, key, response.certificate, response.authority, addresses["market"])
-
-
-async def frames(content: bytes) -> AsyncIterator[market_pb2.SubmitModelRequest]:
+async def messages(
+    content: bytes, header: market_pb2.ModelHeader | None = None
+) -> AsyncIterator[market_pb2.SubmitModelRequest]:
+    if header is not None:
+        yield market_pb2.SubmitModelRequest(header=header)
     for start in range(0, len(content), FRAME_BYTES):
         yield market_pb2.SubmitModelRequest(
             frame=market_pb2.ModelFrame(offset=start, data=content[start : start + FRAME_BYTES])
         )
 
 
-async def bare(client: Client, port: int, content: bytes) -> None:
+def bare_channel(client: Client, port: int) -> grpc.aio.Channel:
     credentials = grpc.ssl_channel_credentials(
         client.authority, private_key_pem(client.key), client.certificate
     )
-    async with grpc.aio.secure_channel(f"127.0.0.1:{port}", credentials) as channel:
-        call = channel.stream_unary(
-            BARE, market_pb2.SubmitModelRequest.SerializeToString, market_pb2.Receipt.FromString
-        )
-        receipt = await call(frames(content))
-        assert receipt.ledger_index == len(content)
+    return grpc.aio.secure_channel(f"127.0.0.1:{port}", credentials)
 
 
-async def submit(client: Client, content: bytes, round_: int, digest: bytes) -> None:
-    from mechanism.statements import sign_statement
-    from wire.codec import encode_model_header
+async def bare(channel: grpc.aio.Channel, content: bytes) -> None:
+    call = channel.stream_unary(
+        BARE, market_pb2.SubmitModelRequest.SerializeToString, market_pb2.Receipt.FromString
+    )
+    receipt = await call(messages(content))
+    assert receipt.ledger_index == len(content)
 
-    statement = await client.model_statement(b"x", round_, model_sha256=digest, model_bytes=len(content))
-    header = encode_model_header(statement, sign_statement(statement, client.key))
 
-    async def messages() -> AsyncIterator[market_pb2.SubmitModelRequest]:
-        yield market_pb2.SubmitModelRequest(header=header)
-        async for message in frames(content):
-            yield message
+async def header_for(client: Client, content: bytes, round_: int) -> market_pb2.ModelHeader:
+    statement = await client.model_statement(content, round_)
+    return encode_model_header(statement, sign_statement(statement, client.key))
 
-    receipt = await client.market.SubmitModel(messages())
+
+async def submit(client: Client, content: bytes, header: market_pb2.ModelHeader) -> None:
+    receipt = await client.market.SubmitModel(messages(content, header))
     assert not receipt.late
 
 
-def models(megabytes: float, count: int) -> tuple[bytes, list[bytes]]:
-    """The initial model and one of each participant, all different."""
-    side = int(megabytes * 1e6 / 4 / 1000)
-    made = []
-    for seed in range(count + 1):
-        generator = np.random.default_rng(seed)
-        made.append(encode_model({"weight": generator.normal(size=(side, 1000)).astype(np.float32)}))
-    return made[0], made[1:]
+def write(folder: Path, contents: Sequence[bytes]) -> float:
+    """Seconds that the disk takes for the bytes alone."""
+    path = folder / "disk"
+    began = time.perf_counter()
+    with path.open("wb", buffering=0) as file:
+        for content in contents:
+            file.write(content)
+        os.fdatasync(file.fileno())
+    seconds = time.perf_counter() - began
+    path.unlink()
+    return seconds
+
+
+@dataclass
+class Run:
+    """One crowd's uploads: seconds, servers' CPU seconds, bytes of memory."""
+
+    crowd: int
+    bare: float
+    seconds: float
+    disk: float
+    bare_cpu: float
+    cpu: float
+    peak: int
 
 
 async def measure(
-    folder: Path, bare_port: int, pids: tuple[int, int], contents: list[bytes], tokens: list[str], rounds: int
-) -> Any:
-    addresses = json.loads((folder / "serving.json").read_text())
-    clients = [await enrolled(folder, addresses, f"p{i:02d}", token) for i, token in enumerate(tokens)]
+    path: Path, clients: list[Client], port: int, pids: tuple[int, int], contents: list[bytes], rounds: int
+) -> tuple[int, list[Run]]:
+    """The coordinator's memory before the first upload, and every run."""
     await clients[0].until("EFFORT")
-    for client in clients:
-        await client.claim()
-    digests = [hashlib.sha256(content).digest() for content in contents]
-    results = []
+    await asyncio.gather(*(client.claim() for client in clients))
+    channels = [bare_channel(client, port) for client in clients[: max(CROWDS)]]
+    await asyncio.gather(*(bare(channel, b"warm") for channel in channels))
+    idle = resident(pids[1], "VmRSS")
+    runs = []
     for round_ in range(1, rounds + 1):
         await clients[0].until("TRAINING", round_=round_)
+        first = 0
         for crowd in CROWDS:
-            began, cpu = time.perf_counter(), [cpu_seconds(pid) for pid in pids]
-            await asyncio.gather(
-                *(bare(c, bare_port, d) for c, d in zip(clients[:crowd], contents, strict=False))
-            )
-            bare_seconds = time.perf_counter() - began
-            # One participant first, then the ten that are left: every round takes each model once.
-            chosen = range(1) if crowd == 1 else range(1, 1 + crowd)
+            # Every round takes each model once: a crowd is whoever has not delivered yet.
+            chosen = range(first, first + crowd)
+            first += crowd
+            headers = [await header_for(clients[i], contents[i], round_) for i in chosen]
+            used = [cpu_seconds(pid) for pid in pids]
             began = time.perf_counter()
-            await asyncio.gather(*(submit(clients[i], contents[i], round_, digests[i]) for i in chosen))
+            await asyncio.gather(*(bare(c, contents[i]) for c, i in zip(channels, chosen, strict=False)))
+            bare_seconds = time.perf_counter() - began
+            disk = await asyncio.to_thread(write, path, [contents[i] for i in chosen])
+            forget_peak(pids[1])
+            began = time.perf_counter()
+            await asyncio.gather(
+                *(submit(clients[i], contents[i], h) for i, h in zip(chosen, headers, strict=True))
+            )
             seconds = time.perf_counter() - began
-            used = [cpu_seconds(pid) - before for pid, before in zip(pids, cpu, strict=True)]
-            results.append((crowd, bare_seconds, seconds, *used))
+            cpu = [cpu_seconds(pid) - before for pid, before in zip(pids, used, strict=True)]
+            runs.append(Run(crowd, bare_seconds, seconds, disk, *cpu, resident(pids[1], "VmHWM")))
+        contents = [changed(content, round_) for content in contents]
+    for channel in channels:
+        await channel.close()
     for client in clients:
         await client.close()
-    return results
+    return idle, runs
+
+
+def changed(content: bytes, round_: int) -> bytes:
+    """Another model for the next round: one that is there already would not be stored again."""
+    return content[:-8] + hashlib.sha256(content[-8:] + bytes([round_])).digest()[:3] + content[-5:]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--megabytes", type=float, default=44.7)
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--bare", type=Path)
-    arguments = parser.parse_args()
-    if arguments.bare is not None:
-        asyncio.run(count_bytes(arguments.bare))
+    parser.add_argument("--folder", type=Path, help="where the coordinator keeps its state")
+    parser.add_argument("--bare", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.bare is not None:
+        asyncio.run(count_bytes(given.bare))
         return
-    people = 1 + max(CROWDS)
-    with tempfile.TemporaryDirectory() as scratch:
-        path = Path(scratch)
-        initial, contents = models(arguments.megabytes, people)
-        (path / "initial.safetensors").write_bytes(initial)
-        folder = make_folder(path / "state", CONFIG)
-        schedule = {"rounds": arguments.repeat, "quorum": people, "capacity": people}
-        schedule = {**schedule, "effort_seconds": 600, "round_seconds": 600}
-        config = task_config(path, schedule=schedule, contract={"max_norm": "1000000"})
-        office = Office(folder)
-        tokens = [office.invite(f"p{i:02d}").token for i in range(people)]
-        office.open(prepare_task(config, time.time()))
-        office.close()
+    print(environment())
+    people = sum(CROWDS)
+    size = round(given.megabytes * 1e6)
+    contents = [model(size, seed) for seed in range(people)]
+    with tempfile.TemporaryDirectory(dir=given.folder) as scratch:
+        folder, tokens = prepared(Path(scratch), people, given.repeat, model(size, people))
         with (
             process("benchmarks.uploads", "--bare", str(folder.path), stdout=subprocess.PIPE) as counter,
-            process(
-                "fedpeer", "coordinator", "serve", "--state", str(folder.path), stderr=subprocess.DEVNULL
-            ) as served,
+            serving(folder) as served,
         ):
             assert counter.stdout is not None
             port = int(counter.stdout.readline())
-            while not folder.addresses.exists():
-                time.sleep(0.05)
-            idle = resident(served.pid, "VmRSS")
-            results = asyncio.run(
-                measure(folder.path, port, (counter.pid, served.pid), contents, tokens, arguments.repeat)
-            )
-            peak = resident(served.pid, "VmHWM")
-    size = len(contents[0]) / 1e6
+
+            async def run() -> tuple[int, list[Run]]:
+                clients = await enrolled(folder, tokens)
+                pids = counter.pid, served.pid
+                return await measure(Path(scratch), clients, port, pids, contents, given.repeat)
+
+            idle, runs = asyncio.run(run())
+    report(len(contents[0]) / 1e6, given.repeat, idle, runs)
+
+
+def report(megabytes: float, repeat: int, idle: int, runs: Sequence[Run]) -> None:
     print(
-        f"{size:.1f} MB models, frames of {FRAME_BYTES >> 10} KiB, mutual TLS, median of {arguments.repeat}"
+        f"{megabytes:.1f} MB models, frames of {FRAME_BYTES >> 10} KiB, mutual TLS, median (best) of {repeat}"
     )
-    print("participants   bare MB/s   fedpeer MB/s   ratio   servers' CPU seconds a GB: bare   fedpeer")
+    print(
+        "            MB/s                         ratio         CPU s a GB      peak over idle\n"
+        "at once     bare      disk   fedpeer                   bare  fedpeer   MB    models"
+    )
     for crowd in CROWDS:
-        pairs = [(b, s) for c, b, s, _, _ in results if c == crowd]
-        bare_cpu, cpu = (
-            statistics.median(r[i] / (crowd * size / 1e3) for r in results if r[0] == crowd) for i in (3, 4)
+        mine = [run for run in runs if run.crowd == crowd]
+        total = crowd * megabytes
+        rates = [
+            statistics.median(total / s for s in seconds)
+            for seconds in ([r.bare for r in mine], [r.disk for r in mine], [r.seconds for r in mine])
+        ]
+        ratios = [run.bare / run.seconds for run in mine]
+        cpu = [
+            statistics.median(s / total * 1e3 for s in seconds)
+            for seconds in ([r.bare_cpu for r in mine], [r.cpu for r in mine])
+        ]
+        peak = max(run.peak - idle for run in mine) / 1e6
+        print(
+            f"{crowd:7d} {rates[0]:8.0f} {rates[1]:9.0f} {rates[2]:9.0f}   {statistics.median(ratios):5.2f} "
+            f"({max(ratios):.2f})   {cpu[0]:7.2f} {cpu[1]:8.2f}   {peak:6.0f} {peak / megabytes:6.1f}"
         )
-        bare_rate = statistics.median(crowd * size / b for b, _ in pairs)
-        rate = statistics.median(crowd * size / s for _, s in pairs)
-        ratio = statistics.median(b / s for b, s in pairs)
-        print(f"{crowd:12d} {bare_rate:11.0f} {rate:14.0f} {ratio:7.2f} {bare_cpu:37.2f} {cpu:9.2f}")
-    print(f"coordinator's memory: {idle / 1e6:.0f} MB idle, {peak / 1e6:.0f} MB at its peak")
-
-
-def cpu_seconds(pid: int) -> float:
-    """User and system time of a process so far (Linux)."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def resident(pid: int, field: str) -> int:
-    """A size from /proc/PID/status, bytes (Linux)."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith(field + ":"):
-            return int(line.split()[1]) << 10
-    return 0
+    print(f"coordinator idle, all connected: {idle / 1e6:.0f} MB")
 
 
 if __name__ == "__main__":

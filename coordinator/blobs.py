@@ -39,7 +39,9 @@ class BlobStore:
         if target.is_file():
             source.unlink()
             return target
-        target.parent.mkdir(exist_ok=True)
+        if not target.parent.is_dir():
+            target.parent.mkdir(exist_ok=True)
+            _sync(self._folder)
         _sync(source)
         source.replace(target)
         _sync(target.parent)

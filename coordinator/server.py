@@ -67,10 +67,12 @@ log = structlog.get_logger()
 #: Metadata key by which a caller names itself where there is no TLS.
 INSECURE_NAME = "fedpeer-participant"
 
-#: Parameters of glibc's mallopt (malloc.h), and what is kept: blocks of a few frames, and this much at the top.
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+#: Parameters of glibc's mallopt (malloc.h), and what is kept: blocks of a few frames, and this much at the top of
+#: each arena. Of those there are two: with one for every thread, each ends up keeping the frames of all uploads.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _KEPT_BLOCK_BYTES = 8 << 20
 _KEPT_BYTES = 16 << 20
+_ARENAS = 2
 
 #: Seconds for which a model file may be without a row that refers to it: `open` writes the file first.
 _UNCOMMITTED = 3600.0
@@ -451,6 +453,7 @@ def keep_pages() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_MMAP_THRESHOLD, _KEPT_BLOCK_BYTES)
         mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+        mallopt(_M_ARENA_MAX, _ARENAS)
 
 
 async def serve(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Uploads on their way in: appended to a file, hashed while written, resumable, gone when refused.
+"""Uploads on their way in: appended to a file, hashed and checked while written, resumable, gone when refused.
 
     FOLDER/task/participant/submission.part
 
@@ -7,6 +7,7 @@ Methods block on the disk: call them from a worker thread. A key belongs to one 
 service sees to.
 """
 
+import ctypes
 import hashlib
 import os
 import shutil
@@ -15,12 +16,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mechanism.terms import identifier
+from wire.model_file import ModelCheck, ModelFileError
 
 #: Ends the name of a file that the coordinator writes for itself.
 _SCRATCH = ".scratch"
 
 #: Bytes read at once when a resumed file is hashed again.
 _BLOCK = 1 << 20
+
+#: Bytes after which what was written is sent on its way to the disk, while more is received: little is left to be
+#: waited for at the end.
+_FLUSH_BYTES = 2 << 20
+
+#: Linux's SYNC_FILE_RANGE_WRITE (linux/fs.h): start writing dirty pages out, and wait for nothing.
+_SYNC_FILE_RANGE_WRITE = 2
+
+#: The C library's function; None under another system, where the flush at the end does all the work.
+_sync_file_range = getattr(ctypes.CDLL(None, use_errno=True), "sync_file_range", None)
+if _sync_file_range is not None:
+    _sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 
 #: Bytes that are left free on the disk whatever is announced: room for the database to go on.
 RESERVE_BYTES = 64 << 20
@@ -58,18 +72,32 @@ class Spool:
         except FileNotFoundError:
             return 0
 
-    def resume(self, key: UploadKey, offset: int, total: int) -> "SpooledUpload":
+    def resume(
+        self, key: UploadKey, offset: int, total: int, check: ModelCheck | None = None
+    ) -> "SpooledUpload":
         """The upload, ready for the byte at `offset`, which is at most `size`; what lies behind it is dropped.
+
+        Args:
+            check: is fed every byte, those included that are held already.
 
         Raises:
             SpoolFull: the rest of `total` bytes would not fit the disk.
+            ModelFileError: what is held does not pass the check; it is deleted.
         """
         free = shutil.disk_usage(self._folder).free
         if free < total - offset + RESERVE_BYTES:
             raise SpoolFull(f"{total - offset} bytes are announced, {free} are free")
         path = self._path(key)
         path.parent.mkdir(parents=True, exist_ok=True)
-        return SpooledUpload(path, offset)
+        upload = SpooledUpload(path, check)
+        try:
+            upload.rewind(offset)
+        except BaseException as error:
+            if isinstance(error, ModelFileError):
+                upload.discard()
+            upload.close()
+            raise
+        return upload
 
     def scratch(self, name: str) -> Path:
         """A path for a file that the coordinator itself writes before it enters the blob store."""
@@ -112,34 +140,49 @@ class Spool:
 class SpooledUpload:
     """An open upload."""
 
-    def __init__(self, path: Path, offset: int) -> None:
+    def __init__(self, path: Path, check: ModelCheck | None) -> None:
         self.path = path
-        self.offset = offset
+        self.offset = 0
+        self._check = check
         self._hash = hashlib.sha256()
+        self._flushed = 0
         # Unbuffered: what is held is what the file's length says, also while the upload goes on.
         self._file = path.open("r+b" if path.exists() else "w+b", buffering=0)
+
+    def rewind(self, offset: int) -> None:
+        """Drops what lies behind `offset`, and takes in what lies before it; once, before the first `append`."""
         self._file.truncate(offset)
-        left = offset
-        while left:
-            block = self._file.read(min(left, _BLOCK))
-            self._hash.update(block)
-            left -= len(block)
+        while self.offset < offset:
+            self._take(self._file.read(min(offset - self.offset, _BLOCK)))
+        self._flushed = offset
 
     def close(self) -> None:
         """Closes the file and keeps it for a later resumption."""
         self._file.close()
 
-    def append(self, data: bytes) -> None:
-        """Writes and hashes the next bytes."""
-        rest = memoryview(data)
-        while rest:
-            rest = rest[self._file.write(rest) :]
-        self._hash.update(data)
-        self.offset += len(data)
+    def append(self, *pieces: bytes) -> None:
+        """Writes, hashes and checks the next bytes.
 
-    def flush(self) -> None:
-        """What was appended so far reaches the disk; may run beside `append`."""
-        os.fdatasync(self._file.fileno())
+        Raises:
+            ModelFileError: they do not pass the check.
+        """
+        for data in pieces:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[self._file.write(rest) :]
+            self._take(data)
+        if self.offset - self._flushed >= _FLUSH_BYTES and _sync_file_range is not None:
+            # Only a beginning, so that a failure here is no matter: `BlobStore.adopt` makes the file durable.
+            _sync_file_range(
+                self._file.fileno(), self._flushed, self.offset - self._flushed, _SYNC_FILE_RANGE_WRITE
+            )
+            self._flushed = self.offset
+
+    def _take(self, data: bytes) -> None:
+        self._hash.update(data)
+        if self._check is not None:
+            self._check.feed(data)
+        self.offset += len(data)
 
     def digest(self) -> bytes:
         """SHA-256 of all bytes up to the offset."""

@@ -1,5 +1,8 @@
 """Taking in models: who may send when, frames to the spool, the whole file checked before anything counts.
 
+Frames are written, hashed and checked in a thread while the next ones are received, and their pages are on their
+way to the disk meanwhile: when the last one has come, little is left to be done.
+
 Memory is bounded by the number of slots: gRPC buffers some MiB of each stream that is read. Slots go round: an
 identity uploads one model at a time, and a stream that is slower than `_CONTENDED_BYTES_PER_SECOND` gives its slot
 up as soon as somebody waits for it. What it sent is kept, and it resumes behind those who waited; so slow or idle
@@ -21,7 +24,7 @@ from mechanism.terms import ModelContract
 from protos.fedpeer.v1 import market_pb2
 from wire.errors import Code, Refusal
 from wire.limits import FRAME_BYTES, MIN_UPLOAD_BYTES_PER_SECOND, UPLOAD_IDLE_SECONDS
-from wire.model_file import ModelFileError, check_model
+from wire.model_file import ModelCheck, ModelFileError
 
 Result = TypeVar("Result")
 Requests = AsyncIterator[market_pb2.SubmitModelRequest]
@@ -29,8 +32,8 @@ Requests = AsyncIterator[market_pb2.SubmitModelRequest]
 #: Threads that write, hash, check and flush: they wait for the disk and release the interpreter's lock.
 _THREADS = 8
 
-#: Bytes after which what was written is sent to the disk, while more is received: little is left for the end.
-_FLUSH_BYTES = 8 << 20
+#: Bytes of an upload that wait for its thread before no more are read.
+_AHEAD_BYTES = 2 * FRAME_BYTES
 
 #: While others wait: seconds that every stream may hold its slot, and the rate that earns it more. A usual office
 #: line; whoever is slower goes on after the others.
@@ -51,8 +54,6 @@ class Uploads:
         self._metrics = metrics
         self._slots = asyncio.Semaphore(slots)
         self._threads = ThreadPoolExecutor(_THREADS, "uploads")
-        # Checking maps the file into memory: one model's size at a time.
-        self._checking = asyncio.Lock()
         self._lanes: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._streams: dict[UploadKey, Stream] = {}
         self._waiting = 0
@@ -92,9 +93,10 @@ class Uploads:
         try:
             async with self._lanes[key.participant_id], self._slot(), _in_time(statement.model_bytes):
                 stream.begin(contended=self._waiting > 0)
-                spooled = await self._spooled(key, offset, statement.model_bytes)
+                check = ModelCheck(contract, statement.model_bytes)
+                spooled = await self._spooled(key, offset, statement.model_bytes, check)
                 await self._fill(spooled, statement.model_bytes, stream)
-            finishing = asyncio.create_task(self._finish(spooled, statement, contract, record))
+            finishing = asyncio.create_task(self._finish(spooled, statement, check, record))
             return await asyncio.shield(finishing)
         finally:
             if finishing is None or finishing.done():
@@ -131,7 +133,9 @@ class Uploads:
             self._metrics.uploads.dec()
             self._slots.release()
 
-    async def _spooled(self, key: UploadKey, offset: int, total: int) -> SpooledUpload:
+    async def _spooled(
+        self, key: UploadKey, offset: int, total: int, check: ModelCheck
+    ) -> SpooledUpload:
         held = await self.held(key)
         if offset > min(held, total):
             raise Refusal(
@@ -139,70 +143,112 @@ class Uploads:
                 f"The upload begins at byte {offset}, but {held} bytes are held.",
                 metadata={"offset": str(held)},
             )
-        spooled: SpooledUpload = await self._blocking(self._spool.resume, key, offset, total)
+        spooled: SpooledUpload = await self._blocking(self._spool.resume, key, offset, total, check)
         return spooled
 
     async def _fill(self, spooled: SpooledUpload, total: int, stream: "Stream") -> None:
-        """Appends frames until the file is whole. While one is written the next is read."""
-        writing: asyncio.Future[None] | None = None
-        flushing: asyncio.Future[None] | None = None
-        position = flushed = spooled.offset
+        """Appends frames until the file is whole, beside receiving them."""
+        line = _Line(spooled, self._blocking)
+        position = spooled.offset
         try:
             while position < total:
                 data = _frame(await stream.next(), position, total)
                 position += len(data)
                 stream.received += len(data)
                 self._metrics.received_bytes.inc(len(data))
-                if writing is not None:
-                    await writing
-                if spooled.offset - flushed >= _FLUSH_BYTES and (flushing is None or flushing.done()):
-                    flushed = spooled.offset
-                    flushing = self._blocking(spooled.flush)
-                writing = self._blocking(spooled.append, data)
-            for work in (writing, flushing):
-                if work is not None:
-                    await work
+                await line.put(data)
+            await line.end()
         except BaseException as error:
-            for work in (writing, flushing):
-                if work is not None:
-                    await asyncio.wait([work])
+            # What has come whole is kept for the resumption, but where it is no model or has no room.
+            failed = await line.settle()
             spooled.close()
-            if isinstance(error, OSError):
-                spooled.discard()
+            if isinstance(failed or error, OSError | ModelFileError):
+                await self._blocking(spooled.discard)
             raise
 
     async def _finish(
         self,
         spooled: SpooledUpload,
         statement: ModelStatement,
-        contract: ModelContract,
+        check: ModelCheck,
         record: Callable[[], Awaitable[Result]],
     ) -> Result:
-        flushing = self._blocking(spooled.flush)
         try:
-            async with self._checking:
-                await self._blocking(self._check, spooled, statement, contract)
-            await flushing
-            spooled.close()
-            await self._blocking(self._blobs.adopt, spooled.path, statement.model_sha256)
+            await self._blocking(self._store, spooled, statement, check)
         except (Refusal, ModelFileError, OSError):
-            await asyncio.wait([flushing])
             await self._blocking(spooled.discard)
             raise
         return await record()
 
-    def _check(self, spooled: SpooledUpload, statement: ModelStatement, contract: ModelContract) -> None:
-        """In a worker thread: digest, contract, every value."""
+    def _store(self, spooled: SpooledUpload, statement: ModelStatement, check: ModelCheck) -> None:
+        """In a worker thread: digest, the last of the checks, and the file durable in its place."""
         digest = spooled.digest()
         if digest != statement.model_sha256:
             raise Refusal(
                 Code.MODEL_INVALID,
                 f"The file's SHA-256 is {digest.hex()}, the signed header says {statement.model_sha256.hex()}.",
             )
-        check_model(spooled.path, contract)
+        check.finish()
+        spooled.close()
+        self._blobs.adopt(spooled.path, digest)
 
     def _blocking(self, work: Any, *arguments: Any) -> "asyncio.Future[Any]":
         return asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
+
+
+class _Line:
+    """Frames on their way from the event loop to the thread that appends them: all that wait go at once.
+
+    Args:
+        blocking: runs a function in a thread.
+    """
+
+    def __init__(self, spooled: SpooledUpload, blocking: Callable[..., "asyncio.Future[None]"]) -> None:
+        self._spooled = spooled
+        self._blocking = blocking
+        self._waiting: list[bytes] = []
+        self._waiting_bytes = 0
+        self._work: asyncio.Future[None] | None = None
+
+    async def put(self, data: bytes) -> None:
+        """Hands in the next frame; returns when there is room for one more.
+
+        Raises:
+            OSError, ModelFileError: appending has failed.
+        """
+        self._waiting.append(data)
+        self._waiting_bytes += len(data)
+        self._move()
+        while self._work is not None and self._waiting_bytes >= _AHEAD_BYTES:
+            await self._turn(self._work)
+
+    async def end(self) -> None:
+        """Returns when everything is appended; raises as `put` does."""
+        while self._work is not None:
+            await self._turn(self._work)
+
+    async def settle(self) -> BaseException | None:
+        """Returns when nothing is being appended any more: what failed, if anything did."""
+        while self._work is not None and not self._work.done():
+            await asyncio.wait([self._work])
+        return None if self._work is None or self._work.cancelled() else self._work.exception()
+
+    async def _turn(self, work: "asyncio.Future[None]") -> None:
+        """Waits for `work` and, unlike a mere await, for `_moved` after it."""
+        await asyncio.wait([work])
+        work.result()
+
+    def _move(self) -> None:
+        """Starts on what waits, unless there is work already, or some has failed."""
+        if self._work is None and self._waiting:
+            self._work = self._blocking(self._spooled.append, *self._waiting)
+            self._work.add_done_callback(self._moved)
+            self._waiting, self._waiting_bytes = [], 0
+
+    def _moved(self, work: "asyncio.Future[None]") -> None:
+        if not work.cancelled() and work.exception() is None:
+            self._work = None
+            self._move()
 
 
 class Stream:

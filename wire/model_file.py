@@ -8,11 +8,11 @@ and a tensor is only ever read in blocks. Layout: the safetensors format descrip
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,8 +33,14 @@ _NUMPY = {
 _SAFETENSORS = {np.dtype(code): name for name, code in _NUMPY.items() if name != "BF16"}
 _FLOATING = {"F64", "F32", "F16", "BF16"}
 
-#: Elements read at once when a tensor is checked: 1 MiB of float32.
+#: Bytes of the number that announces the header's length.
+_PREFIX = 8
+
+#: Elements of a tensor that are checked at once: 1 MiB of float32.
 _BLOCK = 1 << 18
+
+#: Bytes of a file that are read at once.
+_PIECE = 1 << 20
 
 
 class ModelFileError(ValueError):
@@ -88,12 +94,8 @@ def open_model(path: Path) -> ModelFile:
     """
     size = path.stat().st_size
     with path.open("rb") as file:
-        header, start = _header(file, size)
-    if len(header) > MAX_TENSORS:
-        raise ModelFileError(f"the file has {len(header)} tensors; at most {MAX_TENSORS} are accepted")
-    found = [_stored(name, entry, start) for name, entry in header.items()]
-    _check_gapless(found, start, size)
-    return ModelFile(path, tuple(sorted(found, key=lambda t: t.spec.name)))
+        length = _header_length(file.read(_PREFIX), size)
+        return ModelFile(path, _tensors(file.read(length), size))
 
 
 def check_model(path: Path, contract: ModelContract) -> ModelFile:
@@ -102,17 +104,148 @@ def check_model(path: Path, contract: ModelContract) -> ModelFile:
     Raises:
         ModelFileError: with every reason that was found, each naming the tensor.
     """
-    size = path.stat().st_size
-    if size > contract.max_bytes:
-        raise ModelFileError(f"the file has {size} bytes; the task accepts at most {contract.max_bytes}")
-    model = open_model(path)
-    reasons = _layout_reasons(model, contract)
-    if reasons:
-        raise ModelFileError(*reasons)
-    norm = _checked_norm(model)
-    if Decimal(norm) > contract.max_norm:
-        raise ModelFileError(f"the model's norm is {norm:.6g}; the task accepts at most {contract.max_norm}")
-    return model
+    check = ModelCheck(contract, path.stat().st_size)
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE):
+            check.feed(piece)
+    check.finish()
+    return ModelFile(path, check.tensors)
+
+
+class ModelCheck:
+    """A model file held against a contract while it comes in, so that nothing of it has to be read again.
+
+        check = ModelCheck(contract, size)
+        for piece in pieces:
+            check.feed(piece)
+        check.finish()
+
+    Args:
+        size: bytes of the whole file.
+
+    Raises:
+        ModelFileError: on construction, `feed` and `finish`, as soon as it shows that the file will not do.
+    """
+
+    def __init__(self, contract: ModelContract, size: int) -> None:
+        if size > contract.max_bytes:
+            raise ModelFileError(
+                f"the file has {size} bytes; the task accepts at most {contract.max_bytes}"
+            )
+        self.tensors: tuple[StoredTensor, ...] = ()
+        self._contract = contract
+        self._size = size
+        self._fed = 0
+        self._header: bytearray | None = bytearray()
+        self._coming: list[StoredTensor] = []
+        self._values = _Values("", "")
+        self._squares: list[float] = []
+
+    def feed(self, piece: bytes | memoryview) -> None:
+        """Takes the next bytes of the file."""
+        rest = memoryview(piece)
+        self._fed += len(rest)
+        if self._header is not None:
+            rest = self._feed_header(rest)
+        while rest and self._coming:
+            tensor = self._coming[-1].spec
+            missing = tensor.size_bytes - self._values.fed
+            self._values.feed(rest[:missing])
+            rest = rest[missing:]
+            if self._values.fed == tensor.size_bytes:
+                self._squares.append(self._values.squares())
+                self._coming.pop()
+                self._begin_tensor()
+
+    def finish(self) -> None:
+        """The file is whole."""
+        if self._fed != self._size:
+            raise ModelFileError(f"the file ends at byte {self._fed} of {self._size}")
+        if self._header is not None:
+            _header_length(bytes(self._header), self._size)
+        norm = math.sqrt(math.fsum(self._squares))
+        limit = self._contract.max_norm
+        if Decimal(norm) > limit:
+            raise ModelFileError(f"the model's norm is {norm:.6g}; the task accepts at most {limit}")
+
+    def _feed_header(self, rest: memoryview) -> memoryview:
+        """Collects the header; returns what follows it."""
+        assert self._header is not None
+        for wanted in (lambda: _PREFIX, self._header_end):
+            taken = max(0, wanted() - len(self._header))
+            self._header += rest[:taken]
+            rest = rest[taken:]
+            if len(self._header) < wanted():
+                return rest
+        self.tensors = _tensors(bytes(self._header[_PREFIX:]), self._size)
+        self._header = None
+        reasons = _layout_reasons(self.tensors, self._contract)
+        if reasons:
+            raise ModelFileError(*reasons)
+        self._coming = sorted(
+            (t for t in self.tensors if t.spec.size_bytes), key=lambda t: t.start, reverse=True
+        )
+        self._begin_tensor()
+        return rest
+
+    def _header_end(self) -> int:
+        assert self._header is not None
+        return _PREFIX + _header_length(bytes(self._header[:_PREFIX]), self._size)
+
+    def _begin_tensor(self) -> None:
+        if self._coming:
+            spec = self._coming[-1].spec
+            self._values = _Values(spec.name, spec.dtype)
+
+
+class _Values:
+    """The values of one tensor as they come: the sum of their squares, and how many are not finite."""
+
+    def __init__(self, name: str, dtype: str) -> None:
+        self.fed = 0
+        self._name = name
+        self._dtype = dtype
+        self._cut = b""  # the first bytes of an element whose rest is in the next piece
+        self._total = 0.0
+        self._bad = 0
+
+    def feed(self, data: memoryview) -> None:
+        self.fed += len(data)
+        if self._dtype not in _FLOATING:
+            return
+        width = DTYPE_BYTES[self._dtype]
+        if self._cut:
+            missing = width - len(self._cut)
+            self._cut += data[:missing]
+            data = data[missing:]
+            if len(self._cut) < width:
+                return
+            self._add(self._cut)
+        whole = len(data) - len(data) % width
+        for first in range(0, whole, _BLOCK * width):
+            self._add(data[first : min(whole, first + _BLOCK * width)])
+        self._cut = bytes(data[whole:])
+
+    def squares(self) -> float:
+        """The sum of the squares of all values.
+
+        Raises:
+            ModelFileError: it is not finite.
+        """
+        if self._bad:
+            raise ModelFileError(f"tensor {self._name!r} has {self._bad} values that are NaN or infinite")
+        if not math.isfinite(self._total):
+            raise ModelFileError(f"tensor {self._name!r} is too large: the sum of its squares overflows")
+        return self._total
+
+    def _add(self, data: bytes | memoryview) -> None:
+        block: npt.NDArray[Any] = np.frombuffer(data, _NUMPY[self._dtype])
+        if self._dtype == "BF16":
+            block = _widen(block)
+        squares = _squares(block)
+        if not math.isfinite(squares):
+            self._bad += int(block.size - np.count_nonzero(np.isfinite(block)))
+        self._total += squares
 
 
 def encode_model(weights: Weights) -> bytes:
@@ -164,23 +297,32 @@ def frames(path: Path, offset: int = 0) -> Iterator[tuple[int, bytes]]:
             offset += len(data)
 
 
-def _header(file: BinaryIO, size: int) -> tuple[dict[str, Any], int]:
-    prefix = file.read(8)
+def _header_length(prefix: bytes, size: int) -> int:
     length = int.from_bytes(prefix, "little")
-    if len(prefix) < 8 or length > size - 8:
+    if len(prefix) < _PREFIX or length > size - _PREFIX:
         raise ModelFileError(
             f"not a safetensors file: its {size} bytes do not hold the header that it announces"
         )
     if length > MAX_MODEL_HEADER_BYTES:
         raise ModelFileError(f"the header has {length} bytes; at most {MAX_MODEL_HEADER_BYTES} are accepted")
+    return length
+
+
+def _tensors(text: bytes, size: int) -> tuple[StoredTensor, ...]:
+    """What the header `text` of a file of `size` bytes announces, in name order."""
     try:
-        header = json.loads(file.read(length), object_pairs_hook=_unique_members)
+        header = json.loads(text, object_pairs_hook=_unique_members)
     except (ValueError, RecursionError):
         raise ModelFileError("not a safetensors file: its header is not JSON") from None
     if not isinstance(header, dict):
         raise ModelFileError("not a safetensors file: its header is not a JSON object")
     header.pop("__metadata__", None)
-    return header, 8 + length
+    if len(header) > MAX_TENSORS:
+        raise ModelFileError(f"the file has {len(header)} tensors; at most {MAX_TENSORS} are accepted")
+    start = _PREFIX + len(text)
+    found = [_stored(name, entry, start) for name, entry in header.items()]
+    _check_gapless(found, start, size)
+    return tuple(sorted(found, key=lambda t: t.spec.name))
 
 
 def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -229,8 +371,8 @@ def _check_gapless(found: list[StoredTensor], start: int, size: int) -> None:
         raise ModelFileError(f"the tensors end at byte {position}, the file at {size}")
 
 
-def _layout_reasons(model: ModelFile, contract: ModelContract) -> list[str]:
-    have = {t.spec.name: t.spec for t in model.tensors}
+def _layout_reasons(tensors: Sequence[StoredTensor], contract: ModelContract) -> list[str]:
+    have = {t.spec.name: t.spec for t in tensors}
     want = {spec.name: spec for spec in contract.tensors}
     reasons = [f"tensor {name!r} is missing" for name in want if name not in have]
     reasons += [f"tensor {name!r} is not in the contract" for name in have if name not in want]
@@ -243,22 +385,6 @@ def _layout_reasons(model: ModelFile, contract: ModelContract) -> list[str]:
     return sorted(reasons)
 
 
-def _checked_norm(model: ModelFile) -> float:
-    """The Euclidean norm of the floating-point tensors; raises where a value is not finite."""
-    squares = []
-    for tensor in model.tensors:
-        if tensor.spec.dtype not in _FLOATING:
-            continue
-        flat = model.array(tensor).reshape(-1)
-        total = 0.0
-        for first in range(0, flat.size, _BLOCK):
-            total += _squares(flat[first : first + _BLOCK])
-        if not math.isfinite(total):
-            _refuse_nonfinite(tensor.spec.name, flat)
-        squares.append(total)
-    return math.sqrt(math.fsum(squares))
-
-
 def _squares(block: npt.NDArray[Any]) -> float:
     """Sum of squares: in the block's own float32 where that is finite, six times faster, else in float64."""
     with np.errstate(over="ignore", invalid="ignore"):  # an overflow is what is looked for
@@ -268,13 +394,6 @@ def _squares(block: npt.NDArray[Any]) -> float:
                 return total
         wide = block.astype(np.float64)
         return float(np.dot(wide, wide))
-
-
-def _refuse_nonfinite(name: str, flat: npt.NDArray[Any]) -> None:
-    bad = int(np.size(flat) - np.count_nonzero(np.isfinite(flat)))
-    if bad:
-        raise ModelFileError(f"tensor {name!r} has {bad} values that are NaN or infinite")
-    raise ModelFileError(f"tensor {name!r} is too large: the sum of its squares overflows")
 
 
 def _widen(bfloat16: npt.NDArray[Any]) -> npt.NDArray[np.float32]:

@@ -131,7 +131,9 @@ class Client:
             credentials = grpc.ssl_channel_credentials(
                 self.authority, private_key_pem(self.key), self.certificate
             )
-            self._channel = grpc.aio.secure_channel(self.address, credentials)
+            # Without a pool of its own, channels of one process can share a connection.
+            options = [("grpc.use_local_subchannel_pool", 1)]
+            self._channel = grpc.aio.secure_channel(self.address, credentials, options)
         return self._channel
 
     @property
