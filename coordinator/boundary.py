@@ -240,6 +240,7 @@ async def _parsed_only(messages: AsyncIterator[Any]) -> AsyncIterator[Any]:
     async for message in messages:
         _check_parsed(message)
         yield message
+        del message  # a frame that has been handed on, while the next is waited for
 
 
 def _address(peer: str) -> str:

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 
+from coordinator.states import State
 from coordinator.storage.market import EventRow
 from wire.errors import Code, Refusal
 
@@ -35,6 +36,13 @@ class Feed:
 
     def after(self, cursor: int) -> list[EventRow]:
         return self._events[cursor:]
+
+    def last(self, state: State, round_: int = 0) -> EventRow | None:
+        """The last event that entered `state`, in `round_` where there are rounds."""
+        for event in reversed(self._events):
+            if event.state is state and event.round == round_:
+                return event
+        return None
 
     async def follow(self, cursor: int, stop: asyncio.Event) -> AsyncIterator[EventRow]:
         """Events above `cursor`, as they come; ends after a final one, and when `stop` is set."""

@@ -1,5 +1,6 @@
 """What each call of a participant does, whatever the transport: checks, one transaction, and a runner woken."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -22,6 +23,7 @@ from coordinator.admission import (
 from coordinator.identity import Caller
 from coordinator.runner import LiveTask, Workplace
 from coordinator.spool import UploadKey
+from coordinator.states import State
 from coordinator.storage.market import EventRow, ReceiptRow
 from coordinator.transactions import Transaction, failure_digest
 from coordinator.uploads import Stream
@@ -219,21 +221,16 @@ class Market:
             Refusal: NOT_SELECTED, NOT_YET, EXPIRED.
         """
         live.presence.hear(caller.participant_id, self._work.clock.now())
-        found = await self._work.transact.read(
-            lambda t: (
-                t.market.claim(live.row.id, caller.participant_id),
-                {r.round: r for r in t.market.rounds(live.row.id)},
-            )
-        )
-        claim, rounds = found
-        if round_ not in rounds:
+        # From the events, which participants act upon: asked by everybody at once when a round opens.
+        opened, selected = live.feed.last(State.TRAINING, round_), live.feed.last(State.SELECTED)
+        if opened is None or selected is None:
             raise Refusal(Code.NOT_YET, f"Round {round_} of task {live.row.id} has not begun.")
-        if claim is None or not claim.selected:
+        if caller.participant_id not in selected.detail["selected"]:
             raise Refusal(Code.NOT_SELECTED, f"{caller.participant_id!r} does not train in {live.row.id}.")
-        path = self._work.blobs.path(rounds[round_].start_model)
-        if not path.is_file():
+        path = self._work.blobs.path(bytes.fromhex(opened.detail["model_sha256"]))
+        if not await asyncio.to_thread(path.is_file):
             raise Refusal(Code.EXPIRED, f"The model of round {round_} is no longer kept.")
-        return path, rounds[round_].start_bytes
+        return path, opened.detail["model_bytes"]
 
     async def upload_status(self, caller: Caller, live: LiveTask, submission_id: str) -> tuple[int, bool]:
         """Bytes held of an upload, and whether it is complete."""
@@ -262,13 +259,15 @@ class Market:
         row, name = live.row, caller.participant_id
         if not 1 <= round_ <= row.terms.schedule.rounds:
             raise FieldError("round", round_, f"1 to {row.terms.schedule.rounds}")
-        found = await self._work.transact.read(
-            lambda t: (
-                t.market.settlement(row.id, round_, name),
-                any(r.round == round_ and r.settled_at is not None for r in t.market.rounds(row.id)),
+
+        def read(t: Transaction) -> tuple[tuple[int, Any] | None, bool]:
+            settled = t.market.settlement(row.id, round_, name)
+            done = settled is not None or any(
+                r.round == round_ and r.settled_at is not None for r in t.market.rounds(row.id)
             )
-        )
-        settled, done = found
+            return settled, done
+
+        settled, done = await self._work.transact.read(read)
         if settled is None:
             if done:
                 raise Refusal(Code.NOT_SELECTED, f"{name!r} did not train in task {row.id}.")

@@ -9,7 +9,6 @@ service sees to.
 
 import ctypes
 import hashlib
-import os
 import shutil
 from collections.abc import Collection
 from dataclasses import dataclass

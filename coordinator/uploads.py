@@ -33,7 +33,7 @@ Requests = AsyncIterator[market_pb2.SubmitModelRequest]
 _THREADS = 8
 
 #: Bytes of an upload that wait for its thread before no more are read.
-_AHEAD_BYTES = 2 * FRAME_BYTES
+_AHEAD_BYTES = FRAME_BYTES
 
 #: While others wait: seconds that every stream may hold its slot, and the rate that earns it more. A usual office
 #: line; whoever is slower goes on after the others.
@@ -94,7 +94,9 @@ class Uploads:
             async with self._lanes[key.participant_id], self._slot(), _in_time(statement.model_bytes):
                 stream.begin(contended=self._waiting > 0)
                 check = ModelCheck(contract, statement.model_bytes)
-                spooled = await self._spooled(key, offset, statement.model_bytes, check)
+                spooled: SpooledUpload = await self._blocking(
+                    self._spooled, key, offset, statement.model_bytes, check
+                )
                 await self._fill(spooled, statement.model_bytes, stream)
             finishing = asyncio.create_task(self._finish(spooled, statement, check, record))
             return await asyncio.shield(finishing)
@@ -133,18 +135,16 @@ class Uploads:
             self._metrics.uploads.dec()
             self._slots.release()
 
-    async def _spooled(
-        self, key: UploadKey, offset: int, total: int, check: ModelCheck
-    ) -> SpooledUpload:
-        held = await self.held(key)
+    def _spooled(self, key: UploadKey, offset: int, total: int, check: ModelCheck) -> SpooledUpload:
+        """In a worker thread: the upload, ready for the byte at `offset`."""
+        held = self._spool.size(key)
         if offset > min(held, total):
             raise Refusal(
                 Code.FRAMES_INVALID,
                 f"The upload begins at byte {offset}, but {held} bytes are held.",
                 metadata={"offset": str(held)},
             )
-        spooled: SpooledUpload = await self._blocking(self._spool.resume, key, offset, total, check)
-        return spooled
+        return self._spool.resume(key, offset, total, check)
 
     async def _fill(self, spooled: SpooledUpload, total: int, stream: "Stream") -> None:
         """Appends frames until the file is whole, beside receiving them."""

@@ -129,9 +129,7 @@ class ModelCheck:
 
     def __init__(self, contract: ModelContract, size: int) -> None:
         if size > contract.max_bytes:
-            raise ModelFileError(
-                f"the file has {size} bytes; the task accepts at most {contract.max_bytes}"
-            )
+            raise ModelFileError(f"the file has {size} bytes; the task accepts at most {contract.max_bytes}")
         self.tensors: tuple[StoredTensor, ...] = ()
         self._contract = contract
         self._size = size
@@ -171,12 +169,13 @@ class ModelCheck:
     def _feed_header(self, rest: memoryview) -> memoryview:
         """Collects the header; returns what follows it."""
         assert self._header is not None
-        for wanted in (lambda: _PREFIX, self._header_end):
-            taken = max(0, wanted() - len(self._header))
-            self._header += rest[:taken]
-            rest = rest[taken:]
-            if len(self._header) < wanted():
-                return rest
+        rest = self._collect(rest, _PREFIX)
+        if len(self._header) < _PREFIX:
+            return rest
+        end = _PREFIX + _header_length(bytes(self._header[:_PREFIX]), self._size)
+        rest = self._collect(rest, end)
+        if len(self._header) < end:
+            return rest
         self.tensors = _tensors(bytes(self._header[_PREFIX:]), self._size)
         self._header = None
         reasons = _layout_reasons(self.tensors, self._contract)
@@ -188,9 +187,12 @@ class ModelCheck:
         self._begin_tensor()
         return rest
 
-    def _header_end(self) -> int:
+    def _collect(self, rest: memoryview, end: int) -> memoryview:
+        """Adds to the header up to its byte `end`; returns what is left over."""
         assert self._header is not None
-        return _PREFIX + _header_length(bytes(self._header[:_PREFIX]), self._size)
+        taken = max(0, end - len(self._header))
+        self._header += rest[:taken]
+        return rest[taken:]
 
     def _begin_tensor(self) -> None:
         if self._coming:

@@ -14,9 +14,9 @@ from coordinator.storage.ledger_tables import ACCOUNTS, BUNDLES, CHECKPOINTS, ID
 from mechanism.ledger.accounts import Balance, Post, Reservation, Reserve, Resolve, Transfer
 from mechanism.ledger.errors import NoteError
 from mechanism.ledger.journal import Journal
-from mechanism.ledger.merkle import EMPTY_ROOT, MAX_SIZE
+from mechanism.ledger.merkle import EMPTY_ROOT, MAX_SIZE, inclusion_proof
 from mechanism.ledger.note import Checkpoint, Note, SigningKey, VerificationKey, sign_checkpoint
-from mechanism.ledger.tiles import Coordinates, pack_bundle, unpack_bundle
+from mechanism.ledger.tiles import Coordinates, TileNodes, pack_bundle, unpack_bundle
 from mechanism.ledger.tlog_proof import TlogProof
 
 #: Most entries, and bytes of entries, in one stored bundle: what one look-up of an entry reads in vain.
@@ -25,6 +25,9 @@ _BUNDLE_BYTES = 256 * 1024
 
 #: Up to so many tiles are read one by one, by a statement that is built once.
 _FEW_TILES = 8
+
+#: Roots of subtrees that are kept for further receipts, 32 bytes each.
+_KNOWN_NODES = 10_000
 
 #: Names in one query; below SQLite's limit of 32,766 variables.
 _QUERY_NAMES = 10_000
@@ -92,6 +95,10 @@ class SqlLedgerStore:
         end = first + count
         for start, entries in self.bundles(self._bundle_of(first), end):
             yield from entries[max(0, first - start) : max(0, end - start)]
+
+    def bundle_of(self, index: int) -> tuple[int, list[bytes]]:
+        """The stored run of entries that holds entry `index`: its first index and the entries."""
+        return next(self.bundles(self._bundle_of(index), index + 1))
 
     def bundles(self, first: int = 0, end: int = MAX_SIZE) -> Iterator[tuple[int, list[bytes]]]:
         """Stored runs of entries that begin in [first, end): their first index and the entries."""
@@ -262,6 +269,9 @@ class SignedLog:
     def __init__(self, database: Database, key: SigningKey) -> None:
         self._database = database
         self._key = key
+        self._opened: tuple[str, Checkpoint] | None = None
+        self._known_nodes: dict[tuple[int, int], bytes] = {}
+        self._known_bundle: tuple[int, list[bytes]] = 0, []
 
     @property
     def verification_key(self) -> VerificationKey:
@@ -298,18 +308,41 @@ class SignedLog:
     def receipt(self, index: int) -> TlogProof:
         """A receipt of entry `index` under the latest signed head; signs one where it is not covered yet."""
         with self._database.read() as connection:
-            note = SqlLedgerStore(connection).checkpoint()
-        if note is None or self._last(note).size <= index:
-            note = self.sign_head()
-        checkpoint = self._last(note)
+            store = SqlLedgerStore(connection)
+            note = store.checkpoint()
+            if note is not None and (size := self._last(note).size) > index:
+                return self._proof(store, index, size, note)
+        note = self.sign_head()
         with self._database.read() as connection:
-            return tlog_proof(SqlLedgerStore(connection), index, checkpoint.size, note)
+            return self._proof(SqlLedgerStore(connection), index, self._last(note).size, note)
+
+    def _proof(self, store: SqlLedgerStore, index: int, size: int, note: str) -> TlogProof:
+        """After a settlement everybody asks for a neighbour of the same entry, so what was read
+        for the one before is kept: entries and the roots of whole subtrees never change.
+        """
+        if len(self._known_nodes) > _KNOWN_NODES:
+            self._known_nodes.clear()
+        tiles = TileNodes(store.read_tiles, size)
+
+        def nodes(wanted: Sequence[tuple[int, int]]) -> list[bytes]:
+            new = [node for node in wanted if node not in self._known_nodes]
+            self._known_nodes.update(zip(new, tiles(new), strict=True))
+            return [self._known_nodes[node] for node in wanted]
+
+        first, entries = self._known_bundle
+        if not first <= index < first + len(entries):
+            self._known_bundle = first, entries = store.bundle_of(index)
+        proof = inclusion_proof(nodes, index, size)
+        return TlogProof(index, tuple(proof), Note.parse(note), entries[index - first])
 
     def _last(self, note: str) -> Checkpoint:
-        try:
-            return Checkpoint.open(note, self.verification_key)
-        except NoteError as error:
-            raise HeadRefused(f"the last stored head is not by this log's key: {error}") from None
+        """The stored head; its signature is checked once, however many receipts it covers."""
+        if self._opened is None or self._opened[0] != note:
+            try:
+                self._opened = note, Checkpoint.open(note, self.verification_key)
+            except NoteError as error:
+                raise HeadRefused(f"the last stored head is not by this log's key: {error}") from None
+        return self._opened[1]
 
     def _check_key(self, store: SqlLedgerStore) -> None:
         known = store.verification_key()
@@ -319,12 +352,6 @@ class SignedLog:
             raise HeadRefused(
                 f"this key is {self.verification_key}, the log's is {known}; give the log's own signing key"
             )
-
-
-def tlog_proof(store: SqlLedgerStore, index: int, size: int, note: str) -> TlogProof:
-    """The receipt of entry `index` under the signed head `note` of `size`."""
-    proof = Journal(store).inclusion_proof(index, size)
-    return TlogProof(index, tuple(proof), Note.parse(note), next(store.entries(index, 1)))
 
 
 def driver_errors() -> tuple[type[Exception], ...]:

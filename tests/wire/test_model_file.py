@@ -5,12 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mechanism.errors import FieldError
 from wire.limits import FRAME_BYTES, MAX_MODEL_HEADER_BYTES
 from wire.model_file import (
+    ModelCheck,
     ModelFileError,
     check_model,
     contract_of,
@@ -133,6 +134,46 @@ def test_no_bytes_are_more_than_a_refusal(tmp_path_factory: pytest.TempPathFacto
     path.write_bytes(data)
     with pytest.raises(ModelFileError):
         check_model(path, CONTRACT)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.integers(1, 40), min_size=1, max_size=200),
+    st.sampled_from(["good", "nan", "large", "layout"]),
+)
+def test_a_file_in_pieces_of_any_size_is_judged_as_the_whole(sizes: list[int], kind: str) -> None:
+    weights = dict(WEIGHTS)
+    if kind == "nan":
+        weights["half"] = np.array([1, np.nan, 1], np.float16)
+    elif kind == "large":
+        weights["conv.weight"] = np.full((2, 3, 4), 1e6, np.float32)
+    elif kind == "layout":
+        del weights["bias"]
+    content = encode_model(weights)
+
+    def judged(pieces: list[int]) -> str:
+        check, position = ModelCheck(CONTRACT, len(content)), 0
+        try:
+            for size in pieces:
+                check.feed(content[position : position + size])
+                position += size
+            check.feed(memoryview(content)[position:])
+            check.finish()
+        except ModelFileError as error:
+            return str(error)
+        return ""
+
+    assert judged(sizes) == judged([])
+    assert (judged([]) == "") == (kind == "good")
+
+
+def test_a_file_that_ends_early_is_no_model() -> None:
+    content = encode_model(WEIGHTS)
+    for length in (0, 7, 8, 50, len(content) - 1):
+        check = ModelCheck(CONTRACT, len(content))
+        check.feed(content[:length])
+        with pytest.raises(ModelFileError, match="ends at byte"):
+            check.finish()
 
 
 def test_bfloat16_is_read_as_float32(tmp_path: Path) -> None:

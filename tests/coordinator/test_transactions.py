@@ -1,0 +1,102 @@
+"""Steps that come at once share a commit, and nothing else: each happens whole or not at all, as if it were alone."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from sqlalchemy import event
+
+from coordinator.clock import SystemClock
+from coordinator.metrics import Metrics
+from coordinator.storage.database import Database
+from coordinator.storage.errors import ConstraintViolated
+from coordinator.storage.ledger import SignedLog
+from coordinator.storage.market import InvitationRow, ParticipantRow
+from coordinator.transactions import Transaction, Transactions
+from mechanism.ledger.note import SigningKey
+from tests.backends import DURABLE, scratch_url
+from wire.errors import Code, Refusal
+
+KEY = SigningKey("test", 1, bytes(32))
+
+
+@pytest.fixture(params=DURABLE)
+async def transact(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Transactions]:
+    with scratch_url(request.param, tmp_path) as url:
+        database = Database(url)
+        database.migrate()
+        transactions = Transactions(database, SignedLog(database, KEY), SystemClock(), Metrics())
+        yield transactions
+        transactions.stop()
+        database.close()
+
+
+def put(name: str, invitation: bytes = b"") -> Callable[[Transaction], str]:
+    def work(t: Transaction) -> str:
+        t.market.put_participant(ParticipantRow(name, "key", t.now, None))
+        if name.startswith("refused"):
+            raise Refusal(Code.FIELD_INVALID, name)
+        if name.startswith("broken"):
+            raise RuntimeError(name)
+        t.market.add_invitation(InvitationRow(invitation or name.encode(), name, t.now, t.now, None))
+        return name
+
+    return work
+
+
+async def at_once(transact: Transactions, *steps: Callable[[Transaction], str]) -> list[object]:
+    """Hands in all steps while the database's thread is held, so that they wait together."""
+    held = threading.Event()
+    first = asyncio.ensure_future(transact.read(lambda t: held.wait(30)))
+    await asyncio.sleep(0)
+    waiting = [asyncio.ensure_future(transact(step)) for step in steps]
+    await asyncio.sleep(0)
+    held.set()
+    await first
+    return await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def names(transact: Transactions) -> list[str]:
+    return await transact.read(lambda t: [row.id for row in t.market.participants()])
+
+
+async def test_steps_that_wait_are_committed_together(transact: Transactions) -> None:
+    commits = []
+    event.listen(transact._database._engine, "commit", commits.append)
+    expected = [f"p{i:02d}" for i in range(50)]
+    assert await at_once(transact, *map(put, expected)) == expected
+    assert len(commits) == 1
+    assert await names(transact) == expected
+
+
+async def test_a_step_that_is_refused_leaves_nothing_and_the_others_stand(transact: Transactions) -> None:
+    outcomes = await at_once(transact, put("a"), put("refused"), put("b"))
+    assert outcomes[0] == "a"
+    assert isinstance(outcomes[1], Refusal)
+    assert outcomes[2] == "b"
+    assert await names(transact) == ["a", "b"]
+
+
+async def test_a_step_that_breaks_the_transaction_does_not_break_the_others(transact: Transactions) -> None:
+    outcomes = await at_once(transact, put("a", b"same"), put("b", b"same"), put("broken"), put("c"))
+    assert outcomes[0] == "a"
+    assert isinstance(outcomes[1], ConstraintViolated)
+    assert isinstance(outcomes[2], RuntimeError)
+    assert outcomes[3] == "c"
+    assert await names(transact) == ["a", "c"]
+
+
+async def test_a_step_that_nobody_waits_for_any_more_does_not_begin(transact: Transactions) -> None:
+    held = threading.Event()
+    first = asyncio.ensure_future(transact.read(lambda t: held.wait(30)))
+    await asyncio.sleep(0)
+    dropped, kept = (asyncio.ensure_future(transact(put(name))) for name in ("dropped", "kept"))
+    await asyncio.sleep(0)
+    dropped.cancel()
+    await asyncio.sleep(0)
+    held.set()
+    await first
+    assert await kept == "kept"
+    assert await names(transact) == ["kept"]
