@@ -7,7 +7,7 @@ PROTO_FILES := $(wildcard protos/fedpeer/v1/*.proto)
 # Workers of the default suite; the machine's cores unless told otherwise.
 PYTEST_WORKERS ?= auto
 
-.PHONY: demo test test-slow test-flower lint types check-protos protos format bench clean
+.PHONY: demo test test-slow test-flower lint types check-protos protos format bench bench-flower clean
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -65,6 +65,10 @@ check-protos: $(PROTOS_STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
+
+# Rounds beside Flower, which `make bench` only compares with where this environment is there.
+bench-flower: $(STAMP) $(FLOWER_VENV)/.installed
+	$(BIN)/python -m benchmarks.rounds --flower $(FLOWER_VENV)/bin/python
 
 clean:
 	rm -rf $(VENV) $(PROTOS_VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

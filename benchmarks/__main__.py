@@ -12,6 +12,8 @@ RUNS = (
     ("benchmarks.ledger", "verify"),
     ("benchmarks.evidence",),
     ("benchmarks.uploads",),
+    ("benchmarks.rounds",),
+    ("benchmarks.calls",),
 )
 
 
