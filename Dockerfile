@@ -19,7 +19,7 @@ COPY coordinator coordinator
 COPY participant participant
 COPY fedpeer fedpeer
 COPY experiments experiments
-RUN pip install ".[postgresql]"
+RUN pip install ".[postgresql,tracing]"
 
 
 FROM python:3.11-slim-bookworm

@@ -27,6 +27,7 @@ from coordinator.storage.errors import (
     DatabaseUnreachable,
     StorageError,
 )
+from coordinator.tracing import Tracing, annotate, end, fail
 from mechanism.errors import FieldError, MechanismError
 from wire.errors import Code, FieldViolation, Refusal, status_of
 from wire.model_file import ModelFileError
@@ -67,10 +68,13 @@ class Boundary(grpc.aio.ServerInterceptor):
         authenticate: None where the port takes callers without a certificate.
     """
 
-    def __init__(self, authenticate: Authenticate | None, quotas: Quotas, metrics: Metrics) -> None:
+    def __init__(
+        self, authenticate: Authenticate | None, quotas: Quotas, metrics: Metrics, tracing: Tracing
+    ) -> None:
         self._authenticate = authenticate
         self._quotas = quotas
         self._metrics = metrics
+        self._tracing = tracing
 
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
         handler = await continuation(handler_call_details)
@@ -141,6 +145,13 @@ class _Passage:
         self._status = grpc.StatusCode.OK
         self.identity = _address(context.peer())
         structlog.contextvars.bind_contextvars(request=self._request_id, method=self._method)
+        service, _, name = method[1:].partition("/")
+        self._span = boundary._tracing.begin(
+            self._method,
+            carrier={k: v for k, v in context.invocation_metadata() or () if isinstance(v, str)},
+            request_id=self._request_id,
+            **{"rpc.system": "grpc", "rpc.service": service, "rpc.method": name},
+        )
 
     def admit(self) -> None:
         """Raises Refusal for a caller without a valid certificate or with too many calls."""
@@ -149,6 +160,7 @@ class _Passage:
             _caller.set(found)
             self.identity = found.participant_id
             structlog.contextvars.bind_contextvars(participant=found.participant_id)
+            annotate(participant=found.participant_id)
         self._boundary._quotas.request(self.identity)
 
     async def refuse(self, error: Exception) -> None:
@@ -157,6 +169,7 @@ class _Passage:
         refusal.request_id = self._request_id
         self._status = refusal.code.status
         self._boundary._metrics.refusals.labels(self._method, refusal.code.name).inc()
+        fail(self._span, f"{refusal.code.name}: {refusal.message}")
         if refusal.code is Code.INTERNAL or isinstance(error, StorageError | OSError):
             log.error("call failed", exc_info=error)
         else:
@@ -170,6 +183,7 @@ class _Passage:
     def leave(self) -> None:
         seconds = time.perf_counter() - self._began
         self._boundary._metrics.rpc_seconds.labels(self._method, self._status.name).observe(seconds)
+        end(self._span, **{"rpc.grpc.status_code": self._status.value[0]})
 
 
 class _Status(grpc.Status):

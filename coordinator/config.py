@@ -109,6 +109,18 @@ class StorageSection(_Section):
     retention_days: float = Field(RETENTION_DAYS, ge=0)
 
 
+class TracingSection(_Section):
+    """OpenTelemetry; needs the extra fedpeer[tracing].
+
+    Attributes:
+        endpoint: an OTLP collector by gRPC, such as "http://localhost:4317"; empty: off.
+        ratio: the part of traces that is kept, where the caller has not decided.
+    """
+
+    endpoint: str = ""
+    ratio: float = Field(1.0, ge=0, le=1)
+
+
 class ServiceConfig(_Section):
     """coordinator.toml.
 
@@ -120,6 +132,7 @@ class ServiceConfig(_Section):
     name: str = Field(max_length=48, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$")
     server: ServerSection = ServerSection()
     storage: StorageSection = StorageSection()
+    tracing: TracingSection = TracingSection()
 
 
 class PaymentSection(_Section):

@@ -25,6 +25,7 @@ from coordinator.runner import LiveTask, Workplace
 from coordinator.spool import UploadKey
 from coordinator.states import State
 from coordinator.storage.market import EventRow, ReceiptRow
+from coordinator.tracing import annotate
 from coordinator.transactions import Transaction, failure_digest
 from coordinator.uploads import Stream
 from mechanism.dispute import Review, check_opening
@@ -104,6 +105,7 @@ class Market:
         live = self._tasks.get(task_id)
         if live is None:
             raise Refusal(Code.TASK_UNKNOWN, f"There is no task {task_id[:64]!r}.")
+        annotate(task=live.row.id, round=live.row.round)
         return live
 
     async def standing(self, caller: Caller, live: LiveTask) -> Standing:

@@ -35,6 +35,7 @@ from coordinator.states import (
     next_step,
 )
 from coordinator.storage.market import EventRow, ModelRow, StaleTask, Tally, TaskRow
+from coordinator.tracing import Tracing, annotate
 from coordinator.transactions import Transaction, Transactions
 from coordinator.uploads import Uploads
 from mechanism.peers import round_seed
@@ -77,6 +78,7 @@ class Workplace:
     uploads: Uploads
     clock: Clock
     metrics: Metrics
+    tracing: Tracing
     absence_seconds: float
 
 
@@ -215,7 +217,11 @@ class TaskRunner:
 
     async def _take(self, step: Step) -> None:
         row = self._live.row
-        with structlog.contextvars.bound_contextvars(round=row.round):
+        name = type(step).__name__
+        with (
+            structlog.contextvars.bound_contextvars(round=row.round),
+            self._work.tracing.span(f"transition {name}", task=row.id, round=row.round, state=row.state),
+        ):
             match step:
                 case BeginEffort(deadline):
                     await self._work.transact(lambda t: t.begin_effort(row, deadline))
@@ -231,7 +237,7 @@ class TaskRunner:
                     await self._work.transact(lambda t: t.close(row))
                 case Cancel(reason):
                     await self._work.transact(lambda t: t.cancel(row, reason))
-            log.info("step taken", step=type(step).__name__)
+            log.info("step taken", step=name)
 
     async def _open_round(self, row: TaskRow, round_: int, deadline: float) -> None:
         path = self._work.blobs.path(row.model)
@@ -250,7 +256,8 @@ class TaskRunner:
 
     async def _prepare_round(self, row: TaskRow) -> None:
         closed = await self._work.transact.read(lambda t: _closed_round(t, row))
-        await self._work.transact.compute(lambda: self._scoring().prepare(self._start(row, closed)))
+        with self._work.tracing.span("evidence prepared ahead", task=row.id, round=row.round):
+            await self._work.transact.compute(lambda: self._scoring().prepare(self._start(row, closed)))
 
     def _start(self, row: TaskRow, closed: _ClosedRound) -> RoundStart:
         path = self._work.blobs.path
@@ -265,7 +272,8 @@ class TaskRunner:
     async def _settle(self, row: TaskRow) -> None:
         began = self._work.clock.now()
         closed = await self._work.transact.read(lambda t: _closed_round(t, row))
-        outcome = await self._work.transact.compute(self._judge, row, closed)
+        with self._work.tracing.span("scoring", task=row.id, round=row.round, models=len(closed.models)):
+            outcome = await self._work.transact.compute(self._judge, row, closed)
         assessments = [*outcome.scored.assessments]
         assessments += [
             missing(name, degree, closed.reasons.get(name))
@@ -273,12 +281,14 @@ class TaskRunner:
             if name not in closed.models
         ]
         seed = round_seed(chain_secret(row.root), row.terms.schedule.rounds, row.round)
-        settlement = await self._work.transact(
-            lambda t: t.settle(
-                row, seed, assessments, outcome.scored.evidence, outcome.model, outcome.quality
+        with self._work.tracing.span("settlement", task=row.id, round=row.round):
+            settlement = await self._work.transact(
+                lambda t: t.settle(
+                    row, seed, assessments, outcome.scored.evidence, outcome.model, outcome.quality
+                )
             )
-        )
-        paid = sum(payment.paid_micro for payment in settlement.payments)
+            paid = sum(payment.paid_micro for payment in settlement.payments)
+            annotate(paid_micro=paid)
         metrics = self._work.metrics
         metrics.paid.labels(row.id).inc(paid)
         metrics.settlement_seconds.observe(max(0.0, self._work.clock.now() - began))

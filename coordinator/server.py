@@ -43,6 +43,7 @@ from coordinator.storage.database import Database
 from coordinator.storage.errors import StorageError
 from coordinator.storage.ledger import SignedLog
 from coordinator.storage.market import EventRow, TaskRow
+from coordinator.tracing import Tracing, exporting
 from coordinator.transactions import Transaction, Transactions
 from coordinator.uploads import Uploads
 from protos.fedpeer.v1 import (
@@ -111,9 +112,12 @@ class Coordinator:
         CoordinatorError, StorageError: on construction and on start, for what an operator can mend.
     """
 
-    def __init__(self, folder: StateFolder, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self, folder: StateFolder, *, clock: Clock | None = None, tracing: Tracing | None = None
+    ) -> None:
         self.folder = folder
         self.config: ServiceConfig = folder.config()
+        self._tracing = tracing or exporting(self.config.tracing, self.config.name)
         self.metrics = Metrics()
         self._clock = clock or SystemClock()
         self._database = Database(folder.database_url(self.config))
@@ -129,6 +133,7 @@ class Coordinator:
             uploads=Uploads(spool, blobs, self.metrics, section.concurrent_uploads),
             clock=self._clock,
             metrics=self.metrics,
+            tracing=self._tracing,
             absence_seconds=section.absence_seconds,
         )
         self.market = Market(self._work)
@@ -183,6 +188,7 @@ class Coordinator:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._work.uploads.stop()
         await asyncio.to_thread(self._transact.stop)
+        await asyncio.to_thread(self._tracing.close)
         self._database.close()
         self._exit.close()
         log.info("stopped")
@@ -319,7 +325,7 @@ class Coordinator:
             self._serve_metrics(section)
 
     def _server(self, authenticate: Authenticate | None) -> grpc.aio.Server:
-        boundary = Boundary(authenticate, self._quotas, self.metrics)
+        boundary = Boundary(authenticate, self._quotas, self.metrics, self._tracing)
         server = grpc.aio.server(interceptors=[boundary], options=_OPTIONS)
         self._servers.append(server)
         return server
