@@ -22,16 +22,19 @@ import sqlite3
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import Connection, create_engine, inspect
 from sqlalchemy.engine import URL, make_url
 
 from coordinator.blobs import BlobStore
 from coordinator.config import SERVICE_FILE
 from coordinator.errors import FolderError
 from coordinator.folder import StateFolder
+from coordinator.storage.database import translated
 
 #: Version of the form. A reader refuses what it does not know.
 VERSION = 1
@@ -127,18 +130,19 @@ def _manifest(archive: tarfile.TarFile, source: Path) -> dict[str, Any]:
 
 
 def _move_in(scratch: Path, folder: StateFolder, manifest: dict[str, Any]) -> None:
+    """The database first, which can fail; the configuration last, which makes the folder a coordinator's."""
+    url = make_url(folder.database_url(StateFolder(scratch).config()))
+    if url.get_backend_name() != manifest["database"]:
+        raise FolderError(f"the backup is of {manifest['database']}, the configuration names {url}")
     folder.path.mkdir(parents=True, exist_ok=True)
     folder.path.chmod(0o700)
-    for name in _KEYS:
-        shutil.move(scratch / name, folder.path / name)
-        (folder.path / name).chmod(0o600 if name.endswith(".key") else 0o644)
+    _restore_database(scratch / "database", url)
     blobs = BlobStore(folder.models)
     for file in sorted((scratch / "models").glob("*")) if (scratch / "models").is_dir() else ():
         blobs.adopt(file, bytes.fromhex(file.name))
-    url = make_url(folder.database_url(folder.config()))
-    if url.get_backend_name() != manifest["database"]:
-        raise FolderError(f"the backup is of {manifest['database']}, the configuration names {url}")
-    _restore_database(scratch / "database", url)
+    for name in _KEYS:
+        (scratch / name).chmod(0o600 if name.endswith(".key") else 0o644)
+        shutil.move(scratch / name, folder.path / name)
 
 
 def _copy_database(url: URL, target: Path) -> None:
@@ -161,7 +165,23 @@ def _restore_database(source: Path, url: URL) -> None:
             raise FolderError(f"{target} exists already; move it away before restoring")
         shutil.move(source, target)
         return
-    _run("pg_restore", "--no-owner", "--exit-on-error", f"--dbname={_libpq(url)}", str(source))
+    with translated(), _connected(url) as connection:
+        if tables := inspect(connection).get_table_names():
+            raise FolderError(
+                f"the database {url.render_as_string()} holds {len(tables)} tables; restore into an empty one"
+            )
+    options = ["--no-owner", "--exit-on-error", "--single-transaction"]
+    _run("pg_restore", *options, f"--dbname={_libpq(url)}", str(source))
+
+
+@contextmanager
+def _connected(url: URL) -> Iterator[Connection]:
+    engine = create_engine(url.set(drivername="postgresql+psycopg"))
+    try:
+        with engine.connect() as connection:
+            yield connection
+    finally:
+        engine.dispose()
 
 
 def _libpq(url: URL) -> str:

@@ -44,3 +44,30 @@ def _postgresql_schema() -> Iterator[str]:
         with engine.connect() as connection:
             connection.execute(text(f"DROP SCHEMA {name} CASCADE"))
         engine.dispose()
+
+
+@contextmanager
+def postgresql_database() -> Iterator[str]:
+    """The URL of an empty database of its own on the scratch server; for what works on databases, not on schemas."""
+    server = os.environ.get("FEDPEER_TEST_POSTGRESQL")
+    if not server:
+        pytest.skip("needs a PostgreSQL server: set FEDPEER_TEST_POSTGRESQL, or `source .ci/services.sh`")
+    name = f"d{uuid.uuid4().hex}"
+    engine = create_engine(server, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text(f"CREATE DATABASE {name}"))
+    try:
+        yield make_url(server).set(database=name).render_as_string(hide_password=False)
+    finally:
+        with engine.connect() as connection:
+            connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+        engine.dispose()
+
+
+def emptied(url: str) -> None:
+    """Drops everything in a PostgreSQL database."""
+    engine = create_engine(url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text("DROP SCHEMA public CASCADE"))
+        connection.execute(text("CREATE SCHEMA public"))
+    engine.dispose()

@@ -1,6 +1,7 @@
 """A backup that is taken while the service runs becomes a coordinator that goes on with the task."""
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,18 @@ from coordinator.backup import read_backup
 from coordinator.errors import FolderError
 from coordinator.folder import StateFolder
 from coordinator.office import Office
-from tests.integration.market import enrol, make_folder, model_like, open_task, running, task_config, verified
+from tests.backends import emptied, postgresql_database
+from tests.integration.market import (
+    CONFIG,
+    Client,
+    enrol,
+    make_folder,
+    model_like,
+    open_task,
+    running,
+    task_config,
+    verified,
+)
 
 
 def back_up(folder: StateFolder, target: Path) -> int:
@@ -22,8 +34,33 @@ def back_up(folder: StateFolder, target: Path) -> int:
 
 async def test_a_task_goes_on_from_a_backup_of_its_middle(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "state")
-    open_task(folder, task_config(tmp_path))
     target = tmp_path / "backup.tar"
+    members = await backed_up_in_training(folder, tmp_path, target)
+    assert target.stat().st_mode & 0o077 == 0
+    with pytest.raises(FolderError, match="exists already"):
+        back_up(folder, target)
+    read_backup(target, tmp_path / "restored")
+    await go_on(StateFolder(tmp_path / "restored"), members)
+
+
+async def test_a_task_goes_on_from_a_backup_of_postgresql(tmp_path: Path) -> None:
+    if shutil.which("pg_dump") is None:
+        pytest.skip("needs pg_dump of PostgreSQL's client programs")
+    with postgresql_database() as url:
+        folder = make_folder(tmp_path / "state", f"{CONFIG}[storage]\ndatabase = {url!r}\n")
+        target = tmp_path / "backup.tar"
+        members = await backed_up_in_training(folder, tmp_path, target)
+        with pytest.raises(FolderError, match="tables; restore into an empty one"):
+            read_backup(target, tmp_path / "restored")
+        assert not (tmp_path / "restored" / "coordinator.toml").exists()
+        emptied(url)
+        read_backup(target, tmp_path / "restored")
+        await go_on(StateFolder(tmp_path / "restored"), members)
+
+
+async def backed_up_in_training(folder: StateFolder, tmp_path: Path, target: Path) -> list[Client]:
+    """A task of two rounds whose first model is in when the backup is taken; its participants."""
+    open_task(folder, task_config(tmp_path))
     async with running(folder) as coordinator:
         members = [await enrol(coordinator, name) for name in ("ann", "bob", "cyd")]
         await members[0].until("EFFORT")
@@ -34,11 +71,11 @@ async def test_a_task_goes_on_from_a_backup_of_its_middle(tmp_path: Path) -> Non
         assert await asyncio.to_thread(back_up, folder, target) > 0
         for client in members:
             await client.close()
-    assert target.stat().st_mode & 0o077 == 0
-    with pytest.raises(FolderError, match="exists already"):
-        back_up(folder, target)
-    read_backup(target, tmp_path / "restored")
-    restored = StateFolder(tmp_path / "restored")
+    return members
+
+
+async def go_on(restored: StateFolder, members: list[Client]) -> None:
+    """Brings the task to its end from a restored folder, and checks the ledger."""
     async with running(restored) as coordinator:
         for number, client in enumerate(members):
             client.address = coordinator.market_address
