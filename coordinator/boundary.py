@@ -7,7 +7,8 @@ Authentication stands here and not in the servicers, so that a new method cannot
 import asyncio
 import errno
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from secrets import token_hex
 from typing import Any
@@ -44,6 +45,9 @@ _MAX_VIOLATIONS = 8
 
 #: Who makes the call that is being served; set on ports that authenticate.
 _caller: ContextVar[Caller] = ContextVar("caller")
+
+#: Whom the bytes of the stream that is being served are charged to; None outside streams.
+_charge: ContextVar[Callable[[int], None] | None] = ContextVar("charge", default=None)
 
 #: Finds the caller of a call, or refuses it; None on a port that takes everybody.
 Authenticate = Callable[[Any], Caller]
@@ -83,7 +87,7 @@ class Boundary(grpc.aio.ServerInterceptor):
             return handler
         wrapped: dict[str, Any] = {
             "request_deserializer": _tolerant(handler.request_deserializer),
-            "response_serializer": handler.response_serializer,
+            "response_serializer": _metered(handler.response_serializer),
         }
         if handler.request_streaming:
             if handler.response_streaming:
@@ -93,6 +97,15 @@ class Boundary(grpc.aio.ServerInterceptor):
             return grpc.unary_stream_rpc_method_handler(self._stream(method, handler.unary_stream), **wrapped)
         return grpc.unary_unary_rpc_method_handler(self._unary(method, handler.unary_unary), **wrapped)
 
+    @contextmanager
+    def _metering(self, identity: str) -> Iterator[None]:
+        """Charges the bytes of a stream's messages, both ways, to its caller."""
+        _charge.set(lambda size: self._quotas.moved(identity, size))
+        try:
+            yield
+        finally:
+            _charge.set(None)
+
     def _unary(self, method: str, serve: Any) -> Any:
         async def call(request: Any, context: Any) -> Any:
             passage = _Passage(self, method, context)
@@ -100,7 +113,7 @@ class Boundary(grpc.aio.ServerInterceptor):
                 passage.admit()
                 _check_parsed(request)
                 if hasattr(request, "__aiter__"):
-                    with self._quotas.stream(passage.identity):
+                    with self._quotas.stream(passage.identity), self._metering(passage.identity):
                         return await serve(_parsed_only(request), context)
                 return await serve(request, context)
             except asyncio.CancelledError:
@@ -119,7 +132,7 @@ class Boundary(grpc.aio.ServerInterceptor):
             try:
                 passage.admit()
                 _check_parsed(request)
-                with self._quotas.stream(passage.identity):
+                with self._quotas.stream(passage.identity), self._metering(passage.identity):
                     async for response in serve(request, context):
                         yield response
             except asyncio.CancelledError:
@@ -170,8 +183,11 @@ class _Passage:
         self._status = refusal.code.status
         self._boundary._metrics.refusals.labels(self._method, refusal.code.name).inc()
         fail(self._span, f"{refusal.code.name}: {refusal.message}")
-        if refusal.code is Code.INTERNAL or isinstance(error, StorageError | OSError):
-            log.error("call failed", exc_info=error)
+        if refusal.code is Code.INTERNAL:
+            log.error("call failed", reason=refusal.code.name, exc_info=error)
+        elif isinstance(error, StorageError | OSError):
+            # Everybody tries again and again: one line each, on a disk that is full perhaps.
+            log.warning("call failed", reason=refusal.code.name, why=str(error))
         else:
             log.info("call refused", reason=refusal.code.name, message=refusal.message)
         await self._context.abort_with_status(_Status(status_of(refusal)))
@@ -237,12 +253,26 @@ def _tolerant(parse: Any) -> Any:
     """A parser that hands on a stand-in for what it cannot parse, so that the call ends with our own status."""
 
     def parsed(data: bytes) -> Any:
+        if (charge := _charge.get()) is not None:
+            charge(len(data))
         try:
             return parse(data)
         except Exception:  # whatever a parser makes of hostile bytes
             return _Malformed()
 
     return parsed
+
+
+def _metered(serialize: Any) -> Any:
+    """A serializer that charges what it writes to the stream's caller."""
+
+    def serialized(message: Any) -> bytes:
+        data: bytes = serialize(message)
+        if (charge := _charge.get()) is not None:
+            charge(len(data))
+        return data
+
+    return serialized
 
 
 def _check_parsed(message: Any) -> None:

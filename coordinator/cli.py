@@ -77,12 +77,13 @@ def init(
 def serve(
     state: State = DEFAULT_STATE,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log every detail.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Serve until SIGTERM."""
+    """Serve until SIGTERM; with --json, print the addresses once calls are taken."""
     from coordinator.server import serve as run
 
     configure_logs(level=logging.DEBUG if verbose else logging.INFO, library_level=logging.WARNING)
-    asyncio.run(run(state))
+    asyncio.run(run(state, _announce if as_json else None))
 
 
 @app.command("open")
@@ -249,6 +250,21 @@ def status(
 
 
 @app.command()
+def participants(state: State = DEFAULT_STATE, as_json: AsJson = False) -> None:
+    """List who has enrolled, until when their certificates hold, and who is revoked."""
+    with _office(state) as office:
+        people = office.enrolled()
+    if as_json:
+        _print_json({"participants": [vars(person) for person in people]})
+        return
+    table = Table("participant", "enrolled", "certificate until", "standing")
+    for person in people:
+        times = _time(person.enrolled_at), _time(person.certificate_expires)
+        table.add_row(person.id, *times, person.standing)
+    output().print(table)
+
+
+@app.command()
 def tasks(state: State = DEFAULT_STATE, as_json: AsJson = False) -> None:
     """List the tasks."""
     with _office(state) as office:
@@ -321,6 +337,11 @@ def _show(as_json: bool, record: dict[str, Any], text: str) -> None:
 
 def _print_json(record: dict[str, Any]) -> None:
     typer.echo(json.dumps(record))
+
+
+def _announce(addresses: dict[str, str]) -> None:
+    _print_json({"addresses": addresses})
+    sys.stdout.flush()  # a pipe's reader waits for it
 
 
 def _note(text: str) -> None:

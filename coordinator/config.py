@@ -16,6 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from coordinator.errors import ConfigError
 from wire.limits import (
+    MAX_BYTES_PER_HOUR,
     MAX_CONCURRENT_UPLOADS,
     MAX_PARTICIPANTS,
     MAX_PHASE_SECONDS,
@@ -95,6 +96,7 @@ class ServerSection(_Section):
     concurrent_uploads: int = Field(MAX_CONCURRENT_UPLOADS, ge=1)
     requests_per_second: float = Field(MAX_REQUESTS_PER_SECOND, gt=0)
     streams_per_participant: int = Field(MAX_STREAMS_PER_IDENTITY, ge=2)
+    bytes_per_hour: float = Field(MAX_BYTES_PER_HOUR, gt=0)
 
 
 class StorageSection(_Section):

@@ -4,6 +4,7 @@ CoordinatorError(ValueError)
  +- ConfigError    a configuration file that cannot be used: names the file, the key and what was expected
  +- FolderError    a state folder that is missing, taken or damaged
  +- TaskError      a task that cannot be opened, found or cancelled
+ +- AlreadyServed  another process serves from the state folder
  +- ServeError     the service cannot start: a port that is taken, say
 """
 
@@ -26,3 +27,7 @@ class TaskError(CoordinatorError):
 
 class ServeError(CoordinatorError):
     """The service cannot start."""
+
+
+class AlreadyServed(CoordinatorError):
+    """Another process serves from the state folder."""

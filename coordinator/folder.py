@@ -21,7 +21,7 @@ from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 
 from coordinator.config import SERVICE_FILE, ServiceConfig, read_config
-from coordinator.errors import ConfigError, FolderError
+from coordinator.errors import AlreadyServed, ConfigError, FolderError
 from mechanism.ledger.errors import NoteError
 from mechanism.ledger.note import SigningKey
 from wire.certificates import (
@@ -100,13 +100,15 @@ class StateFolder:
         """Held by the one process that serves from this folder.
 
         Raises:
-            FolderError: another process holds it.
+            AlreadyServed: another process holds it.
         """
         with (self.path / "serve.lock").open("w") as file:
             try:
                 flock(file, LOCK_EX | LOCK_NB)
             except OSError:
-                raise FolderError(f"another coordinator already serves from {self.path}") from None
+                raise AlreadyServed(
+                    f"another coordinator already serves from {self.path}; stop it first"
+                ) from None
             yield
 
     def _check_initialised(self) -> None:

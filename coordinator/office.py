@@ -42,6 +42,20 @@ class Invitation:
     expires: float
 
 
+@dataclass(frozen=True)
+class Enrolment:
+    """One participant of the market: when it enrolled, until when its last certificate holds, and how it stands.
+
+    Attributes:
+        standing: "enrolled", "expired" or "revoked".
+    """
+
+    id: str
+    enrolled_at: float
+    certificate_expires: float
+    standing: str
+
+
 class Standing(StrEnum):
     """How a participant stands in the task's current round."""
 
@@ -210,6 +224,19 @@ class Office:
     def participants(self) -> list[ParticipantRow]:
         """Everyone who ever enrolled."""
         return self._transact.look(lambda t: t.market.participants())
+
+    def enrolled(self) -> list[Enrolment]:
+        """Everyone who ever enrolled, with how long the last certificate holds."""
+        people, issued = self._transact.look(lambda t: (t.market.participants(), t.market.certificates()))
+        expires = {certificate.participant_id: certificate.expires_at for certificate in issued}
+        now = self._clock.now()
+
+        def standing(row: ParticipantRow) -> str:
+            if row.revoked_at is not None:
+                return "revoked"
+            return "expired" if expires[row.id] < now else "enrolled"
+
+        return [Enrolment(p.id, p.enrolled_at, expires[p.id], standing(p)) for p in people]
 
     def ledger_size(self) -> int:
         return self._transact.look(lambda t: t.journal.size())

@@ -1,14 +1,17 @@
-"""What one identity may ask of the service: requests a second, and streams open at once."""
+"""What one identity may ask of the service: requests a second, bytes an hour, and streams open at once."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from wire.errors import Code, Refusal
-from wire.limits import MAX_REQUESTS_PER_SECOND, MAX_STREAMS_PER_IDENTITY
+from wire.limits import MAX_BYTES_PER_HOUR, MAX_REQUESTS_PER_SECOND, MAX_STREAMS_PER_IDENTITY
 
 #: Seconds over which the request rate is averaged: a burst of a reconnecting client is no attack.
 _WINDOW = 10.0
+
+#: Seconds over which bytes are counted.
+_HOUR = 3600.0
 
 #: Identities after which the silent ones are forgotten; on the public port anybody can be one.
 _REMEMBERED = 10_000
@@ -23,11 +26,15 @@ class Quotas:
         *,
         rate: float = MAX_REQUESTS_PER_SECOND,
         streams: int = MAX_STREAMS_PER_IDENTITY,
+        bytes_per_hour: float = MAX_BYTES_PER_HOUR,
     ) -> None:
         self._monotonic = monotonic
         self._rate = rate
         self._burst = rate * _WINDOW
         self._streams = streams
+        self._hourly = bytes_per_hour
+        #: Bytes that an identity has moved and not yet worked off at the hourly rate, and when that was so.
+        self._moved: dict[str, tuple[float, float]] = {}
         self._tokens: dict[str, tuple[float, float]] = {}
         self._open: defaultdict[str, int] = defaultdict(int)
 
@@ -49,6 +56,17 @@ class Quotas:
             # Whoever has been silent for the window has its whole burst again, as if it were unknown.
             self._tokens = {k: v for k, v in self._tokens.items() if now - v[1] < _WINDOW}
 
+    def moved(self, identity: str, size: int) -> None:
+        """Counts bytes of a stream of the identity. What is open goes on; the next stream may be refused."""
+        now = self._monotonic()
+        self._moved[identity] = (self._left_over(identity, now) + size, now)
+        if len(self._moved) > _REMEMBERED:
+            self._moved = {k: v for k, v in self._moved.items() if self._left_over(k, now) > 0}
+
+    def _left_over(self, identity: str, now: float) -> float:
+        size, since = self._moved.get(identity, (0.0, now))
+        return max(0.0, size - (now - since) * self._hourly / _HOUR)
+
     @contextmanager
     def stream(self, identity: str) -> Iterator[None]:
         """Holds one of the identity's streams.
@@ -56,6 +74,11 @@ class Quotas:
         Raises:
             Refusal: QUOTA_EXCEEDED.
         """
+        if self._left_over(identity, self._monotonic()) > self._hourly:
+            raise Refusal(
+                Code.QUOTA_EXCEEDED,
+                f"{identity!r} has moved more than {self._hourly / 2**30:g} GiB in an hour, which is the limit.",
+            )
         if self._open[identity] >= self._streams:
             raise Refusal(
                 Code.QUOTA_EXCEEDED, f"{identity!r} has {self._streams} streams open, which is the limit."

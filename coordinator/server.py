@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import json
 import os
+import resource
 import signal
 import sys
 import time
@@ -30,7 +31,7 @@ from coordinator.doorbell import Doorbell
 from coordinator.errors import ServeError
 from coordinator.folder import StateFolder, write_private
 from coordinator.identity import Caller, Enrolled, Roster, enrol, renew
-from coordinator.live import Feed, Presence
+from coordinator.live import Feed, Presence, first_of
 from coordinator.market import Market
 from coordinator.metrics import Metrics
 from coordinator.quotas import Quotas
@@ -40,7 +41,8 @@ from coordinator.services.ledger import LedgerServicer
 from coordinator.services.market import MarketServicer
 from coordinator.spool import Spool
 from coordinator.storage.database import Database
-from coordinator.storage.errors import StorageError
+from coordinator.storage.errors import LeaseLost, StorageError
+from coordinator.storage.lease import Lease
 from coordinator.storage.ledger import SignedLog
 from coordinator.storage.market import EventRow, TaskRow
 from coordinator.tracing import Tracing, exporting
@@ -56,11 +58,16 @@ from protos.fedpeer.v1 import (
 )
 from wire.errors import Code, Refusal
 from wire.limits import (
+    CONNECTION_AGE_SECONDS,
+    CONNECTION_GRACE_SECONDS,
     FRAME_BYTES,
+    HANDSHAKE_SECONDS,
+    IDLE_CONNECTION_SECONDS,
     KEEPALIVE_SECONDS,
     KEEPALIVE_TIMEOUT_SECONDS,
     MAX_MESSAGE_BYTES,
     MAX_STREAMS_PER_IDENTITY,
+    OPEN_FILES,
 )
 
 log = structlog.get_logger()
@@ -96,6 +103,10 @@ _OPTIONS = [
     ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_SECONDS * 1000),
     ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_SECONDS * 500),
     ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.server_handshake_timeout_ms", HANDSHAKE_SECONDS * 1000),
+    ("grpc.max_connection_idle_ms", IDLE_CONNECTION_SECONDS * 1000),
+    ("grpc.max_connection_age_ms", CONNECTION_AGE_SECONDS * 1000),
+    ("grpc.max_connection_age_grace_ms", CONNECTION_GRACE_SECONDS * 1000),
     # gRPC would let a stream's window grow with the bandwidth, to many MiB that nobody has read yet. Two frames
     # fill a line of 300 Mbit/s at 50 ms.
     ("grpc.http2.bdp_probe", 0),
@@ -121,6 +132,10 @@ class Coordinator:
         self.metrics = Metrics()
         self._clock = clock or SystemClock()
         self._database = Database(folder.database_url(self.config))
+        self._lease = Lease(self._database.url)
+        self._looking: asyncio.Task[None] | None = None
+        #: Set when the service must end by itself: it may no longer serve its database.
+        self.halted = asyncio.Event()
         self._log = SignedLog(self._database, folder.signing_key(self.config.name))
         self._transact = Transactions(self._database, self._log, self._clock, self.metrics)
         self._roster = Roster()
@@ -138,7 +153,10 @@ class Coordinator:
         )
         self.market = Market(self._work)
         self._quotas = Quotas(
-            time.monotonic, rate=section.requests_per_second, streams=section.streams_per_participant
+            time.monotonic,
+            rate=section.requests_per_second,
+            streams=section.streams_per_participant,
+            bytes_per_hour=section.bytes_per_hour,
         )
         self._doorbell = Doorbell(folder.doorbell, self.reload)
         self._health = health.aio.HealthServicer()
@@ -155,19 +173,21 @@ class Coordinator:
         """Takes up every task where it stands, and serves."""
         self._exit.enter_context(self.folder.lock())
         try:
+            await asyncio.to_thread(self._lease.take)
+            self._guard_lease()
             await asyncio.to_thread(self._database.migrate)
             await self._transact.sign_head()
             await self._clear_spool()
             await self._bind()
             await self.reload()
             await self._doorbell.start()
+            for server in self._servers:
+                await server.start()
+            await self._set_health(health_pb2.HealthCheckResponse.SERVING)
+            write_private(self.folder.addresses, json.dumps(self.addresses()).encode())
         except BaseException:
             await self.stop(0)
             raise
-        for server in self._servers:
-            await server.start()
-        await self._set_health(health_pb2.HealthCheckResponse.SERVING)
-        write_private(self.folder.addresses, json.dumps(self.addresses()).encode())
         self._housekeeping = asyncio.create_task(self._keep_house(), name="housekeeping")
         log.info("serving", market=self.market_address, public=self.public_address)
 
@@ -190,6 +210,7 @@ class Coordinator:
         await asyncio.to_thread(self._transact.stop)
         await asyncio.to_thread(self._tracing.close)
         self._database.close()
+        self._leave_lease()
         self._exit.close()
         log.info("stopped")
 
@@ -227,6 +248,31 @@ class Coordinator:
                     )
             live.changed.set()
         await self._follow_others(known, rows)
+
+    def _guard_lease(self) -> None:
+        """Has the event loop tell when the connection that holds the lease breaks."""
+        if (descriptor := self._lease.descriptor) is None:
+            return
+        loop = asyncio.get_running_loop()
+
+        def stirred() -> None:
+            loop.remove_reader(descriptor)
+            self._looking = asyncio.create_task(look(), name="lease")
+
+        async def look() -> None:
+            if await asyncio.to_thread(self._lease.held):
+                loop.add_reader(descriptor, stirred)  # a notice of the server
+                return
+            log.error("the lease on the database is lost: its connection broke; the service ends")
+            await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+            self.halted.set()
+
+        loop.add_reader(descriptor, stirred)
+
+    def _leave_lease(self) -> None:
+        if (descriptor := self._lease.descriptor) is not None:
+            asyncio.get_running_loop().remove_reader(descriptor)
+        self._lease.release()
 
     async def _follow_others(self, known: Mapping[str, LiveTask], rows: Sequence[TaskRow]) -> None:
         """Tells watchers at once what a command did to a task; its runner may be busy for minutes."""
@@ -462,19 +508,49 @@ def keep_pages() -> None:
         mallopt(_M_ARENA_MAX, _ARENAS)
 
 
-async def serve(folder: Path) -> None:
-    """Runs a coordinator until SIGTERM or SIGINT; SIGHUP reads certificates again."""
+def allow_open_files() -> None:
+    """Raises this process's limit of open files as far as the system lets it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+async def serve(folder: Path, announce: Callable[[dict[str, str]], None] | None = None) -> None:
+    """Runs a coordinator until SIGTERM or SIGINT; SIGHUP reads certificates again.
+
+    Args:
+        announce: is told the addresses once calls are taken.
+
+    Raises:
+        AlreadyServed, LeaseTaken: another process serves the folder or the database.
+        LeaseLost: while serving.
+        ServeError: a port that is taken, a folder that cannot be written.
+    """
     keep_pages()
+    allow_open_files()
     coordinator = Coordinator(StateFolder(folder))
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGHUP, coordinator.reload_certificates)
-    await coordinator.start()
-    await stop.wait()
+    try:
+        await coordinator.start()
+    except OSError as error:  # a full disk, a lost right
+        raise ServeError(
+            f"{error.filename or folder} cannot be written: {error.strerror or error}; nothing was changed"
+        ) from error
+    if announce is not None:
+        announce(coordinator.addresses())
+    ended = await first_of(coordinator.halted, stop)
     log.info("draining")
-    await coordinator.stop()
+    await coordinator.stop(0 if ended is coordinator.halted else None)
+    if coordinator.halted.is_set():
+        raise LeaseLost(
+            "the connection that holds the lease on the database broke, so another coordinator may serve it now; "
+            "start this one again when the database can be reached"
+        )
     if coordinator.computing:
         # All that counts is on the disk. The interpreter would wait for the thread, which may take minutes.
         log.info("evidence in progress is given up; it is computed again after the next start")

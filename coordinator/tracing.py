@@ -70,7 +70,7 @@ class Tracing:
     def span(self, name: str, **attributes: str | int) -> Iterator[None]:
         """A span around a block; what the block raises is recorded."""
         above = _current.get()
-        span = self.begin(name, **attributes)
+        span = self.begin(name, carrier=None, **attributes)
         try:
             yield
         except BaseException as error:

@@ -85,3 +85,24 @@ MAX_ROUNDS = 10_000
 
 #: Seconds that a phase may last: a year. Beyond it a deadline is a mistake, and at last no date at all.
 MAX_PHASE_SECONDS = 366 * 86_400
+
+#: Seconds from a connection to the end of its handshake, the HTTP/2 settings included: a slow link needs two, and
+#: whoever opens connections and stalls holds each no longer than this.
+HANDSHAKE_SECONDS = 20
+
+#: Seconds after which a connection without a call is closed; participants keep a Watch open, others reconnect.
+IDLE_CONNECTION_SECONDS = 300
+
+#: Seconds after which a connection is asked to be made anew, so that everyone comes to a renewed server certificate
+#: and balancers can spread the load; and seconds that its calls then have left. A Watch and an upload go on where
+#: they were.
+CONNECTION_AGE_SECONDS = 12 * 3600
+CONNECTION_GRACE_SECONDS = 600
+
+#: Open files that the service asks the system for: a connection of each participant of some large tasks, and
+#: connections that stall until they are closed. Many systems start a process with 1,024.
+OPEN_FILES = 65_536
+
+#: Bytes that the streams of one identity may move in an hour, both ways: a model of 1 GiB fetched and sent every
+#: two minutes. Without it one participant could fetch one model for ever, on the operator's line.
+MAX_BYTES_PER_HOUR = 64 << 30

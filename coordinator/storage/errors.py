@@ -9,6 +9,8 @@ StorageError(Exception)
  +- NotALedger             a database without fedpeer's tables
  +- UnknownSchema          written by another version of fedpeer
  +- ConstraintViolated     a write that the database's own rules refuse
+ +- LeaseTaken             another process serves the database
+ +- LeaseLost              the lease on the database was lost while serving
  +- HeadRefused            a head that would fork the log: nothing was signed
 """
 
@@ -51,3 +53,11 @@ class ConstraintViolated(StorageError):
 
 class HeadRefused(StorageError):
     """A head that is not consistent with the last signed one, or a key that is not the log's."""
+
+
+class LeaseTaken(StorageError):
+    """Another process serves the database."""
+
+
+class LeaseLost(StorageError):
+    """The lease on the database was lost while serving."""

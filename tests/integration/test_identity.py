@@ -1,6 +1,7 @@
 """Nobody gets in without a valid certificate, tried for every method that the services declare."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -233,3 +234,16 @@ async def test_a_certificate_is_renewed_for_its_own_name(coordinator: Coordinato
     assert (await successor.task()).nonce
     await dan.close()
     await successor.close()
+
+
+async def test_a_renewed_server_certificate_is_served_after_reading_again(coordinator: Coordinator) -> None:
+    host, _, port = coordinator.public_address.rpartition(":")
+
+    async def served() -> str:
+        return await asyncio.to_thread(ssl.get_server_certificate, (host, int(port)))
+
+    before = await served()
+    made = coordinator.folder.issue_server(["localhost", "127.0.0.1"])
+    assert await served() == before
+    coordinator.reload_certificates()  # what SIGHUP does
+    assert (await served()).strip() == made.certificate_pem.decode().strip()

@@ -307,6 +307,47 @@ async def test_a_flood_of_requests_is_turned_away_and_others_are_served(tmp_path
         await close([ann, bob])
 
 
+async def test_bytes_are_counted_and_the_next_stream_is_refused(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "state", CONFIG + "bytes_per_hour = 1000\n")
+    open_task(folder, task_config(tmp_path))
+    async with running(folder) as coordinator:
+        members = await in_training(coordinator, NAMES[:3])
+        ann, bob, _ = members
+        await ann.submit(model_like(0), 1)  # some hundreds of bytes
+
+        async def fetch(client: Client) -> list[Any]:
+            request = market_pb2.FetchModelRequest(task_id="task", round=1)
+            return [frame async for frame in client.market.FetchModel(request)]
+
+        async def fetch_often() -> None:
+            for _ in range(20):
+                await fetch(ann)
+
+        with pytest.raises(grpc.RpcError) as caught:
+            await fetch_often()
+        found = refusal_of(caught.value)
+        assert found is not None
+        assert found.code is Code.QUOTA_EXCEEDED
+        assert "in an hour" in found.message
+        assert await fetch(bob)
+        await close(members)
+
+
+async def test_participants_are_listed_with_their_certificates(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "state")
+    async with running(folder) as coordinator:
+        members = [await enrol(coordinator, name) for name in NAMES[:2]]
+        await asyncio.to_thread(command, "revoke", "bob", folder=folder)
+        text = await asyncio.to_thread(command, "participants", folder=folder)
+        told = json.loads(await asyncio.to_thread(command, "participants", "--json", folder=folder))
+        await close(members)
+    assert re.search(r"ann .* enrolled", text)
+    assert re.search(r"bob .* revoked", text)
+    ann, bob = told["participants"]
+    assert (ann["standing"], bob["standing"]) == ("enrolled", "revoked")
+    assert ann["certificate_expires"] > time.time() + 80 * 86_400
+
+
 @pytest.fixture
 async def insecure(tmp_path: Path) -> AsyncIterator[Any]:
     folder = make_folder(tmp_path / "state", CONFIG + "insecure = true\n")

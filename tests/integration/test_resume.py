@@ -180,11 +180,11 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def test_two_services_do_not_share_a_folder(tmp_path: Path) -> None:
-    from coordinator.errors import FolderError
+    from coordinator.errors import AlreadyServed
 
     folder = make_folder(tmp_path / "state")
     async with running(folder):
-        with pytest.raises(FolderError, match="already serves"):
+        with pytest.raises(AlreadyServed, match="already serves"):
             await Coordinator(folder).start()
 
 

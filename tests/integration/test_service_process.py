@@ -5,7 +5,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -58,19 +57,17 @@ def made(folder: Path, *arguments: str) -> dict[str, Any]:
 @contextmanager
 def serving(folder: Path) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
     """A served folder; yields the process and its addresses."""
-    command = [sys.executable, "-m", "fedpeer", "coordinator", "serve", "--state", str(folder)]
+    command = [sys.executable, "-m", "fedpeer", "coordinator", "serve", "--json", "--state", str(folder)]
     # A file, not a pipe that nobody reads: a full pipe would stop the service.
     with (folder / "log").open("ab") as log:
-        process = subprocess.Popen(command, stderr=log, text=True)
-    addresses = folder / "serving.json"
-    addresses.unlink(missing_ok=True)
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+    assert process.stdout is not None
     try:
-        give_up = time.monotonic() + 60
-        while not addresses.exists():
-            assert process.poll() is None, (folder / "log").read_text()
-            assert time.monotonic() < give_up
-            time.sleep(0.02)
-        yield process, json.loads(addresses.read_text())
+        line = process.stdout.readline()  # the end of the output, where it does not come to serve
+        assert line, (folder / "log").read_text()
+        addresses = json.loads(line)["addresses"]
+        assert json.loads((folder / "serving.json").read_text()) == addresses
+        yield process, addresses
     finally:
         process.kill()
         process.wait()

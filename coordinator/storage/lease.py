@@ -1,0 +1,133 @@
+"""The right to serve a database, held by one process at a time and given up with it, however it ends.
+
+    PostgreSQL   a session-level advisory lock on a connection of its own; the server gives it up when the connection
+                 breaks. It must be a connection to the server itself: a pooler in transaction mode keeps no session.
+    SQLite       a lock on a file beside the database; the kernel gives it up with the process.
+
+Commands on the command line need no lease: each is one transaction, and a task's version lets only one of two
+transactions move it on. The lease keeps two services from doing the same work, and from answering participants out
+of two memories.
+"""
+
+import time
+from fcntl import LOCK_EX, LOCK_NB, flock
+from io import TextIOWrapper
+from pathlib import Path
+
+from sqlalchemy import Connection, create_engine, text
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import NullPool
+
+from coordinator.storage.database import translated
+from coordinator.storage.errors import DatabaseUnreachable, LeaseTaken
+
+#: First half of the advisory lock's key, ours alone; the second is the schema's hash, so that two markets can share
+#: one database.
+_LOCK_CLASS = 731_372_654
+
+#: Seconds for which a lease is waited for: the server notices the end of a killed process within milliseconds.
+WAIT_SECONDS = 5.0
+
+#: Seconds between two attempts.
+_PAUSE_SECONDS = 0.1
+
+#: A peer whose machine is gone is given up after 10 + 3 * 5 s, on both ends; the default is two hours.
+_KEEPALIVES = {"keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "3"}
+
+
+class Lease:
+    """One process's lease on the database at `url`."""
+
+    def __init__(self, url: URL) -> None:
+        self._url = url
+        self._connection: Connection | None = None
+        self._file: TextIOWrapper | None = None
+        self._descriptor: int | None = None
+
+    def take(self, wait_s: float = WAIT_SECONDS) -> None:
+        """Takes the lease, waiting for at most `wait_s` seconds.
+
+        Raises:
+            LeaseTaken: another process holds it.
+            DatabaseUnreachable: the database cannot be reached.
+        """
+        give_up = time.monotonic() + wait_s
+        while not self._try():
+            if time.monotonic() >= give_up:
+                self.release()
+                raise LeaseTaken(
+                    f"another coordinator already serves the database {self._url.render_as_string()}; "
+                    "stop it first, or name another database in coordinator.toml"
+                )
+            time.sleep(_PAUSE_SECONDS)
+
+    @property
+    def descriptor(self) -> int | None:
+        """Of the connection that holds the lease: readable when it has broken, or has something to say."""
+        return self._descriptor
+
+    def held(self) -> bool:
+        """Whether the lease still holds; asks the server."""
+        if self._connection is None:
+            return self._file is not None
+        try:
+            self._connection.execute(text("SELECT 1"))
+        except DBAPIError:
+            return False
+        return True
+
+    def release(self) -> None:
+        """Gives the lease up; does nothing where it is not held."""
+        if self._connection is not None:
+            self._connection.invalidate()  # closes it, broken or not, without a word to the server
+            self._connection.close()
+            self._connection.engine.dispose()
+            self._connection = self._descriptor = None
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _try(self) -> bool:
+        if self._url.get_backend_name() == "postgresql":
+            return self._try_postgresql()
+        if self._url.database in (None, "", ":memory:"):
+            return True  # nobody else can reach it
+        return self._try_file(Path(f"{self._url.database}.lease"))
+
+    def _try_file(self, path: Path) -> bool:
+        if self._file is None:
+            try:
+                self._file = path.open("w")
+            except OSError as error:
+                raise DatabaseUnreachable(f"{path} cannot be written: {error.strerror}") from None
+        try:
+            flock(self._file, LOCK_EX | LOCK_NB)
+        except OSError:
+            return False
+        return True
+
+    def _try_postgresql(self) -> bool:
+        with translated():
+            if self._connection is None:
+                engine = create_engine(
+                    self._url.update_query_dict(_KEEPALIVES), poolclass=NullPool, isolation_level="AUTOCOMMIT"
+                )
+                self._connection = engine.connect()
+                self._descriptor = self._connection.connection.driver_connection.fileno()  # type: ignore[union-attr]  # psycopg's
+                for name, value in _KEEPALIVES.items():
+                    self._set(f"tcp_{name}", value)
+                self._set("idle_session_timeout", "0")  # an idle session is what a lease is
+            taken = self._connection.execute(
+                text("SELECT pg_try_advisory_lock(:class, hashtext(current_schema()))"),
+                {"class": _LOCK_CLASS},
+            )
+            return bool(taken.scalar_one())
+
+    def _set(self, name: str, value: str) -> None:
+        """Sets a parameter of the session where this version of the server has it."""
+        assert self._connection is not None
+        self._connection.execute(
+            text("SELECT set_config(name, :value, false) FROM pg_settings WHERE name = :name"),
+            {"name": name, "value": value},
+        )
