@@ -33,6 +33,9 @@ from wire.model_file import encode_model
 #: A model without an architecture: tests of the market need none.
 WEIGHTS = {"bias": np.zeros(4, np.float32), "weight": np.ones((4, 3), np.float32)}
 
+#: Seconds that a state is waited for: shadows of a round took 40 on a machine with a dozen others' work on each core.
+PATIENCE = 180
+
 CONFIG = """
 name = "test"
 [server]
@@ -214,7 +217,7 @@ class Client:
         wanted = {market_pb2.TaskState.Value(f"TASK_STATE_{state}") for state in states}
         watch = self.market.Watch(market_pb2.WatchRequest(task_id=self.task_id))
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE):
                 async for event in watch:
                     if event.state in wanted and event.round >= round_:
                         return event
