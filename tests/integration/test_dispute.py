@@ -70,7 +70,8 @@ async def paid(client: Client, round_: int) -> int:
 
 async def test_a_dispute_pays_what_the_evidence_bears_out_once_and_from_what_was_kept(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "state")
-    schedule = {**CONFIG["schedule"], "capacity": 3, "dispute_seconds": 1}  # type: ignore[dict-item]
+    waits = {"effort_seconds": 600, "round_seconds": 600, "dispute_seconds": 1}
+    schedule = {**CONFIG["schedule"], "capacity": 3, **waits}  # type: ignore[dict-item]
     open_task(folder, TaskConfig.model_validate({**CONFIG, "schedule": schedule}))
     pool, generator = load_splits("digits", seed=1).train, np.random.default_rng(0)
     async with running(folder) as coordinator:
