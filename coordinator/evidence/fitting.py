@@ -1,9 +1,9 @@
 """From trained shadows to the round's evidence model: linear maps, prediction interval, thresholds.
 
 The linear maps of `mechanism.evidence` are ridge regressions on standardised features; their penalty is chosen by
-leave-one-out. The degree is the mean of such a map and of extremely randomised trees, which see what bends. Alone
-the line is off by a tenth more (digits after a round), and the trees rank worse (digits, fresh). This second step sees shares that were predicted for each
-shadow by a first step that had not seen it, as they are for a participant.
+leave-one-out. The degree is the mean of such a map and of extremely randomised trees, which see what bends. Alone, the
+line is off by a tenth more (digits after a round), and the trees rank worse (digits, fresh). This second step sees
+shares that were predicted for each shadow by a first step that had not seen it, as they are for a participant.
 
 The interval is conformal: its half-width is the (1 - ALPHA) quantile, with the finite-sample correction, of what
 cross-validation of both steps is off by, widened by `TRANSFER`. The thresholds start from what sound shadows
