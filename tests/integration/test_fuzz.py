@@ -228,7 +228,8 @@ async def valid_requests(client: Client) -> dict[str, bytes]:
 async def fuzz(tmp_path: Path, count: int, seed: int) -> None:
     dice = random.Random(seed)
     folder = make_folder(tmp_path / "state", CONFIG + "requests_per_second = 1000000\n")
-    open_task(folder, task_config(tmp_path))
+    # No deadline may pass meanwhile: a hundred thousand messages take half an hour.
+    open_task(folder, task_config(tmp_path, schedule={"round_seconds": 86_400}))
     async with running(folder) as coordinator:
         members = [await enrol(coordinator, name) for name in ("ann", "bob", "cyd")]
         ann = members[0]

@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from typer.testing import CliRunner
 
 from coordinator.cli import app
@@ -260,6 +261,20 @@ async def test_watchers_are_sent_away_with_a_reason_when_the_service_stops(tmp_p
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         await stopping
         await ann.close()
+
+
+async def test_health_turns_not_serving_while_calls_in_progress_are_drained(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "state")
+    authority = (folder.path / "authority.pem").read_bytes()
+    async with running(folder) as coordinator:
+        credentials = grpc.ssl_channel_credentials(authority)
+        async with grpc.aio.secure_channel(coordinator.public_address, credentials) as channel:
+            watch = aiter(health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest()))
+            assert (await anext(watch)).status == health_pb2.HealthCheckResponse.SERVING
+            stopping = asyncio.create_task(coordinator.stop(20))
+            async with asyncio.timeout(20):
+                assert (await anext(watch)).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        await stopping
 
 
 async def test_slow_uploads_do_not_keep_an_honest_participant_out(tmp_path: Path) -> None:
