@@ -119,7 +119,7 @@ class Lease:
                     self._set(f"tcp_{name}", value)
                 self._set("idle_session_timeout", "0")  # an idle session is what a lease is
             taken = self._connection.execute(
-                text("SELECT pg_try_advisory_lock(:class, hashtext(current_schema()))"),
+                text("SELECT pg_try_advisory_lock(:class, hashtext(coalesce(current_schema(), '')))"),
                 {"class": _LOCK_CLASS},
             )
             return bool(taken.scalar_one())

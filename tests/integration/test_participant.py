@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from coordinator import server
 from participant import (
     Activity,
     AsyncParticipant,
@@ -254,6 +255,21 @@ def test_a_second_process_takes_over_and_the_first_ends(coordinator: Served, tmp
     assert "Do not connect again from here" in str(error)
     for participant in participants.values():
         participant.close()
+
+
+def test_connections_that_end_of_old_age_change_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brief = {"grpc.max_connection_age_ms": 300, "grpc.max_connection_age_grace_ms": 100}
+    monkeypatch.setattr(server, "_OPTIONS", list({**dict(server._OPTIONS), **brief}.items()))
+    with served(tmp_path / "coordinator") as coordinator:
+        coordinator.open()
+        participants = {name: coordinator.participant(name, tmp_path) for name in NAMES}
+        reports = all_run(participants)
+        assert {report.state for report in reports.values()} == {"CLOSED"}
+        assert all(report.paid_micro > 0 for report in reports.values())
+        for participant in participants.values():
+            participant.close()
 
 
 def test_without_an_id_the_open_task_is_taken(coordinator: Served, tmp_path: Path) -> None:
