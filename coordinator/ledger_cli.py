@@ -3,7 +3,6 @@
 SOURCE is an exported folder, a .jsonl or database file, a database URL, or a coordinator's host:port.
 """
 
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -18,7 +17,13 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from coordinator.ledger_export import export_csv, export_hledger, export_json_lines, export_tiles
+from coordinator.ledger_export import (
+    export_csv,
+    export_hledger,
+    export_json_lines,
+    export_tiles,
+    replaced,
+)
 from coordinator.ledger_proofs import consistency, receipt
 from coordinator.ledger_sources import SourceError, open_source
 from coordinator.storage.errors import StorageError
@@ -29,7 +34,7 @@ from mechanism.ledger.note import COSIGNATURE_V1, Checkpoint, Note, SigningKey, 
 from mechanism.ledger.tlog_proof import TlogProof
 from mechanism.ledger.verify import LedgerSource, Problem, Report, verify_ledger
 from mechanism.ledger.witness import AddCheckpoint, check_request, cosignature
-from wire.terminal import counted
+from wire.terminal import counted, output
 
 app = typer.Typer(no_args_is_help=True, help="Read and check a ledger, offline or from a coordinator.")
 
@@ -125,7 +130,7 @@ def show(
         for _, (index, entry) in zip(range(count), chosen, strict=False):
             moved = ", ".join(f"{t.record()['micro']}" for t in entry.transfers)
             table.add_row(str(index), entry.kind, entry.id, moved, _shortened(entry))
-        _console().print(table)
+        output().print(table)
 
 
 @app.command()
@@ -150,6 +155,8 @@ def balance(
             for transfer in Entry.parse(data).transfers:
                 book.apply(transfer)
     names = list(book.accounts()) if account is None else [account]
+    if account is not None and account not in book.accounts():
+        typer.echo(f"nothing was ever posted to {account}", err=True)
     balances = {name: book.balance(name) for name in names}
     if as_json:
         _print_json({name: _balance_record(held) for name, held in balances.items()})
@@ -159,7 +166,7 @@ def balance(
         table.add_column(column, justify="right")
     for name, held in balances.items():
         table.add_row(name, *(str(value) for value in _balance_record(held).values()))
-    _console().print(table)
+    output().print(table)
 
 
 @app.command()
@@ -260,13 +267,16 @@ def witness(
     private_key: PrivateKey = None,
 ) -> None:
     """Cosign a log's latest head where it extends the last one seen; exit 1 where it does not."""
-    signer = _witness_key(state, name)
-    record: dict[str, object] = {"witness": str(signer.verification_key), "cosigned": False}
+    record: dict[str, object] = {"cosigned": False}
     try:
         with ExitStack() as resources:
             opened = open_source(
                 source, resources, ca=ca, insecure=insecure, certificate=_pair(certificate, private_key)
             )
+            signer = _witness_key(
+                state, name
+            )  # after the source: a mistake in its name leaves no folder behind
+            record["witness"] = str(signer.verification_key)
             note, old, new = _witnessed(opened, state, _key(key), signer)
         record.update(cosigned=True, old=old, size=new.size, checkpoint=str(note))
         sentence = str(note)
@@ -308,6 +318,8 @@ def _witnessed(
 
 def _witness_key(state: Path, name: str) -> SigningKey:
     path = state / "witness.key"
+    if state.exists() and not state.is_dir():
+        raise SourceError(f"{state} is a file; --state takes the witness's folder")
     if path.exists():
         return SigningKey.parse(path.read_text())
     signer = SigningKey.generate(name, COSIGNATURE_V1)
@@ -328,7 +340,7 @@ def _verified(source: LedgerSource, key: VerificationKey | None, known: str | No
 
 
 def _print_report(report: Report) -> None:
-    console = _console()
+    console = Console(soft_wrap=True, highlight=False, no_color=not sys.stdout.isatty())
     counts = report.counts
     if report.verified:
         console.print(
@@ -383,6 +395,8 @@ def _key(text: str | None) -> VerificationKey | None:
     """A key given as text or as a file that holds it."""
     if text is None:
         return None
+    if not text.strip():
+        raise SourceError("--key is empty; expected the log's verification key, or a file with it")
     if "+" not in text or Path(text).is_file():
         text = _file_text(text).strip()
     return VerificationKey.parse(text)
@@ -414,20 +428,8 @@ def _file_name(origin: str) -> str:
 
 
 def _write(path: Path, text: str, mode: int = 0o644) -> None:
-    """Writes a file that is whole and durable, or not there."""
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError as error:
-        raise SourceError(f"{path} cannot be written: {error.strerror}") from None
-
-
-def _console() -> Console:
-    return Console(soft_wrap=True, highlight=False, no_color=not sys.stdout.isatty())
+    with replaced(path, mode) as file:
+        file.write(text.encode())
 
 
 def _print_json(record: object) -> None:

@@ -5,6 +5,7 @@ The first two carry all that verification needs. Each is written beside its plac
 
 import csv
 import io
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -58,7 +59,7 @@ def export_tiles(source: LedgerSource, folder: Path) -> None:
 
 def export_json_lines(source: LedgerSource, path: Path) -> None:
     """Writes header, entries and heads as lines; each head stands after the last entry that it covers."""
-    with _replaced(path) as file:
+    with replaced(new_file(path)) as file:
         file.write(_line(format=FORMAT, key=source.verification_key()))
         heads = _heads(source)
         note: str | None = next(heads)
@@ -75,7 +76,7 @@ def export_json_lines(source: LedgerSource, path: Path) -> None:
 
 def export_csv(source: LedgerSource, path: Path) -> None:
     """Writes one row a transfer, amounts in micro-credits."""
-    with _replaced(path) as binary, _text(binary) as file:
+    with replaced(new_file(path)) as binary, _text(binary) as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(
             ["index", "entry", "kind", "operation", "debit", "credit", "micro", "reservation", "voided_micro"]
@@ -94,7 +95,7 @@ def export_hledger(source: LedgerSource, path: Path) -> None:
     Reservations are pending transactions (`!`), what is posted is cleared (`*`); a resolve undoes the one and makes
     the other. Dates are those of the task's last dated transition.
     """
-    with _replaced(path) as binary, _text(binary) as file:
+    with replaced(new_file(path)) as binary, _text(binary) as file:
         file.write(f"; {source.name}\ncommodity {_COMMODITY} 1.000000\n")
         book = Book()
         date = _NO_DATE
@@ -216,21 +217,42 @@ def _write(path: Path, data: bytes) -> None:
 
 
 @contextmanager
-def _replaced(path: Path) -> Iterator[IO[bytes]]:
-    """A file that takes its place when it is whole, and leaves nothing when it is not."""
-    if path == Path("/dev/stdout"):
-        with path.open("wb") as stream:
-            yield stream
-        return
-    partial = path.with_name(path.name + ".partial")
+def replaced(path: Path, mode: int = 0o644) -> Iterator[IO[bytes]]:
+    """A file that is whole and durable, or not there; where a link points, at its target.
+
+    What is no regular file (a terminal, a pipe, a device) is written to as it is.
+
+    Raises:
+        SourceError: it cannot be written.
+    """
     try:
-        with partial.open("wb") as file:
-            yield file
-        partial.replace(path)
+        if path.exists() and not path.is_file():
+            with path.open("wb") as stream:
+                yield stream
+            return
+        target = path.resolve()
+        partial = target.with_name(target.name + ".partial")
+        try:
+            with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(target)
+        finally:
+            partial.unlink(missing_ok=True)
     except OSError as error:
         raise SourceError(f"{path} cannot be written: {error.strerror}") from None
-    finally:
-        partial.unlink(missing_ok=True)
+
+
+def new_file(path: Path) -> Path:
+    """`path`, which must not be a regular file that exists already.
+
+    Raises:
+        SourceError: it is one; an export does not replace what may be somebody's only copy.
+    """
+    if path.is_file():
+        raise SourceError(f"{path} exists already; name a new file")
+    return path
 
 
 @contextmanager

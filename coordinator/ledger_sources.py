@@ -76,6 +76,8 @@ def open_source(
     """
     if "://" in source:
         return _database(source, resources)
+    if not source:
+        raise SourceError("the source is empty; expected a folder, a file, a database URL or host:port")
     path = Path(source)
     if path.is_dir():
         return _folder(path, resources)
@@ -87,6 +89,8 @@ def open_source(
         return JsonLinesSource(path)
     host, _, port = source.rpartition(":")
     if host and port.isdigit():
+        if not 1 <= int(port) <= 65_535:
+            raise SourceError(f"{source!r} has the port {port}; expected 1 to 65535")
         return _remote(source, resources, ca, insecure, certificate)
     raise SourceError(
         f"there is no ledger at {source!r}; expected a folder, a .jsonl or database file, "
@@ -112,11 +116,14 @@ class FolderSource:
         return _text(self._read("checkpoint"), "checkpoint")
 
     def heads(self) -> Iterator[str]:
+        number = 0
         for number, line in enumerate(_lines(self._folder / "heads"), 1):
             record = _object(line, f"heads, line {number}")
             if record.keys() != {"head"}:
                 raise SourceError(f"heads, line {number}: expected an object with the key head")
             yield str(record["head"])
+        if not number:
+            raise SourceError("heads is empty; expected every head that was signed")
 
     def entries(self, first: int = 0) -> Iterator[bytes]:
         for start in range(first - first % TILE_WIDTH, self._size, TILE_WIDTH):
@@ -404,8 +411,20 @@ def _pem(path: Path | None) -> bytes | None:
 
 
 def _remote_error(address: str, error: grpc.RpcError) -> SourceError:
-    details = error.details() if isinstance(error, grpc.Call) else str(error)
-    return SourceError(f"the coordinator at {address} does not answer: {details}")
+    details = (error.details() if isinstance(error, grpc.Call) else None) or str(error)
+    return SourceError(f"the coordinator at {address} does not answer: {details}{_remedy(details)}")
+
+
+def _remedy(details: str) -> str:
+    """What to do about a connection that TLS ended, which gRPC tells in its library's words."""
+    if "CERTIFICATE_VERIFY_FAILED" in details:
+        return "; its certificate is of an authority unknown here: name that authority's PEM by --ca"
+    if "Socket closed" in details or "PEER_DID_NOT_RETURN_A_CERTIFICATE" in details or "SSL" in details:
+        return (
+            "; it may speak TLS (leave --insecure out, give --ca), or ask for a certificate "
+            "(--certificate and --private-key; its public port asks for none)"
+        )
+    return ""
 
 
 def _check_format(header: Mapping[str, object], keys: set[str], place: str) -> None:

@@ -8,6 +8,7 @@ torch. A user's mistake ends in one sentence on standard error and an exit code:
     5  another process with this participant's identity has taken over
 """
 
+import errno
 import os
 import sys
 from importlib import import_module
@@ -66,6 +67,10 @@ _USER_ERRORS = (
 )
 
 
+#: What a full disk behind standard output says.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
 def application(called: str | None) -> typer.Typer:
     """The root application with the command `called` loaded and all others listed only."""
     app = typer.Typer(
@@ -90,12 +95,21 @@ def main() -> int:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     called = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
     try:
-        application(called)()
+        try:
+            application(called)()
+        finally:
+            sys.stdout.flush()  # here, where a full disk can still be told
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader of a pipe has gone; nothing is left to say
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return 0
+    except OSError as error:
+        if error.errno not in _FULL or error.filename is not None:
+            raise
+        _discard_output()
+        typer.echo(f"fedpeer: the output cannot be written: {error.strerror}", err=True)
+        return 2
     except Exception as error:
         code = _exit_code(error)
         if code is None:
@@ -103,6 +117,11 @@ def main() -> int:
         typer.echo(f"fedpeer: {error}", err=True)
         return code
     return 0
+
+
+def _discard_output() -> None:
+    """What is still buffered goes nowhere: the interpreter would complain about it at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _exit_code(error: Exception) -> int | None:

@@ -63,10 +63,10 @@ class SqlLedgerStore:
         self._sqlite = connection.dialect.name == "sqlite"
 
     def lock(self) -> int:
-        return int(self._connection.execute(_LOCKED_SIZE).scalar_one())
+        return int(self._only(_LOCKED_SIZE)[0])
 
     def size(self) -> int:
-        return int(self._connection.execute(_SIZE).scalar_one())
+        return int(self._only(_SIZE)[0])
 
     def insert(self, first: int, ids: Sequence[str], data: Sequence[bytes]) -> bool:
         if not ids:
@@ -208,12 +208,19 @@ class SqlLedgerStore:
 
     def verification_key(self) -> str | None:
         """The key under which this log signs its heads; None before the first."""
-        key: str | None = self._connection.execute(select(LOG.c.verification_key)).scalar_one()
+        key: str | None = self._only(select(LOG.c.verification_key))[0]
         return key
 
     def bind_key(self, key: VerificationKey) -> None:
         """Makes `key` the log's."""
         self._connection.execute(update(LOG).values(verification_key=str(key)))
+
+    def _only(self, query: Any) -> Any:
+        """The one row of `ledger_log`."""
+        row = self._connection.execute(query).one_or_none()
+        if row is None:
+            raise DatabaseDamaged("the table ledger_log has lost its row; restore the database from a backup")
+        return row
 
     def _bundle_of(self, index: int) -> int:
         """First index of the stored bundle that holds entry `index`."""

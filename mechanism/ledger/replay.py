@@ -20,6 +20,7 @@ the number of entries.
 import base64
 import binascii
 import hashlib
+import re
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -46,6 +47,9 @@ from mechanism.statements import ClaimStatement, ModelStatement
 from mechanism.terms import Terms
 
 _ECDSA = ec.ECDSA(hashes.SHA256())
+
+#: When a transition says that it was: UTC, with or without a fraction of the second.
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|\+00:00)")
 
 #: The states that may follow a state within a task's life; cancelling may follow any that is not final.
 _FOLLOWS: Mapping[str, tuple[str, ...]] = {
@@ -287,8 +291,10 @@ class Replay:
 
     def _transition(self, entry: Entry, body: Mapping[str, Any]) -> None:
         task = self._task(body)
-        state, number = body["state"], body["round"]
-        _same(entry, events.transition(task.terms.task_id, number, state, body["at"], body["reason"]))
+        state, number, at = body["state"], body["round"], body["at"]
+        if at and not _TIME.fullmatch(at):
+            raise _Wrong(f"at is {at!r:.60}; expected a time such as 2026-11-27T22:30:00Z")
+        _same(entry, events.transition(task.terms.task_id, number, state, at, body["reason"]))
         if task.awarding and state not in ("CLOSED", "CANCELLED"):
             raise _Wrong(f"{state} after the disputes were paid, which ends a task")
         if state == "CANCELLED":

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 import shutil
 import sqlite3
 import subprocess
@@ -301,7 +302,89 @@ async def test_a_coordinator_that_stops_sending_is_given_up(
     assert "does not answer" in sentence(result)
 
 
+# Where output goes
+
+
+def test_an_export_replaces_no_file_and_writes_through_what_is_none(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "mine.csv"
+    out.write_text("somebody's own")
+    refused = call("export", folder / "l.jsonl", "--format", "csv", "--out", out)
+    assert isinstance(refused.exception, LedgerError)
+    assert "exists already" in str(refused.exception)
+    assert out.read_text() == "somebody's own"
+    assert call("export", folder / "l.jsonl", "--format", "csv", "--out", "/dev/null").exit_code == 0
+    assert Path("/dev/null").is_char_device()
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as pool:
+        read = pool.submit(pipe.read_text)
+        assert call("export", folder / "l.jsonl", "--format", "csv", "--out", pipe).exit_code == 0
+        assert read.result().startswith("index,entry,kind")
+    assert pipe.is_fifo()
+
+
+def test_a_receipt_goes_where_a_link_points(folder: Path, tmp_path: Path) -> None:
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.write_text("old")
+    link.symlink_to(target)
+    assert call("prove", folder / "l.jsonl", 3, "--out", link).exit_code == 0
+    assert link.is_symlink()
+    assert call("check", target, "--key", VKEY).exit_code == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="needs /dev/full")
+@pytest.mark.parametrize("arguments", [("show",), ("balance",), ("verify",), ("export", "--format", "jsonl")])
+def test_a_full_disk_behind_standard_output_is_one_sentence(folder: Path, arguments: tuple[str, ...]) -> None:
+    command, *options = arguments
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "fedpeer", "ledger", command, str(folder / "l.jsonl"), *options],
+            stdout=full, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+    assert done.returncode == 2
+    assert "No space left" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
 # Mistakes
+
+
+def test_a_witness_leaves_nothing_behind_for_a_wrong_source(tmp_path: Path) -> None:
+    assert call("witness", tmp_path / "nothing", "--state", tmp_path / "w").exit_code == 1
+    assert not (tmp_path / "w").exists()
+    (tmp_path / "file").write_text("")
+    result = call("witness", tmp_path / "nothing", "--state", tmp_path / "file")
+    assert "Traceback" not in result.output
+
+
+def test_a_witness_state_that_is_a_file_is_named(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    result = call("witness", folder / "l.jsonl", "--state", tmp_path / "file")
+    assert result.exit_code == 1
+    assert "is a file" in result.output
+
+
+def test_a_ledger_without_its_one_row_is_damaged(folder: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.db"
+    with sqlite3.connect(folder / "l.db") as original, sqlite3.connect(copy) as target:
+        original.backup(target)
+    connection = sqlite3.connect(copy)
+    connection.execute("DELETE FROM ledger_log")
+    connection.commit()
+    connection.close()
+    assert "lost its row" in sentence(call("verify", copy))
+
+
+def test_emptied_heads_are_missed(folder: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "tiles"
+    shutil.copytree(folder / "tiles", copy)
+    (copy / "heads").write_bytes(b"")
+    assert "heads is empty" in sentence(call("verify", copy))
+
+
+@pytest.mark.parametrize("source", ["", "localhost:0", "localhost:99999"])
+def test_sources_that_cannot_be_are_refused(source: str) -> None:
+    assert "expected" in sentence(call("verify", source))
 
 
 def sentence(result: Result) -> str:
