@@ -10,19 +10,20 @@ the best is refined, and the answer is the best feasible coefficient that was ac
 
 Log payment: Q drops out of the best responses, as ln(Q/gap) = ln Q - ln gap, so as long as nothing is clipped
 Payoff falls in Q and the optimum lies on the participation boundary, the least Q at which the profile is still
-an equilibrium. Below it participants prefer to be paid nothing for nothing, and another profile follows.
+an equilibrium. Below it participants prefer to be paid nothing for nothing, and another profile follows. The
+greatest profile must also stay the greatest: clipping adds equilibria of less effort at coefficients above that.
 
 Source: Pang et al. 2025, section 4 (Payoff, Problem 2) and Example 1; docs/mechanism.md, section 5.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from mechanism.clipped import ClippedField
-from mechanism.equilibrium import ENOUGH, Equilibrium, Side, equilibrium
+from mechanism.equilibrium import ENOUGH, SAME, Equilibrium, Side, equilibrium
 from mechanism.errors import FieldError
 from mechanism.game import Game
 from mechanism.monotone import applies, convex_marginal_cost
@@ -43,6 +44,10 @@ GOLDEN_STEPS, HALVINGS = 28, 24
 BOUNDARY = 1e-13
 #: Leavers whose point of indifference is looked for at once, and halvings of ln Q that find it.
 LEAVERS, BISECTIONS = 16, 55
+#: The same of the greatest profile: what nobody leaves for less than `ENOUGH` is known no better.
+JUMP = 1e-11
+#: Brackets of the greatest profile's boundary this narrow are tried at a point of indifference.
+NEAR = 1 + 1e-5
 
 
 @dataclass(frozen=True)
@@ -209,18 +214,25 @@ def _log_offers(game: Game, learner: Learner, side: Side, partial: bool) -> list
     """The participation boundary, the offers above it, and some below where participants drop out."""
     top = _unclipped(game)
     free = equilibrium(game.with_q(top), side)
-    required = _log_required(free, top)
-    boundary = _log_boundary(game, free, top, required)
-    offers = [_offer(boundary, _shifted(free, top, boundary), learner, on_boundary=True)]
-    offers += [_offer(Q, _shifted(free, top, Q), learner) for Q in np.geomspace(boundary, 2 * top, 9)[1:]]
-    if not partial:
+    boundary = _log_boundary(game, free, top, _log_required(game, free, top))
+    if side == "greatest":
+        boundary = _greatest_boundary(game, free, boundary, top)
+    boundary, profile = _settled(game, free, boundary, side)
+    offers = [_offer(boundary, profile, learner, on_boundary=True)]
+    if not partial:  # above the boundary the payoff falls
         return offers
-    # Below, the least equilibrium rises as Q falls: each is a valid start for the next.
+    offers += [
+        _offer(float(Q), _under(game.with_q(float(Q)), free), learner)
+        for Q in np.geomspace(boundary, 2 * max(top, boundary), 9)[1:]
+    ]
+    # Degrees fall as Q rises: going down from the least, or up from the greatest, each is a valid start for the
+    # next.
+    coefficients = np.geomspace(boundary, game.bound.upsilon, GRID // 2 + 1)[1:]
     start = free.degree if side == "least" else None
-    below = []
-    for Q in np.geomspace(boundary, game.bound.upsilon, GRID // 2 + 1)[1:]:
+    below: list[Offer] = []
+    for Q in coefficients if side == "least" else coefficients[::-1]:
         below.append(offer(game.with_q(float(Q)), learner, side, start))
-        start = below[-1].profile.degree if side == "least" else None
+        start = below[-1].profile.degree
     offers += below
     best = max_offer(offers)
     if not best.on_boundary and best in below:
@@ -243,9 +255,21 @@ def _halved(game: Game, learner: Learner, side: Side, best: Offer, below: list[O
     return found
 
 
-def _log_required(profile: Equilibrium, Q: float) -> float:
-    """The least Q at which every unclipped utility is at least 0: ln Q + (payment - ln Q_0) >= cost."""
-    return float(Q * np.exp(np.max(-profile.utility)))
+def _log_required(game: Game, free: Equilibrium, top: float) -> float:
+    """The least Q at which `free` leaves everyone a utility of at least 0, payments clipped at 0."""
+    # Unclipped, ln Q + (payment - ln top) >= cost has a closed form, and clipping only raises a payment.
+    high = min(float(top * np.exp(np.max(-free.utility))), top)
+    worst = float(free.degree.max())
+    if high >= float(game.bound.gap(worst, worst)):
+        return high
+    low = min(game.bound.upsilon, high)
+    for _ in range(BISECTIONS):
+        middle = (low * high) ** 0.5
+        if _under(game.with_q(middle), free).utility.min() >= -ENOUGH:
+            high = middle
+        else:
+            low = middle
+    return high
 
 
 def _log_boundary(game: Game, free: Equilibrium, top: float, required: float) -> float:
@@ -257,64 +281,117 @@ def _log_boundary(game: Game, free: Equilibrium, top: float, required: float) ->
     """
     Q = min(required, top)
     while top > Q:
-        who, where = _leavers(game, free, Q)
+        who, where = _leavers(game, free.degree, Q)
         if who.size == 0:
             break
-        raised = _indifferent(game, free, who, where, Q, top)
+        raised = _indifferent(game, free.degree, who, where, Q, top)
         if raised <= Q * (1 + BOUNDARY):
             break
         Q = raised
     return float(Q)
 
 
-def _leavers(game: Game, free: Equilibrium, Q: float) -> tuple[Index, Array]:
+def _leavers(game: Game, degree: Array, Q: float) -> tuple[Index, Array]:
     """Those who would gain most by leaving the profile when the coefficient is Q and payments are clipped at 0."""
     clipped = game.with_q(Q)
-    peers = ClippedField.of(clipped.score, free.degree, game.lowest**2, game.highest**2)
-    regret = clipped_regret(clipped, peers, free.degree, ENOUGH)
+    peers = ClippedField.of(clipped.score, degree, game.lowest**2, game.highest**2)
+    regret = clipped_regret(clipped, peers, degree, ENOUGH)
     # The profile itself is known to 1e-11; what that is worth is second order.
     leave = np.flatnonzero(regret.gain > 10 * ENOUGH + regret.rounding)
     who = leave[np.argsort(-regret.gain[leave], kind="stable")[:LEAVERS]]
     return who, regret.better[who]
 
 
-def _indifferent(game: Game, free: Equilibrium, who: Index, where: Array, Q: float, top: float) -> float:
-    """The greatest Q in [Q, top] at which one of `who` is indifferent between its degree and that in `where`."""
+def _indifferent(
+    game: Game, degree: Array, who: Index, where: Array, Q: float, top: float, to_less: bool = False
+) -> float:
+    """Where in [Q, top] one of `who` is indifferent between its degree and that in `where`: the greatest such Q.
+
+    `to_less`: those in `where` are lower degrees, so that the gain from leaving rises with Q instead of falling.
+    """
     squares, mine, phi, upsilon = (
-        np.square(free.degree),
+        np.square(degree),
         np.arange(who.size),
         game.bound.phi,
         game.bound.upsilon,
     )
-    stay, leave = (
-        np.log(phi * (np.square(at)[:, None] + squares) + upsilon) for at in (free.degree[who], where)
-    )
+    stay, leave = (np.log(phi * (np.square(at)[:, None] + squares) + upsilon) for at in (degree[who], where))
     # Nobody is its own peer.
     stay[mine, who] = leave[mine, who] = np.inf
     cost, start = game.cost.take(who), game.start[who]
-    saved = cost.value(start - free.degree[who]) - cost.value(start - where)
+    saved = cost.value(start - degree[who]) - cost.value(start - where)
     low, high = np.full(who.size, np.log(Q)), np.full(who.size, np.log(top))
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
         paid = [np.maximum(middle[:, None] - logs, 0.0).sum(axis=1) for logs in (leave, stay)]
         gains = (paid[0] - paid[1]) / (game.size - 1) + saved > 0
+        gains ^= to_less
         low, high = np.where(gains, middle, low), np.where(gains, high, middle)
     return float(np.exp(high.max()))
 
 
-def _shifted(profile: Equilibrium, was: float, Q: float) -> Equilibrium:
-    """`profile` under a log payment with another coefficient, where nothing is clipped on its path."""
-    payment = profile.payment + np.log(Q / was)
-    return Equilibrium(
-        profile.degree,
-        profile.effort,
-        payment,
-        profile.cost,
-        payment - profile.cost,
-        profile.certificate,
-        profile.iterations,
-        profile.converged,
-    )
+def _greatest_boundary(game: Game, free: Equilibrium, low: float, top: float) -> float:
+    """The least Q in [low, top] at which `free` is the greatest equilibrium of the clipped game, not only one.
+
+    What a lower degree adds to a utility does not fall as Q rises, so the greatest equilibrium falls in Q and
+    reaches `free` at one coefficient: halving finds it. Each profile above it is a valid start for the next.
+    """
+    above = equilibrium(game.with_q(low), "greatest").degree
+    if _same(above, free):
+        return low
+    high: float = top
+    guesses: list[float] | None = None
+    while high > low * (1 + JUMP):
+        if guesses is None and high < low * NEAR:
+            # Most often the profile below ends where somebody leaves it: that point, from both sides.
+            leaver = _left(game, above, low, high)
+            guesses = [leaver * (1 - JUMP / 3), leaver * (1 + JUMP / 3)]
+        middle = guesses.pop() if guesses else (low * high) ** 0.5
+        if not low < middle < high:
+            continue  # a guess outside
+        found = equilibrium(game.with_q(middle), "greatest", start=above).degree
+        if _same(found, free):
+            high = middle
+        else:
+            low, above = middle, found
+    return high
+
+
+def _left(game: Game, profile: Array, low: float, high: float) -> float:
+    """The least Q in [low, high] at which one of those who leave `profile` at `high` would leave it."""
+    who, where = _leavers(game, profile, high)
+    points = [
+        _indifferent(game, profile, who[i : i + 1], where[i : i + 1], low, high, to_less=True)
+        for i in range(who.size)
+    ]
+    return min(points, default=high)
+
+
+def _settled(game: Game, free: Equilibrium, Q: float, side: Side) -> tuple[float, Equilibrium]:
+    """`Q` and its extremal equilibrium as `equilibrium` finds it, which is `free`.
+
+    At the boundary somebody is indifferent, to rounding: Q rises by as little as it takes for the solver, which
+    knows nothing of this search, to agree.
+    """
+    step = BOUNDARY
+    while True:
+        found = equilibrium(game.with_q(Q), side)
+        if _same(found.degree, free) or _unclipped(game) <= Q:
+            return Q, found
+        Q, step = Q * (1 + step), 4 * step
+
+
+def _same(degree: Array, free: Equilibrium) -> bool:
+    return float(np.abs(degree - free.degree).max()) <= SAME
+
+
+def _under(game: Game, free: Equilibrium) -> Equilibrium:
+    """The degrees of `free` with what they are paid in `game`; its certificate is that of `free`."""
+    squares = np.square(free.degree)
+    peers = ClippedField.of(game.score, free.degree, game.lowest**2, game.highest**2)
+    payment = (game.size * peers.level(squares) - game.score.value(2 * squares)) / (game.size - 1)
+    payment = np.maximum(payment, 0.0)  # a difference of two sums, each rounded
+    return replace(free, payment=payment, utility=payment - free.cost)
 
 
 def _searched_offers(game: Game, learner: Learner, side: Side) -> list[Offer]:

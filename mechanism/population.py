@@ -154,10 +154,15 @@ def _joined_effort(parts: Sequence[Population]) -> EffortCurve:
     if all(isinstance(curve, ExponentialEffort) for curve in curves):
         rates = [np.asarray(curve.rate) for curve in curves if isinstance(curve, ExponentialEffort)]
         return ExponentialEffort(np.concatenate([c.start for c in curves]), np.concatenate(rates))
-    return StackedEffort([curve.take(np.array([i])) if isinstance(curve, ExponentialEffort) else curve.curves[i]
-                          for curve, part in zip(curves, parts, strict=True)
-                          if isinstance(curve, ExponentialEffort | StackedEffort)
-                          for i in range(part.size)])  # fmt: skip
+    return StackedEffort([one for curve in curves for one in _curves_of(curve)])
+
+
+def _curves_of(curve: EffortCurve) -> Sequence[EffortCurve]:
+    """One curve a participant, each of one number."""
+    if isinstance(curve, ExponentialEffort):
+        rates = np.asarray(curve.rate).tolist()
+        return [ExponentialEffort(*one) for one in zip(curve.start.tolist(), rates, strict=True)]
+    return curve.curves if isinstance(curve, StackedEffort) else [curve]
 
 
 def _joined_cost(parts: Sequence[Population]) -> CostFunction:

@@ -62,7 +62,12 @@ def test_a_coefficient_that_is_left_open_is_chosen(run):
     low = math.exp(-1)
     assert result["Q"] == pytest.approx(300 * math.exp(0.5 * (1 - low)) * (2 * low**2 + 2 / 3), rel=1e-9)
     assert min(result["slack"]) == pytest.approx(0, abs=1e-9)
-    assert result["robust"]["Q"] == pytest.approx(result["Q"], rel=1e-6)
+    # Against the greatest equilibrium: making no effort must not pay, where nobody else makes any.
+    alone = 2 - math.sqrt(4 - 5 / 3)
+    robust = (500 + 300 * alone**2) * math.exp(0.5 * (1 - alone))
+    assert result["robust"]["Q"] == pytest.approx(robust, rel=1e-9)
+    checked = json.loads(run({**document, "Q": result["robust"]["Q"]}, "--json")[1])
+    assert checked["greatest"]["payoff"] == result["robust"]["payoff"]
 
 
 def test_a_toml_file_with_a_random_population_is_repeatable(run):
@@ -213,3 +218,18 @@ def test_a_file_that_cannot_be_read_is_explained(run, text, name, words):
     code, _, err = run(text, name=name)
     assert code == 2
     assert words in err
+
+
+def test_a_table_of_efforts_beside_curves_is_solved(run):
+    table = {"cost": 0.5, "efforts": [0, 0.5, 1], "degrees": [0.9, 0.5, 0.2]}
+    document = {**DOCUMENT, "participants": [{"cost": 0.8}, {"cost": 0.5, "rate": 2.0, "count": 2}, table]}
+    code, out, _ = run(document, "--json")
+    least = json.loads(out)["least"]
+    assert code == 0
+    assert least["certified"]
+    effort, degree = np.array(least["effort"]), np.array(least["delta"])
+    assert degree[:3] == pytest.approx(np.exp(-np.array([1, 2, 2]) * effort[:3]), abs=1e-9)
+    assert degree[3] == pytest.approx(np.interp(effort[3], table["efforts"], table["degrees"]), abs=1e-9)
+    # The same population as one table each, in another order of kinds.
+    turned = json.loads(run({**document, "participants": document["participants"][::-1]}, "--json")[1])
+    assert turned["least"]["delta"][::-1] == pytest.approx(least["delta"], abs=1e-9)

@@ -8,28 +8,37 @@ import pytest
 from mechanism.budget import budget_bound
 from mechanism.cost import LinearCost
 from mechanism.effort import ExponentialEffort
-from mechanism.equilibrium import equilibrium
+from mechanism.equilibrium import equilibrium, solve
 from mechanism.errors import FieldError
 from mechanism.game import Game
 from mechanism.learner import Learner, best_offer, offer, payoff_curve
 from mechanism.payment import Linear, Log, Power
 from mechanism.selection import required_coefficients, select
-from tests.mechanism.games import BOUND, random_game, symmetric_game, utility_at
+from tests.mechanism.games import BOUND, random_game, symmetric_game, utilities_on_grid, utility_at
 
 
 def test_under_a_log_payment_the_best_coefficient_is_the_participation_boundary():
     game, learner = symmetric_game(0.5, 50), Learner(omega=1, gamma=5, reward=20_000)
     low = np.exp(-1)
-    boundary = 300 * np.exp(0.5 * (1 - low)) * (2 * low**2 + 2 / 3)
-    for side in ("least", "greatest"):
+    alone = 2 - np.sqrt(
+        4 - 5 / 3
+    )  # where 600 d / (500 + 300 d^2) = 0.5: the best degree among peers of degree 1
+    boundaries = {
+        # Full effort among those who make it pays its cost.
+        "least": 300 * np.exp(0.5 * (1 - low)) * (2 * low**2 + 2 / 3),
+        # Making no effort, for nothing, stops being an equilibrium.
+        "greatest": (500 + 300 * alone**2) * np.exp(0.5 * (1 - alone)),
+    }
+    for side, boundary in boundaries.items():
         best = best_offer(game, learner, side)
         assert boundary == pytest.approx(best.Q, rel=1e-9)
         assert best.on_boundary
         assert best.feasible
-        assert best.slack == pytest.approx(0, abs=1e-9)
-    # Just below, effort no longer pays and nobody makes any.
-    assert equilibrium(game.with_q(boundary * (1 - 1e-6)), "least").effort.max() == 0
-    assert offer(game.with_q(boundary * 1.001), learner).payoff < best_offer(game, learner).payoff
+        assert best.profile.degree == pytest.approx(low, abs=1e-9)
+        # Just below, effort no longer pays and nobody makes any.
+        assert equilibrium(game.with_q(boundary * (1 - 1e-6)), side).effort.max() == 0
+        assert offer(game.with_q(boundary * 1.001), learner, side).payoff < best.payoff
+    assert best_offer(game, learner).slack == pytest.approx(0, abs=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -132,3 +141,52 @@ def test_bad_objectives_are_refused_by_name(arguments, field):
 def test_a_quorum_above_the_population_is_refused():
     with pytest.raises(FieldError, match="quorum"):
         select(random_game(1, 4), Learner(omega=1, gamma=5, reward=10), quorum=5)
+
+
+#: Seeds and sizes of populations in which clipping adds equilibria of less effort.
+CLIPPED = [(0, 5), (3, 4)]
+
+
+@pytest.mark.parametrize(("seed", "size"), CLIPPED)
+def test_what_is_promised_against_the_greatest_equilibrium_is_what_the_greatest_pays(seed, size):
+    game, learner = random_game(seed, size), Learner(omega=1, gamma=5, reward=9000, rounds=3)
+    best = best_offer(game, learner, "greatest")
+    assert best.on_boundary
+    greatest = solve(game.with_q(best.Q)).greatest
+    assert best.payoff == learner.payoff(greatest)
+    assert best.profile.degree.tolist() == greatest.degree.tolist()
+    # By brute force: nobody's best response on a grid, from the greatest profile downwards, stops above it.
+    assert brute_greatest(game.with_q(best.Q * (1 + 1e-4))) == pytest.approx(greatest.degree, abs=2e-3)
+    # By bisection: right below, the greatest equilibrium is another one and pays less.
+    assert learner.payoff(equilibrium(game.with_q(best.Q * (1 - 1e-9)), "greatest")) < best.payoff - 1
+    assert brute_greatest(game.with_q(best.Q * (1 - 1e-3))).max() > greatest.degree.max() + 0.01
+    low, high = 200.0, 2000.0
+    while high > low * (1 + 1e-5):
+        middle = (low * high) ** 0.5
+        same = equilibrium(game.with_q(middle), "greatest").degree == pytest.approx(greatest.degree, abs=1e-6)
+        low, high = (low, middle) if same else (middle, high)
+    assert pytest.approx(high, rel=2e-5) == best.Q
+
+
+def brute_greatest(game, points=2001):
+    """Best responses on a grid, the greatest of equals, from everyone's greatest degree until nobody moves."""
+    degree = game.start.copy()
+    for _ in range(200):
+        grid, utility = utilities_on_grid(game, degree, points)
+        last = points - 1 - utility[:, ::-1].argmax(axis=1)
+        new = np.minimum(degree, grid[np.arange(game.size), last])
+        if (new == degree).all():
+            break
+        degree = new
+    return degree
+
+
+def test_every_offer_of_a_log_payment_is_worth_what_its_equilibrium_is_worth():
+    game, learner = random_game(2, 6), Learner(omega=1, gamma=5, reward=2000)
+    for side in ("least", "greatest"):
+        offers = payoff_curve(game, learner, side)
+        for one in offers[:: len(offers) // 6]:
+            assert one.payoff == pytest.approx(offer(game.with_q(one.Q), learner, side).payoff, abs=1e-7)
+            assert one.profile.utility == pytest.approx(
+                utility_at(game.with_q(one.Q), one.profile.degree), abs=1e-9
+            )
