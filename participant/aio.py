@@ -29,7 +29,7 @@ from participant.backoff import Backoff
 from participant.dispute import Dispute, open_dispute
 from participant.effort import BestResponse, Effort, Explanation, effort_decimal, strategy_of
 from participant.endpoint import Endpoint
-from participant.engagement import Assignment, Engagement, await_task, find_task
+from participant.engagement import Assignment, Engagement, PastTask, await_task, find_task, past_tasks
 from participant.enrolment import EnrolmentRequest
 from participant.identity import Credentials, StateFolder
 from participant.membership import Membership, RoundMembership, TaskMembership
@@ -43,7 +43,7 @@ from participant.steps import (
 )
 from participant.sync import trainer_of
 from participant.task import ProgressCallback, Task, Weights
-from participant.work import ActivityCallback, LocalTrainer, Trainer, ignore_activity, run_task
+from participant.work import ActivityCallback, LocalTrainer, Trainer, ignore_activity, run_task, settle_past
 from protos.fedpeer.v1 import enrolment_pb2, ledger_pb2, market_pb2
 
 
@@ -181,13 +181,29 @@ class AsyncParticipant(Membership, AbstractAsyncContextManager["AsyncParticipant
     ) -> TaskReport:
         """As `Participant.run`; the task's code, and so `on_activity` with its progress, runs in a worker thread."""
         if task_id is None:
-            task_id = await self.client.transport.run(await_task(self.client.steps, self._journal))
+            task_id = await self.client.transport.run(
+                await_task(self.client.steps, self._journal, self.participant_id)
+            )
         joined = await self.join(task_id)
         return await joined.run(task, effort=effort, on_activity=on_activity)
 
     async def find_task(self, excluded: Collection[str] = ()) -> str | None:
         """As `Participant.find_task`."""
-        return await self.client.transport.run(find_task(self.client.steps, self._journal, excluded))
+        return await self.client.transport.run(
+            find_task(self.client.steps, self._journal, self.participant_id, excluded)
+        )
+
+    async def past_tasks(self, excluded: Collection[str] = ()) -> list[PastTask]:
+        """As `Participant.past_tasks`."""
+        return await self.client.transport.run(
+            past_tasks(self.client.steps, self._journal, self.participant_id, excluded)
+        )
+
+    async def catch_up(self, task_id: str, on_activity: ActivityCallback = ignore_activity) -> TaskReport:
+        """As `Participant.catch_up`."""
+        joined = await self.join(task_id)
+        await self.client.transport.run(settle_past(joined._engagement, on_activity))
+        return joined.report()
 
     async def explain(self, task: Task, task_id: str, effort: BestResponse | None = None) -> Explanation:
         """As `Participant.explain`."""

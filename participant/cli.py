@@ -171,7 +171,10 @@ def status(config: ConfigOption = Path(CONFIG_FILE), as_json: JsonOption = False
 
 @app.command()
 def earnings(config: ConfigOption = Path(CONFIG_FILE), as_json: JsonOption = False) -> None:
-    """What each round paid and why, with every receipt checked offline. Exit code 1 when one does not hold."""
+    """What each round paid and why, with every receipt checked offline. Exit code 1 when one does not hold.
+
+    The total counts only what a receipt proves.
+    """
     settings = _settings(config)
     with_journal = _open_journal(settings)
     if with_journal is None:
@@ -185,7 +188,8 @@ def earnings(config: ConfigOption = Path(CONFIG_FILE), as_json: JsonOption = Fal
         _print_json(
             {
                 "id": settings.id,
-                "paid_micro": sum(line.settlement.paid_micro for line in earned),
+                "paid_micro": sum(line.proven_micro for line in earned),
+                "rounds_left_out": sum(bool(line.proof_error) for line in earned),
                 "rounds": [line.record() for line in earned],
             }
         )
@@ -240,9 +244,12 @@ def _print_earnings(participant_id: str, earned: list[Earned]) -> None:
         table.add_column(heading)
     for line in earned:
         s = line.settlement
+        if s is None:
+            table.add_row(line.task_id, str(line.round), "", "", "", "", line.proof_error, line.why)
+            continue
         table.add_row(
-            s.task_id,
-            str(s.round),
+            line.task_id,
+            str(line.round),
             _credits(s.paid_micro),
             "" if s.claimed_degree is None else f"{float(s.claimed_degree):.4f}",
             "not scored" if s.verified_degree is None else f"{float(s.verified_degree):.4f}",
@@ -251,8 +258,15 @@ def _print_earnings(participant_id: str, earned: list[Earned]) -> None:
             line.why,
         )
     output(highlight=True).print(table)
-    total = sum(line.settlement.paid_micro for line in earned)
-    typer.echo(f"{participant_id} has earned {_credits(total)} credits in {counted(len(earned), 'round')}")
+    proven = [line for line in earned if not line.proof_error]
+    total = sum(line.proven_micro for line in proven)
+    typer.echo(f"{participant_id} has earned {_credits(total)} credits in {counted(len(proven), 'round')}")
+    if left := len(earned) - len(proven):
+        said = sum(0 if line.settlement is None else line.settlement.paid_micro for line in earned) - total
+        typer.echo(
+            f"left out: {counted(left, 'round')} whose receipt does not hold, said to have paid {_credits(said)} "
+            "credits; `fedpeer participant run` fetches them again while the coordinator knows the task"
+        )
 
 
 def _settings(path: Path) -> ParticipantConfig:

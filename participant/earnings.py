@@ -1,7 +1,9 @@
 """What was earned, checked offline: every payment's receipt against the log key that was seen first.
 
-A receipt proves that the payment's entry stands in the log under a signed checkpoint; what the entry says is
-held against the settlement that the coordinator told. Nobody is asked.
+A receipt proves that the payment's entry stands in the log under a signed checkpoint; what the entry says (task,
+round, participant, paid, penalty, stake lost) is held against the settlement that the coordinator told. Nobody is
+asked. Degrees, peers and verdicts are the coordinator's word here: they stand in other entries, which
+`fedpeer ledger verify` recomputes the payment from.
 """
 
 from dataclasses import dataclass
@@ -12,8 +14,7 @@ from mechanism.ledger.errors import LedgerError
 from mechanism.ledger.note import VerificationKey
 from mechanism.ledger.tlog_proof import TlogProof
 from participant.journal import LOG_KEY, Journal
-from participant.report import Settlement, settlement_of
-from protos.fedpeer.v1 import market_pb2
+from participant.report import Settlement, stored_settlement
 
 
 @dataclass(frozen=True)
@@ -21,24 +22,37 @@ class Earned:
     """One settled round.
 
     Attributes:
+        task_id, round: where the journal keeps it.
+        settlement: what it says; None where that cannot be read.
         proof_error: why the receipt does not hold; empty where it does.
     """
 
-    settlement: Settlement
+    task_id: str
+    round: int
+    settlement: Settlement | None
     proof_error: str
+
+    @property
+    def proven_micro(self) -> int:
+        """What the round paid as far as the receipt proves it, micro-credits."""
+        return 0 if self.settlement is None or self.proof_error else self.settlement.paid_micro
 
     @property
     def why(self) -> str:
         """The verdicts in words: those that failed, or that all passed."""
+        if self.settlement is None:
+            return "not known"
         failed = [verdict.explanation for verdict in self.settlement.verdicts if not verdict.passed]
         return " ".join(failed) or "all checks passed"
 
     def record(self) -> dict[str, Any]:
         """As JSON."""
         s = self.settlement
+        named = {"task": self.task_id, "round": self.round}
+        if s is None:
+            return {**named, "paid_micro": None, "receipt": self.proof_error}
         return {
-            "task": s.task_id,
-            "round": s.round,
+            **named,
             "paid_micro": s.paid_micro,
             "penalty_micro": s.penalty_micro,
             "stake_lost_micro": s.stake_lost_micro,
@@ -53,13 +67,28 @@ class Earned:
 
 def check_earnings(journal: Journal, participant_id: str) -> list[Earned]:
     """Every settled round of the journal with its receipt checked, by task and round."""
-    key = journal.meta(LOG_KEY)
-    return [
-        Earned(settlement, receipt_error(settlement, participant_id, key))
-        for task in journal.tasks()
-        for _, message in journal.settlements(task.task_id)
-        for settlement in [settlement_of(market_pb2.Settlement.FromString(message))]
-    ]
+    return [line for task in journal.tasks() for line in _check_task(journal, task.task_id, participant_id)]
+
+
+def unproven_rounds(journal: Journal, task_id: str, participant_id: str) -> list[int]:
+    """Rounds with a recorded model of which the journal has no settlement with a receipt that holds."""
+    proven = {line.round for line in _check_task(journal, task_id, participant_id) if not line.proof_error}
+    sent = {s.round for s in journal.submissions(task_id) if s.kind == "model" and s.receipt is not None}
+    return sorted(sent - proven)
+
+
+def _check_task(journal: Journal, task_id: str, participant_id: str) -> list[Earned]:
+    key, found = journal.meta(LOG_KEY), []
+    for round_, message in journal.settlements(task_id):
+        # With its own task and round, and held against its entry, no entry can count for two rounds.
+        settlement = stored_settlement(task_id, round_, message)
+        error = (
+            "the receipt does not hold: the journal's record of the round is damaged"
+            if settlement is None
+            else receipt_error(settlement, participant_id, key)
+        )
+        found.append(Earned(task_id, round_, settlement, error))
+    return found
 
 
 def receipt_error(settlement: Settlement, participant_id: str, log_key: str | None) -> str:
@@ -72,17 +101,19 @@ def receipt_error(settlement: Settlement, participant_id: str, log_key: str | No
         proof = TlogProof.parse(settlement.proof)
         proof.verify(VerificationKey.parse(log_key))
         entry = Entry.parse(proof.entry)
-    except LedgerError as error:
+    except (LedgerError, ValueError) as error:
         return f"the receipt does not hold: {error}"
     told = {
         "task_id": settlement.task_id,
         "round": settlement.round,
         "participant_id": participant_id,
         "paid_micro": settlement.paid_micro,
+        "penalty_micro": settlement.penalty_micro,
+        "stake_lost_micro": settlement.stake_lost_micro,
     }
     if entry.kind != "payment" or proof.index != settlement.ledger_index:
-        return f"the receipt is for another entry ({entry.kind} at {proof.index})"
+        return f"the receipt does not hold: it is for another entry ({entry.kind} at {proof.index})"
     differing = [name for name, value in told.items() if entry.body.get(name) != value]
     if differing:
-        return f"the ledger says something else about {', '.join(differing)}"
+        return f"the receipt does not hold: the ledger says something else about {', '.join(differing)}"
     return ""

@@ -27,13 +27,22 @@ from participant.errors import (
     CountsChangedError,
     EffortError,
     NotFoundError,
+    NotSelectedError,
     RefusedError,
     StateError,
     TaskError,
 )
 from participant.journal import LOG_KEY, Journal, Kind, SubmissionRecord
 from participant.model_store import ModelStore
-from participant.report import Receipt, Settlement, TaskReport, receipt_of, report_of, settlement_of
+from participant.report import (
+    Receipt,
+    Settlement,
+    TaskReport,
+    receipt_of,
+    report_of,
+    settlement_of,
+    stored_settlement,
+)
 from participant.steps import ENDED, MarketSteps
 from protos.fedpeer.v1 import market_pb2
 from wire.codec import decode_terms, encode_claim, encode_model_header
@@ -72,6 +81,8 @@ class Engagement:
         journal: Journal,
         models: ModelStore,
         private_counts: bool,
+        over: bool = False,
+        held: Collection[str] = (),
     ) -> None:
         self.terms = terms
         self.participant_id = participant_id
@@ -81,6 +92,8 @@ class Engagement:
         self._journal = journal
         self._models = models
         self._private_counts = private_counts
+        self._over = over
+        self._held = frozenset(held)
 
     @property
     def task_id(self) -> str:
@@ -102,6 +115,12 @@ class Engagement:
         """Whether the task's end has been dealt with already."""
         record = self._journal.task(self.task_id)
         return record is not None and record.state in ENDED
+
+    @property
+    def over(self) -> bool:
+        """Whether the task had ended when it was joined, and this participant had claimed in it: nothing is left
+        to do but to fetch what it paid."""
+        return self.ended or self._over
 
     def decide(self, effort: Decimal) -> None:
         """Writes the decision down, so that a restart does not make another one."""
@@ -140,10 +159,15 @@ class Engagement:
         """Emits each round that waits for a model, in order; ends with the task.
 
         What happened in the past is caught up with first: receipts that were lost on the way are fetched,
-        models that were trained but not sent are sent, rounds that went by are noted as missed.
+        models that were trained but not sent are sent, rounds that went by are noted as missed. Of a task that
+        has ended it fetches what is missing of settlements and receipts, and emits nothing.
         """
         if self.ended:
+            for round_ in _unproven_rounds(self._journal, self.task_id, self.participant_id):
+                yield from self._fetch_settlement(round_)
             return
+        if self._over and self._journal.submission(self.task_id, "claim") is None:
+            yield from self._restored("claim", 0)
         record = self._journal.task(self.task_id)
         cursor = record.cursor if record is not None else 0
         yield from transform(self._market.watch(self.task_id, cursor), self._handle)
@@ -214,8 +238,9 @@ class Engagement:
     def settlement(self, round_: int) -> Steps[Settlement]:
         """What a round paid; from the journal once it was fetched."""
         for number, message in self._journal.settlements(self.task_id):
-            if number == round_:
-                return settlement_of(market_pb2.Settlement.FromString(message))
+            kept = stored_settlement(self.task_id, number, message)
+            if number == round_ and kept is not None:
+                return kept
         found = yield from self._market.settlement(self.task_id, round_)
         self._journal.add_settlement(self.task_id, round_, found.SerializeToString())
         return settlement_of(found)
@@ -265,7 +290,10 @@ class Engagement:
             return True
         model = self._journal.submission(self.task_id, "model", round_)
         if model is None:
-            return False
+            if (yield from self._restored("failure", round_)):
+                self._miss(round_, "the round was handed back")
+                return True
+            return (yield from self._restored("model", round_))
         if model.status == "refused":
             return True
         if model.receipt is None and not self._holds(model):
@@ -293,12 +321,27 @@ class Engagement:
         self._journal.record_receipt(record.submission_id, receipt.SerializeToString())
         return True
 
+    def _restored(self, kind: Kind, round_: int) -> Steps[bool]:
+        """Whether the coordinator holds a submission that this journal does not know: it was lost, or another process
+        with this identity took part. Its receipt is written down; what was said in it is not known here."""
+        name = submission_id(self.task_id, self.participant_id, kind, round_)
+        if name not in self._held:
+            return False
+        receipt = yield from self._market.receipt(self.task_id, name)
+        self._journal.prepare(name, self.task_id, kind, round_, b"")
+        self._journal.record_receipt(name, receipt.SerializeToString())
+        return True
+
     def _round_settled(self, round_: int) -> Steps[None]:
         self._models.forget(self.task_id, round_)
+        yield from self._fetch_settlement(round_)
+
+    def _fetch_settlement(self, round_: int) -> Steps[None]:
         try:
-            yield from self.settlement(round_)
-        except NotFoundError:
+            found = yield from self._market.settlement(self.task_id, round_)
+        except (NotFoundError, NotSelectedError):
             return  # nothing was due: not selected, or no model
+        self._journal.add_settlement(self.task_id, round_, found.SerializeToString())
 
     def _miss(self, round_: int, reason: str) -> None:
         self._journal.miss_round(self.task_id, round_, reason)
@@ -371,9 +414,7 @@ class Engagement:
         return self._market.report_failure(market_pb2.ReportFailureRequest.FromString(record.message))
 
     def _submission_id(self, kind: Kind, round_: int) -> str:
-        """The same in every process, so that a participant that lost its journal does not submit twice."""
-        text = f"{self.task_id}/{self.participant_id}/{kind}/{round_}"
-        return f"{kind}-{round_}-{hashlib.sha256(text.encode()).hexdigest()[:24]}"
+        return submission_id(self.task_id, self.participant_id, kind, round_)
 
     def _checked_counts(self, counts: Sequence[int]) -> tuple[int, ...]:
         try:
@@ -384,6 +425,12 @@ class Engagement:
                 f"of the reference's {len(self.terms.reference)} labels"
             ) from None
         return tuple(int(count) for count in counts)
+
+
+def submission_id(task_id: str, participant_id: str, kind: Kind, round_: int) -> str:
+    """The same in every process, so that a participant that lost its journal does not submit twice."""
+    text = f"{task_id}/{participant_id}/{kind}/{round_}"
+    return f"{kind}-{round_}-{hashlib.sha256(text.encode()).hexdigest()[:24]}"
 
 
 def join(
@@ -424,13 +471,64 @@ def join(
             f"task {task_id} has other terms than the ones that {participant_id} agreed to; "
             "tell the coordinator's operator"
         )
-    return Engagement(terms, message.nonce, participant_id, key, market, journal, models, private_counts)
+    over = message.state in ENDED and (bool(message.submissions) or has_claimed(journal, task_id))
+    return Engagement(
+        terms, message.nonce, participant_id, key, market, journal, models, private_counts,
+        over=over, held=message.submissions,
+    )  # fmt: skip
 
 
-def find_task(market: MarketSteps, journal: Journal, excluded: Collection[str] = ()) -> Steps[str | None]:
+@dataclass(frozen=True)
+class PastTask:
+    """A task that has ended and of which the journal lacks something that the coordinator can tell.
+
+    Attributes:
+        begun: this journal knows of the claim and not of the end: the task ended while the participant was away.
+    """
+
+    task_id: str
+    begun: bool
+
+
+def past_tasks(
+    market: MarketSteps, journal: Journal, participant_id: str, excluded: Collection[str] = ()
+) -> Steps[list[PastTask]]:
+    """Ended tasks with this participant's claim whose settlements are not all in the journal, begun ones first.
+
+    The coordinator lists its last ended tasks with what it holds of the caller, so those are found without a
+    journal too; older ones only by their id.
+    """
+    listed = {message.terms.task_id: message for message in (yield from market.tasks())}
+    found = []
+    for record in journal.tasks():
+        task_id = record.task_id
+        if task_id in excluded or not has_claimed(journal, task_id):
+            continue
+        if record.state in ENDED:
+            if _unproven_rounds(journal, task_id, participant_id):
+                found.append(PastTask(task_id, begun=False))
+        elif not record.note:
+            try:
+                message = listed.get(task_id) or (yield from market.task(task_id))
+            except NotFoundError:
+                continue  # another coordinator's, or one that was set up anew
+            if message.state in ENDED:
+                found.append(PastTask(task_id, begun=True))
+    for task_id, message in listed.items():
+        known = journal.task(task_id)
+        unknown = not has_claimed(journal, task_id) and (known is None or known.state not in ENDED)
+        if message.state in ENDED and message.submissions and unknown and task_id not in excluded:
+            found.append(PastTask(task_id, begun=False))
+    return sorted(found, key=lambda past: not past.begun)
+
+
+def find_task(
+    market: MarketSteps, journal: Journal, participant_id: str, excluded: Collection[str] = ()
+) -> Steps[str | None]:
     """A task to take part in: one that was begun, else the oldest that takes claims; None where there is none.
 
-    A task of which the journal keeps a note (cancelled, others were selected) is left alone.
+    A task of which the journal keeps a note (cancelled, others were selected) is left alone. One with a claim that
+    the journal has lost counts as begun.
     """
     known = {record.task_id: record for record in journal.tasks()}
     open_ones = []
@@ -438,7 +536,8 @@ def find_task(market: MarketSteps, journal: Journal, excluded: Collection[str] =
         task_id = message.terms.task_id
         if task_id in excluded or message.state in ENDED or (task_id in known and known[task_id].note):
             continue
-        if has_claimed(journal, task_id):
+        claim = submission_id(task_id, participant_id, "claim", 0)
+        if has_claimed(journal, task_id) or claim in message.submissions:
             return task_id
         if message.state in (market_pb2.TASK_STATE_OPEN, market_pb2.TASK_STATE_EFFORT):
             open_ones.append(task_id)
@@ -451,11 +550,21 @@ def has_claimed(journal: Journal, task_id: str) -> bool:
     return record is not None and record.status != "refused"
 
 
-def await_task(market: MarketSteps, journal: Journal) -> Steps[str]:
-    """As `find_task`, waiting until there is one."""
-    while (task_id := (yield from find_task(market, journal))) is None:
+def await_task(market: MarketSteps, journal: Journal, participant_id: str) -> Steps[str]:
+    """As `find_task`, waiting until there is one; first of all a task that ended while the participant was away."""
+    for past in (yield from past_tasks(market, journal, participant_id)):
+        if past.begun:
+            return past.task_id
+    while (task_id := (yield from find_task(market, journal, participant_id))) is None:
         yield Pause(LOOK_SECONDS)
     return task_id
+
+
+def _unproven_rounds(journal: Journal, task_id: str, participant_id: str) -> list[int]:
+    # The ledger's part takes its time to import, and only a task that has ended needs it.
+    from participant.earnings import unproven_rounds
+
+    return unproven_rounds(journal, task_id, participant_id)
 
 
 def _pin_log_key(market: MarketSteps, journal: Journal) -> Steps[None]:

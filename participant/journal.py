@@ -261,7 +261,7 @@ class Journal:
     def settlements(self, task_id: str) -> list[tuple[int, bytes]]:
         """Round and settlement message, in round order."""
         rows = self._rows("SELECT round, message FROM settlement WHERE task_id = ? ORDER BY round", task_id)
-        return [(int(round_), bytes(message)) for round_, message in rows]
+        return [(int(round_), _bytes(message)) for round_, message in rows]
 
     def add_settlement(self, task_id: str, round_: int, message: bytes) -> None:
         self._execute("INSERT OR REPLACE INTO settlement VALUES (?, ?, ?)", task_id, round_, message)
@@ -321,6 +321,11 @@ class Journal:
                 f"{self._path} cannot be used ({words}); check its permissions, or restore it from a backup: "
                 "the coordinator still knows what it received"
             ) from error
+
+
+def _bytes(value: Any) -> bytes:
+    """A blob; what a damaged file has in its place as bytes that decode to nothing."""
+    return value if isinstance(value, bytes) else repr(value).encode()
 
 
 def _take_lock(path: Path) -> int:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
 
+from google.protobuf.message import DecodeError
+
 from mechanism.settlement import MICRO, Verdict
 from participant.journal import Journal
 from protos.fedpeer.v1 import market_pb2
@@ -146,6 +148,15 @@ def settlement_of(message: market_pb2.Settlement) -> Settlement:
     )
 
 
+def stored_settlement(task_id: str, round_: int, message: bytes) -> Settlement | None:
+    """The settlement that the journal keeps for a round; None where it is damaged or another round's."""
+    try:
+        settlement = settlement_of(market_pb2.Settlement.FromString(message))
+    except (DecodeError, ValueError, ArithmeticError):
+        return None
+    return settlement if (settlement.task_id, settlement.round) == (task_id, round_) else None
+
+
 def report_of(journal: Journal, task_id: str, participant_id: str) -> TaskReport:
     """The report of a task that the journal knows."""
     from mechanism.degree import noniid_degree
@@ -156,7 +167,7 @@ def report_of(journal: Journal, task_id: str, participant_id: str) -> TaskReport
         raise KeyError(task_id)
     submissions = {(s.kind, s.round): s for s in journal.submissions(task_id)}
     settlements = {
-        number: settlement_of(market_pb2.Settlement.FromString(message))
+        number: stored_settlement(task_id, number, message)
         for number, message in journal.settlements(task_id)
     }
 

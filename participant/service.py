@@ -15,7 +15,7 @@ from participant.backoff import Backoff
 from participant.config import ParticipantConfig, TaskSection
 from participant.effects import Stopped
 from participant.engagement import LOOK_SECONDS
-from participant.errors import ParticipantError, RefusedError, SessionTakenOverError, TaskError
+from participant.errors import ParticipantError, RefusedError, SessionTakenOverError, StateError, TaskError
 from participant.identity import utc_now
 from participant.report import TaskReport
 from participant.sync import Participant
@@ -51,6 +51,9 @@ class Service:
             backoff=Backoff(patience=patience, first_contact=patience),
         )
         self._seats = [_Seat(section, tell) for section in config.task]
+        self._named = {section.id for section in config.task if section.id is not None}
+        # It fetches what earlier tasks paid, before it looks for the next one.
+        self._first = next((seat for seat in self._seats if seat.section.id is None), self._seats[0])
         self._once = False
         self._threads = {
             seat: threading.Thread(target=self._guarded, args=(seat,), name=seat.section.id or "any task")
@@ -123,13 +126,22 @@ class Service:
             seat.close()
 
     def _sit(self, seat: "_Seat") -> None:
+        begun = self._catch_up(seat) if seat is self._first else (0, 0)
         if seat.section.id is not None:
             self._take_part(seat, seat.section.id)
             return
-        named = {section.id for section in self._config.task if section.id is not None}
+        ended, restored = begun
+        if self._once and ended:
+            return  # the one task had come to its end while nobody was here
+        named, waiting = self._named, False
         while not self._stopping.is_set():
             task_id = self._participant.find_task(excluded=named)
             if task_id is None:
+                if self._once and restored:
+                    return
+                if not waiting:
+                    _log.info("no task takes claims now; waiting for one")
+                waiting = True
                 self._stopping.wait(LOOK_SECONDS)
                 continue
             try:
@@ -142,6 +154,24 @@ class Service:
                 self._leave(task_id, error)
             if self._once:
                 return
+
+    def _catch_up(self, seat: "_Seat") -> tuple[int, int]:
+        """Fetches what ended tasks paid while this participant, or its journal, was away.
+
+        Returns:
+            how many the journal had begun, and how many it did not know or had incomplete.
+        """
+        counted = {True: 0, False: 0}
+        for past in self._participant.past_tasks(excluded=self._named):
+            try:
+                self._participant.catch_up(past.task_id, seat.tell)
+            except SessionTakenOverError:
+                raise
+            except (RefusedError, StateError) as error:
+                _log.warning("what task %s paid was not fetched: %s", past.task_id, error)
+            else:
+                counted[past.begun] += 1
+        return counted[True], counted[False]
 
     def _leave(self, task_id: str, error: ParticipantError) -> None:
         """After a task that cannot be taken part in: the next one, or this one again where there is a claim."""

@@ -27,14 +27,22 @@ from participant.client import Client
 from participant.dispute import Dispute, open_dispute
 from participant.effort import BestResponse, Effort, Explanation, effort_decimal, strategy_of
 from participant.endpoint import Endpoint
-from participant.engagement import Assignment, Engagement, await_task, find_task, has_claimed
+from participant.engagement import (
+    Assignment,
+    Engagement,
+    PastTask,
+    await_task,
+    find_task,
+    has_claimed,
+    past_tasks,
+)
 from participant.enrolment import EnrolmentRequest
 from participant.identity import Credentials, StateFolder
 from participant.membership import Membership, RoundMembership, TaskMembership
 from participant.model_store import read_weights, write_weights
 from participant.report import Receipt, Settlement, TaskReport
 from participant.task import ProgressCallback, Task, Weights
-from participant.work import ActivityCallback, LocalTrainer, Trainer, ignore_activity, run_task
+from participant.work import ActivityCallback, LocalTrainer, Trainer, ignore_activity, run_task, settle_past
 
 
 class Participant(Membership, AbstractContextManager["Participant"]):
@@ -120,13 +128,16 @@ class Participant(Membership, AbstractContextManager["Participant"]):
 
         Args:
             task: trains in the calling thread.
-            task_id: None: the task that was begun, else the oldest that takes claims; waits until there is one.
+            task_id: None: a task that ended while this participant was away (its payments are fetched), else the
+                one that was begun, else the oldest that takes claims; waits until there is one.
             effort: a strategy, a number, or a function of terms and counts; None: `BestResponse()`.
             on_activity: is told what happens.
             private_counts: None: as the participant was made.
         """
         if task_id is None:
-            task_id = self.client.transport.run(await_task(self.client.steps, self._journal))
+            task_id = self.client.transport.run(
+                await_task(self.client.steps, self._journal, self.participant_id)
+            )
         joined = self.join(task_id, private_counts=private_counts)
         return joined.run(task, effort=effort, on_activity=on_activity)
 
@@ -136,7 +147,29 @@ class Participant(Membership, AbstractContextManager["Participant"]):
         Args:
             excluded: ids that are not meant.
         """
-        return self.client.transport.run(find_task(self.client.steps, self._journal, excluded))
+        return self.client.transport.run(
+            find_task(self.client.steps, self._journal, self.participant_id, excluded)
+        )
+
+    def past_tasks(self, excluded: Collection[str] = ()) -> list[PastTask]:
+        """Ended tasks of which the journal lacks settlements or receipts; `catch_up` fetches them.
+
+        After a lost journal too, for the ended tasks that the coordinator still lists.
+        """
+        return self.client.transport.run(
+            past_tasks(self.client.steps, self._journal, self.participant_id, excluded)
+        )
+
+    def catch_up(self, task_id: str, on_activity: ActivityCallback = ignore_activity) -> TaskReport:
+        """Fetches what an ended task paid and what the coordinator recorded of this participant; trains nothing.
+
+        Raises:
+            NotFoundError: no such task.
+            StateError: the task has not ended, or nothing was claimed in it.
+        """
+        joined = self.join(task_id)
+        self.client.transport.run(settle_past(joined._engagement, on_activity))
+        return joined.report()
 
     def explain(self, task: Task, task_id: str, effort: BestResponse | None = None) -> Explanation:
         """What each effort would earn in the task, and which is best; print it. Claims nothing."""

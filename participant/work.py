@@ -145,18 +145,69 @@ def run_task(
         TransportError: the coordinator was away for longer than the client's patience.
     """
     work = _TaskRun(engagement, trainer, tell)
-    if not engagement.ended:
+    if not engagement.over:
         yield from work.claim(strategy)
-        yield from transform(engagement.assignments(), work.round)
+    yield from transform(engagement.assignments(), work.round)
     work.end()
 
 
-class _TaskRun:
-    def __init__(self, engagement: Engagement, trainer: Trainer, tell: ActivityCallback) -> None:
+def settle_past(engagement: Engagement, tell: ActivityCallback) -> Steps[None]:
+    """Fetches what an ended task paid, and tells it.
+
+    Raises:
+        StateError: the task has not ended, or nothing was claimed in it.
+    """
+    if not engagement.over:
+        raise StateError(
+            f"task {engagement.task_id} has not ended, or {engagement.participant_id} claimed nothing in it; "
+            "there is nothing to fetch"
+        )
+    yield from transform(engagement.assignments(), _no_round)
+    _Told(engagement, tell).end()
+
+
+def _no_round(assignment: Assignment) -> Steps[bool]:
+    raise AssertionError(f"round {assignment.number} of an ended task waits for a model")
+    yield
+
+
+class _Told:
+    """Tells what happens in a task, each payment once."""
+
+    def __init__(self, engagement: Engagement, tell: ActivityCallback) -> None:
         self._engagement = engagement
-        self._trainer = trainer
         self._callback = tell
         self._told: set[int] = set()
+
+    def end(self) -> None:
+        self._tell_settlements()
+        report = self._engagement.report()
+        text = report.note or f"task {report.task_id} has ended"
+        self._tell("ended", 0, text, {"paid_micro": report.paid_micro, "state": report.state})
+
+    def _tell_settlements(self) -> None:
+        """Payments that came in since the last time."""
+        for line in self._engagement.report().rounds:
+            if line.settlement is None or line.number in self._told:
+                continue
+            self._told.add(line.number)
+            failed = [v.explanation for v in line.settlement.verdicts if not v.passed]
+            text = f"round {line.number} paid {line.settlement.paid} credits"
+            self._tell(
+                "settled", line.number, text + (": " + " ".join(failed) if failed else ""),
+                {"paid_micro": line.settlement.paid_micro},
+            )  # fmt: skip
+
+    def _tell(
+        self, kind: Any, round_: int, text: str, figures: Mapping[str, float | int | str] | None = None
+    ) -> None:
+        self._callback(Activity(kind, self._engagement.task_id, round_, text, figures or {}))
+
+
+class _TaskRun(_Told):
+    def __init__(self, engagement: Engagement, trainer: Trainer, tell: ActivityCallback) -> None:
+        super().__init__(engagement, tell)
+        self._trainer = trainer
 
     def claim(self, strategy: EffortStrategy) -> Steps[None]:
         engagement, trainer, terms = self._engagement, self._trainer, self._engagement.terms
@@ -203,12 +254,6 @@ class _TaskRun:
             self._tell("submitted", number, f"submitted the model of round {number}{late}", made.metrics)
         return True
 
-    def end(self) -> None:
-        self._tell_settlements()
-        report = self._engagement.report()
-        text = report.note or f"task {report.task_id} has ended"
-        self._tell("ended", 0, text, {"paid_micro": report.paid_micro, "state": report.state})
-
     def _train(self, start: Path, assignment: Assignment) -> Steps[TrainedFile]:
         engagement, trainer, number = self._engagement, self._trainer, assignment.number
         self._tell("training", number, f"training round {number}")
@@ -230,21 +275,3 @@ class _TaskRun:
         except RefusedError as error:
             _log.warning("round %s of %s: %s", round_, self._engagement.task_id, error)
         self._tell("missed", round_, reason)  # last: the service takes it as the end of the round
-
-    def _tell_settlements(self) -> None:
-        """Payments that came in since the last time."""
-        for line in self._engagement.report().rounds:
-            if line.settlement is None or line.number in self._told:
-                continue
-            self._told.add(line.number)
-            failed = [v.explanation for v in line.settlement.verdicts if not v.passed]
-            text = f"round {line.number} paid {line.settlement.paid} credits"
-            self._tell(
-                "settled", line.number, text + (": " + " ".join(failed) if failed else ""),
-                {"paid_micro": line.settlement.paid_micro},
-            )  # fmt: skip
-
-    def _tell(
-        self, kind: Any, round_: int, text: str, figures: Mapping[str, float | int | str] | None = None
-    ) -> None:
-        self._callback(Activity(kind, self._engagement.task_id, round_, text, figures or {}))
