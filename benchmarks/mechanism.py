@@ -141,7 +141,7 @@ def main() -> None:
         if size > arguments.largest:
             break
         game = population(size)
-        solution, seconds, cpu = best_of(lambda game=game: solve(game), 3 if size >= 100_000 else 5)
+        solution, seconds, cpu = best_of(lambda game=game: solve(game), 3 if size >= 100_000 else 25)
         sweeps = solution.least.iterations + solution.greatest.iterations
         regret = max(end.certificate.max_regret for end in solution)
         certified = all(end.certified for end in solution)
@@ -152,7 +152,7 @@ def main() -> None:
         )
 
     game = population(2_000)
-    solution, ours, ours_cpu = best_of(lambda: solve(game), 5)
+    solution, ours, ours_cpu = best_of(lambda: solve(game), 25)
     (low, sweeps_low), one, one_cpu = cpu_timed(lambda: direct(game, game.floor))
     (high, sweeps_high), two, two_cpu = cpu_timed(lambda: direct(game, game.start))
     apart = max(np.abs(low - solution.least.degree).max(), np.abs(high - solution.greatest.degree).max())
@@ -165,7 +165,7 @@ def main() -> None:
     if arguments.without_slsqp:
         return
     game = population(200)
-    solution, ours, ours_cpu = best_of(lambda: solve(game), 5)
+    solution, ours, ours_cpu = best_of(lambda: solve(game), 25)
     (low, sweeps_low), one, one_cpu = cpu_timed(lambda: slsqp(game, game.floor))
     (high, sweeps_high), two, two_cpu = cpu_timed(lambda: slsqp(game, game.start))
     apart = max(np.abs(low - solution.least.degree).max(), np.abs(high - solution.greatest.degree).max())
