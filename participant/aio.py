@@ -27,7 +27,7 @@ import numpy.typing as npt
 from participant.aio_transport import AsyncTransport
 from participant.backoff import Backoff
 from participant.dispute import Dispute, open_dispute
-from participant.effort import BestResponse, Effort, Explanation, effort_decimal, strategy_of
+from participant.effort import BestResponse, Effort, Explanation, effort_decimal, explained, strategy_of
 from participant.endpoint import Endpoint
 from participant.engagement import Assignment, Engagement, PastTask, await_task, find_task, past_tasks
 from participant.enrolment import EnrolmentRequest
@@ -148,7 +148,7 @@ class AsyncParticipant(Membership, AbstractAsyncContextManager["AsyncParticipant
         backoff: Backoff | None = None,
     ) -> Credentials:
         """As `Participant.enroll`."""
-        request = EnrolmentRequest(StateFolder(state), participant_id, token)
+        request = EnrolmentRequest(StateFolder(state), participant_id, token, authority)
         async with AsyncClient(Endpoint(public, authority), backoff) as client:
             return request.complete(await client.enroll(request.message()), authority)
 
@@ -207,11 +207,12 @@ class AsyncParticipant(Membership, AbstractAsyncContextManager["AsyncParticipant
 
     async def explain(self, task: Task, task_id: str, effort: BestResponse | None = None) -> Explanation:
         """As `Participant.explain`."""
+        strategy, trainer = explained(effort), trainer_of(task)
         terms = (await self.join(task_id)).terms
 
         def explanation() -> Explanation:
-            task.prepare(terms)
-            return (effort or BestResponse()).explain(terms, task.label_counts())
+            trainer.prepare(terms)
+            return strategy.explain(terms, trainer.label_counts())
 
         return await asyncio.to_thread(explanation)
 

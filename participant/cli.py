@@ -22,7 +22,7 @@ from participant.earnings import Earned, check_earnings
 from participant.effort import BestResponse
 from participant.endpoint import Endpoint
 from participant.errors import ConfigurationError
-from participant.identity import StateFolder
+from participant.identity import StateFolder, check_authority
 from participant.journal import Journal
 from participant.report import TaskReport, report_of
 from participant.service import Service
@@ -298,10 +298,13 @@ def _authority(settings: ParticipantConfig, path: Path) -> bytes | None:
             f"{path}: missing key coordinator.authority; the operator hands the authority's certificate out "
             "with the invitation"
         )
+    named = settings.coordinator.authority
     try:
-        return settings.coordinator.authority.read_bytes()
+        pem = named.read_bytes()
     except OSError as error:
-        raise _mistake(f"{settings.coordinator.authority} cannot be read ({error.strerror})") from None
+        raise _mistake(f"{named} cannot be read ({error.strerror})") from None
+    check_authority(pem, f"{named}, named by coordinator.authority in {path},", "ask the operator for it")
+    return pem
 
 
 def _open_journal(settings: ParticipantConfig) -> Journal | None:

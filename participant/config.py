@@ -71,7 +71,7 @@ class EffortSection(_Section):
 
         if self.strategy == "fixed":
             if self.effort is None:
-                raise ConfigurationError("task.effort.effort is missing; a fixed strategy needs it")
+                raise ConfigurationError("effort.effort is missing; a fixed strategy needs it")
             return Fixed(self.effort)
         try:
             cost: CostFunction = (
@@ -81,7 +81,7 @@ class EffortSection(_Section):
                 table = TabulatedEffort([e for e, _ in self.curve], [d for _, d in self.curve])
                 return BestResponse(cost=cost, curve=table, peers=self.peers)
         except MechanismError as error:
-            raise ConfigurationError(f"task.effort: {error}") from None
+            raise ConfigurationError(f"effort: {error}") from None
 
         def curve(start: float) -> EffortCurve:
             return ExponentialEffort(start, self.rate)
@@ -174,11 +174,11 @@ def _check_tasks(path: Path, config: ParticipantConfig) -> None:
     named = [task.id for task in config.task if task.id is not None]
     if len(set(named)) != len(named):
         raise ConfigurationError(f"{path}: a task id occurs twice; one [[task]] for each")
-    for task in config.task:
+    for number, task in enumerate(config.task):
         try:
             task.effort.build()
         except ConfigurationError as error:
-            raise ConfigurationError(f"{path}: {error}") from None
+            raise ConfigurationError(f"{path}: task.{number}.{error}") from None
     if sum(task.id is None for task in config.task) > 1:
         raise ConfigurationError(f"{path}: two [[task]] without an id; only one can take any open task")
 

@@ -22,7 +22,7 @@ from mechanism.degree import noniid_degree
 from mechanism.errors import MechanismError
 from mechanism.statements import EFFORT_PLACES
 from mechanism.terms import Terms
-from participant.errors import EffortError
+from participant.errors import EffortError, ParticipantError
 
 if TYPE_CHECKING:
     from mechanism.best_response import BestResponse as Answer
@@ -79,7 +79,17 @@ class Chosen:
     function: Callable[[Terms, Sequence[int]], float]
 
     def decide(self, terms: Terms, counts: Sequence[int]) -> Decision:
-        effort = self.function(terms, counts)
+        try:
+            effort = self.function(terms, counts)
+        except ParticipantError:
+            raise
+        except Exception as error:
+            name = getattr(self.function, "__name__", type(self.function).__name__)
+            raise EffortError(
+                f"the effort function {name} raised {type(error).__name__}: {error}; it is called with the terms and "
+                "the label counts, and returns a number from 0 to 1",
+                public="the participant's effort function failed",
+            ) from error
         return Decision(effort_decimal(effort), f"the participant's own function chose {float(effort):g}")
 
 
@@ -111,8 +121,8 @@ class BestResponse:
         from mechanism.best_response import best_response
         from mechanism.gap_bound import GapBound
 
-        start = noniid_degree(counts, terms.reference)
         try:
+            start = noniid_degree(counts, terms.reference)
             curve, cost = self._curve(float(start)), self._cost()
             bound = GapBound(float(terms.phi), float(terms.upsilon))
             answer = best_response(
@@ -143,7 +153,18 @@ class BestResponse:
 
         if self.curve is None:
             return ExponentialEffort(start)
-        curve = self.curve if isinstance(self.curve, EffortCurve) else self.curve(start)
+        curve = self.curve
+        if not isinstance(curve, EffortCurve):
+            if not callable(curve):
+                raise EffortError(
+                    f"the curve is {curve!r}; expected a curve, or a function of delta(0) that makes one"
+                )
+            curve = curve(start)
+        if not isinstance(curve, EffortCurve):
+            raise EffortError(
+                f"the curve function gave {curve!r}; expected a curve, such as ExponentialEffort(start), or "
+                "CallableEffort around a function of the effort"
+            )
         if abs(float(curve.start) - start) > CURVE_TOLERANCE:
             raise EffortError(
                 f"the effort curve starts at a degree of {float(curve.start):.6g}, the label counts have "
@@ -152,9 +173,16 @@ class BestResponse:
         return curve
 
     def _cost(self) -> "CostFunction":
-        from mechanism.cost import LinearCost
+        from mechanism.cost import CostFunction, LinearCost
 
-        return LinearCost(1.0) if self.cost is None else self.cost
+        if self.cost is None:
+            return LinearCost(1.0)
+        if not isinstance(self.cost, CostFunction):
+            raise EffortError(
+                f"the cost is {self.cost!r}; expected a cost function, such as LinearCost(1.0), or CallableCost around "
+                "a function of the degree that is improved"
+            )
+        return self.cost
 
 
 #: By how much delta(0) of a curve may differ from that of the counts: a curve is often written with two digits.
@@ -240,6 +268,41 @@ def strategy_of(effort: Effort) -> EffortStrategy:
         return Chosen(effort)
     effort_decimal(effort)
     return Fixed(float(effort))
+
+
+def decision_of(strategy: EffortStrategy, terms: Terms, counts: Sequence[int]) -> Decision:
+    """What a strategy, perhaps a user's own, decides.
+
+    Raises:
+        EffortError: it failed, or gave something else.
+    """
+    name = type(strategy).__name__
+    try:
+        decision = strategy.decide(terms, counts)
+    except ParticipantError:
+        raise
+    except Exception as error:
+        what = f"{name}.decide raised {type(error).__name__}"
+        raise EffortError(f"{what}: {error}", public=what) from error
+    if not isinstance(decision, Decision):
+        raise EffortError(f"{name}.decide returned {decision!r}; expected a Decision")
+    return decision
+
+
+def explained(effort: Any) -> BestResponse:
+    """The strategy that is to be explained; None: `BestResponse()`.
+
+    Raises:
+        EffortError: a fixed effort or a user's own strategy, which do not weigh efforts against each other.
+    """
+    if effort is None:
+        return BestResponse()
+    if not isinstance(effort, BestResponse):
+        raise EffortError(
+            f"the effort to explain is {effort!r}; expected a BestResponse: a number, Fixed or a function weighs no "
+            "efforts against each other"
+        )
+    return effort
 
 
 def effort_decimal(effort: float) -> Decimal:

@@ -22,7 +22,7 @@ from participant.errors import (
     UnreachableError,
 )
 from participant.identity import Credentials, utc_now
-from participant.proxy import proxy_for
+from participant.proxy import proxy_for, warn_of_unusable_proxy
 from wire.limits import KEEPALIVE_SECONDS, KEEPALIVE_TIMEOUT_SECONDS, MAX_MESSAGE_BYTES
 
 #: Seconds in which a connection and a handshake must come about when the address is looked at.
@@ -53,7 +53,8 @@ class Endpoint:
     plain_text_name: str | None = None
 
     def __post_init__(self) -> None:
-        self.host_and_port()
+        host, _ = self.host_and_port()
+        warn_of_unusable_proxy(host)
 
     @property
     def secure(self) -> bool:

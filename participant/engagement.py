@@ -17,7 +17,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric import ec
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from mechanism.canonical import canonical_bytes
+from mechanism.canonical import MAX_INTEGER, canonical_bytes
 from mechanism.degree import noniid_degree
 from mechanism.errors import FieldError
 from mechanism.statements import ClaimStatement, ModelStatement, commit_counts, sign_statement
@@ -30,6 +30,7 @@ from participant.errors import (
     NotSelectedError,
     RefusedError,
     StateError,
+    SubmittedError,
     TaskError,
 )
 from participant.journal import LOG_KEY, Journal, Kind, SubmissionRecord
@@ -134,7 +135,7 @@ class Engagement:
 
         Raises:
             CountsChangedError: another claim stands.
-            EffortError: counts that are no histogram over the reference's labels.
+            EffortError: counts that are no histogram over the reference's labels, or another effort was claimed.
             WrongStateError: claims are closed, or all places are taken.
         """
         counts = self._checked_counts(counts)
@@ -143,6 +144,7 @@ class Engagement:
             record = self._prepare_claim(effort, counts)
         else:
             self.check_counts(counts)
+            self._check_effort(effort, record)
         return self._settled_once(record, self._send_claim)
 
     def check_counts(self, counts: Sequence[int]) -> None:
@@ -153,6 +155,14 @@ class Engagement:
                 f"the label counts are {list(counts)}, but {list(claimed)} were claimed for task {self.task_id}; "
                 "train on the data that were claimed: a claim stands for the whole task",
                 public="the label counts are not those that were claimed",
+            )
+
+    def _check_effort(self, effort: Decimal, record: SubmissionRecord) -> None:
+        claimed = market_pb2.SubmitEffortRequest.FromString(record.message).effort
+        if claimed and Decimal(claimed) != effort:  # unknown where the journal was lost
+            raise EffortError(
+                f"the effort is {effort.normalize():f}, but {Decimal(claimed).normalize():f} was claimed for task "
+                f"{self.task_id}; a claim stands for the whole task"
             )
 
     def assignments(self) -> Steps[None]:
@@ -189,6 +199,7 @@ class Engagement:
         """Sends the model at `trained_path(round_)`.
 
         Raises:
+            SubmittedError: the round has another model already.
             ModelRejectedError, WrongStateError, ...: the coordinator refused it.
         """
         record = self._journal.submission(self.task_id, "model", round_)
@@ -200,9 +211,25 @@ class Engagement:
                 self._journal.discard(record.submission_id)
                 record = None
         if record is not None:
+            self._check_same(record, samples)
             return (yield from self._settled_once(record, self._send_model))
         record = self._prepare_model(round_, samples)
         return (yield from self._settled_once(record, lambda record: self._send_model(record, resume=False)))
+
+    def _check_same(self, record: SubmissionRecord, samples: int) -> None:
+        """Raises SubmittedError where the model at `trained_path` is not the recorded one."""
+        path, header = self.trained_path(record.round), market_pb2.ModelHeader.FromString(record.message)
+        if record.receipt is None or not record.message or not path.exists():
+            return
+        other_weights = file_digest(path) != header.model_sha256
+        other_samples = samples != header.samples
+        self._models.forget(self.task_id, record.round)
+        if other_weights or other_samples:
+            raise SubmittedError(
+                f"round {record.round} of task {self.task_id} has a model already, with "
+                f"{'other weights' if other_weights else 'another number of samples'}; a submission stands, take the "
+                "next round"
+            )
 
     def _holds(self, record: SubmissionRecord) -> bool:
         """Whether the model file is still the one that was signed."""
@@ -349,8 +376,6 @@ class Engagement:
 
     def _prepare_claim(self, effort: Decimal, counts: tuple[int, ...]) -> SubmissionRecord:
         salt = secrets.token_bytes(32) if self._private_counts else None
-        self._journal.set_effort(self.task_id, str(effort))
-        self._journal.set_claim(self.task_id, json.dumps(list(counts)), salt)
         statement = ClaimStatement(
             submission_id=self._submission_id("claim", 0),
             task_id=self.task_id,
@@ -363,6 +388,8 @@ class Engagement:
             nonce=self._nonce,
         )
         message = encode_claim(statement, sign_statement(statement, self._key))
+        self._journal.set_effort(self.task_id, str(effort))
+        self._journal.set_claim(self.task_id, json.dumps(list(counts)), salt)
         return self._journal.prepare(
             statement.submission_id, self.task_id, "claim", 0, message.SerializeToString()
         )
@@ -424,7 +451,13 @@ class Engagement:
                 f"the task's label counts cannot be used: {error}. `label_counts` returns one count >= 0 for each "
                 f"of the reference's {len(self.terms.reference)} labels"
             ) from None
-        return tuple(int(count) for count in counts)
+        whole = tuple(int(count) for count in counts)
+        if max(whole) > MAX_INTEGER:  # more than a signed statement can carry
+            raise EffortError(
+                f"the task's label counts cannot be used: {max(whole)} samples of one label; "
+                f"expected at most {MAX_INTEGER}"
+            )
+        return whole
 
 
 def submission_id(task_id: str, participant_id: str, kind: Kind, round_: int) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from mechanism.errors import FieldError
 from mechanism.terms import identifier
 from participant.errors import ConfigurationError, TLSError
-from participant.identity import Credentials, StateFolder
+from participant.identity import Credentials, StateFolder, check_authority
 from protos.fedpeer.v1 import enrolment_pb2
 
 
@@ -17,17 +17,21 @@ class EnrolmentRequest:
         folder: where the key is, or will be made.
         participant_id: as the invitation has it.
         token: the invitation.
+        authority: what the coordinator is trusted by; None: no TLS, or a renewal.
     """
 
     folder: StateFolder
     participant_id: str
     token: str = field(repr=False)
+    authority: bytes | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         try:
             identifier("participant_id", self.participant_id)
         except FieldError as error:
             raise ConfigurationError(str(error)) from None
+        if self.authority is not None:
+            check_authority(self.authority, "the given authority", "ask the operator for it")
 
     def message(self) -> enrolment_pb2.EnrollRequest:
         """The request; makes the key where there is none."""

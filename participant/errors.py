@@ -26,6 +26,7 @@ ParticipantError(Exception)
  +- TaskError                     the participant's own Task object
  |   +- EffortError               an effort, a curve or a cost that cannot be used
  |   +- CountsChangedError        the label counts differ from those that were claimed
+ |   +- SubmittedError            the round has another model already
  |   +- WeightsError              trained weights that do not fit the task's contract
  |   +- TrainingError             `train` raised, or its process died
  +- StateError                    the participant's own folder
@@ -58,6 +59,7 @@ __all__ = [
     "ServerNameError",
     "SessionTakenOverError",
     "StateError",
+    "SubmittedError",
     "TLSError",
     "TaskEndedError",
     "TaskError",
@@ -197,6 +199,10 @@ class EffortError(TaskError):
 
 class CountsChangedError(TaskError):
     """The label counts are not those that were claimed; training on other data would refute the claim."""
+
+
+class SubmittedError(TaskError):
+    """A model for a round that has another one already; the submission stands."""
 
 
 class WeightsError(TaskError):

@@ -139,7 +139,9 @@ class StateFolder:
             raise ConfigurationError(
                 f"key and certificate in {self.path} do not belong together; enrol again, or restore both"
             )
-        return Credentials(name, key, certificate, pem, self._read(AUTHORITY))
+        authority = self._read(AUTHORITY)
+        check_authority(authority, f"{self.path / AUTHORITY}", "enrol again or restore it")
+        return Credentials(name, key, certificate, pem, authority)
 
     def save_enrolment(self, certificate_pem: bytes, authority_pem: bytes) -> Credentials:
         """Stores what the coordinator issued, the certificate last: with it the enrolment is complete."""
@@ -173,6 +175,24 @@ class StateFolder:
             raise ConfigurationError(
                 f"{self.path / name} cannot be read ({error.strerror}); enrol again or restore it"
             ) from None
+
+
+def check_authority(pem: bytes, what: str, advice: str) -> None:
+    """Raises ConfigurationError where `pem` is no certificate to check the coordinator's by.
+
+    Args:
+        what: names the file in the message.
+        advice: what to do.
+    """
+    from wire.certificates import CertificateError, load_certificate
+
+    try:
+        load_certificate(pem)
+    except CertificateError:
+        raise ConfigurationError(
+            f"{what} holds no certificate in PEM; expected the coordinator's authority.pem, which begins with "
+            f"-----BEGIN CERTIFICATE-----: {advice}"
+        ) from None
 
 
 def storage_error(what: str, error: OSError) -> StateError:

@@ -10,13 +10,19 @@ Source: gRPC core, doc/environment_variables.md and http_proxy_mapper.
 
 import base64
 import ipaddress
+import logging
 import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from participant.errors import UnreachableError
+
+_log = logging.getLogger("participant")
+
+#: Variables that a warning was given of.
+_warned: set[str] = set()
 
 _VARIABLES = ("grpc_proxy", "https_proxy", "http_proxy")
 
@@ -102,12 +108,47 @@ def proxy_for(host: str, environment: Mapping[str, str] | None = None) -> Proxy 
         excepted = environment.get("no_grpc_proxy", environment.get("no_proxy", ""))
         if any(_excepts(entry.strip(), host) for entry in excepted.split(",")):
             return None
-        parts = urlsplit(environment[variable])
-        if parts.scheme != "http" or not parts.hostname:
-            return None  # gRPC ignores what it cannot use
+        parts = _split(environment[variable])
+        if parts is None or parts.scheme != "http" or not parts.hostname:
+            return None  # gRPC ignores what it cannot use; `warn_of_unusable_proxy` says so
         credentials = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else ""
         return Proxy(variable, parts.hostname, parts.port or 80, credentials)
     return None
+
+
+def warn_of_unusable_proxy(host: str, environment: Mapping[str, str] | None = None) -> None:
+    """Logs, once a process, that the proxy of the environment is ignored because gRPC cannot use it."""
+    environment = os.environ if environment is None else environment
+    variable = next((name for name in _VARIABLES if environment.get(name)), None)
+    if variable is None or variable in _warned:
+        return
+    excepted = environment.get("no_grpc_proxy", environment.get("no_proxy", ""))
+    if any(_excepts(entry.strip(), host) for entry in excepted.split(",")):
+        return
+    parts = _split(environment[variable])
+    if parts is not None and parts.scheme == "http" and parts.hostname:
+        return
+    _warned.add(variable)
+    # Not the value: it may hold a password.
+    kind = (
+        f"of the kind {parts.scheme}://"
+        if parts is not None and parts.scheme and parts.netloc
+        else "no address"
+    )
+    _log.warning(
+        "%s is %s and is ignored: the coordinator is called directly. Expected http://host:port; set no_proxy where a "
+        "direct connection is meant", variable, kind,
+    )  # fmt: skip
+
+
+def _split(value: str) -> SplitResult | None:
+    """None where it is no URL, or its port no port."""
+    try:
+        parts = urlsplit(value)
+        _ = parts.port
+    except ValueError:
+        return None
+    return parts
 
 
 def _excepts(entry: str, host: str) -> bool:

@@ -313,15 +313,18 @@ class _Trial:
                 raise error
         elif error.status not in _UNANSWERED:
             raise _foreign(error) from None
-        now = steps._clock()
+        now, first = steps._clock(), False
         if self._since is None:
             self._since = now
-            _log.warning("the coordinator does not answer (%s); trying again until it does", error)
+            first = True
         # At first contact a wrong authority shows at once; later a certificate may have run out meanwhile.
         if self._attempts % _LOOK_EVERY == (0 if not steps._answered else _LOOK_EVERY - 1):
             yield from self._explain(error, unless=UnreachableError)
         self._attempts += 1
         patience = steps._backoff.patience if steps._answered else steps._backoff.first_contact
+        if first:  # after the look: what it finds may be the end of it
+            how_long = "until it does" if patience is None else f"for up to {patience:g} s"
+            _log.warning("the coordinator does not answer (%s); trying again %s", error, how_long)
         if patience is not None and now - self._since >= patience:
             yield from self._explain(error)
             if isinstance(error, RefusedError):

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from participant.backoff import Backoff
 from participant.client import Client
 from participant.dispute import Dispute, open_dispute
-from participant.effort import BestResponse, Effort, Explanation, effort_decimal, strategy_of
+from participant.effort import BestResponse, Effort, Explanation, effort_decimal, explained, strategy_of
 from participant.endpoint import Endpoint
 from participant.engagement import (
     Assignment,
@@ -96,7 +96,7 @@ class Participant(Membership, AbstractContextManager["Participant"]):
             NotEnrolledError: the invitation does not hold.
             TLSError: the coordinator is not the one that the authority vouches for.
         """
-        request = EnrolmentRequest(StateFolder(state), participant_id, token)
+        request = EnrolmentRequest(StateFolder(state), participant_id, token, authority)
         with Client(Endpoint(public, authority), backoff) as client:
             return request.complete(client.enroll(request.message()), authority)
 
@@ -172,10 +172,15 @@ class Participant(Membership, AbstractContextManager["Participant"]):
         return joined.report()
 
     def explain(self, task: Task, task_id: str, effort: BestResponse | None = None) -> Explanation:
-        """What each effort would earn in the task, and which is best; print it. Claims nothing."""
+        """What each effort would earn in the task, and which is best; print it. Claims nothing.
+
+        Raises:
+            EffortError: `effort` is no `BestResponse`, or its cost or curve cannot be used.
+        """
+        strategy, trainer = explained(effort), trainer_of(task)
         terms = self.join(task_id).terms
-        task.prepare(terms)
-        return (effort or BestResponse()).explain(terms, task.label_counts())
+        trainer.prepare(terms)
+        return strategy.explain(terms, trainer.label_counts())
 
     def dispute(self, task_id: str) -> Dispute:
         """Opens the label counts behind a private claim, for everyone to see; says what that changes by round.

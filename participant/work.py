@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 
 from mechanism.terms import Terms
 from participant.effects import Steps, Work, transform
-from participant.effort import EffortStrategy
+from participant.effort import EffortStrategy, decision_of
 from participant.engagement import Assignment, Engagement
 from participant.errors import (
     EffortError,
@@ -218,7 +218,7 @@ class _TaskRun(_Told):
         effort = engagement.decided_effort
         if effort is None:
             counts = yield Work(trainer.label_counts)
-            decision = yield Work(lambda: strategy.decide(terms, counts))
+            decision = yield Work(lambda: decision_of(strategy, terms, counts))
             effort = decision.effort
             engagement.decide(effort)
             self._tell("decided", 0, decision.reason, {"effort": str(effort)})

@@ -24,6 +24,7 @@ from participant import (
     Participant,
     ServerNameError,
     SessionTakenOverError,
+    SubmittedError,
     TaskReport,
     TLSError,
     UnreachableError,
@@ -481,7 +482,9 @@ def test_a_rejected_or_retrained_model_can_be_submitted_again(coordinator: Serve
         write_weights(path, {**weights, "bias": np.ones(4, np.float32)}, joined.terms.contract)
         engagement._prepare_model(round_.number, 5)
         receipt = round_.submit(weights, samples=7)
-        assert round_.submit({**weights, "bias": np.ones(4, np.float32)}, samples=9) == receipt
+        assert round_.submit(weights, samples=7) == receipt
+        with pytest.raises(SubmittedError, match="has a model already, with other weights"):
+            round_.submit({**weights, "bias": np.ones(4, np.float32)}, samples=7)
     thread.join(60)
     [line] = joined.report().rounds
     assert line.receipt == receipt

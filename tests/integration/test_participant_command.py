@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from participant import Participant, SessionTakenOverError
+from participant import ConfigurationError, Participant, SessionTakenOverError
 from tests.integration.serving import Served, served
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -268,3 +268,26 @@ class TestMistakes:
         done = fedpeer(tmp_path, "run", "-c", "nothing.toml")
         assert done.returncode == 2
         assert "fedpeer participant init" in done.stderr
+
+
+class TestAuthorityFile:
+    """An authority file that is no certificate is named, and nobody is called."""
+
+    def test_at_enrolment(self, tmp_path: Path) -> None:
+        (tmp_path / "authority.pem").write_text("<html>404 Not Found</html>")
+        (tmp_path / "participant.toml").write_text(
+            'id = "ada"\n[coordinator]\nmarket = "localhost:1"\npublic = "localhost:1"\nauthority = "authority.pem"\n'
+            '[[task]]\nfactory = "a:b"\n'
+        )
+        done = fedpeer(tmp_path, "enroll", "--token", "token")
+        assert done.returncode == 2
+        [line] = done.stderr.splitlines()
+        assert (
+            "authority.pem, named by coordinator.authority in participant.toml, holds no certificate" in line
+        )
+
+    def test_in_the_state_folder(self, coordinator: Served, tmp_path: Path) -> None:
+        state = coordinator.enrol("ada", tmp_path / "ada")
+        (state / "authority.pem").write_text("garbage")
+        with pytest.raises(ConfigurationError, match=r"ada/authority\.pem holds no certificate"):
+            Participant(state, coordinator.market)
