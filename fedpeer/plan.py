@@ -4,7 +4,7 @@ import json
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from decimal import Decimal
+from decimal import ROUND_CEILING, Context, Decimal
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,6 +25,8 @@ from mechanism.selection import QUORUM, Selection, select
 
 #: Rows of the table before it is cut; `--json` has them all.
 MAX_ROWS = 40
+#: Digits of a budget: the greatest that a document can ask for is below 1e60, and six stand behind the point.
+DIGITS = 80
 #: Participants whose utility curves are drawn, evenly chosen by their degree.
 CURVES = 4
 #: Points of a drawn curve.
@@ -32,7 +34,10 @@ POINTS = 241
 
 
 def plan(
-    file: Annotated[Path, typer.Argument(help="Population and terms, TOML or JSON.")],
+    file: Annotated[
+        Path,
+        typer.Argument(help="Population and terms, TOML or JSON; docs/plan.md has every key and an example."),
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
     plot: Annotated[
         Path | None, typer.Option(help="Draw utility curves and the payoff over Q into this folder.")
@@ -78,14 +83,18 @@ def plan(
 
 def _document(file: Path) -> dict[str, Any]:
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8-sig")  # some editors begin with a mark
     except OSError as error:
         raise CommandError(f"cannot read {file}: {error.strerror}; give a TOML or JSON file") from None
     except UnicodeDecodeError:
         raise CommandError(f"{file} is not UTF-8 text; give a TOML or JSON file") from None
     try:
-        loaded = tomllib.loads(text) if file.suffix.lower() == ".toml" else json.loads(text)
-    except (tomllib.TOMLDecodeError, json.JSONDecodeError, RecursionError) as error:
+        loaded = (
+            tomllib.loads(text)
+            if file.suffix.lower() == ".toml"
+            else json.loads(text, object_pairs_hook=_unrepeated)
+        )
+    except (ValueError, RecursionError) as error:
         kind = "TOML" if file.suffix.lower() == ".toml" else "JSON (name a TOML file *.toml)"
         raise CommandError(f"{file} is no valid {kind}: {error}") from None
     if not isinstance(loaded, dict):
@@ -93,6 +102,16 @@ def _document(file: Path) -> dict[str, Any]:
             f"{file} holds a {type(loaded).__name__}; expected one object with phi, upsilon, ..."
         )
     return loaded
+
+
+def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON, which may name a key twice; TOML may not."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {twice!r} is given twice in one object")
+    return found
 
 
 def _game(given: PlanInput, Q: float) -> Game:
@@ -170,7 +189,7 @@ def _budget(given: PlanInput, game: Game, least: Equilibrium) -> dict[str, Any]:
     bound = budget_bound(given.payment, Decimal(game.Q), Decimal(given.bound.upsilon), game.size, rounds)
     # Credits to the micro-credit, rounded up: the escrow holds at least this.
     return {
-        "bound": format(bound.quantize(Decimal("1e-6"), rounding="ROUND_CEILING"), "f"),
+        "bound": format(bound.quantize(Decimal("1e-6"), ROUND_CEILING, Context(prec=DIGITS)), "f"),
         "expected": float(rounds * least.payment.sum()),
         "rounds": rounds,
     }
@@ -222,7 +241,7 @@ def _print(result: dict[str, Any], solution: Solution, game: Game, given: PlanIn
 
 
 def _print_selection(console: Console, selection: dict[str, Any]) -> None:
-    table = Table("selected", "required Q", "effort", "payment", "utility")
+    table = Table("selected", "required Q among all", "effort", "payment", "utility")
     for row, k in enumerate(selection["selected"][:MAX_ROWS]):
         table.add_row(
             str(k),
@@ -230,8 +249,9 @@ def _print_selection(console: Console, selection: dict[str, Any]) -> None:
             *(f"{selection[key][row]:.6f}" for key in ("effort", "payments", "utilities")),
         )
     console.print(
-        f"select {len(selection['selected'])} of {len(selection['required'])}: those who need at most "
-        f"Q = {selection['threshold']:.6g}; offered Q = {selection['Q']:.10g}, payoff {selection['payoff']:.10g}"
+        f"select {len(selection['selected'])} of {len(selection['required'])}: those who need least, at most "
+        f"Q = {selection['threshold']:.6g} while all take part; in the game among the selected alone, "
+        f"offered Q = {selection['Q']:.10g}, payoff {selection['payoff']:.10g}"
     )
     console.print(table)
 

@@ -5,7 +5,7 @@ MechanismError(ValueError)
  +- SettlementError  records that cannot be settled as they stand
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 
@@ -45,7 +45,10 @@ class SettlementError(MechanismError):
 
 def _shown(value: Any) -> str:
     """`value` short enough for a sentence."""
-    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping):
         value = list(value)
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # Python prints no whole number of more than 4300 digits
+        text = "a number of very many digits"
     return text if len(text) <= 120 else text[:117] + "..."

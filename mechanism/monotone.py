@@ -331,12 +331,15 @@ class Climb:
         rise = np.maximum(slope, 0.0)
         # Beyond the inflection of u inside the zone, u' rises: the zone's end is safe.
         # Where u'' >= 0 the quotient is large, or 0/0 where nobody rises: the zone's end, and x itself below.
-        step = np.divide((1 - SHORTENED) * rise, np.maximum(-bend, TINY_BEND))
+        with np.errstate(over="ignore"):  # infinite: the zone's end
+            step = np.divide((1 - SHORTENED) * rise, np.maximum(-bend, TINY_BEND))
         step += x
         moved = np.minimum(step, zone, out=step)
         if zone < float(high.max()):
             # Outside, a convex marginal cost only adds to u'' as the degree rises.
-            rise /= curved - 2 * first
+            # Where no peer pays within reach both are 0, and nothing holds a degree back: as far as it may.
+            with np.errstate(divide="ignore", over="ignore"):
+                rise = np.divide(rise, curved - 2 * first, out=np.zeros_like(x), where=rise > 0)
             rise += x
             np.maximum(moved, rise, out=moved)
         else:
@@ -356,7 +359,8 @@ class Climb:
     ) -> Array:
         """One Newton step towards the nearest local maximum, from whichever side."""
         slope, bend, _, _, _ = utility_slopes(self.game, field, cost, x, own, high)
-        step = np.divide(slope, -bend, out=np.zeros_like(x), where=bend < 0)
+        with np.errstate(over="ignore"):  # infinite: as far as it may
+            step = np.divide(slope, -bend, out=np.zeros_like(x), where=bend < 0)
         np.clip(step, -SMALL_MOVE, SMALL_MOVE, out=step)
         step += x
         return np.clip(step, low, high, out=step)

@@ -11,7 +11,7 @@ may be a distribution, drawn with the entry's `seed`:
 
 An entry may have `cost_exponent` (cost * x^a instead of cost * x) or, instead of `delta0` and `rate`, a table
 `efforts` and `degrees`. `payment` is a name or {"name": "power", "kappa": 2, "exponent": 0.5}. `reward` is R for
-R / Bound, or {"power": [R, a]} for R / Bound^a, {"log1p": R} for R ln(1 + 1/Bound).
+R / Bound, or {"power": [R, a]} for R / Bound^a, {"log1p": R} for R ln(1 + 1/Bound). docs/plan.md has every key.
 """
 
 import difflib
@@ -35,9 +35,16 @@ from mechanism.payment import ExactPaymentFunction, payment_function
 Array = npt.NDArray[np.float64]
 
 _TOP = {"payment", "Q", "phi", "upsilon", "participants", "learner", "peer_rule"}
+#: Least and greatest of what is above 0: sums and products of three stay far inside a float's range, 1e-308 to 1e308.
+POSITIVE = (1e-12, 1e12)
+#: The same of what may be 0.
+UP_TO = (0.0, 1e12)
+#: Exponents: of a cost, of the payment x^a with a <= 1, of a reward.
+COST_EXPONENT, PAYMENT_EXPONENT, REWARD_EXPONENT = (1 / 8, 64.0), (1 / 64, 1.0), (1 / 64, 16.0)
+MAX_ROUNDS, MAX_SEED = 10**9, 2**63 - 1
 _REQUIRED = {
-    "phi": "a finite number above 0",
-    "upsilon": "a finite number above 0",
+    "phi": "a number in [1e-12, 1e+12]",
+    "upsilon": "a number in [1e-12, 1e+12]",
     "participants": "a list of participants, or one entry with a count",
 }
 _ENTRY = {"delta0", "rate", "cost", "cost_exponent", "efforts", "degrees", "count", "seed"}
@@ -87,10 +94,10 @@ def plan_input(document: Mapping[str, Any]) -> PlanInput:
     Q = document.get("Q")
     return PlanInput(
         payment=_payment(document.get("payment", "log")),
-        Q=None if Q is None else _number("Q", Q, low=0, strict=True),
+        Q=None if Q is None else _number("Q", Q, *POSITIVE),
         bound=GapBound(
-            _number("phi", document["phi"], low=0, strict=True),
-            _number("upsilon", document["upsilon"], low=0, strict=True),
+            _number("phi", document["phi"], *POSITIVE),
+            _number("upsilon", document["upsilon"], *POSITIVE),
         ),
         population=population(document["participants"]),
         rule=_rule(document.get("peer_rule", "random")),
@@ -125,27 +132,28 @@ def _entry(path: str, entry: Any) -> Population:
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_PARTICIPANTS:
         raise FieldError(f"{path}.count", count, f"a whole number from 1 to {MAX_PARTICIPANTS}")
     seed = entry.get("seed", 0)
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise FieldError(f"{path}.seed", seed, "a whole number of at least 0")
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= MAX_SEED:
+        raise FieldError(f"{path}.seed", seed, f"a whole number from 0 to {MAX_SEED}")
     if "cost" not in entry:
-        raise FieldError(f"{path}.cost", MISSING, "a finite number above 0")
+        raise FieldError(f"{path}.cost", MISSING, _range(*POSITIVE))
     # A generator a key: adding one distribution does not change the others' draws.
+    ranges = {"delta0": (0.0, 1.0), "rate": POSITIVE, "cost": POSITIVE}
     drawn = {
-        key: _values(
-            f"{path}.{key}", entry.get(key, 1.0), count, np.random.default_rng([seed, i]), 0.0, high, high > 1
-        )
-        for i, (key, high) in enumerate({"delta0": 1.0, "rate": math.inf, "cost": math.inf}.items())
+        key: _values(f"{path}.{key}", entry.get(key, 1.0), count, np.random.default_rng([seed, i]), *limits)
+        for i, (key, limits) in enumerate(ranges.items())
     }
-    exponent = _number(f"{path}.cost_exponent", entry.get("cost_exponent", 1.0), low=0, strict=True)
+    exponent = _number(f"{path}.cost_exponent", entry.get("cost_exponent", 1.0), *COST_EXPONENT)
     cost = LinearCost(drawn["cost"]) if exponent == 1 else PowerCost(drawn["cost"], exponent)
     if "efforts" not in entry and "degrees" not in entry:
         return Population(ExponentialEffort(drawn["delta0"], drawn["rate"]), cost, count)
     for key in ("delta0", "rate"):
         if key in entry:
             raise FieldError(f"{path}.{key}", entry[key], "no such key beside a table of efforts and degrees")
-    table = TabulatedEffort(
-        _numbers(f"{path}.efforts", entry.get("efforts")), _numbers(f"{path}.degrees", entry.get("degrees"))
-    )
+    efforts, degrees = (_numbers(f"{path}.{key}", entry.get(key, MISSING)) for key in ("efforts", "degrees"))
+    try:
+        table = TabulatedEffort(efforts, degrees)
+    except FieldError as error:  # say whose
+        raise FieldError(f"{path}.{error.field}", error.value, error.expected) from None
     return Population(StackedEffort([table] * count), cost, count)
 
 
@@ -196,11 +204,10 @@ def _values(
     rng: np.random.Generator,
     low: float,
     high: float,
-    strict: bool,
 ) -> Array:
     """`count` numbers: a constant, or draws of a distribution."""
     if not isinstance(value, Mapping):
-        return np.full(count, _number(path, value, low, high, strict))
+        return np.full(count, _number(path, value, low, high))
     if len(value) != 1 or next(iter(value)) not in _DISTRIBUTIONS:
         raise FieldError(path, dict(value), "a number, or one of " + ", ".join(_DISTRIBUTIONS))
     (name, given), (length, words) = next(iter(value.items())), _DISTRIBUTIONS[next(iter(value))]
@@ -211,18 +218,17 @@ def _values(
         name in ("normal", "lognormal") and numbers[1] < 0
     ):
         raise FieldError(f"{path}.{name}", given, words)
-    if name == "uniform":
-        drawn = rng.uniform(numbers[0], numbers[1], count)
-    elif name == "choice":
-        drawn = rng.choice(np.array(numbers), count)
-    else:
-        drawn = rng.normal(numbers[0], numbers[1], count)
-        drawn = np.exp(drawn) if name == "lognormal" else drawn
-    outside = ~((drawn > low if strict else drawn >= low) & (drawn <= high) & np.isfinite(drawn))
+    with np.errstate(over="ignore", invalid="ignore"):  # refused below
+        if name == "uniform":
+            drawn = numbers[0] + (numbers[1] - numbers[0]) * rng.random(count)
+        elif name == "choice":
+            drawn = rng.choice(np.array(numbers), count)
+        else:
+            drawn = rng.normal(numbers[0], numbers[1], count)
+            drawn = np.exp(drawn) if name == "lognormal" else drawn
+    outside = ~((drawn >= low) & (drawn <= high))
     if outside.any():
-        raise FieldError(
-            path, float(drawn[outside][0]), f"draws {_range(low, high, strict)}; narrow the {name}"
-        )
+        raise FieldError(path, float(drawn[outside][0]), f"draws {_range(low, high)}; narrow the {name}")
     return np.asarray(drawn, dtype=np.float64)
 
 
@@ -232,7 +238,11 @@ def _payment(value: Any) -> ExactPaymentFunction:
     if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
         raise FieldError("payment", value, 'a name such as "log", or a table with a name')
     parameters = {key: _decimal(f"payment.{key}", given) for key, given in value.items() if key != "name"}
-    return payment_function(value["name"], parameters)
+    function = payment_function(value["name"], parameters)
+    for key, limits in (("kappa", POSITIVE), ("exponent", PAYMENT_EXPONENT)):
+        if key in parameters:
+            _number(f"payment.{key}", float(parameters[key]), *limits)
+    return function
 
 
 def _decimal(path: str, value: Any) -> Decimal:
@@ -248,30 +258,35 @@ def _learner(value: Any) -> Learner:
     if not isinstance(value, Mapping):
         raise FieldError("learner", value, "a table with omega, gamma, reward and rounds")
     _known("learner.", value, _LEARNER)
-    for key, expected in (("omega", "above 0"), ("gamma", "of at least 0"), ("reward", "of at least 0")):
+    ranges = {"omega": POSITIVE, "gamma": UP_TO, "reward": UP_TO}
+    for key, limits in ranges.items():
         if key not in value:
-            raise FieldError(f"learner.{key}", MISSING, f"a finite number {expected}")
-    weights = value.get("weights")
+            raise FieldError(f"learner.{key}", MISSING, _range(*limits))
+    rounds, weights = value.get("rounds", 1), value.get("weights")
+    if isinstance(rounds, bool) or not isinstance(rounds, int) or not 1 <= rounds <= MAX_ROUNDS:
+        raise FieldError("learner.rounds", rounds, f"a whole number from 1 to {MAX_ROUNDS}")
     return Learner(
-        omega=value["omega"],
-        gamma=value["gamma"],
+        omega=_number("learner.omega", value["omega"], *POSITIVE),
+        gamma=_number("learner.gamma", value["gamma"], *UP_TO),
         reward=_reward(value["reward"]),
-        rounds=value.get("rounds", 1),
+        rounds=rounds,
         weights=None if weights is None else _numbers("learner.weights", weights),
-        variance=value.get("variance", 0.0),
+        variance=_number("learner.variance", value.get("variance", 0.0), *UP_TO),
     )
 
 
 def _reward(value: Any) -> Reward | float:
     if not isinstance(value, Mapping):
-        return _number("learner.reward", value, low=0)
+        return _number("learner.reward", value, *UP_TO)
     if len(value) == 1 and "log1p" in value:
-        scale = _number("learner.reward.log1p", value["log1p"], low=0)
+        scale = _number("learner.reward.log1p", value["log1p"], *UP_TO)
         return lambda y: scale * math.log1p(y)
     if len(value) == 1 and "power" in value:
         numbers = _numbers("learner.reward.power", value["power"])
-        if len(numbers) != 2 or numbers[0] < 0 or numbers[1] <= 0:
-            raise FieldError("learner.reward.power", value["power"], "[R, a], R >= 0 and a > 0")
+        if len(numbers) != 2:
+            raise FieldError("learner.reward.power", value["power"], "[R, a]")
+        for i, limits in enumerate((UP_TO, REWARD_EXPONENT)):
+            _number(f"learner.reward.power[{i}]", numbers[i], *limits)
         return lambda y: numbers[0] * float(y ** numbers[1])
     raise FieldError("learner.reward", dict(value), 'a number, {"power": [R, a]} or {"log1p": R}')
 
@@ -295,12 +310,10 @@ def _known(path: str, given: Mapping[str, Any], known: set[str]) -> None:
             )
 
 
-def _number(
-    path: str, value: Any, low: float = -math.inf, high: float = math.inf, strict: bool = False
-) -> float:
+def _number(path: str, value: Any, low: float = -math.inf, high: float = math.inf) -> float:
     good = not isinstance(value, bool) and isinstance(value, int | float) and _is_finite(value)
-    if not good or value < low or value > high or (strict and value == low):
-        raise FieldError(path, value, _range(low, high, strict))
+    if not good or not low <= value <= high:
+        raise FieldError(path, value, _range(low, high))
     return float(value)
 
 
@@ -317,9 +330,5 @@ def _numbers(path: str, value: Any) -> list[float]:
     return [_number(f"{path}[{i}]", one) for i, one in enumerate(value)]
 
 
-def _range(low: float, high: float, strict: bool) -> str:
-    if high < math.inf:
-        return f"a number in [{low:g}, {high:g}]"
-    if low == -math.inf:
-        return "a finite number"
-    return f"a finite number above {low:g}" if strict else f"a finite number of at least {low:g}"
+def _range(low: float, high: float) -> str:
+    return f"a number in [{low:g}, {high:g}]" if high < math.inf else "a finite number"
