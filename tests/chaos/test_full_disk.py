@@ -66,6 +66,7 @@ def until(reached: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_a_full_disk_stops_nothing_for_good(disk: Path, tmp_path: Path) -> None:
     log, ballast = tmp_path / "coordinator.log", Ballast(disk)
     text = CONFIG.format(market=free_port(), public=free_port(), database="")

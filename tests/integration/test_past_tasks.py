@@ -85,6 +85,7 @@ def played_without(coordinator: Served, folder: Path) -> Path:
     return folder / "ada"
 
 
+@pytest.mark.slow  # the same without a process of its own is below
 def test_a_killed_process_learns_its_last_payment_without_an_id(coordinator: Served, tmp_path: Path) -> None:
     coordinator.open(schedule={"rounds": 1})
     others = Others(coordinator, tmp_path)
