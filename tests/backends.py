@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import create_engine, text
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import URL, make_url
 
 BACKENDS = ("memory", "sqlite", "postgresql")
 
@@ -30,37 +30,34 @@ def scratch_url(backend: str, folder: Path) -> Iterator[str]:
 
 @contextmanager
 def _postgresql_schema() -> Iterator[str]:
-    server = os.environ.get("FEDPEER_TEST_POSTGRESQL")
-    if not server:
-        pytest.skip("needs a PostgreSQL server: set FEDPEER_TEST_POSTGRESQL, or `source .ci/services.sh`")
     name = f"t{uuid.uuid4().hex}"
-    engine = create_engine(server, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        connection.execute(text(f"CREATE SCHEMA {name}"))
-    try:
-        url = make_url(server).update_query_dict({"options": f"-csearch_path={name}"})
+    with _created(f"SCHEMA {name}", f"SCHEMA {name} CASCADE") as server:
+        url = server.update_query_dict({"options": f"-csearch_path={name}"})
         yield url.render_as_string(hide_password=False)
-    finally:
-        with engine.connect() as connection:
-            connection.execute(text(f"DROP SCHEMA {name} CASCADE"))
-        engine.dispose()
 
 
 @contextmanager
 def postgresql_database() -> Iterator[str]:
     """The URL of an empty database of its own on the scratch server; for what works on databases, not on schemas."""
+    name = f"d{uuid.uuid4().hex}"
+    with _created(f"DATABASE {name}", f"DATABASE {name} WITH (FORCE)") as server:
+        yield server.set(database=name).render_as_string(hide_password=False)
+
+
+@contextmanager
+def _created(what: str, dropped: str) -> Iterator[URL]:
+    """The scratch server's URL, with `what` created on it for the block; skips the test where there is no server."""
     server = os.environ.get("FEDPEER_TEST_POSTGRESQL")
     if not server:
         pytest.skip("needs a PostgreSQL server: set FEDPEER_TEST_POSTGRESQL, or `source .ci/services.sh`")
-    name = f"d{uuid.uuid4().hex}"
     engine = create_engine(server, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
-        connection.execute(text(f"CREATE DATABASE {name}"))
+        connection.execute(text(f"CREATE {what}"))
     try:
-        yield make_url(server).set(database=name).render_as_string(hide_password=False)
+        yield make_url(server)
     finally:
         with engine.connect() as connection:
-            connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+            connection.execute(text(f"DROP {dropped}"))
         engine.dispose()
 
 

@@ -18,17 +18,14 @@ from coordinator.server import Coordinator
 from coordinator.storage.errors import LeaseTaken
 from coordinator.storage.lease import Lease
 from tests.backends import DURABLE, scratch_url
-from tests.integration.market import make_folder, running
+from tests.integration.market import CONFIG, make_folder, running
 
-CONFIG = """
-name = "test"
-[server]
-market = "127.0.0.1:0"
-public = "127.0.0.1:0"
-metrics = ""
-[storage]
+STORED_AT = (
+    CONFIG
+    + """[storage]
 database = {database!r}
 """
+)
 
 
 @contextmanager
@@ -70,7 +67,7 @@ time.sleep(600)
 @pytest.mark.parametrize("backend", DURABLE)
 async def test_the_second_is_refused_and_takes_over_from_a_killed_one(tmp_path: Path, backend: str) -> None:
     with scratch_url(backend, tmp_path) as database:
-        folder = make_folder(tmp_path / "second", CONFIG.format(database=database))
+        folder = make_folder(tmp_path / "second", STORED_AT.format(database=database))
         first = subprocess.Popen([sys.executable, "-c", HOLDER, database], stdout=subprocess.PIPE, text=True)
         assert first.stdout is not None
         try:
@@ -86,8 +83,8 @@ async def test_the_second_is_refused_and_takes_over_from_a_killed_one(tmp_path: 
 
 def test_a_second_service_is_refused_in_a_sentence_and_one_whose_lease_is_lost_ends(tmp_path: Path) -> None:
     with scratch_url("postgresql", tmp_path) as database:
-        folder = make_folder(tmp_path / "state", CONFIG.format(database=database)).path
-        second = make_folder(tmp_path / "second", CONFIG.format(database=database)).path
+        folder = make_folder(tmp_path / "state", STORED_AT.format(database=database)).path
+        second = make_folder(tmp_path / "second", STORED_AT.format(database=database)).path
         with serve(folder) as serving, serve(second) as other:
             # Either comes first.
             until(lambda: serving.poll() is not None or other.poll() is not None)
