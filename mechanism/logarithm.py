@@ -1,7 +1,7 @@
 """ln to the last digit of a decimal context, an order of magnitude faster than `decimal` has it.
 
     x = 2^k y,  y in [1, 2);   c the middle of the 1/256 that y lies in;   z = (y - c) / (y + c),  |z| < 2^-10
-    ln x = k ln 2 + ln c + 2 (z + z^3/3 + z^5/5 + ...)
+    ln x = k ln 2 + ln c + 2 z (1 + z^2 (1/3 + z^2 (1/5 + ...)))
 
 in integers of 224 bits after the point. The error is bounded, and where the bound does not decide the rounding, or
 the result is small, `decimal` itself answers: so the result is its own, bit for bit. A settlement takes a logarithm
@@ -14,12 +14,13 @@ from functools import cache
 #: Bits after the point: 50 digits take 167, and 57 more make an undecided rounding a rarity.
 _BITS = 224
 _ONE = 1 << _BITS
+_HALF, _FRACTION = _ONE >> 1, _ONE - 1
 
 #: The table's step is 2^-8.
 _STEP_BITS = 8
 
-#: z^23 / 23 < 2^-234: the first term that is left out.
-_TERMS = tuple(range(3, 23, 2))
+#: 1/21, 1/19, ..., 1/3 in units of 2^-224; z^23 / 23 < 2^-234 is the first term that is left out.
+_RECIPROCALS = tuple(_ONE // odd for odd in range(21, 1, -2))
 
 #: Each of the truncations above errs by less than one unit in the last place; there are fewer than this.
 _ERROR = 64
@@ -28,8 +29,13 @@ _ERROR = 64
 _MOST_DIGITS = 50
 _LEAST = 1 << (_BITS - 8)
 
-#: Exponents beyond this make the integers long; nothing that is paid comes near.
+#: Digits on either side of the point beyond which the integers would be long; nothing that is paid comes near.
 _MOST_EXPONENT = 60
+_DENOMINATOR = 10**_MOST_EXPONENT
+_DENOMINATOR_BITS = _DENOMINATOR.bit_length()
+
+#: 10^i.
+_POWERS = tuple(10**i for i in range(_MOST_DIGITS + 4))
 
 _WIDE = Context(prec=120)
 
@@ -41,46 +47,45 @@ def natural_logarithm(x: Decimal, context: Context) -> Decimal:
 
 
 def _fast(x: Decimal, digits: int) -> Decimal | None:
-    exponent = x.as_tuple().exponent
-    if not isinstance(exponent, int) or abs(exponent) > _MOST_EXPONENT or x.adjusted() > _MOST_EXPONENT:
+    if x.adjusted() > _MOST_EXPONENT:
         return None
-    numerator = int(x.scaleb(-exponent, _WIDE))
-    denominator = 1
-    if exponent >= 0:
-        numerator *= 10**exponent
-    else:
-        denominator = 10**-exponent
-    k = numerator.bit_length() - denominator.bit_length()
-    if numerator < denominator << k:  # x > 1, so k >= 0
+    shifted = x.scaleb(_MOST_EXPONENT, _WIDE)
+    numerator = int(shifted)
+    if numerator != shifted:
+        return None
+    k = numerator.bit_length() - _DENOMINATOR_BITS
+    if numerator < _DENOMINATOR << k:  # x > 1, so k >= 0
         k -= 1
-    y = (numerator << (_BITS - k)) // denominator
+    y = (numerator << (_BITS - k)) // _DENOMINATOR
     step = (y >> (_BITS - _STEP_BITS)) & ((1 << _STEP_BITS) - 1)
     c = _ONE + (2 * step + 1 << (_BITS - _STEP_BITS - 1))
     z = ((y - c) << _BITS) // (y + c)
     square = z * z >> _BITS
-    total, power = z, z
-    for odd in _TERMS:
-        power = power * square >> _BITS
-        total += power // odd
-    return _rounded(k * _ln_two() + _ln_table(step) + 2 * total, digits)
+    series = 0
+    for reciprocal in _RECIPROCALS:
+        series = (series + reciprocal) * square >> _BITS
+    series = z + (z * series >> _BITS)
+    return _rounded(k * _ln_two() + _ln_table(step) + 2 * series, digits)
 
 
 def _rounded(value: int, digits: int) -> Decimal | None:
     """`value` 2^-224 to so many digits, or None where the error bound leaves it open."""
     if value < _LEAST:
         return None
-    places = digits - len(str(value >> _BITS)) if value >= _ONE else digits
-    if value < _ONE:
-        while value * 10 ** (places - digits + 1) < _ONE:
+    if value >= _ONE:
+        places = digits - len(str(value >> _BITS))
+    else:
+        places = digits
+        while value * _POWERS[places - digits + 1] < _ONE:
             places += 1
-    scale = 10**places
+    scale = _POWERS[places]
     scaled = value * scale
-    quotient, rest = scaled >> _BITS, scaled & (_ONE - 1)
-    half, error = _ONE >> 1, _ERROR * scale
-    if abs(rest - half) <= error or rest <= error or _ONE - rest <= error:
+    quotient, rest = scaled >> _BITS, scaled & _FRACTION
+    error = _ERROR * scale
+    if not error < rest < _ONE - error or -error <= rest - _HALF <= error:
         return None
-    quotient += rest > half
-    if not 10 ** (digits - 1) <= quotient < 10**digits:
+    quotient += rest > _HALF
+    if not _POWERS[digits - 1] <= quotient < _POWERS[digits]:
         return None
     return Decimal(quotient).scaleb(-places, _WIDE)
 

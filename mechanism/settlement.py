@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
 from fractions import Fraction
+from operator import attrgetter
 
 from mechanism.canonical import Json
 from mechanism.errors import FieldError, SettlementError
@@ -37,7 +38,13 @@ _MICRO_DIGITS = 6
 ARITHMETIC = "decimal50-half-even/largest-remainder-v1"
 
 _CONTEXT = Context(prec=50, rounding=ROUND_HALF_EVEN)
+
+#: Fractions of a micro-credit are taken and summed to 28 digits, whatever the program around has set for itself.
+_FRACTIONS = Context(prec=28, rounding=ROUND_HALF_EVEN)
+
+_MICRO = Decimal(MICRO)
 _NOTHING = Decimal(0)
+_participant = attrgetter("participant_id")
 
 
 @dataclass(frozen=True)
@@ -178,40 +185,41 @@ def settle_round(
     """
     if not 1 <= round_ <= terms.schedule.rounds:
         raise FieldError("round", round_, f"1 to {terms.schedule.rounds}")
-    by_id = {a.participant_id: a for a in sorted(assessments, key=lambda a: a.participant_id)}
+    by_id = {a.participant_id: a for a in sorted(assessments, key=_participant)}
     if len(by_id) != len(assessments):
         raise SettlementError("a participant is assessed twice in one round; expected one assessment each")
-    for assessment in by_id.values():
-        if assessment.scored and len(assessment.model_sha256) != 32:
-            raise SettlementError(f"{assessment.participant_id} is scored without a model digest of 32 bytes")
+    scored = [name for name, assessment in by_id.items() if assessment.verified_micro is not None]
+    for name in scored:
+        if len(by_id[name].model_sha256) != 32:
+            raise SettlementError(f"{name} is scored without a model digest of 32 bytes")
     digest = submissions_digest({k: a.model_sha256 for k, a in by_id.items() if a.model_sha256})
     rule = PAYMENT_RULES.get(terms.rule.name)
     if rule is None:
         raise FieldError("rule.name", terms.rule.name, "one of " + ", ".join(PAYMENT_RULES))
 
-    scored = [name for name, assessment in by_id.items() if assessment.scored]
-    places = {name: place for place, name in enumerate(scored)}
-    peers: dict[str, tuple[str, ...]] = {}
-    gross: dict[str, Decimal] = {}
-    penalty: dict[str, Decimal] = {}
-    for name, assessment in by_id.items():
-        peers[name], gross[name], penalty[name] = (), _NOTHING, _NOTHING
-        if assessment.scored:
-            if assessment.cluster is None:  # one pool for all, so that a round takes linear time
-                peers[name] = draw_from(seed, digest, name, scored, places[name], terms.rule.peers)
-            else:
-                pool = sorted(peer_candidates(assessment, by_id))
-                peers[name] = draw_from(seed, digest, name, pool, None, terms.rule.peers)
-            opposite = [by_id[p] for p in peers[name]] or [assessment]
-            gross[name], penalty[name] = rule(terms, assessment, opposite)
-    net = {name: max(_NOTHING, _CONTEXT.subtract(gross[name], penalty[name])) for name in by_id}
+    count, most_stake = terms.rule.peers, terms.rule.stake_micro
+    peers: dict[str, tuple[str, ...]] = dict.fromkeys(by_id, ())
+    gross, penalty, net = (dict.fromkeys(by_id, _NOTHING) for _ in range(3))
+    for place, name in enumerate(scored):
+        assessment = by_id[name]
+        if assessment.cluster is None:  # one pool for all, so that a round takes linear time
+            drawn = draw_from(seed, digest, name, scored, place, count)
+        else:
+            drawn = draw_from(seed, digest, name, sorted(peer_candidates(assessment, by_id)), None, count)
+        opposite = [by_id[peer] for peer in drawn] or [assessment]
+        amount, lost = rule(terms, assessment, opposite)
+        peers[name], gross[name], net[name] = drawn, amount, amount
+        if lost:
+            penalty[name], net[name] = lost, max(_NOTHING, _CONTEXT.subtract(amount, lost))
     paid, rounding = largest_remainder(net)
 
     lines = []
     for name, assessment in by_id.items():
-        held = (stakes or {}).get(name, 0)
-        lost = min(held, terms.rule.stake_micro) if assessment.refuted else 0
-        withheld = 0 if assessment.refuted else min(paid[name], max(0, terms.rule.stake_micro - held))
+        held = stakes.get(name, 0) if stakes else 0
+        if assessment.refuted:
+            withheld, forfeited = 0, min(held, most_stake)
+        else:
+            withheld, forfeited = min(paid[name], max(0, most_stake - held)), 0
         lines.append(
             Payment(
                 participant_id=name,
@@ -220,7 +228,7 @@ def settle_round(
                 penalty_micro=_micro(penalty[name], ROUND_CEILING),
                 paid_micro=paid[name],
                 withheld_micro=withheld,
-                stake_lost_micro=lost,
+                stake_lost_micro=forfeited,
             )
         )
     return Settlement(terms.task_id, round_, seed, digest, tuple(lines), rounding)
@@ -243,12 +251,14 @@ def largest_remainder(amounts: Mapping[str, Decimal]) -> tuple[dict[str, int], i
     Args:
         amounts: credits >= 0 by participant id.
     """
-    exact = {name: _CONTEXT.multiply(amounts[name], MICRO) for name in sorted(amounts)}
-    floors = {name: int(value.to_integral_value(ROUND_FLOOR)) for name, value in exact.items()}
-    fractions = {name: value - floors[name] for name, value in exact.items()}
-    rest = sum(fractions.values(), Decimal(0))
-    units = int(rest.to_integral_value(ROUND_FLOOR))
-    for name in sorted(fractions, key=lambda name: (-fractions[name], name))[:units]:
+    floors, fractions, rest = {}, {}, _NOTHING
+    for name in sorted(amounts):
+        exact = _CONTEXT.multiply(amounts[name], _MICRO)
+        floors[name] = floor = int(exact)  # amounts are not negative
+        fractions[name] = fraction = _FRACTIONS.subtract(exact, floor)
+        rest = _FRACTIONS.add(rest, fraction)
+    units = int(rest)
+    for name in sorted(fractions, key=fractions.__getitem__, reverse=True)[:units]:  # stable: ties in id order
         floors[name] += 1
     return floors, 0 if rest == units else 1
 
@@ -272,10 +282,15 @@ def task_budget_micro(terms: Terms) -> int:
 
 def peer_payment(terms: Terms, degree: Fraction, peer_degree: Fraction) -> Decimal:
     """f(Q / (Phi*delta_k^2 + Phi*delta_k'^2 + Upsilon)) in credits."""
-    return _payment_of_squares(terms, _decimal(degree * degree + peer_degree * peer_degree))
+    return _payment(terms, _decimal(degree * degree + peer_degree * peer_degree))
 
 
-def _payment_of_squares(terms: Terms, squares: Decimal) -> Decimal:
+def _payment_of_squares(terms: Terms, squares: int) -> Decimal:
+    """The same where the squares are 10^-12 `squares`."""
+    return _payment(terms, Decimal(squares).scaleb(-2 * _MICRO_DIGITS, _CONTEXT))
+
+
+def _payment(terms: Terms, squares: Decimal) -> Decimal:
     gap = _CONTEXT.fma(terms.phi, squares, terms.upsilon)
     return terms.payment.exact(_CONTEXT.divide(terms.Q, gap), _CONTEXT)
 
@@ -289,12 +304,7 @@ def _verified(terms: Terms, subject: Assessment, peers: Sequence[Assessment]) ->
     # In integers, as measured degrees are millionths: verification does this for every payment there ever was.
     degree = _verified_degree(subject)
     square = degree * degree
-    amounts = []
-    for peer in peers:
-        opposite = _verified_degree(peer)
-        squares = Decimal(square + opposite * opposite).scaleb(-2 * _MICRO_DIGITS, _CONTEXT)
-        amounts.append(_payment_of_squares(terms, squares))
-    gross = _mean(amounts)
+    gross = _mean([_payment_of_squares(terms, square + _verified_degree(peer) ** 2) for peer in peers])
     if subject.multiplier_ppm != MICRO:
         gross = _CONTEXT.multiply(gross, Decimal(subject.multiplier_ppm).scaleb(-_MICRO_DIGITS, _CONTEXT))
     claim = subject.claimed_degree
@@ -342,7 +352,7 @@ def _decimal(value: Fraction) -> Decimal:
 def _micro(credits_: Decimal, rounding: str) -> int:
     if not credits_:
         return 0
-    return int(_CONTEXT.multiply(credits_, MICRO).to_integral_value(rounding))
+    return int(_CONTEXT.multiply(credits_, _MICRO).to_integral_value(rounding))
 
 
 #: The rules that terms can name.

@@ -173,6 +173,11 @@ class Book:
         """Zero for an account that was never used."""
         return Balance(*self._sums.get(account, (0, 0, 0, 0)))
 
+    def holds(self, account: str) -> int:
+        """Credits minus debits of an account, posted."""
+        sums = self._sums.get(account)
+        return 0 if sums is None else sums[1] - sums[0]
+
     def accounts(self) -> Iterable[str]:
         """Every account used so far, in name order."""
         return sorted(self._sums)

@@ -198,7 +198,7 @@ def evidence_entries(task_id: str, round_: int, record: Json) -> list[Entry]:
 def verdict(task_id: str, round_: int, assessment: Assessment) -> Entry:
     """What the evidence says of one participant."""
     return Entry(
-        f"{task_id}/round/{round_}/verdict/{assessment.participant_id}",
+        verdict_id(task_id, round_, assessment.participant_id),
         "verdict",
         {
             "task_id": task_id,
@@ -206,6 +206,11 @@ def verdict(task_id: str, round_: int, assessment: Assessment) -> Entry:
             "assessment": assessment_record(assessment),
         },
     )
+
+
+def verdict_id(task_id: str, round_: int, participant_id: str) -> str:
+    """Id of a participant's verdict in a round."""
+    return f"{task_id}/round/{round_}/verdict/{participant_id}"
 
 
 def settlement_entries(
@@ -470,6 +475,8 @@ def _settled(
 
 def _parts(items: Sequence[Json]) -> list[list[Json]]:
     """Consecutive runs of `items` whose canonical bytes fit an entry; one empty run where there is none."""
+    if len(canonical_bytes(items)) - len("[]") <= PART_BYTES:
+        return [list(items)]
     parts: list[list[Json]] = [[]]
     used = 0
     for item in items:

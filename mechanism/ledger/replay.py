@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
@@ -38,9 +38,10 @@ from mechanism.dispute import check_opening, disputes_possible, review
 from mechanism.errors import MechanismError
 from mechanism.evidence import EvidenceModel, Measurement, assess
 from mechanism.ledger import entries as events
-from mechanism.ledger.accounts import Book, escrow, stake
+from mechanism.ledger.accounts import Book, Transfer, escrow, stake
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import LedgerError
+from mechanism.ledger.forms import VERDICT_END, ModelForm, model_form, plain_verdict
 from mechanism.peers import check_round_seed
 from mechanism.settlement import MICRO, Assessment, Settlement, task_budget_micro
 from mechanism.statements import ClaimStatement, ModelStatement
@@ -85,6 +86,7 @@ class _Wrong(LedgerError):
 @dataclass(slots=True)
 class _Claim:
     degree: Fraction
+    text: str
     micro: int
     commitment: bytes
 
@@ -117,7 +119,7 @@ class _Task:
     """An open task."""
 
     terms: Terms
-    digest: bytes
+    digest: str
     state: str = ""
     reserved: int = 0
     claims: dict[str, _Claim] = field(default_factory=dict)
@@ -150,6 +152,13 @@ class Counts:
     paid_micro: int = 0
 
 
+class Taken(NamedTuple):
+    """What an entry that follows is called, and what it posted."""
+
+    id: str
+    transfers: tuple[Transfer, ...]
+
+
 class Replay:
     """Feeds on entries in order.
 
@@ -165,7 +174,9 @@ class Replay:
         self._ended: set[str] = set()
         self._keys: dict[str, dict[str, ec.EllipticCurvePublicKey]] = {}
         self._known_keys: set[str] = set()
-        self._settled_last: deque[Entry] = deque()
+        #: The task last in training, and the one last in a settlement: their next entries can be foreseen.
+        self._training: _Task | None = None
+        self._paying: _Task | None = None
         self._handlers: Mapping[str, Callable[[Entry, Mapping[str, Any]], None]] = {
             "terms": self._terms,
             "reservation": self._reservation,
@@ -186,7 +197,7 @@ class Replay:
             "awards": self._awards,
         }
 
-    def feed(self, data: bytes) -> Entry:
+    def feed(self, data: bytes) -> Taken:
         """Takes the next entry.
 
         Raises:
@@ -194,18 +205,20 @@ class Replay:
         """
         index, entry_id = self.counts.entries, "unreadable"
         try:
-            entry = self._foreseen(data) or Entry.parse(data, canonical=False)
-            # Not checked to be canonical: every handler compares the bytes with those that it makes itself.
-            entry_id = entry.id
-            task = self._tasks.get(str(entry.body.get("task_id", "")))
-            if task is not None and task.expected:
-                self._settling(task, entry)
-            else:
-                handler = self._handlers.get(entry.kind)
-                if handler is None:
-                    raise _Wrong(f"the kind {entry.kind!r:.60} is unknown, or out of place here")
-                handler(entry, entry.body)
-            for transfer in entry.transfers:
+            taken = self._foreseen(data)
+            if taken is None:
+                form = model_form(data)
+                if form is not None:
+                    entry_id = form.id
+                    self._model_in_time(form)
+                    taken = Taken(entry_id, ())
+                else:
+                    # Not checked to be canonical: every handler compares the bytes with those that it makes itself.
+                    entry = Entry.parse(data, canonical=False)
+                    entry_id = entry.id
+                    self._handle(entry)
+                    taken = Taken(entry_id, entry.transfers)
+            for transfer in taken.transfers:
                 self.book.apply(transfer)
         except MechanismError as error:
             raise ReplayError(index, entry_id, str(error)) from None
@@ -213,7 +226,29 @@ class Replay:
             reason = f"its body is malformed ({type(error).__name__}: {error})"
             raise ReplayError(index, entry_id, reason) from None
         self.counts.entries += 1
-        return entry
+        return taken
+
+    def _foreseen(self, data: bytes) -> Taken | None:
+        """The next entry, where `data` are the bytes that what stands before it gives: no need to read them."""
+        task = self._paying
+        if task is not None and task.expected:
+            entry = task.expected[0]
+            if entry.data == data:
+                self._settled(task, task.expected.popleft())
+                return Taken(entry.id, entry.transfers)
+        elif self._training is not None and data.endswith(VERDICT_END):
+            return self._foreseen_verdict(self._training, data)
+        return None
+
+    def _handle(self, entry: Entry) -> None:
+        task = self._tasks.get(str(entry.body.get("task_id", "")))
+        if task is not None and task.expected:
+            self._settling(task, entry)
+            return
+        handler = self._handlers.get(entry.kind)
+        if handler is None:
+            raise _Wrong(f"the kind {entry.kind!r:.60} is unknown, or out of place here")
+        handler(entry, entry.body)
 
     def open_tasks(self) -> dict[str, str]:
         """Tasks that have not ended, and their states."""
@@ -251,13 +286,12 @@ class Replay:
             raise _Wrong(message)
         self._known_keys.add(entry_id)
 
-    def _check_signature(self, name: str, statement: Mapping[str, Any], signature: bytes) -> None:
+    def _check_signature(self, name: str, message: bytes, signature: bytes) -> None:
         keys = self._keys.get(name)
         if not keys:
             raise _Wrong(f"{name} has no enrolled key")
         if not self._check_statements:
             return
-        message = canonical_bytes(statement)
         for key in keys.values():
             try:
                 key.verify(signature, message, _ECDSA)
@@ -277,7 +311,7 @@ class Replay:
         if terms.budget_micro < bill:
             raise _Wrong(f"the budget of {terms.budget_micro} is below the maximal bill of {bill}")
         _same(entry, events.published(terms))
-        self._tasks[terms.task_id] = _Task(terms, terms.digest, seed=terms.seed_commitment)
+        self._tasks[terms.task_id] = _Task(terms, terms.digest.hex(), seed=terms.seed_commitment)
         self.counts.tasks += 1
 
     def _reservation(self, entry: Entry, body: Mapping[str, Any]) -> None:
@@ -311,6 +345,7 @@ class Replay:
             if number > task.terms.schedule.rounds:
                 raise _Wrong(f"round {number} is beyond the schedule of {task.terms.schedule.rounds}")
             task.round = _Round(number)
+            self._training = task
         elif state in ("CLOSED", "CANCELLED"):
             self._end(task)
 
@@ -341,20 +376,21 @@ class Replay:
             raise _Wrong(f"round {min(task.unresolved)} is neither settled nor refunded at the task's end")
         if task.kept:
             raise _Wrong(f"what round {min(task.kept)} kept back for disputes is not resolved")
-        if self.book.balance(escrow(name)).holds:
+        if self.book.holds(escrow(name)):
             raise _Wrong(f"escrow of {name} still holds money at the task's end")
         for participant in task.claims:
-            held = self.book.balance(stake(name, participant)).holds
+            held = self.book.holds(stake(name, participant))
             if held:
                 raise _Wrong(f"{held} micro-credits of {participant}'s stake are not released")
         del self._tasks[name]
         self._ended.add(name)
+        self._training = self._paying = None
 
     # Statements
 
     def _claim(self, entry: Entry, body: Mapping[str, Any]) -> None:
         record = body["statement"]
-        task = self._statement_task(record)
+        task = self._statement_task(record["task_id"])
         statement = ClaimStatement(
             submission_id=record["submission_id"],
             task_id=record["task_id"],
@@ -368,20 +404,22 @@ class Replay:
         )
         signature = bytes.fromhex(body["signature"])
         _same(entry, events.claim(statement, signature, body["late"]))
-        self._check_statement(task, statement, record, signature)
         name = statement.participant_id
+        self._check_statement(task, name, statement.submission_id, record["terms"])
+        self._check_signature(name, canonical_bytes(record), signature)
         if not body["late"]:
             if task.state not in ("OPEN", "EFFORT") or task.selected:
                 raise _Wrong("a claim after claims had closed that is not marked late")
             if name in task.claims:
                 raise _Wrong(f"{name} has claimed before")
+            degree = statement.degree
             task.claims[name] = _Claim(
-                statement.degree, round(statement.degree * MICRO), statement.counts_commitment
+                degree, str(degree), round(degree * MICRO), statement.counts_commitment
             )
 
     def _model(self, entry: Entry, body: Mapping[str, Any]) -> None:
         record = body["statement"]
-        task = self._statement_task(record)
+        task = self._statement_task(record["task_id"])
         statement = ModelStatement(
             submission_id=record["submission_id"],
             task_id=record["task_id"],
@@ -395,41 +433,47 @@ class Replay:
         )
         signature = bytes.fromhex(body["signature"])
         _same(entry, events.model(statement, signature, body["late"]))
-        self._check_statement(task, statement, record, signature)
         name = statement.participant_id
+        self._check_statement(task, name, statement.submission_id, record["terms"])
+        self._check_signature(name, canonical_bytes(record), signature)
         if name not in task.claims:
             raise _Wrong(f"{name} has not claimed, so it cannot send a model")
         if not body["late"]:
-            if task.state != "TRAINING" or statement.round != task.round.number or task.round.verdicts:
-                raise _Wrong("a model outside its round's training that is not marked late")
-            if name not in task.chosen:
-                raise _Wrong(f"{name} was not selected to train")
-            if name in task.round.models:
-                raise _Wrong(f"{name} has a model in this round already")
-            task.round.models[name] = statement.model_sha256
-            task.round.samples[name] = statement.samples
+            self._received(task, name, statement.round, statement.model_sha256, statement.samples)
 
-    def _statement_task(self, record: Mapping[str, Any]) -> _Task:
-        task = self._task(record)
+    def _model_in_time(self, form: ModelForm) -> None:
+        """`_model` of an entry that has its form."""
+        task, name = self._statement_task(form.task_id), form.participant_id
+        self._check_statement(task, name, form.submission_id, form.terms)
+        self._check_signature(name, form.statement.encode(), bytes.fromhex(form.signature))
+        if name not in task.claims:
+            raise _Wrong(f"{name} has not claimed, so it cannot send a model")
+        self._received(task, name, int(form.round), bytes.fromhex(form.model_sha256), int(form.samples))
+
+    def _received(self, task: _Task, name: str, round_: int, digest: bytes, samples: int) -> None:
+        """A model that is not late."""
+        if task.state != "TRAINING" or round_ != task.round.number or task.round.verdicts:
+            raise _Wrong("a model outside its round's training that is not marked late")
+        if name not in task.chosen:
+            raise _Wrong(f"{name} was not selected to train")
+        if name in task.round.models:
+            raise _Wrong(f"{name} has a model in this round already")
+        task.round.models[name] = digest
+        task.round.samples[name] = samples
+
+    def _statement_task(self, task_id: str) -> _Task:
+        task = self._named(task_id)
         if task.expected:
             raise _Wrong(f"it interrupts a settlement; expected {task.expected[0].id}")
         return task
 
-    def _check_statement(
-        self,
-        task: _Task,
-        statement: ClaimStatement | ModelStatement,
-        record: Mapping[str, Any],
-        signature: bytes,
-    ) -> None:
-        name = statement.participant_id
-        if statement.terms_digest != task.digest:
+    def _check_statement(self, task: _Task, name: str, submission_id: str, terms: str) -> None:
+        if terms != task.digest:
             raise _Wrong("the statement is about other terms than the task's")
-        submission = f"{name}/{statement.submission_id}"
+        submission = f"{name}/{submission_id}"
         if submission in task.submissions:
             raise _Wrong(f"the submission id {submission} was used before")
         task.submissions.add(submission)
-        self._check_signature(name, record, signature)
 
     def _failure(self, entry: Entry, body: Mapping[str, Any]) -> None:
         task, name = self._task(body), body["participant_id"]
@@ -510,10 +554,41 @@ class Replay:
             raise _Wrong(f"{name} was not selected, so there is nothing to judge")
         if name in current.verdicts:
             raise _Wrong(f"{name} has a verdict in this round already")
-        if assessment.claimed_degree != task.claims[name].degree:
+        self._judged(task, assessment)
+
+    def _foreseen_verdict(self, task: _Task, data: bytes) -> Taken | None:
+        """The verdict on the next of the selected, where `data` are what the evidence or its claim gives."""
+        current = task.round
+        place = len(current.verdicts)
+        if task.state != "TRAINING" or place >= len(task.selected):
+            return None
+        name = task.selected[place]
+        if name in current.verdicts:
+            return None
+        task_id, number = task.terms.task_id, current.number
+        if current.evidence is not None:
+            assessment = current.evidence.get(name)
+            if assessment is None:
+                return None
+            expected = events.verdict(task_id, number, assessment).data
+        else:
+            digest, claim = current.models.get(name), task.claims[name]
+            if digest is None:
+                return None
+            assessment = Assessment(name, digest, claim.degree, claim.micro)
+            expected = plain_verdict(task_id, number, assessment, claim.text)
+        if data != expected:
+            return None
+        self._judged(task, assessment)
+        return Taken(events.verdict_id(task_id, number, name), ())
+
+    def _judged(self, task: _Task, assessment: Assessment) -> None:
+        name, current = assessment.participant_id, task.round
+        claimed = task.claims[name].degree
+        if assessment.claimed_degree is not claimed and assessment.claimed_degree != claimed:
             raise _Wrong(
                 f"the verdict says that {name} claimed {assessment.claimed_degree}; "
-                f"its signed claim says {task.claims[name].degree}"
+                f"its signed claim says {claimed}"
             )
         if assessment.model_sha256 != current.models.get(name, b""):
             raise _Wrong(f"the verdict is on another model than the one that {name} sent in time")
@@ -576,13 +651,13 @@ class Replay:
             raise _Wrong("a seed that is not of the round just scored")
         seed = bytes.fromhex(body["seed"])
         _check_chain(seed, task.seed, number - task.seed_round)
-        stakes = {name: self.book.balance(stake(task.terms.task_id, name)).holds for name in task.selected}
+        stakes = {name: self.book.holds(stake(task.terms.task_id, name)) for name in task.selected}
         judged = [task.round.verdicts[name] for name in task.selected]
         private = self._private(task)
         disputable = disputes_possible(task.terms, private)
         settlement, expected = events.settlement_entries(task.terms, number, seed, judged, stakes, disputable)
         task.expected.extend(expected)
-        self._settled_last = task.expected
+        self._paying = task
         if disputable and events.kept_micro(task.terms, number, settlement):
             task.kept[number] = _disputable(settlement, task.round.verdicts, private)
         self._settling(task, entry)
@@ -590,21 +665,19 @@ class Replay:
         self.counts.settlements += 1
         self.counts.paid_micro += sum(line.paid_micro for line in settlement.payments)
 
-    def _foreseen(self, data: bytes) -> Entry | None:
-        """The entry that the settlement last begun expects next, where `data` are its bytes: no need to read them."""
-        expected = self._settled_last
-        return expected[0] if expected and expected[0].data == data else None
-
     def _settling(self, task: _Task, entry: Entry) -> None:
         """The next entry of a settlement must be the one that the logged inputs give."""
         expected = task.expected.popleft()
         _same(entry, expected)
-        if entry.kind == "settlement":
+        self._settled(task, expected)
+
+    def _settled(self, task: _Task, entry: Entry) -> None:
+        if entry.kind == "payment":
+            self.counts.payments += 1
+        elif entry.kind == "settlement":
             task.unresolved.discard(task.round.number)
             task.round.settled = True
             task.settled += 1
-        elif entry.kind == "payment":
-            self.counts.payments += 1
 
     def _refund(self, entry: Entry, body: Mapping[str, Any]) -> None:
         task, number = self._task(body), body["round"]
@@ -617,11 +690,13 @@ class Replay:
         task, name = self._task(body), body["participant_id"]
         if task.unresolved or task.kept:
             raise _Wrong("a stake is released while rounds are neither settled nor refunded")
-        held = self.book.balance(stake(task.terms.task_id, name)).holds
+        held = self.book.holds(stake(task.terms.task_id, name))
         _same(entry, events.stake_release(task.terms.task_id, name, held))
 
     def _task(self, body: Mapping[str, Any]) -> _Task:
-        name = body["task_id"]
+        return self._named(body["task_id"])
+
+    def _named(self, name: str) -> _Task:
         task = self._tasks.get(name)
         if task is None:
             ended = "has ended" if name in self._ended else "has no terms"

@@ -10,11 +10,10 @@ from typing import NoReturn, Protocol
 
 from mechanism.canonical import Json
 from mechanism.ledger.accounts import Balance, Post, Reservation, Reserve, Transfer
-from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import LedgerError
 from mechanism.ledger.merkle import HASH_BYTES, Frontier, leaf_hashes, perfect_root
 from mechanism.ledger.note import Checkpoint, VerificationKey
-from mechanism.ledger.replay import Counts, Replay, ReplayError
+from mechanism.ledger.replay import Counts, Replay, ReplayError, Taken
 from mechanism.ledger.tiles import TILE_HEIGHT, TILE_WIDTH, split_hashes, tiles_of
 
 #: A row of the stored transfers: entry index, position, operation, debit, credit, micro, reservation, held.
@@ -259,9 +258,9 @@ class _Verification:
             if self._replay is None:
                 break
             try:
-                entry = self._replay.feed(data)
+                taken = self._replay.feed(data)
                 if self._tables is not None:
-                    self._compare_stored(first + offset, entry)
+                    self._compare_stored(first + offset, taken)
             except ReplayError as error:
                 self._problem(f"entry {error.index} ({error.entry_id})", error.reason, error.index)
                 self._replay = None
@@ -361,7 +360,7 @@ class _Verification:
 
     # Tables of a database
 
-    def _compare_stored(self, index: int, entry: Entry) -> None:
+    def _compare_stored(self, index: int, entry: Taken) -> None:
         if self._id_rows is not None and (row := next(self._id_rows, None)) != (entry.id, index):
             message = f"entry {index} has the id {entry.id!r}; the database says {row!r:.200}"
             self._problem("table ledger_ids", message)
