@@ -21,7 +21,7 @@ from fractions import Fraction
 
 from mechanism.degree import noniid_degree
 from mechanism.errors import FieldError
-from mechanism.settlement import MICRO, PAYMENT_RULES, Assessment
+from mechanism.settlement import MICRO, PAYMENT_RULES, Assessment, to_micro
 from mechanism.statements import commit_counts
 from mechanism.terms import Terms
 
@@ -88,8 +88,8 @@ def review(terms: Terms, subject: Assessment, peers: Sequence[Assessment], paid_
             0,
         )
     as_claimed = replace(subject, verified_micro=round(claimed))
-    gross, _ = PAYMENT_RULES[DISPUTED_RULE](terms, as_claimed, list(peers) or [as_claimed])
-    award = max(0, int((gross * MICRO).to_integral_value(ROUND_FLOOR)) - paid_micro)
+    gross = PAYMENT_RULES[DISPUTED_RULE](terms, as_claimed, list(peers) or [as_claimed])
+    award = max(0, to_micro(gross, ROUND_FLOOR) - paid_micro)
     return Review(
         True,
         f"The claimed degree of {_text(round(claimed))} agrees with what the model shows, {interval}"

@@ -26,6 +26,7 @@ from fractions import Fraction
 from operator import attrgetter
 
 from mechanism.canonical import Json
+from mechanism.enclosure import Micros, enclosed
 from mechanism.errors import FieldError, SettlementError
 from mechanism.peers import draw_from, submissions_digest
 from mechanism.terms import Terms, decimal
@@ -159,8 +160,8 @@ class Settlement:
         return sum(payment.paid_micro for payment in self.payments) + self.rounding_micro
 
 
-#: A rule: (terms, participant, its peers) to gross amount and penalty, in credits.
-PaymentRule = Callable[[Terms, Assessment, Sequence[Assessment]], tuple[Decimal, Decimal]]
+#: A rule: (terms, participant, its peers) to the gross amount, in credits.
+PaymentRule = Callable[[Terms, Assessment, Sequence[Assessment]], Decimal]
 
 
 def settle_round(
@@ -193,45 +194,69 @@ def settle_round(
         if len(by_id[name].model_sha256) != 32:
             raise SettlementError(f"{name} is scored without a model digest of 32 bytes")
     digest = submissions_digest({k: a.model_sha256 for k, a in by_id.items() if a.model_sha256})
-    rule = PAYMENT_RULES.get(terms.rule.name)
-    if rule is None:
+    if terms.rule.name not in PAYMENT_RULES:
         raise FieldError("rule.name", terms.rule.name, "one of " + ", ".join(PAYMENT_RULES))
 
-    count, most_stake = terms.rule.peers, terms.rule.stake_micro
-    peers: dict[str, tuple[str, ...]] = dict.fromkeys(by_id, ())
-    gross, penalty, net = (dict.fromkeys(by_id, _NOTHING) for _ in range(3))
+    peers: dict[str, tuple[str, ...]] = {}
     for place, name in enumerate(scored):
         assessment = by_id[name]
         if assessment.cluster is None:  # one pool for all, so that a round takes linear time
-            drawn = draw_from(seed, digest, name, scored, place, count)
+            peers[name] = draw_from(seed, digest, name, scored, place, terms.rule.peers)
         else:
-            drawn = draw_from(seed, digest, name, sorted(peer_candidates(assessment, by_id)), None, count)
-        opposite = [by_id[peer] for peer in drawn] or [assessment]
-        amount, lost = rule(terms, assessment, opposite)
-        peers[name], gross[name], net[name] = drawn, amount, amount
-        if lost:
-            penalty[name], net[name] = lost, max(_NOTHING, _CONTEXT.subtract(amount, lost))
-    paid, rounding = largest_remainder(net)
+            pool = sorted(peer_candidates(assessment, by_id))
+            peers[name] = draw_from(seed, digest, name, pool, None, terms.rule.peers)
+    subjects = [by_id[name] for name in scored]
+    opposites = [[by_id[peer] for peer in peers[name]] or [by_id[name]] for name in scored]
+    penalties = [_penalty(terms, subject) for subject in subjects]
+    micros = _enclosed(terms, subjects, opposites, penalties) or _decimals(
+        terms, subjects, opposites, penalties
+    )
 
-    lines = []
+    ceilings = [to_micro(penalty, ROUND_CEILING) for penalty in penalties]
+    amounts = dict(zip(scored, zip(micros.gross, ceilings, micros.paid, strict=True), strict=True))
+    most_stake, lines = terms.rule.stake_micro, []
     for name, assessment in by_id.items():
+        gross, penalty, paid = amounts.get(name, (0, 0, 0))
         held = stakes.get(name, 0) if stakes else 0
-        if assessment.refuted:
-            withheld, forfeited = 0, min(held, most_stake)
-        else:
-            withheld, forfeited = min(paid[name], max(0, most_stake - held)), 0
-        lines.append(
-            Payment(
-                participant_id=name,
-                peers=peers[name],
-                gross_micro=_micro(gross[name], ROUND_FLOOR),
-                penalty_micro=_micro(penalty[name], ROUND_CEILING),
-                paid_micro=paid[name],
-                withheld_micro=withheld,
-                stake_lost_micro=forfeited,
-            )
-        )
-    return Settlement(terms.task_id, round_, seed, digest, tuple(lines), rounding)
+        lost = min(held, most_stake) if assessment.refuted else 0
+        withheld = 0 if assessment.refuted else min(paid, max(0, most_stake - held))
+        lines.append(Payment(name, peers.get(name, ()), gross, penalty, paid, withheld, lost))
+    return Settlement(terms.task_id, round_, seed, digest, tuple(lines), micros.rounding)
+
+
+def _decimals(
+    terms: Terms,
+    subjects: Sequence[Assessment],
+    opposites: Sequence[list[Assessment]],
+    penalties: Sequence[Decimal],
+) -> Micros:
+    """The integers of a round, by definition."""
+    rule, gross, net = PAYMENT_RULES[terms.rule.name], [], {}
+    for subject, peers, penalty in zip(subjects, opposites, penalties, strict=True):
+        amount = rule(terms, subject, peers)
+        gross.append(to_micro(amount, ROUND_FLOOR))
+        net[subject.participant_id] = max(_NOTHING, _CONTEXT.subtract(amount, penalty))
+    paid, rounding = largest_remainder(net)
+    return Micros(gross, [paid[subject.participant_id] for subject in subjects], rounding)
+
+
+def _enclosed(
+    terms: Terms,
+    subjects: Sequence[Assessment],
+    opposites: Sequence[list[Assessment]],
+    penalties: Sequence[Decimal],
+) -> Micros | None:
+    """The same from floating point, for the rule `verified`, or None: what the ledger's verifier mostly needs."""
+    if terms.rule.name != "verified" or len(set(map(len, opposites))) != 1:
+        return None
+    return enclosed(
+        terms.payment,
+        (float(terms.Q), float(terms.phi), float(terms.upsilon)),
+        [_verified_degree(subject) for subject in subjects],
+        [[_verified_degree(peer) for peer in peers] for peers in opposites],
+        [subject.multiplier_ppm for subject in subjects],
+        [float(penalty) if penalty else 0.0 for penalty in penalties],
+    )
 
 
 def peer_candidates(assessment: Assessment, by_id: Mapping[str, Assessment]) -> list[str]:
@@ -258,7 +283,9 @@ def largest_remainder(amounts: Mapping[str, Decimal]) -> tuple[dict[str, int], i
         fractions[name] = fraction = _FRACTIONS.subtract(exact, floor)
         rest = _FRACTIONS.add(rest, fraction)
     units = int(rest)
-    for name in sorted(fractions, key=fractions.__getitem__, reverse=True)[:units]:  # stable: ties in id order
+    for name in sorted(fractions, key=fractions.__getitem__, reverse=True)[
+        :units
+    ]:  # stable: ties in id order
         floors[name] += 1
     return floors, 0 if rest == units else 1
 
@@ -267,7 +294,7 @@ def max_payment_micro(
     terms_q: Decimal, upsilon: Decimal, exact: Callable[[Decimal, Context], Decimal]
 ) -> int:
     """f(Q / Upsilon) in micro-credits, rounded up: no participant earns more in one round."""
-    return _micro(exact(_CONTEXT.divide(terms_q, upsilon), _CONTEXT), ROUND_CEILING)
+    return to_micro(exact(_CONTEXT.divide(terms_q, upsilon), _CONTEXT), ROUND_CEILING)
 
 
 def round_budget_micro(terms: Terms) -> int:
@@ -295,39 +322,43 @@ def _payment(terms: Terms, squares: Decimal) -> Decimal:
     return terms.payment.exact(_CONTEXT.divide(terms.Q, gap), _CONTEXT)
 
 
-def _paper(terms: Terms, subject: Assessment, peers: Sequence[Assessment]) -> tuple[Decimal, Decimal]:
-    amounts = [peer_payment(terms, subject.claimed_degree, peer.claimed_degree) for peer in peers]
-    return _mean(amounts), Decimal(0)
+def _paper(terms: Terms, subject: Assessment, peers: Sequence[Assessment]) -> Decimal:
+    return _mean([peer_payment(terms, subject.claimed_degree, peer.claimed_degree) for peer in peers])
 
 
-def _verified(terms: Terms, subject: Assessment, peers: Sequence[Assessment]) -> tuple[Decimal, Decimal]:
-    # In integers, as measured degrees are millionths: verification does this for every payment there ever was.
-    degree = _verified_degree(subject)
-    square = degree * degree
+def _verified(terms: Terms, subject: Assessment, peers: Sequence[Assessment]) -> Decimal:
+    square = _verified_degree(subject) ** 2
     gross = _mean([_payment_of_squares(terms, square + _verified_degree(peer) ** 2) for peer in peers])
-    if subject.multiplier_ppm != MICRO:
-        gross = _CONTEXT.multiply(gross, Decimal(subject.multiplier_ppm).scaleb(-_MICRO_DIGITS, _CONTEXT))
-    claim = subject.claimed_degree
-    distance = claim.numerator * MICRO - degree * claim.denominator
-    if not distance:
-        return gross, _NOTHING
-    squared = _CONTEXT.divide(distance * distance, (claim.denominator * MICRO) ** 2)
-    return gross, _CONTEXT.multiply(terms.rule.claim_penalty, squared)
+    if subject.multiplier_ppm == MICRO:
+        return gross
+    return _CONTEXT.multiply(gross, Decimal(subject.multiplier_ppm).scaleb(-_MICRO_DIGITS, _CONTEXT))
 
 
 def _scored(rule: str) -> PaymentRule:
     """a_k = s_k * f(Q / Upsilon), for the evidence's score s_k in [0, 1] by that rule; no peer matters."""
 
-    def pay(terms: Terms, subject: Assessment, peers: Sequence[Assessment]) -> tuple[Decimal, Decimal]:
+    def pay(terms: Terms, subject: Assessment, peers: Sequence[Assessment]) -> Decimal:
         score = decimal(f"scores.{rule}", subject.scores.get(rule, "0"))
         if not 0 <= score <= 1:
             raise SettlementError(
                 f"{subject.participant_id} has the {rule} score {score}; expected a decimal in [0, 1]"
             )
         most = terms.payment.exact(_CONTEXT.divide(terms.Q, terms.upsilon), _CONTEXT)
-        return _CONTEXT.multiply(score, most), Decimal(0)
+        return _CONTEXT.multiply(score, most)
 
     return pay
+
+
+def _penalty(terms: Terms, subject: Assessment) -> Decimal:
+    """lambda * (claim - v)^2 under the rule `verified`, else nothing."""
+    if terms.rule.name != "verified":
+        return _NOTHING
+    claim = subject.claimed_degree
+    distance = claim.numerator * MICRO - _verified_degree(subject) * claim.denominator
+    if not distance:
+        return _NOTHING
+    squared = _CONTEXT.divide(distance * distance, (claim.denominator * MICRO) ** 2)
+    return _CONTEXT.multiply(terms.rule.claim_penalty, squared)
 
 
 def _verified_degree(assessment: Assessment) -> int:
@@ -349,7 +380,8 @@ def _decimal(value: Fraction) -> Decimal:
     return _CONTEXT.divide(value.numerator, value.denominator)
 
 
-def _micro(credits_: Decimal, rounding: str) -> int:
+def to_micro(credits_: Decimal, rounding: str) -> int:
+    """Credits in micro-credits, rounded to an integer by one of `decimal`'s rules."""
     if not credits_:
         return 0
     return int(_CONTEXT.multiply(credits_, _MICRO).to_integral_value(rounding))

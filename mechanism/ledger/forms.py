@@ -25,7 +25,12 @@ _POSITIVE = "[1-9][0-9]{0,14}"
 
 #: Values that stand for any in the samples below; none is a part of another, or of anything else there.
 _TASK, _PARTICIPANT, _SUBMISSION, _DEGREE = "anytask", "whoever", "somesubmission", Fraction(123, 457)
-_TERMS, _MODEL, _NONCE, _SIGNATURE = bytes([17] * 32), bytes([34] * 32), bytes([51] * NONCE_BYTES), bytes([68] * 8)
+_TERMS, _MODEL, _NONCE, _SIGNATURE = (
+    bytes([17] * 32),
+    bytes([34] * 32),
+    bytes([51] * NONCE_BYTES),
+    bytes([68] * 8),
+)
 _ROUND, _BYTES, _SAMPLES, _VERIFIED = 70_001, 80_002, 90_003, 60_004
 
 
