@@ -24,13 +24,8 @@ RUN pip install ".[postgresql,tracing]"
 
 FROM python:3.11-slim-bookworm
 
-# Memory is returned to the kernel and faulted in again for every large message by default; this keeps it.
 ENV PATH=/opt/fedpeer/bin:$PATH \
     PYTHONUNBUFFERED=1 \
-    MALLOC_MMAP_THRESHOLD_=1073741824 \
-    MALLOC_TRIM_THRESHOLD_=4294967296 \
-    MALLOC_TOP_PAD_=67108864 \
-    MALLOC_ARENA_MAX=2 \
     FEDPEER_STATE=/var/lib/fedpeer
 
 COPY --from=build /opt/fedpeer /opt/fedpeer

@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 import typer
 
+from fedpeer.allocator import keep_pages
+
 
 class _Command(NamedTuple):
     """Where a command lives: a Typer application, or a single function."""
@@ -93,6 +95,7 @@ def main() -> int:
     """The console script."""
     # gRPC's own log lines say nothing that our sentences do not; set GRPC_VERBOSITY to see them.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    keep_pages()
     called = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
     try:
         try:

@@ -286,12 +286,13 @@ class Replay:
             raise _Wrong(message)
         self._known_keys.add(entry_id)
 
-    def _check_signature(self, name: str, message: bytes, signature: bytes) -> None:
+    def _check_signature(self, name: str, signed: Callable[[], bytes], signature: bytes) -> None:
         keys = self._keys.get(name)
         if not keys:
             raise _Wrong(f"{name} has no enrolled key")
         if not self._check_statements:
             return
+        message = signed()
         for key in keys.values():
             try:
                 key.verify(signature, message, _ECDSA)
@@ -406,7 +407,7 @@ class Replay:
         _same(entry, events.claim(statement, signature, body["late"]))
         name = statement.participant_id
         self._check_statement(task, name, statement.submission_id, record["terms"])
-        self._check_signature(name, canonical_bytes(record), signature)
+        self._check_signature(name, lambda: canonical_bytes(record), signature)
         if not body["late"]:
             if task.state not in ("OPEN", "EFFORT") or task.selected:
                 raise _Wrong("a claim after claims had closed that is not marked late")
@@ -435,7 +436,7 @@ class Replay:
         _same(entry, events.model(statement, signature, body["late"]))
         name = statement.participant_id
         self._check_statement(task, name, statement.submission_id, record["terms"])
-        self._check_signature(name, canonical_bytes(record), signature)
+        self._check_signature(name, lambda: canonical_bytes(record), signature)
         if name not in task.claims:
             raise _Wrong(f"{name} has not claimed, so it cannot send a model")
         if not body["late"]:
@@ -445,7 +446,7 @@ class Replay:
         """`_model` of an entry that has its form."""
         task, name = self._statement_task(form.task_id), form.participant_id
         self._check_statement(task, name, form.submission_id, form.terms)
-        self._check_signature(name, form.statement.encode(), bytes.fromhex(form.signature))
+        self._check_signature(name, form.statement.encode, bytes.fromhex(form.signature))
         if name not in task.claims:
             raise _Wrong(f"{name} has not claimed, so it cannot send a model")
         self._received(task, name, int(form.round), bytes.fromhex(form.model_sha256), int(form.samples))
