@@ -12,9 +12,9 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import cache
-from multiprocessing import connection
 from typing import Any, TypeVar
 
+from learning.workers import begin_worker
 from mechanism.terms import Recipe
 
 Result = TypeVar("Result")
@@ -55,7 +55,9 @@ class ShadowWorkers(Executor):
     def _started(self) -> ProcessPoolExecutor:
         # Spawned: a fork of a process with running gRPC and torch threads may hang.
         context = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(self._processes, mp_context=context, initializer=_begin)
+        return ProcessPoolExecutor(
+            self._processes, mp_context=context, initializer=begin_worker, initargs=(_NICENESS,)
+        )
 
 
 @cache
@@ -70,20 +72,3 @@ def workers_for(recipe: Recipe, image_pixels: int, shadows: int) -> Executor | N
     if pixels < _WORTH_WORKERS or len(os.sched_getaffinity(0)) < 2:
         return None
     return shadow_workers()
-
-
-def _begin() -> None:
-    """In a new worker."""
-    import torch  # of the workers alone
-
-    os.nice(_NICENESS)
-    torch.set_num_threads(1)
-    threading.Thread(target=_follow_parent, daemon=True).start()
-
-
-def _follow_parent() -> None:
-    """Ends this process as soon as the one that started it has ended: a pool's worker would wait for ever."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        connection.wait([parent.sentinel])
-        os._exit(1)

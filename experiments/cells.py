@@ -12,7 +12,6 @@ import json
 import multiprocessing
 import os
 import platform
-import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.errors import CellError, ExperimentError
+from learning.workers import begin_worker
 
 #: A cell's parameters and results: what JSON can hold.
 Record = dict[str, Any]
@@ -160,7 +160,7 @@ def compute(kind: str, parameters: Record, device: str) -> tuple[Record, Took]:
 def local_executor(jobs: int) -> Iterator[Executor]:
     """`jobs` spawned processes, each with one torch thread; unfinished work is dropped on the way out."""
     executor = ProcessPoolExecutor(
-        max_workers=jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_start_worker
+        max_workers=jobs, mp_context=multiprocessing.get_context("spawn"), initializer=begin_worker
     )
     try:
         yield executor
@@ -213,11 +213,3 @@ def run_cells(
             f"{type(error).__name__}: {error}. The finished ones are kept: mend the cause and run again"
         ) from error
     return results
-
-
-def _start_worker() -> None:
-    import torch  # only the workers need it
-
-    # Ctrl-C reaches the workers too: they end without a traceback each.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    torch.set_num_threads(1)

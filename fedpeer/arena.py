@@ -2,7 +2,6 @@
 
 import json
 import multiprocessing
-import os
 from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from rich.table import Table
 
 from experiments.arena import ATTACKS, RULES, ArenaResult, ArenaSetting, run_arena
 from fedpeer.errors import CommandError
+from learning.workers import begin_worker
 
 
 class ArenaDataset(StrEnum):
@@ -86,9 +86,8 @@ def _executor(workers: int) -> Iterator[Executor | None]:
     if workers == 1:
         yield None
         return
-    # Workers of numerical libraries would otherwise start as many threads as there are cores, each.
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=begin_worker) as pool:
         yield pool
 
 

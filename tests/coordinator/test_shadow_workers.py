@@ -8,6 +8,8 @@ import textwrap
 from decimal import Decimal
 from pathlib import Path
 
+import pytest
+
 from coordinator.shadow_workers import ShadowWorkers, workers_for
 from mechanism.terms import Recipe
 
@@ -30,18 +32,21 @@ def test_a_killed_worker_fails_its_work_and_the_next_work_finds_new_ones() -> No
         assert workers.submit(os.getpid).result(PATIENCE) != first
 
 
-def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "pool", ["coordinator.shadow_workers.ShadowWorkers(1)", "experiments.cells.local_executor(1)"]
+)
+def test_workers_end_with_a_parent_that_is_killed(pool: str, tmp_path: Path) -> None:
     script = tmp_path / "parent.py"
     script.write_text(
         textwrap.dedent(
-            """
+            f"""
             import os, time
-            from coordinator.shadow_workers import ShadowWorkers
+            import coordinator.shadow_workers, experiments.cells
 
             if __name__ == "__main__":
-                workers = ShadowWorkers(1)
-                print(workers.submit(os.getpid).result(), flush=True)
-                time.sleep(600)
+                with {pool} as workers:
+                    print(workers.submit(os.getpid).result(), flush=True)
+                    time.sleep(600)
             """
         )
     )

@@ -48,5 +48,7 @@ def test_a_process_that_is_started_keeps_its_pages_too() -> None:
 
 def test_what_the_user_has_set_is_left_alone() -> None:
     code = "from fedpeer.allocator import keep_pages; keep_pages(); "
-    kept = run(code + "import os; print(os.environ['MALLOC_TRIM_THRESHOLD_'])", MALLOC_TRIM_THRESHOLD_="131072")
+    kept = run(
+        code + "import os; print(os.environ['MALLOC_TRIM_THRESHOLD_'])", MALLOC_TRIM_THRESHOLD_="131072"
+    )
     assert kept == 131072

@@ -1,0 +1,28 @@
+"""What a process of a pool does first when it is to train models."""
+
+import multiprocessing
+import os
+import signal
+import threading
+from multiprocessing import connection
+
+
+def begin_worker(niceness: int = 0) -> None:
+    """One torch thread, so that results are those of one process, bit for bit; a priority lower by `niceness`.
+
+    The process ends with the one that started it, however that ends, SIGKILL included; Ctrl-C, which reaches it
+    too, ends it without a traceback.
+    """
+    import torch  # of the workers alone
+
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.nice(niceness)
+    torch.set_num_threads(1)
+    threading.Thread(target=_follow_parent, daemon=True).start()
+
+
+def _follow_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
