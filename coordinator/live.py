@@ -14,12 +14,34 @@ from coordinator.storage.market import EventRow
 from wire.errors import Code, Refusal
 
 
+@dataclass
+class Session:
+    """One open Watch stream. It ends early with a reason: taken over, revoked, or the service shuts down."""
+
+    participant_id: str
+    reason: Refusal | None = None
+    _stirred: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def end(self, reason: Refusal) -> None:
+        self.reason = reason
+        self.stir()
+
+    def stir(self) -> None:
+        """There is something to look at."""
+        self._stirred.set()
+
+    async def wait(self) -> None:
+        """Until `stir` has been called since the last wait."""
+        await self._stirred.wait()
+        self._stirred.clear()
+
+
 class Feed:
     """The events of one task, cursors 1, 2, 3, ... without a gap."""
 
     def __init__(self, events: Iterable[EventRow] = ()) -> None:
         self._events = list(events)
-        self._more = asyncio.Event()
+        self._followers: list[Session] = []
 
     @property
     def cursor(self) -> int:
@@ -28,11 +50,13 @@ class Feed:
 
     def publish(self, events: Iterable[EventRow]) -> None:
         """Adds events that follow the last one, and wakes every watcher."""
+        before = self.cursor
         for event in events:
             if event.cursor == self.cursor + 1:
                 self._events.append(event)
-        self._more.set()
-        self._more = asyncio.Event()
+        if self.cursor > before:
+            for session in self._followers:
+                session.stir()
 
     def after(self, cursor: int) -> list[EventRow]:
         return self._events[cursor:]
@@ -44,20 +68,25 @@ class Feed:
                 return event
         return None
 
-    async def follow(self, cursor: int, stop: asyncio.Event) -> AsyncIterator[EventRow]:
-        """Events above `cursor`, as they come; ends after a final one, and when `stop` is set."""
-        while True:
-            more = self._more
-            for event in self.after(cursor):
-                cursor = event.cursor
-                yield event
-                if event.state.final:
+    async def follow(self, cursor: int, session: Session) -> AsyncIterator[EventRow]:
+        """Events above `cursor`, as they come; ends after a final one, and when the session has ended."""
+        self._followers.append(session)
+        try:
+            while True:
+                for event in self.after(cursor):
+                    cursor = event.cursor
+                    yield event
+                    if event.state.final:
+                        return
+                if cursor < self.cursor:
+                    continue  # published while the events above were handed out
+                if self._events and self._events[-1].state.final:
+                    return  # a watcher that has seen the end already
+                if session.reason is not None:
                     return
-            # What was published while the events above were handed out is taken by the next turn.
-            if cursor >= self.cursor and self._events and self._events[-1].state.final:
-                return  # a watcher that has seen the end already
-            if await first_of(more, stop) is stop:
-                return
+                await session.wait()
+        finally:
+            self._followers.remove(session)
 
 
 async def first_of(*events: asyncio.Event) -> asyncio.Event:
@@ -72,19 +101,6 @@ async def first_of(*events: asyncio.Event) -> asyncio.Event:
         finally:
             for wait in waits:
                 wait.cancel()
-
-
-@dataclass
-class Session:
-    """One open Watch stream. It ends early with a reason: taken over, revoked, or the service shuts down."""
-
-    participant_id: str
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
-    reason: Refusal | None = None
-
-    def end(self, reason: Refusal) -> None:
-        self.reason = reason
-        self.ended.set()
 
 
 class Presence:

@@ -134,7 +134,7 @@ class Market:
         live.changed.set()
         self._work.metrics.watchers.inc()
         try:
-            async for event in live.feed.follow(cursor, session.ended):
+            async for event in live.feed.follow(cursor, session):
                 yield event
             if session.reason is not None:
                 raise session.reason
@@ -262,21 +262,16 @@ class Market:
         if not 1 <= round_ <= row.terms.schedule.rounds:
             raise FieldError("round", round_, f"1 to {row.terms.schedule.rounds}")
 
-        def read(t: Transaction) -> tuple[tuple[int, Any] | None, bool]:
+        def read(t: Transaction) -> tuple[int, Any, str | None]:
             settled = t.market.settlement(row.id, round_, name)
-            done = settled is not None or any(
-                r.round == round_ and r.settled_at is not None for r in t.market.rounds(row.id)
-            )
-            return settled, done
-
-        settled, done = await self._work.transact.read(read)
-        if settled is None:
-            if done:
+            if settled is not None:
+                return *settled, t.proof(settled[0])
+            if any(r.round == round_ and r.settled_at is not None for r in t.market.rounds(row.id)):
                 raise Refusal(Code.NOT_SELECTED, f"{name!r} did not train in task {row.id}.")
             raise Refusal(Code.NOT_YET, f"Round {round_} of task {row.id} is not settled.")
-        index, record = settled
-        proof = await self._work.transact.proof(index)
-        return _paid_round(index, record, proof)
+
+        index, record, proof = await self._work.transact.read(read)
+        return _paid_round(index, record, proof or await self._work.transact.proof(index))
 
     async def submit(
         self, caller: Caller, requests: AsyncIterator[market_pb2.SubmitModelRequest]

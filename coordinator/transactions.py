@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -36,6 +36,7 @@ from coordinator.storage.market import (
     TaskRow,
     UploadRow,
 )
+from coordinator.storage.statements import driver
 from mechanism.canonical import Json, canonical_digest, decimal_text
 from mechanism.dispute import Review, disputes_possible, review
 from mechanism.errors import MechanismError
@@ -64,16 +65,20 @@ Selection = Callable[[Terms, Sequence[ClaimRow]], list[str]]
 class Transaction:
     """One open transaction over market and ledger.
 
+    Args:
+        log: signs the ledger's heads.
+
     Attributes:
         market, journal: the rows, the record.
         now: one time for everything in the transaction, seconds since the epoch.
     """
 
-    def __init__(self, connection: Connection, now: float) -> None:
+    def __init__(self, connection: Connection, now: float, log: SignedLog) -> None:
         self.market = MarketStore(connection)
         self.ledger = SqlLedgerStore(connection)
         self.journal = Journal(self.ledger)
         self.now = now
+        self._log = log
 
     # What the operator does
 
@@ -149,6 +154,14 @@ class Transaction:
                 ),
             )
         return self._receipt(statement, statement.round, index, late=late)
+
+    def proof(self, index: int) -> str | None:
+        """A receipt of a ledger entry under the last signed head: a C2SP tlog-proof.
+
+        None where that head does not cover the entry yet; `Transactions.proof` signs one that does.
+        """
+        found = self._log.covered(self.ledger, index)
+        return None if found is None else str(found)
 
     def open_dispute(self, task: TaskRow, participant_id: str, counts: Sequence[int], salt: bytes) -> int:
         """Records opened label counts; returns where they stand in the ledger."""
@@ -350,6 +363,7 @@ class Transaction:
         ordered: Sequence[Assessment],
         places: Mapping[str, int],
     ) -> None:
+        lines = []
         for assessment, line in zip(ordered, settlement.payments, strict=True):
             name = assessment.participant_id
             record: dict[str, Any] = {
@@ -360,8 +374,8 @@ class Transaction:
                 "peers": list(line.peers),
                 "assessment": entries.assessment_record(assessment),
             }
-            place = places[f"{task.id}/round/{task.round}/payment/{name}"]
-            self.market.add_settlement(task.id, task.round, name, place, record)
+            lines.append((name, places[f"{task.id}/round/{task.round}/payment/{name}"], record))
+        self.market.add_settlements(task.id, task.round, lines)
 
     def _receipt(
         self, statement: ClaimStatement | ModelStatement, round_: int, index: int, *, late: bool
@@ -406,23 +420,13 @@ class Transactions:
 
         It may be run twice: once with others, then alone where the others' commit failed.
         """
-        step = _Step(work)
-        began = time.perf_counter()
-        self._waiting.append(step)
-        try:
-            self._thread.submit(self._commit_waiting)
-        except RuntimeError:
-            self._waiting.remove(step)
-            raise _draining() from None
-        try:
-            result: Result = await asyncio.wrap_future(step.done)
-            return result
-        finally:
-            self._metrics.transaction_seconds.observe(time.perf_counter() - began)
+        result: Result = await self._in_turn(work, writes=True)
+        return result
 
     async def read(self, work: Callable[[Transaction], Result]) -> Result:
-        """`work` in a transaction that changes nothing."""
-        return await self._in_thread(lambda: self.look(work))
+        """`work` in a transaction that changes nothing. It may be run twice, as above."""
+        result: Result = await self._in_turn(work, writes=False)
+        return result
 
     async def compute(self, work: Callable[..., Result], *arguments: Any) -> Result:
         """Evidence, means and evaluation: off the event loop and off the database's thread."""
@@ -445,56 +449,18 @@ class Transactions:
         return await self._in_thread(lambda: str(self._log.receipt(index)))
 
     def run(self, work: Callable[[Transaction], Result]) -> Result:
-        """The same, in the calling thread; for commands."""
+        """`work` as a step, in the calling thread; for commands."""
         with self._database.begin() as connection:
-            transaction = Transaction(connection, self._clock.now())
+            transaction = self._transaction(connection)
             # One writer at a time on every database, from its first read on: what a step decides from still holds
             # when it commits.
             transaction.ledger.lock()
             return work(transaction)
 
-    def _commit_waiting(self) -> None:
-        """In the database's thread: the steps that wait, in one transaction."""
-        steps: list[_Step] = []
-        while self._waiting and len(steps) < _GROUP:
-            step = self._waiting.popleft()
-            if step.done.set_running_or_notify_cancel():
-                steps.append(step)
-        try:
-            outcomes = self._run_together(steps) if len(steps) > 1 else []
-        except Exception:  # whatever it was, nothing of the group has happened
-            outcomes = []
-        for step, outcome in zip(steps, outcomes or map(self._run_alone, steps), strict=True):
-            if isinstance(outcome, _Raised):
-                step.done.set_exception(outcome.error)
-            else:
-                step.done.set_result(outcome)
-
-    def _run_together(self, steps: "Sequence[_Step]") -> list[Any]:
-        """What each step returned or was refused by. Raises where the transaction as a whole has failed."""
-        outcomes: list[Any] = []
-        with self._database.begin() as connection:
-            SqlLedgerStore(connection).lock()
-            for step in steps:
-                connection.exec_driver_sql("SAVEPOINT step")
-                try:
-                    outcomes.append(step.work(Transaction(connection, self._clock.now())))
-                except _REFUSALS as error:
-                    connection.exec_driver_sql("ROLLBACK TO SAVEPOINT step")
-                    outcomes.append(_Raised(error))
-                connection.exec_driver_sql("RELEASE SAVEPOINT step")
-        return outcomes
-
-    def _run_alone(self, step: "_Step") -> Any:
-        try:
-            return self.run(step.work)
-        except BaseException as error:
-            return _Raised(error)
-
     def look(self, work: Callable[[Transaction], Result]) -> Result:
         """`read` in the calling thread."""
         with self._database.read() as connection:
-            return work(Transaction(connection, self._clock.now()))
+            return work(self._transaction(connection))
 
     def stop(self) -> None:
         """Waits for the transaction in progress. A computation is left to itself: it is done again after a restart."""
@@ -505,6 +471,76 @@ class Transactions:
     def computing(self) -> bool:
         """Whether a computation is in progress."""
         return self._computations > 0
+
+    def _transaction(self, connection: Connection) -> Transaction:
+        return Transaction(connection, self._clock.now(), self._log)
+
+    async def _in_turn(self, work: Callable[[Transaction], Any], *, writes: bool) -> Any:
+        step = _Step(work, writes, asyncio.get_running_loop().create_future())
+        began = time.perf_counter()
+        self._waiting.append(step)
+        try:
+            self._thread.submit(self._take_waiting)
+        except RuntimeError:
+            self._waiting.remove(step)
+            raise _draining() from None
+        try:
+            return await step.done
+        finally:
+            self._metrics.transaction_seconds.observe(time.perf_counter() - began)
+
+    def _take_waiting(self) -> None:
+        """In the database's thread: the steps that wait, up to the first of another kind, in one transaction."""
+        steps: list[_Step] = []
+        while (
+            self._waiting
+            and len(steps) < _GROUP
+            and self._waiting[0].writes is (steps or self._waiting)[0].writes
+        ):
+            step = self._waiting.popleft()
+            if not step.done.cancelled():
+                steps.append(step)
+        if not steps:
+            return
+        together, alone = (
+            (self._run_together, self.run) if steps[0].writes else (self._look_together, self.look)
+        )
+        try:
+            outcomes = together(steps) if len(steps) > 1 else []
+        except Exception:  # whatever it was, nothing of the group has happened
+            outcomes = []
+        outcomes = outcomes or [_outcome(alone, step.work) for step in steps]
+        # All in one message to the event loop, which takes longer than a step does.
+        loop = steps[0].done.get_loop()
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(_deliver, steps, outcomes)
+
+    def _run_together(self, steps: "Sequence[_Step]") -> list[Any]:
+        """What each step returned or was refused by. Raises where the transaction as a whole has failed."""
+        outcomes: list[Any] = []
+        with self._database.begin() as connection:
+            SqlLedgerStore(connection).lock()
+            execute = driver(connection).execute
+            for step in steps:
+                execute("SAVEPOINT step")
+                try:
+                    outcomes.append(step.work(self._transaction(connection)))
+                except _REFUSALS as error:
+                    execute("ROLLBACK TO SAVEPOINT step")
+                    outcomes.append(_Raised(error))
+                execute("RELEASE SAVEPOINT step")
+        return outcomes
+
+    def _look_together(self, steps: "Sequence[_Step]") -> list[Any]:
+        """What each reading step returned or was refused by. Raises where the transaction as a whole has failed."""
+        outcomes: list[Any] = []
+        with self._database.read() as connection:
+            for step in steps:
+                try:
+                    outcomes.append(step.work(self._transaction(connection)))
+                except _REFUSALS as error:
+                    outcomes.append(_Raised(error))
+        return outcomes
 
     async def _in_thread(self, work: Callable[[], Result]) -> Result:
         began = time.perf_counter()
@@ -518,12 +554,13 @@ class Transactions:
             self._metrics.transaction_seconds.observe(time.perf_counter() - began)
 
 
+@dataclass(frozen=True)
 class _Step:
-    """Work that waits for its transaction."""
+    """Work that waits for its transaction, and what the event loop waits for."""
 
-    def __init__(self, work: Callable[[Transaction], Any]) -> None:
-        self.work = work
-        self.done: Future[Any] = Future()
+    work: Callable[[Transaction], Any]
+    writes: bool
+    done: "asyncio.Future[Any]"
 
 
 @dataclass(frozen=True)
@@ -531,6 +568,24 @@ class _Raised:
     """The outcome of work that raised."""
 
     error: BaseException
+
+
+def _outcome(run: Callable[[Callable[[Transaction], Any]], Any], work: Callable[[Transaction], Any]) -> Any:
+    try:
+        return run(work)
+    except BaseException as error:
+        return _Raised(error)
+
+
+def _deliver(steps: Sequence[_Step], outcomes: Sequence[Any]) -> None:
+    """In the event loop: wakes whoever still waits."""
+    for step, outcome in zip(steps, outcomes, strict=True):
+        if step.done.done():  # nobody does
+            continue
+        if isinstance(outcome, _Raised):
+            step.done.set_exception(outcome.error)
+        else:
+            step.done.set_result(outcome)
 
 
 def _draining() -> Refusal:

@@ -12,6 +12,7 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from coordinator.storage.errors import (
     StorageError,
     UnknownSchema,
 )
+from coordinator.storage.statements import driver
 
 #: How long a writer waits for another, seconds: a settlement of a thousand participants takes a tenth of that.
 LOCK_TIMEOUT_S = 30.0
@@ -154,22 +156,26 @@ class Database:
         # The driver's own transactions are off on SQLite, so that BEGIN can ask for the write lock at once.
         connection.begin()
         if self.dialect == "sqlite":
-            connection.exec_driver_sql(sqlite_begin)
-        else:
-            connection.exec_driver_sql(f"SET TRANSACTION ISOLATION LEVEL {isolation}")
-            connection.exec_driver_sql(f"SET LOCAL lock_timeout = {int(self._lock_timeout_s * 1000)}")
+            driver(connection).execute(sqlite_begin)
+        else:  # both in one message to the server
+            driver(connection).execute(
+                f"SET TRANSACTION ISOLATION LEVEL {isolation}; "
+                f"SET LOCAL lock_timeout = {int(self._lock_timeout_s * 1000)}"
+            )
 
     def _commit(self, connection: Connection) -> None:
         if self.dialect == "sqlite":
-            connection.exec_driver_sql("COMMIT")
+            driver(connection).execute("COMMIT")
         connection.commit()
 
     def _rollback(self, connection: Connection) -> None:
         try:
-            if self.dialect == "sqlite" and _driver(connection).in_transaction:
-                connection.exec_driver_sql("ROLLBACK")
+            if self.dialect == "sqlite" and driver(connection).in_transaction:
+                driver(connection).execute("ROLLBACK")
             connection.rollback()
         except DBAPIError:  # the first error is the one to tell
+            connection.invalidate()
+        except _driver_errors():
             connection.invalidate()
 
     def _configure_sqlite(self, connection: sqlite3.Connection, _record: object) -> None:
@@ -201,8 +207,9 @@ def translated() -> Iterator[None]:
         raise _storage_error(error) from error
 
 
+@cache
 def _driver_errors() -> tuple[type[Exception], ...]:
-    """What the drivers raise where SQLAlchemy does not stand between, as in COPY."""
+    """What the drivers raise where SQLAlchemy does not stand between."""
     try:
         import psycopg
     except ImportError:
@@ -272,10 +279,6 @@ def _parsed(url: str | URL) -> URL:
 
 def _in_memory(url: URL) -> bool:
     return url.database in (None, "", ":memory:")
-
-
-def _driver(connection: Connection) -> Any:
-    return connection.connection.dbapi_connection
 
 
 def _alembic() -> Config:

@@ -1,16 +1,18 @@
 """The ledger's store over SQL, and the signing of its heads."""
 
+import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, and_, bindparam, func, or_, select, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import Connection, and_, bindparam, func, insert, or_, select, update
 
 from coordinator.storage.database import Database
 from coordinator.storage.errors import DatabaseDamaged, HeadRefused
 from coordinator.storage.ledger_tables import ACCOUNTS, BUNDLES, CHECKPOINTS, IDS, LOG, TILES, TRANSFERS
+from coordinator.storage.statements import Statement, driver
 from mechanism.ledger.accounts import Balance, Post, Reservation, Reserve, Resolve, Transfer
 from mechanism.ledger.errors import NoteError
 from mechanism.ledger.journal import Journal
@@ -33,18 +35,26 @@ _KNOWN_NODES = 10_000
 _QUERY_NAMES = 10_000
 
 # Built once: building a statement takes longer than SQLite takes to answer it.
-_SIZE = select(LOG.c.size)
-_SET_SIZE = update(LOG).values(size=bindparam("new_size"))
-_LOCKED_SIZE = _SIZE.with_for_update()
+_SIZE = Statement(select(LOG.c.size))
+_SET_SIZE = Statement(update(LOG).values(size=bindparam("new_size")))
+_LOCKED_SIZE = Statement(select(LOG.c.size).with_for_update())
+_LAST_NOTE = Statement(select(CHECKPOINTS.c.note).order_by(CHECKPOINTS.c.size.desc()).limit(1))
+_NOTE = Statement(select(CHECKPOINTS.c.note).where(CHECKPOINTS.c.size == bindparam("size")))
+_KEEP_NOTE = Statement(insert(CHECKPOINTS))
+_KEY = Statement(select(LOG.c.verification_key))
 _FIND = select(IDS.c.id, IDS.c.entry_index).where(IDS.c.id.in_(bindparam("names", expanding=True)))
-_BUNDLE_OF = select(func.max(BUNDLES.c.first_index)).where(BUNDLES.c.first_index <= bindparam("index"))
+_BUNDLE_OF = Statement(
+    select(func.max(BUNDLES.c.first_index)).where(BUNDLES.c.first_index <= bindparam("index"))
+)
 _BUNDLES = (
     select(BUNDLES)
     .where(BUNDLES.c.first_index >= bindparam("first"), BUNDLES.c.first_index < bindparam("end"))
     .order_by(BUNDLES.c.first_index)
 )
-_TILE = select(TILES.c.hashes).where(
-    TILES.c.level == bindparam("level"), TILES.c.tile_index == bindparam("index")
+_TILE = Statement(
+    select(TILES.c.hashes).where(
+        TILES.c.level == bindparam("level"), TILES.c.tile_index == bindparam("index")
+    )
 )
 _TILE_RUN = select(TILES.c.tile_index, TILES.c.hashes).where(
     TILES.c.level == bindparam("level"),
@@ -60,27 +70,28 @@ class SqlLedgerStore:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._driver = driver(connection)
         self._sqlite = connection.dialect.name == "sqlite"
 
     def lock(self) -> int:
-        return int(self._only(_LOCKED_SIZE)[0])
+        return int(self._only(_LOCKED_SIZE))
 
     def size(self) -> int:
-        return int(self._only(_SIZE)[0])
+        return int(self._only(_SIZE))
 
     def insert(self, first: int, ids: Sequence[str], data: Sequence[bytes]) -> bool:
         if not ids:
             return True
         # By hand, since SQLAlchemy's nested transactions take longer than the insert of an entry.
-        self._connection.exec_driver_sql("SAVEPOINT ledger_ids")
+        self._driver.execute("SAVEPOINT ledger_ids")
         try:
             self._insert_ids(first, ids)
-        except IntegrityError:
-            self._connection.exec_driver_sql("ROLLBACK TO SAVEPOINT ledger_ids")
+        except key_errors():
+            self._driver.execute("ROLLBACK TO SAVEPOINT ledger_ids")
             return False
-        self._connection.exec_driver_sql("RELEASE SAVEPOINT ledger_ids")
+        self._driver.execute("RELEASE SAVEPOINT ledger_ids")
         self._insert_rows("ledger_bundles", ("first_index", "count", "data"), _bundled(first, data))
-        self._connection.execute(_SET_SIZE, {"new_size": first + len(ids)})
+        _SET_SIZE.run(self._connection, {"new_size": first + len(ids)})
         return True
 
     def find(self, ids: Sequence[str]) -> Mapping[str, int]:
@@ -115,7 +126,7 @@ class SqlLedgerStore:
             found = {}
             for level, index in tiles:
                 values = {"level": level, "index": index}
-                hashes = self._connection.execute(_TILE, values).scalar_one_or_none()
+                hashes = _TILE.value(self._connection, values)
                 if hashes is not None:
                     found[level, index] = bytes(hashes)
             return found
@@ -136,7 +147,7 @@ class SqlLedgerStore:
         if not tiles:
             return
         mark = "?" if self._sqlite else "%s"
-        self._connection.exec_driver_sql(
+        self._driver.cursor().executemany(
             f"INSERT INTO ledger_tiles (level, tile_index, hashes) VALUES ({mark}, {mark}, {mark}) "
             "ON CONFLICT (level, tile_index) DO UPDATE SET hashes = excluded.hashes",
             [(level, index, hashes) for (level, index), hashes in tiles],
@@ -191,10 +202,10 @@ class SqlLedgerStore:
 
     def checkpoint(self, size: int | None = None) -> str | None:
         """The signed head of `size`, or the latest one; None where there is none."""
-        query = select(CHECKPOINTS.c.note).order_by(CHECKPOINTS.c.size.desc()).limit(1)
-        if size is not None:
-            query = query.where(CHECKPOINTS.c.size == size)
-        note: str | None = self._connection.execute(query).scalar_one_or_none()
+        if size is None:
+            note: str | None = _LAST_NOTE.value(self._connection)
+        else:
+            note = _NOTE.value(self._connection, {"size": size})
         return note
 
     def checkpoints(self) -> Iterator[tuple[int, str]]:
@@ -204,31 +215,31 @@ class SqlLedgerStore:
 
     def save_checkpoint(self, size: int, note: str) -> None:
         """Keeps a signed head."""
-        self._connection.execute(CHECKPOINTS.insert().values(size=size, note=note))
+        _KEEP_NOTE.run(self._connection, {"size": size, "note": note})
 
     def verification_key(self) -> str | None:
         """The key under which this log signs its heads; None before the first."""
-        key: str | None = self._only(select(LOG.c.verification_key))[0]
+        key: str | None = self._only(_KEY)
         return key
 
     def bind_key(self, key: VerificationKey) -> None:
         """Makes `key` the log's."""
         self._connection.execute(update(LOG).values(verification_key=str(key)))
 
-    def _only(self, query: Any) -> Any:
-        """The one row of `ledger_log`."""
-        row = self._connection.execute(query).one_or_none()
+    def _only(self, query: Statement) -> Any:
+        """A value of the one row of `ledger_log`."""
+        row = query.row(self._connection)
         if row is None:
             raise DatabaseDamaged("the table ledger_log has lost its row; restore the database from a backup")
-        return row
+        return row[0]
 
     def _bundle_of(self, index: int) -> int:
         """First index of the stored bundle that holds entry `index`."""
-        return int(self._connection.execute(_BUNDLE_OF, {"index": index}).scalar_one() or 0)
+        return int(_BUNDLE_OF.value(self._connection, {"index": index}) or 0)
 
     def _insert_ids(self, first: int, ids: Sequence[str]) -> None:
         if self._sqlite:  # one statement for all takes half the time of one a row
-            self._connection.exec_driver_sql(
+            self._driver.execute(
                 "INSERT INTO ledger_ids (id, entry_index) SELECT value, ? + key FROM json_each(?)",
                 (first, orjson.dumps(ids).decode()),
             )
@@ -243,7 +254,7 @@ class SqlLedgerStore:
         names = ", ".join(columns)
         if self._sqlite or len(rows) == 1:
             marks = ", ".join(["?" if self._sqlite else "%s"] * len(columns))
-            self._connection.exec_driver_sql(f"INSERT INTO {table} ({names}) VALUES ({marks})", list(rows))
+            self._driver.cursor().executemany(f"INSERT INTO {table} ({names}) VALUES ({marks})", list(rows))
             return
         with self._copy(table, names) as copy:
             for row in rows:
@@ -251,15 +262,9 @@ class SqlLedgerStore:
 
     @contextmanager
     def _copy(self, table: str, columns: str) -> Iterator[Any]:
-        """PostgreSQL's COPY into a table; a key that is taken is the same error as that of an INSERT."""
-        driver: Any = self._connection.connection.dbapi_connection
-        try:
-            with driver.cursor() as cursor, cursor.copy(f"COPY {table} ({columns}) FROM STDIN") as copy:
-                yield copy
-        except driver_errors() as error:
-            if getattr(error, "sqlstate", "") == "23505":
-                raise IntegrityError(f"COPY {table}", None, error) from error
-            raise
+        """PostgreSQL's COPY into a table."""
+        with self._driver.cursor() as cursor, cursor.copy(f"COPY {table} ({columns}) FROM STDIN") as copy:
+            yield copy
 
     def _streamed(self, query: Any, values: Mapping[str, Any] | None = None) -> Any:
         return self._connection.execute(query, values, execution_options={"yield_per": 64})
@@ -315,13 +320,19 @@ class SignedLog:
     def receipt(self, index: int) -> TlogProof:
         """A receipt of entry `index` under the latest signed head; signs one where it is not covered yet."""
         with self._database.read() as connection:
-            store = SqlLedgerStore(connection)
-            note = store.checkpoint()
-            if note is not None and (size := self._last(note).size) > index:
-                return self._proof(store, index, size, note)
+            found = self.covered(SqlLedgerStore(connection), index)
+        if found is not None:
+            return found
         note = self.sign_head()
         with self._database.read() as connection:
             return self._proof(SqlLedgerStore(connection), index, self._last(note).size, note)
+
+    def covered(self, store: SqlLedgerStore, index: int) -> TlogProof | None:
+        """`receipt` by an open transaction; None where no signed head covers the entry yet."""
+        note = store.checkpoint()
+        if note is None or (size := self._last(note).size) <= index:
+            return None
+        return self._proof(store, index, size, note)
 
     def _proof(self, store: SqlLedgerStore, index: int, size: int, note: str) -> TlogProof:
         """After a settlement everybody asks for a neighbour of the same entry, so what was read
@@ -361,13 +372,14 @@ class SignedLog:
             )
 
 
-def driver_errors() -> tuple[type[Exception], ...]:
-    """The error classes of psycopg, where it is installed."""
+@cache
+def key_errors() -> tuple[type[Exception], ...]:
+    """What the drivers raise where a key is taken."""
     try:
         import psycopg
     except ImportError:
-        return ()
-    return (psycopg.Error,)
+        return (sqlite3.IntegrityError,)
+    return (sqlite3.IntegrityError, psycopg.errors.UniqueViolation)
 
 
 def _bundled(first: int, data: Sequence[bytes]) -> list[tuple[int, int, bytes]]:

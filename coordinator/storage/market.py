@@ -5,17 +5,13 @@ the command line) cannot both take a step from the same state.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
 from sqlalchemy import (
     Connection,
-    Insert,
-    Row,
-    RowMapping,
-    Select,
     Table,
     bindparam,
     func,
@@ -40,6 +36,7 @@ from coordinator.storage.market_tables import (
     tasks,
     uploads,
 )
+from coordinator.storage.statements import Statement
 from mechanism.terms import Terms
 
 
@@ -152,12 +149,12 @@ class RoundRow:
     start_model: bytes
     start_bytes: int
     opened_at: float
-    closed_at: float | None
-    settled_at: float | None
-    result_model: bytes | None
-    accuracy: str | None
-    loss: str | None
-    ledger_size: int | None
+    closed_at: float | None = None
+    settled_at: float | None = None
+    result_model: bytes | None = None
+    accuracy: str | None = None
+    loss: str | None = None
+    ledger_size: int | None = None
 
 
 @dataclass(frozen=True)
@@ -214,13 +211,12 @@ class MarketStore:
         )
 
     def task(self, task_id: str) -> TaskRow | None:
-        row = self._connection.execute(_TASK, {"id": task_id}).one_or_none()
-        return None if row is None else _task(row)
+        found = _TASK.mappings(self._connection, {"id": task_id})
+        return _task(found[0]) if found else None
 
     def tasks(self) -> list[TaskRow]:
         """All tasks, the oldest first."""
-        found = self._connection.execute(select(tasks).order_by(tasks.c.opened_at, tasks.c.id))
-        return [_task(row) for row in found]
+        return [_task(row) for row in _TASKS.mappings(self._connection)]
 
     def advance(
         self,
@@ -244,17 +240,17 @@ class MarketStore:
             raise ValueError(f"{state} cannot follow {task.state}")
         entered = task.round if round_ is None else round_
         values = {
-            "state": state,
-            "round": entered,
-            "deadline": deadline,
-            "version": task.version + 1,
-            "model": model or task.model,
-            "reason": reason,
-            "ended_at": now if state.final else None,
+            "task_id": task.id,
+            "from_version": task.version,
+            "new_state": state.value,
+            "new_round": entered,
+            "new_deadline": deadline,
+            "new_version": task.version + 1,
+            "new_model": model or task.model,
+            "new_reason": reason,
+            "new_ended_at": now if state.final else None,
         }
-        changed = self._connection.execute(
-            update(tasks).where(tasks.c.id == task.id, tasks.c.version == task.version).values(**values)
-        )
+        changed = _ADVANCE.run(self._connection, values)
         if changed.rowcount != 1:
             raise StaleTask(f"task {task.id} has moved on from version {task.version}")
         self.add_event(task.id, state, entered, deadline, detail or {}, now)
@@ -271,31 +267,24 @@ class MarketStore:
         detail: Mapping[str, Any],
         now: float,
     ) -> None:
-        last = self._connection.execute(
-            select(func.coalesce(func.max(events.c.cursor), 0)).where(events.c.task_id == task_id)
-        ).scalar_one()
-        self._connection.execute(
-            insert(events).values(
-                task_id=task_id,
-                cursor=last + 1,
-                state=state,
-                round=round_,
-                deadline=deadline,
-                detail_json=json.dumps(detail),
-                at=now,
-            )
-        )
+        last = _LAST_CURSOR.value(self._connection, {"task_id": task_id})
+        values = {
+            "task_id": task_id,
+            "cursor": last + 1,
+            "state": state.value,
+            "round": round_,
+            "deadline": deadline,
+            "detail_json": json.dumps(detail),
+            "at": now,
+        }
+        _insertion(events).run(self._connection, values)
 
     def events(self, task_id: str, after: int = 0) -> list[EventRow]:
         """Events with a cursor above `after`, in order."""
-        found = self._connection.execute(
-            select(events)
-            .where(events.c.task_id == task_id, events.c.cursor > after)
-            .order_by(events.c.cursor)
-        )
+        found = _EVENTS.rows(self._connection, {"task_id": task_id, "after": after})
         return [
-            EventRow(r.cursor, State(r.state), r.round, r.deadline, json.loads(r.detail_json), r.at)
-            for r in found
+            EventRow(cursor, State(state), round_, deadline, json.loads(detail), at)
+            for cursor, state, round_, deadline, detail, at in found
         ]
 
     def progress(self, task: TaskRow) -> Progress:
@@ -350,12 +339,8 @@ class MarketStore:
         self._insert(claims, row, task_id=task_id)
 
     def select_participants(self, task_id: str, chosen: Sequence[str]) -> None:
-        for participant_id in chosen:
-            self._connection.execute(
-                update(claims)
-                .where(claims.c.task_id == task_id, claims.c.participant_id == participant_id)
-                .values(selected=True)
-            )
+        rows = [{"of_task": task_id, "of_participant": name, "chosen": True} for name in chosen]
+        _SELECT_CLAIM.run_many(self._connection, rows)
 
     def upload(self, task_id: str, participant_id: str, submission_id: str) -> UploadRow | None:
         found = self._rows(uploads, task_id, participant_id=participant_id, submission_id=submission_id)
@@ -369,7 +354,7 @@ class MarketStore:
         self, task_id: str, participant_id: str, submission_id: str, round_: int, digest: bytes, now: float
     ) -> UploadRow:
         """Records a commitment; its sequence number is the next of the task."""
-        last = self._connection.execute(_LAST_SEQUENCE, {"task_id": task_id}).scalar_one()
+        last = _LAST_SEQUENCE.value(self._connection, {"task_id": task_id})
         row = UploadRow(participant_id, submission_id, round_, last + 1, digest)
         self._insert(uploads, row, task_id=task_id, at=now)
         return row
@@ -399,48 +384,43 @@ class MarketStore:
     # Rounds
 
     def open_round(self, task_id: str, round_: int, model: bytes, size: int, now: float) -> None:
-        self._connection.execute(
-            insert(rounds).values(
-                task_id=task_id, round=round_, start_model=model, start_bytes=size, opened_at=now
-            )
-        )
+        row = RoundRow(round=round_, start_model=model, start_bytes=size, opened_at=now)
+        self._insert(rounds, row, task_id=task_id)
 
     def update_round(self, task_id: str, round_: int, **values: Any) -> None:
-        self._connection.execute(
-            update(rounds).where(rounds.c.task_id == task_id, rounds.c.round == round_).values(**values)
-        )
+        new = {f"new_{name}": value for name, value in values.items()}
+        statement = _round_update(tuple(values))
+        statement.run(self._connection, {"of_task": task_id, "of_round": round_, **new})
 
     def rounds(self, task_id: str) -> list[RoundRow]:
-        found = self._connection.execute(
-            select(rounds).where(rounds.c.task_id == task_id).order_by(rounds.c.round)
-        )
-        return [RoundRow(**_without(row._mapping, "task_id")) for row in found]
+        return [
+            RoundRow(**_without(row, "task_id"))
+            for row in _ROUNDS.mappings(self._connection, {"task_id": task_id})
+        ]
 
-    def add_settlement(
-        self, task_id: str, round_: int, participant_id: str, ledger_index: int, record: Mapping[str, Any]
+    def add_settlements(
+        self, task_id: str, round_: int, lines: Iterable[tuple[str, int, Mapping[str, Any]]]
     ) -> None:
-        self._connection.execute(
-            insert(settlements).values(
-                task_id=task_id,
-                round=round_,
-                participant_id=participant_id,
-                ledger_index=ledger_index,
-                record_json=json.dumps(record),
-            )
-        )
+        """Stores what a round paid: (participant, ledger index, record) for everyone."""
+        rows = [
+            {
+                "task_id": task_id,
+                "round": round_,
+                "participant_id": participant_id,
+                "ledger_index": ledger_index,
+                "record_json": json.dumps(record),
+            }
+            for participant_id, ledger_index, record in lines
+        ]
+        _insertion(settlements).run_many(self._connection, rows)
 
     def settlement(
         self, task_id: str, round_: int, participant_id: str
     ) -> tuple[int, Mapping[str, Any]] | None:
         """Ledger index and record of what a participant was paid in a round."""
-        row = self._connection.execute(
-            select(settlements.c.ledger_index, settlements.c.record_json).where(
-                settlements.c.task_id == task_id,
-                settlements.c.round == round_,
-                settlements.c.participant_id == participant_id,
-            )
-        ).one_or_none()
-        return None if row is None else (row.ledger_index, json.loads(row.record_json))
+        values = {"task_id": task_id, "round": round_, "participant_id": participant_id}
+        row = _SETTLEMENT.row(self._connection, values)
+        return None if row is None else (row[0], json.loads(row[1]))
 
     def settlements(self, task_id: str) -> list[tuple[int, str, Mapping[str, Any]]]:
         """(round, participant, record) of everything settled in a task."""
@@ -535,46 +515,83 @@ class MarketStore:
 
     def _rows(self, table: Table, task_id: str, **equal: Any) -> list[dict[str, Any]]:
         """A task's rows with these values, in participant-id order, without their task id."""
-        query = _selection(table, tuple(equal))
-        found = self._connection.execute(query, {"task_id": task_id, **equal})
-        return [_without(row._mapping, "task_id") for row in found]
+        found = _selection(table, tuple(equal)).mappings(self._connection, {"task_id": task_id, **equal})
+        return [_without(row, "task_id") for row in found]
 
     def _count(self, table: Table, task_id: str, **equal: Any) -> int:
-        query = _counting(table, tuple(equal))
-        return int(self._connection.execute(query, {"task_id": task_id, **equal}).scalar_one())
+        values = {"task_id": task_id, **equal}
+        return int(_counting(table, tuple(equal)).value(self._connection, values))
 
     def _insert(self, table: Table, row: Any, **more: Any) -> None:
-        self._connection.execute(_insertion(table), {**vars(row), **more})
+        _insertion(table).run(self._connection, {**vars(row), **more})
 
 
-# Statements are built once: building one takes longer than running it.
-
-_TASK = select(tasks).where(tasks.c.id == bindparam("id"))
-_LAST_SEQUENCE = select(func.coalesce(func.max(uploads.c.sequence), 0)).where(
-    uploads.c.task_id == bindparam("task_id")
+_TASK = Statement(select(tasks).where(tasks.c.id == bindparam("id")))
+_TASKS = Statement(select(tasks).order_by(tasks.c.opened_at, tasks.c.id))
+_ADVANCE = Statement(
+    update(tasks)
+    .where(tasks.c.id == bindparam("task_id"), tasks.c.version == bindparam("from_version"))
+    .values(
+        {
+            name: bindparam(f"new_{name}")
+            for name in ("state", "round", "deadline", "version", "model", "reason", "ended_at")
+        }
+    )
+)
+_LAST_CURSOR = Statement(
+    select(func.coalesce(func.max(events.c.cursor), 0)).where(events.c.task_id == bindparam("task_id"))
+)
+_EVENTS = Statement(
+    select(
+        events.c.cursor, events.c.state, events.c.round, events.c.deadline, events.c.detail_json, events.c.at
+    )
+    .where(events.c.task_id == bindparam("task_id"), events.c.cursor > bindparam("after"))
+    .order_by(events.c.cursor)
+)
+_SELECT_CLAIM = Statement(
+    update(claims)
+    .where(claims.c.task_id == bindparam("of_task"), claims.c.participant_id == bindparam("of_participant"))
+    .values(selected=bindparam("chosen"))
+)
+_LAST_SEQUENCE = Statement(
+    select(func.coalesce(func.max(uploads.c.sequence), 0)).where(uploads.c.task_id == bindparam("task_id"))
+)
+_ROUNDS = Statement(select(rounds).where(rounds.c.task_id == bindparam("task_id")).order_by(rounds.c.round))
+_SETTLEMENT = Statement(
+    select(settlements.c.ledger_index, settlements.c.record_json).where(
+        settlements.c.task_id == bindparam("task_id"),
+        settlements.c.round == bindparam("round"),
+        settlements.c.participant_id == bindparam("participant_id"),
+    )
 )
 
 
 @cache
-def _selection(table: Table, columns: tuple[str, ...]) -> Select[Any]:
-    return select(table).where(*_equal(table, columns)).order_by(table.c.participant_id)
+def _selection(table: Table, columns: tuple[str, ...]) -> Statement:
+    return Statement(select(table).where(*_equal(table, columns)).order_by(table.c.participant_id))
 
 
 @cache
-def _counting(table: Table, columns: tuple[str, ...]) -> Select[Any]:
-    return select(func.count()).select_from(table).where(*_equal(table, columns))
+def _counting(table: Table, columns: tuple[str, ...]) -> Statement:
+    return Statement(select(func.count()).select_from(table).where(*_equal(table, columns)))
 
 
 @cache
-def _insertion(table: Table) -> Insert:
-    return insert(table)
+def _round_update(columns: tuple[str, ...]) -> Statement:
+    chosen = rounds.c.task_id == bindparam("of_task"), rounds.c.round == bindparam("of_round")
+    return Statement(update(rounds).where(*chosen).values({n: bindparam(f"new_{n}") for n in columns}))
+
+
+@cache
+def _insertion(table: Table) -> Statement:
+    return Statement(insert(table))
 
 
 def _equal(table: Table, columns: tuple[str, ...]) -> list[ColumnElement[bool]]:
     return [table.c[name] == bindparam(name) for name in ("task_id", *columns)]
 
 
-def _without(mapping: Mapping[str, Any] | RowMapping, key: str) -> dict[str, Any]:
+def _without(mapping: Mapping[str, Any], key: str) -> dict[str, Any]:
     return {name: value for name, value in mapping.items() if name != key}
 
 
@@ -584,19 +601,10 @@ def _terms(text: str) -> Terms:
     return Terms.from_record(json.loads(text))
 
 
-def _task(row: Row[Any]) -> TaskRow:
+def _task(row: dict[str, Any]) -> TaskRow:
     return TaskRow(
-        id=row.id,
-        terms=_terms(row.terms_json),
-        terms_digest=bytes(row.terms_digest),
-        root=bytes(row.root),
-        settings=json.loads(row.settings_json),
-        state=State(row.state),
-        round=row.round,
-        deadline=row.deadline,
-        version=row.version,
-        model=bytes(row.model),
-        opened_at=row.opened_at,
-        ended_at=row.ended_at,
-        reason=row.reason,
+        terms=_terms(row.pop("terms_json")),
+        settings=json.loads(row.pop("settings_json")),
+        state=State(row.pop("state")),
+        **row,
     )

@@ -1,8 +1,9 @@
 import asyncio
 
-from coordinator.live import Feed
+from coordinator.live import Feed, Session
 from coordinator.states import State
 from coordinator.storage.market import EventRow
+from wire.errors import Code, Refusal
 
 
 def event(cursor: int, state: State) -> EventRow:
@@ -12,7 +13,7 @@ def event(cursor: int, state: State) -> EventRow:
 async def test_an_end_that_comes_while_events_are_handed_out_is_handed_out_too() -> None:
     feed = Feed([event(1, State.OPEN)])
     seen = []
-    async for found in feed.follow(0, asyncio.Event()):
+    async for found in feed.follow(0, Session("p")):
         seen.append(found.state)
         if found.state is State.OPEN:
             feed.publish([event(2, State.SETTLED), event(3, State.CLOSED)])
@@ -21,18 +22,18 @@ async def test_an_end_that_comes_while_events_are_handed_out_is_handed_out_too()
 
 async def test_a_watcher_that_has_seen_the_end_gets_an_empty_stream() -> None:
     feed = Feed([event(1, State.OPEN), event(2, State.CLOSED)])
-    assert [found async for found in feed.follow(2, asyncio.Event())] == []
+    assert [found async for found in feed.follow(2, Session("p"))] == []
 
 
 async def test_a_watcher_is_woken_by_what_comes_later_and_let_go_when_stopped() -> None:
-    feed, stop = Feed([event(1, State.OPEN)]), asyncio.Event()
+    feed, session = Feed([event(1, State.OPEN)]), Session("p")
     seen: list[State] = []
 
     async def watch() -> None:
-        async for found in feed.follow(0, stop):
+        async for found in feed.follow(0, session):
             seen.append(found.state)
             if found.state is State.EFFORT:
-                stop.set()
+                session.end(Refusal(Code.DRAINING, "The coordinator is shutting down."))
 
     watching = asyncio.create_task(watch())
     await asyncio.sleep(0)
