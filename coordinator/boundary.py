@@ -264,10 +264,10 @@ def _tolerant(parse: Any) -> Any:
 
 
 def _metered(serialize: Any) -> Any:
-    """A serializer that charges what it writes to the stream's caller."""
+    """A serializer that charges what it writes to the stream's caller; what is bytes already goes as it is."""
 
     def serialized(message: Any) -> bytes:
-        data: bytes = serialize(message)
+        data: bytes = message if isinstance(message, bytes) else serialize(message)
         if (charge := _charge.get()) is not None:
             charge(len(data))
         return data

@@ -1,10 +1,8 @@
 """What each call of a participant does, whatever the transport: checks, one transaction, and a runner woken."""
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import structlog
@@ -20,6 +18,7 @@ from coordinator.admission import (
     check_name,
     known_receipt,
 )
+from coordinator.broadcast import Broadcast, SharedFrame
 from coordinator.identity import Caller
 from coordinator.runner import LiveTask, Workplace
 from coordinator.spool import UploadKey
@@ -85,6 +84,7 @@ class Market:
     def __init__(self, workplace: Workplace) -> None:
         self._work = workplace
         self._uploads = workplace.uploads
+        self._broadcast = Broadcast()
         self._tasks: dict[str, LiveTask] = {}
 
     def add(self, live: LiveTask) -> None:
@@ -216,11 +216,14 @@ class Market:
         await self._work.transact.sign_head()
         return standing
 
-    async def start_model(self, live: LiveTask, caller: Caller, round_: int) -> tuple[Path, int]:
-        """The file that a round starts from, and its size.
+    async def start_model(
+        self, caller: Caller, live: LiveTask, round_: int, offset: int
+    ) -> AsyncIterator[SharedFrame]:
+        """The file that a round starts from, in frames from byte `offset` on.
 
         Raises:
             Refusal: NOT_SELECTED, NOT_YET, EXPIRED.
+            FieldError: an offset behind the file's end.
         """
         live.presence.hear(caller.participant_id, self._work.clock.now())
         # From the events, which participants act upon: asked by everybody at once when a round opens.
@@ -229,10 +232,19 @@ class Market:
             raise Refusal(Code.NOT_YET, f"Round {round_} of task {live.row.id} has not begun.")
         if caller.participant_id not in selected.detail["selected"]:
             raise Refusal(Code.NOT_SELECTED, f"{caller.participant_id!r} does not train in {live.row.id}.")
+        size = opened.detail["model_bytes"]
+        if offset > size:
+            raise FieldError("offset", offset, f"at most the model's {size} bytes")
         path = self._work.blobs.path(bytes.fromhex(opened.detail["model_sha256"]))
-        if not await asyncio.to_thread(path.is_file):
-            raise Refusal(Code.EXPIRED, f"The model of round {round_} is no longer kept.")
-        return path, opened.detail["model_bytes"]
+        try:
+            while offset < size:
+                frame = await self._broadcast.frame(path, offset)
+                if not frame.size:
+                    return  # somebody has cut the file off: who receives it sees that by its digest
+                yield frame
+                offset += frame.size
+        except FileNotFoundError:
+            raise Refusal(Code.EXPIRED, f"The model of round {round_} is no longer kept.") from None
 
     async def upload_status(self, caller: Caller, live: LiveTask, submission_id: str) -> tuple[int, bool]:
         """Bytes held of an upload, and whether it is complete."""
@@ -265,7 +277,7 @@ class Market:
         def read(t: Transaction) -> tuple[int, Any, str | None]:
             settled = t.market.settlement(row.id, round_, name)
             if settled is not None:
-                return *settled, t.proof(settled[0])
+                return *settled, self._work.transact.covered(t, settled[0])
             if any(r.round == round_ and r.settled_at is not None for r in t.market.rounds(row.id)):
                 raise Refusal(Code.NOT_SELECTED, f"{name!r} did not train in task {row.id}.")
             raise Refusal(Code.NOT_YET, f"Round {round_} of task {row.id} is not settled.")

@@ -47,6 +47,10 @@ log = structlog.get_logger()
 _RETRY_SECONDS = 1.0
 _RETRY_LIMIT_SECONDS = 60.0
 
+#: Steps that are under a signed head as soon as everybody has heard of them. A settlement is before that; the two
+#: steps that lead to it wait for its head: signing is a flush, behind which a round's first uploads would wait.
+_SIGNED_BEHIND = (BeginEffort, Select, Close, Cancel)
+
 
 @dataclass
 class LiveTask:
@@ -113,6 +117,7 @@ class TaskRunner:
         self._preparation: asyncio.Future[None] | None = None
         self._prepared = 0
         self._last: Progress | None = None
+        self._taken: Step | None = None
 
     async def run(self) -> None:
         """Takes steps until the task has ended. Cancel it to stop between steps."""
@@ -125,9 +130,10 @@ class TaskRunner:
                 self._set_broken(str(error))
                 return
             try:
-                while not self._live.row.state.final:
+                going_on = True
+                while going_on:
                     try:
-                        await self._advance()
+                        going_on = await self._advance()
                         retry = _RETRY_SECONDS
                         self._set_broken(None)
                     except StaleTask:
@@ -182,31 +188,32 @@ class TaskRunner:
             return not gone
         return False
 
-    async def _advance(self) -> None:
+    async def _advance(self) -> bool:
+        """Takes the next step, or waits until there may be one; False where the task has ended."""
         live = self._live
         live.changed.clear()
         progress = await self._look()
+        if isinstance(self._taken, _SIGNED_BEHIND):
+            await self._work.transact.sign_head()
+        self._taken = None
+        if live.row.state.final:
+            return False
         now = self._work.clock.now()
-        if progress is None:
-            await self._work.clock.wait(live.changed, self._alarm(now))
-            return
-        absent, _ = live.presence.absent(
-            progress.selected - progress.delivered - progress.failed, now, self._work.absence_seconds
-        )
-        progress = replace(progress, absent=absent)
-        self._work.metrics.task_participants.labels(live.row.id, "absent").set(len(absent))
-        step = next_step(live.row.terms.schedule, progress, now)
-        if isinstance(step, Wait):
+        if progress is not None:
+            absent, _ = live.presence.absent(
+                progress.selected - progress.delivered - progress.failed, now, self._work.absence_seconds
+            )
+            progress = replace(progress, absent=absent)
+            self._work.metrics.task_participants.labels(live.row.id, "absent").set(len(absent))
+            step = next_step(live.row.terms.schedule, progress, now)
+            if not isinstance(step, Wait):
+                await self._take(step)
+                self._taken = step
+                return True
             if progress.state is State.TRAINING:
                 self._prepare()
-            await self._work.clock.wait(live.changed, self._alarm(now))
-            return
-        await self._take(step)
-        await self._look()
-        if not isinstance(
-            step, CloseRound
-        ):  # it adds nothing to the ledger, and the next step follows at once
-            await self._work.transact.sign_head()
+        await self._work.clock.wait(live.changed, self._alarm(now))
+        return True
 
     def _alarm(self, now: float) -> float | None:
         """When to look again though nothing has arrived: at the deadline, or when somebody's absence counts."""

@@ -65,20 +65,16 @@ Selection = Callable[[Terms, Sequence[ClaimRow]], list[str]]
 class Transaction:
     """One open transaction over market and ledger.
 
-    Args:
-        log: signs the ledger's heads.
-
     Attributes:
         market, journal: the rows, the record.
         now: one time for everything in the transaction, seconds since the epoch.
     """
 
-    def __init__(self, connection: Connection, now: float, log: SignedLog) -> None:
+    def __init__(self, connection: Connection, now: float) -> None:
         self.market = MarketStore(connection)
         self.ledger = SqlLedgerStore(connection)
         self.journal = Journal(self.ledger)
         self.now = now
-        self._log = log
 
     # What the operator does
 
@@ -154,14 +150,6 @@ class Transaction:
                 ),
             )
         return self._receipt(statement, statement.round, index, late=late)
-
-    def proof(self, index: int) -> str | None:
-        """A receipt of a ledger entry under the last signed head: a C2SP tlog-proof.
-
-        None where that head does not cover the entry yet; `Transactions.proof` signs one that does.
-        """
-        found = self._log.covered(self.ledger, index)
-        return None if found is None else str(found)
 
     def open_dispute(self, task: TaskRow, participant_id: str, counts: Sequence[int], salt: bytes) -> int:
         """Records opened label counts; returns where they stand in the ledger."""
@@ -448,10 +436,15 @@ class Transactions:
         """A receipt of a ledger entry under a signed head: a C2SP tlog-proof."""
         return await self._in_thread(lambda: str(self._log.receipt(index)))
 
+    def covered(self, t: Transaction, index: int) -> str | None:
+        """`proof` within a transaction; None where no signed head covers the entry yet."""
+        found = self._log.covered(t.ledger, index)
+        return None if found is None else str(found)
+
     def run(self, work: Callable[[Transaction], Result]) -> Result:
         """`work` as a step, in the calling thread; for commands."""
         with self._database.begin() as connection:
-            transaction = self._transaction(connection)
+            transaction = Transaction(connection, self._clock.now())
             # One writer at a time on every database, from its first read on: what a step decides from still holds
             # when it commits.
             transaction.ledger.lock()
@@ -460,7 +453,7 @@ class Transactions:
     def look(self, work: Callable[[Transaction], Result]) -> Result:
         """`read` in the calling thread."""
         with self._database.read() as connection:
-            return work(self._transaction(connection))
+            return work(Transaction(connection, self._clock.now()))
 
     def stop(self) -> None:
         """Waits for the transaction in progress. A computation is left to itself: it is done again after a restart."""
@@ -471,9 +464,6 @@ class Transactions:
     def computing(self) -> bool:
         """Whether a computation is in progress."""
         return self._computations > 0
-
-    def _transaction(self, connection: Connection) -> Transaction:
-        return Transaction(connection, self._clock.now(), self._log)
 
     async def _in_turn(self, work: Callable[[Transaction], Any], *, writes: bool) -> Any:
         step = _Step(work, writes, asyncio.get_running_loop().create_future())
@@ -524,7 +514,7 @@ class Transactions:
             for step in steps:
                 execute("SAVEPOINT step")
                 try:
-                    outcomes.append(step.work(self._transaction(connection)))
+                    outcomes.append(step.work(Transaction(connection, self._clock.now())))
                 except _REFUSALS as error:
                     execute("ROLLBACK TO SAVEPOINT step")
                     outcomes.append(_Raised(error))
@@ -537,7 +527,7 @@ class Transactions:
         with self._database.read() as connection:
             for step in steps:
                 try:
-                    outcomes.append(step.work(self._transaction(connection)))
+                    outcomes.append(step.work(Transaction(connection, self._clock.now())))
                 except _REFUSALS as error:
                     outcomes.append(_Raised(error))
         return outcomes

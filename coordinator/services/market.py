@@ -1,6 +1,5 @@
 """The Market service: decode, one call of `coordinator.market`, encode."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,11 +13,9 @@ from coordinator.metrics import Metrics
 from coordinator.runner import LiveTask
 from coordinator.states import State
 from coordinator.storage.market import EventRow, ReceiptRow
-from mechanism.errors import FieldError
 from mechanism.settlement import MICRO
 from protos.fedpeer.v1 import market_pb2, market_pb2_grpc
 from wire.codec import decode_claim, decode_counts, encode_terms, encode_verdict
-from wire.limits import FRAME_BYTES
 
 _STATES: dict[State, market_pb2.TaskState] = {
     state: getattr(market_pb2, f"TASK_STATE_{state}") for state in State
@@ -50,20 +47,11 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
         statement = decode_claim(request, self._market.task(request.task_id).row.terms_digest)
         return _receipt(await self._market.claim(caller(), statement, request.signature))
 
-    async def FetchModel(
-        self, request: market_pb2.FetchModelRequest, context: Any
-    ) -> AsyncIterator[market_pb2.ModelFrame]:
+    async def FetchModel(self, request: market_pb2.FetchModelRequest, context: Any) -> AsyncIterator[Any]:
         live = self._market.task(request.task_id)
-        path, size = await self._market.start_model(live, caller(), request.round)
-        if request.offset > size:
-            raise FieldError("offset", request.offset, f"at most the model's {size} bytes")
-        position = request.offset
-        with path.open("rb") as file:
-            file.seek(position)
-            while data := await asyncio.to_thread(file.read, FRAME_BYTES):
-                yield market_pb2.ModelFrame(offset=position, data=data)
-                position += len(data)
-                self._metrics.sent_bytes.inc(len(data))
+        async for frame in self._market.start_model(caller(), live, request.round, request.offset):
+            yield frame.message
+            self._metrics.sent_bytes.inc(frame.size)
 
     async def GetUpload(self, request: market_pb2.GetUploadRequest, context: Any) -> market_pb2.UploadStatus:
         live = self._market.task(request.task_id)

@@ -3,6 +3,7 @@
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -12,7 +13,7 @@ from sqlalchemy import Connection, and_, bindparam, func, insert, or_, select, u
 from coordinator.storage.database import Database
 from coordinator.storage.errors import DatabaseDamaged, HeadRefused
 from coordinator.storage.ledger_tables import ACCOUNTS, BUNDLES, CHECKPOINTS, IDS, LOG, TILES, TRANSFERS
-from coordinator.storage.statements import Statement, driver
+from coordinator.storage.statements import Among, Statement, driver
 from mechanism.ledger.accounts import Balance, Post, Reservation, Reserve, Resolve, Transfer
 from mechanism.ledger.errors import NoteError
 from mechanism.ledger.journal import Journal
@@ -31,9 +32,6 @@ _FEW_TILES = 8
 #: Roots of subtrees that are kept for further receipts, 32 bytes each.
 _KNOWN_NODES = 10_000
 
-#: Names in one query; below SQLite's limit of 32,766 variables.
-_QUERY_NAMES = 10_000
-
 # Built once: building a statement takes longer than SQLite takes to answer it.
 _SIZE = Statement(select(LOG.c.size))
 _SET_SIZE = Statement(update(LOG).values(size=bindparam("new_size")))
@@ -42,7 +40,7 @@ _LAST_NOTE = Statement(select(CHECKPOINTS.c.note).order_by(CHECKPOINTS.c.size.de
 _NOTE = Statement(select(CHECKPOINTS.c.note).where(CHECKPOINTS.c.size == bindparam("size")))
 _KEEP_NOTE = Statement(insert(CHECKPOINTS))
 _KEY = Statement(select(LOG.c.verification_key))
-_FIND = select(IDS.c.id, IDS.c.entry_index).where(IDS.c.id.in_(bindparam("names", expanding=True)))
+_FIND = Among(IDS, IDS.c.id)
 _BUNDLE_OF = Statement(
     select(func.max(BUNDLES.c.first_index)).where(BUNDLES.c.first_index <= bindparam("index"))
 )
@@ -61,8 +59,8 @@ _TILE_RUN = select(TILES.c.tile_index, TILES.c.hashes).where(
     TILES.c.tile_index >= bindparam("first"),
     TILES.c.tile_index < bindparam("end"),
 )
-_BALANCES = select(ACCOUNTS).where(ACCOUNTS.c.name.in_(bindparam("names", expanding=True)))
-_RESERVATIONS = select(TRANSFERS).where(TRANSFERS.c.reservation.in_(bindparam("names", expanding=True)))
+_BALANCES = Among(ACCOUNTS, ACCOUNTS.c.name)
+_RESERVATIONS = Among(TRANSFERS, TRANSFERS.c.reservation)
 
 
 class SqlLedgerStore:
@@ -95,12 +93,7 @@ class SqlLedgerStore:
         return True
 
     def find(self, ids: Sequence[str]) -> Mapping[str, int]:
-        found: dict[str, int] = {}
-        for start in range(0, len(ids), _QUERY_NAMES):
-            names = ids[start : start + _QUERY_NAMES]
-            rows = self._connection.execute(_FIND, {"names": names})
-            found.update((name, int(place)) for name, place in rows)
-        return found
+        return {name: int(place) for name, place in _FIND.rows(self._connection, ids)}
 
     def entries(self, first: int, count: int) -> Iterator[bytes]:
         end = first + count
@@ -154,12 +147,7 @@ class SqlLedgerStore:
         )
 
     def balances(self, accounts: Sequence[str]) -> Mapping[str, Balance]:
-        found: dict[str, Balance] = {}
-        for start in range(0, len(accounts), _QUERY_NAMES):
-            names = accounts[start : start + _QUERY_NAMES]
-            rows = self._connection.execute(_BALANCES, {"names": names})
-            found.update((row[0], Balance(*row[1:])) for row in rows)
-        return found
+        return {name: Balance(*sums) for name, *sums in _BALANCES.rows(self._connection, accounts)}
 
     def all_balances(self) -> dict[str, Balance]:
         """Every account's balance, in name order."""
@@ -168,15 +156,13 @@ class SqlLedgerStore:
 
     def reservations(self, names: Sequence[str]) -> Mapping[str, Reservation]:
         found: dict[str, Reservation] = {}
-        for start in range(0, len(names), _QUERY_NAMES):
-            wanted = names[start : start + _QUERY_NAMES]
-            rows = list(self._connection.execute(_RESERVATIONS, {"names": wanted}))
-            resolved = {row.reservation for row in rows if row.operation == "resolve"}
-            for row in rows:
-                if row.operation == "reserve":
-                    name = row.reservation
-                    found[name] = Reservation(row.debit, row.credit, row.micro, name in resolved)
-        return found
+        resolved: set[str] = set()
+        for _, _, operation, debit, credit, micro, name, _ in _RESERVATIONS.rows(self._connection, names):
+            if operation == "reserve":
+                found[name] = Reservation(debit, credit, micro)
+            elif operation == "resolve":
+                resolved.add(name)
+        return {name: replace(held, resolved=name in resolved) for name, held in found.items()}
 
     def post(self, transfers: Sequence[tuple[int, int, Transfer]]) -> None:
         resolved = [t.reservation for _, _, t in transfers if isinstance(t, Resolve)]
@@ -281,7 +267,7 @@ class SignedLog:
     def __init__(self, database: Database, key: SigningKey) -> None:
         self._database = database
         self._key = key
-        self._opened: tuple[str, Checkpoint] | None = None
+        self._opened: tuple[str, Note, Checkpoint] | None = None
         self._known_nodes: dict[tuple[int, int], bytes] = {}
         self._known_bundle: tuple[int, list[bytes]] = 0, []
 
@@ -304,7 +290,7 @@ class SignedLog:
             self._check_key(store)
             last_note = store.checkpoint()
             if last_note is not None:
-                last = self._last(last_note)
+                _, last = self._last(last_note)
                 if last.size > size or Journal(store).root(last.size) != last.root:
                     raise HeadRefused(
                         f"the tree of {size} entries does not extend the head of {last.size} that was signed; "
@@ -325,22 +311,23 @@ class SignedLog:
             return found
         note = self.sign_head()
         with self._database.read() as connection:
-            return self._proof(SqlLedgerStore(connection), index, self._last(note).size, note)
+            return self._proof(SqlLedgerStore(connection), index, *self._last(note))
 
     def covered(self, store: SqlLedgerStore, index: int) -> TlogProof | None:
         """`receipt` by an open transaction; None where no signed head covers the entry yet."""
-        note = store.checkpoint()
-        if note is None or (size := self._last(note).size) <= index:
+        found = store.checkpoint()
+        if found is None:
             return None
-        return self._proof(store, index, size, note)
+        note, head = self._last(found)
+        return self._proof(store, index, note, head) if index < head.size else None
 
-    def _proof(self, store: SqlLedgerStore, index: int, size: int, note: str) -> TlogProof:
+    def _proof(self, store: SqlLedgerStore, index: int, note: Note, head: Checkpoint) -> TlogProof:
         """After a settlement everybody asks for a neighbour of the same entry, so what was read
         for the one before is kept: entries and the roots of whole subtrees never change.
         """
         if len(self._known_nodes) > _KNOWN_NODES:
             self._known_nodes.clear()
-        tiles = TileNodes(store.read_tiles, size)
+        tiles = TileNodes(store.read_tiles, head.size)
 
         def nodes(wanted: Sequence[tuple[int, int]]) -> list[bytes]:
             new = [node for node in wanted if node not in self._known_nodes]
@@ -350,17 +337,18 @@ class SignedLog:
         first, entries = self._known_bundle
         if not first <= index < first + len(entries):
             self._known_bundle = first, entries = store.bundle_of(index)
-        proof = inclusion_proof(nodes, index, size)
-        return TlogProof(index, tuple(proof), Note.parse(note), entries[index - first])
+        proof = inclusion_proof(nodes, index, head.size)
+        return TlogProof(index, tuple(proof), note, entries[index - first])
 
-    def _last(self, note: str) -> Checkpoint:
+    def _last(self, text: str) -> tuple[Note, Checkpoint]:
         """The stored head; its signature is checked once, however many receipts it covers."""
-        if self._opened is None or self._opened[0] != note:
+        if self._opened is None or self._opened[0] != text:
             try:
-                self._opened = note, Checkpoint.open(note, self.verification_key)
+                note = Note.parse(text)
+                self._opened = text, note, Checkpoint.open(note, self.verification_key)
             except NoteError as error:
                 raise HeadRefused(f"the last stored head is not by this log's key: {error}") from None
-        return self._opened[1]
+        return self._opened[1:]
 
     def _check_key(self, store: SqlLedgerStore) -> None:
         known = store.verification_key()

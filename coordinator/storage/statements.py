@@ -10,7 +10,8 @@ knows them.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from sqlalchemy import Boolean, Connection, Dialect, Executable, Select
+import orjson
+from sqlalchemy import Boolean, Column, Connection, Dialect, Executable, Select, Table
 from sqlalchemy.sql.compiler import SQLCompiler
 
 #: A row's values, to what is bound.
@@ -71,6 +72,25 @@ class Statement:
         found = self._compiled.get(dialect.name)
         if found is None:
             found = self._compiled[dialect.name] = _compiled(self._clause, dialect)
+        return found
+
+
+class Among:
+    """The rows of a table whose `key`, a text, is one of many: all of those in one parameter."""
+
+    def __init__(self, table: Table, key: Column[Any]) -> None:
+        columns = ", ".join(column.name for column in table.c)
+        query = f"SELECT {columns} FROM {table.name} WHERE {key.name}"
+        self._sqlite = f"{query} IN (SELECT value FROM json_each(?))"
+        self._postgresql = f"{query} = ANY(%s)"
+
+    def rows(self, connection: Connection, keys: Sequence[str]) -> list[tuple[Any, ...]]:
+        """The rows in no particular order, values in the order of the table's columns."""
+        if connection.dialect.name == "sqlite":
+            given = driver(connection).execute(self._sqlite, (orjson.dumps(list(keys)).decode(),))
+        else:
+            given = driver(connection).execute(self._postgresql, (list(keys),))
+        found: list[tuple[Any, ...]] = given.fetchall()
         return found
 
 
