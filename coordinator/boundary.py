@@ -114,7 +114,7 @@ class Boundary(grpc.aio.ServerInterceptor):
                 _check_parsed(request)
                 if hasattr(request, "__aiter__"):
                     with self._quotas.stream(passage.identity), self._metering(passage.identity):
-                        return await serve(_parsed_only(request), context)
+                        return await serve(_Messages(context), context)
                 return await serve(request, context)
             except asyncio.CancelledError:
                 passage.cancelled()
@@ -280,11 +280,25 @@ def _check_parsed(message: Any) -> None:
         raise Refusal(Code.FIELD_INVALID, "The message is no protocol buffer of this method's type.")
 
 
-async def _parsed_only(messages: AsyncIterator[Any]) -> AsyncIterator[Any]:
-    async for message in messages:
+class _Messages:
+    """The messages of a call, as they come.
+
+    Read from the context: gRPC's own iterator, like every generator, holds on to a message until it is asked for the
+    next one, which is a frame for every stream.
+    """
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+
+    def __aiter__(self) -> "_Messages":
+        return self
+
+    async def __anext__(self) -> Any:
+        message = await self._context.read()
+        if message is grpc.aio.EOF:
+            raise StopAsyncIteration
         _check_parsed(message)
-        yield message
-        del message  # a frame that has been handed on, while the next is waited for
+        return message
 
 
 def _address(peer: str) -> str:

@@ -157,6 +157,7 @@ class Uploads:
                 stream.received += len(data)
                 self._metrics.received_bytes.inc(len(data))
                 await line.put(data)
+                del data  # appended or not, it is not to be held here until the next one comes
             await line.end()
         except BaseException as error:
             # What has come whole is kept for the resumption, but where it is no model or has no room.

@@ -32,6 +32,9 @@ NAMES = ("ada", "ben", "cho")
 #: Rounds of each task; more than one, so that kills hit every state.
 ROUNDS = 3
 
+#: Seconds that a start is waited for: the imports took more than one minute on a machine that was busy otherwise.
+STARTING = 600
+
 CONFIG = """
 name = "chaos"
 [server]
@@ -70,7 +73,7 @@ class Service:
     def wait_until_serving(self) -> None:
         """Returns when the service has bound its ports and says so; fails where it died instead."""
         assert self._process is not None
-        give_up = time.monotonic() + 60
+        give_up = time.monotonic() + STARTING
         while not self._folder.addresses.exists():
             assert self._process.poll() is None, "the coordinator died by itself"
             assert time.monotonic() < give_up
