@@ -71,14 +71,16 @@ def plain_verdict(task_id: str, round_: int, assessment: Assessment, claimed: st
         assessment: with a verified degree and every other field at its default.
         claimed: its claimed degree as text.
     """
-    return _PLAIN_VERDICT % {
-        b"claimed": claimed.encode(),
-        b"model": assessment.model_sha256.hex().encode(),
-        b"participant": assessment.participant_id.encode(),
-        b"verified": str(assessment.verified_micro).encode(),
-        b"round": str(round_).encode(),
-        b"task": task_id.encode(),
-    }
+    name, model, verified = (
+        assessment.participant_id,
+        assessment.model_sha256.hex(),
+        str(assessment.verified_micro),
+    )
+    form = _PLAIN_VERDICT
+    return (
+        f"{form[0]}{claimed}{form[1]}{model}{form[2]}{name}{form[3]}{verified}"
+        f"{form[4]}{round_}{form[5]}{task_id}{form[6]}{task_id}{form[7]}{round_}{form[8]}{name}{form[9]}"
+    ).encode()
 
 
 def _end(kind: str) -> bytes:
@@ -115,20 +117,18 @@ def _model_pattern() -> re.Pattern[str]:
     return compiled
 
 
-def _plain_verdict() -> bytes:
+def _plain_verdict() -> list[str]:
+    """What stands before, between and after the values of a plain verdict, in the order in which they are written."""
     assessment = Assessment(_PARTICIPANT, _MODEL, _DEGREE, _VERIFIED)
-    form = entries.verdict(_TASK, _ROUND, assessment).data.replace(b"%", b"%%")
-    values = {
-        "claimed": _DEGREE,
-        "model": _MODEL.hex(),
-        "participant": _PARTICIPANT,
-        "verified": _VERIFIED,
-        "round": _ROUND,
-        "task": _TASK,
-    }
-    for name, value in values.items():
-        form = form.replace(str(value).encode(), f"%({name})b".encode())
-    return form
+    data = entries.verdict(_TASK, _ROUND, assessment).data.decode()
+    values = (_DEGREE, _MODEL.hex(), _PARTICIPANT, _VERIFIED, _ROUND, _TASK, _TASK, _ROUND, _PARTICIPANT)
+    pieces = []
+    for value in values:
+        piece, found, data = data.partition(str(value))
+        if not found:
+            raise AssertionError(f"a verdict has no {value} where it is expected")
+        pieces.append(piece)
+    return [*pieces, data]
 
 
 _MODEL_PATTERN = _model_pattern()

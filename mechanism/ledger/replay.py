@@ -415,7 +415,7 @@ class Replay:
                 raise _Wrong(f"{name} has claimed before")
             degree = statement.degree
             task.claims[name] = _Claim(
-                degree, str(degree), round(degree * MICRO), statement.counts_commitment
+                degree, record["degree"], round(degree * MICRO), statement.counts_commitment
             )
 
     def _model(self, entry: Entry, body: Mapping[str, Any]) -> None:
