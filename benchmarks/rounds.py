@@ -4,7 +4,8 @@ Ours: a coordinator in a process of its own with mutual TLS, signed statements, 
 durable ledger, payments, signed heads; evaluation off. Its participants, in this process, each with a connection
 and a certificate of its own, watch the task, fetch the model, send one of the same size under a signature, and
 fetch what they were paid. The figure is the time from the opening of the first round to the end of the last one,
-over the number of rounds.
+over the number of rounds; beside it the CPU seconds that the serving process takes for a round, which say more on a
+machine that others use too.
 
 Flower, on the same machine one after the other, over loopback without TLS (`benchmarks/flower`): deployment mode
 (SuperLink, SuperNodes, `flwr run`), and the old server (`start_server`) that has no TLS, no durability and no
@@ -19,13 +20,23 @@ import json
 import subprocess
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.serving import enrolled, environment, forget_peak, model, prepared, resident, serving
+from benchmarks.serving import (
+    cpu_seconds,
+    enrolled,
+    environment,
+    forget_peak,
+    model,
+    prepared,
+    resident,
+    serving,
+)
 from benchmarks.uploads import messages
-from mechanism.statements import ModelStatement, sign_statement
+from mechanism.statements import sign_statement
 from protos.fedpeer.v1 import market_pb2
-from tests.integration.market import Client
+from tests.integration.market import Client, model_statement
 from wire.codec import encode_model_header
 
 #: (participants, bytes of the model, rounds).
@@ -45,6 +56,35 @@ DEPLOYMENT_PARTICIPANTS = 10
 FLOWER = Path(__file__).parent / "flower"
 
 
+@dataclass(frozen=True)
+class Cost:
+    """What a round takes: seconds, the server's CPU seconds (None where unknown), and its peak memory over idle."""
+
+    seconds: float
+    cpu: float | None
+    memory: int = 0
+
+
+class Course:
+    """When each round opened and how much CPU time the coordinator had taken by then; round 0 is the end."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self.marks: dict[int, tuple[float, float]] = {}
+
+    def mark(self, round_: int) -> None:
+        """The first mark of a round counts, the last one of the end."""
+        if round_ == 0 or round_ not in self.marks:
+            self.marks[round_] = time.perf_counter(), cpu_seconds(self._pid)
+
+    def per_round(self, rounds: int, memory: int) -> Cost:
+        assert len(self.marks) == rounds + 1
+        seconds, cpu = (
+            (end - begin) / rounds for end, begin in zip(self.marks[0], self.marks[1], strict=True)
+        )
+        return Cost(seconds, cpu, memory)
+
+
 class Member:
     """A participant whose training takes no time: it sends its own model, changed a little each round."""
 
@@ -52,23 +92,21 @@ class Member:
         self._client = client
         self._content = content
 
-    async def take_part(self, opened: dict[int, float]) -> None:
-        """To the task's end; `opened` is told when each round opened, and round 0 the end."""
+    async def take_part(self, course: Course) -> None:
+        """To the task's end."""
         client = self._client
         task = await client.task()
         async for event in client.market.Watch(market_pb2.WatchRequest(task_id=client.task_id)):
-            now = time.perf_counter()
             match event.state:
                 case market_pb2.TASK_STATE_EFFORT:
                     await client.claim()
                 case market_pb2.TASK_STATE_TRAINING:
-                    opened.setdefault(event.round, now)
+                    course.mark(event.round)
                     await self._deliver(task, event.round)
                 case market_pb2.TASK_STATE_SETTLED:
-                    opened[0] = now
                     request = market_pb2.GetSettlementRequest(task_id=client.task_id, round=event.round)
                     assert (await client.market.GetSettlement(request)).paid_micro > 0
-                    opened[0] = time.perf_counter()
+                    course.mark(0)
                 case market_pb2.TASK_STATE_CLOSED:
                     return
 
@@ -80,45 +118,32 @@ class Member:
             received.update(frame.data)
         # The last number but one gets other low bits, so that each round's file is a new one.
         content = self._content[:-8] + round_.to_bytes(2, "little") + self._content[-6:]
-        statement = ModelStatement(
-            submission_id=f"model-{round_}",
-            task_id=client.task_id,
-            terms_digest=task.terms_digest,
-            participant_id=client.name,
-            round=round_,
-            model_sha256=hashlib.sha256(content).digest(),
-            model_bytes=len(content),
-            samples=10,
-            nonce=task.nonce,
-        )
+        statement = model_statement(task, client.name, content, round_)
         header = encode_model_header(statement, sign_statement(statement, client.key))
         receipt = await client.market.SubmitModel(messages(content, header))
         assert not receipt.late
 
 
-def ours(participants: int, size: int, rounds: int, where: Path | None) -> tuple[float, int]:
-    """Seconds a round, and the coordinator's peak memory over its idle one, bytes."""
+def ours(participants: int, size: int, rounds: int, where: Path | None) -> Cost:
     with tempfile.TemporaryDirectory(dir=where) as scratch:
         folder, tokens = prepared(Path(scratch), participants, rounds, model(size, participants))
         with serving(folder) as served:
 
-            async def run() -> tuple[dict[int, float], int]:
+            async def run() -> Cost:
                 clients = await enrolled(folder, tokens)
                 members = [Member(client, model(size, i)) for i, client in enumerate(clients)]
                 forget_peak(served.pid)
-                idle, opened = resident(served.pid, "VmRSS"), dict[int, float]()
-                await asyncio.gather(*(member.take_part(opened) for member in members))
+                idle, course = resident(served.pid, "VmRSS"), Course(served.pid)
+                await asyncio.gather(*(member.take_part(course) for member in members))
                 for client in clients:
                     await client.close()
-                return opened, resident(served.pid, "VmHWM") - idle
+                return course.per_round(rounds, resident(served.pid, "VmHWM") - idle)
 
-            opened, memory = asyncio.run(run())
-    assert len(opened) == rounds + 1
-    return (opened[0] - opened[1]) / rounds, memory
+            return asyncio.run(run())
 
 
-def flower(python: Path, mode: str, participants: int, size: int, rounds: int) -> float | None:
-    """Seconds a round; None where it fails, with its own words on the way."""
+def flower(python: Path, mode: str, participants: int, size: int, rounds: int) -> Cost | None:
+    """None where it fails, with its own words on the way."""
     done = subprocess.run(
         [python, FLOWER / f"{mode}.py", str(participants), str(size), str(rounds)],
         capture_output=True,
@@ -128,7 +153,8 @@ def flower(python: Path, mode: str, participants: int, size: int, rounds: int) -
     if done.returncode:
         print(f"Flower's {mode} failed:\n{done.stderr[-2000:]}")
         return None
-    return float(json.loads(done.stdout.splitlines()[-1])["seconds"])
+    found = json.loads(done.stdout.splitlines()[-1])
+    return Cost(found["seconds"], found.get("cpu"))
 
 
 def main() -> None:
@@ -145,21 +171,28 @@ def main() -> None:
     if not present:
         print(f"{given.flower} is missing, so there is nothing to compare with; `make bench-flower` makes it")
     print(
-        "                          seconds a round                      times faster than       peak over idle"
+        "                          seconds a round                      times faster than       CPU s a round  "
+        "    peak over idle"
     )
-    print("participants    model    ours   old server   deployment      old server  deployment    MB")
+    print(
+        "participants    model    ours   old server   deployment      old server  deployment   ours  old server"
+        "    MB"
+    )
     for index in given.scale or range(len(SCALES)):
         participants, size, rounds = SCALES[index]
-        seconds, memory = ours(participants, size, rounds, given.folder)
+        found = ours(participants, size, rounds, given.folder)
         old = deployed = None
         if present and "old_server" not in given.without:
             old = flower(given.flower, "old_server", participants, size, rounds)
         if present and "deployment" not in given.without and participants <= DEPLOYMENT_PARTICIPANTS:
             deployed = flower(given.flower, "deployment", participants, size, DEPLOYMENT_ROUNDS)
+        others = [old and old.seconds, deployed and deployed.seconds]
+        slow, slower = (_figure(seconds) for seconds in others)
+        fast, faster = (_figure(seconds and seconds / found.seconds) for seconds in others)
         print(
-            f"{participants:12d} {_bytes(size):>8} {seconds:7.3f} {_figure(old):>12} {_figure(deployed):>12}"
-            f"      {_figure(old and old / seconds):>10}  {_figure(deployed and deployed / seconds):>10}"
-            f"    {memory / 1e6:.0f}",
+            f"{participants:12d} {_bytes(size):>8} {found.seconds:7.3f} {slow:>12} {slower:>12}"
+            f"      {fast:>10}  {faster:>10}  {_figure(found.cpu):>6} {_figure(old and old.cpu):>10}"
+            f"    {found.memory / 1e6:.0f}",
             flush=True,
         )
 

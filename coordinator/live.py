@@ -14,7 +14,7 @@ from coordinator.storage.market import EventRow
 from wire.errors import Code, Refusal
 
 
-@dataclass
+@dataclass(eq=False)
 class Session:
     """One open Watch stream. It ends early with a reason: taken over, revoked, or the service shuts down."""
 
@@ -41,7 +41,7 @@ class Feed:
 
     def __init__(self, events: Iterable[EventRow] = ()) -> None:
         self._events = list(events)
-        self._followers: list[Session] = []
+        self._followers: set[Session] = set()
 
     @property
     def cursor(self) -> int:
@@ -70,7 +70,7 @@ class Feed:
 
     async def follow(self, cursor: int, session: Session) -> AsyncIterator[EventRow]:
         """Events above `cursor`, as they come; ends after a final one, and when the session has ended."""
-        self._followers.append(session)
+        self._followers.add(session)
         try:
             while True:
                 for event in self.after(cursor):

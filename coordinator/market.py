@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from fractions import Fraction
 from typing import Any
 
@@ -76,6 +77,13 @@ class DisputeStanding:
     ledger_index: int
     rounds: dict[int, Review]
     paid: bool
+
+
+class _Begun(Enum):
+    """What an upload's header has led to. A late model is recorded by its header alone."""
+
+    WANTED = "wanted"
+    LATE = "late"
 
 
 class Market:
@@ -297,25 +305,23 @@ class Market:
         live = self._heard(caller, header.task_id)
         statement = decode_model_header(header, live.row.terms_digest)
         check_author(caller, live.row, statement, header.signature)
-        receipt = await self._work.transact(lambda t: self._begin(t, live, statement, header.signature))
-        if receipt is None:
 
-            async def record() -> ReceiptRow:
-                recorded = await self._work.transact(
-                    lambda t: self._finish(t, live, statement, header.signature)
-                )
-                live.changed.set()
-                return recorded
+        async def record() -> ReceiptRow:
+            recorded = await self._work.transact(lambda t: self._finish(t, live, statement, header.signature))
+            live.changed.set()
+            return recorded
 
-            contract = live.row.terms.contract
-            return await self._uploads.receive(stream, statement, header.offset, contract, record)
-        live.changed.set()
-        return receipt
+        # Nobody is told of the commitment before the receipt, whose commit is a later one.
+        found = await self._work.transact(lambda t: self._begin(t, live, statement), durable=False)
+        if isinstance(found, ReceiptRow):
+            return found
+        if found is _Begun.LATE:
+            return await record()
+        contract = live.row.terms.contract
+        return await self._uploads.receive(stream, statement, header.offset, contract, record)
 
-    def _begin(
-        self, t: Transaction, live: LiveTask, statement: ModelStatement, signature: bytes
-    ) -> ReceiptRow | None:
-        """The receipt where no frame is needed: of a known submission, or of one that is late already."""
+    def _begin(self, t: Transaction, live: LiveTask, statement: ModelStatement) -> "ReceiptRow | _Begun":
+        """The receipt of a known submission; else whether its frames are wanted, and then the commitment."""
         task = self._current(t, live)
         digest = statement_digest(statement)
         name, submission = statement.participant_id, statement.submission_id
@@ -325,9 +331,9 @@ class Market:
         late = admit_model(t.market, task, statement)
         admit_upload(t.market, task, statement)
         if late:
-            return t.add_model(statement, signature, late=True)
+            return _Begun.LATE
         t.begin_upload(statement)
-        return None
+        return _Begun.WANTED
 
     def _finish(
         self, t: Transaction, live: LiveTask, statement: ModelStatement, signature: bytes

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -403,17 +403,20 @@ class Transactions:
         self._computations = 0
         self._waiting: deque[_Step] = deque()
 
-    async def __call__(self, work: Callable[[Transaction], Result]) -> Result:
+    async def __call__(self, work: Callable[[Transaction], Result], *, durable: bool = True) -> Result:
         """`work`, whose changes are durable when it has returned, and undone where it raises.
 
         It may be run twice: once with others, then alone where the others' commit failed.
+
+        Args:
+            durable: False for what nobody is told of before a later step that is; see `Database.begin`.
         """
-        result: Result = await self._in_turn(work, writes=True)
+        result: Result = await self._in_turn(_Step(work, writes=True, durable=durable))
         return result
 
     async def read(self, work: Callable[[Transaction], Result]) -> Result:
         """`work` in a transaction that changes nothing. It may be run twice, as above."""
-        result: Result = await self._in_turn(work, writes=False)
+        result: Result = await self._in_turn(_Step(work, writes=False, durable=False))
         return result
 
     async def compute(self, work: Callable[..., Result], *arguments: Any) -> Result:
@@ -441,9 +444,9 @@ class Transactions:
         found = self._log.covered(t.ledger, index)
         return None if found is None else str(found)
 
-    def run(self, work: Callable[[Transaction], Result]) -> Result:
+    def run(self, work: Callable[[Transaction], Result], *, durable: bool = True) -> Result:
         """`work` as a step, in the calling thread; for commands."""
-        with self._database.begin() as connection:
+        with self._database.begin(durable=durable) as connection:
             transaction = Transaction(connection, self._clock.now())
             # One writer at a time on every database, from its first read on: what a step decides from still holds
             # when it commits.
@@ -465,8 +468,7 @@ class Transactions:
         """Whether a computation is in progress."""
         return self._computations > 0
 
-    async def _in_turn(self, work: Callable[[Transaction], Any], *, writes: bool) -> Any:
-        step = _Step(work, writes, asyncio.get_running_loop().create_future())
+    async def _in_turn(self, step: "_Step") -> Any:
         began = time.perf_counter()
         self._waiting.append(step)
         try:
@@ -492,14 +494,12 @@ class Transactions:
                 steps.append(step)
         if not steps:
             return
-        together, alone = (
-            (self._run_together, self.run) if steps[0].writes else (self._look_together, self.look)
-        )
+        together = self._run_together if steps[0].writes else self._look_together
         try:
             outcomes = together(steps) if len(steps) > 1 else []
         except Exception:  # whatever it was, nothing of the group has happened
             outcomes = []
-        outcomes = outcomes or [_outcome(alone, step.work) for step in steps]
+        outcomes = outcomes or [self._alone(step) for step in steps]
         # All in one message to the event loop, which takes longer than a step does.
         loop = steps[0].done.get_loop()
         if not loop.is_closed():
@@ -508,7 +508,7 @@ class Transactions:
     def _run_together(self, steps: "Sequence[_Step]") -> list[Any]:
         """What each step returned or was refused by. Raises where the transaction as a whole has failed."""
         outcomes: list[Any] = []
-        with self._database.begin() as connection:
+        with self._database.begin(durable=any(step.durable for step in steps)) as connection:
             SqlLedgerStore(connection).lock()
             execute = driver(connection).execute
             for step in steps:
@@ -520,6 +520,12 @@ class Transactions:
                     outcomes.append(_Raised(error))
                 execute("RELEASE SAVEPOINT step")
         return outcomes
+
+    def _alone(self, step: "_Step") -> Any:
+        try:
+            return self.run(step.work, durable=step.durable) if step.writes else self.look(step.work)
+        except BaseException as error:
+            return _Raised(error)
 
     def _look_together(self, steps: "Sequence[_Step]") -> list[Any]:
         """What each reading step returned or was refused by. Raises where the transaction as a whole has failed."""
@@ -550,7 +556,8 @@ class _Step:
 
     work: Callable[[Transaction], Any]
     writes: bool
-    done: "asyncio.Future[Any]"
+    durable: bool
+    done: "asyncio.Future[Any]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
 @dataclass(frozen=True)
@@ -558,13 +565,6 @@ class _Raised:
     """The outcome of work that raised."""
 
     error: BaseException
-
-
-def _outcome(run: Callable[[Callable[[Transaction], Any]], Any], work: Callable[[Transaction], Any]) -> Any:
-    try:
-        return run(work)
-    except BaseException as error:
-        return _Raised(error)
 
 
 def _deliver(steps: Sequence[_Step], outcomes: Sequence[Any]) -> None:

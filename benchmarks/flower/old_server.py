@@ -1,4 +1,5 @@
-"""Flower's old server, run with Flower's own interpreter: PARTICIPANTS BYTES ROUNDS; prints seconds a round as JSON.
+"""Flower's old server, run with Flower's own interpreter: PARTICIPANTS BYTES ROUNDS; prints seconds a round, and the
+server's CPU seconds, as JSON.
 
 `start_server` in this process; the clients are threads of one other process, as ours are tasks of one. No TLS, no
 evaluation; a client sends back what it got.
@@ -46,22 +47,22 @@ def clients(address: str, count: int) -> None:
 
 
 class Timed(FedAvg):
-    """Notes when each round begins, and when the last one ends."""
+    """Notes when each round begins, and when the last one ends: by the wall and by this process's CPU time."""
 
     def __init__(self, **options) -> None:
         super().__init__(**options)
-        self.began: list[float] = []
-        self.ended = 0.0
+        self.began: list[tuple[float, float]] = []
+        self.ended = 0.0, 0.0
 
     def configure_fit(self, *arguments, **options):
         chosen = super().configure_fit(*arguments, **options)  # waits for the clients to be there
-        self.began.append(time.perf_counter())
+        self.began.append((time.perf_counter(), time.process_time()))
         return chosen
 
     def aggregate_fit(self, server_round, results, failures):
         assert not failures, failures
         found = super().aggregate_fit(server_round, results, failures)
-        self.ended = time.perf_counter()
+        self.ended = time.perf_counter(), time.process_time()
         return found
 
 
@@ -83,8 +84,10 @@ def main() -> None:
     crowd.join(60)
     crowd.kill()
     assert len(strategy.began) == rounds
-    seconds = (strategy.ended - strategy.began[0]) / rounds
-    print(json.dumps({"seconds": seconds, "flwr": flwr.__version__}))
+    seconds, cpu = (
+        (end - begin) / rounds for end, begin in zip(strategy.ended, strategy.began[0], strict=True)
+    )
+    print(json.dumps({"seconds": seconds, "cpu": cpu, "flwr": flwr.__version__}))
 
 
 if __name__ == "__main__":

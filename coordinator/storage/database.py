@@ -78,16 +78,23 @@ class Database:
             event.listen(self._engine, "connect", self._configure_sqlite)
 
     @contextmanager
-    def begin(self) -> Iterator[Connection]:
+    def begin(self, *, durable: bool = True) -> Iterator[Connection]:
         """One writing transaction: committed at the end of the block, rolled back where it raises.
 
         On SQLite it holds the write lock from its first moment, so it never fails half-way for want of it.
 
+        Args:
+            durable: whether the commit waits for the disk. One that does not is seen by everybody at once and
+                outlives the process; a power failure undoes it, unless a later commit has waited for the disk:
+                commits become durable in their order.
+
         Raises:
             StorageError: what the database refuses, its commit included.
         """
-        with translated(), self._engine.connect() as connection:
+        with translated(), self._engine.connect() as connection, self._flushing(connection, durable):
             self._start(connection, "BEGIN IMMEDIATE", "READ COMMITTED")
+            if not durable and self.dialect != "sqlite":
+                driver(connection).execute("SET LOCAL synchronous_commit = off")
             try:
                 yield connection
                 self._commit(connection)
@@ -151,6 +158,22 @@ class Database:
     def close(self) -> None:
         """Closes all connections."""
         self._engine.dispose()
+
+    @contextmanager
+    def _flushing(self, connection: Connection, durable: bool) -> Iterator[None]:
+        """On SQLite: for the transaction inside, whether its commit flushes the log (the connection's default)."""
+        if durable or self.dialect != "sqlite":
+            yield
+            return
+        driver(connection).execute("PRAGMA synchronous = NORMAL")
+        try:
+            yield
+        finally:
+            if not connection.invalidated:
+                try:
+                    driver(connection).execute("PRAGMA synchronous = FULL")
+                except sqlite3.Error:
+                    connection.invalidate()
 
     def _start(self, connection: Connection, sqlite_begin: str, isolation: str) -> None:
         # The driver's own transactions are off on SQLite, so that BEGIN can ask for the write lock at once.

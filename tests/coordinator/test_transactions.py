@@ -100,3 +100,27 @@ async def test_a_step_that_nobody_waits_for_any_more_does_not_begin(transact: Tr
     await first
     assert await kept == "kept"
     assert await names(transact) == ["kept"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_step_that_need_not_be_durable_leaves_the_next_ones_durable(
+    transact: Transactions, fails: bool
+) -> None:
+    def flushes(t: Transaction) -> str:
+        setting = "synchronous" if transact._database.dialect == "sqlite" else "synchronous_commit"
+        verb = "PRAGMA" if transact._database.dialect == "sqlite" else "SHOW"
+        found = t.market._connection.exec_driver_sql(f"{verb} {setting}").scalar_one()
+        if fails and t.market.participant("a") is None:
+            raise Refusal(Code.FIELD_INVALID, str(found))
+        return str(found)
+
+    relaxed, full = ("1", "2") if transact._database.dialect == "sqlite" else ("off", "on")
+    if fails:
+        with pytest.raises(Refusal, match=relaxed):
+            await transact(flushes, durable=False)
+    else:
+        assert await transact(flushes, durable=False) == relaxed
+    await transact(put("a"))
+    assert await transact(flushes) == full
+    # Together with one that must be durable, all are.
+    assert await at_once(transact, flushes, flushes) == [full, full]

@@ -179,19 +179,7 @@ class Client:
         return await self.market.SubmitEffort(encode_claim(statement, sign_statement(statement, self.key)))
 
     async def model_statement(self, content: bytes, round_: int, **changes: Any) -> ModelStatement:
-        task = await self.task()
-        statement = ModelStatement(
-            submission_id=f"model-{round_}-{self.name}",
-            task_id=self.task_id,
-            terms_digest=task.terms_digest,
-            participant_id=self.name,
-            round=round_,
-            model_sha256=hashlib.sha256(content).digest(),
-            model_bytes=len(content),
-            samples=50,
-            nonce=task.nonce,
-        )
-        return replace(statement, **changes)
+        return replace(model_statement(await self.task(), self.name, content, round_), **changes)
 
     async def submit(
         self, content: bytes, round_: int, *, offset: int = 0, **changes: Any
@@ -224,6 +212,21 @@ class Client:
         finally:
             watch.cancel()
         raise AssertionError(f"the task ended before {states}")
+
+
+def model_statement(task: market_pb2.Task, name: str, content: bytes, round_: int) -> ModelStatement:
+    """What the participant `name` says of its model for a round of `task`."""
+    return ModelStatement(
+        submission_id=f"model-{round_}-{name}",
+        task_id=task.terms.task_id,
+        terms_digest=task.terms_digest,
+        participant_id=name,
+        round=round_,
+        model_sha256=hashlib.sha256(content).digest(),
+        model_bytes=len(content),
+        samples=50,
+        nonce=task.nonce,
+    )
 
 
 def frames(content: bytes, offset: int = 0, size: int = FRAME_BYTES) -> list[market_pb2.SubmitModelRequest]:

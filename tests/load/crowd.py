@@ -5,7 +5,6 @@ each round over a connection of its own. Prints one JSON object: latencies in se
 """
 
 import asyncio
-import hashlib
 import json
 import sys
 import time
@@ -16,9 +15,9 @@ from typing import Any
 
 import grpc
 
-from mechanism.statements import ClaimStatement, ModelStatement, sign_statement
+from mechanism.statements import ClaimStatement, sign_statement
 from protos.fedpeer.v1 import enrolment_pb2, enrolment_pb2_grpc, market_pb2, market_pb2_grpc
-from tests.integration.market import frames, model_like, stream
+from tests.integration.market import frames, model_like, model_statement, stream
 from wire.certificates import new_key, private_key_pem, signing_request
 from wire.codec import encode_claim, encode_model_header
 
@@ -86,17 +85,7 @@ class Member:
         request = market_pb2.FetchModelRequest(task_id="task", round=round_)
         async for _ in self._market.FetchModel(request):
             pass
-        statement = ModelStatement(
-            submission_id=f"model-{round_}",
-            task_id="task",
-            terms_digest=task.terms_digest,
-            participant_id=self.name,
-            round=round_,
-            model_sha256=hashlib.sha256(content).digest(),
-            model_bytes=len(content),
-            samples=10,
-            nonce=task.nonce,
-        )
+        statement = model_statement(task, self.name, content, round_)
         header = encode_model_header(statement, sign_statement(statement, self.key))
         messages = [market_pb2.SubmitModelRequest(header=header), *frames(content)]
         began = time.perf_counter()
