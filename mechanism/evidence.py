@@ -10,7 +10,8 @@ The verified degree takes two steps. x_ij is feature j of label i, in millionths
     degree:             v   = (c_0 + sum_r c_r z_r + forest(z)) / 2,   clipped to [0, 1 - min_i p^(c)_i]
 
     z = (for each sorted column j: x_1j..x_Ij ascending; the shares ascending;
-         half the L1 distance of the normalised positive shares from p^(c); the global features)
+         half the L1 distance of the normalised positive shares from p^(c);
+         for each level t of `EXCESS_LEVELS`: sum_i max(p_i - t, 0); the global features)
 
 forest is the mean of regression trees (`mechanism.trees`). Coefficients are in billionths; every result is rounded
 half-even to a millionth once, at its end.
@@ -30,7 +31,10 @@ from mechanism.trees import Forest
 NANO = 1_000_000_000
 
 #: Name of this arithmetic in the log. Any change of a verdict or of a degree's last digit needs a new name.
-ARITHMETIC = "linear-and-trees/half-even-micro-v2"
+ARITHMETIC = "linear-and-trees/half-even-micro-v3"
+
+#: Levels above which shares are summed, millionths: a degree is what shares have in excess of p^(c).
+EXCESS_LEVELS = (0, 50_000, 100_000, 150_000, 200_000, 300_000, 500_000)
 
 
 @dataclass(frozen=True)
@@ -123,6 +127,7 @@ def regressors(
         else Fraction(0)
     )
     z.append(round(distance * MICRO))
+    z += [sum(max(share - level, 0) for share in shares) for level in EXCESS_LEVELS]
     return (*z, *global_features)
 
 

@@ -9,7 +9,15 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from mechanism.canonical import Json
-from mechanism.evidence import NANO, DegreeModel, EvidenceModel, Measurement, Thresholds, assess
+from mechanism.evidence import (
+    NANO,
+    DegreeModel,
+    EvidenceModel,
+    Measurement,
+    Thresholds,
+    assess,
+    regressors,
+)
 from mechanism.ledger import entries
 from mechanism.ledger.entry import Entry
 from mechanism.payment import Log
@@ -91,16 +99,17 @@ OPEN_SCREENS = Thresholds(
 
 def evidence(agreed: Terms, round_: int, who: Sequence[str], refuted: str = "") -> dict[str, Json]:
     """A round's evidence, in which the one feature is the degree; `refuted` shows more than it claimed."""
+    unseen = regressors(agreed.reference, (), ((), ()), (0, 0), ())  # what shares of nothing give: zeros
     fitted = DegreeModel(
         reference=agreed.reference,
         share_own=(),
         share_mean=(),
         share_intercept=0,
         sorted_columns=(),
-        weights=(0, 0, 0, 2 * NANO),  # a tree that says 0 halves it
+        weights=(*unseen, 2 * NANO),  # a tree that says 0 halves it
         intercept=0,
-        forest=Forest((Tree((-1,), (0,), (0,)),), 4),
-        quality_weights=(0, 0, 0, 0),
+        forest=Forest((Tree((-1,), (0,), (0,)),), len(unseen) + 1),
+        quality_weights=(*unseen, 0),
         quality_intercept=NANO,
         half_width=40_000,
     )

@@ -246,20 +246,22 @@ class ShadowEvidence:
         shadows = finite_shadows(train_shadows(ground, plans, self._executor))
         sketcher = Sketcher(self._trainable, start, self._seed)
         public = public_directions(start, history, sketcher)
-        model, residuals = fit_evidence(
-            shadows, self._reference, round_, (digest, self._validation_digest), public
+        accuracy = float((ground.start_logs.argmax(axis=1) == self._validation.labels).mean())
+        fitted = fit_evidence(
+            shadows, self._reference, round_, (digest, self._validation_digest), accuracy, public
         )
         sound = [s for s in shadows if s.sound]
         sketches = np.array([s.sketch for s in sound])
         return Cloud(
-            model=model,
+            model=fitted.model,
             ground=ground,
             median_norm=float(np.median(np.linalg.norm(sketches, axis=1))),
             mean_update=sketches.mean(axis=0),
             mean_outputs=np.mean([np.maximum(s.outputs, _OUTPUT_FLOOR) for s in sound], axis=0),
             spread=change_spread(np.array([log_changes(s.behaviour) for s in sound])),
             sketcher=sketcher,
-            residuals=residuals,
+            updates=fitted.updates,
+            residuals=fitted.residuals,
             seconds=time.perf_counter() - began,
         )
 
@@ -411,10 +413,12 @@ class RoundMeasurements:
         ]
         nearest, distance = min(distances, key=lambda pair: pair[1])
         own, mean = without(np.array([update, cloud.mean_update]), self._directions)
-        shares = np.array(cloud.model.degree.shares(found.class_features)) / MICRO
+        told = cloud.updates(update[None])[0].tolist()
+        class_features = tuple((*row, micro(p)) for row, p in zip(found.class_features, told, strict=True))
+        shares = np.array(cloud.model.degree.shares(class_features)) / MICRO
         return replace(
             blank,
-            class_features=found.class_features,
+            class_features=class_features,
             global_features=found.global_features,
             norm=micro(float(np.linalg.norm(update)) / scale),
             alignment=micro(cosine(own, mean)),

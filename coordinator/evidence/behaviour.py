@@ -36,11 +36,8 @@ CLASS_FEATURES = (
     "start_own", "start_elsewhere", "prior",
 )  # fmt: skip
 
-#: Those whose sorted values enter the degree: not the start's, which are the same for everyone.
-SORTED_FEATURES = tuple(
-    CLASS_FEATURES.index(name)
-    for name in ("loss", "accuracy", "own", "log_elsewhere", "elsewhere", "bias", "weight_sum", "weight_norm")
-)
+#: Those whose sorted values enter the degree beside the shares. More of them brought nothing on digits.
+SORTED_FEATURES = tuple(CLASS_FEATURES.index(name) for name in ("loss", "own", "log_elsewhere"))
 
 #: Log probabilities below this count as this: one wild sample must not decide a mean. e^-12 is 6e-6.
 LOG_FLOOR = -12.0

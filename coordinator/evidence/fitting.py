@@ -1,12 +1,12 @@
 """From trained shadows to the round's evidence model: linear maps, prediction interval, thresholds.
 
 The linear maps of `mechanism.evidence` are ridge regressions on standardised features; their penalty is chosen by
-leave-one-out. The degree is the mean of such a map and of extremely randomised trees, which see what bends. Alone, the
-line is off by a tenth more (digits after a round), and the trees rank worse (digits, fresh). This second step sees
-shares that were predicted for each shadow by a first step that had not seen it, as they are for a participant.
+leave-one-out. What an update's direction tells (`coordinator.evidence.updates`) is the last feature of each label. The
+degree is the mean of a line and of extremely randomised trees, which see what bends: on digits either alone is off
+by 2 to 10 % more. Every step sees of a shadow what the step before said without it, as it does of a participant.
 
 The interval is conformal: its half-width is the (1 - ALPHA) quantile, with the finite-sample correction, of what
-cross-validation of both steps is off by, widened by `TRANSFER`. The thresholds start from what sound shadows
+cross-validation of all steps is off by, widened by `TRANSFER`. The thresholds start from what sound shadows
 show and leave a margin.
 
 Sources: Geurts, Ernst, Wehenkel 2006, extremely randomized trees; Vovk 2015, cross-conformal predictors.
@@ -31,6 +31,7 @@ from coordinator.evidence.behaviour import (
 from coordinator.evidence.errors import EvidenceError
 from coordinator.evidence.shadows import Ground, Shadow
 from coordinator.evidence.sketch import Array, Sketcher, cosine, without
+from coordinator.evidence.updates import UpdateShares, fit_update_shares
 from mechanism.canonical import canonical_digest
 from mechanism.evidence import NANO, DegreeModel, EvidenceModel, Thresholds, regressors
 from mechanism.settlement import MICRO
@@ -39,9 +40,10 @@ from mechanism.trees import Forest, Tree
 #: Nominal rate of misses of the prediction interval.
 ALPHA = 0.1
 
-#: Shadows see D_c and participants see data of their own, which spreads their errors a little more: on digits the
-#: 0.9 quantile of participants' errors is 1.1 times that of the shadows' (docs/evidence.md).
-TRANSFER = 1.1
+#: By how much the interval is wider than the shadows' residuals, over the start's accuracy on D_c. What a start has
+#: learnt it has learnt of participants' data and not of D_c, so that its shadows are less like participants: on digits
+#: the 0.9 quantile of participants' errors is 1.0 times the shadows' at fresh starts and 1.2 times after a round.
+TRANSFER = 0.25
 
 #: Fewest sound shadows: with fewer the interval's quantile is the largest residual, and the maps are guesses.
 MIN_SHADOWS = 30
@@ -108,6 +110,7 @@ class Cloud:
         mean_outputs: their mean log probabilities on the probe, shape (probes, I).
         spread: per tensor, mean and standard deviation of the logarithm of its change.
         sketcher: for updates.
+        updates: from a sketched update to the last class feature.
         residuals: cross-validated errors of the degree, one a sound shadow.
         seconds: that planning, training and fitting took.
     """
@@ -119,6 +122,7 @@ class Cloud:
     mean_outputs: Array
     spread: tuple[Array, Array]
     sketcher: Sketcher
+    updates: UpdateShares
     residuals: Array
     seconds: float
 
@@ -159,10 +163,11 @@ class _Degree:
 
 @dataclass(frozen=True)
 class _Table:
-    """Features and targets of shadows: (S, I, m), (S, g), (S, I), (S,)."""
+    """Observations of shadows, (S, I, m), (S, g) and (S, B), and their targets, (S, I) and (S,)."""
 
     class_features: Array
     global_features: Array
+    sketches: Array
     shares: Array
     degrees: Array
     reference: tuple[Fraction, ...]
@@ -171,13 +176,14 @@ class _Table:
         return _Table(
             self.class_features[chosen],
             self.global_features[chosen],
+            self.sketches[chosen],
             self.shares[chosen],
             self.degrees[chosen],
             self.reference,
         )
 
-    def z(self, shares: Array) -> Array:
-        """The regressors, computed by the very function that settles."""
+    def z(self, class_features: Array, shares: Array) -> Array:
+        """The regressors, computed by the very function that settles; of features with what the updates tell."""
         return (
             np.array(
                 [
@@ -188,7 +194,7 @@ class _Table:
                         np.rint(p * MICRO).astype(np.int64).tolist(),
                         np.rint(g * MICRO).astype(np.int64).tolist(),
                     )
-                    for x, p, g in zip(self.class_features, shares, self.global_features, strict=True)
+                    for x, p, g in zip(class_features, shares, self.global_features, strict=True)
                 ],
                 dtype=np.float64,
             )
@@ -196,34 +202,71 @@ class _Table:
         )
 
 
+@dataclass(frozen=True)
+class _Maps:
+    """From what was observed of a model to its degree: updates to shares, features to shares, regressors to degree."""
+
+    updates: UpdateShares
+    shares: _Line
+    degree: _Degree
+
+    def features(self, table: _Table) -> Array:
+        """Class features of models that the maps have not seen, shape (n, I, m + 1)."""
+        return _with_updates(table.class_features, self.updates(table.sketches))
+
+    def estimates(self, table: _Table) -> Array:
+        """Degrees of models that the maps have not seen, not clipped."""
+        features = self.features(table)
+        return self.degree(table.z(features, _shares(self.shares, features)))
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What the shadows support.
+
+    Attributes:
+        model: maps and thresholds, as logged.
+        updates: from a sketched update to the last class feature.
+        residuals: cross-validated errors of the degree, one a sound shadow.
+    """
+
+    model: EvidenceModel
+    updates: UpdateShares
+    residuals: Array
+
+
 def fit_evidence(
     shadows: Sequence[Shadow],
     reference: tuple[Fraction, ...],
     round_: int,
     digests: tuple[str, str],
+    start_accuracy: float,
     public: Sequence[Array] = (),
-) -> tuple[EvidenceModel, Array]:
-    """The evidence model that the shadows support, and the cross-validated residuals.
+) -> Fitted:
+    """The evidence model that the shadows support.
 
     Args:
         digests: of the start model and of D_c, hexadecimal.
+        start_accuracy: of the start model on D_c.
         public: sketched directions that participants could take from earlier broadcasts.
 
     Raises:
         EvidenceError: too few sound shadows.
     """
-    sound = [s for s in shadows if s.sound]
+    sound, flawed = [s for s in shadows if s.sound], [s for s in shadows if not s.sound]
     if len(sound) < MIN_SHADOWS:
         raise EvidenceError(f"{len(sound)} sound shadows; expected at least {MIN_SHADOWS}")
     table = _table(sound, reference)
-    shares, degree = _fit(table)
-    crossed = _crossed_shares(table)
+    maps, features, crossed = _fit(table)
     residuals = _checked(table) - table.degrees
-    flawed = _table([s for s in shadows if not s.sound], reference)
-    quality, sound_quality = _fit_quality(table.z(crossed), flawed.z(_shares(shares, flawed.class_features)))
-    columns = table.class_features.shape[2]
-    share_weights, share_intercept = shares.nano()
-    weights, intercept = degree.line.nano()
+    others = _table(flawed, reference)
+    other_features = maps.features(others)
+    quality, sound_quality = _fit_quality(
+        table.z(features, crossed), others.z(other_features, _shares(maps.shares, other_features))
+    )
+    columns = features.shape[2]
+    share_weights, share_intercept = maps.shares.nano()
+    weights, intercept = maps.degree.line.nano()
     quality_weights, quality_intercept = quality.nano()
     model = DegreeModel(
         reference=reference,
@@ -233,30 +276,41 @@ def fit_evidence(
         sorted_columns=SORTED_FEATURES,
         weights=weights,
         intercept=intercept,
-        forest=degree.forest(),
+        forest=maps.degree.forest(),
         quality_weights=quality_weights,
         quality_intercept=quality_intercept,
-        half_width=_half_width(residuals),
+        half_width=_half_width(residuals, start_accuracy),
     )
     thresholds = _thresholds(sound, crossed, residuals, sound_quality, public)
-    return EvidenceModel(round_, *digests, _shadows_digest(shadows), model, thresholds), residuals
+    digest = _shadows_digest([*sound, *flawed], np.concatenate([features, other_features]))
+    return Fitted(EvidenceModel(round_, *digests, digest, model, thresholds), maps.updates, residuals)
 
 
 def _table(shadows: Sequence[Shadow], reference: tuple[Fraction, ...]) -> _Table:
     return _Table(
         np.array([s.behaviour.class_features for s in shadows], dtype=np.float64) / MICRO,
         np.array([s.behaviour.global_features for s in shadows], dtype=np.float64) / MICRO,
+        np.array([s.sketch for s in shadows]),
         np.array([s.shares for s in shadows]),
         np.array([s.degree for s in shadows]),
         reference,
     )
 
 
-def _fit(table: _Table) -> tuple[_Line, _Degree]:
-    """Both steps: features to shares, regressors to degree."""
-    z = table.z(_crossed_shares(table))
+def _fit(table: _Table) -> tuple[_Maps, Array, Array]:
+    """All steps; the class features of the table's own shadows, and their shares, each without that shadow."""
+    updates, told = fit_update_shares(table.sketches, table.shares)
+    features = _with_updates(table.class_features, told)
+    crossed = _crossed_shares(features, table.shares)
+    z = table.z(features, crossed)
     trees = ExtraTreesRegressor(_TREES, min_samples_leaf=_LEAF, max_features=_CHOICE, random_state=0)
-    return _fit_shares(table), _Degree(_ridge(z, table.degrees), trees.fit(z, table.degrees))
+    degree = _Degree(_ridge(z, table.degrees), trees.fit(z, table.degrees))
+    return _Maps(updates, _fit_shares(features, table.shares), degree), features, crossed
+
+
+def _with_updates(class_features: Array, told: Array) -> Array:
+    """Class features with what the update tells of each label as the last, in whole millionths as logged."""
+    return np.concatenate([class_features, np.rint(told * MICRO)[:, :, None] / MICRO], axis=2)
 
 
 def _tree(fitted: Any) -> Tree:
@@ -271,8 +325,8 @@ def _tree(fitted: Any) -> Tree:
     )
 
 
-def _fit_shares(table: _Table) -> _Line:
-    return _ridge(_label_rows(table.class_features), table.shares.ravel())
+def _fit_shares(class_features: Array, shares: Array) -> _Line:
+    return _ridge(_label_rows(class_features), shares.ravel())
 
 
 def _shares(line: _Line, class_features: Array) -> Array:
@@ -286,21 +340,20 @@ def _label_rows(class_features: Array) -> Array:
     return np.concatenate([class_features, means], axis=2).reshape(-1, 2 * class_features.shape[2])
 
 
-def _crossed_shares(table: _Table) -> Array:
+def _crossed_shares(class_features: Array, shares: Array) -> Array:
     """Each shadow's shares as predicted by the other folds."""
-    shares = np.empty_like(table.shares)
+    crossed = np.empty_like(shares)
     for rest, fold in _folds(len(shares), _CROSS_FOLDS):
-        shares[fold] = _shares(_fit_shares(table.rows(rest)), table.class_features[fold])
-    return shares
+        crossed[fold] = _shares(_fit_shares(class_features[rest], shares[rest]), class_features[fold])
+    return crossed
 
 
 def _checked(table: _Table) -> Array:
     """Each shadow's degree as predicted by both steps fitted without its fold."""
     estimates = np.empty_like(table.degrees)
     for rest, fold in _folds(len(estimates), _CHECK_FOLDS):
-        shares, degree = _fit(table.rows(rest))
-        held = table.rows(fold)
-        estimates[fold] = degree(held.z(_shares(shares, held.class_features)))
+        maps, _, _ = _fit(table.rows(rest))
+        estimates[fold] = maps.estimates(table.rows(fold))
     clipped: Array = np.clip(estimates, 0, 1 - float(min(table.reference)))
     return clipped
 
@@ -351,11 +404,11 @@ def _decomposed(a: Array) -> tuple[Array, Array, Array]:
     return (vectors, squares, other) if rows <= columns else (other, squares, vectors)
 
 
-def _half_width(residuals: Array) -> int:
+def _half_width(residuals: Array, start_accuracy: float) -> int:
     """The conformal half-width, millionths."""
     errors = np.sort(np.abs(residuals))
     rank = min(len(errors), int(np.ceil((1 - ALPHA) * (len(errors) + 1))))
-    return round(float(errors[rank - 1]) * TRANSFER * MICRO)
+    return round(float(errors[rank - 1]) * (1 + TRANSFER * start_accuracy) * MICRO)
 
 
 def _thresholds(
@@ -422,16 +475,16 @@ def novelty(changes: Array, spread: tuple[Array, Array]) -> float:
     return float(np.abs((changes - spread[0]) / spread[1]).max())
 
 
-def _shadows_digest(shadows: Sequence[Shadow]) -> str:
-    """SHA-256 of what was observed of every shadow, and of what it was."""
+def _shadows_digest(shadows: Sequence[Shadow], class_features: Array) -> str:
+    """SHA-256 of what was observed of every shadow, and of what it was; class features (S, I, m + 1)."""
     return canonical_digest(
         [
             {
                 "shares": [micro(float(p)) for p in s.shares],
                 "sound": s.sound,
-                "class_features": [list(row) for row in s.behaviour.class_features],
+                "class_features": np.rint(rows * MICRO).astype(np.int64).tolist(),
                 "global_features": list(s.behaviour.global_features),
             }
-            for s in shadows
+            for s, rows in zip(shadows, class_features, strict=True)
         ]
     ).hex()

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from mechanism.canonical import canonical_bytes
 from mechanism.errors import FieldError, SettlementError
 from mechanism.evidence import (
+    EXCESS_LEVELS,
     NANO,
     DegreeModel,
     EvidenceModel,
@@ -26,18 +27,18 @@ from tests.mechanism.test_settlement import TERMS
 
 REFERENCE = (Fraction(1, 2), Fraction(1, 3), Fraction(1, 6))
 
-#: Two class features, the first of them sorted into z; z = 3 sorted, 3 shares, 1 distance, 1 global. The tree says 0,
-#: so that the degree is half of what the line says.
+#: Two class features, the first of them sorted into z; z = 3 sorted, 3 shares, 1 distance, 7 sums of excess, 1 global.
+#: The tree says 0, so that the degree is half of what the line says.
 MODEL = DegreeModel(
     reference=REFERENCE,
     share_own=(NANO, 0),
     share_mean=(0, NANO // 2),
     share_intercept=0,
     sorted_columns=(0,),
-    weights=(0, 0, 0, 0, 0, 0, 2 * NANO, NANO // 5),
+    weights=(*[0] * 6, 2 * NANO, *[0] * 7, NANO // 5),
     intercept=0,
-    forest=Forest((Tree((-1,), (0,), (0,)),), 8),
-    quality_weights=(0, 0, 0, 0, 0, 0, 0, -NANO),
+    forest=Forest((Tree((-1,), (0,), (0,)),), 15),
+    quality_weights=(*[0] * 14, -NANO),
     quality_intercept=NANO,
     half_width=100_000,
 )
@@ -103,7 +104,18 @@ def test_the_integer_maps_are_the_rational_ones_rounded_once(features: list[int]
 
 
 def test_shares_of_nothing_have_no_distance() -> None:
-    assert regressors(REFERENCE, (), [(0,)] * 3, (-1, 0, -2), ()) == (-2, -1, 0, 0)
+    assert regressors(REFERENCE, (), [(0,)] * 3, (-1, 0, -2), ()) == (
+        -2,
+        -1,
+        0,
+        *[0] * (1 + len(EXCESS_LEVELS)),
+    )
+
+
+@given(st.lists(st.integers(-MICRO, MICRO), min_size=3, max_size=3))
+def test_what_shares_have_above_each_level_is_summed(shares: list[int]) -> None:
+    excess = regressors(REFERENCE, (), [(0,)] * 3, shares, (5,))[4:-1]
+    assert excess == tuple(sum(p - level for p in shares if p > level) for level in EXCESS_LEVELS)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +199,7 @@ def test_measuring_someone_twice_or_with_other_features_is_refused() -> None:
         assess(EVIDENCE, [measured("a"), measured("a")])
     with pytest.raises(FieldError, match="class_features"):
         assess(EVIDENCE, [measured("a", class_features=((1,),))])
-    with pytest.raises(FieldError, match="8, as the evidence model has"):
+    with pytest.raises(FieldError, match="15, as the evidence model has"):
         assess(EVIDENCE, [measured("a", global_features=(1, 2))])
 
 
