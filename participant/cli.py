@@ -17,7 +17,7 @@ from mechanism.settlement import MICRO
 from mechanism.terms import identifier
 from participant.client import Client
 from participant.config import CONFIG_FILE, TEMPLATE, ParticipantConfig, read_config
-from participant.dispute import open_dispute
+from participant.dispute import Dispute, noted_disputes, open_dispute
 from participant.earnings import Earned, check_earnings
 from participant.effort import BestResponse
 from participant.endpoint import Endpoint
@@ -173,15 +173,17 @@ def status(config: ConfigOption = Path(CONFIG_FILE), as_json: JsonOption = False
 def earnings(config: ConfigOption = Path(CONFIG_FILE), as_json: JsonOption = False) -> None:
     """What each round paid and why, with every receipt checked offline. Exit code 1 when one does not hold.
 
-    The total counts only what a receipt proves.
+    The total counts only what a receipt proves. Awards of disputes are listed apart, as the coordinator last told them.
     """
     settings = _settings(config)
     with_journal = _open_journal(settings)
     if with_journal is None:
         earned: list[Earned] = []
+        disputes: list[Dispute] = []
     else:
         try:
             earned = check_earnings(with_journal, settings.id)
+            disputes = noted_disputes(with_journal.folder)
         finally:
             with_journal.close()
     if as_json:
@@ -191,10 +193,13 @@ def earnings(config: ConfigOption = Path(CONFIG_FILE), as_json: JsonOption = Fal
                 "paid_micro": sum(line.proven_micro for line in earned),
                 "rounds_left_out": sum(bool(line.proof_error) for line in earned),
                 "rounds": [line.record() for line in earned],
+                "disputes": [dispute.record() for dispute in disputes],
             }
         )
     else:
         _print_earnings(settings.id, earned)
+        for dispute in disputes:
+            typer.echo(f"dispute, as the coordinator told it: {dispute}")
     if any(line.proof_error for line in earned):
         raise typer.Exit(1)
 

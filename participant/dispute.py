@@ -2,19 +2,28 @@
 
 It tells everyone the counts, for ever: they stand in the ledger. It can be done once a round is settled and until the
 task ends, and again at any time to see how it stands; the coordinator takes it once.
+
+What the coordinator last answered is kept in a file of the state folder, for `earnings`: not in the journal, which a
+running service holds while the command opens a dispute beside it.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 from mechanism.settlement import MICRO
 from participant.effects import Steps
 from participant.errors import StateError
+from participant.identity import StateFolder
 from participant.journal import Journal
 from participant.steps import MarketSteps
 from protos.fedpeer.v1 import market_pb2
+
+#: The file of the state folder: a JSON list of `Dispute.record`.
+DISPUTES = "disputes.json"
 
 
 @dataclass(frozen=True)
@@ -63,6 +72,12 @@ class Dispute:
             "rounds": [vars(r) for r in self.rounds],
         }
 
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> "Dispute":
+        """Raises KeyError, TypeError or AttributeError where `record` is none."""
+        rounds = tuple(DisputedRound(**r) for r in record["rounds"])
+        return cls(record["task"], record["ledger_index"], rounds, record["paid"])
+
     def __str__(self) -> str:
         """One line for the dispute and one for each round."""
         when = "paid" if self.paid else "to be paid when the task ends"
@@ -94,9 +109,30 @@ def open_dispute(task_id: str, market: MarketSteps, journal: Journal) -> Steps[D
         salt=record.salt,
     )
     found = yield from market.open_dispute(request)
-    return Dispute(
+    dispute = Dispute(
         task_id=task_id,
         ledger_index=found.ledger_index,
         rounds=tuple(DisputedRound(r.round, r.agreed, r.explanation, r.award_micro) for r in found.rounds),
         paid=found.paid,
     )
+    kept = [other for other in noted_disputes(journal.folder) if other.task_id != task_id]
+    records = [other.record() for other in (*kept, dispute)]
+    StateFolder(journal.folder).write(DISPUTES, json.dumps(records, indent=1).encode(), mode=0o600)
+    return dispute
+
+
+def noted_disputes(folder: Path) -> list[Dispute]:
+    """What the coordinator last answered to each dispute that was opened from a state folder.
+
+    Raises:
+        StateError: the file cannot be read.
+    """
+    path = folder / DISPUTES
+    if not path.exists():
+        return []
+    try:
+        return [Dispute.from_record(record) for record in json.loads(path.read_bytes())]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StateError(
+            f"{path} cannot be read ({error}); remove it, and `fedpeer participant dispute` asks the coordinator again"
+        ) from error

@@ -143,6 +143,11 @@ class Journal:
             self._connection.close()
             self._release()
 
+    @property
+    def folder(self) -> Path:
+        """The state folder that it lies in."""
+        return self._path.parent
+
     def own(self, participant_id: str) -> None:
         """Notes whose journal this is.
 
