@@ -12,7 +12,6 @@ Ridge regression in the dual. With the Gram matrix V w V' of the centred directi
 The residual of a shadow that is left out is its residual over 1 - 1/S - H_ii, H = V w (w + a)^-1 V'.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,9 +45,14 @@ class UpdateShares:
         return shares
 
 
-def fit_update_shares(sketches: Sequence[Array], shares: Array) -> tuple[UpdateShares, Array]:
-    """The map, and what it says of each shadow when that shadow is left out, shape (S, I)."""
-    found = directions(np.asarray(sketches))
+def fit_update_shares(sketches: Array, shares: Array) -> tuple[UpdateShares, Array]:
+    """The map, and what it says of each shadow when that shadow is left out, shape (S, I).
+
+    Args:
+        sketches: updates, shape (S, B).
+        shares: of the labels that they were trained on, shape (S, I).
+    """
+    found = directions(sketches)
     centre, intercept = found.mean(axis=0), shares.mean(axis=0)
     found, wanted = found - centre, shares - intercept
     values, vectors = np.linalg.eigh(found @ found.T)

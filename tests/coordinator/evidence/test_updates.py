@@ -21,7 +21,7 @@ def some_shares(count: int, generator: np.random.Generator) -> Array:
 def test_updates_tell_shares_that_the_fit_has_not_seen() -> None:
     generator = np.random.default_rng(0)
     shares, others = some_shares(60, generator), some_shares(40, generator)
-    fitted, left_out = fit_update_shares(list(pulled(shares, 0.3, generator)), shares)
+    fitted, left_out = fit_update_shares(pulled(shares, 0.3, generator), shares)
     assert np.abs(fitted(pulled(others, 0.3, generator)) - others).mean() < 0.05
     assert np.abs(left_out - shares).mean() < 0.05
 
@@ -31,7 +31,7 @@ def test_the_length_of_an_update_says_nothing(scale: float) -> None:
     generator = np.random.default_rng(1)
     shares = some_shares(30, generator)
     sketches = pulled(shares, 0.5, generator)
-    fitted, _ = fit_update_shares(list(sketches), shares)
+    fitted, _ = fit_update_shares(sketches, shares)
     np.testing.assert_allclose(fitted(scale * sketches), fitted(sketches), atol=1e-9)
 
 
@@ -39,7 +39,7 @@ def test_the_residual_of_a_shadow_left_out_is_that_of_a_fit_without_it() -> None
     generator = np.random.default_rng(2)
     shares = some_shares(20, generator)
     found = directions(pulled(shares, 1.0, generator))
-    _, left_out = fit_update_shares(list(found), shares)
+    _, left_out = fit_update_shares(found, shares)
     penalties = []
     for penalty in np.logspace(-4, 1, 14) * np.linalg.eigvalsh(np.cov(found.T) * 19)[-1]:
         refitted = np.empty_like(shares)
