@@ -93,33 +93,28 @@ def figures(trials: list[Trial]) -> dict[str, float]:
     }
 
 
+#: What is expected of either start: mean error and rank correlation.
+GOALS = {"fresh": (0.05, 0.97), "half": (0.07, 0.94)}
+
+MISSED = pytest.mark.xfail(reason="covered 86.7 % where 87 % is wanted: docs/evidence.md", strict=False)
+NOT_RUN = pytest.mark.xfail(reason="not run yet: docs/evidence.md", strict=False)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize(("dataset", "recipe"), [("digits", RECIPE), ("fashion-mnist", FASHION)])
 @pytest.mark.parametrize(
-    ("start", "mae", "rank"),
+    ("dataset", "recipe", "start"),
     [
-        pytest.param(
-            "fresh",
-            0.05,
-            0.97,
-            marks=pytest.mark.xfail(
-                reason="rank 0.966 and 2.8 % hurt on digits: docs/evidence.md", strict=False
-            ),
-        ),
-        pytest.param(
-            "half",
-            0.07,
-            0.94,
-            marks=pytest.mark.xfail(reason="rank 0.939 on digits: docs/evidence.md", strict=False),
-        ),
+        pytest.param("digits", RECIPE, "fresh", marks=MISSED),
+        ("digits", RECIPE, "half"),
+        pytest.param("fashion-mnist", FASHION, "fresh", marks=NOT_RUN),
+        pytest.param("fashion-mnist", FASHION, "half", marks=NOT_RUN),
     ],
 )
-def test_degrees_are_measured_as_well_as_promised(
-    dataset: str, recipe: Recipe, start: str, mae: float, rank: float
-) -> None:
+def test_degrees_are_measured_as_well_as_promised(dataset: str, recipe: Recipe, start: str) -> None:
     warm = 0 if start == "fresh" else 1 if dataset == "digits" else 3
     found = figures([run_trial(dataset, recipe, seed, warm) for seed in range(3)])
+    mae, rank = GOALS[start]
     assert found["mae"] <= mae, found
     assert found["rank"] >= rank, found
     assert abs(found["coverage"] - 0.9) <= 0.03, found
