@@ -53,6 +53,9 @@ SCALES = (
 DEPLOYMENT_ROUNDS = 3
 DEPLOYMENT_PARTICIPANTS = 10
 
+#: Seconds that a whole run of Flower may take.
+FLOWER_SECONDS = 900
+
 FLOWER = Path(__file__).parent / "flower"
 
 
@@ -144,12 +147,12 @@ def ours(participants: int, size: int, rounds: int, where: Path | None) -> Cost:
 
 def flower(python: Path, mode: str, participants: int, size: int, rounds: int) -> Cost | None:
     """None where it fails, with its own words on the way."""
-    done = subprocess.run(
-        [python, FLOWER / f"{mode}.py", str(participants), str(size), str(rounds)],
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
+    command = [python, FLOWER / f"{mode}.py", str(participants), str(size), str(rounds)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=FLOWER_SECONDS)
+    except subprocess.TimeoutExpired:
+        print(f"Flower's {mode} did not end within {FLOWER_SECONDS} seconds")
+        return None
     if done.returncode:
         print(f"Flower's {mode} failed:\n{done.stderr[-2000:]}")
         return None

@@ -1,6 +1,6 @@
 """Uploads over mutual TLS, against a bare gRPC stream of the same frames that only counts bytes.
 
-    python -m benchmarks.uploads [--megabytes 44.7] [--repeat 3] [--folder DIR]
+    python -m benchmarks.uploads [--megabytes 44.7] [--repeat 3] [--crowd N ...] [--folder DIR]
 
 The coordinator hashes, spools, checks every value, makes the file durable and writes two ledger entries; the bare
 server adds lengths. Both run in processes of their own, clients in this one with the same certificates and
@@ -135,19 +135,25 @@ class Run:
 
 
 async def measure(
-    path: Path, clients: list[Client], port: int, pids: tuple[int, int], contents: list[bytes], rounds: int
+    path: Path,
+    clients: list[Client],
+    port: int,
+    pids: tuple[int, int],
+    contents: list[bytes],
+    crowds: Sequence[int],
+    rounds: int,
 ) -> tuple[int, list[Run]]:
     """The coordinator's memory before the first upload, and every run."""
     await clients[0].until("EFFORT")
     await asyncio.gather(*(client.claim() for client in clients))
-    channels = [bare_channel(client, port) for client in clients[: max(CROWDS)]]
+    channels = [bare_channel(client, port) for client in clients[: max(crowds)]]
     await asyncio.gather(*(bare(channel, b"warm") for channel in channels))
     idle = resident(pids[1], "VmRSS")
     runs = []
     for round_ in range(1, rounds + 1):
         await clients[0].until("TRAINING", round_=round_)
         first = 0
-        for crowd in CROWDS:
+        for crowd in crowds:
             # Every round takes each model once: a crowd is whoever has not delivered yet.
             chosen = range(first, first + crowd)
             first += crowd
@@ -184,6 +190,7 @@ def main() -> None:
     )
     parser.add_argument("--megabytes", type=float, default=44.7)
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--crowd", type=int, action="append", help="uploads at once; default: 1, 10 and 20")
     parser.add_argument("--folder", type=Path, help="where the coordinator keeps its state")
     parser.add_argument("--bare", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -191,7 +198,8 @@ def main() -> None:
         asyncio.run(count_bytes(given.bare))
         return
     print(environment())
-    people = sum(CROWDS)
+    crowds = given.crowd or CROWDS
+    people = sum(crowds)
     size = round(given.megabytes * 1e6)
     contents = [model(size, seed) for seed in range(people)]
     with tempfile.TemporaryDirectory(dir=given.folder) as scratch:
@@ -206,13 +214,13 @@ def main() -> None:
             async def run() -> tuple[int, list[Run]]:
                 clients = await enrolled(folder, tokens)
                 pids = counter.pid, served.pid
-                return await measure(Path(scratch), clients, port, pids, contents, given.repeat)
+                return await measure(Path(scratch), clients, port, pids, contents, crowds, given.repeat)
 
             idle, runs = asyncio.run(run())
-    report(len(contents[0]) / 1e6, given.repeat, idle, runs)
+    report(len(contents[0]) / 1e6, crowds, given.repeat, idle, runs)
 
 
-def report(megabytes: float, repeat: int, idle: int, runs: Sequence[Run]) -> None:
+def report(megabytes: float, crowds: Sequence[int], repeat: int, idle: int, runs: Sequence[Run]) -> None:
     print(
         f"{megabytes:.1f} MB models, frames of {FRAME_BYTES >> 10} KiB, mutual TLS, median (best) of {repeat}"
     )
@@ -220,7 +228,7 @@ def report(megabytes: float, repeat: int, idle: int, runs: Sequence[Run]) -> Non
         "            MB/s                         ratio         CPU s a GB      peak over idle\n"
         "at once     bare      disk   fedpeer                   bare  fedpeer   MB    models"
     )
-    for crowd in CROWDS:
+    for crowd in dict.fromkeys(crowds):
         mine = [run for run in runs if run.crowd == crowd]
         total = crowd * megabytes
         rates = [

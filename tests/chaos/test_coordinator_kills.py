@@ -32,8 +32,12 @@ NAMES = ("ada", "ben", "cho")
 #: Rounds of each task; more than one, so that kills hit every state.
 ROUNDS = 3
 
-#: Seconds that a start is waited for: the imports took more than one minute on a machine that was busy otherwise.
-STARTING = 600
+#: Seconds that a start, and the end of a task, are waited for: the imports alone took more than one minute on a
+#: machine that was busy otherwise.
+PATIENCE = 600
+
+#: Participants go on trying for longer than many starts in a row take that are killed before they serve.
+TRYING = 3600.0
 
 CONFIG = """
 name = "chaos"
@@ -73,7 +77,7 @@ class Service:
     def wait_until_serving(self) -> None:
         """Returns when the service has bound its ports and says so; fails where it died instead."""
         assert self._process is not None
-        give_up = time.monotonic() + STARTING
+        give_up = time.monotonic() + PATIENCE
         while not self._folder.addresses.exists():
             assert self._process.poll() is None, "the coordinator died by itself"
             assert time.monotonic() < give_up
@@ -93,7 +97,7 @@ class Flock:
     """Participants of the SDK, each in a thread, each with a journal of its own."""
 
     def __init__(self, folder: StateFolder, path: Path, market: str) -> None:
-        backoff = Backoff(first=0.02, ceiling=0.2, first_contact=600.0)
+        backoff = Backoff(first=0.02, ceiling=0.2, patience=TRYING, first_contact=TRYING)
         self._members = {n: Participant(path / n, market, backoff=backoff) for n in NAMES}
         self._threads: list[threading.Thread] = []
         self.reports: dict[str, TaskReport | BaseException] = {}
@@ -110,7 +114,7 @@ class Flock:
 
     def join(self) -> None:
         """Waits for everyone. One that gave up is raised at once: the others wait for it in vain."""
-        give_up = time.monotonic() + 120
+        give_up = time.monotonic() + PATIENCE
         while self.busy():
             for report in list(self.reports.values()):
                 if isinstance(report, BaseException):
