@@ -32,7 +32,7 @@ COMPUTATIONS: Mapping[str, tuple[str, int]] = {
     "federation": ("experiments.federation:federation_cell", 1),
     "gradients": ("experiments.gradients:gradients_cell", 1),
     "settlement": ("experiments.settlements:settlement_cell", 1),
-    "verified": ("experiments.verification:verified_cell", 1),
+    "verified": ("experiments.verification:verified_cell", 2),
 }
 
 
