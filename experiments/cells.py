@@ -91,6 +91,8 @@ class CellStore:
         try:
             record = json.loads(path.read_text())
             result: Record = record["result"]
+            if not isinstance(result, dict):
+                raise TypeError("its result is no object")
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError) as error:
@@ -111,10 +113,11 @@ class CellStore:
             "versions": versions(),
             "result": result,
         }
+        text = json.dumps(record, allow_nan=False)
         path = self._path(cell)
         partial = path.with_suffix(f".{os.getpid()}.partial")
         with partial.open("w") as stream:
-            json.dump(record, stream, allow_nan=False)
+            stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())
         partial.replace(path)

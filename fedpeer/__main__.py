@@ -108,6 +108,9 @@ def main() -> int:
         _discard_output()
         return 0
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            typer.echo(f"fedpeer: a file name of {len(str(error.filename))} characters is too long", err=True)
+            return 2
         if error.errno not in _FULL or error.filename is not None:
             raise
         _discard_output()

@@ -39,6 +39,8 @@ def keep_pages() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError, TypeError):
         return False
+    if "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", ""):
+        return True
     for limit in _LIMITS:
         if limit.variable not in os.environ:
             os.environ[limit.variable] = str(limit.value)

@@ -212,7 +212,7 @@ def settle_round(
         terms, subjects, opposites, penalties
     )
 
-    ceilings = [to_micro(penalty, ROUND_CEILING) for penalty in penalties]
+    ceilings = [_micro(penalty, ROUND_CEILING) for penalty in penalties]
     amounts = dict(zip(scored, zip(micros.gross, ceilings, micros.paid, strict=True), strict=True))
     most_stake, lines = terms.rule.stake_micro, []
     for name, assessment in by_id.items():
@@ -234,7 +234,7 @@ def _decimals(
     rule, gross, net = PAYMENT_RULES[terms.rule.name], [], {}
     for subject, peers, penalty in zip(subjects, opposites, penalties, strict=True):
         amount = rule(terms, subject, peers)
-        gross.append(to_micro(amount, ROUND_FLOOR))
+        gross.append(_micro(amount, ROUND_FLOOR))
         net[subject.participant_id] = max(_NOTHING, _CONTEXT.subtract(amount, penalty))
     paid, rounding = largest_remainder(net)
     return Micros(gross, [paid[subject.participant_id] for subject in subjects], rounding)
@@ -294,7 +294,7 @@ def max_payment_micro(
     terms_q: Decimal, upsilon: Decimal, exact: Callable[[Decimal, Context], Decimal]
 ) -> int:
     """f(Q / Upsilon) in micro-credits, rounded up: no participant earns more in one round."""
-    return to_micro(exact(_CONTEXT.divide(terms_q, upsilon), _CONTEXT), ROUND_CEILING)
+    return _micro(exact(_CONTEXT.divide(terms_q, upsilon), _CONTEXT), ROUND_CEILING)
 
 
 def round_budget_micro(terms: Terms) -> int:
@@ -380,8 +380,7 @@ def _decimal(value: Fraction) -> Decimal:
     return _CONTEXT.divide(value.numerator, value.denominator)
 
 
-def to_micro(credits_: Decimal, rounding: str) -> int:
-    """Credits in micro-credits, rounded to an integer by one of `decimal`'s rules."""
+def _micro(credits_: Decimal, rounding: str) -> int:
     if not credits_:
         return 0
     return int(_CONTEXT.multiply(credits_, _MICRO).to_integral_value(rounding))

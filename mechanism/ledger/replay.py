@@ -206,7 +206,9 @@ class Replay:
         index, entry_id = self.counts.entries, "unreadable"
         try:
             taken = self._foreseen(data)
-            if taken is None:
+            if taken is not None:
+                entry_id = taken.id
+            else:
                 form = model_form(data)
                 if form is not None:
                     entry_id = form.id

@@ -349,6 +349,17 @@ def test_a_full_disk_behind_standard_output_is_one_sentence(folder: Path, argume
 # Mistakes
 
 
+@pytest.mark.parametrize("arguments", [("show",), ("export", "--format", "csv", "--out", "out.csv")])
+def test_a_name_that_no_file_can_have_is_one_sentence(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    command, *options = arguments
+    done = subprocess.run(
+        [sys.executable, "-m", "fedpeer", "ledger", command, "a" * 300, *options],
+        capture_output=True, text=True, cwd=tmp_path,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "fedpeer: a file name of 300 characters is too long\n"
+
+
 def test_a_witness_leaves_nothing_behind_for_a_wrong_source(tmp_path: Path) -> None:
     assert call("witness", tmp_path / "nothing", "--state", tmp_path / "w").exit_code == 1
     assert not (tmp_path / "w").exists()

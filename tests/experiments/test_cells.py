@@ -88,6 +88,7 @@ def test_a_result_that_json_does_not_have_fails_its_cell_alone(tmp_path: Path) -
         run_cells([diverged, good], store, _Inline())
     assert store.get(good) is not None
     assert store.get(diverged) is None
+    assert [path.name for path in tmp_path.iterdir()] == [f"{good.key}.json"]
 
 
 def test_another_version_of_the_computation_is_another_cell(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +107,7 @@ def test_a_cell_records_what_computed_it(tmp_path: Path) -> None:
     assert {"python", "numpy", "torch", "scipy", "matplotlib", "fedpeer"} <= record["versions"].keys()
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"kind": "square"}'])
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"kind": "square"}', '{"result": 5}'])
 def test_a_file_that_is_no_cell_is_refused_with_its_name(tmp_path: Path, content: str) -> None:
     cell = Cell("square", {"x": 1})
     (tmp_path / f"{cell.key}.json").write_text(content)

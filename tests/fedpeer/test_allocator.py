@@ -52,3 +52,8 @@ def test_what_the_user_has_set_is_left_alone() -> None:
         code + "import os; print(os.environ['MALLOC_TRIM_THRESHOLD_'])", MALLOC_TRIM_THRESHOLD_="131072"
     )
     assert kept == 131072
+    tuned = run(
+        code + "import os; print(sum(name.startswith('MALLOC_') for name in os.environ))",
+        GLIBC_TUNABLES="glibc.malloc.arena_max=8",
+    )
+    assert tuned == 0
