@@ -35,6 +35,7 @@ from benchmarks.serving import (
     resident,
     serving,
 )
+from fedpeer.allocator import keep_pages
 from mechanism.statements import sign_statement
 from protos.fedpeer.v1 import market_pb2
 from tests.integration.market import Client
@@ -197,6 +198,7 @@ def main() -> None:
     if given.bare is not None:
         asyncio.run(count_bytes(given.bare))
         return
+    keep_pages()  # as the coordinator's command does: the bare server inherits the limits, and both receive alike
     print(environment())
     crowds = given.crowd or CROWDS
     people = sum(crowds)

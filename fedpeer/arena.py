@@ -1,9 +1,8 @@
 """`fedpeer arena`: what every attack earns under every payment rule."""
 
 import json
-import multiprocessing
 from collections.abc import Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -15,8 +14,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from experiments.arena import ATTACKS, RULES, ArenaResult, ArenaSetting, run_arena
+from experiments.cells import local_executor
 from fedpeer.errors import CommandError
-from learning.workers import begin_worker
 
 
 class ArenaDataset(StrEnum):
@@ -86,8 +85,7 @@ def _executor(workers: int) -> Iterator[Executor | None]:
     if workers == 1:
         yield None
         return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=begin_worker) as pool:
+    with local_executor(workers) as pool:
         yield pool
 
 

@@ -439,8 +439,7 @@ class Replay:
         name = statement.participant_id
         self._check_statement(task, name, statement.submission_id, record["terms"])
         self._check_signature(name, lambda: canonical_bytes(record), signature)
-        if name not in task.claims:
-            raise _Wrong(f"{name} has not claimed, so it cannot send a model")
+        self._check_claimed(task, name)
         if not body["late"]:
             self._received(task, name, statement.round, statement.model_sha256, statement.samples)
 
@@ -449,9 +448,12 @@ class Replay:
         task, name = self._statement_task(form.task_id), form.participant_id
         self._check_statement(task, name, form.submission_id, form.terms)
         self._check_signature(name, form.statement.encode, bytes.fromhex(form.signature))
+        self._check_claimed(task, name)
+        self._received(task, name, int(form.round), bytes.fromhex(form.model_sha256), int(form.samples))
+
+    def _check_claimed(self, task: _Task, name: str) -> None:
         if name not in task.claims:
             raise _Wrong(f"{name} has not claimed, so it cannot send a model")
-        self._received(task, name, int(form.round), bytes.fromhex(form.model_sha256), int(form.samples))
 
     def _received(self, task: _Task, name: str, round_: int, digest: bytes, samples: int) -> None:
         """A model that is not late."""
