@@ -29,6 +29,7 @@ Record = dict[str, Any]
 
 #: Where the function of each kind lives, and its version: a new one where its results change.
 COMPUTATIONS: Mapping[str, tuple[str, int]] = {
+    "arena": ("experiments.arena.running:arena_cell", 1),
     "federation": ("experiments.federation:federation_cell", 1),
     "gradients": ("experiments.gradients:gradients_cell", 1),
     "settlement": ("experiments.settlements:settlement_cell", 1),
@@ -87,19 +88,20 @@ class CellStore:
         Raises:
             ExperimentError: a file of that name that is no cell.
         """
-        path = self._path(cell)
         try:
-            record = json.loads(path.read_text())
-            result: Record = record["result"]
-            if not isinstance(result, dict):
-                raise TypeError("its result is no object")
+            result: Record = _read(self._path(cell))["result"]
         except FileNotFoundError:
             return None
-        except (ValueError, KeyError, TypeError) as error:
-            raise ExperimentError(
-                f"{path} is not a finished cell ({error}); delete it to compute it again"
-            ) from error
         return result
+
+    def of_kind(self, kind: str) -> Iterator[tuple[Path, Record]]:
+        """File and parameters of every finished cell of one kind, whatever computed it.
+
+        Raises:
+            ExperimentError: a file of such a name that is no cell.
+        """
+        for path in sorted(self._folder.glob(f"{kind}-*.json")):
+            yield path, _read(path)["parameters"]
 
     def put(self, cell: Cell, result: Record, took: "Took", device: str) -> None:
         """Keep `result`, whole or not at all."""
@@ -133,6 +135,19 @@ class CellStore:
 
     def _path(self, cell: Cell) -> Path:
         return self._folder / f"{cell.key}.json"
+
+
+def _read(path: Path) -> Record:
+    """A finished cell's file."""
+    try:
+        record: Record = json.loads(path.read_text())
+        if not isinstance(record["result"], dict) or not isinstance(record["parameters"], dict):
+            raise TypeError("its result or its parameters are no object")
+    except (ValueError, KeyError, TypeError) as error:
+        raise ExperimentError(
+            f"{path} is not a finished cell ({error}); delete it to compute it again"
+        ) from error
+    return record
 
 
 def first_of_each(cells: Iterable[Cell]) -> list[Cell]:

@@ -1,21 +1,21 @@
 """`fedpeer arena`: what every attack earns under every payment rule."""
 
 import json
-from collections.abc import Iterator
-from concurrent.futures import Executor
-from contextlib import contextmanager
+import os
 from enum import StrEnum
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from experiments.arena import ATTACKS, RULES, ArenaResult, ArenaSetting, run_arena
-from experiments.cells import local_executor
+from experiments.arena.running import arena_cells
+from experiments.cells import CellStore, local_executor
 from fedpeer.errors import CommandError
+from fedpeer.progress import cell_progress
 
 
 class ArenaDataset(StrEnum):
@@ -37,11 +37,18 @@ def arena(
     rounds: Annotated[int, typer.Option(min=1, help="Rounds, the first from a fresh start.")] = 2,
     seeds: Annotated[int, typer.Option(min=1, help="Populations, data splits and shadows, each anew.")] = 3,
     shadows: Annotated[int, typer.Option(min=30, help="Sound shadow models a round.")] = 100,
-    workers: Annotated[int, typer.Option(min=1, help="Processes that train shadow models.")] = 1,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes, a seed each at a time.  [default: one a CPU core]")
+    ] = None,
     json_output: Annotated[
         bool, typer.Option("--json", help="Print one JSON object and nothing else.")
     ] = False,
-    out: Annotated[Path | None, typer.Option(help="Folder for arena.json and arena.png.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for arena.json, arena.png and finished seeds: what is there is not run again."
+        ),
+    ] = None,
 ) -> None:
     """Measure what every attack earns under every payment rule, through the real evidence and settlement."""
     setting = ArenaSetting(
@@ -56,8 +63,8 @@ def arena(
     )
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-    with _executor(workers) as executor:
-        result = _run(setting, executor)
+    with TemporaryDirectory() as scratch:
+        result = _run(setting, (out or Path(scratch)) / "cells", workers or os.cpu_count() or 1)
     summary = result.summary()
     if out is not None:
         (out / "arena.json").write_text(json.dumps(summary, indent=2) + "\n")
@@ -79,24 +86,16 @@ def _chosen(
     return tuple(dict.fromkeys(given))
 
 
-@contextmanager
-def _executor(workers: int) -> Iterator[Executor | None]:
-    """Worker processes of one thread each; none for one worker."""
-    if workers == 1:
-        yield None
-        return
-    with local_executor(workers) as pool:
-        yield pool
-
-
-def _run(setting: ArenaSetting, executor: Executor | None) -> ArenaResult:
-    """Progress goes to standard error: with --json only the object is on standard output."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("arena", total=1.0)
-        return run_arena(
-            setting, executor, lambda text, share: bar.update(task, description=text, completed=share)
-        )
+def _run(setting: ArenaSetting, folder: Path, workers: int) -> ArenaResult:
+    """Runs what `folder` lacks; progress goes to standard error."""
+    store = CellStore(folder)
+    cells = arena_cells(setting)
+    missing = len(cells) - len(store.finished(cells))
+    with (
+        cell_progress(f"{setting.dataset}, seeds", missing) as done,
+        local_executor(max(1, min(workers, missing))) as executor,
+    ):
+        return run_arena(setting, store, executor, done)
 
 
 def _print(summary: dict[str, Any]) -> None:

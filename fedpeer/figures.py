@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -117,42 +117,17 @@ def _device(name: str) -> str:
 
 
 def _compute(study: "Study", device: str, jobs: int) -> None:
-    """Compute what is missing, with a progress bar on standard error."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    from experiments.cells import Cell, local_executor
+    """Compute what is missing, with progress on standard error."""
+    from experiments.cells import local_executor
+    from fedpeer.progress import cell_progress
 
     missing = study.missing()
-    if not missing:
-        return
-    console = Console(stderr=True)
-    progress = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-    )
-    with (
-        progress if console.is_terminal else nullcontext(),
-        local_executor(min(jobs, len(missing))) as executor,
-    ):
-        task = progress.add_task(study.settings.dataset, total=len(missing))
-        count = 0
-
-        def done(cell: Cell, seconds: float) -> None:
-            nonlocal count
-            count += 1
-            progress.advance(task)
-            if not console.is_terminal:
-                console.print(
-                    f"{study.settings.dataset}: {count} of {len(missing)} cells, {cell.key} took {seconds:.1f} s",
-                    highlight=False,
-                    soft_wrap=True,
-                )
-
-        study.compute(executor, device, done)
+    if missing:
+        with (
+            cell_progress(study.settings.dataset, len(missing)) as done,
+            local_executor(min(jobs, len(missing))) as executor,
+        ):
+            study.compute(executor, device, done)
 
 
 def _print(drawn: "list[Drawn]") -> None:

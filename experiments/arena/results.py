@@ -1,7 +1,8 @@
 """What an arena found: fights and honest rounds, their means and intervals, a JSON object and a heat map."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,18 +34,37 @@ class Fight:
 
 @dataclass(frozen=True)
 class HonestRound:
-    """One honest participant's assessment in one round, and the degree that its counts give."""
+    """One honest participant's assessment in one round.
+
+    Attributes:
+        degree: that its counts give.
+        verified, lower, upper: degree and prediction interval; None where it was not scored.
+        failed: the screens that it did not pass: who fails one is refused, cut, or accused of a false claim.
+    """
 
     rule: str
     seed: int
     round: int
     degree: float
-    assessment: Assessment
+    verified: float | None
+    lower: float | None
+    upper: float | None
+    failed: tuple[str, ...]
 
-    @property
-    def hurt(self) -> bool:
-        """Refused, cut, or accused of a false claim."""
-        return not self.assessment.scored or self.assessment.multiplier_ppm < MICRO or self.assessment.refuted
+    @classmethod
+    def of(cls, rule: str, seed: int, round_: int, degree: float, assessment: Assessment) -> "HonestRound":
+        failed = tuple(v.screen for v in assessment.verdicts if not v.passed)
+        a = assessment
+        return cls(
+            rule,
+            seed,
+            round_,
+            degree,
+            _degree(a.verified_micro),
+            _degree(a.lower_micro),
+            _degree(a.upper_micro),
+            failed,
+        )
 
 
 @dataclass
@@ -55,8 +75,25 @@ class ArenaResult:
     fights: list[Fight] = field(default_factory=list)
     honest: list[HonestRound] = field(default_factory=list)
 
+    def record(self) -> dict[str, Any]:
+        """The observations as JSON has them."""
+        return {"fights": [asdict(f) for f in self.fights], "honest": [asdict(h) for h in self.honest]}
+
+    @classmethod
+    def from_records(cls, setting: ArenaSetting, records: Iterable[dict[str, Any]]) -> "ArenaResult":
+        """The observations of several records together."""
+        result = cls(setting)
+        for record in records:
+            result.fights += [Fight(**f) for f in record["fights"]]
+            result.honest += [HonestRound(**{**h, "failed": tuple(h["failed"])}) for h in record["honest"]]
+        return result
+
     def summary(self) -> dict[str, Any]:
-        """The JSON object: {"rules": {R: {"attacks": {A: {...}}, "honest_refused", "degree"}}, ...}."""
+        """The JSON object: {"rules": {R: {"attacks": {A: {...}}, "honest_refused", "honest_failed", "degree"}}, ...}.
+
+        `honest_refused` is the share of honest assessments with a screen failed, `honest_failed` how many each screen
+        failed, `honest` how many there are.
+        """
         return {
             "dataset": self.setting.dataset,
             "participants": self.setting.participants,
@@ -93,7 +130,9 @@ class ArenaResult:
         rounds = [h for h in self.honest if h.rule == rule]
         found: dict[str, Any] = {
             "attacks": {name: values for name, values in attacks.items() if values is not None},
-            "honest_refused": _rounded(np.mean([h.hurt for h in rounds])) if rounds else None,
+            "honest": len(rounds),
+            "honest_refused": _rounded(np.mean([bool(h.failed) for h in rounds])) if rounds else None,
+            "honest_failed": dict(sorted(Counter(screen for h in rounds for screen in h.failed).items())),
         }
         if rule == "verified":
             found["degree"] = degree_figures(rounds)
@@ -139,12 +178,10 @@ class ArenaResult:
 
 def degree_figures(rounds: Sequence[HonestRound]) -> dict[str, Any]:
     """Mean error, rank correlation and interval coverage of verified degrees, over those that were scored."""
-    scored = [h for h in rounds if h.assessment.scored]
+    scored = [(h.degree, h.verified, h.lower, h.upper) for h in rounds if h.verified is not None]
     if len(scored) < 3:
         return {"mae": None, "rank": None, "coverage": None, "n": len(scored)}
-    true = np.array([h.degree for h in scored])
-    measured = np.array([_figure(h.assessment, "verified") for h in scored])
-    lower, upper = (np.array([_figure(h.assessment, k) for h in scored]) for k in ("lower", "upper"))
+    true, measured, lower, upper = np.array(scored, dtype=np.float64).T
     return {
         "mae": _rounded(np.abs(measured - true).mean()),
         "rank": _rounded(spearmanr(measured, true).statistic),
@@ -162,14 +199,8 @@ def bootstrap_interval(values: npt.NDArray[np.float64]) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _figure(assessment: Assessment, name: str) -> float:
-    value = {
-        "verified": assessment.verified_micro,
-        "lower": assessment.lower_micro,
-        "upper": assessment.upper_micro,
-    }[name]
-    assert value is not None
-    return value / MICRO
+def _degree(micro: int | None) -> float | None:
+    return None if micro is None else micro / MICRO
 
 
 def _rounded(value: Any) -> float:

@@ -3,13 +3,15 @@
 Every seed has its own data split, population and shadows. A round is settled once with everyone honest; then, for
 each attacker and attack, once more with the attacker's entries in place of its honest one. The difference of the
 two is the attack's advantage: the same data, peers and models on both sides. The next round starts from the
-honest aggregate, so that every attack meets the same market.
+honest aggregate, so that every attack meets the same market. A seed is a cell (`experiments.cells`): kept once it is
+done, and computed beside others.
 """
 
 import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,29 +22,64 @@ from experiments.arena.attacks import ATTACKS, Attack, Entry, Model, Position
 from experiments.arena.results import ArenaResult, Fight, HonestRound
 from experiments.arena.rules import assessments_under, settled
 from experiments.arena.setting import ArenaSetting, Population, Trader, make_population
+from experiments.cells import Cell, CellStore, Record, run_cells
+from experiments.errors import ExperimentError
 from learning.models import initial_weights
 from learning.stacked import train_many
 from learning.training import evaluate
 from mechanism.settlement import MICRO, Assessment, Settlement
 
-#: Told after every step: what is done, and how much of the whole.
-Progress = Callable[[str, float], None]
-
 
 def run_arena(
-    setting: ArenaSetting, executor: Executor | None = None, progress: Progress | None = None
+    setting: ArenaSetting,
+    store: CellStore,
+    executor: Executor,
+    done: Callable[[Cell, float], None] = lambda cell, seconds: None,
 ) -> ArenaResult:
-    """Runs the arena; the same setting gives the same result."""
+    """Runs the seeds that `store` lacks, side by side on the executor; the same setting gives the same result.
+
+    Raises:
+        ExperimentError: the store has seeds of another setting.
+        CellError: a seed failed; the others are kept.
+    """
+    wanted = arena_cells(setting)
+    _check_store(setting, store)
+    results = run_cells(wanted, store, executor, done=done)
+    return ArenaResult.from_records(setting, [results[cell.key] for cell in wanted])
+
+
+def arena_cells(setting: ArenaSetting) -> list[Cell]:
+    """One cell a seed."""
+    parameters = asdict(setting)
+    del parameters["seeds"]
+    return [Cell("arena", {**parameters, "seed": seed}) for seed in setting.seeds]
+
+
+def arena_cell(parameters: Record, device: str) -> Record:
+    """All rounds of one seed, on the CPU: `ArenaResult.record`."""
+    given: Record = {n: tuple(v) if isinstance(v, list) else v for n, v in parameters.items()}
+    setting = ArenaSetting(seeds=(given.pop("seed"),), **given)
     result = ArenaResult(setting)
-    told = progress or (lambda text, share: None)
-    steps = len(setting.seeds) * setting.rounds
-    for i, seed in enumerate(setting.seeds):
-        run = _SeedRun(setting, make_population(setting, seed), executor)
-        for round_ in range(1, setting.rounds + 1):
-            told(f"seed {seed}, round {round_}", (i * setting.rounds + round_ - 1) / steps)
-            run.play(round_, result)
-    told("done", 1.0)
-    return result
+    run = _SeedRun(setting, make_population(setting, parameters["seed"]))
+    for round_ in range(1, setting.rounds + 1):
+        run.play(round_, result)
+    return result.record()
+
+
+def _check_store(setting: ArenaSetting, store: CellStore) -> None:
+    """Raises ExperimentError where the store has a seed that was not run as `setting` says."""
+    for path, parameters in store.of_kind("arena"):
+        (expected,) = arena_cells(replace(setting, seeds=(parameters.get("seed", 0),)))
+        if path.stem == expected.key:
+            continue
+        asked = json.loads(json.dumps(expected.parameters))
+        other = [
+            f"{k} {parameters.get(k)!r} in place of {v!r}" for k, v in asked.items() if parameters.get(k) != v
+        ]
+        raise ExperimentError(
+            f"{path} was computed with {', '.join(other) or 'another version of the arena'}; "
+            "name another folder, or delete it"
+        )
 
 
 @dataclass(frozen=True)
@@ -60,7 +97,7 @@ class _Honest:
 class _SeedRun:
     """One seed's rounds."""
 
-    def __init__(self, setting: ArenaSetting, population: Population, executor: Executor | None) -> None:
+    def __init__(self, setting: ArenaSetting, population: Population) -> None:
         self._setting = setting
         self._population = population
         self._evidence = ShadowEvidence(
@@ -69,7 +106,6 @@ class _SeedRun:
             population.recipe,
             population.seed,
             shadows=setting.shadows,
-            executor=executor,
         )
         self._start: Model = initial_weights(population.recipe.model, population.seed)
         self._history: list[Model] = []
@@ -124,7 +160,7 @@ class _SeedRun:
         for rule, assessments in honest.found.items():
             for trader, assessment in zip(traders, assessments, strict=True):
                 result.honest.append(
-                    HonestRound(rule, seed, round_, float(trader.optimal.degree), assessment)
+                    HonestRound.of(rule, seed, round_, float(trader.optimal.degree), assessment)
                 )
         if "verified" not in honest.found:
             return
@@ -136,7 +172,7 @@ class _SeedRun:
             table.measure(submission)
         for trader, assessment in zip(traders, assessments_under("verified", table, idle), strict=True):
             result.honest.append(
-                HonestRound("verified", seed, round_, float(trader.start.degree), assessment)
+                HonestRound.of("verified", seed, round_, float(trader.start.degree), assessment)
             )
 
     def _fight(

@@ -2,6 +2,8 @@
 
 import json
 import math
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -10,7 +12,10 @@ import pytest
 
 from experiments.arena import ATTACKS, ArenaResult, ArenaSetting, run_arena
 from experiments.arena.results import bootstrap_interval
+from experiments.arena.running import arena_cells
 from experiments.arena.setting import Population, Trader, make_population
+from experiments.cells import Cell, CellStore, local_executor
+from experiments.errors import ExperimentError
 from fedpeer.arena import arena
 from fedpeer.errors import CommandError
 from learning.partition import LabelMix
@@ -22,20 +27,56 @@ CHOSEN = (
 )  # fmt: skip
 
 
+SETTING = ArenaSetting(
+    dataset="digits",
+    rules=("verified", "paper", "leave_one_out"),
+    attacks=CHOSEN,
+    participants=6,
+    attackers=2,
+    rounds=1,
+    seeds=(3,),
+    shadows=48,
+)
+
+
 @pytest.fixture(scope="module")
-def result() -> ArenaResult:
-    return run_arena(
-        ArenaSetting(
-            dataset="digits",
-            rules=("verified", "paper", "leave_one_out"),
-            attacks=CHOSEN,
-            participants=6,
-            attackers=2,
-            rounds=1,
-            seeds=(3,),
-            shadows=48,
-        )
-    )
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("arena")
+
+
+@pytest.fixture(scope="module")
+def result(folder: Path) -> ArenaResult:
+    with local_executor(1) as executor:
+        return run_arena(SETTING, CellStore(folder), executor)
+
+
+def test_a_finished_seed_is_read_and_gives_the_same_summary(result: ArenaResult, folder: Path) -> None:
+    done: list[Cell] = []
+    with ThreadPoolExecutor(1) as executor:
+        again = run_arena(SETTING, CellStore(folder), executor, lambda cell, seconds: done.append(cell))
+    assert not done
+    assert again.summary() == result.summary()
+
+
+@pytest.mark.usefixtures("result")
+def test_seeds_of_other_settings_are_refused(folder: Path) -> None:
+    other = replace(SETTING, seeds=(4,), shadows=60)
+    with (
+        ThreadPoolExecutor(1) as executor,
+        pytest.raises(ExperimentError, match="computed with shadows 48 in place of 60; name another folder"),
+    ):
+        run_arena(other, CellStore(folder), executor)
+
+
+def test_seeds_of_another_version_are_refused(tmp_path: Path) -> None:
+    (cell,) = arena_cells(SETTING)
+    record = {"parameters": json.loads(json.dumps(cell.parameters)), "result": {}}
+    (tmp_path / "arena-0.json").write_text(json.dumps(record))
+    with (
+        ThreadPoolExecutor(1) as executor,
+        pytest.raises(ExperimentError, match="another version of the arena"),
+    ):
+        run_arena(SETTING, CellStore(tmp_path), executor)
 
 
 @pytest.mark.parametrize("attack", CHOSEN)
@@ -99,6 +140,7 @@ def test_the_summary_has_the_promised_form(result: ArenaResult, tmp_path: Path) 
     assert {"attacker", "honest", "advantage", "ci", "caught"} <= set(verified["attacks"]["echo"])
     assert set(verified["degree"]) >= {"mae", "rank", "coverage"}
     assert 0 <= verified["honest_refused"] <= 1
+    assert verified["honest"] == 12, "six at their optimum, six without effort"
     result.heat_map(tmp_path / "arena.png")
     assert (tmp_path / "arena.png").read_bytes().startswith(b"\x89PNG")
 
