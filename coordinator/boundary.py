@@ -31,12 +31,16 @@ from coordinator.storage.errors import (
 from coordinator.tracing import Tracing, annotate, end, fail
 from mechanism.errors import FieldError, MechanismError
 from wire.errors import Code, FieldViolation, Refusal, status_of
+from wire.frames import parse_upload_message
 from wire.model_file import ModelFileError
 
 log = structlog.get_logger()
 
 #: Only our own services pass through here; health and reflection are the library's.
 _OWN = "/fedpeer.v1."
+
+#: Parsers in the place of the library's.
+_PARSERS: dict[str, Callable[[bytes], Any]] = {"/fedpeer.v1.Market/SubmitModel": parse_upload_message}
 
 #: Characters of a sentence and of a field's name in a refusal, and fields named: clients take 8 KiB of headers.
 _MAX_SENTENCE = 400
@@ -86,7 +90,7 @@ class Boundary(grpc.aio.ServerInterceptor):
         if handler is None or not method.startswith(_OWN):
             return handler
         wrapped: dict[str, Any] = {
-            "request_deserializer": _tolerant(handler.request_deserializer),
+            "request_deserializer": _tolerant(_PARSERS.get(method, handler.request_deserializer)),
             "response_serializer": _metered(handler.response_serializer),
         }
         if handler.request_streaming:

@@ -37,6 +37,7 @@ from mechanism.terms import identifier
 from protos.fedpeer.v1 import market_pb2
 from wire.codec import decode_model_header
 from wire.errors import Code, Refusal
+from wire.frames import Frame
 from wire.limits import (
     MAX_REASON_CHARACTERS,
 )
@@ -294,14 +295,13 @@ class Market:
         return _paid_round(index, record, proof or await self._work.transact.proof(index))
 
     async def submit(
-        self, caller: Caller, requests: AsyncIterator[market_pb2.SubmitModelRequest]
+        self, caller: Caller, messages: AsyncIterator[market_pb2.ModelHeader | Frame]
     ) -> ReceiptRow:
         """Takes a model: a header, then frames from the offset that it names."""
-        stream = Stream(requests)
-        first = await stream.next()
-        if first is None or first.WhichOneof("part") != "header":
+        stream = Stream(messages)
+        header = await stream.next()
+        if not isinstance(header, market_pb2.ModelHeader):
             raise Refusal(Code.FRAMES_INVALID, "The first message is no header.")
-        header = first.header
         live = self._heard(caller, header.task_id)
         statement = decode_model_header(header, live.row.terms_digest)
         check_author(caller, live.row, statement, header.signature)

@@ -1,7 +1,7 @@
 """Taking in models: who may send when, frames to the spool, the whole file checked before anything counts.
 
-Frames are written, hashed and checked in a thread while the next ones are received, and their pages are on their
-way to the disk meanwhile: when the last one has come, little is left to be done.
+Frames are written, hashed and checked in a thread while the next ones are received, and what was written is flushed
+meanwhile: when the last one has come, little is left to be done.
 
 Memory is bounded by the number of slots: gRPC buffers some MiB of each stream that is read. Slots go round: an
 identity uploads one model at a time, and a stream that is slower than `_CONTENDED_BYTES_PER_SECOND` gives its slot
@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from coordinator.blobs import BlobStore
@@ -21,19 +22,20 @@ from coordinator.metrics import Metrics
 from coordinator.spool import Spool, SpooledUpload, UploadKey
 from mechanism.statements import ModelStatement
 from mechanism.terms import ModelContract
-from protos.fedpeer.v1 import market_pb2
+from protos.fedpeer.v1.market_pb2 import ModelHeader
 from wire.errors import Code, Refusal
+from wire.frames import Frame
 from wire.limits import FRAME_BYTES, MIN_UPLOAD_BYTES_PER_SECOND, UPLOAD_IDLE_SECONDS
 from wire.model_file import ModelCheck, ModelFileError
 
 Result = TypeVar("Result")
-Requests = AsyncIterator[market_pb2.SubmitModelRequest]
+Messages = AsyncIterator[ModelHeader | Frame]
 
-#: Threads that write, hash, check and flush: they wait for the disk and release the interpreter's lock.
+#: Threads beside those that append frames: they open files, and put whole ones in their place.
 _THREADS = 8
 
-#: Bytes of an upload that wait for its thread before no more are read.
-_AHEAD_BYTES = FRAME_BYTES
+#: Bytes of an upload that may wait for its thread: the frame that is being appended, and the next.
+_AHEAD_BYTES = 2 * FRAME_BYTES
 
 #: While others wait: seconds that every stream may hold its slot, and the rate that earns it more. A usual office
 #: line; whoever is slower goes on after the others.
@@ -53,13 +55,17 @@ class Uploads:
         self._blobs = blobs
         self._metrics = metrics
         self._slots = asyncio.Semaphore(slots)
-        self._threads = ThreadPoolExecutor(_THREADS, "uploads")
+        self._threads = ThreadPoolExecutor(slots + _THREADS, "uploads")
+        self._lines: set[_Line] = set()
         self._lanes: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._streams: dict[UploadKey, Stream] = {}
         self._waiting = 0
 
     def stop(self) -> None:
+        for line in self._lines:
+            line.stop()
         self._threads.shutdown(cancel_futures=True)
+        self._spool.stop()
 
     async def held(self, key: UploadKey) -> int:
         """Bytes that are held of an upload."""
@@ -148,11 +154,12 @@ class Uploads:
 
     async def _fill(self, spooled: SpooledUpload, total: int, stream: "Stream") -> None:
         """Appends frames until the file is whole, beside receiving them."""
-        line = _Line(spooled, self._blocking)
+        line = _Line(spooled, self._threads)
+        self._lines.add(line)
         position = spooled.offset
         try:
             while position < total:
-                data = _frame(await stream.next(), position, total)
+                data = _data(await stream.next(), position, total)
                 position += len(data)
                 stream.received += len(data)
                 self._metrics.received_bytes.inc(len(data))
@@ -166,6 +173,8 @@ class Uploads:
             if isinstance(failed or error, OSError | ModelFileError):
                 await self._blocking(spooled.discard)
             raise
+        finally:
+            self._lines.discard(line)
 
     async def _finish(
         self,
@@ -191,6 +200,7 @@ class Uploads:
             )
         check.finish()
         spooled.close()
+        spooled.settle()
         self._blobs.adopt(spooled.path, digest)
 
     def _blocking(self, work: Any, *arguments: Any) -> "asyncio.Future[Any]":
@@ -198,73 +208,84 @@ class Uploads:
 
 
 class _Line:
-    """Frames on their way from the event loop to the thread that appends them: all that wait go at once.
+    """An upload's frames on their way from the event loop to one thread that appends them, as long as frames come:
+    handing in one more costs the loop no task.
 
     Args:
-        blocking: runs a function in a thread.
+        threads: has a thread for every line.
     """
 
-    def __init__(self, spooled: SpooledUpload, blocking: Callable[..., "asyncio.Future[None]"]) -> None:
+    def __init__(self, spooled: SpooledUpload, threads: ThreadPoolExecutor) -> None:
         self._spooled = spooled
-        self._blocking = blocking
-        self._waiting: list[bytes] = []
-        self._waiting_bytes = 0
-        self._work: asyncio.Future[None] | None = None
+        self._handed_in = spooled.offset
+        self._frames: SimpleQueue[memoryview | None] = SimpleQueue()
+        self._loop = asyncio.get_running_loop()
+        self._room: asyncio.Future[None] | None = None
+        self._work = self._loop.run_in_executor(threads, self._append)
 
-    async def put(self, data: bytes) -> None:
+    async def put(self, data: memoryview) -> None:
         """Hands in the next frame; returns when there is room for one more.
 
         Raises:
             OSError, ModelFileError: appending has failed.
         """
-        self._waiting.append(data)
-        self._waiting_bytes += len(data)
-        self._move()
-        while self._work is not None and self._waiting_bytes >= _AHEAD_BYTES:
-            await self._turn(self._work)
+        self._handed_in += len(data)
+        self._frames.put(data)
+        del data
+        while self._full() or self._work.done():
+            if self._work.done():
+                self._work.result()
+                return
+            self._room = self._loop.create_future()
+            if self._full():  # still, now that the thread sees that somebody waits
+                await asyncio.wait((self._room, self._work), return_when=asyncio.FIRST_COMPLETED)
+            self._room = None
 
     async def end(self) -> None:
         """Returns when everything is appended; raises as `put` does."""
-        while self._work is not None:
-            await self._turn(self._work)
+        await self.settle()
+        self._work.result()
 
     async def settle(self) -> BaseException | None:
         """Returns when nothing is being appended any more: what failed, if anything did."""
-        while self._work is not None and not self._work.done():
+        self.stop()
+        while not self._work.done():
             await asyncio.wait([self._work])
-        return None if self._work is None or self._work.cancelled() else self._work.exception()
+        return None if self._work.cancelled() else self._work.exception()
 
-    async def _turn(self, work: "asyncio.Future[None]") -> None:
-        """Waits for `work` and, unlike a mere await, for `_moved` after it."""
-        await asyncio.wait([work])
-        work.result()
+    def stop(self) -> None:
+        """No more frames come."""
+        self._frames.put(None)
 
-    def _move(self) -> None:
-        """Starts on what waits, unless there is work already, or some has failed."""
-        if self._work is None and self._waiting:
-            self._work = self._blocking(self._spooled.append, *self._waiting)
-            self._work.add_done_callback(self._moved)
-            self._waiting, self._waiting_bytes = [], 0
+    def _full(self) -> bool:
+        return self._handed_in - self._spooled.offset >= _AHEAD_BYTES
 
-    def _moved(self, work: "asyncio.Future[None]") -> None:
-        if not work.cancelled() and work.exception() is None:
-            self._work = None
-            self._move()
+    def _append(self) -> None:
+        while (data := self._frames.get()) is not None:
+            self._spooled.append(data)
+            del data  # not to be held until the next one comes
+            if (room := self._room) is not None:
+                self._loop.call_soon_threadsafe(_resolve, room)
+
+
+def _resolve(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 class Stream:
     """The messages of one call, each waited for no longer than is fair."""
 
-    def __init__(self, requests: Requests) -> None:
+    def __init__(self, messages: Messages) -> None:
         self.over = asyncio.Event()
         self.received = 0
-        self._requests = requests
+        self._messages = messages
         self._began: float | None = None
         self._contended = False
         self._ended = ""
         self._limit: asyncio.Timeout | None = None
 
-    async def next(self) -> market_pb2.SubmitModelRequest | None:
+    async def next(self) -> ModelHeader | Frame | None:
         """The next message; None at the stream's end.
 
         Raises:
@@ -275,7 +296,7 @@ class Stream:
         until = asyncio.get_running_loop().time() + UPLOAD_IDLE_SECONDS
         try:
             async with asyncio.timeout_at(min(until, self._fair_end(until))) as self._limit:
-                return await anext(self._requests, None)
+                return await anext(self._messages, None)
         except TimeoutError:
             raise self._refusal() from None
         finally:
@@ -315,25 +336,24 @@ class Stream:
         )
 
 
-def _frame(message: market_pb2.SubmitModelRequest | None, position: int, total: int) -> bytes:
+def _data(message: ModelHeader | Frame | None, position: int, total: int) -> memoryview:
     """The data of the frame that belongs at `position`."""
     if message is None:
         raise Refusal(Code.FRAMES_INVALID, f"The stream ended at byte {position} of {total}.")
-    frame = message.frame
-    data = frame.data  # once: each access copies the bytes out of the message
-    if message.WhichOneof("part") != "frame" or frame.offset != position or not data:
+    if not isinstance(message, Frame) or message.offset != position or not message.data:
         raise Refusal(
             Code.FRAMES_INVALID,
             f"Expected a frame of at least one byte at offset {position}.",
             metadata={"offset": str(position)},
         )
-    if len(data) > FRAME_BYTES or position + len(data) > total:
+    size = len(message.data)
+    if size > FRAME_BYTES or position + size > total:
         raise Refusal(
             Code.TOO_LARGE,
-            f"A frame of {len(data)} bytes at offset {position} exceeds the frame's limit of {FRAME_BYTES} or "
+            f"A frame of {size} bytes at offset {position} exceeds the frame's limit of {FRAME_BYTES} or "
             f"the announced {total} bytes.",
         )
-    return data
+    return message.data
 
 
 @asynccontextmanager

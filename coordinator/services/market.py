@@ -16,6 +16,7 @@ from coordinator.storage.market import EventRow, ReceiptRow
 from mechanism.settlement import MICRO
 from protos.fedpeer.v1 import market_pb2, market_pb2_grpc
 from wire.codec import decode_claim, decode_counts, encode_terms, encode_verdict
+from wire.frames import Frame
 
 _STATES: dict[State, market_pb2.TaskState] = {
     state: getattr(market_pb2, f"TASK_STATE_{state}") for state in State
@@ -58,8 +59,8 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
         offset, complete = await self._market.upload_status(caller(), live, request.submission_id)
         return market_pb2.UploadStatus(offset=offset, complete=complete)
 
-    async def SubmitModel(
-        self, request_iterator: AsyncIterator[market_pb2.SubmitModelRequest], context: Any
+    async def SubmitModel(  # type: ignore[override]  # its messages come from `wire.frames`
+        self, request_iterator: AsyncIterator[market_pb2.ModelHeader | Frame], context: Any
     ) -> market_pb2.Receipt:
         return _receipt(await self._market.submit(caller(), request_iterator))
 

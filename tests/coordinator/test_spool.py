@@ -1,14 +1,17 @@
 """Uploads on the disk: resumed at the byte, hashed whole, gone when they should be; blobs kept as long as needed."""
 
+import errno
 import hashlib
 import os
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from coordinator.blobs import BlobStore
-from coordinator.spool import Spool, SpoolFull, UploadKey
+from coordinator.spool import Spool, SpooledUpload, SpoolFull, UploadKey
 from mechanism.errors import FieldError
 
 KEY = UploadKey("task", "ann", "model-1")
@@ -26,6 +29,39 @@ def test_an_upload_in_pieces_across_two_processes_has_the_digest_of_the_whole(tm
     second.close()
     assert second.digest() == hashlib.sha256(content).digest()
     assert second.path.read_bytes() == content
+
+
+class FailingDisk(ThreadPoolExecutor):
+    """Flushes as a disk that cannot write: no file system here fails at a flush when it is asked to."""
+
+    def submit(self, work: Any, /, *arguments: Any, **named: Any) -> Future[Any]:
+        return super().submit(self._fail)
+
+    def _fail(self) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+
+def test_a_flush_that_fails_is_told_though_a_later_one_would_pass(tmp_path: Path) -> None:
+    with FailingDisk(1) as disk:
+        spooled = SpooledUpload(tmp_path / "model.part", None, disk)
+        spooled.append(bytes(8 << 20))
+        with pytest.raises(OSError, match="Input/output error"):
+            spooled.settle()
+        spooled.discard()
+
+
+def test_flushes_beside_the_writing_leave_no_descriptor_open(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for k in range(3):
+        spooled = spool.resume(UploadKey("task", "ann", f"model-{k}"), 0, 64 << 20)
+        for _ in range(16):
+            spooled.append(bytes(4 << 20))
+        spooled.close()
+        if k:
+            spooled.settle()
+    spool.stop()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 def test_what_is_announced_beyond_the_disk_is_refused_before_a_byte_is_written(tmp_path: Path) -> None:

@@ -1,0 +1,75 @@
+"""A model's frames in the protocol buffer's own encoding, without the copies that a message object makes.
+
+A frame's bytes are nearly all of what travels. A message object copies them when it is parsed and again when they
+are asked for; here they stay where they were received, and everything but a plain frame is left to the library.
+
+    SubmitModelRequest { ModelFrame frame = 2 { uint64 offset = 1; bytes data = 2 } }
+    12 LEN [08 OFFSET] 12 LEN DATA
+"""
+
+from dataclasses import dataclass
+
+from protos.fedpeer.v1 import market_pb2
+
+#: Tags: field number << 3 | wire type (0 varint, 2 length-delimited).
+_FRAME_TAG = 2 << 3 | 2
+_OFFSET_TAG = 1 << 3
+_DATA_TAG = 2 << 3 | 2
+
+#: Bytes of a varint that is read here: a length below 2^28, an offset below 2^56. Longer ones are left to the library.
+_LENGTH_BYTES = 4
+_OFFSET_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Bytes of a model file from `offset` on."""
+
+    offset: int
+    data: memoryview
+
+
+def parse_upload_message(message: bytes) -> market_pb2.ModelHeader | Frame:
+    """What a serialised SubmitModelRequest carries: the same as the library makes of it, for every sequence of bytes.
+
+    One that carries neither header nor frame is an empty frame at 0.
+
+    Raises:
+        google.protobuf.message.DecodeError: it is no SubmitModelRequest.
+    """
+    frame = _plain_frame(message)
+    if frame is not None:
+        return frame
+    parsed = market_pb2.SubmitModelRequest.FromString(message)
+    if parsed.WhichOneof("part") == "header":
+        return parsed.header
+    return Frame(parsed.frame.offset, memoryview(parsed.frame.data))
+
+
+def _plain_frame(message: bytes) -> Frame | None:
+    """The frame of a message that is one frame with its fields once each and in order; None for any other."""
+    size = len(message)
+    if not size or message[0] != _FRAME_TAG:
+        return None
+    length, at = _varint(message, 1, _LENGTH_BYTES)
+    if at + length != size or at == size:
+        return None
+    offset = 0
+    if message[at] == _OFFSET_TAG:
+        offset, at = _varint(message, at + 1, _OFFSET_BYTES)
+        if at >= size:
+            return None
+    if message[at] != _DATA_TAG:
+        return None
+    length, at = _varint(message, at + 1, _LENGTH_BYTES)
+    return Frame(offset, memoryview(message)[at:]) if at + length == size else None
+
+
+def _varint(message: bytes, at: int, most: int) -> tuple[int, int]:
+    """A varint at `at`, and where it ends; an end beyond the message where none ends within `most` bytes."""
+    value = 0
+    for shift, byte in enumerate(message[at : at + most]):
+        value |= (byte & 0x7F) << (7 * shift)
+        if byte < 0x80:
+            return value, at + shift + 1
+    return 0, len(message) + 1
