@@ -32,6 +32,7 @@ from coordinator.tracing import Tracing, annotate, end, fail
 from mechanism.errors import FieldError, MechanismError
 from wire.errors import Code, FieldViolation, Refusal, status_of
 from wire.frames import parse_upload_message
+from wire.limits import MAX_REFUSAL_FIELD, MAX_REFUSAL_SENTENCE, MAX_REFUSAL_VIOLATIONS
 from wire.model_file import ModelFileError
 
 log = structlog.get_logger()
@@ -41,11 +42,6 @@ _OWN = "/fedpeer.v1."
 
 #: Parsers in the place of the library's.
 _PARSERS: dict[str, Callable[[bytes], Any]] = {"/fedpeer.v1.Market/SubmitModel": parse_upload_message}
-
-#: Characters of a sentence and of a field's name in a refusal, and fields named: clients take 8 KiB of headers.
-_MAX_SENTENCE = 400
-_MAX_FIELD = 100
-_MAX_VIOLATIONS = 8
 
 #: Who makes the call that is being served; set on ports that authenticate.
 _caller: ContextVar[Caller] = ContextVar("caller")
@@ -245,11 +241,11 @@ def refusal_for(error: Exception) -> Refusal:
 def _short(refusal: Refusal) -> Refusal:
     """A refusal that fits HTTP/2 headers, whatever it quotes of the caller's message."""
     violations = [
-        FieldViolation(v.field[:_MAX_FIELD], v.description[:_MAX_SENTENCE])
-        for v in refusal.violations[:_MAX_VIOLATIONS]
+        FieldViolation(v.field[:MAX_REFUSAL_FIELD], v.description[:MAX_REFUSAL_SENTENCE])
+        for v in refusal.violations[:MAX_REFUSAL_VIOLATIONS]
     ]
     return Refusal(
-        refusal.code, refusal.message[:_MAX_SENTENCE], violations=violations, metadata=refusal.metadata
+        refusal.code, refusal.message[:MAX_REFUSAL_SENTENCE], violations=violations, metadata=refusal.metadata
     )
 
 

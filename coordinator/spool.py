@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mechanism.terms import identifier
+from wire.limits import RESERVE_BYTES
 from wire.model_file import ModelCheck, ModelFileError
 
 #: Ends the name of a file that the coordinator writes for itself.
@@ -30,9 +31,6 @@ _FLUSH_BYTES = 4 << 20
 
 #: Threads that flush; the disk serves one flush after the other anyway.
 _FLUSHING = 2
-
-#: Bytes that are left free on the disk whatever is announced: room for the database to go on.
-RESERVE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)

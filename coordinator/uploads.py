@@ -4,7 +4,7 @@ Frames are written, hashed and checked in a thread while the next ones are recei
 meanwhile: when the last one has come, little is left to be done.
 
 Memory is bounded by the number of slots: gRPC buffers some MiB of each stream that is read. Slots go round: an
-identity uploads one model at a time, and a stream that is slower than `_CONTENDED_BYTES_PER_SECOND` gives its slot
+identity uploads one model at a time, and a stream that is slower than `CONTENDED_BYTES_PER_SECOND` gives its slot
 up as soon as somebody waits for it. What it sent is kept, and it resumes behind those who waited; so slow or idle
 streams cannot keep an honest participant out for longer than seconds.
 """
@@ -25,7 +25,13 @@ from mechanism.terms import ModelContract
 from protos.fedpeer.v1.market_pb2 import ModelHeader
 from wire.errors import Code, Refusal
 from wire.frames import Frame
-from wire.limits import FRAME_BYTES, MIN_UPLOAD_BYTES_PER_SECOND, UPLOAD_IDLE_SECONDS
+from wire.limits import (
+    CONTENDED_BYTES_PER_SECOND,
+    CONTENDED_SECONDS,
+    FRAME_BYTES,
+    MIN_UPLOAD_BYTES_PER_SECOND,
+    UPLOAD_IDLE_SECONDS,
+)
 from wire.model_file import ModelCheck, ModelFileError
 
 Result = TypeVar("Result")
@@ -36,11 +42,6 @@ _THREADS = 8
 
 #: Bytes of an upload that may wait for its thread: the frame that is being appended, and the next.
 _AHEAD_BYTES = 2 * FRAME_BYTES
-
-#: While others wait: seconds that every stream may hold its slot, and the rate that earns it more. A usual office
-#: line; whoever is slower goes on after the others.
-_CONTENDED_SECONDS = 5.0
-_CONTENDED_BYTES_PER_SECOND = 1 << 20
 
 
 class Uploads:
@@ -324,7 +325,7 @@ class Stream:
         """Until when the slot may be held while others wait."""
         if self._began is None or not self._contended:
             return otherwise
-        return self._began + _CONTENDED_SECONDS + self.received / _CONTENDED_BYTES_PER_SECOND
+        return self._began + CONTENDED_SECONDS + self.received / CONTENDED_BYTES_PER_SECOND
 
     def _refusal(self) -> Refusal:
         why = self._ended

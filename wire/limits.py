@@ -106,3 +106,22 @@ OPEN_FILES = 65_536
 #: Bytes that the streams of one identity may move in an hour, both ways: a model of 1 GiB fetched and sent every
 #: two minutes. Without it one participant could fetch one model for ever, on the operator's line.
 MAX_BYTES_PER_HOUR = 64 << 30
+
+#: Seconds that an upload may hold its place while others wait, and the rate that earns it more: a usual office line.
+#: Whoever is slower goes on behind the others.
+CONTENDED_SECONDS = 5.0
+CONTENDED_BYTES_PER_SECOND = 1 << 20
+
+#: Bytes that are left free on the disk whatever is announced: room for the database to go on.
+RESERVE_BYTES = 64 << 20
+
+#: Bytes of ledger entries in one message of a stream, well below the limit of a message; and entries read in one
+#: transaction, so that a reader of the whole ledger holds nobody up.
+LEDGER_BATCH_BYTES = 512 << 10
+LEDGER_BATCH_ENTRIES = 1_000
+
+#: Characters of a sentence and of a field's name in a refusal, and fields named: all of it travels in HTTP/2 headers,
+#: of which clients take 8 KiB.
+MAX_REFUSAL_SENTENCE = 400
+MAX_REFUSAL_FIELD = 100
+MAX_REFUSAL_VIOLATIONS = 8

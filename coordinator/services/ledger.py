@@ -7,12 +7,7 @@ from coordinator.transactions import Transaction, Transactions
 from mechanism.errors import FieldError
 from mechanism.ledger.note import Note
 from protos.fedpeer.v1 import ledger_pb2, ledger_pb2_grpc
-
-#: Bytes of entries in one message of a stream: well below the limit of a message.
-_BATCH_BYTES = 512 << 10
-
-#: Entries read in one transaction.
-_BATCH_ENTRIES = 1_000
+from wire.limits import LEDGER_BATCH_BYTES, LEDGER_BATCH_ENTRIES
 
 
 class LedgerServicer(ledger_pb2_grpc.LedgerServicer):
@@ -39,7 +34,7 @@ class LedgerServicer(ledger_pb2_grpc.LedgerServicer):
             raise FieldError("first", position, f"at most {size}, which the checkpoint covers")
         end = size if request.count == 0 else min(size, position + request.count)
         while position < end:
-            count = min(_BATCH_ENTRIES, end - position)
+            count = min(LEDGER_BATCH_ENTRIES, end - position)
             entries = await self._transact.read(_reader(position, count))
             for batch in _batches(position, entries):
                 yield batch
@@ -103,7 +98,7 @@ def _batches(first: int, entries: list[bytes]) -> list[ledger_pb2.Entries]:
     batches: list[ledger_pb2.Entries] = []
     batch, used = ledger_pb2.Entries(first=first), 0
     for index, entry in enumerate(entries, first):
-        if batch.entries and used + len(entry) > _BATCH_BYTES:
+        if batch.entries and used + len(entry) > LEDGER_BATCH_BYTES:
             batches.append(batch)
             batch, used = ledger_pb2.Entries(first=index), 0
         batch.entries.append(entry)
