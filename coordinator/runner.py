@@ -5,6 +5,7 @@ what a step computes from files (evidence, the mean) is a function of what is re
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
@@ -39,6 +40,7 @@ from coordinator.tracing import Tracing, annotate
 from coordinator.transactions import Transaction, Transactions
 from coordinator.uploads import Uploads
 from mechanism.peers import round_seed
+from mechanism.settlement import Settlement
 
 log = structlog.get_logger()
 
@@ -98,12 +100,30 @@ class _ClosedRound:
 
 
 @dataclass(frozen=True)
+class _Seen:
+    """A task as one transaction sees it.
+
+    Attributes:
+        events: those that are not published yet.
+        progress: None where the numbers alone say that nothing is to be done.
+        size: entries of the ledger.
+        escrow: micro-credits that are reserved for the task; read with the progress.
+    """
+
+    row: TaskRow
+    events: list[EventRow]
+    tally: Tally
+    progress: Progress | None
+    size: int
+    escrow: int | None
+
+
+@dataclass(frozen=True)
 class _Outcome:
     """What was computed for a closed round: evidence, the next model and its quality."""
 
     scored: Scored
     model: bytes
-    size: int
     quality: Quality | None
 
 
@@ -117,7 +137,6 @@ class TaskRunner:
         self._preparation: asyncio.Future[None] | None = None
         self._prepared = 0
         self._last: Progress | None = None
-        self._taken: Step | None = None
 
     async def run(self) -> None:
         """Takes steps until the task has ended. Cancel it to stop between steps."""
@@ -136,6 +155,8 @@ class TaskRunner:
                         going_on = await self._advance()
                         retry = _RETRY_SECONDS
                         self._set_broken(None)
+                        if going_on:
+                            await self._work.clock.wait(self._live.changed, self._alarm())
                     except StaleTask:
                         log.info("task was moved on by another process")
                     except Exception as error:
@@ -148,31 +169,23 @@ class TaskRunner:
                 if self._preparation is not None:
                     self._preparation.cancel()
 
-    async def _look(self) -> Progress | None:
-        """Reads the task, its new events and its progress: others than this runner may have moved it.
+    def _look(self, t: Transaction) -> _Seen:
+        """The task, its new events and its progress: others than this runner may have moved it.
 
-        None where the numbers alone say that nothing is to be done: with a thousand participants their names are
-        not read again for each that arrives.
+        With a thousand participants their names are not read again for each that arrives.
         """
-        live = self._live
-
-        def read(t: Transaction) -> tuple[TaskRow, list[EventRow], Tally, Progress | None]:
-            row = t.market.task(live.row.id)
-            assert row is not None  # tasks are never deleted
-            tally = t.market.tally(row)
-            progress = None if self._idle(row, tally) else t.market.progress(row)
-            if progress is not None:
-                self._work.metrics.escrow.labels(row.id).set(t.escrow_left(row))
-            self._work.metrics.ledger_size.set(t.journal.size())
-            return row, t.market.events(row.id, live.feed.cursor), tally, progress
-
-        row, events, tally, progress = await self._work.transact.read(read)
-        self._apply(row)
-        self._show(tally)
-        live.feed.publish(events)
-        if progress is not None:
-            self._last = progress
-        return progress
+        row = t.market.task(self._live.row.id)
+        assert row is not None  # tasks are never deleted
+        tally = t.market.tally(row)
+        idle = self._idle(row, tally)
+        return _Seen(
+            row,
+            t.market.events(row.id, self._live.feed.cursor),
+            tally,
+            progress=None if idle else t.market.progress(row),
+            size=t.journal.size(),
+            escrow=None if idle else t.escrow_left(row),
+        )
 
     def _idle(self, row: TaskRow, tally: Tally) -> bool:
         """Whether a phase that was looked at before only waits for more to arrive."""
@@ -189,43 +202,49 @@ class TaskRunner:
         return False
 
     async def _advance(self) -> bool:
-        """Takes the next step, or waits until there may be one; False where the task has ended."""
-        live = self._live
-        live.changed.clear()
-        progress = await self._look()
-        if isinstance(self._taken, _SIGNED_BEHIND):
-            await self._work.transact.sign_head()
-        self._taken = None
-        if live.row.state.final:
-            return False
-        now = self._work.clock.now()
-        if progress is not None:
-            absent, _ = live.presence.absent(
-                progress.selected - progress.delivered - progress.failed, now, self._work.absence_seconds
-            )
-            progress = replace(progress, absent=absent)
-            self._work.metrics.task_participants.labels(live.row.id, "absent").set(len(absent))
-            step = next_step(live.row.terms.schedule, progress, now)
-            if not isinstance(step, Wait):
-                await self._take(step)
-                self._taken = step
-                return True
-            if progress.state is State.TRAINING:
-                self._prepare()
-        await self._work.clock.wait(live.changed, self._alarm(now))
-        return True
+        """Takes every step that is due; False where the task has ended."""
+        self._live.changed.clear()
+        seen = await self._work.transact.read(self._look)
+        self._tell(seen)
+        while (step := self._next(seen.progress)) is not None:
+            seen = await self._take(step)
+            self._tell(seen)
+            if isinstance(step, _SIGNED_BEHIND):
+                await self._work.transact.sign_head()
+        return not self._live.row.state.final
 
-    def _alarm(self, now: float) -> float | None:
+    def _next(self, progress: Progress | None) -> Step | None:
+        """The step that is due; None where something must arrive first."""
+        live = self._live
+        if progress is None or progress.state.final:
+            return None
+        self._last = progress
+        now = self._work.clock.now()
+        absent, _ = live.presence.absent(
+            progress.selected - progress.delivered - progress.failed, now, self._work.absence_seconds
+        )
+        self._work.metrics.task_participants.labels(live.row.id, "absent").set(len(absent))
+        step = next_step(live.row.terms.schedule, replace(progress, absent=absent), now)
+        if not isinstance(step, Wait):
+            return step
+        if progress.state is State.TRAINING:
+            self._prepare()
+        return None
+
+    def _alarm(self) -> float | None:
         """When to look again though nothing has arrived: at the deadline, or when somebody's absence counts."""
         row, last = self._live.row, self._last
         times = [] if row.deadline is None else [row.deadline]
         if row.state is State.TRAINING and last is not None:
             awaited = last.selected - last.delivered - last.failed
-            _, soonest = self._live.presence.absent(awaited, now, self._work.absence_seconds)
+            _, soonest = self._live.presence.absent(
+                awaited, self._work.clock.now(), self._work.absence_seconds
+            )
             times += [] if soonest is None else [soonest]
         return min(times, default=None)
 
-    async def _take(self, step: Step) -> None:
+    async def _take(self, step: Step) -> _Seen:
+        """Takes a step; returns the task as the step leaves it, which nobody has been told yet."""
         row = self._live.row
         name = type(step).__name__
         with (
@@ -234,25 +253,33 @@ class TaskRunner:
         ):
             match step:
                 case BeginEffort(deadline):
-                    await self._work.transact(lambda t: t.begin_effort(row, deadline))
+                    seen = await self._carry_out(lambda t: t.begin_effort(row, deadline))
                 case Select():
-                    await self._work.transact(lambda t: t.select(row, select))
+                    seen = await self._carry_out(lambda t: t.select(row, select))
                 case OpenRound(round_, deadline):
-                    await self._open_round(row, round_, deadline)
+                    path = self._work.blobs.path(row.model)
+                    seen = await self._carry_out(
+                        lambda t: t.open_round(row, round_, path.stat().st_size, deadline)
+                    )
                 case CloseRound():
-                    await self._work.transact(lambda t: t.close_round(row))
+                    seen = await self._carry_out(lambda t: t.close_round(row))
                 case Settle():
-                    await self._settle(row)
+                    seen = await self._settle(row)
                 case Close():
-                    await self._work.transact(lambda t: t.close(row))
+                    seen = await self._carry_out(lambda t: t.close(row))
                 case Cancel(reason):
-                    await self._work.transact(lambda t: t.cancel(row, reason))
+                    seen = await self._carry_out(lambda t: t.cancel(row, reason))
             log.info("step taken", step=name)
+        return seen
 
-    async def _open_round(self, row: TaskRow, round_: int, deadline: float) -> None:
-        path = self._work.blobs.path(row.model)
-        size = (await asyncio.to_thread(path.stat)).st_size
-        await self._work.transact(lambda t: t.open_round(row, round_, size, deadline))
+    async def _carry_out(self, step: Callable[[Transaction], None]) -> _Seen:
+        """One transaction: the step, and a look at where it leads."""
+
+        def act(t: Transaction) -> _Seen:
+            step(t)
+            return self._look(t)
+
+        return await self._work.transact(act)
 
     def _prepare(self) -> None:
         """Starts the evidence's own work for this round, beside the participants' training."""
@@ -279,7 +306,7 @@ class TaskRunner:
             self._scorer = make_scorer(self._live.row)
         return self._scorer
 
-    async def _settle(self, row: TaskRow) -> None:
+    async def _settle(self, row: TaskRow) -> _Seen:
         began = self._work.clock.now()
         closed = await self._work.transact.read(lambda t: _closed_round(t, row))
         with self._work.tracing.span("scoring", task=row.id, round=row.round, models=len(closed.models)):
@@ -292,22 +319,24 @@ class TaskRunner:
         ]
         seed = round_seed(chain_secret(row.root), row.terms.schedule.rounds, row.round)
         with self._work.tracing.span("settlement", task=row.id, round=row.round):
-            settlement = await self._work.transact(
-                lambda t: t.settle(
-                    row, seed, assessments, outcome.scored.evidence, outcome.model, outcome.quality
-                )
-            )
+
+            def settle(t: Transaction) -> tuple[Settlement, _Seen]:
+                evidence = outcome.scored.evidence
+                settled = t.settle(row, seed, assessments, evidence, outcome.model, outcome.quality)
+                return settled, self._look(t)
+
+            settlement, seen = await self._work.transact(settle)
             paid = sum(payment.paid_micro for payment in settlement.payments)
             annotate(paid_micro=paid)
         # Before anybody hears of the settlement: all ask for their receipts at once.
-        await self._work.transact.sign_head()
+        await asyncio.gather(self._work.transact.sign_head(), self._sweep())
         metrics = self._work.metrics
         metrics.paid.labels(row.id).inc(paid)
         metrics.settlement_seconds.observe(max(0.0, self._work.clock.now() - began))
         if outcome.quality is not None:
             metrics.accuracy.labels(row.id).set(float(outcome.quality.accuracy))
-        await self._sweep()
         log.info("round settled", paid_micro=paid, models=len(closed.models))
+        return seen
 
     def _judge(self, row: TaskRow, closed: _ClosedRound) -> _Outcome:
         """Evidence, mean and quality; in the scoring thread."""
@@ -337,30 +366,32 @@ class TaskRunner:
             target = self._work.spool.scratch(f"{row.id}.mean")
             digest = aggregate(contributions, target)
             blobs.adopt(target, digest)
-        path = blobs.path(digest)
-        return _Outcome(scored, digest, path.stat().st_size, self._scoring().evaluate(path))
+        return _Outcome(scored, digest, self._scoring().evaluate(blobs.path(digest)))
 
     async def _sweep(self) -> None:
         """Uploads that were broken off are of no use to the next round."""
         name = self._live.row.id
         await asyncio.to_thread(self._work.spool.sweep, name, self._work.uploads.busy(name))
 
-    def _apply(self, row: TaskRow) -> None:
-        metrics = self._work.metrics
-        if row.version != self._live.row.version:
+    def _tell(self, seen: _Seen) -> None:
+        """What is seen, to watchers and in metrics."""
+        live, metrics, row = self._live, self._work.metrics, seen.row
+        if row.version != live.row.version:
             metrics.phase_started.labels(row.id).set(self._work.clock.now())
-            metrics.tasks.labels(self._live.row.state).dec()
+            metrics.tasks.labels(live.row.state).dec()
             metrics.tasks.labels(row.state).inc()
-        self._live.row = row
+        live.row = row
         metrics.task_round.labels(row.id).set(row.round)
+        metrics.ledger_size.set(seen.size)
+        if seen.escrow is not None:
+            metrics.escrow.labels(row.id).set(seen.escrow)
+        for standing, count in vars(seen.tally).items():
+            metrics.task_participants.labels(row.id, standing).set(count)
+        live.feed.publish(seen.events)
 
     def _set_broken(self, why: str | None) -> None:
         self._live.broken = why
         self._work.metrics.stalled.labels(self._live.row.id).set(why is not None)
-
-    def _show(self, tally: Tally) -> None:
-        for standing, count in vars(tally).items():
-            self._work.metrics.task_participants.labels(self._live.row.id, standing).set(count)
 
 
 def _closed_round(t: Transaction, row: TaskRow) -> _ClosedRound:
