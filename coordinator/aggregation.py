@@ -8,16 +8,21 @@ machine with IEEE 754 arithmetic. Running means and variances of batch normalisa
 and are averaged as such. Integer tensors (batch counters) are averaged exactly in integers and rounded half to
 even; boolean ones take the weighted majority, false on a tie.
 
-Only one block of one tensor is in memory at a time, whatever the size and number of the models.
+Blocks are worked out side by side, a few at a time: those few are in memory, whatever the size and number of the
+models. What a block comes to depends on no other.
 
 Source: McMahan et al. 2017, algorithm 1.
 """
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -29,11 +34,14 @@ from mechanism.errors import FieldError
 from mechanism.terms import DTYPE_BYTES, TensorSpec
 from wire.model_file import ModelFile, StoredTensor, open_model
 
-#: Elements accumulated at once: 2 MiB of float64 stay in the second-level cache.
-_BLOCK = 1 << 18
+#: Elements accumulated at once: 1 MiB of float64 stays in the second-level cache.
+_BLOCK = 1 << 17
 
-#: NumPy's types; bfloat16 is handled as the upper half of a float32.
-_FLOATS = {"F64": "<f8", "F32": "<f4", "F16": "<f2"}
+#: Threads that accumulate: NumPy releases the interpreter's lock. More than a few only wait for the memory.
+_THREADS = min(4, os.cpu_count() or 1)
+
+#: NumPy's types; a bfloat16 is read as what it is, the upper half of a float32.
+_FLOATS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 _INTEGERS = {"I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1", "BOOL": "u1"}
 
 
@@ -63,13 +71,12 @@ def aggregate(contributions: Sequence[Contribution], target: Path) -> bytes:
         if [t.spec for t in file.tensors] != specs:
             raise FieldError("contributions", contribution.participant_id, "models of one layout")
     weights = [c.samples for c in ordered]
+    layout = _layout(specs)
     digest = hashlib.sha256()
-    with target.open("wb") as out:
-        layout = _layout(specs)
+    with target.open("wb") as out, ThreadPoolExecutor(_THREADS, "mean") as threads:
         _emit(out, digest, _header(layout))
-        for spec in layout:
-            for block in _mean_blocks(spec, files, weights):
-                _emit(out, digest, block)
+        for block in _side_by_side(threads, _block_means(layout, files, weights)):
+            _emit(out, digest, block)
     return digest.digest()
 
 
@@ -108,61 +115,61 @@ def _emit(out: BinaryIO, digest: "hashlib._Hash", data: bytes) -> None:
     digest.update(data)
 
 
-def _mean_blocks(spec: TensorSpec, files: Sequence[ModelFile], weights: Sequence[int]) -> Iterator[bytes]:
-    sources = [(file.path, _tensor(file, spec.name)) for file in files]
-    few = len(sources) <= _OPEN_FILES
-    streams: list[BinaryIO | None] = [path.open("rb") if few else None for path, _ in sources]
-    try:
+def _side_by_side(threads: ThreadPoolExecutor, work: Iterable[Callable[[], bytes]]) -> Iterator[bytes]:
+    """What each piece of work comes to, in order; as many as there are threads are ahead."""
+    ahead: deque[Future[bytes]] = deque()
+    for piece in work:
+        ahead.append(threads.submit(piece))
+        if len(ahead) > _THREADS:
+            yield ahead.popleft().result()
+    while ahead:
+        yield ahead.popleft().result()
+
+
+def _block_means(
+    layout: Sequence[TensorSpec], files: Sequence[ModelFile], weights: Sequence[int]
+) -> Iterator[Callable[[], bytes]]:
+    """The work of the whole file, block by block."""
+    for spec in layout:
+        starts = [(file.path, _tensor(file, spec.name).start) for file in files]
+        mean = _integer_mean if spec.dtype in _INTEGERS else _float_mean
         elements = prod(spec.shape)
         for first in range(0, elements, _BLOCK):
-            count = min(_BLOCK, elements - first)
-            raw = (
-                _read(path, stream, tensor.start + first * DTYPE_BYTES[spec.dtype], count, spec.dtype)
-                for (path, tensor), stream in zip(sources, streams, strict=True)
-            )
-            if spec.dtype in _INTEGERS:
-                yield _integer_mean(raw, weights, spec.dtype)
-            else:
-                yield _float_mean(raw, weights, spec.dtype)
-    finally:
-        for stream in streams:
-            if stream is not None:
-                stream.close()
-
-
-#: Files held open at once; with more participants each block opens its file anew. Well below the usual 1,024.
-_OPEN_FILES = 256
+            offset = first * DTYPE_BYTES[spec.dtype]
+            places = [(path, start + offset) for path, start in starts]
+            yield partial(mean, places, weights, spec.dtype, min(_BLOCK, elements - first))
 
 
 def _tensor(file: ModelFile, name: str) -> StoredTensor:
     return next(t for t in file.tensors if t.spec.name == name)
 
 
-def _read(path: Path, stream: BinaryIO | None, start: int, count: int, dtype: str) -> bytes:
-    if stream is None:
-        with path.open("rb") as opened:
-            return _read(path, opened, start, count, dtype)
-    stream.seek(start)
-    return stream.read(count * DTYPE_BYTES[dtype])
+def _read(place: tuple[Path, int], into: npt.NDArray[Any]) -> None:
+    path, start = place
+    with path.open("rb", buffering=0) as file:
+        file.seek(start)
+        if file.readinto(into.data) != into.nbytes:
+            raise OSError(f"{path} ends within a tensor; restore it from a backup")
 
 
-def _float_mean(blocks: Iterator[bytes], weights: Sequence[int], dtype: str) -> bytes:
-    total: npt.NDArray[np.float64] | None = None
-    for raw, weight in zip(blocks, weights, strict=True):
-        values = _floats(raw, dtype).astype(np.float64)
-        values *= weight
-        total = values if total is None else np.add(total, values, out=total)
-    assert total is not None  # there is at least one contribution
+def _float_mean(places: Sequence[tuple[Path, int]], weights: Sequence[int], dtype: str, count: int) -> bytes:
+    raw = np.empty(count, _FLOATS[dtype])
+    total, weighted = (
+        np.full(count, -0.0),
+        np.empty(count),
+    )  # which, unlike 0.0, changes nothing that is added to it
+    for place, weight in zip(places, weights, strict=True):
+        _read(place, raw)
+        np.multiply(_widened(raw) if dtype == "BF16" else raw, weight, out=weighted, dtype=np.float64)
+        total += weighted
     total /= sum(weights)
     if dtype == "BF16":
         return _to_bfloat16(total.astype(np.float32))
     return total.astype(_FLOATS[dtype]).tobytes()
 
 
-def _floats(raw: bytes, dtype: str) -> npt.NDArray[Any]:
-    if dtype == "BF16":
-        return (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32)
-    return np.frombuffer(raw, _FLOATS[dtype])
+def _widened(halves: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    return (halves.astype(np.uint32) << 16).view(np.float32)
 
 
 def _to_bfloat16(values: npt.NDArray[np.float32]) -> bytes:
@@ -172,13 +179,15 @@ def _to_bfloat16(values: npt.NDArray[np.float32]) -> bytes:
     return rounded.astype("<u2").tobytes()
 
 
-def _integer_mean(blocks: Iterator[bytes], weights: Sequence[int], dtype: str) -> bytes:
+def _integer_mean(
+    places: Sequence[tuple[Path, int]], weights: Sequence[int], dtype: str, count: int
+) -> bytes:
     # Python's integers: a product of a counter and a number of samples can exceed 64 bits.
-    total: npt.NDArray[np.object_] | None = None
-    for raw, weight in zip(blocks, weights, strict=True):
-        values = np.frombuffer(raw, _INTEGERS[dtype]).astype(object) * weight
-        total = values if total is None else total + values
-    assert total is not None  # there is at least one contribution
+    raw = np.empty(count, _INTEGERS[dtype])
+    total = np.zeros(count, object)
+    for place, weight in zip(places, weights, strict=True):
+        _read(place, raw)
+        total += raw.astype(object) * weight
     samples = sum(weights)
     means = [round(Fraction(int(value), samples)) for value in total]
     return np.array(means, dtype=_INTEGERS[dtype]).tobytes()

@@ -57,16 +57,16 @@ def test_the_mean_is_weighted_rounded_once_and_keeps_every_type(tmp_path: Path) 
 @given(
     order=st.permutations(range(5)),
     block=st.sampled_from([1, 7, 1 << 18]),
-    open_files=st.sampled_from([0, 9]),
+    threads=st.sampled_from([1, 3]),
 )
-def test_neither_order_nor_block_size_changes_a_bit(
-    tmp_path: Path, order: list[int], block: int, open_files: int
+def test_neither_order_nor_block_size_nor_threads_change_a_bit(
+    tmp_path: Path, order: list[int], block: int, threads: int
 ) -> None:
     parts = [contribution(tmp_path, f"p{i}", i + 1, random_model(i)) for i in range(5)]
     first = aggregate(parts, tmp_path / "first")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(aggregation, "_BLOCK", block)
-        patch.setattr(aggregation, "_OPEN_FILES", open_files)
+        patch.setattr(aggregation, "_THREADS", threads)
         assert aggregate([parts[i] for i in order], tmp_path / "second") == first
 
 
