@@ -9,7 +9,7 @@ the wrong time is refused and changes nothing.
 from coordinator.derivation import nonce
 from coordinator.identity import Caller
 from coordinator.states import State
-from coordinator.storage.market import ClaimRow, MarketStore, ReceiptRow, TaskRow
+from coordinator.storage.market import ClaimRow, MarketStore, ModelStanding, ReceiptRow, TaskRow
 from mechanism.degree import noniid_degree
 from mechanism.dispute import DISPUTED_RULE, disputes_possible
 from mechanism.errors import FieldError
@@ -71,9 +71,17 @@ def known_receipt(
     Raises:
         Refusal: SUBMISSION_CONFLICT where the id stands for another content.
     """
-    receipt = store.receipt(task.id, participant_id, submission_id)
+    return same_receipt(store.receipt(task.id, participant_id, submission_id), digest)
+
+
+def same_receipt(receipt: ReceiptRow | None, digest: bytes) -> ReceiptRow | None:
+    """The receipt of an id, provided that it is for the same content.
+
+    Raises:
+        Refusal: SUBMISSION_CONFLICT where it is not.
+    """
     if receipt is not None and receipt.digest != digest:
-        raise _conflict(submission_id, receipt.kind)
+        raise _conflict(receipt.submission_id, receipt.kind)
     return receipt
 
 
@@ -97,7 +105,9 @@ def admit_claim(store: MarketStore, task: TaskRow, statement: ClaimStatement) ->
         )
 
 
-def admit_model(store: MarketStore, task: TaskRow, statement: ModelStatement) -> bool:
+def admit_model(
+    store: MarketStore, task: TaskRow, statement: ModelStatement, standing: ModelStanding
+) -> bool:
     """That a new model may be uploaded or recorded now; returns whether it is late.
 
     Raises:
@@ -106,14 +116,13 @@ def admit_model(store: MarketStore, task: TaskRow, statement: ModelStatement) ->
     if task.round < 1:
         _refuse_ended(task)
         raise _wrong_state(task, "a model", State.TRAINING)
-    claim = store.claim(task.id, statement.participant_id)
-    if claim is None or not claim.selected:
+    if not standing.selected:
         raise Refusal(
             Code.NOT_SELECTED, f"{statement.participant_id!r} was not selected to train in task {task.id}."
         )
     if statement.round > task.round:
         raise _wrong_round(task, statement.round)
-    if store.model(task.id, statement.round, statement.participant_id) is not None:
+    if standing.delivered:
         if statement.round < task.round:
             raise _wrong_round(task, statement.round)
         raise Refusal(
@@ -134,7 +143,7 @@ def admit_model(store: MarketStore, task: TaskRow, statement: ModelStatement) ->
     return late
 
 
-def admit_upload(store: MarketStore, task: TaskRow, statement: ModelStatement) -> None:
+def admit_upload(task: TaskRow, statement: ModelStatement, standing: ModelStanding) -> None:
     """That one more upload may begin.
 
     Raises:
@@ -146,12 +155,11 @@ def admit_upload(store: MarketStore, task: TaskRow, statement: ModelStatement) -
             Code.TOO_LARGE,
             f"The model has {statement.model_bytes} bytes; task {task.id} accepts at most {limit}.",
         )
-    begun = store.upload(task.id, statement.participant_id, statement.submission_id)
-    if begun is not None:
-        if begun.digest != statement_digest(statement):
+    if standing.committed is not None:
+        if standing.committed != statement_digest(statement):
             raise _conflict(statement.submission_id, "model")
         return
-    if len(store.uploads(task.id, statement.participant_id, statement.round)) >= MAX_UPLOADS_PER_ROUND:
+    if standing.begun >= MAX_UPLOADS_PER_ROUND:
         raise Refusal(
             Code.QUOTA_EXCEEDED,
             f"{MAX_UPLOADS_PER_ROUND} uploads were begun for round {statement.round} already, "

@@ -18,6 +18,7 @@ from coordinator.admission import (
     check_counts,
     check_name,
     known_receipt,
+    same_receipt,
 )
 from coordinator.broadcast import Broadcast, SharedFrame
 from coordinator.identity import Caller
@@ -322,30 +323,26 @@ class Market:
 
     def _begin(self, t: Transaction, live: LiveTask, statement: ModelStatement) -> "ReceiptRow | _Begun":
         """The receipt of a known submission; else whether its frames are wanted, and then the commitment."""
-        task = self._current(t, live)
-        digest = statement_digest(statement)
-        name, submission = statement.participant_id, statement.submission_id
-        known = known_receipt(t.market, task, name, submission, digest)
+        task, standing = self._current(t, live), t.model_standing(statement)
+        known = same_receipt(standing.receipt, statement_digest(statement))
         if known is not None:
             return known
-        late = admit_model(t.market, task, statement)
-        admit_upload(t.market, task, statement)
+        late = admit_model(t.market, task, statement, standing)
+        admit_upload(task, statement, standing)
         if late:
             return _Begun.LATE
-        t.begin_upload(statement)
+        t.begin_upload(statement, standing)
         return _Begun.WANTED
 
     def _finish(
         self, t: Transaction, live: LiveTask, statement: ModelStatement, signature: bytes
     ) -> ReceiptRow:
-        task = self._current(t, live)
-        digest = statement_digest(statement)
-        name, submission = statement.participant_id, statement.submission_id
-        known = known_receipt(t.market, task, name, submission, digest)
+        task, standing = self._current(t, live), t.model_standing(statement)
+        known = same_receipt(standing.receipt, statement_digest(statement))
         if known is not None:
             return known
-        late = admit_model(t.market, task, statement)
-        return t.add_model(statement, signature, late=late)
+        late = admit_model(t.market, task, statement, standing)
+        return t.add_model(statement, signature, standing, late=late)
 
     def _heard(self, caller: Caller, task_id: str) -> LiveTask:
         live = self.task(task_id)

@@ -5,7 +5,7 @@ what a step computes from files (evidence, the mean) is a function of what is re
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
@@ -35,7 +35,7 @@ from coordinator.states import (
     Wait,
     next_step,
 )
-from coordinator.storage.market import EventRow, ModelRow, StaleTask, Tally, TaskRow
+from coordinator.storage.market import EventRow, ModelRow, RoundRow, StaleTask, Tally, TaskRow
 from coordinator.tracing import Tracing, annotate
 from coordinator.transactions import Transaction, Transactions
 from coordinator.uploads import Uploads
@@ -90,13 +90,12 @@ class Workplace:
 
 @dataclass(frozen=True)
 class _ClosedRound:
-    """A round as recorded: who was selected with which claim, what came in, what was reported, what was sent out."""
+    """A round as recorded: who was selected with which claim, what came in, what was reported; all rounds up to it."""
 
     claims: dict[str, Fraction]
     models: dict[str, ModelRow]
     reasons: dict[str, str]
-    start: bytes
-    history: tuple[bytes, ...]
+    rounds: list[RoundRow]
 
 
 @dataclass(frozen=True)
@@ -180,7 +179,8 @@ class TaskRunner:
         idle = self._idle(row, tally)
         return _Seen(
             row,
-            t.market.events(row.id, self._live.feed.cursor),
+            # Events come with transitions, and each of those is a new version.
+            t.market.events(row.id, self._live.feed.cursor) if row.version != self._live.row.version else [],
             tally,
             progress=None if idle else t.market.progress(row),
             size=t.journal.size(),
@@ -292,13 +292,15 @@ class TaskRunner:
             self._preparation.add_done_callback(_report)
 
     async def _prepare_round(self, row: TaskRow) -> None:
-        closed = await self._work.transact.read(lambda t: _closed_round(t, row))
+        rounds = await self._work.transact.read(lambda t: t.market.rounds(row.id))
         with self._work.tracing.span("evidence prepared ahead", task=row.id, round=row.round):
-            await self._work.transact.compute(lambda: self._scoring().prepare(self._start(row, closed)))
+            await self._work.transact.compute(lambda: self._scoring().prepare(self._start(rounds)))
 
-    def _start(self, row: TaskRow, closed: _ClosedRound) -> RoundStart:
+    def _start(self, rounds: Sequence[RoundRow]) -> RoundStart:
+        """What the last of the rounds starts from."""
+        *before, opened = rounds
         path = self._work.blobs.path
-        return RoundStart(row.round, path(closed.start), tuple(path(digest) for digest in closed.history))
+        return RoundStart(opened.round, path(opened.start_model), tuple(path(r.start_model) for r in before))
 
     def _scoring(self) -> Scorer:
         """The task's scorer, made where it is first needed: in the scoring thread, it may load data."""
@@ -352,7 +354,7 @@ class TaskRunner:
             )
             for name, model in sorted(closed.models.items())
         ]
-        scored = self._scoring().score(self._start(row, closed), submissions)
+        scored = self._scoring().score(self._start(closed.rounds), submissions)
         taken = {a.participant_id for a in scored.assessments if a.scored}
         # A participant that overstates its samples gets no more weight than the recipe's.
         limit = row.terms.recipe.samples
@@ -361,7 +363,7 @@ class TaskRunner:
             for s in submissions
             if s.participant_id in taken
         ]
-        digest = closed.start
+        digest = closed.rounds[-1].start_model
         if contributions:
             target = self._work.spool.scratch(f"{row.id}.mean")
             digest = aggregate(contributions, target)
@@ -395,13 +397,11 @@ class TaskRunner:
 
 
 def _closed_round(t: Transaction, row: TaskRow) -> _ClosedRound:
-    *before, opened = t.market.rounds(row.id)
     return _ClosedRound(
         claims={c.participant_id: Fraction(c.degree) for c in t.market.claims(row.id) if c.selected},
         models={m.participant_id: m for m in t.market.models(row.id, row.round)},
         reasons={f.participant_id: f.reason for f in t.market.failures(row.id, row.round)},
-        start=opened.start_model,
-        history=tuple(r.start_model for r in before),
+        rounds=t.market.rounds(row.id),
     )
 
 

@@ -31,10 +31,10 @@ from coordinator.storage.market import (
     FailureRow,
     MarketStore,
     ModelRow,
+    ModelStanding,
     ReceiptRow,
     StaleTask,
     TaskRow,
-    UploadRow,
 )
 from coordinator.storage.statements import driver
 from mechanism.canonical import Json, canonical_digest, decimal_text
@@ -70,9 +70,9 @@ class Transaction:
         now: one time for everything in the transaction, seconds since the epoch.
     """
 
-    def __init__(self, connection: Connection, now: float) -> None:
+    def __init__(self, connection: Connection, now: float, ledger: SqlLedgerStore | None = None) -> None:
         self.market = MarketStore(connection)
-        self.ledger = SqlLedgerStore(connection)
+        self.ledger = ledger or SqlLedgerStore(connection)
         self.journal = Journal(self.ledger)
         self.now = now
 
@@ -126,24 +126,31 @@ class Transaction:
         )
         return self._receipt(statement, 0, index, late=False)
 
-    def begin_upload(self, statement: ModelStatement) -> UploadRow:
+    def model_standing(self, statement: ModelStatement) -> ModelStanding:
+        return self.market.model_standing(
+            statement.task_id, statement.participant_id, statement.submission_id, statement.round
+        )
+
+    def begin_upload(self, statement: ModelStatement, standing: ModelStanding) -> int:
         """Fixes when a model was committed to; known already where an upload is resumed."""
         names = statement.task_id, statement.participant_id, statement.submission_id
-        known = self.market.upload(*names)
-        return known or self.market.add_upload(*names, statement.round, statement_digest(statement), self.now)
+        return standing.sequence or self.market.add_upload(
+            *names, statement.round, statement_digest(statement), self.now
+        )
 
-    def add_model(self, statement: ModelStatement, signature: bytes, *, late: bool) -> ReceiptRow:
+    def add_model(
+        self, statement: ModelStatement, signature: bytes, standing: ModelStanding, *, late: bool
+    ) -> ReceiptRow:
         """Records a model that came whole; a late one counts for nothing."""
         index = self._record(entries.model(statement, signature, late))
         if not late:
-            upload = self.begin_upload(statement)
             self.market.add_model(
                 statement.task_id,
                 statement.round,
                 ModelRow(
                     participant_id=statement.participant_id,
                     submission_id=statement.submission_id,
-                    sequence=upload.sequence,
+                    sequence=self.begin_upload(statement, standing),
                     model_sha256=statement.model_sha256,
                     model_bytes=statement.model_bytes,
                     samples=statement.samples,
@@ -509,14 +516,16 @@ class Transactions:
         """What each step returned or was refused by. Raises where the transaction as a whole has failed."""
         outcomes: list[Any] = []
         with self._database.begin(durable=any(step.durable for step in steps)) as connection:
-            SqlLedgerStore(connection).lock()
+            ledger = SqlLedgerStore(connection)
+            ledger.lock()
             execute = driver(connection).execute
             for step in steps:
                 execute("SAVEPOINT step")
                 try:
-                    outcomes.append(step.work(Transaction(connection, self._clock.now())))
+                    outcomes.append(step.work(Transaction(connection, self._clock.now(), ledger)))
                 except _REFUSALS as error:
                     execute("ROLLBACK TO SAVEPOINT step")
+                    ledger = SqlLedgerStore(connection)  # the other knows what has been undone
                     outcomes.append(_Raised(error))
                 execute("RELEASE SAVEPOINT step")
         return outcomes

@@ -5,10 +5,12 @@ certificate, over the canonical JSON of the statement's record. The record stand
 signature, so that an outsider checks it with the public key of the enrolment entry.
 """
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+from functools import cached_property
 from typing import ClassVar, Protocol
 
 from cryptography.exceptions import InvalidSignature
@@ -27,7 +29,7 @@ NONCE_BYTES = 16
 
 
 class Statement(Protocol):
-    """Something signed: a record and what it is about."""
+    """Something signed: a record, its canonical bytes, and what it is about."""
 
     kind: ClassVar[str]
 
@@ -38,6 +40,9 @@ class Statement(Protocol):
     def participant_id(self) -> str: ...
 
     def record(self) -> dict[str, Json]: ...
+
+    @property
+    def canonical(self) -> bytes: ...
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,10 @@ class ClaimStatement:
             "nonce": self.nonce.hex(),
         }
 
+    @cached_property
+    def canonical(self) -> bytes:
+        return canonical_bytes(self.record())
+
 
 @dataclass(frozen=True)
 class ModelStatement:
@@ -136,22 +145,26 @@ class ModelStatement:
             "nonce": self.nonce.hex(),
         }
 
+    @cached_property
+    def canonical(self) -> bytes:
+        return canonical_bytes(self.record())
+
 
 def statement_digest(statement: Statement) -> bytes:
     """SHA-256 of the canonical record: what a receipt names and idempotency compares."""
-    return canonical_digest(statement.record())
+    return hashlib.sha256(statement.canonical).digest()
 
 
 def sign_statement(statement: Statement, key: ec.EllipticCurvePrivateKey) -> bytes:
     """The DER signature of the statement."""
     algorithm = ec.ECDSA(hashes.SHA256(), deterministic_signing=True)
-    return key.sign(canonical_bytes(statement.record()), algorithm)
+    return key.sign(statement.canonical, algorithm)
 
 
 def signature_holds(statement: Statement, signature: bytes, key: ec.EllipticCurvePublicKey) -> bool:
     """Whether `signature` is of this statement by the holder of `key`."""
     try:
-        key.verify(signature, canonical_bytes(statement.record()), ec.ECDSA(hashes.SHA256()))
+        key.verify(signature, statement.canonical, ec.ECDSA(hashes.SHA256()))
     except InvalidSignature:
         return False
     return True

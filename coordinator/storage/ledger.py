@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, and_, bindparam, func, insert, or_, select, update
+from sqlalchemy import Connection, and_, bindparam, func, insert, or_, select, text, update
 
 from coordinator.storage.database import Database
 from coordinator.storage.errors import DatabaseDamaged, HeadRefused
@@ -40,6 +40,9 @@ _LAST_NOTE = Statement(select(CHECKPOINTS.c.note).order_by(CHECKPOINTS.c.size.de
 _NOTE = Statement(select(CHECKPOINTS.c.note).where(CHECKPOINTS.c.size == bindparam("size")))
 _KEEP_NOTE = Statement(insert(CHECKPOINTS))
 _KEY = Statement(select(LOG.c.verification_key))
+_INSERT_ID = Statement(
+    text("INSERT INTO ledger_ids (id, entry_index) VALUES (:id, :entry_index) ON CONFLICT DO NOTHING")
+)
 _FIND = Among(IDS, IDS.c.id)
 _BUNDLE_OF = Statement(
     select(func.max(BUNDLES.c.first_index)).where(BUNDLES.c.first_index <= bindparam("index"))
@@ -64,32 +67,37 @@ _RESERVATIONS = Among(TRANSFERS, TRANSFERS.c.reservation)
 
 
 class SqlLedgerStore:
-    """`mechanism.ledger.store.LedgerStore` within one transaction of a `Database`."""
+    """`mechanism.ledger.store.LedgerStore` within one transaction of a `Database`.
+
+    Once it holds the lock, it remembers the size and the tiles that it has written: nobody else changes them. So a
+    store is of no use any more where a part of its transaction is rolled back.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._driver = driver(connection)
         self._sqlite = connection.dialect.name == "sqlite"
+        self._locked_size: int | None = None
+        self._written_tiles: dict[Coordinates, bytes] = {}
 
     def lock(self) -> int:
-        return int(self._only(_LOCKED_SIZE))
+        if self._locked_size is None:
+            self._locked_size = int(self._only(_LOCKED_SIZE))
+        return self._locked_size
 
     def size(self) -> int:
-        return int(self._only(_SIZE))
+        return int(self._only(_SIZE)) if self._locked_size is None else self._locked_size
 
     def insert(self, first: int, ids: Sequence[str], data: Sequence[bytes]) -> bool:
         if not ids:
             return True
-        # By hand, since SQLAlchemy's nested transactions take longer than the insert of an entry.
-        self._driver.execute("SAVEPOINT ledger_ids")
-        try:
-            self._insert_ids(first, ids)
-        except key_errors():
-            self._driver.execute("ROLLBACK TO SAVEPOINT ledger_ids")
+        if not self._insert_ids(first, ids):
             return False
-        self._driver.execute("RELEASE SAVEPOINT ledger_ids")
         self._insert_rows("ledger_bundles", ("first_index", "count", "data"), _bundled(first, data))
-        _SET_SIZE.run(self._connection, {"new_size": first + len(ids)})
+        size = first + len(ids)
+        _SET_SIZE.run(self._connection, {"new_size": size})
+        if self._locked_size is not None:
+            self._locked_size = size
         return True
 
     def find(self, ids: Sequence[str]) -> Mapping[str, int]:
@@ -118,8 +126,9 @@ class SqlLedgerStore:
         if len(tiles) <= _FEW_TILES:
             found = {}
             for level, index in tiles:
-                values = {"level": level, "index": index}
-                hashes = _TILE.value(self._connection, values)
+                hashes = self._written_tiles.get((level, index)) or _TILE.value(
+                    self._connection, {"level": level, "index": index}
+                )
                 if hashes is not None:
                     found[level, index] = bytes(hashes)
             return found
@@ -145,6 +154,7 @@ class SqlLedgerStore:
             "ON CONFLICT (level, tile_index) DO UPDATE SET hashes = excluded.hashes",
             [(level, index, hashes) for (level, index), hashes in tiles],
         )
+        self._written_tiles = dict(tiles)
 
     def balances(self, accounts: Sequence[str]) -> Mapping[str, Balance]:
         return {name: Balance(*sums) for name, *sums in _BALANCES.rows(self._connection, accounts)}
@@ -223,7 +233,21 @@ class SqlLedgerStore:
         """First index of the stored bundle that holds entry `index`."""
         return int(_BUNDLE_OF.value(self._connection, {"index": index}) or 0)
 
-    def _insert_ids(self, first: int, ids: Sequence[str]) -> None:
+    def _insert_ids(self, first: int, ids: Sequence[str]) -> bool:
+        """False, and nothing written, where one is taken."""
+        if len(ids) == 1:
+            return bool(_INSERT_ID.run(self._connection, {"id": ids[0], "entry_index": first}).rowcount)
+        # By hand, since SQLAlchemy's nested transactions take longer than the insert of an entry.
+        self._driver.execute("SAVEPOINT ledger_ids")
+        try:
+            self._insert_many_ids(first, ids)
+        except key_errors():
+            self._driver.execute("ROLLBACK TO SAVEPOINT ledger_ids")
+            return False
+        self._driver.execute("RELEASE SAVEPOINT ledger_ids")
+        return True
+
+    def _insert_many_ids(self, first: int, ids: Sequence[str]) -> None:
         if self._sqlite:  # one statement for all takes half the time of one a row
             self._driver.execute(
                 "INSERT INTO ledger_ids (id, entry_index) SELECT value, ? + key FROM json_each(?)",

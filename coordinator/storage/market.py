@@ -5,14 +5,17 @@ the command line) cannot both take a step from the same state.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import (
+    Column,
     Connection,
+    ScalarSelect,
     Table,
+    and_,
     bindparam,
     func,
     insert,
@@ -38,6 +41,9 @@ from coordinator.storage.market_tables import (
 )
 from coordinator.storage.statements import Statement
 from mechanism.terms import Terms
+
+#: A dataclass whose fields are columns.
+Row = TypeVar("Row")
 
 
 class StaleTask(RuntimeError):
@@ -113,14 +119,24 @@ class ClaimRow:
 
 
 @dataclass(frozen=True)
-class UploadRow:
-    """A model that was committed to; `digest` is the statement's, `sequence` the order of commitment."""
+class ModelStanding:
+    """What is recorded about one submission of a model, and decides what becomes of it.
 
-    participant_id: str
-    submission_id: str
-    round: int
-    sequence: int
-    digest: bytes
+    Attributes:
+        receipt: the submission's, where it has one.
+        selected: whether the participant trains.
+        delivered: whether a model of the participant for the round is recorded, under whatever id.
+        sequence: the submission's place in the order of commitments, where its upload has begun.
+        committed: the digest of the statement that it began with.
+        begun: uploads that the participant has begun for the round.
+    """
+
+    receipt: ReceiptRow | None
+    selected: bool
+    delivered: bool
+    sequence: int | None
+    committed: bytes | None
+    begun: int
 
 
 @dataclass(frozen=True)
@@ -289,51 +305,49 @@ class MarketStore:
 
     def progress(self, task: TaskRow) -> Progress:
         """What decides the task's next step; nobody is absent as far as the database knows."""
-        taken = self.claims(task.id)
+        values = {"task_id": task.id, "round": task.round}
+        claimed = _CLAIMANTS.rows(self._connection, values)
         return Progress(
             state=task.state,
             round=task.round,
             deadline=task.deadline,
-            claimed=frozenset(c.participant_id for c in taken),
-            selected=frozenset(c.participant_id for c in taken if c.selected),
-            delivered=frozenset(m.participant_id for m in self.models(task.id, task.round)),
-            failed=frozenset(f.participant_id for f in self.failures(task.id, task.round)),
+            claimed=frozenset(name for name, _ in claimed),
+            selected=frozenset(name for name, selected in claimed if selected),
+            delivered=frozenset(name for (name,) in _DELIVERED.rows(self._connection, values)),
+            failed=frozenset(name for (name,) in _FAILED.rows(self._connection, values)),
         )
 
     def tally(self, task: TaskRow) -> Tally:
         """How many there are of those that `progress` names: cheap, whatever their number."""
-        return Tally(
-            claimed=self._count(claims, task.id),
-            selected=self._count(claims, task.id, selected=True),
-            delivered=self._count(models, task.id, round=task.round),
-            failed=self._count(failures, task.id, round=task.round),
-        )
+        found = _TALLY.row(self._connection, {"task_id": task.id, "round": task.round, "selected": True})
+        assert found is not None  # a row of four numbers
+        return Tally(*found)
 
     # Submissions
 
     def receipt(self, task_id: str, participant_id: str, submission_id: str) -> ReceiptRow | None:
-        found = self._rows(receipts, task_id, participant_id=participant_id, submission_id=submission_id)
-        return ReceiptRow(task_id=task_id, **found[0]) if found else None
+        names = {"participant_id": participant_id, "submission_id": submission_id}
+        found = self._rows(ReceiptRow, receipts, task_id, **names)
+        return found[0] if found else None
 
     def receipts(self, task_id: str, participant_id: str) -> list[ReceiptRow]:
         """A participant's receipts in a task, in ledger order."""
-        found = self._rows(receipts, task_id, participant_id=participant_id)
-        rows = [ReceiptRow(task_id=task_id, **row) for row in found]
-        return sorted(rows, key=lambda row: row.ledger_index)
+        found = self._rows(ReceiptRow, receipts, task_id, participant_id=participant_id)
+        return sorted(found, key=lambda row: row.ledger_index)
 
     def add_receipt(self, row: ReceiptRow) -> None:
         self._insert(receipts, row)
 
     def claims(self, task_id: str) -> list[ClaimRow]:
         """Claims that came in time, in participant-id order."""
-        return [ClaimRow(**row) for row in self._rows(claims, task_id)]
+        return self._rows(ClaimRow, claims, task_id)
 
     def claim(self, task_id: str, participant_id: str) -> ClaimRow | None:
-        found = self._rows(claims, task_id, participant_id=participant_id)
-        return ClaimRow(**found[0]) if found else None
+        found = self._rows(ClaimRow, claims, task_id, participant_id=participant_id)
+        return found[0] if found else None
 
     def count_claims(self, task_id: str) -> int:
-        return self._count(claims, task_id)
+        return int(_CLAIMED.value(self._connection, {"task_id": task_id}))
 
     def add_claim(self, task_id: str, row: ClaimRow) -> None:
         self._insert(claims, row, task_id=task_id)
@@ -342,41 +356,57 @@ class MarketStore:
         rows = [{"of_task": task_id, "of_participant": name, "chosen": True} for name in chosen]
         _SELECT_CLAIM.run_many(self._connection, rows)
 
-    def upload(self, task_id: str, participant_id: str, submission_id: str) -> UploadRow | None:
-        found = self._rows(uploads, task_id, participant_id=participant_id, submission_id=submission_id)
-        return UploadRow(**_without(found[0], "at")) if found else None
-
-    def uploads(self, task_id: str, participant_id: str, round_: int) -> list[UploadRow]:
-        found = self._rows(uploads, task_id, participant_id=participant_id, round=round_)
-        return [UploadRow(**_without(row, "at")) for row in found]
+    def model_standing(
+        self, task_id: str, participant_id: str, submission_id: str, round_: int
+    ) -> ModelStanding:
+        """How a participant's submission of a model stands, by one query: everybody causes two a round."""
+        who: dict[str, Any] = {
+            "task_id": task_id,
+            "participant_id": participant_id,
+            "submission_id": submission_id,
+        }
+        found = _MODEL_STANDING.mappings(self._connection, {**who, "round": round_})[0]
+        receipt = {name: found[f"receipt_{name}"] for name in _RECEIPT_COLUMNS}
+        return ModelStanding(
+            receipt=None if receipt["kind"] is None else ReceiptRow(**who, **receipt),
+            selected=bool(found["selected"]),
+            delivered=found["delivered"] is not None,
+            sequence=found["sequence"],
+            committed=found["committed"],
+            begun=found["begun"],
+        )
 
     def add_upload(
         self, task_id: str, participant_id: str, submission_id: str, round_: int, digest: bytes, now: float
-    ) -> UploadRow:
-        """Records a commitment; its sequence number is the next of the task."""
-        last = _LAST_SEQUENCE.value(self._connection, {"task_id": task_id})
-        row = UploadRow(participant_id, submission_id, round_, last + 1, digest)
-        self._insert(uploads, row, task_id=task_id, at=now)
-        return row
+    ) -> int:
+        """Records a commitment; returns its sequence number, the next of the task."""
+        sequence: int = _LAST_SEQUENCE.value(self._connection, {"task_id": task_id}) + 1
+        values = {
+            "task_id": task_id,
+            "participant_id": participant_id,
+            "submission_id": submission_id,
+            "round": round_,
+            "sequence": sequence,
+            "digest": digest,
+            "at": now,
+        }
+        _insertion(uploads).run(self._connection, values)
+        return sequence
 
     def models(self, task_id: str, round_: int) -> list[ModelRow]:
         """Models of a round that came in time, in participant-id order."""
-        return [ModelRow(**_without(row, "round")) for row in self._rows(models, task_id, round=round_)]
-
-    def model(self, task_id: str, round_: int, participant_id: str) -> ModelRow | None:
-        found = self._rows(models, task_id, round=round_, participant_id=participant_id)
-        return ModelRow(**_without(found[0], "round")) if found else None
+        return self._rows(ModelRow, models, task_id, round=round_)
 
     def add_model(self, task_id: str, round_: int, row: ModelRow) -> None:
         self._insert(models, row, task_id=task_id, round=round_)
 
     def failures(self, task_id: str, round_: int) -> list[FailureRow]:
-        return [FailureRow(**row) for row in self._rows(failures, task_id, round=round_)]
+        return self._rows(FailureRow, failures, task_id, round=round_)
 
     def all_failures(self, task_id: str) -> list[FailureRow]:
         """What was reported in any round, in order of rounds, then of ids."""
-        found = self._rows(failures, task_id)
-        return sorted((FailureRow(**row) for row in found), key=lambda f: (f.round, f.participant_id))
+        found = self._rows(FailureRow, failures, task_id)
+        return sorted(found, key=lambda f: (f.round, f.participant_id))
 
     def add_failure(self, task_id: str, row: FailureRow) -> None:
         self._insert(failures, row, task_id=task_id)
@@ -393,10 +423,7 @@ class MarketStore:
         statement.run(self._connection, {"of_task": task_id, "of_round": round_, **new})
 
     def rounds(self, task_id: str) -> list[RoundRow]:
-        return [
-            RoundRow(**_without(row, "task_id"))
-            for row in _ROUNDS.mappings(self._connection, {"task_id": task_id})
-        ]
+        return [RoundRow(*row) for row in _ROUNDS.rows(self._connection, {"task_id": task_id})]
 
     def add_settlements(
         self, task_id: str, round_: int, lines: Iterable[tuple[str, int, Mapping[str, Any]]]
@@ -513,17 +540,29 @@ class MarketStore:
             .values(expires_at=now)
         )
 
-    def _rows(self, table: Table, task_id: str, **equal: Any) -> list[dict[str, Any]]:
-        """A task's rows with these values, in participant-id order, without their task id."""
-        found = _selection(table, tuple(equal)).mappings(self._connection, {"task_id": task_id, **equal})
-        return [_without(row, "task_id") for row in found]
-
-    def _count(self, table: Table, task_id: str, **equal: Any) -> int:
-        values = {"task_id": task_id, **equal}
-        return int(_counting(table, tuple(equal)).value(self._connection, values))
+    def _rows(self, kind: Callable[..., Row], table: Table, task_id: str, **equal: Any) -> list[Row]:
+        """A task's rows with these values, in participant-id order."""
+        query = _selection(kind, table, tuple(equal))
+        return [kind(*row) for row in query.rows(self._connection, {"task_id": task_id, **equal})]
 
     def _insert(self, table: Table, row: Any, **more: Any) -> None:
         _insertion(table).run(self._connection, {**vars(row), **more})
+
+
+def _columns(kind: Any, table: Table) -> list[Column[Any]]:
+    """What a value of the dataclass `kind` is made from."""
+    return [table.c[field.name] for field in fields(kind)]
+
+
+def _equal(table: Table, *columns: str) -> ColumnElement[bool]:
+    """The rows of a task with these values, each a parameter of the column's name."""
+    return and_(*(table.c[name] == bindparam(name) for name in ("task_id", *columns)))
+
+
+def _number(table: Table, *columns: str) -> ScalarSelect[int]:
+    """How many rows those are, within another query."""
+    counted = select(func.count()).select_from(table).where(_equal(table, *columns))
+    return counted.correlate(None).scalar_subquery()
 
 
 _TASK = Statement(select(tasks).where(tasks.c.id == bindparam("id")))
@@ -553,10 +592,39 @@ _SELECT_CLAIM = Statement(
     .where(claims.c.task_id == bindparam("of_task"), claims.c.participant_id == bindparam("of_participant"))
     .values(selected=bindparam("chosen"))
 )
+_CLAIMANTS = Statement(select(claims.c.participant_id, claims.c.selected).where(_equal(claims)))
+_DELIVERED = Statement(select(models.c.participant_id).where(_equal(models, "round")))
+_FAILED = Statement(select(failures.c.participant_id).where(_equal(failures, "round")))
+_CLAIMED = Statement(select(_number(claims).label("claimed")))
+_TALLY = Statement(
+    select(
+        _number(claims).label("claimed"),
+        _number(claims, "selected").label("selected"),
+        _number(models, "round").label("delivered"),
+        _number(failures, "round").label("failed"),
+    )
+)
+_RECEIPT_COLUMNS = ("kind", "round", "digest", "ledger_index", "late", "at")
+_MODEL_STANDING = Statement(
+    select(
+        claims.c.selected,
+        models.c.submission_id.label("delivered"),
+        uploads.c.sequence,
+        uploads.c.digest.label("committed"),
+        _number(uploads, "participant_id", "round").label("begun"),
+        *(receipts.c[name].label(f"receipt_{name}") for name in _RECEIPT_COLUMNS),
+    )
+    .select_from(tasks)
+    .outerjoin(claims, _equal(claims, "participant_id"))
+    .outerjoin(models, _equal(models, "participant_id", "round"))
+    .outerjoin(uploads, _equal(uploads, "participant_id", "submission_id"))
+    .outerjoin(receipts, _equal(receipts, "participant_id", "submission_id"))
+    .where(tasks.c.id == bindparam("task_id"))
+)
 _LAST_SEQUENCE = Statement(
     select(func.coalesce(func.max(uploads.c.sequence), 0)).where(uploads.c.task_id == bindparam("task_id"))
 )
-_ROUNDS = Statement(select(rounds).where(rounds.c.task_id == bindparam("task_id")).order_by(rounds.c.round))
+_ROUNDS = Statement(select(*_columns(RoundRow, rounds)).where(_equal(rounds)).order_by(rounds.c.round))
 _SETTLEMENT = Statement(
     select(settlements.c.ledger_index, settlements.c.record_json).where(
         settlements.c.task_id == bindparam("task_id"),
@@ -567,13 +635,9 @@ _SETTLEMENT = Statement(
 
 
 @cache
-def _selection(table: Table, columns: tuple[str, ...]) -> Statement:
-    return Statement(select(table).where(*_equal(table, columns)).order_by(table.c.participant_id))
-
-
-@cache
-def _counting(table: Table, columns: tuple[str, ...]) -> Statement:
-    return Statement(select(func.count()).select_from(table).where(*_equal(table, columns)))
+def _selection(kind: Callable[..., Any], table: Table, columns: tuple[str, ...]) -> Statement:
+    chosen = select(*_columns(kind, table)).where(_equal(table, *columns))
+    return Statement(chosen.order_by(table.c.participant_id))
 
 
 @cache
@@ -585,14 +649,6 @@ def _round_update(columns: tuple[str, ...]) -> Statement:
 @cache
 def _insertion(table: Table) -> Statement:
     return Statement(insert(table))
-
-
-def _equal(table: Table, columns: tuple[str, ...]) -> list[ColumnElement[bool]]:
-    return [table.c[name] == bindparam(name) for name in ("task_id", *columns)]
-
-
-def _without(mapping: Mapping[str, Any], key: str) -> dict[str, Any]:
-    return {name: value for name, value in mapping.items() if name != key}
 
 
 @lru_cache(maxsize=64)

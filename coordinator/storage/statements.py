@@ -48,9 +48,7 @@ class Statement:
         found: list[tuple[Any, ...]] = self.run(connection, values).fetchall()
         if not self._truths:
             return found
-        return [
-            tuple(bool(value) if i in self._truths else value for i, value in enumerate(row)) for row in found
-        ]
+        return [self._truthful(row) for row in found]
 
     def mappings(
         self, connection: Connection, values: Mapping[str, Any] | None = None
@@ -67,6 +65,12 @@ class Statement:
         """The first value of a query's only row; None where there is none."""
         found = self.row(connection, values)
         return None if found is None else found[0]
+
+    def _truthful(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
+        values = list(row)
+        for i in self._truths:
+            values[i] = bool(values[i])
+        return tuple(values)
 
     def _for(self, dialect: Dialect) -> tuple[str, _Bind]:
         found = self._compiled.get(dialect.name)

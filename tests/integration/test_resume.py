@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,11 +39,11 @@ async def run_until(
     stopped = asyncio.Event()
     take = TaskRunner._take
 
-    async def guarded(self: TaskRunner, step: Step) -> None:
+    async def guarded(self: TaskRunner, step: Step) -> Any:
         if type(step).__name__ == stop_before:
             stopped.set()
             await asyncio.Event().wait()  # never: the service is stopped while the step is pending
-        await take(self, step)
+        return await take(self, step)
 
     patch.setattr(TaskRunner, "_take", guarded)
     from coordinator.folder import StateFolder
