@@ -11,15 +11,20 @@ Flower, on the same machine one after the other, over loopback without TLS (`ben
 (SuperLink, SuperNodes, `flwr run`), and the old server (`start_server`) that has no TLS, no durability and no
 authentication either. It runs in an environment of its own, since it pins protobuf: PYTHON is that environment's
 interpreter, `.venv-flower/bin/python` by default, which `make bench-flower` makes.
+
+Each side runs as it is shipped: fedpeer's commands tell malloc to keep its pages, and so does this process for its
+participants; Flower's leave malloc as it is, unless MALLOC_... variables are set here for all.
 """
 
 import argparse
 import asyncio
 import hashlib
 import json
+import os
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +39,7 @@ from benchmarks.serving import (
     serving,
 )
 from benchmarks.uploads import messages
+from fedpeer.allocator import keep_pages
 from mechanism.statements import sign_statement
 from protos.fedpeer.v1 import market_pb2
 from tests.integration.market import Client, model_statement
@@ -145,11 +151,19 @@ def ours(participants: int, size: int, rounds: int, where: Path | None) -> Cost:
             return asyncio.run(run())
 
 
-def flower(python: Path, mode: str, participants: int, size: int, rounds: int) -> Cost | None:
-    """None where it fails, with its own words on the way."""
+def flower(
+    python: Path, mode: str, participants: int, size: int, rounds: int, variables: Mapping[str, str]
+) -> Cost | None:
+    """None where it fails, with its own words on the way.
+
+    Args:
+        variables: the environment that it runs in.
+    """
     command = [python, FLOWER / f"{mode}.py", str(participants), str(size), str(rounds)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=FLOWER_SECONDS)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=FLOWER_SECONDS, env=dict(variables)
+        )
     except subprocess.TimeoutExpired:
         print(f"Flower's {mode} did not end within {FLOWER_SECONDS} seconds")
         return None
@@ -169,6 +183,8 @@ def main() -> None:
     parser.add_argument("--scale", type=int, action="append", help=f"0 to {len(SCALES) - 1}; default: all")
     parser.add_argument("--folder", type=Path, help="where the coordinator keeps its state")
     given = parser.parse_args()
+    variables = dict(os.environ)
+    keep_pages()
     print(environment())
     present = given.flower.exists()
     if not present:
@@ -186,9 +202,9 @@ def main() -> None:
         found = ours(participants, size, rounds, given.folder)
         old = deployed = None
         if present and "old_server" not in given.without:
-            old = flower(given.flower, "old_server", participants, size, rounds)
+            old = flower(given.flower, "old_server", participants, size, rounds, variables)
         if present and "deployment" not in given.without and participants <= DEPLOYMENT_PARTICIPANTS:
-            deployed = flower(given.flower, "deployment", participants, size, DEPLOYMENT_ROUNDS)
+            deployed = flower(given.flower, "deployment", participants, size, DEPLOYMENT_ROUNDS, variables)
         others = [old and old.seconds, deployed and deployed.seconds]
         slow, slower = (_figure(seconds) for seconds in others)
         fast, faster = (_figure(seconds and seconds / found.seconds) for seconds in others)
