@@ -3,6 +3,7 @@
 behaviour   features of a model on D_c, as integers
 sketch      updates squeezed into one short vector each, so that memory does not grow with the model
 updates     label shares from the direction of an update
+likeness    of two models, beyond what their label mixes have in common
 shadows     models of known degree, trained from the same start by the task's recipe
 fitting     from shadows to the maps and thresholds of `mechanism.evidence`
 influence   what a submission adds to the aggregate: leave-one-out, Shapley

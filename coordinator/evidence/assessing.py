@@ -31,8 +31,10 @@ from coordinator.evidence.fitting import (
     novelty,
 )
 from coordinator.evidence.influence import PROBE_SAMPLES, Aggregate
+from coordinator.evidence.likeness import fit_likeness, label_mix
 from coordinator.evidence.shadows import Ground, Shadow, plan_shadows, train_shadows
 from coordinator.evidence.sketch import Array, Sketcher, cosine, without
+from coordinator.evidence.updates import directions
 from learning.datasets import LabelledData, stratified_split
 from learning.models import ARCHITECTURES, Weights, build
 from learning.training import log_probabilities
@@ -252,15 +254,22 @@ class ShadowEvidence:
         )
         sound = [s for s in shadows if s.sound]
         sketches = np.array([s.sketch for s in sound])
+        mean_update = sketches.mean(axis=0)
+        mean_outputs = np.mean([np.maximum(s.outputs, _OUTPUT_FLOOR) for s in sound], axis=0)
+        labels, mixes = self._validation.labels[self._probe], label_mix(fitted.shares)
+        own_updates = directions(without(sketches, [mean_update]))
+        own_outputs = np.array([distinct_outputs(s.outputs, mean_outputs, labels) for s in sound])
         return Cloud(
             model=fitted.model,
             ground=ground,
             median_norm=float(np.median(np.linalg.norm(sketches, axis=1))),
-            mean_update=sketches.mean(axis=0),
-            mean_outputs=np.mean([np.maximum(s.outputs, _OUTPUT_FLOOR) for s in sound], axis=0),
+            mean_update=mean_update,
+            mean_outputs=mean_outputs,
             spread=change_spread(np.array([log_changes(s.behaviour) for s in sound])),
             sketcher=sketcher,
             updates=fitted.updates,
+            update_likeness=fit_likeness(own_updates, mixes),
+            output_likeness=fit_likeness(own_outputs, mixes),
             residuals=fitted.residuals,
             seconds=time.perf_counter() - began,
         )
@@ -398,9 +407,11 @@ class RoundMeasurements:
             return replace(blank, fault="its outputs on the validation set are not finite")
         found = behaviour(logs, ground.start_logs, weights, self._start, self._validation, ground.reference)
         update = cloud.sketcher(weights, self._start)
-        self._updates[submission.participant_id] = _unit(without(update, [cloud.mean_update]))
+        self._updates[submission.participant_id] = directions(without(update, [cloud.mean_update]))
         self._predictions[submission.participant_id] = logs[ground.probe].argmax(axis=1)
-        self._outputs[submission.participant_id] = self._distinct_outputs(logs[ground.probe])
+        self._outputs[submission.participant_id] = distinct_outputs(
+            logs[ground.probe], cloud.mean_outputs, self._validation.labels[ground.probe]
+        )
         return self._figures(blank, found, update)
 
     def _figures(self, blank: Measurement, found: Behaviour, update: Array) -> Measurement:
@@ -437,10 +448,16 @@ class RoundMeasurements:
             return result
         updates = np.array([self._updates[n] for n in names], dtype=np.float32)
         outputs = np.array([self._outputs[n] for n in names])
-        limits = self._cloud.model.thresholds
+        cloud = self._cloud
+        shares = [cloud.model.degree.shares(measured[n].class_features) for n in names]
+        mixes = label_mix(np.array(shares, dtype=np.float64))
+        limits = cloud.model.thresholds
         for i, name in enumerate(names):
             # One row at a time: memory stays linear in the number of participants.
-            near = zip(names, updates @ updates[i], outputs @ outputs[i], strict=True)
+            common = mixes @ mixes[i]
+            by_update = cloud.update_likeness(updates @ updates[i], common)
+            by_output = cloud.output_likeness(outputs @ outputs[i], common)
+            near = zip(names, by_update, by_output, strict=True)
             twins = [
                 (other, micro(float(w)), micro(float(o)))
                 for other, w, o in near
@@ -448,16 +465,6 @@ class RoundMeasurements:
             ]
             result[name] = replace(result[name], twins=tuple(twins))
         return result
-
-    def _distinct_outputs(self, logs: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Log probabilities without what all models, and all samples of a label, have in common; unit length."""
-        rest = np.maximum(logs, _OUTPUT_FLOOR) - self._cloud.mean_outputs
-        rest = rest - rest.mean(axis=1, keepdims=True)
-        labels = self._validation.labels[self._cloud.ground.probe]
-        for label in np.unique(labels):
-            rest[labels == label] -= rest[labels == label].mean(axis=0)
-        flat: npt.NDArray[np.float32] = _unit(rest.ravel()).astype(np.float32)
-        return flat
 
 
 def finite_shadows(shadows: Sequence[Shadow]) -> list[Shadow]:
@@ -474,6 +481,24 @@ def finite_shadows(shadows: Sequence[Shadow]) -> list[Shadow]:
             "choose a smaller learning rate"
         )
     return finite
+
+
+def distinct_outputs(
+    logs: npt.NDArray[np.float32], mean: Array, labels: npt.NDArray[np.int64]
+) -> npt.NDArray[np.float32]:
+    """Log probabilities without what all models, and all samples of a label, have in common; unit length.
+
+    Args:
+        logs: of one model on the probe, shape (probes, I).
+        mean: of the shadows' on it.
+        labels: of the probe.
+    """
+    rest = np.maximum(logs, _OUTPUT_FLOOR) - mean
+    rest = rest - rest.mean(axis=1, keepdims=True)
+    for label in np.unique(labels):
+        rest[labels == label] -= rest[labels == label].mean(axis=0)
+    flat: npt.NDArray[np.float32] = directions(rest.ravel()).astype(np.float32)
+    return flat
 
 
 def public_directions(start: Weights, history: Sequence[Broadcast], sketcher: Sketcher) -> list[Array]:
@@ -519,8 +544,3 @@ def numbered(data: LabelledData) -> LabelledData:
     """`data` with each sample's number in place of its image, so that a split of it says which were taken."""
     numbers = np.arange(len(data), dtype=np.float32).reshape(-1, 1, 1, 1)
     return LabelledData(data.name, numbers, data.labels, data.classes)
-
-
-def _unit(vector: Array) -> Array:
-    length = float(np.linalg.norm(vector))
-    return vector / length if length > 0 else vector

@@ -29,6 +29,7 @@ from coordinator.evidence.behaviour import (
     micro,
 )
 from coordinator.evidence.errors import EvidenceError
+from coordinator.evidence.likeness import Likeness
 from coordinator.evidence.shadows import Ground, Shadow
 from coordinator.evidence.sketch import Array, Sketcher, cosine, without
 from coordinator.evidence.updates import UpdateShares, fit_update_shares
@@ -115,6 +116,7 @@ class Cloud:
         spread: per tensor, mean and standard deviation of the logarithm of its change.
         sketcher: for updates.
         updates: from a sketched update to the last class feature.
+        update_likeness, output_likeness: of models by their updates and by their outputs, each without the mean.
         residuals: cross-validated errors of the degree, one a sound shadow.
         seconds: that planning, training and fitting took.
     """
@@ -127,6 +129,8 @@ class Cloud:
     spread: tuple[Array, Array]
     sketcher: Sketcher
     updates: UpdateShares
+    update_likeness: Likeness
+    output_likeness: Likeness
     residuals: Array
     seconds: float
 
@@ -231,11 +235,13 @@ class Fitted:
     Attributes:
         model: maps and thresholds, as logged.
         updates: from a sketched update to the last class feature.
+        shares: of the labels, as measured of each sound shadow without it, shape (S, I).
         residuals: cross-validated errors of the degree, one a sound shadow.
     """
 
     model: EvidenceModel
     updates: UpdateShares
+    shares: Array
     residuals: Array
 
 
@@ -287,7 +293,9 @@ def fit_evidence(
     )
     thresholds = _thresholds(sound, crossed, residuals, sound_quality, public)
     digest = _shadows_digest([*sound, *flawed], np.concatenate([features, other_features]))
-    return Fitted(EvidenceModel(round_, *digests, digest, model, thresholds), maps.updates, residuals)
+    return Fitted(
+        EvidenceModel(round_, *digests, digest, model, thresholds), maps.updates, crossed, residuals
+    )
 
 
 def _table(shadows: Sequence[Shadow], reference: tuple[Fraction, ...]) -> _Table:

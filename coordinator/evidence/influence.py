@@ -76,15 +76,20 @@ class Aggregate:
             self._add(total, name)
         last = self._loss(total, sum(self._samples[n] for n in ordered)) if ordered else first
         values = dict.fromkeys(ordered, 0.0)
+        # Orders have coalitions in common, small and large ones above all: each is judged once.
+        losses: dict[frozenset[str], float] = {frozenset(ordered): last}
         for _ in range(SHAPLEY_ORDERS):
-            before, sum_, count = first, self._zero(), 0
+            before, sum_, count, members = first, self._zero(), 0, frozenset[str]()
             for j in generator.permutation(len(ordered)):
                 if abs(before - last) < SHAPLEY_TRUNCATION and count:
                     break
                 name = ordered[j]
                 self._add(sum_, name)
                 count += self._samples[name]
-                now = self._loss(sum_, count)
+                members |= {name}
+                if members not in losses:
+                    losses[members] = self._loss(sum_, count)
+                now = losses[members]
                 values[name] += (before - now) / SHAPLEY_ORDERS
                 before = now
         return values

@@ -17,7 +17,7 @@ from coordinator.evidence import Cloud, EvidenceError, RoundEvidence, ShadowEvid
 from coordinator.evidence.assessing import SCORED_RULES, Broadcast, replay
 from coordinator.evidence.shadows import relabelled
 from coordinator.shadow_workers import ShadowWorkers
-from learning.datasets import LabelledData, Splits, load_splits
+from learning.datasets import LabelledData, Splits, load_splits, stratified_split
 from learning.models import initial_weights
 from learning.partition import draw, majority_minority
 from learning.training import train
@@ -144,6 +144,19 @@ def test_copies_are_paid_once_and_the_earliest_commitment_wins(scene: Scene) -> 
     ]
     first, second = scene.evidence.assess(scene.cloud, earlier, scene.history).assessments
     assert (first.participant_id, first.scored, second.scored) == ("owner", False, True)
+
+
+def test_a_mix_in_common_makes_no_duplicates_and_samples_in_common_do(scene: Scene) -> None:
+    generator, pool = np.random.default_rng(6), scene.splits.train
+    mix = majority_minority(UNIFORM, RECIPE.samples, majority=3, degree=Fraction(6, 10))
+    parts = stratified_split(pool, (len(pool) // 2, len(pool) // 2), 0)
+    one, other = (draw(part, mix.counts, generator).data for part in parts)
+    found = scene.assess(
+        one=train(scene.start, one, RECIPE, seed=1),
+        other=train(scene.start, other, RECIPE, seed=2),
+        again=train(scene.start, one, RECIPE, seed=3),
+    )
+    assert {name for name, a in found.items() if a.cluster is not None} == {"one", "again"}
 
 
 def test_few_samples_and_wrong_labels_cost_the_payment(scene: Scene) -> None:
