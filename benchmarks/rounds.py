@@ -38,7 +38,7 @@ from benchmarks.serving import (
     resident,
     serving,
 )
-from benchmarks.uploads import messages
+from benchmarks.uploads import submit
 from fedpeer.allocator import keep_pages
 from mechanism.statements import sign_statement
 from protos.fedpeer.v1 import market_pb2
@@ -129,8 +129,7 @@ class Member:
         content = self._content[:-8] + round_.to_bytes(2, "little") + self._content[-6:]
         statement = model_statement(task, client.name, content, round_)
         header = encode_model_header(statement, sign_statement(statement, client.key))
-        receipt = await client.market.SubmitModel(messages(content, header))
-        assert not receipt.late
+        await submit(client, content, header)
 
 
 def ours(participants: int, size: int, rounds: int, where: Path | None) -> Cost:

@@ -74,11 +74,7 @@ async def count_bytes(folder: Path) -> None:
     await server.wait_for_termination()
 
 
-async def messages(
-    content: bytes, header: market_pb2.ModelHeader | None = None
-) -> AsyncIterator[market_pb2.SubmitModelRequest]:
-    if header is not None:
-        yield market_pb2.SubmitModelRequest(header=header)
+async def messages(content: bytes) -> AsyncIterator[market_pb2.SubmitModelRequest]:
     for start in range(0, len(content), FRAME_BYTES):
         yield market_pb2.SubmitModelRequest(
             frame=market_pb2.ModelFrame(offset=start, data=content[start : start + FRAME_BYTES])
@@ -106,7 +102,14 @@ async def header_for(client: Client, content: bytes, round_: int) -> market_pb2.
 
 
 async def submit(client: Client, content: bytes, header: market_pb2.ModelHeader) -> None:
-    receipt = await client.market.SubmitModel(messages(content, header))
+    """As the SDK does: the header, then the frames as soon as they are welcome."""
+    call = client.market.SubmitModel()
+    await call.write(market_pb2.SubmitModelRequest(header=header))
+    await call.initial_metadata()
+    async for message in messages(content):
+        await call.write(message)
+    await call.done_writing()
+    receipt = await call
     assert not receipt.late
 
 

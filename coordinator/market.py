@@ -1,6 +1,6 @@
 """What each call of a participant does, whatever the transport: checks, one transaction, and a runner woken."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
@@ -296,10 +296,13 @@ class Market:
         return _paid_round(index, record, proof or await self._work.transact.proof(index))
 
     async def submit(
-        self, caller: Caller, messages: AsyncIterator[market_pb2.ModelHeader | Frame]
+        self,
+        caller: Caller,
+        messages: AsyncIterator[market_pb2.ModelHeader | Frame],
+        welcome: Callable[[], Awaitable[None]],
     ) -> ReceiptRow:
-        """Takes a model: a header, then frames from the offset that it names."""
-        stream = Stream(messages)
+        """Takes a model: a header, then, after `welcome`, frames from the offset that the header names."""
+        stream = Stream(messages, welcome)
         header = await stream.next()
         if not isinstance(header, market_pb2.ModelHeader):
             raise Refusal(Code.FRAMES_INVALID, "The first message is no header.")

@@ -40,8 +40,10 @@ Messages = AsyncIterator[ModelHeader | Frame]
 #: Threads beside those that append frames: they open files, and put whole ones in their place.
 _THREADS = 8
 
-#: Bytes of an upload that may wait for its thread: the frame that is being appended, and the next.
+#: Bytes of an upload that may wait for its thread: the frame that is being appended, and the next, which keeps one
+#: thread busy. More uploads than this keep each other's threads busy, and hold one frame each.
 _AHEAD_BYTES = 2 * FRAME_BYTES
+_FEW = 4
 
 
 class Uploads:
@@ -99,7 +101,7 @@ class Uploads:
         finishing: asyncio.Task[Result] | None = None
         try:
             async with self._lanes[key.participant_id], self._slot(), _in_time(statement.model_bytes):
-                stream.begin(contended=self._waiting > 0)
+                await stream.begin(contended=self._waiting > 0)
                 check = ModelCheck(contract, statement.model_bytes)
                 spooled: SpooledUpload = await self._blocking(
                     self._spooled, key, offset, statement.model_bytes, check
@@ -155,7 +157,7 @@ class Uploads:
 
     async def _fill(self, spooled: SpooledUpload, total: int, stream: "Stream") -> None:
         """Appends frames until the file is whole, beside receiving them."""
-        line = _Line(spooled, self._threads)
+        line = _Line(spooled, self._threads, self._ahead)
         self._lines.add(line)
         position = spooled.offset
         try:
@@ -176,6 +178,9 @@ class Uploads:
             raise
         finally:
             self._lines.discard(line)
+
+    def _ahead(self) -> int:
+        return _AHEAD_BYTES if len(self._lines) <= _FEW else FRAME_BYTES
 
     async def _finish(
         self,
@@ -214,10 +219,12 @@ class _Line:
 
     Args:
         threads: has a thread for every line.
+        ahead: bytes that may wait for it, the frame that is being appended included.
     """
 
-    def __init__(self, spooled: SpooledUpload, threads: ThreadPoolExecutor) -> None:
+    def __init__(self, spooled: SpooledUpload, threads: ThreadPoolExecutor, ahead: Callable[[], int]) -> None:
         self._spooled = spooled
+        self._ahead = ahead
         self._handed_in = spooled.offset
         self._frames: SimpleQueue[memoryview | None] = SimpleQueue()
         self._loop = asyncio.get_running_loop()
@@ -259,7 +266,7 @@ class _Line:
         self._frames.put(None)
 
     def _full(self) -> bool:
-        return self._handed_in - self._spooled.offset >= _AHEAD_BYTES
+        return self._handed_in - self._spooled.offset >= self._ahead()
 
     def _append(self) -> None:
         while (data := self._frames.get()) is not None:
@@ -275,12 +282,17 @@ def _resolve(future: "asyncio.Future[None]") -> None:
 
 
 class Stream:
-    """The messages of one call, each waited for no longer than is fair."""
+    """The messages of one call, each waited for no longer than is fair.
 
-    def __init__(self, messages: Messages) -> None:
+    Args:
+        welcome: lets the sender know that frames are taken now; what it sends before waits in this process's memory.
+    """
+
+    def __init__(self, messages: Messages, welcome: Callable[[], Awaitable[None]]) -> None:
         self.over = asyncio.Event()
         self.received = 0
         self._messages = messages
+        self._welcome = welcome
         self._began: float | None = None
         self._contended = False
         self._ended = ""
@@ -303,10 +315,11 @@ class Stream:
         finally:
             self._limit = None
 
-    def begin(self, *, contended: bool) -> None:
-        """The stream has got its slot."""
+    async def begin(self, *, contended: bool) -> None:
+        """The stream has got its slot, and its sender is told to go on."""
         self._began = asyncio.get_running_loop().time()
         self._contended = contended
+        await self._welcome()
 
     def hurry(self) -> None:
         """Somebody waits for a slot."""

@@ -99,7 +99,7 @@ class AsyncTransport:
                 return await unary(request, timeout=timeout, metadata=metadata)
             case Upload(method, requests, timeout):
                 upload = self._channel.stream_unary(method.path, _written, method.response.FromString)
-                return await self._upload(upload(_asynchronous(requests), timeout=timeout, metadata=metadata))
+                return await self._upload(upload, requests, timeout)
             case Download(method, request, take, timeout):
                 call = self._stream(method, request, timeout)
                 try:
@@ -122,8 +122,12 @@ class AsyncTransport:
             case _:
                 raise AssertionError(f"{type(effect).__name__} is emitted only inside an iteration")
 
-    async def _upload(self, call: Any) -> Any:
+    async def _upload(self, upload: Any, requests: Iterator[Any], timeout: float | None) -> Any:
+        welcome = asyncio.Event()
+        call = upload(_gated(requests, welcome), timeout=timeout, metadata=self._endpoint.metadata())
         try:
+            await call.initial_metadata()
+            welcome.set()
             return await call
         except asyncio.CancelledError:
             task = asyncio.current_task()
@@ -131,6 +135,9 @@ class AsyncTransport:
                 raise
             # grpc.aio cancels the call itself where its requests fail: a file that cannot be read.
             raise Interrupted(grpc.StatusCode.CANCELLED, "the requests ended early") from None
+        finally:
+            call.cancel()
+            welcome.set()
 
     def _stream(self, method: Method[Any, Any], request: Any, timeout: float | None) -> Any:
         stream = self._channel.unary_stream(method.path, _written, method.response.FromString)
@@ -143,6 +150,9 @@ def _channel(endpoint: Endpoint) -> grpc.aio.Channel:
     return grpc.aio.insecure_channel(endpoint.address, endpoint.options())
 
 
-async def _asynchronous(requests: Iterator[Any]) -> AsyncIterator[Any]:
+async def _gated(requests: Iterator[Any], welcome: asyncio.Event) -> AsyncIterator[Any]:
+    """The requests, all but the first of them after `welcome`."""
+    yield next(requests)
+    await welcome.wait()
     for request in requests:
         yield request

@@ -60,7 +60,11 @@ class Unary:
 
 @dataclass(frozen=True)
 class Upload:
-    """A client stream. Result: the response. `requests` is consumed while the call runs."""
+    """A client stream. Result: the response.
+
+    `requests` is consumed while the call runs: the first at once, the others when the server has sent its initial
+    metadata, which says that it reads them now. What came before would wait in its memory.
+    """
 
     method: Method[Any, Any]
     requests: Iterator[Message]

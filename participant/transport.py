@@ -84,7 +84,15 @@ class SyncTransport:
                 return unary(request, timeout=timeout, metadata=metadata)
             case Upload(method, requests, timeout):
                 upload = self._channel.stream_unary(method.path, _written, method.response.FromString)
-                return upload(requests, timeout=timeout, metadata=metadata)
+                welcome = threading.Event()
+                call = upload.future(_gated(requests, welcome), timeout=timeout, metadata=metadata)
+                try:
+                    call.initial_metadata()
+                    welcome.set()
+                    return call.result()
+                finally:
+                    call.cancel()
+                    welcome.set()
             case Download(method, request, take, timeout):
                 call = self._stream(method, request, timeout)
                 try:
@@ -115,6 +123,13 @@ class SyncTransport:
             sleep(seconds)  # a signal handler may raise here
         else:
             self._stopped.wait(seconds)
+
+
+def _gated(requests: Iterator[Any], welcome: threading.Event) -> Iterator[Any]:
+    """The requests, all but the first of them after `welcome`; runs in a thread of gRPC's."""
+    yield next(requests)
+    welcome.wait()
+    yield from requests
 
 
 def _channel(endpoint: Endpoint) -> grpc.Channel:

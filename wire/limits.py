@@ -55,8 +55,9 @@ CLOCK_SKEW = timedelta(minutes=5)
 #: what a lost connection has left behind.
 MAX_STREAMS_PER_IDENTITY = 32
 
-#: Uploads that the coordinator takes in at once; the flow-control windows of each hold some MiB.
-MAX_CONCURRENT_UPLOADS = 16
+#: Uploads that the coordinator takes in at once; windows and frames of each take some 10 MiB. Others wait before
+#: they send (see the protocol), whose windows would fill as well.
+MAX_CONCURRENT_UPLOADS = 12
 
 #: Requests that one identity may make in one second, averaged over ten.
 MAX_REQUESTS_PER_SECOND = 50

@@ -62,7 +62,10 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
     async def SubmitModel(  # type: ignore[override]  # its messages come from `wire.frames`
         self, request_iterator: AsyncIterator[market_pb2.ModelHeader | Frame], context: Any
     ) -> market_pb2.Receipt:
-        return _receipt(await self._market.submit(caller(), request_iterator))
+        async def welcome() -> None:
+            await context.send_initial_metadata(())
+
+        return _receipt(await self._market.submit(caller(), request_iterator, welcome))
 
     async def ReportFailure(
         self, request: market_pb2.ReportFailureRequest, context: Any

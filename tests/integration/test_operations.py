@@ -293,15 +293,37 @@ async def test_slow_uploads_do_not_keep_an_honest_participant_out(tmp_path: Path
         await close(members)
 
 
-async def trickle(client: Client) -> Any:
-    """Sends one small frame and then nothing, for ever."""
-    content = model_like(int(client.name == "bob"))
-    statement = await client.model_statement(content, 1)
+async def test_frames_are_welcome_when_there_is_a_slot_and_not_before(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "state", CONFIG + "concurrent_uploads = 1\n")
+    open_task(folder, task_config(tmp_path))
+    async with running(folder) as coordinator:
+        members = await in_training(coordinator, NAMES[:3])
+        first, second = [await announce(client) for client in members[:2]]
+        welcome = asyncio.create_task(second.initial_metadata())
+        await first.initial_metadata()
+        assert not welcome.done()
+        await first.write(frames(model_like(0))[0])
+        await first
+        await welcome
+        await second.write(frames(model_like(1))[0])
+        assert not (await second).late
+        await close(members)
+
+
+async def announce(client: Client) -> Any:
+    """An upload that has sent its header."""
+    statement = await client.model_statement(model_like(NAMES.index(client.name)), 1)
     header = encode_model_header(statement, sign_statement(statement, client.key))
     call = client.market.SubmitModel()
     await call.write(market_pb2.SubmitModelRequest(header=header))
-    await call.write(frames(content, size=40)[0])
-    request = market_pb2.GetUploadRequest(task_id="task", submission_id=statement.submission_id)
+    return call
+
+
+async def trickle(client: Client) -> Any:
+    """Sends one small frame and then nothing, for ever."""
+    call = await announce(client)
+    await call.write(frames(model_like(NAMES.index(client.name)), size=40)[0])
+    request = market_pb2.GetUploadRequest(task_id="task", submission_id=f"model-1-{client.name}")
     async with asyncio.timeout(10):
         while (await client.market.GetUpload(request)).offset < 40:
             pass  # each turn asks the coordinator
