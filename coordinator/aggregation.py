@@ -154,10 +154,8 @@ def _read(place: tuple[Path, int], into: npt.NDArray[Any]) -> None:
 
 def _float_mean(places: Sequence[tuple[Path, int]], weights: Sequence[int], dtype: str, count: int) -> bytes:
     raw = np.empty(count, _FLOATS[dtype])
-    total, weighted = (
-        np.full(count, -0.0),
-        np.empty(count),
-    )  # which, unlike 0.0, changes nothing that is added to it
+    total = np.full(count, -0.0)  # unlike 0.0, it changes nothing that is added to it
+    weighted = np.empty(count)
     for place, weight in zip(places, weights, strict=True):
         _read(place, raw)
         np.multiply(_widened(raw) if dtype == "BF16" else raw, weight, out=weighted, dtype=np.float64)
