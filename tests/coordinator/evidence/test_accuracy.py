@@ -96,24 +96,28 @@ def figures(trials: list[Trial]) -> dict[str, float]:
 #: What is expected of either start: mean error and rank correlation.
 GOALS = {"fresh": (0.05, 0.97), "half": (0.07, 0.94)}
 
-MISSED = pytest.mark.xfail(reason="covered 86.7 % where 87 % is wanted: docs/evidence.md", strict=False)
-NOT_RUN = pytest.mark.xfail(reason="not run yet: docs/evidence.md", strict=False)
+#: Starts. What one start's interval covers has a standard deviation of 0.08, so that of twelve has 0.023.
+STARTS = {"digits": 12, "fashion-mnist": 3}
+
+MISSED = pytest.mark.xfail(
+    reason="D_c is read into the shadows' updates: docs/evidence.md, How well it works", strict=False
+)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(7200)
 @pytest.mark.parametrize(
     ("dataset", "recipe", "start"),
     [
-        pytest.param("digits", RECIPE, "fresh", marks=MISSED),
+        ("digits", RECIPE, "fresh"),
         ("digits", RECIPE, "half"),
-        pytest.param("fashion-mnist", FASHION, "fresh", marks=NOT_RUN),
-        pytest.param("fashion-mnist", FASHION, "half", marks=NOT_RUN),
+        ("fashion-mnist", FASHION, "fresh"),
+        pytest.param("fashion-mnist", FASHION, "half", marks=MISSED),
     ],
 )
 def test_degrees_are_measured_as_well_as_promised(dataset: str, recipe: Recipe, start: str) -> None:
     warm = 0 if start == "fresh" else 1 if dataset == "digits" else 3
-    found = figures([run_trial(dataset, recipe, seed, warm) for seed in range(3)])
+    found = figures([run_trial(dataset, recipe, seed, warm) for seed in range(STARTS[dataset])])
     mae, rank = GOALS[start]
     assert found["mae"] <= mae, found
     assert found["rank"] >= rank, found
