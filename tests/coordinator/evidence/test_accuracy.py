@@ -99,10 +99,6 @@ GOALS = {"fresh": (0.05, 0.97), "half": (0.07, 0.94)}
 #: Starts. What one start's interval covers has a standard deviation of 0.08, so that of twelve has 0.023.
 STARTS = {"digits": 12, "fashion-mnist": 3}
 
-MISSED = pytest.mark.xfail(
-    reason="D_c is read into the shadows' updates: docs/evidence.md, How well it works", strict=False
-)
-
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
@@ -112,7 +108,7 @@ MISSED = pytest.mark.xfail(
         ("digits", RECIPE, "fresh"),
         ("digits", RECIPE, "half"),
         ("fashion-mnist", FASHION, "fresh"),
-        pytest.param("fashion-mnist", FASHION, "half", marks=MISSED),
+        ("fashion-mnist", FASHION, "half"),
     ],
 )
 def test_degrees_are_measured_as_well_as_promised(dataset: str, recipe: Recipe, start: str) -> None:
