@@ -13,7 +13,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -97,9 +97,9 @@ class Uploads:
             SpoolFull, OSError: the disk is full; nothing of it is kept.
         """
         key = UploadKey(statement.task_id, statement.participant_id, statement.submission_id)
-        await self._take_over(key, stream)
         finishing: asyncio.Task[Result] | None = None
         try:
+            await self._take_over(key, stream)
             async with self._lanes[key.participant_id], self._slot(), _in_time(statement.model_bytes):
                 await stream.begin(contended=self._waiting > 0)
                 check = ModelCheck(contract, statement.model_bytes)
@@ -116,15 +116,21 @@ class Uploads:
                 finishing.add_done_callback(lambda _: self._release(key, stream))
 
     async def _take_over(self, key: UploadKey, stream: "Stream") -> None:
-        """Waits until an older stream of the same upload has let go; it is told to."""
-        old, self._streams[key] = self._streams.get(key), stream
-        if old is not None:
-            old.end("Another stream of the same upload has taken over.")
-            await old.over.wait()
+        """Waits until older streams of the same upload have let go; they are told to."""
+        stream.before, self._streams[key] = self._streams.get(key), stream
+        older = stream.before
+        while older is not None:
+            older.end("Another stream of the same upload has taken over.")
+            await older.over.wait()
+            older = older.before  # for which that one still waited when it ended
+        stream.before = None
 
     def _release(self, key: UploadKey, stream: "Stream") -> None:
         if self._streams.get(key) is stream:
-            del self._streams[key]
+            if stream.before is not None and not stream.before.over.is_set():
+                self._streams[key] = stream.before
+            else:
+                del self._streams[key]
         stream.over.set()
 
     @asynccontextmanager
@@ -170,14 +176,26 @@ class Uploads:
                 del data  # appended or not, it is not to be held here until the next one comes
             await line.end()
         except BaseException as error:
-            # What has come whole is kept for the resumption, but where it is no model or has no room.
-            failed = await line.settle()
-            spooled.close()
-            if isinstance(failed or error, OSError | ModelFileError):
-                await self._blocking(spooled.discard)
+            # To its end even where the call is cancelled once more: the file has one writer at a time.
+            abandoned = asyncio.create_task(self._abandon(spooled, line, error))
+            while not abandoned.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([abandoned])
+            abandoned.result()
             raise
         finally:
             self._lines.discard(line)
+
+    async def _abandon(self, spooled: SpooledUpload, line: "_Line", error: BaseException) -> None:
+        """Keeps what has come whole for the resumption, but where it is no model, has no room or is not kept."""
+        failed = await line.settle()
+        spooled.close()
+        try:
+            await self._blocking(spooled.settle)
+        except OSError as lost:
+            failed = lost
+        if isinstance(failed or error, OSError | ModelFileError):
+            await self._blocking(spooled.discard)
 
     def _ahead(self) -> int:
         return _AHEAD_BYTES if len(self._lines) <= _FEW else FRAME_BYTES
@@ -236,6 +254,7 @@ class _Line:
 
         Raises:
             OSError, ModelFileError: appending has failed.
+            Refusal: DRAINING, the line was stopped.
         """
         self._handed_in += len(data)
         self._frames.put(data)
@@ -243,7 +262,7 @@ class _Line:
         while self._full() or self._work.done():
             if self._work.done():
                 self._work.result()
-                return
+                raise _stopped()
             self._room = self._loop.create_future()
             if self._full():  # still, now that the thread sees that somebody waits
                 await asyncio.wait((self._room, self._work), return_when=asyncio.FIRST_COMPLETED)
@@ -253,6 +272,8 @@ class _Line:
         """Returns when everything is appended; raises as `put` does."""
         await self.settle()
         self._work.result()
+        if self._handed_in != self._spooled.offset:
+            raise _stopped()
 
     async def settle(self) -> BaseException | None:
         """Returns when nothing is being appended any more: what failed, if anything did."""
@@ -276,6 +297,10 @@ class _Line:
                 self._loop.call_soon_threadsafe(_resolve, room)
 
 
+def _stopped() -> Refusal:
+    return Refusal(Code.DRAINING, "The coordinator is shutting down; the upload can be resumed.")
+
+
 def _resolve(future: "asyncio.Future[None]") -> None:
     if not future.done():
         future.set_result(None)
@@ -290,6 +315,8 @@ class Stream:
 
     def __init__(self, messages: Messages, welcome: Callable[[], Awaitable[None]]) -> None:
         self.over = asyncio.Event()
+        #: The stream of the same upload that this one waits for.
+        self.before: Stream | None = None
         self.received = 0
         self._messages = messages
         self._welcome = welcome

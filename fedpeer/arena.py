@@ -14,7 +14,7 @@ from rich.table import Table
 from experiments.arena import ATTACKS, RULES, ArenaResult, ArenaSetting, run_arena
 from experiments.arena.running import arena_cells
 from experiments.cells import CellStore, local_executor
-from fedpeer.errors import CommandError
+from fedpeer.errors import CommandError, writable
 from fedpeer.progress import cell_progress
 
 
@@ -61,16 +61,20 @@ def arena(
         seeds=tuple(range(seeds)),
         shadows=shadows,
     )
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory() as scratch:
-        result = _run(setting, (out or Path(scratch)) / "cells", workers or os.cpu_count() or 1)
-    summary = result.summary()
-    if out is not None:
-        (out / "arena.json").write_text(json.dumps(summary, indent=2) + "\n")
-        result.heat_map(out / "arena.png")
+    _check_rounds(setting)
+    for name in ("arena.json", "arena.png"):
+        if out is not None and (out / name).is_dir():
+            raise CommandError(f"{out / name} is a folder; name another one with --out")
+    with TemporaryDirectory() as scratch, writable(out or Path(scratch)):
+        cells = (out or Path(scratch)) / "cells"
+        cells.mkdir(parents=True, exist_ok=True)
+        result = _run(setting, cells, workers or os.cpu_count() or 1)
+        summary = result.summary()
+        if out is not None:
+            (out / "arena.json").write_text(json.dumps(summary, indent=2, allow_nan=False) + "\n")
+            result.heat_map(out / "arena.png")
     if json_output:
-        typer.echo(json.dumps(summary))
+        typer.echo(json.dumps(summary, allow_nan=False))
     else:
         _print(summary)
 
@@ -84,6 +88,17 @@ def _chosen(
         if name not in known:
             raise CommandError(f"{option} {name}: no such thing; expected one of {', '.join(known)}")
     return tuple(dict.fromkeys(given))
+
+
+def _check_rounds(setting: ArenaSetting) -> None:
+    """Raises CommandError where no round is late enough for an attack."""
+    late = [name for name in setting.attacks if ATTACKS[name].needs_history]
+    if setting.rounds < 2 and len(late) == len(setting.attacks):
+        raise CommandError(
+            f"--rounds {setting.rounds}: {', '.join(late)} need a round before theirs; ask for 2 rounds at least"
+        )
+    if setting.rounds < 2 and late:
+        Console(stderr=True).print(f"Left out, since there is no second round: {', '.join(late)}.")
 
 
 def _run(setting: ArenaSetting, folder: Path, workers: int) -> ArenaResult:

@@ -2,14 +2,12 @@
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedpeer.errors import CommandError
+from fedpeer.errors import CommandError, writable
 
 if TYPE_CHECKING:  # the experiments import torch, which `--help` need not wait for
     from experiments.study import Drawn, Study
@@ -67,13 +65,13 @@ def figures(
     ]
     where = _device(device)
     drawn: list[Drawn] = []
-    with _writable(out):
+    with writable(out):
         out.mkdir(parents=True, exist_ok=True)
     for study in studies:
         if not draw_only and study.missing():
             # Read (and perhaps fetch) every data set once here: a missing one is said before any work.
             splits(study.settings.dataset, 0)
-    with _writable(out):
+    with writable(out):
         for study in studies:
             if not draw_only:
                 _compute(study, where, jobs or os.cpu_count() or 1)
@@ -82,19 +80,6 @@ def figures(
         typer.echo(json.dumps([one.record() for one in drawn], indent=1, allow_nan=False))
     else:
         _print(drawn)
-
-
-@contextmanager
-def _writable(out: Path) -> Iterator[None]:
-    """Says in a sentence that the folder cannot be written, or that the disk is full.
-
-    Raises:
-        CommandError: in place of an OSError.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise CommandError(f"{out} cannot be written ({error}); name another folder with --out") from error
 
 
 def _device(name: str) -> str:

@@ -97,6 +97,7 @@ class ArenaResult:
         return {
             "dataset": self.setting.dataset,
             "participants": self.setting.participants,
+            "attackers": self.setting.attackers,
             "rounds": self.setting.rounds,
             "seeds": list(self.setting.seeds),
             "shadows": self.setting.shadows,

@@ -45,7 +45,12 @@ def run_arena(
     wanted = arena_cells(setting)
     _check_store(setting, store)
     results = run_cells(wanted, store, executor, done=done)
-    return ArenaResult.from_records(setting, [results[cell.key] for cell in wanted])
+    try:
+        return ArenaResult.from_records(setting, [results[cell.key] for cell in wanted])
+    except (KeyError, TypeError) as error:
+        raise ExperimentError(
+            f"a finished seed in the folder is not what an arena writes ({error!r}); delete its cells to run them again"
+        ) from error
 
 
 def arena_cells(setting: ArenaSetting) -> list[Cell]:

@@ -161,3 +161,24 @@ def test_the_interval_of_equal_values_is_the_value_and_else_covers_the_mean() ->
 def test_an_unknown_rule_is_refused_with_the_known_ones() -> None:
     with pytest.raises(CommandError, match="--rule free: no such thing; expected one of verified, paper"):
         arena(rule=["free"])
+
+
+@pytest.mark.parametrize("out", ["file", "file/sub", "spoilt"])
+def test_a_folder_that_cannot_be_written_is_said_before_the_work(tmp_path: Path, out: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "spoilt" / "arena.json").mkdir(parents=True)
+    with pytest.raises(CommandError, match="name another"):
+        arena(out=tmp_path / out)
+
+
+def test_attacks_that_need_a_round_before_theirs_are_not_left_out_in_silence() -> None:
+    with pytest.raises(CommandError, match="old-model, last-step need a round before"):
+        arena(rounds=1, attack=["old-model", "last-step"])
+
+
+@pytest.mark.usefixtures("result")
+def test_a_seed_whose_content_is_another_is_refused(folder: Path, tmp_path: Path) -> None:
+    for path in (folder).glob("*.json"):
+        (tmp_path / path.name).write_text(json.dumps({**json.loads(path.read_text()), "result": {}}))
+    with ThreadPoolExecutor(1) as executor, pytest.raises(ExperimentError, match="not what an arena writes"):
+        run_arena(SETTING, CellStore(tmp_path), executor)
