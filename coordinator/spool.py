@@ -160,18 +160,17 @@ class SpooledUpload:
         """Closes the file and keeps it for a later resumption."""
         self._file.close()
 
-    def append(self, *pieces: bytes | memoryview) -> None:
+    def append(self, data: bytes | memoryview) -> None:
         """Writes, hashes and checks the next bytes.
 
         Raises:
             ModelFileError: they do not pass the check.
             OSError: they, or bytes before them, cannot be written.
         """
-        for data in pieces:
-            rest = memoryview(data)
-            while rest:
-                rest = rest[self._file.write(rest) :]
-            self._take(data)
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self._file.write(rest) :]
+        self._take(data)
         if self.offset - self._flushed >= _FLUSH_BYTES and (self._flush is None or self._flush.done()):
             self.settle()
             self._flushed = self.offset

@@ -259,14 +259,15 @@ class _Line:
         self._handed_in += len(data)
         self._frames.put(data)
         del data
-        while self._full() or self._work.done():
-            if self._work.done():
-                self._work.result()
-                raise _stopped()
+        while not self._work.done():
+            if not self._full():
+                return
             self._room = self._loop.create_future()
             if self._full():  # still, now that the thread sees that somebody waits
                 await asyncio.wait((self._room, self._work), return_when=asyncio.FIRST_COMPLETED)
             self._room = None
+        self._work.result()
+        raise _stopped()
 
     async def end(self) -> None:
         """Returns when everything is appended; raises as `put` does."""

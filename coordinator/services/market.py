@@ -1,6 +1,7 @@
 """The Market service: decode, one call of `coordinator.market`, encode."""
 
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -62,9 +63,7 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
     async def SubmitModel(  # type: ignore[override]  # its messages come from `wire.frames`
         self, request_iterator: AsyncIterator[market_pb2.ModelHeader | Frame], context: Any
     ) -> market_pb2.Receipt:
-        async def welcome() -> None:
-            await context.send_initial_metadata(())
-
+        welcome = partial(context.send_initial_metadata, ())
         return _receipt(await self._market.submit(caller(), request_iterator, welcome))
 
     async def ReportFailure(
