@@ -44,6 +44,7 @@ from mechanism.statements import sign_statement
 from protos.fedpeer.v1 import market_pb2
 from tests.integration.market import Client, model_statement
 from wire.codec import encode_model_header
+from wire.frames import parse_frame
 
 #: (participants, bytes of the model, rounds).
 SCALES = (
@@ -61,6 +62,8 @@ DEPLOYMENT_PARTICIPANTS = 10
 
 #: Seconds that a whole run of Flower may take.
 FLOWER_SECONDS = 900
+
+FETCH = "/fedpeer.v1.Market/FetchModel"
 
 FLOWER = Path(__file__).parent / "flower"
 
@@ -99,7 +102,10 @@ class Member:
 
     def __init__(self, client: Client, content: bytes) -> None:
         self._client = client
-        self._content = content
+        self._content = bytearray(content)
+        self._fetch = client.channel.unary_stream(
+            FETCH, market_pb2.FetchModelRequest.SerializeToString, parse_frame
+        )
 
     async def take_part(self, course: Course) -> None:
         """To the task's end."""
@@ -123,13 +129,13 @@ class Member:
         client = self._client
         received = hashlib.sha256()
         request = market_pb2.FetchModelRequest(task_id=client.task_id, round=round_)
-        async for frame in client.market.FetchModel(request):
+        async for frame in self._fetch(request):
             received.update(frame.data)
         # The last number but one gets other low bits, so that each round's file is a new one.
-        content = self._content[:-8] + round_.to_bytes(2, "little") + self._content[-6:]
-        statement = model_statement(task, client.name, content, round_)
+        self._content[-8:-6] = round_.to_bytes(2, "little")
+        statement = model_statement(task, client.name, self._content, round_)
         header = encode_model_header(statement, sign_statement(statement, client.key))
-        await submit(client, content, header)
+        await submit(client, self._content, header)
 
 
 def ours(participants: int, size: int, rounds: int, where: Path | None) -> Cost:

@@ -42,12 +42,14 @@ from protos.fedpeer.v1 import market_pb2
 from tests.integration.market import Client
 from wire.certificates import private_key_pem
 from wire.codec import encode_model_header
+from wire.frames import upload_message
 from wire.limits import FRAME_BYTES
 
 #: Participants that upload at once; every round has room for each crowd's models.
 CROWDS = (1, 10, 20)
 
 BARE = "/benchmark.Bare/Count"
+SUBMIT = "/fedpeer.v1.Market/SubmitModel"
 
 
 async def count_bytes(folder: Path) -> None:
@@ -101,13 +103,13 @@ async def header_for(client: Client, content: bytes, round_: int) -> market_pb2.
     return encode_model_header(statement, sign_statement(statement, client.key))
 
 
-async def submit(client: Client, content: bytes, header: market_pb2.ModelHeader) -> None:
+async def submit(client: Client, content: bytes | bytearray, header: market_pb2.ModelHeader) -> None:
     """As the SDK does: the header, then the frames as soon as they are welcome."""
-    call = client.market.SubmitModel()
-    await call.write(market_pb2.SubmitModelRequest(header=header))
+    call = client.channel.stream_unary(SUBMIT, None, market_pb2.Receipt.FromString)()
+    await call.write(market_pb2.SubmitModelRequest(header=header).SerializeToString())
     await call.initial_metadata()
-    async for message in messages(content):
-        await call.write(message)
+    for start in range(0, len(content), FRAME_BYTES):
+        await call.write(upload_message(start, memoryview(content)[start : start + FRAME_BYTES]))
     await call.done_writing()
     receipt = await call
     assert not receipt.late

@@ -95,10 +95,10 @@ class AsyncTransport:
         metadata = self._endpoint.metadata()
         match effect:
             case Unary(method, request, timeout):
-                unary = self._channel.unary_unary(method.path, _written, method.response.FromString)
+                unary = self._channel.unary_unary(method.path, _written, method.read)
                 return await unary(request, timeout=timeout, metadata=metadata)
             case Upload(method, requests, timeout):
-                upload = self._channel.stream_unary(method.path, _written, method.response.FromString)
+                upload = self._channel.stream_unary(method.path, _written, method.read)
                 return await self._upload(upload, requests, timeout)
             case Download(method, request, take, timeout):
                 call = self._stream(method, request, timeout)
@@ -140,7 +140,7 @@ class AsyncTransport:
             welcome.set()
 
     def _stream(self, method: Method[Any, Any], request: Any, timeout: float | None) -> Any:
-        stream = self._channel.unary_stream(method.path, _written, method.response.FromString)
+        stream = self._channel.unary_stream(method.path, _written, method.read)
         return stream(request, timeout=timeout, metadata=self._endpoint.metadata())
 
 

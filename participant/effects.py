@@ -42,11 +42,19 @@ class Stopped(BaseException):
 
 @dataclass(frozen=True)
 class Method(Generic[Request, Response]):
-    """A method of fedpeer.v1: its path and how its messages are written."""
+    """A method of fedpeer.v1: its path and how its messages are written.
+
+    Attributes:
+        parse: reads a response in the place of the library.
+    """
 
     path: str
     request: type[Request]
     response: type[Response]
+    parse: Callable[[bytes], Any] | None = None
+
+    def read(self, data: bytes) -> Any:
+        return (self.parse or self.response.FromString)(data)
 
 
 @dataclass(frozen=True)
@@ -62,12 +70,12 @@ class Unary:
 class Upload:
     """A client stream. Result: the response.
 
-    `requests` is consumed while the call runs: the first at once, the others when the server has sent its initial
+    `requests`, messages or their bytes, is consumed while the call runs: the first at once, the others when the server has sent its initial
     metadata, which says that it reads them now. What came before would wait in its memory.
     """
 
     method: Method[Any, Any]
-    requests: Iterator[Message]
+    requests: Iterator[Message | bytes]
     timeout: float | None
 
 

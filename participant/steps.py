@@ -45,6 +45,7 @@ from participant.errors import (
 from participant.identity import storage_error
 from protos.fedpeer.v1 import enrolment_pb2, ledger_pb2, market_pb2
 from wire.errors import Code
+from wire.frames import Frame, parse_frame, upload_message
 from wire.limits import FRAME_BYTES
 
 T = TypeVar("T")
@@ -80,7 +81,7 @@ LIST_TASKS = Method(MARKET + "ListTasks", M.ListTasksRequest, M.ListTasksRespons
 GET_TASK = Method(MARKET + "GetTask", M.GetTaskRequest, M.Task)
 WATCH = Method(MARKET + "Watch", M.WatchRequest, M.Event)
 SUBMIT_EFFORT = Method(MARKET + "SubmitEffort", M.SubmitEffortRequest, M.Receipt)
-FETCH_MODEL = Method(MARKET + "FetchModel", M.FetchModelRequest, M.ModelFrame)
+FETCH_MODEL = Method(MARKET + "FetchModel", M.FetchModelRequest, M.ModelFrame, parse_frame)
 GET_UPLOAD = Method(MARKET + "GetUpload", M.GetUploadRequest, M.UploadStatus)
 SUBMIT_MODEL = Method(MARKET + "SubmitModel", M.SubmitModelRequest, M.Receipt)
 REPORT_FAILURE = Method(MARKET + "ReportFailure", M.ReportFailureRequest, M.Receipt)
@@ -377,7 +378,7 @@ class _Sink:
     def digest(self) -> bytes:
         return self._hash.digest()
 
-    def take(self, frame: M.ModelFrame) -> None:
+    def take(self, frame: Frame) -> None:
         if frame.offset != self.offset:
             raise Interrupted(
                 grpc.StatusCode.ABORTED, f"a frame begins at {frame.offset}, expected {self.offset}"
@@ -405,14 +406,14 @@ class _Sent:
     failure: OSError | None = None
 
 
-def _upload_requests(header: M.ModelHeader, path: Path, sent: _Sent) -> Iterator[M.SubmitModelRequest]:
+def _upload_requests(header: M.ModelHeader, path: Path, sent: _Sent) -> Iterator[M.SubmitModelRequest | bytes]:
     yield M.SubmitModelRequest(header=header)
     try:
         with path.open("rb") as file:
             file.seek(header.offset)
             offset = header.offset
             while data := file.read(FRAME_BYTES):
-                yield M.SubmitModelRequest(frame=M.ModelFrame(offset=offset, data=data))
+                yield upload_message(offset, data)
                 offset += len(data)
     except OSError as error:
         sent.failure = error

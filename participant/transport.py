@@ -80,10 +80,10 @@ class SyncTransport:
         metadata = self._endpoint.metadata()
         match effect:
             case Unary(method, request, timeout):
-                unary = self._channel.unary_unary(method.path, _written, method.response.FromString)
+                unary = self._channel.unary_unary(method.path, _written, method.read)
                 return unary(request, timeout=timeout, metadata=metadata)
             case Upload(method, requests, timeout):
-                upload = self._channel.stream_unary(method.path, _written, method.response.FromString)
+                upload = self._channel.stream_unary(method.path, _written, method.read)
                 welcome = threading.Event()
                 call = upload.future(_gated(requests, welcome), timeout=timeout, metadata=metadata)
                 try:
@@ -115,7 +115,7 @@ class SyncTransport:
                 raise AssertionError(f"{type(effect).__name__} is emitted only inside an iteration")
 
     def _stream(self, method: Method[Any, Any], request: Any, timeout: float | None) -> Any:
-        stream = self._channel.unary_stream(method.path, _written, method.response.FromString)
+        stream = self._channel.unary_stream(method.path, _written, method.read)
         return stream(request, timeout=timeout, metadata=self._endpoint.metadata())
 
     def _pause(self, seconds: float) -> None:
@@ -139,7 +139,7 @@ def _channel(endpoint: Endpoint) -> grpc.Channel:
 
 
 def _written(message: Any) -> bytes:
-    data: bytes = message.SerializeToString()
+    data: bytes = message if isinstance(message, bytes) else message.SerializeToString()
     return data
 
 

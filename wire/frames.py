@@ -1,10 +1,11 @@
 """A model's frames in the protocol buffer's own encoding, without the copies that a message object makes.
 
-A frame's bytes are nearly all of what travels. A message object copies them when it is parsed and again when they
-are asked for; here they stay where they were received, and everything but a plain frame is left to the library.
+A frame's bytes are nearly all of what travels. A message object copies them when it is made, written, parsed and asked
+for them; here they are copied once into the message that is sent, and stay where they were received. Everything but a
+plain frame is left to the library.
 
-    SubmitModelRequest { ModelFrame frame = 2 { uint64 offset = 1; bytes data = 2 } }
-    12 LEN [08 OFFSET] 12 LEN DATA
+    SubmitModelRequest { ModelFrame frame = 2 }        12 LEN FRAME
+    ModelFrame { uint64 offset = 1; bytes data = 2 }   [08 OFFSET] 12 LEN DATA
 """
 
 from dataclasses import dataclass
@@ -20,6 +21,10 @@ _DATA_TAG = 2 << 3 | 2
 _LENGTH_BYTES = 4
 _OFFSET_BYTES = 8
 
+#: Bytes of an offset as it is written here, whatever its value. What precedes the data is then 16 bytes long, so that
+#: the receiver finds numbers of any type aligned in memory, and need not copy them to look at them.
+_WRITTEN_OFFSET_BYTES = 5
+
 
 @dataclass(frozen=True, slots=True)
 class Frame:
@@ -27,6 +32,16 @@ class Frame:
 
     offset: int
     data: memoryview
+
+
+def upload_message(offset: int, data: bytes | memoryview) -> bytes:
+    """A serialised SubmitModelRequest with the frame of `data`, fewer than 2^28 bytes, at `offset`."""
+    if offset >> 7 * _WRITTEN_OFFSET_BYTES:
+        frame = market_pb2.ModelFrame(offset=offset, data=bytes(data))
+        return market_pb2.SubmitModelRequest(frame=frame).SerializeToString()
+    size = len(data)
+    head = bytes((_OFFSET_TAG, *_padded(offset, _WRITTEN_OFFSET_BYTES), _DATA_TAG, *_padded(size, _LENGTH_BYTES)))
+    return b"".join((bytes((_FRAME_TAG, *_padded(len(head) + size, _LENGTH_BYTES))), head, data))
 
 
 def parse_upload_message(message: bytes) -> market_pb2.ModelHeader | Frame:
@@ -37,22 +52,34 @@ def parse_upload_message(message: bytes) -> market_pb2.ModelHeader | Frame:
     Raises:
         google.protobuf.message.DecodeError: it is no SubmitModelRequest.
     """
-    frame = _plain_frame(message)
-    if frame is not None:
-        return frame
+    if message[:1] == bytes((_FRAME_TAG,)):
+        length, at = _varint(message, 1, _LENGTH_BYTES)
+        frame = _plain_frame(message, at) if at + length == len(message) else None
+        if frame is not None:
+            return frame
     parsed = market_pb2.SubmitModelRequest.FromString(message)
     if parsed.WhichOneof("part") == "header":
         return parsed.header
     return Frame(parsed.frame.offset, memoryview(parsed.frame.data))
 
 
-def _plain_frame(message: bytes) -> Frame | None:
-    """The frame of a message that is one frame with its fields once each and in order; None for any other."""
+def parse_frame(message: bytes) -> Frame:
+    """What a serialised ModelFrame carries, as above.
+
+    Raises:
+        google.protobuf.message.DecodeError: it is no ModelFrame.
+    """
+    frame = _plain_frame(message, 0)
+    if frame is not None:
+        return frame
+    parsed = market_pb2.ModelFrame.FromString(message)
+    return Frame(parsed.offset, memoryview(parsed.data))
+
+
+def _plain_frame(message: bytes, at: int) -> Frame | None:
+    """The frame from `at` to the end, with its fields once each and in order; None for any other."""
     size = len(message)
-    if not size or message[0] != _FRAME_TAG:
-        return None
-    length, at = _varint(message, 1, _LENGTH_BYTES)
-    if at + length != size or at == size:
+    if at >= size:
         return None
     offset = 0
     if message[at] == _OFFSET_TAG:
@@ -73,3 +100,10 @@ def _varint(message: bytes, at: int, most: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, at + shift + 1
     return 0, len(message) + 1
+
+
+def _padded(value: int, size: int) -> bytes:
+    """A varint of so many bytes; more than the value takes are allowed."""
+    groups = [value >> 7 * i & 0x7F | 0x80 for i in range(size)]
+    groups[-1] &= 0x7F
+    return bytes(groups)
