@@ -1,7 +1,7 @@
 """Taking in models: who may send when, frames to the spool, the whole file checked before anything counts.
 
-Frames are written, hashed and checked in a thread while the next ones are received, and what was written is flushed
-meanwhile: when the last one has come, little is left to be done.
+One thread takes an upload from its first frame to the finished file: it writes, hashes and checks frames while the
+next ones are received, and what was written is flushed meanwhile, so that little is left when the last one has come.
 
 Memory is bounded by the number of slots: gRPC buffers some MiB of each stream that is read. Slots go round: an
 identity uploads one model at a time, and a stream that is slower than `CONTENDED_BYTES_PER_SECOND` gives its slot
@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from coordinator.blobs import BlobStore
 from coordinator.metrics import Metrics
@@ -32,18 +32,18 @@ from wire.limits import (
     MIN_UPLOAD_BYTES_PER_SECOND,
     UPLOAD_IDLE_SECONDS,
 )
-from wire.model_file import ModelCheck, ModelFileError
+from wire.model_file import ModelCheck
 
 Result = TypeVar("Result")
 Messages = AsyncIterator[ModelHeader | Frame]
 
-#: Threads beside those that append frames: they open files, and put whole ones in their place.
+#: Threads beside those of the uploads that have a slot: for those that end after their sender has hung up.
 _THREADS = 8
 
-#: Bytes of an upload that may wait for its thread: the frame that is being appended, and the next, which keeps one
-#: thread busy. More uploads than this keep each other's threads busy, and hold one frame each.
-_AHEAD_BYTES = 2 * FRAME_BYTES
-_FEW = 4
+#: Bytes of an upload that may wait for its thread, the frame that it is at included; the event loop goes on when only
+#: so few are left. Frames come and go by twos, and half as often does one of the two have to be woken.
+_AHEAD_BYTES = 3 * FRAME_BYTES
+_LEFT_BYTES = FRAME_BYTES
 
 
 class Uploads:
@@ -72,8 +72,7 @@ class Uploads:
 
     async def held(self, key: UploadKey) -> int:
         """Bytes that are held of an upload."""
-        size: int = await self._blocking(self._spool.size, key)
-        return size
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._spool.size, key)
 
     def busy(self, task_id: str) -> set[UploadKey]:
         """A task's uploads in progress."""
@@ -100,14 +99,14 @@ class Uploads:
         finishing: asyncio.Task[Result] | None = None
         try:
             await self._take_over(key, stream)
-            async with self._lanes[key.participant_id], self._slot(), _in_time(statement.model_bytes):
-                await stream.begin(contended=self._waiting > 0)
-                check = ModelCheck(contract, statement.model_bytes)
-                spooled: SpooledUpload = await self._blocking(
-                    self._spooled, key, offset, statement.model_bytes, check
-                )
-                await self._fill(spooled, statement.model_bytes, stream)
-            finishing = asyncio.create_task(self._finish(spooled, statement, check, record))
+            async with self._lanes[key.participant_id], self._slot():
+                async with _in_time(statement.model_bytes):
+                    await stream.begin(contended=self._waiting > 0)
+                    check = ModelCheck(contract, statement.model_bytes)
+                    line = self._line(key, offset, statement, check)
+                    await self._fill(line, offset, statement.model_bytes, stream)
+                finishing = asyncio.create_task(self._finish(line, record))
+                await line.over()
             return await asyncio.shield(finishing)
         finally:
             if finishing is None or finishing.done():
@@ -150,22 +149,39 @@ class Uploads:
             self._metrics.uploads.dec()
             self._slots.release()
 
-    def _spooled(self, key: UploadKey, offset: int, total: int, check: ModelCheck) -> SpooledUpload:
-        """In a worker thread: the upload, ready for the byte at `offset`."""
-        held = self._spool.size(key)
-        if offset > min(held, total):
-            raise Refusal(
-                Code.FRAMES_INVALID,
-                f"The upload begins at byte {offset}, but {held} bytes are held.",
-                metadata={"offset": str(held)},
-            )
-        return self._spool.resume(key, offset, total, check)
+    def _line(self, key: UploadKey, offset: int, statement: ModelStatement, check: ModelCheck) -> "_Line":
+        total = statement.model_bytes
 
-    async def _fill(self, spooled: SpooledUpload, total: int, stream: "Stream") -> None:
-        """Appends frames until the file is whole, beside receiving them."""
-        line = _Line(spooled, self._threads, self._ahead)
+        def begin() -> SpooledUpload:
+            held = self._spool.size(key)
+            if offset > min(held, total):
+                raise Refusal(
+                    Code.FRAMES_INVALID,
+                    f"The upload begins at byte {offset}, but {held} bytes are held.",
+                    metadata={"offset": str(held)},
+                )
+            return self._spool.resume(key, offset, total, check)
+
+        def end(spooled: SpooledUpload) -> None:
+            """Digest, the last of the checks, and the file durable in its place."""
+            digest = spooled.digest()
+            if digest != statement.model_sha256:
+                raise Refusal(
+                    Code.MODEL_INVALID,
+                    f"The file's SHA-256 is {digest.hex()}, the signed header says {statement.model_sha256.hex()}.",
+                )
+            check.finish()
+            spooled.settle()
+            spooled.close()
+            self._blobs.adopt(spooled.path, digest)
+
+        line = _Line(begin, end, total)
         self._lines.add(line)
-        position = spooled.offset
+        line.start(self._threads).add_done_callback(lambda _: self._lines.discard(line))
+        return line
+
+    async def _fill(self, line: "_Line", position: int, total: int, stream: "Stream") -> None:
+        """Hands in frames until the file is whole, beside receiving them."""
         try:
             while position < total:
                 data = _data(await stream.next(), position, total)
@@ -173,129 +189,111 @@ class Uploads:
                 stream.received += len(data)
                 self._metrics.received_bytes.inc(len(data))
                 await line.put(data)
-                del data  # appended or not, it is not to be held here until the next one comes
-            await line.end()
-        except BaseException as error:
+                del data  # not to be held here until the next one comes
+        except BaseException:
             # To its end even where the call is cancelled once more: the file has one writer at a time.
-            abandoned = asyncio.create_task(self._abandon(spooled, line, error))
-            while not abandoned.done():
+            line.stop()
+            while not line.ended:
                 with suppress(asyncio.CancelledError):
-                    await asyncio.wait([abandoned])
-            abandoned.result()
+                    await line.over()
             raise
-        finally:
-            self._lines.discard(line)
 
-    async def _abandon(self, spooled: SpooledUpload, line: "_Line", error: BaseException) -> None:
-        """Keeps what has come whole for the resumption, but where it is no model, has no room or is not kept."""
-        failed = await line.settle()
-        spooled.close()
-        try:
-            await self._blocking(spooled.settle)
-        except OSError as lost:
-            failed = lost
-        if isinstance(failed or error, OSError | ModelFileError):
-            await self._blocking(spooled.discard)
-
-    def _ahead(self) -> int:
-        return _AHEAD_BYTES if len(self._lines) <= _FEW else FRAME_BYTES
-
-    async def _finish(
-        self,
-        spooled: SpooledUpload,
-        statement: ModelStatement,
-        check: ModelCheck,
-        record: Callable[[], Awaitable[Result]],
-    ) -> Result:
-        try:
-            await self._blocking(self._store, spooled, statement, check)
-        except (Refusal, ModelFileError, OSError):
-            await self._blocking(spooled.discard)
-            raise
+    async def _finish(self, line: "_Line", record: Callable[[], Awaitable[Result]]) -> Result:
+        line.stop()
+        await line.stored()
         return await record()
-
-    def _store(self, spooled: SpooledUpload, statement: ModelStatement, check: ModelCheck) -> None:
-        """In a worker thread: digest, the last of the checks, and the file durable in its place."""
-        digest = spooled.digest()
-        if digest != statement.model_sha256:
-            raise Refusal(
-                Code.MODEL_INVALID,
-                f"The file's SHA-256 is {digest.hex()}, the signed header says {statement.model_sha256.hex()}.",
-            )
-        check.finish()
-        spooled.close()
-        spooled.settle()
-        self._blobs.adopt(spooled.path, digest)
-
-    def _blocking(self, work: Any, *arguments: Any) -> "asyncio.Future[Any]":
-        return asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
 
 
 class _Line:
-    """An upload's frames on their way from the event loop to one thread that appends them, as long as frames come:
-    handing in one more costs the loop no task.
+    """An upload on its way from the event loop to the one thread that makes a file of it: handing in one more frame
+    costs the loop no task.
 
     Args:
-        threads: has a thread for every line.
-        ahead: bytes that may wait for it, the frame that is being appended included.
+        begin: opens the file; in the thread, as `end`.
+        end: puts the whole file in its place. What it raises discards the file.
+        total: bytes of the whole file.
     """
 
-    def __init__(self, spooled: SpooledUpload, threads: ThreadPoolExecutor, ahead: Callable[[], int]) -> None:
-        self._spooled = spooled
-        self._ahead = ahead
-        self._handed_in = spooled.offset
+    def __init__(
+        self, begin: Callable[[], SpooledUpload], end: Callable[[SpooledUpload], None], total: int
+    ) -> None:
+        self._begin = begin
+        self._end = end
+        self._total = total
+        self._handed_in = 0
+        self._appended = 0
         self._frames: SimpleQueue[memoryview | None] = SimpleQueue()
         self._loop = asyncio.get_running_loop()
         self._room: asyncio.Future[None] | None = None
-        self._work = self._loop.run_in_executor(threads, self._append)
+        self._work: asyncio.Future[bool]
+
+    def start(self, threads: ThreadPoolExecutor) -> "asyncio.Future[bool]":
+        """Begins; the thread's work, whose result is whether the file is whole and in its place."""
+        self._work = self._loop.run_in_executor(threads, self._run)
+        return self._work
 
     async def put(self, data: memoryview) -> None:
         """Hands in the next frame; returns when there is room for one more.
 
         Raises:
-            OSError, ModelFileError: appending has failed.
+            OSError, ModelFileError, Refusal: the file cannot be opened or appended to.
             Refusal: DRAINING, the line was stopped.
         """
         self._handed_in += len(data)
         self._frames.put(data)
         del data
         while not self._work.done():
-            if not self._full():
+            if self._waiting() < _AHEAD_BYTES:
                 return
             self._room = self._loop.create_future()
-            if self._full():  # still, now that the thread sees that somebody waits
+            if self._waiting() > _LEFT_BYTES:  # still, now that the thread sees that somebody waits
                 await asyncio.wait((self._room, self._work), return_when=asyncio.FIRST_COMPLETED)
             self._room = None
         self._work.result()
         raise _stopped()
 
-    async def end(self) -> None:
-        """Returns when everything is appended; raises as `put` does."""
-        await self.settle()
-        self._work.result()
-        if self._handed_in != self._spooled.offset:
+    async def stored(self) -> None:
+        """Returns when the whole file is in its place; raises as `put` and what `end` raised."""
+        if not await self._work:
             raise _stopped()
 
-    async def settle(self) -> BaseException | None:
-        """Returns when nothing is being appended any more: what failed, if anything did."""
-        self.stop()
-        while not self._work.done():
-            await asyncio.wait([self._work])
-        return None if self._work.cancelled() else self._work.exception()
+    @property
+    def ended(self) -> bool:
+        return self._work.done()
+
+    async def over(self) -> None:
+        """Returns when nothing is done to the file any more, whatever has become of it."""
+        await asyncio.wait([self._work])
+        if not self._work.cancelled():
+            self._work.exception()
 
     def stop(self) -> None:
         """No more frames come."""
         self._frames.put(None)
 
-    def _full(self) -> bool:
-        return self._handed_in - self._spooled.offset >= self._ahead()
+    def _waiting(self) -> int:
+        """Bytes that are handed in and not yet appended."""
+        return self._handed_in - self._appended
 
-    def _append(self) -> None:
-        while (data := self._frames.get()) is not None:
-            self._spooled.append(data)
-            del data  # not to be held until the next one comes
-            if (room := self._room) is not None:
-                self._loop.call_soon_threadsafe(_resolve, room)
+    def _run(self) -> bool:
+        spooled = self._begin()
+        try:
+            while (data := self._frames.get()) is not None:
+                spooled.append(data)
+                self._appended += len(data)
+                del data  # not to be held until the next one comes
+                if (room := self._room) is not None and self._waiting() <= _LEFT_BYTES:
+                    self._loop.call_soon_threadsafe(_resolve, room)
+            whole = spooled.offset == self._total
+            if whole:
+                self._end(spooled)
+            else:  # kept for the resumption
+                spooled.close()
+                spooled.settle()
+        except Exception:
+            spooled.discard()
+            raise
+        return whole
 
 
 def _stopped() -> Refusal:

@@ -70,8 +70,8 @@ class Unary:
 class Upload:
     """A client stream. Result: the response.
 
-    `requests`, messages or their bytes, is consumed while the call runs: the first at once, the others when the server has sent its initial
-    metadata, which says that it reads them now. What came before would wait in its memory.
+    `requests`, messages or their bytes, is consumed while the call runs: the first at once, the others when the server
+    has sent its initial metadata, which says that it reads them now. What came before would wait in its memory.
     """
 
     method: Method[Any, Any]

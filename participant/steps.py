@@ -406,7 +406,9 @@ class _Sent:
     failure: OSError | None = None
 
 
-def _upload_requests(header: M.ModelHeader, path: Path, sent: _Sent) -> Iterator[M.SubmitModelRequest | bytes]:
+def _upload_requests(
+    header: M.ModelHeader, path: Path, sent: _Sent
+) -> Iterator[M.SubmitModelRequest | bytes]:
     yield M.SubmitModelRequest(header=header)
     try:
         with path.open("rb") as file:

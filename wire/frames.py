@@ -40,7 +40,9 @@ def upload_message(offset: int, data: bytes | memoryview) -> bytes:
         frame = market_pb2.ModelFrame(offset=offset, data=bytes(data))
         return market_pb2.SubmitModelRequest(frame=frame).SerializeToString()
     size = len(data)
-    head = bytes((_OFFSET_TAG, *_padded(offset, _WRITTEN_OFFSET_BYTES), _DATA_TAG, *_padded(size, _LENGTH_BYTES)))
+    head = bytes(
+        (_OFFSET_TAG, *_padded(offset, _WRITTEN_OFFSET_BYTES), _DATA_TAG, *_padded(size, _LENGTH_BYTES))
+    )
     return b"".join((bytes((_FRAME_TAG, *_padded(len(head) + size, _LENGTH_BYTES))), head, data))
 
 
