@@ -2,7 +2,8 @@
 
     FOLDER/ab/abcdef...safetensors
 
-A file enters by an atomic rename after it has reached the disk, so that a name always stands for its content.
+A file enters by an atomic rename after it has reached the disk, so that a name always stands for its content. The 256
+folders are made beforehand: a new one would have to reach the disk before the first file in it.
 Nothing here knows who refers to a digest; the database does, and `retain` deletes the rest.
 """
 
@@ -21,6 +22,11 @@ class BlobStore:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
+        names = {f"{first:02x}" for first in range(256)} - {path.name for path in folder.iterdir()}
+        for name in names:
+            (folder / name).mkdir(exist_ok=True)
+        if names:
+            _sync(folder)
 
     def path(self, digest: bytes) -> Path:
         """Where the file of `digest` lies or would lie."""
@@ -39,9 +45,6 @@ class BlobStore:
         if target.is_file():
             source.unlink()
             return target
-        if not target.parent.is_dir():
-            target.parent.mkdir(exist_ok=True)
-            _sync(self._folder)
         _sync(source)
         source.replace(target)
         _sync(target.parent)
@@ -51,7 +54,6 @@ class BlobStore:
         """Stores bytes that are in memory."""
         target = self.path(digest)
         if not target.is_file():
-            target.parent.mkdir(exist_ok=True)
             source = target.with_suffix(".new")
             source.write_bytes(content)
             self.adopt(source, digest)

@@ -256,11 +256,8 @@ class TaskRunner:
                     seen = await self._carry_out(lambda t: t.begin_effort(row, deadline))
                 case Select():
                     seen = await self._carry_out(lambda t: t.select(row, select))
-                case OpenRound(round_, deadline):
-                    path = self._work.blobs.path(row.model)
-                    seen = await self._carry_out(
-                        lambda t: t.open_round(row, round_, path.stat().st_size, deadline)
-                    )
+                case OpenRound() as opening:
+                    seen = await self._carry_out(lambda t: self._open(t, row, opening))
                 case CloseRound():
                     seen = await self._carry_out(lambda t: t.close_round(row))
                 case Settle():
@@ -280,6 +277,21 @@ class TaskRunner:
             return self._look(t)
 
         return await self._work.transact(act)
+
+    def _open_next(self, t: Transaction) -> _Seen:
+        """Opens the round behind a settled one in the same transaction, where there is one: nobody waits for a flush
+        between the two.
+        """
+        row = t.market.task(self._live.row.id)
+        assert row is not None  # tasks are never deleted
+        step = next_step(row.terms.schedule, t.market.progress(row), t.now)
+        if isinstance(step, OpenRound):
+            self._open(t, row, step)
+        return self._look(t)
+
+    def _open(self, t: Transaction, row: TaskRow, step: OpenRound) -> None:
+        size = self._work.blobs.path(row.model).stat().st_size
+        t.open_round(row, step.round, size, step.deadline)
 
     def _prepare(self) -> None:
         """Starts the evidence's own work for this round, beside the participants' training."""
@@ -325,7 +337,7 @@ class TaskRunner:
             def settle(t: Transaction) -> tuple[Settlement, _Seen]:
                 evidence = outcome.scored.evidence
                 settled = t.settle(row, seed, assessments, evidence, outcome.model, outcome.quality)
-                return settled, self._look(t)
+                return settled, self._open_next(t)
 
             settlement, seen = await self._work.transact(settle)
             paid = sum(payment.paid_micro for payment in settlement.payments)
