@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from protos.fedpeer.v1 import market_pb2
-from wire.limits import FRAME_BYTES
+from wire.limits import BROADCAST_FRAME_BYTES
 
 #: Frames that are kept: those between the fastest and the slowest of participants who fetch side by side.
 _KEPT = 6
@@ -54,5 +54,5 @@ class Broadcast:
 def _read(path: Path, offset: int) -> SharedFrame:
     with path.open("rb", buffering=0) as file:
         file.seek(offset)
-        data = file.read(FRAME_BYTES)
+        data = file.read(BROADCAST_FRAME_BYTES)
     return SharedFrame(market_pb2.ModelFrame(offset=offset, data=data).SerializeToString(), len(data))

@@ -60,7 +60,6 @@ from wire.errors import Code, Refusal
 from wire.limits import (
     CONNECTION_AGE_SECONDS,
     CONNECTION_GRACE_SECONDS,
-    FRAME_BYTES,
     HANDSHAKE_SECONDS,
     IDLE_CONNECTION_SECONDS,
     KEEPALIVE_SECONDS,
@@ -68,6 +67,7 @@ from wire.limits import (
     MAX_MESSAGE_BYTES,
     MAX_STREAMS_PER_IDENTITY,
     OPEN_FILES,
+    UPLOAD_WINDOW_BYTES,
 )
 
 log = structlog.get_logger()
@@ -107,10 +107,8 @@ _OPTIONS = [
     ("grpc.max_connection_idle_ms", IDLE_CONNECTION_SECONDS * 1000),
     ("grpc.max_connection_age_ms", CONNECTION_AGE_SECONDS * 1000),
     ("grpc.max_connection_age_grace_ms", CONNECTION_GRACE_SECONDS * 1000),
-    # gRPC would let a stream's window grow with the bandwidth, to many MiB that nobody has read yet. Two frames
-    # fill a line of 300 Mbit/s at 50 ms.
     ("grpc.http2.bdp_probe", 0),
-    ("grpc.http2.lookahead_bytes", 2 * FRAME_BYTES),
+    ("grpc.http2.lookahead_bytes", UPLOAD_WINDOW_BYTES),
     # A port that is taken is an error, not a second listener.
     ("grpc.so_reuseport", 0),
 ]

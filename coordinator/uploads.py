@@ -40,10 +40,8 @@ Messages = AsyncIterator[ModelHeader | Frame]
 #: Threads beside those of the uploads that have a slot: for those that end after their sender has hung up.
 _THREADS = 8
 
-#: Bytes of an upload that may wait for its thread, the frame that it is at included; the event loop goes on when only
-#: so few are left. Frames come and go by twos, and half as often does one of the two have to be woken.
-_AHEAD_BYTES = 3 * FRAME_BYTES
-_LEFT_BYTES = FRAME_BYTES
+#: Bytes of an upload that may wait for its thread: the frame that it is at, and the next.
+_AHEAD_BYTES = 2 * FRAME_BYTES
 
 
 class Uploads:
@@ -246,7 +244,7 @@ class _Line:
             if self._waiting() < _AHEAD_BYTES:
                 return
             self._room = self._loop.create_future()
-            if self._waiting() > _LEFT_BYTES:  # still, now that the thread sees that somebody waits
+            if self._waiting() >= _AHEAD_BYTES:  # still, now that the thread sees that somebody waits
                 await asyncio.wait((self._room, self._work), return_when=asyncio.FIRST_COMPLETED)
             self._room = None
         self._work.result()
@@ -282,7 +280,7 @@ class _Line:
                 spooled.append(data)
                 self._appended += len(data)
                 del data  # not to be held until the next one comes
-                if (room := self._room) is not None and self._waiting() <= _LEFT_BYTES:
+                if (room := self._room) is not None and self._waiting() < _AHEAD_BYTES:
                     self._loop.call_soon_threadsafe(_resolve, room)
             whole = spooled.offset == self._total
             if whole:

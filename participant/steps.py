@@ -46,7 +46,7 @@ from participant.identity import storage_error
 from protos.fedpeer.v1 import enrolment_pb2, ledger_pb2, market_pb2
 from wire.errors import Code
 from wire.frames import Frame, parse_frame, upload_message
-from wire.limits import FRAME_BYTES
+from wire.limits import FRAME_BYTES, MIN_FRAME_BYTES
 
 T = TypeVar("T")
 
@@ -212,6 +212,9 @@ class MarketSteps:
     def submit_model(self, header: M.ModelHeader, path: Path, *, resume: bool = True) -> Steps[M.Receipt]:
         """Sends a model file, from where the coordinator has it.
 
+        What the coordinator keeps are whole frames: where an attempt has brought it none, the next one's are half as
+        large, so that a link gets on that is too slow for a frame before its stream is ended.
+
         Args:
             header: signed; its offset is filled in here.
             resume: ask first what the coordinator holds; False where nothing can have been sent yet.
@@ -220,9 +223,9 @@ class MarketSteps:
             ConflictError, ModelRejectedError, WrongStateError, ...: the coordinator refused it.
         """
         trial, offset = _Trial(self), 0
-        misplaced = 0
+        size, misplaced = FRAME_BYTES, 0
+        sent: _Sent | None = None
         while True:
-            sent = _Sent()
             try:
                 if resume:
                     status = yield from self._upload_status(header)
@@ -230,12 +233,15 @@ class MarketSteps:
                         return (yield from self.receipt(header.task_id, header.submission_id))
                     if status.offset > offset:
                         trial = _Trial(self)
+                    elif sent is not None and sent.frames:
+                        size = max(min(size, MIN_FRAME_BYTES), size // 2)
                     offset = status.offset
-                resume = True
+                resume, sent = True, _Sent()
                 announced = M.ModelHeader()
                 announced.CopyFrom(header)
                 announced.offset = offset
-                receipt: M.Receipt = yield Upload(SUBMIT_MODEL, _upload_requests(announced, path, sent), None)
+                requests = _upload_requests(announced, path, size, sent)
+                receipt: M.Receipt = yield Upload(SUBMIT_MODEL, requests, None)
                 self._answered = True
                 return receipt
             except ConflictError:
@@ -247,7 +253,7 @@ class MarketSteps:
                     raise
                 yield from trial.wait()
             except (Interrupted, RefusedError) as error:
-                if sent.failure is not None:
+                if sent is not None and sent.failure is not None:
                     raise storage_error(f"{path} cannot be read", sent.failure) from error
                 yield from trial.wait_after(error)
 
@@ -403,18 +409,20 @@ class _Sink:
 class _Sent:
     """What happened on the sending side of an upload, which runs in gRPC's own thread."""
 
+    frames = 0
     failure: OSError | None = None
 
 
 def _upload_requests(
-    header: M.ModelHeader, path: Path, sent: _Sent
+    header: M.ModelHeader, path: Path, size: int, sent: _Sent
 ) -> Iterator[M.SubmitModelRequest | bytes]:
     yield M.SubmitModelRequest(header=header)
     try:
         with path.open("rb") as file:
             file.seek(header.offset)
             offset = header.offset
-            while data := file.read(FRAME_BYTES):
+            while data := file.read(size):
+                sent.frames += 1
                 yield upload_message(offset, data)
                 offset += len(data)
     except OSError as error:

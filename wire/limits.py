@@ -2,9 +2,15 @@
 
 from datetime import timedelta
 
-#: Bytes of model data in one frame. Between 256 KiB and 1 MiB a stream is fastest; larger frames fault in fresh
-#: pages for every message, smaller ones pay the per-message cost more often.
-FRAME_BYTES = 1 << 20
+#: Bytes of model data in one frame of an upload. Each frame costs the coordinator a turn of its event loop and of a
+#: thread, so that an upload is a tenth faster than by frames of 1 MiB; a bare stream would be fastest at those.
+FRAME_BYTES = 2 << 20
+
+#: Bytes of model data in one frame of a fetch. A whole task's participants fetch at once, and each stream buffers one.
+BROADCAST_FRAME_BYTES = 1 << 20
+
+#: Bytes of a frame that a sender goes down to where larger ones never get through: two seconds of the slowest link.
+MIN_FRAME_BYTES = 64 << 10
 
 #: Bytes of one message. A frame with its envelope fits; nothing else is meant to come near.
 MAX_MESSAGE_BYTES = FRAME_BYTES + (64 << 10)
@@ -55,9 +61,13 @@ CLOCK_SKEW = timedelta(minutes=5)
 #: what a lost connection has left behind.
 MAX_STREAMS_PER_IDENTITY = 32
 
-#: Uploads that the coordinator takes in at once; windows and frames of each take some 10 MiB. Others wait before
+#: Bytes of an upload that may be on their way without having been read: they fill a line of 300 Mbit/s at 50 ms. gRPC
+#: would let a stream's window grow with the bandwidth, to many MiB.
+UPLOAD_WINDOW_BYTES = 2 << 20
+
+#: Uploads that the coordinator takes in at once; windows and frames of each take some 15 MiB. Others wait before
 #: they send (see the protocol), whose windows would fill as well.
-MAX_CONCURRENT_UPLOADS = 12
+MAX_CONCURRENT_UPLOADS = 8
 
 #: Requests that one identity may make in one second, averaged over ten.
 MAX_REQUESTS_PER_SECOND = 50
@@ -68,8 +78,9 @@ KEEPALIVE_SECONDS = 30
 #: Seconds after which an unanswered ping means a dead peer.
 KEEPALIVE_TIMEOUT_SECONDS = 10
 
-#: Seconds that an upload may go without a frame before its stream is closed; it can be resumed.
-UPLOAD_IDLE_SECONDS = 60
+#: Seconds that an upload may go without a frame before its stream is closed; it can be resumed. A frame takes 64 of
+#: them at the slowest rate.
+UPLOAD_IDLE_SECONDS = 90
 
 #: Bytes a second below which an upload gives its place to those who wait; it can be resumed. A poor mobile link.
 MIN_UPLOAD_BYTES_PER_SECOND = 32 << 10

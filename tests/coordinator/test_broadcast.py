@@ -5,11 +5,11 @@ import pytest
 
 from coordinator.broadcast import Broadcast
 from protos.fedpeer.v1 import market_pb2
-from wire.limits import FRAME_BYTES
+from wire.limits import BROADCAST_FRAME_BYTES
 
 
 async def test_who_asks_at_the_same_time_gets_the_same_bytes(tmp_path: Path) -> None:
-    content = bytes(range(251)) * (FRAME_BYTES // 100)
+    content = bytes(range(251)) * (BROADCAST_FRAME_BYTES // 100)
     path = tmp_path / "model"
     path.write_bytes(content)
     broadcast = Broadcast()

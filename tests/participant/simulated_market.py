@@ -39,6 +39,7 @@ from protos.fedpeer.v1 import ledger_pb2, market_pb2
 from wire.certificates import new_key
 from wire.codec import decode_claim, decode_model_header, encode_terms
 from wire.errors import Code, Refusal
+from wire.frames import Frame, parse_upload_message
 from wire.model_file import contract_of, encode_model
 
 T = TypeVar("T")
@@ -123,6 +124,8 @@ class SimulatedMarket:
     round: int = 0
     effects: int = 0
     uploaded: int = 0
+    #: Bytes of a frame above which none gets through.
+    largest_frame: int = 1 << 30
     claims: list[Any] = field(default_factory=list)
     models: dict[int, list[bytes]] = field(default_factory=dict)
     failures: dict[int, list[str]] = field(default_factory=dict)
@@ -249,9 +252,14 @@ class SimulatedMarket:
             if cut and number == 2:
                 self.spool[header.submission_id] = held
                 raise Interrupted(grpc.StatusCode.UNAVAILABLE, "upload cut")
-            assert request.frame.offset == len(held)
-            held += request.frame.data
-            self.uploaded += len(request.frame.data)
+            frame = parse_upload_message(request)
+            assert isinstance(frame, Frame)
+            assert frame.offset == len(held)
+            if len(frame.data) > self.largest_frame:
+                self.spool[header.submission_id] = held
+                raise Interrupted(grpc.StatusCode.UNAVAILABLE, "no frame came in time")
+            held += frame.data
+            self.uploaded += len(frame.data)
         if hashlib.sha256(held).digest() != statement.model_sha256:
             self.spool.pop(header.submission_id, None)
             raise Refusal(Code.MODEL_INVALID, "The digest differs.")

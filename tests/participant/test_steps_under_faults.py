@@ -25,6 +25,7 @@ from tests.participant.simulated_market import PARTICIPANT, Cats, Killed, Simula
 def small_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several frames a model, so that an upload can be cut in the middle."""
     monkeypatch.setattr(participant.steps, "FRAME_BYTES", 256)
+    monkeypatch.setattr(participant.steps, "MIN_FRAME_BYTES", 16)
 
 
 def take_part(market: SimulatedMarket, folder: Path, task: Cats | None = None) -> TaskReport:
@@ -85,6 +86,13 @@ def effects_of_a_task(tmp_path: Path) -> int:
     market = SimulatedMarket()
     take_part(market, tmp_path / "counted")
     return market.effects
+
+
+@pytest.mark.parametrize("largest", [255, 100, 16])
+def test_a_link_that_is_too_slow_for_a_frame_gets_smaller_ones(tmp_path: Path, largest: int) -> None:
+    market = SimulatedMarket(largest_frame=largest)
+    check_complete(market, take_part(market, tmp_path))
+    assert market.uploaded == sum(len(model) for [model] in market.models.values()), "no byte was taken twice"
 
 
 @pytest.mark.parametrize("fault", ["lost", "unanswered", "cut", "killed"])

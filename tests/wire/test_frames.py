@@ -1,12 +1,13 @@
 """Frames are read as the protocol-buffer library reads them, whatever the bytes."""
 
+import numpy as np
 import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
 from protos.fedpeer.v1 import market_pb2
-from wire.frames import Frame, parse_upload_message
+from wire.frames import Frame, parse_frame, parse_upload_message, upload_message
 
 
 def by_the_library(message: bytes) -> market_pb2.ModelHeader | Frame:
@@ -52,12 +53,40 @@ def test_a_frame_comes_back(offset: int, content: bytes) -> None:
     assert parse_upload_message(message.SerializeToString()) == Frame(offset, memoryview(content))
 
 
+@given(st.integers(0, 2**64 - 1) | st.integers(0, 2**36), data)
+def test_the_library_reads_what_is_written_here(offset: int, content: bytes) -> None:
+    for message in (upload_message(offset, content), upload_message(offset, memoryview(content))):
+        parsed = market_pb2.SubmitModelRequest.FromString(message)
+        assert (parsed.frame.offset, parsed.frame.data) == (offset, content)
+        assert parse_upload_message(message) == Frame(offset, memoryview(content))
+
+
+@pytest.mark.parametrize("offset", [0, 1, 1 << 21, (1 << 35) - 1])
+def test_the_data_of_a_frame_that_is_sent_are_aligned(offset: int) -> None:
+    message = upload_message(offset, bytes(1 << 21))
+    found = parse_upload_message(message)
+    assert isinstance(found, Frame)
+    assert found.data.obj is message
+    assert np.frombuffer(found.data, "<f8").flags.aligned
+
+
 def test_a_frame_is_not_copied() -> None:
     request = market_pb2.SubmitModelRequest(frame=market_pb2.ModelFrame(offset=1 << 40, data=bytes(100)))
     message = request.SerializeToString()
     found = parse_upload_message(message)
     assert isinstance(found, Frame)
     assert found.data.obj is message
+
+
+@given(bodies | data)
+def test_every_fetched_frame_is_what_the_library_makes_of_it(message: bytes) -> None:
+    try:
+        parsed = market_pb2.ModelFrame.FromString(message)
+    except DecodeError:
+        with pytest.raises(DecodeError):
+            parse_frame(message)
+    else:
+        assert parse_frame(message) == Frame(parsed.offset, memoryview(parsed.data))
 
 
 @given(messages | st.builds(lambda message, end: message[:end], messages, st.integers(0, 40)))
