@@ -136,6 +136,7 @@ class TaskRunner:
         self._preparation: asyncio.Future[None] | None = None
         self._prepared = 0
         self._last: Progress | None = None
+        self._closed: _ClosedRound | None = None
 
     async def run(self) -> None:
         """Takes steps until the task has ended. Cancel it to stop between steps."""
@@ -259,7 +260,7 @@ class TaskRunner:
                 case OpenRound() as opening:
                     seen = await self._carry_out(lambda t: self._open(t, row, opening))
                 case CloseRound():
-                    seen = await self._carry_out(lambda t: t.close_round(row))
+                    seen = await self._carry_out(lambda t: self._close_round(t, row))
                 case Settle():
                     seen = await self._settle(row)
                 case Close():
@@ -277,6 +278,10 @@ class TaskRunner:
             return self._look(t)
 
         return await self._work.transact(act)
+
+    def _close_round(self, t: Transaction, row: TaskRow) -> None:
+        t.close_round(row)
+        self._closed = _closed_round(t, row)
 
     def _open_next(self, t: Transaction) -> _Seen:
         """Opens the round behind a settled one in the same transaction, where there is one: nobody waits for a flush
@@ -322,7 +327,9 @@ class TaskRunner:
 
     async def _settle(self, row: TaskRow) -> _Seen:
         began = self._work.clock.now()
-        closed = await self._work.transact.read(lambda t: _closed_round(t, row))
+        closed = self._closed  # as this runner has closed it, or another before it was killed
+        if closed is None or closed.rounds[-1].round != row.round:
+            closed = await self._work.transact.read(lambda t: _closed_round(t, row))
         with self._work.tracing.span("scoring", task=row.id, round=row.round, models=len(closed.models)):
             outcome = await self._work.transact.compute(self._judge, row, closed)
         assessments = [*outcome.scored.assessments]
