@@ -171,7 +171,7 @@ class Market:
             return t.add_claim(task, statement, signature)
 
         receipt = await self._work.transact(record)
-        live.changed.set()
+        live.arrived()
         return receipt
 
     async def fail(
@@ -197,7 +197,7 @@ class Market:
 
         receipt = await self._work.transact(record)
         log.warning("participant cannot deliver", task=task_id, round=round_, why=printable(reason))
-        live.changed.set()
+        live.arrived()
         return receipt
 
     async def dispute(
@@ -312,7 +312,7 @@ class Market:
 
         async def record() -> ReceiptRow:
             recorded = await self._work.transact(lambda t: self._finish(t, live, statement, header.signature))
-            live.changed.set()
+            live.arrived()
             return recorded
 
         # Nobody is told of the commitment before the receipt, whose commit is a later one.

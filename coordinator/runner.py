@@ -49,6 +49,9 @@ log = structlog.get_logger()
 _RETRY_SECONDS = 1.0
 _RETRY_LIMIT_SECONDS = 60.0
 
+#: Seconds after which the runner looks at arrivals that complete nothing, so that metrics and status follow them.
+_GLANCE_SECONDS = 0.25
+
 #: Steps that are under a signed head as soon as everybody has heard of them. A settlement is before that; the two
 #: steps that lead to it wait for its head: signing is a flush, behind which a round's first uploads would wait.
 _SIGNED_BEHIND = (BeginEffort, Select, Close, Cancel)
@@ -59,7 +62,8 @@ class LiveTask:
     """A task that the service holds: its row as last read, its events, and who is there.
 
     Attributes:
-        changed: set when something has arrived that the runner should look at.
+        changed: set when something has happened that the runner should look at.
+        missing: arrivals that its phase still waits for, as the runner has counted them.
         broken: why the last step failed; None while all is well.
     """
 
@@ -67,7 +71,25 @@ class LiveTask:
     feed: Feed
     presence: Presence
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+    missing: int = 0
     broken: str | None = None
+    _glance: asyncio.TimerHandle | None = None
+
+    def arrived(self) -> None:
+        """A claim, a model or a failure is recorded: the runner looks when all are there, and soon for the metrics."""
+        self.missing -= 1
+        if self.missing <= 0:
+            self.changed.set()
+        elif self._glance is None:
+            self._glance = asyncio.get_running_loop().call_later(_GLANCE_SECONDS, self.changed.set)
+
+    def looked_at(self) -> None:
+        """What has happened so far is seen by the look that begins now; what happens meanwhile asks for another."""
+        self.changed.clear()
+        self.missing = 0
+        if self._glance is not None:
+            self._glance.cancel()
+            self._glance = None
 
 
 @dataclass(frozen=True)
@@ -204,7 +226,7 @@ class TaskRunner:
 
     async def _advance(self) -> bool:
         """Takes every step that is due; False where the task has ended."""
-        self._live.changed.clear()
+        self._live.looked_at()
         seen = await self._work.transact.read(self._look)
         self._tell(seen)
         while (step := self._next(seen.progress)) is not None:
@@ -212,6 +234,7 @@ class TaskRunner:
             self._tell(seen)
             if isinstance(step, _SIGNED_BEHIND):
                 await self._work.transact.sign_head()
+        self._live.missing = self._missing(seen)
         return not self._live.row.state.final
 
     def _next(self, progress: Progress | None) -> Step | None:
@@ -231,6 +254,17 @@ class TaskRunner:
         if progress.state is State.TRAINING:
             self._prepare()
         return None
+
+    def _missing(self, seen: _Seen) -> int:
+        """How many arrivals the phase waits for at least, before there is anything to be done."""
+        row, tally, last = seen.row, seen.tally, self._last
+        if row.state is State.EFFORT:
+            return row.terms.schedule.capacity - tally.claimed
+        if row.state is State.TRAINING and last is not None:
+            now = self._work.clock.now()
+            gone, _ = self._live.presence.absent(last.selected, now, self._work.absence_seconds)
+            return tally.selected - tally.delivered - tally.failed - len(gone)
+        return 0
 
     def _alarm(self) -> float | None:
         """When to look again though nothing has arrived: at the deadline, or when somebody's absence counts."""

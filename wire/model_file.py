@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -176,11 +177,8 @@ class ModelCheck:
         rest = self._collect(rest, end)
         if len(self._header) < end:
             return rest
-        self.tensors = _tensors(bytes(self._header[_PREFIX:]), self._size)
+        self.tensors = _fitting(bytes(self._header[_PREFIX:]), self._size, self._contract)
         self._header = None
-        reasons = _layout_reasons(self.tensors, self._contract)
-        if reasons:
-            raise ModelFileError(*reasons)
         self._coming = sorted(
             (t for t in self.tensors if t.spec.size_bytes), key=lambda t: t.start, reverse=True
         )
@@ -325,6 +323,16 @@ def _tensors(text: bytes, size: int) -> tuple[StoredTensor, ...]:
     found = [_stored(name, entry, start) for name, entry in header.items()]
     _check_gapless(found, start, size)
     return tuple(sorted(found, key=lambda t: t.spec.name))
+
+
+@lru_cache(maxsize=8)
+def _fitting(text: bytes, size: int, contract: ModelContract) -> tuple[StoredTensor, ...]:
+    """`_tensors` that are those of the contract: what a round's participants send begins with the same header."""
+    tensors = _tensors(text, size)
+    reasons = _layout_reasons(tensors, contract)
+    if reasons:
+        raise ModelFileError(*reasons)
+    return tensors
 
 
 def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
