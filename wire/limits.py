@@ -61,13 +61,13 @@ CLOCK_SKEW = timedelta(minutes=5)
 #: what a lost connection has left behind.
 MAX_STREAMS_PER_IDENTITY = 32
 
-#: Bytes of an upload that may be on their way without having been read: they fill a line of 300 Mbit/s at 50 ms. gRPC
+#: Bytes of an upload that may be on their way without having been read: they fill a line of 250 Mbit/s at 50 ms. gRPC
 #: would let a stream's window grow with the bandwidth, to many MiB.
-UPLOAD_WINDOW_BYTES = 2 << 20
+UPLOAD_WINDOW_BYTES = 3 << 19
 
-#: Uploads that the coordinator takes in at once; windows and frames of each take some 15 MiB. Others wait before
-#: they send (see the protocol), whose windows would fill as well.
-MAX_CONCURRENT_UPLOADS = 8
+#: Uploads that the coordinator takes in at once; the windows and frames of a fast one take some 20 MiB. Others wait
+#: before they send (see the protocol), whose windows would fill as well.
+MAX_CONCURRENT_UPLOADS = 5
 
 #: Requests that one identity may make in one second, averaged over ten.
 MAX_REQUESTS_PER_SECOND = 50
