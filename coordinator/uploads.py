@@ -104,7 +104,7 @@ class Uploads:
                     line = self._line(key, offset, statement, check)
                     await self._fill(line, offset, statement.model_bytes, stream)
                 finishing = asyncio.create_task(self._finish(line, record))
-                await line.over()
+                await line.received()
             return await asyncio.shield(finishing)
         finally:
             if finishing is None or finishing.done():
@@ -223,6 +223,7 @@ class _Line:
         self._frames: SimpleQueue[memoryview | None] = SimpleQueue()
         self._loop = asyncio.get_running_loop()
         self._room: asyncio.Future[None] | None = None
+        self._received: asyncio.Future[None] = self._loop.create_future()
         self._work: asyncio.Future[bool]
 
     def start(self, threads: ThreadPoolExecutor) -> "asyncio.Future[bool]":
@@ -249,6 +250,10 @@ class _Line:
             self._room = None
         self._work.result()
         raise _stopped()
+
+    async def received(self) -> None:
+        """Returns when nothing that was handed in is in memory any more, whatever has become of it."""
+        await asyncio.wait((self._received, self._work), return_when=asyncio.FIRST_COMPLETED)
 
     async def stored(self) -> None:
         """Returns when the whole file is in its place; raises as `put` and what `end` raised."""
@@ -282,6 +287,7 @@ class _Line:
                 del data  # not to be held until the next one comes
                 if (room := self._room) is not None and self._waiting() < _AHEAD_BYTES:
                     self._loop.call_soon_threadsafe(_resolve, room)
+            self._loop.call_soon_threadsafe(_resolve, self._received)
             whole = spooled.offset == self._total
             if whole:
                 self._end(spooled)
