@@ -1,11 +1,15 @@
 """Uploads over mutual TLS, against a bare gRPC stream of the same frames that only counts bytes.
 
-    python -m benchmarks.uploads [--megabytes 44.7] [--repeat 3] [--crowd N ...] [--folder DIR]
+    python -m benchmarks.uploads [--megabytes 44.7] [--repeat 3] [--crowd N ...] [--folder DIR] [--lean]
 
 The coordinator hashes, spools, checks every value, makes the file durable and writes two ledger entries; the bare
 server adds lengths. Both run in processes of their own, clients in this one with the same certificates and
 connections that are open already. The figure is the ratio of the throughputs; 1 would mean that all of that costs
-nothing. A durable file is no faster than its disk, so what the disk takes for the same bytes is measured beside it;
+nothing. The bare stream's messages are gRPC's usual ones, made, written and parsed by the protocol-buffer library;
+fedpeer's are written and read as the SDK and the coordinator do, with fewer copies. `--lean` has the bare stream's
+clients write theirs in the SDK's way, too.
+
+A durable file is no faster than its disk, so what the disk takes for the same bytes is measured beside it;
 `--folder /dev/shm` leaves it out. Memory: the coordinator's peak during the uploads of one crowd.
 """
 
@@ -90,12 +94,22 @@ def bare_channel(client: Client, port: int) -> grpc.aio.Channel:
     return grpc.aio.secure_channel(f"127.0.0.1:{port}", credentials)
 
 
-async def bare(channel: grpc.aio.Channel, content: bytes) -> None:
-    call = channel.stream_unary(
-        BARE, market_pb2.SubmitModelRequest.SerializeToString, market_pb2.Receipt.FromString
-    )
-    receipt = await call(messages(content))
+async def bare(channel: grpc.aio.Channel, content: bytes, lean: bool = False) -> None:
+    """As generated code does; `lean`: the messages written as in `submit`."""
+    if lean:
+        call = channel.stream_unary(BARE, None, market_pb2.Receipt.FromString)()
+        await send(call, content)
+        receipt = await call
+    else:
+        made = market_pb2.SubmitModelRequest.SerializeToString
+        receipt = await channel.stream_unary(BARE, made, market_pb2.Receipt.FromString)(messages(content))
     assert receipt.ledger_index == len(content)
+
+
+async def send(call: Any, content: bytes | bytearray) -> None:
+    for start in range(0, len(content), FRAME_BYTES):
+        await call.write(upload_message(start, memoryview(content)[start : start + FRAME_BYTES]))
+    await call.done_writing()
 
 
 async def header_for(client: Client, content: bytes, round_: int) -> market_pb2.ModelHeader:
@@ -108,9 +122,7 @@ async def submit(client: Client, content: bytes | bytearray, header: market_pb2.
     call = client.channel.stream_unary(SUBMIT, None, market_pb2.Receipt.FromString)()
     await call.write(market_pb2.SubmitModelRequest(header=header).SerializeToString())
     await call.initial_metadata()
-    for start in range(0, len(content), FRAME_BYTES):
-        await call.write(upload_message(start, memoryview(content)[start : start + FRAME_BYTES]))
-    await call.done_writing()
+    await send(call, content)
     receipt = await call
     assert not receipt.late
 
@@ -149,6 +161,7 @@ async def measure(
     contents: list[bytes],
     crowds: Sequence[int],
     rounds: int,
+    lean: bool,
 ) -> tuple[int, list[Run]]:
     """The coordinator's memory before the first upload, and every run."""
     await clients[0].until("EFFORT")
@@ -167,7 +180,9 @@ async def measure(
             headers = [await header_for(clients[i], contents[i], round_) for i in chosen]
             used = [cpu_seconds(pid) for pid in pids]
             began = time.perf_counter()
-            await asyncio.gather(*(bare(c, contents[i]) for c, i in zip(channels, chosen, strict=False)))
+            await asyncio.gather(
+                *(bare(c, contents[i], lean) for c, i in zip(channels, chosen, strict=False))
+            )
             bare_seconds = time.perf_counter() - began
             disk = await asyncio.to_thread(write, path, [contents[i] for i in chosen])
             forget_peak(pids[1])
@@ -202,6 +217,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--crowd", type=int, action="append", help="uploads at once; default: 1, 10 and 20")
     parser.add_argument("--folder", type=Path, help="where the coordinator keeps its state")
+    parser.add_argument("--lean", action="store_true", help="the bare clients write frames as the SDK does")
     parser.add_argument("--bare", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.bare is not None:
@@ -225,7 +241,9 @@ def main() -> None:
             async def run() -> tuple[int, list[Run]]:
                 clients = await enrolled(folder, tokens)
                 pids = counter.pid, served.pid
-                return await measure(Path(scratch), clients, port, pids, contents, crowds, given.repeat)
+                return await measure(
+                    Path(scratch), clients, port, pids, contents, crowds, given.repeat, given.lean
+                )
 
             idle, runs = asyncio.run(run())
     report(len(contents[0]) / 1e6, crowds, given.repeat, idle, runs)
