@@ -2,8 +2,7 @@
 
     FOLDER/ab/abcdef...safetensors
 
-A file enters by an atomic rename after it has reached the disk, so that a name always stands for its content. The 256
-folders are made beforehand: a new one would have to reach the disk before the first file in it.
+A file enters by an atomic rename after it has reached the disk, so that a name always stands for its content.
 Nothing here knows who refers to a digest; the database does, and `retain` deletes the rest.
 """
 
@@ -22,11 +21,13 @@ class BlobStore:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        names = {f"{first:02x}" for first in range(256)} - {path.name for path in folder.iterdir()}
+
+    def prepare(self) -> None:
+        """Makes all folders, for the service: none has to reach the disk later, before the first file in it."""
+        names = {f"{first:02x}" for first in range(256)} - {path.name for path in self._folder.iterdir()}
         for name in names:
-            (folder / name).mkdir(exist_ok=True)
-        if names:
-            _sync(folder)
+            (self._folder / name).mkdir(exist_ok=True)
+        _sync(self._folder)
 
     def path(self, digest: bytes) -> Path:
         """Where the file of `digest` lies or would lie."""
@@ -45,6 +46,9 @@ class BlobStore:
         if target.is_file():
             source.unlink()
             return target
+        if not target.parent.is_dir():
+            target.parent.mkdir(exist_ok=True)
+            _sync(self._folder)
         _sync(source)
         source.replace(target)
         _sync(target.parent)
@@ -54,6 +58,7 @@ class BlobStore:
         """Stores bytes that are in memory."""
         target = self.path(digest)
         if not target.is_file():
+            target.parent.mkdir(exist_ok=True)
             source = target.with_suffix(".new")
             source.write_bytes(content)
             self.adopt(source, digest)

@@ -324,7 +324,9 @@ class TaskRunner:
         row = t.market.task(self._live.row.id)
         assert row is not None  # tasks are never deleted
         step = next_step(row.terms.schedule, t.market.progress(row), t.now)
-        if isinstance(step, OpenRound):
+        if isinstance(step, OpenRound) and self._work.blobs.holds(
+            row.model
+        ):  # else the step by itself says so
             self._open(t, row, step)
         return self._look(t)
 
@@ -391,6 +393,8 @@ class TaskRunner:
         if outcome.quality is not None:
             metrics.accuracy.labels(row.id).set(float(outcome.quality.accuracy))
         log.info("round settled", paid_micro=paid, models=len(closed.models))
+        if seen.row.state is State.TRAINING:
+            log.info("step taken", step=OpenRound.__name__)
         return seen
 
     def _judge(self, row: TaskRow, closed: _ClosedRound) -> _Outcome:

@@ -175,6 +175,7 @@ class Coordinator:
             self._guard_lease()
             await asyncio.to_thread(self._database.migrate)
             await self._transact.sign_head()
+            await asyncio.to_thread(self._work.blobs.prepare)
             await self._clear_spool()
             await self._bind()
             await self.reload()

@@ -7,7 +7,7 @@ SETTLED(T) lasts as long as the terms let private label counts be opened in a di
 
 `next_step` looks at a `Progress`, which is read from the database alone, so that a coordinator that was killed
 decides the same after its restart. It returns a step to take now or the moment until which nothing happens
-unless something arrives. Each step becomes one database transaction.
+unless something arrives. Each step becomes one database transaction; OpenRound behind Settle is part of that one.
 """
 
 from dataclasses import dataclass

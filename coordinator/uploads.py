@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from queue import SimpleQueue
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from coordinator.blobs import BlobStore
 from coordinator.metrics import Metrics
@@ -42,6 +42,9 @@ _THREADS = 8
 
 #: Bytes of an upload that may wait for its thread: the frame that it is at, and the next.
 _AHEAD_BYTES = 2 * FRAME_BYTES
+
+#: Bytes that a frame takes in memory beside its data.
+_OVERHEAD_BYTES = 1 << 10
 
 
 class Uploads:
@@ -99,11 +102,12 @@ class Uploads:
             await self._take_over(key, stream)
             async with self._lanes[key.participant_id], self._slot():
                 async with _in_time(statement.model_bytes):
-                    await stream.begin(contended=self._waiting > 0)
                     check = ModelCheck(contract, statement.model_bytes)
                     line = self._line(key, offset, statement, check)
                     await self._fill(line, offset, statement.model_bytes, stream)
+                line.finish()
                 finishing = asyncio.create_task(self._finish(line, record))
+                finishing.add_done_callback(_retrieve)
                 await line.received()
             return await asyncio.shield(finishing)
         finally:
@@ -175,12 +179,16 @@ class Uploads:
 
         line = _Line(begin, end, total)
         self._lines.add(line)
-        line.start(self._threads).add_done_callback(lambda _: self._lines.discard(line))
+        work = line.start(self._threads)
+        work.add_done_callback(lambda _: self._lines.discard(line))
+        work.add_done_callback(_retrieve)
         return line
 
     async def _fill(self, line: "_Line", position: int, total: int, stream: "Stream") -> None:
         """Hands in frames until the file is whole, beside receiving them."""
         try:
+            await line.opened()
+            await stream.begin(contended=self._waiting > 0)
             while position < total:
                 data = _data(await stream.next(), position, total)
                 position += len(data)
@@ -188,16 +196,15 @@ class Uploads:
                 self._metrics.received_bytes.inc(len(data))
                 await line.put(data)
                 del data  # not to be held here until the next one comes
-        except BaseException:
-            # To its end even where the call is cancelled once more: the file has one writer at a time.
+        except BaseException as error:
             line.stop()
-            while not line.ended:
-                with suppress(asyncio.CancelledError):
-                    await line.over()
+            with suppress(asyncio.CancelledError):
+                await line.over()
+            if isinstance(error, Exception):
+                line.check()  # what has become of the file says more than how the stream then ended
             raise
 
     async def _finish(self, line: "_Line", record: Callable[[], Awaitable[Result]]) -> Result:
-        line.stop()
         await line.stored()
         return await record()
 
@@ -218,11 +225,13 @@ class _Line:
         self._begin = begin
         self._end = end
         self._total = total
+        self._whole = False
         self._handed_in = 0
         self._appended = 0
         self._frames: SimpleQueue[memoryview | None] = SimpleQueue()
         self._loop = asyncio.get_running_loop()
         self._room: asyncio.Future[None] | None = None
+        self._opened: asyncio.Future[None] = self._loop.create_future()
         self._received: asyncio.Future[None] = self._loop.create_future()
         self._work: asyncio.Future[bool]
 
@@ -231,14 +240,21 @@ class _Line:
         self._work = self._loop.run_in_executor(threads, self._run)
         return self._work
 
+    async def opened(self) -> None:
+        """Returns when the file is open; raises what `begin` raised."""
+        await asyncio.wait((self._opened, self._work), return_when=asyncio.FIRST_COMPLETED)
+        if not self._opened.done():
+            self.check()
+            raise _stopped()
+
     async def put(self, data: memoryview) -> None:
         """Hands in the next frame; returns when there is room for one more.
 
         Raises:
-            OSError, ModelFileError, Refusal: the file cannot be opened or appended to.
+            OSError, ModelFileError: the file cannot be appended to.
             Refusal: DRAINING, the line was stopped.
         """
-        self._handed_in += len(data)
+        self._handed_in += len(data) + _OVERHEAD_BYTES
         self._frames.put(data)
         del data
         while not self._work.done():
@@ -248,31 +264,35 @@ class _Line:
             if self._waiting() >= _AHEAD_BYTES:  # still, now that the thread sees that somebody waits
                 await asyncio.wait((self._room, self._work), return_when=asyncio.FIRST_COMPLETED)
             self._room = None
-        self._work.result()
+        self.check()
         raise _stopped()
 
+    def finish(self) -> None:
+        """All frames are handed in: the file is whole when they are appended."""
+        self._whole = True
+        self._frames.put(None)
+
+    def stop(self) -> None:
+        """No more frames come; what has come is kept for the resumption."""
+        self._frames.put(None)
+
     async def received(self) -> None:
-        """Returns when nothing that was handed in is in memory any more, whatever has become of it."""
-        await asyncio.wait((self._received, self._work), return_when=asyncio.FIRST_COMPLETED)
+        """Returns when nothing that was handed in is in memory any more, even if cancelled meanwhile."""
+        await _until(self._received, self._work)
+
+    async def over(self) -> None:
+        """Returns when nothing is done to the file any more, even if cancelled meanwhile: a file has one writer."""
+        await _until(self._work)
 
     async def stored(self) -> None:
-        """Returns when the whole file is in its place; raises as `put` and what `end` raised."""
+        """Returns when the whole file is in its place; raises as `put`, and what `end` raised."""
         if not await self._work:
             raise _stopped()
 
-    @property
-    def ended(self) -> bool:
-        return self._work.done()
-
-    async def over(self) -> None:
-        """Returns when nothing is done to the file any more, whatever has become of it."""
-        await asyncio.wait([self._work])
-        if not self._work.cancelled():
-            self._work.exception()
-
-    def stop(self) -> None:
-        """No more frames come."""
-        self._frames.put(None)
+    def check(self) -> None:
+        """Raises what the thread has raised, if it has."""
+        if self._work.done():
+            self._work.result()
 
     def _waiting(self) -> int:
         """Bytes that are handed in and not yet appended."""
@@ -280,24 +300,48 @@ class _Line:
 
     def _run(self) -> bool:
         spooled = self._begin()
+        self._tell(self._opened)
         try:
             while (data := self._frames.get()) is not None:
                 spooled.append(data)
-                self._appended += len(data)
+                self._appended += len(data) + _OVERHEAD_BYTES
                 del data  # not to be held until the next one comes
                 if (room := self._room) is not None and self._waiting() < _AHEAD_BYTES:
-                    self._loop.call_soon_threadsafe(_resolve, room)
-            self._loop.call_soon_threadsafe(_resolve, self._received)
-            whole = spooled.offset == self._total
+                    self._tell(room)
+            self._tell(self._received)
+            whole = self._whole and spooled.offset == self._total
             if whole:
                 self._end(spooled)
-            else:  # kept for the resumption
+            else:
                 spooled.close()
                 spooled.settle()
         except Exception:
             spooled.discard()
             raise
         return whole
+
+    def _tell(self, future: "asyncio.Future[None]") -> None:
+        """From the thread; nobody listens any more where the loop is closed."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(_resolve, future)
+
+
+async def _until(*futures: "asyncio.Future[Any]") -> None:
+    """Returns when one of them is done; a cancellation meanwhile is raised then."""
+    cancelled: asyncio.CancelledError | None = None
+    while not any(future.done() for future in futures):
+        try:
+            await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+
+
+def _retrieve(future: "asyncio.Future[Any]") -> None:
+    """Whoever waited for it may have left: its error is nobody's then, and not one to be logged."""
+    if not future.cancelled():
+        future.exception()
 
 
 def _stopped() -> Refusal:

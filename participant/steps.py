@@ -68,6 +68,9 @@ _UNANSWERED = {
     grpc.StatusCode.INTERNAL,
 }
 
+#: Frames of one attempt below which the next one's are smaller, and from which on they are larger.
+_FEW_FRAMES, _MANY_FRAMES = 4, 32
+
 #: Refusals that end by themselves.
 _PASSING = {Code.STORAGE_UNAVAILABLE, Code.DRAINING, Code.QUOTA_EXCEEDED, Code.STORAGE_FULL}
 
@@ -212,8 +215,8 @@ class MarketSteps:
     def submit_model(self, header: M.ModelHeader, path: Path, *, resume: bool = True) -> Steps[M.Receipt]:
         """Sends a model file, from where the coordinator has it.
 
-        What the coordinator keeps are whole frames: where an attempt has brought it none, the next one's are half as
-        large, so that a link gets on that is too slow for a frame before its stream is ended.
+        What the coordinator keeps are whole frames: where an attempt has brought it less than a few, the next one's
+        are half as large, so that a slow link loses little each time that its stream is ended.
 
         Args:
             header: signed; its offset is filled in here.
@@ -231,10 +234,10 @@ class MarketSteps:
                     status = yield from self._upload_status(header)
                     if status.complete:
                         return (yield from self.receipt(header.task_id, header.submission_id))
+                    if sent is not None and sent.frames:
+                        size = _frame_bytes(size, status.offset - offset)
                     if status.offset > offset:
                         trial = _Trial(self)
-                    elif sent is not None and sent.frames:
-                        size = max(min(size, MIN_FRAME_BYTES), size // 2)
                     offset = status.offset
                 resume, sent = True, _Sent()
                 announced = M.ModelHeader()
@@ -404,6 +407,13 @@ class _Sink:
             self._file.close()
         except OSError as error:
             raise storage_error(f"{self._path} cannot be written", error) from error
+
+
+def _frame_bytes(size: int, brought: int) -> int:
+    """Bytes of an upload's frames behind an attempt with frames of `size` that has brought so many bytes."""
+    if brought < _FEW_FRAMES * size:
+        return max(min(size, MIN_FRAME_BYTES), size // 2)
+    return min(FRAME_BYTES, 2 * size) if brought >= _MANY_FRAMES * size else size
 
 
 class _Sent:

@@ -35,7 +35,7 @@ class Frame:
 
 
 def upload_message(offset: int, data: bytes | memoryview) -> bytes:
-    """A serialised SubmitModelRequest with the frame of `data`, fewer than 2^28 bytes, at `offset`."""
+    """A serialised SubmitModelRequest with the frame of `data`, bytes, at most 2^27 of them, at `offset`."""
     if offset >> 7 * _WRITTEN_OFFSET_BYTES:
         frame = market_pb2.ModelFrame(offset=offset, data=bytes(data))
         return market_pb2.SubmitModelRequest(frame=frame).SerializeToString()

@@ -40,6 +40,9 @@ _PREFIX = 8
 #: Elements of a tensor that are checked at once: 1 MiB of float32.
 _BLOCK = 1 << 18
 
+#: Bytes of a header that is remembered: a sender chooses them.
+_REMEMBERED_HEADER = 256 << 10
+
 #: Bytes of a file that are read at once.
 _PIECE = 1 << 20
 
@@ -177,7 +180,9 @@ class ModelCheck:
         rest = self._collect(rest, end)
         if len(self._header) < end:
             return rest
-        self.tensors = _fitting(bytes(self._header[_PREFIX:]), self._size, self._contract)
+        text = bytes(self._header[_PREFIX:])
+        fitting = _fitting if len(text) <= _REMEMBERED_HEADER else _fitting.__wrapped__
+        self.tensors = fitting(text, self._size, self._contract)
         self._header = None
         self._coming = sorted(
             (t for t in self.tensors if t.spec.size_bytes), key=lambda t: t.start, reverse=True

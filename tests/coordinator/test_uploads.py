@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import threading
 from collections.abc import AsyncIterator
 from decimal import Decimal
 from pathlib import Path
@@ -9,13 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import coordinator.uploads
 from coordinator.blobs import BlobStore
 from coordinator.metrics import Metrics
-from coordinator.spool import Spool
+from coordinator.spool import Spool, SpooledUpload, UploadKey
 from coordinator.uploads import Messages, Stream, Uploads
 from mechanism.statements import ModelStatement
+from wire.errors import Code, Refusal
 from wire.frames import Frame
-from wire.model_file import contract_of, encode_model
+from wire.model_file import ModelFileError, contract_of, encode_model
 
 WEIGHTS = {"weight": np.arange(12, dtype=np.float32)}
 CONTENT = encode_model(WEIGHTS)
@@ -31,10 +34,15 @@ STATEMENT = ModelStatement(
     samples=10,
     nonce=bytes(16),
 )
+KEY = UploadKey(STATEMENT.task_id, STATEMENT.participant_id, STATEMENT.submission_id)
 
 
 async def whole() -> AsyncIterator[Frame]:
     yield Frame(0, memoryview(CONTENT))
+
+
+async def cut_short() -> AsyncIterator[Frame]:
+    yield Frame(0, memoryview(CONTENT)[:40])
 
 
 class Desk:
@@ -47,7 +55,7 @@ class Desk:
         self.recording = asyncio.Event()
         self.welcomed: list[str] = []
 
-    def receive(self, name: str, messages: Messages) -> "asyncio.Task[str]":
+    def receive(self, name: str, messages: Messages, offset: int = 0) -> "asyncio.Task[str]":
         async def welcome() -> None:
             self.welcomed.append(name)
 
@@ -57,7 +65,7 @@ class Desk:
             return name
 
         stream = Stream(messages, welcome)
-        return asyncio.create_task(self.uploads.receive(stream, STATEMENT, 0, CONTRACT, record))
+        return asyncio.create_task(self.uploads.receive(stream, STATEMENT, offset, CONTRACT, record))
 
 
 @pytest.mark.parametrize("first_ends_before", [False, True])
@@ -81,5 +89,79 @@ async def test_who_takes_over_and_hangs_up_is_waited_for_by_nobody(
     async with asyncio.timeout(10):
         assert await (third or desk.receive("third", whole())) == "third"
     assert desk.welcomed == ["first", "third"]
+    assert desk.uploads.busy("task") == set()
+    desk.uploads.stop()
+
+
+async def test_an_offset_beyond_what_is_held_is_refused_before_a_frame_is_asked_for(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    with pytest.raises(Refusal) as refused:
+        await desk.receive("first", whole(), offset=41)
+    assert refused.value.code is Code.FRAMES_INVALID
+    assert refused.value.metadata == {"offset": "0"}
+    assert desk.welcomed == []
+    desk.uploads.stop()
+
+
+async def test_a_stream_that_ends_early_leaves_what_came_and_the_next_goes_on_from_there(
+    tmp_path: Path,
+) -> None:
+    desk = Desk(tmp_path)
+    desk.may_record.set()
+    with pytest.raises(Refusal, match="ended at byte 40"):
+        await desk.receive("first", cut_short())
+    assert await desk.uploads.held(KEY) == 40
+
+    async def rest() -> AsyncIterator[Frame]:
+        yield Frame(40, memoryview(CONTENT)[40:])
+
+    assert await desk.receive("second", rest(), offset=40) == "second"
+    assert await desk.uploads.held(KEY) == 0
+    desk.uploads.stop()
+
+
+async def test_who_hangs_up_before_the_last_frame_is_taken_resumes_with_all_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is whole, but it is not put in its place without a receipt."""
+    desk = Desk(tmp_path)
+    desk.may_record.set()
+    may_append, appending = threading.Event(), asyncio.Event()
+    loop, append = asyncio.get_running_loop(), SpooledUpload.append
+
+    def slow(self: SpooledUpload, data: memoryview) -> None:
+        loop.call_soon_threadsafe(appending.set)
+        may_append.wait()
+        append(self, data)
+
+    monkeypatch.setattr(SpooledUpload, "append", slow)
+    monkeypatch.setattr(coordinator.uploads, "_AHEAD_BYTES", 1)  # no frame is handed in without waiting
+    upload = desk.receive("first", whole())
+    await appending.wait()
+    upload.cancel()
+    await asyncio.sleep(0)
+    may_append.set()
+    with pytest.raises(asyncio.CancelledError):
+        await upload
+    assert not desk.recording.is_set()
+    assert await desk.uploads.held(KEY) == len(CONTENT)
+    assert await desk.receive("second", nothing(), offset=len(CONTENT)) == "second"
+    desk.uploads.stop()
+
+
+async def nothing() -> AsyncIterator[Frame]:
+    for frame in ():
+        yield frame
+
+
+async def test_a_model_that_fails_is_told_to_its_sender_and_gone(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+
+    async def spoiled() -> AsyncIterator[Frame]:
+        yield Frame(0, memoryview(b"\xff" * 100))
+
+    with pytest.raises(ModelFileError):  # and not that the stream ended early
+        await desk.receive("first", spoiled())
+    assert await desk.uploads.held(KEY) == 0
     assert desk.uploads.busy("task") == set()
     desk.uploads.stop()
