@@ -49,7 +49,7 @@ log = structlog.get_logger()
 _RETRY_SECONDS = 1.0
 _RETRY_LIMIT_SECONDS = 60.0
 
-#: Seconds after which the runner looks at arrivals that complete nothing, so that metrics and status follow them.
+#: Seconds from one look of the runner to the next at arrivals that complete nothing, for the metrics to follow them.
 _GLANCE_SECONDS = 0.25
 
 #: Steps that are under a signed head as soon as everybody has heard of them. A settlement is before that; the two
@@ -73,6 +73,7 @@ class LiveTask:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     missing: int = 0
     broken: str | None = None
+    _looked: float = 0.0
     _glance: asyncio.TimerHandle | None = None
 
     def arrived(self) -> None:
@@ -81,12 +82,14 @@ class LiveTask:
         if self.missing <= 0:
             self.changed.set()
         elif self._glance is None:
-            self._glance = asyncio.get_running_loop().call_later(_GLANCE_SECONDS, self.changed.set)
+            loop = asyncio.get_running_loop()
+            self._glance = loop.call_at(self._looked + _GLANCE_SECONDS, self.changed.set)
 
     def looked_at(self) -> None:
         """What has happened so far is seen by the look that begins now; what happens meanwhile asks for another."""
         self.changed.clear()
         self.missing = 0
+        self._looked = asyncio.get_running_loop().time()
         if self._glance is not None:
             self._glance.cancel()
             self._glance = None

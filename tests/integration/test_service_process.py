@@ -5,6 +5,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -164,10 +165,13 @@ async def check_health(folder: Path, addresses: dict[str, str]) -> None:
 def check_metrics(addresses: dict[str, str]) -> None:
     # An opener of its own: the shared one keeps the proxy that the environment had at its first use.
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with direct.open(f"http://{addresses['metrics']}/metrics") as response:
-        text = response.read().decode()
+    delivered = 'fedpeer_task_participants{standing="delivered",task="task"} 1.0'
+    text, until = "", time.monotonic() + 10
+    while delivered not in text and time.monotonic() < until:  # arrivals are counted a few times a second
+        with direct.open(f"http://{addresses['metrics']}/metrics") as response:
+            text = response.read().decode()
+    assert delivered in text
     assert 'fedpeer_participants{standing="enrolled"} 3.0' in text
-    assert 'fedpeer_task_participants{standing="delivered",task="task"} 1.0' in text
     assert 'fedpeer_task_round{task="task"} 1.0' in text
     assert 'fedpeer_tasks{state="TRAINING"} 1.0' in text
     assert 'fedpeer_escrow_micro{task="task"} 4.828314e+06' in text
