@@ -41,10 +41,10 @@ from benchmarks.serving import (
 from benchmarks.uploads import submit
 from fedpeer.allocator import keep_pages
 from mechanism.statements import sign_statement
+from participant.steps import FETCH_MODEL
 from protos.fedpeer.v1 import market_pb2
 from tests.integration.market import Client, model_statement
 from wire.codec import encode_model_header
-from wire.frames import parse_frame
 
 #: (participants, bytes of the model, rounds).
 SCALES = (
@@ -62,8 +62,6 @@ DEPLOYMENT_PARTICIPANTS = 10
 
 #: Seconds that a whole run of Flower may take.
 FLOWER_SECONDS = 900
-
-FETCH = "/fedpeer.v1.Market/FetchModel"
 
 FLOWER = Path(__file__).parent / "flower"
 
@@ -104,7 +102,7 @@ class Member:
         self._client = client
         self._content = bytearray(content)
         self._fetch = client.channel.unary_stream(
-            FETCH, market_pb2.FetchModelRequest.SerializeToString, parse_frame
+            FETCH_MODEL.path, market_pb2.FetchModelRequest.SerializeToString, FETCH_MODEL.read
         )
 
     async def take_part(self, course: Course) -> None:

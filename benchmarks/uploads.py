@@ -42,6 +42,7 @@ from benchmarks.serving import (
 from fedpeer.allocator import keep_pages
 from mechanism.statements import sign_statement
 from mechanism.terms import MIN_QUORUM
+from participant.steps import SUBMIT_MODEL
 from protos.fedpeer.v1 import market_pb2
 from tests.integration.market import Client
 from wire.certificates import private_key_pem
@@ -53,7 +54,6 @@ from wire.limits import FRAME_BYTES
 CROWDS = (1, 10, 20)
 
 BARE = "/benchmark.Bare/Count"
-SUBMIT = "/fedpeer.v1.Market/SubmitModel"
 
 
 async def count_bytes(folder: Path) -> None:
@@ -119,7 +119,7 @@ async def header_for(client: Client, content: bytes, round_: int) -> market_pb2.
 
 async def submit(client: Client, content: bytes | bytearray, header: market_pb2.ModelHeader) -> None:
     """As the SDK does: the header, then the frames as soon as they are welcome."""
-    call = client.channel.stream_unary(SUBMIT, None, market_pb2.Receipt.FromString)()
+    call = client.channel.stream_unary(SUBMIT_MODEL.path, None, market_pb2.Receipt.FromString)()
     await call.write(market_pb2.SubmitModelRequest(header=header).SerializeToString())
     await call.initial_metadata()
     await send(call, content)

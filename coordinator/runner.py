@@ -220,12 +220,7 @@ class TaskRunner:
             return False
         if row.deadline is None or now >= row.deadline:
             return False
-        if row.state is State.EFFORT:
-            return tally.claimed < row.terms.schedule.capacity
-        if row.state is State.TRAINING and tally.delivered + tally.failed < tally.selected:
-            gone, _ = self._live.presence.absent(last.selected, now, self._work.absence_seconds)
-            return not gone
-        return False
+        return _outstanding(row, tally) > 0 and not self._gone()
 
     async def _advance(self) -> bool:
         """Takes every step that is due; False where the task has ended."""
@@ -260,14 +255,13 @@ class TaskRunner:
 
     def _missing(self, seen: _Seen) -> int:
         """How many arrivals the phase waits for at least, before there is anything to be done."""
-        row, tally, last = seen.row, seen.tally, self._last
-        if row.state is State.EFFORT:
-            return row.terms.schedule.capacity - tally.claimed
-        if row.state is State.TRAINING and last is not None:
-            now = self._work.clock.now()
-            gone, _ = self._live.presence.absent(last.selected, now, self._work.absence_seconds)
-            return tally.selected - tally.delivered - tally.failed - len(gone)
-        return 0
+        return _outstanding(seen.row, seen.tally) - self._gone()
+
+    def _gone(self) -> int:
+        """How many of the selected are absent, those included who have delivered."""
+        selected = self._last.selected if self._last is not None else frozenset()
+        absent, _ = self._live.presence.absent(selected, self._work.clock.now(), self._work.absence_seconds)
+        return len(absent)
 
     def _alarm(self) -> float | None:
         """When to look again though nothing has arrived: at the deadline, or when somebody's absence counts."""
@@ -327,10 +321,8 @@ class TaskRunner:
         row = t.market.task(self._live.row.id)
         assert row is not None  # tasks are never deleted
         step = next_step(row.terms.schedule, t.market.progress(row), t.now)
-        if isinstance(step, OpenRound) and self._work.blobs.holds(
-            row.model
-        ):  # else the step by itself says so
-            self._open(t, row, step)
+        if isinstance(step, OpenRound) and self._work.blobs.holds(row.model):
+            self._open(t, row, step)  # a lost model is told by the step that is taken by itself
         return self._look(t)
 
     def _open(self, t: Transaction, row: TaskRow, step: OpenRound) -> None:
@@ -454,6 +446,15 @@ class TaskRunner:
     def _set_broken(self, why: str | None) -> None:
         self._live.broken = why
         self._work.metrics.stalled.labels(self._live.row.id).set(why is not None)
+
+
+def _outstanding(row: TaskRow, tally: Tally) -> int:
+    """Arrivals that complete the phase; 0 in a state that waits for none."""
+    if row.state is State.EFFORT:
+        return row.terms.schedule.capacity - tally.claimed
+    if row.state is State.TRAINING:
+        return tally.selected - tally.delivered - tally.failed
+    return 0
 
 
 def _closed_round(t: Transaction, row: TaskRow) -> _ClosedRound:

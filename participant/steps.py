@@ -47,6 +47,7 @@ from protos.fedpeer.v1 import enrolment_pb2, ledger_pb2, market_pb2
 from wire.errors import Code
 from wire.frames import Frame, parse_frame, upload_message
 from wire.limits import FRAME_BYTES, MIN_FRAME_BYTES
+from wire.model_file import frames
 
 T = TypeVar("T")
 
@@ -227,14 +228,14 @@ class MarketSteps:
         """
         trial, offset = _Trial(self), 0
         size, misplaced = FRAME_BYTES, 0
-        sent: _Sent | None = None
+        sent = _Sent()
         while True:
             try:
                 if resume:
                     status = yield from self._upload_status(header)
                     if status.complete:
                         return (yield from self.receipt(header.task_id, header.submission_id))
-                    if sent is not None and sent.frames:
+                    if sent.frames:
                         size = _frame_bytes(size, status.offset - offset)
                     if status.offset > offset:
                         trial = _Trial(self)
@@ -256,7 +257,7 @@ class MarketSteps:
                     raise
                 yield from trial.wait()
             except (Interrupted, RefusedError) as error:
-                if sent is not None and sent.failure is not None:
+                if sent.failure is not None:
                     raise storage_error(f"{path} cannot be read", sent.failure) from error
                 yield from trial.wait_after(error)
 
@@ -428,13 +429,9 @@ def _upload_requests(
 ) -> Iterator[M.SubmitModelRequest | bytes]:
     yield M.SubmitModelRequest(header=header)
     try:
-        with path.open("rb") as file:
-            file.seek(header.offset)
-            offset = header.offset
-            while data := file.read(size):
-                sent.frames += 1
-                yield upload_message(offset, data)
-                offset += len(data)
+        for offset, data in frames(path, header.offset, size):
+            sent.frames += 1
+            yield upload_message(offset, data)
     except OSError as error:
         sent.failure = error
         raise

@@ -54,7 +54,7 @@ def parse_upload_message(message: bytes) -> market_pb2.ModelHeader | Frame:
     Raises:
         google.protobuf.message.DecodeError: it is no SubmitModelRequest.
     """
-    if message[:1] == bytes((_FRAME_TAG,)):
+    if message and message[0] == _FRAME_TAG:
         length, at = _varint(message, 1, _LENGTH_BYTES)
         frame = _plain_frame(message, at) if at + length == len(message) else None
         if frame is not None:

@@ -181,7 +181,7 @@ class ModelCheck:
         if len(self._header) < end:
             return rest
         text = bytes(self._header[_PREFIX:])
-        fitting = _fitting if len(text) <= _REMEMBERED_HEADER else _fitting.__wrapped__
+        fitting = _remembered_fitting if len(text) <= _REMEMBERED_HEADER else _fitting
         self.tensors = fitting(text, self._size, self._contract)
         self._header = None
         self._coming = sorted(
@@ -293,11 +293,11 @@ def file_digest(path: Path) -> bytes:
         return hashlib.file_digest(file, "sha256").digest()
 
 
-def frames(path: Path, offset: int = 0) -> Iterator[tuple[int, bytes]]:
-    """The file from `offset` on, in frames: (offset, bytes)."""
+def frames(path: Path, offset: int = 0, size: int = FRAME_BYTES) -> Iterator[tuple[int, bytes]]:
+    """The file from `offset` on, in frames of `size` bytes: (offset, bytes)."""
     with path.open("rb") as file:
         file.seek(offset)
-        while data := file.read(FRAME_BYTES):
+        while data := file.read(size):
             yield offset, data
             offset += len(data)
 
@@ -330,14 +330,17 @@ def _tensors(text: bytes, size: int) -> tuple[StoredTensor, ...]:
     return tuple(sorted(found, key=lambda t: t.spec.name))
 
 
-@lru_cache(maxsize=8)
 def _fitting(text: bytes, size: int, contract: ModelContract) -> tuple[StoredTensor, ...]:
-    """`_tensors` that are those of the contract: what a round's participants send begins with the same header."""
+    """`_tensors` that are those of the contract."""
     tensors = _tensors(text, size)
     reasons = _layout_reasons(tensors, contract)
     if reasons:
         raise ModelFileError(*reasons)
     return tensors
+
+
+#: What a round's participants send begins with the same header.
+_remembered_fitting = lru_cache(maxsize=8)(_fitting)
 
 
 def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
