@@ -40,8 +40,10 @@ class Feed:
     """The events of one task, cursors 1, 2, 3, ... without a gap."""
 
     def __init__(self, events: Iterable[EventRow] = ()) -> None:
-        self._events = list(events)
+        self._events: list[EventRow] = []
+        self._last: dict[State, EventRow] = {}
         self._followers: set[Session] = set()
+        self.publish(events)
 
     @property
     def cursor(self) -> int:
@@ -54,6 +56,7 @@ class Feed:
         for event in events:
             if event.cursor == self.cursor + 1:
                 self._events.append(event)
+                self._last[event.state] = event
         if self.cursor > before:
             for session in self._followers:
                 session.stir()
@@ -61,10 +64,14 @@ class Feed:
     def after(self, cursor: int) -> list[EventRow]:
         return self._events[cursor:]
 
-    def last(self, state: State, round_: int = 0) -> EventRow | None:
-        """The last event that entered `state`, in `round_` where there are rounds."""
+    def last(self, state: State) -> EventRow | None:
+        """The last event that entered `state`."""
+        return self._last.get(state)
+
+    def opening(self, round_: int) -> EventRow | None:
+        """The event that opened a round."""
         for event in reversed(self._events):
-            if event.state is state and event.round == round_:
+            if event.state is State.TRAINING and event.round == round_:
                 return event
         return None
 

@@ -22,6 +22,7 @@ from coordinator.admission import (
 )
 from coordinator.broadcast import Broadcast, SharedFrame
 from coordinator.identity import Caller
+from coordinator.payrolls import PaidRound, Payrolls
 from coordinator.runner import LiveTask, Workplace
 from coordinator.spool import UploadKey
 from coordinator.states import State
@@ -31,8 +32,6 @@ from coordinator.transactions import Transaction, failure_digest
 from coordinator.uploads import Stream
 from mechanism.dispute import Review, check_opening
 from mechanism.errors import FieldError
-from mechanism.ledger.entries import assessment_from_record
-from mechanism.settlement import Assessment
 from mechanism.statements import ClaimStatement, ModelStatement, statement_digest
 from mechanism.terms import identifier
 from protos.fedpeer.v1 import market_pb2
@@ -60,16 +59,15 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class PaidRound:
-    """What one participant was paid in one round, and why."""
+class Notice:
+    """An event as one participant is told it.
 
-    paid_micro: int
-    penalty_micro: int
-    stake_lost_micro: int
-    peers: tuple[str, ...]
-    assessment: Assessment
-    ledger_index: int
-    proof: str
+    Attributes:
+        paid: what the round that it settles paid; None where that is not known here.
+    """
+
+    event: EventRow
+    paid: PaidRound | None = None
 
 
 @dataclass(frozen=True)
@@ -96,6 +94,7 @@ class Market:
         self._uploads = workplace.uploads
         self._broadcast = Broadcast()
         self._tasks: dict[str, LiveTask] = {}
+        self._payrolls = Payrolls(workplace.transact)
 
     def add(self, live: LiveTask) -> None:
         self._tasks[live.row.id] = live
@@ -130,7 +129,7 @@ class Market:
 
         return await self._work.transact.read(read)
 
-    async def watch(self, caller: Caller, live: LiveTask, cursor: int) -> AsyncIterator[EventRow]:
+    async def watch(self, caller: Caller, live: LiveTask, cursor: int) -> AsyncIterator[Notice]:
         """Events above `cursor`, as they come, until the task has ended.
 
         Raises:
@@ -145,7 +144,7 @@ class Market:
         self._work.metrics.watchers.inc()
         try:
             async for event in live.feed.follow(cursor, session):
-                yield event
+                yield await self._notice(caller, live, event)
             if session.reason is not None:
                 raise session.reason
         finally:
@@ -237,10 +236,10 @@ class Market:
         """
         live.presence.hear(caller.participant_id, self._work.clock.now())
         # From the events, which participants act upon: asked by everybody at once when a round opens.
-        opened, selected = live.feed.last(State.TRAINING, round_), live.feed.last(State.SELECTED)
-        if opened is None or selected is None:
+        opened = live.feed.opening(round_)
+        if opened is None:
             raise Refusal(Code.NOT_YET, f"Round {round_} of task {live.row.id} has not begun.")
-        if caller.participant_id not in selected.detail["selected"]:
+        if not _trains(live, caller):
             raise Refusal(Code.NOT_SELECTED, f"{caller.participant_id!r} does not train in {live.row.id}.")
         size = opened.detail["model_bytes"]
         if offset > size:
@@ -279,21 +278,14 @@ class Market:
         return found
 
     async def settlement(self, caller: Caller, live: LiveTask, round_: int) -> PaidRound:
-        """Raises Refusal NOT_YET before the round is settled, NOT_SELECTED for who did not train."""
-        row, name = live.row, caller.participant_id
-        if not 1 <= round_ <= row.terms.schedule.rounds:
-            raise FieldError("round", round_, f"1 to {row.terms.schedule.rounds}")
+        """As `Payrolls.line`, of the caller."""
+        return await self._payrolls.line(live.row, round_, caller.participant_id)
 
-        def read(t: Transaction) -> tuple[int, Any, str | None]:
-            settled = t.market.settlement(row.id, round_, name)
-            if settled is not None:
-                return *settled, self._work.transact.covered(t, settled[0])
-            if any(r.round == round_ and r.settled_at is not None for r in t.market.rounds(row.id)):
-                raise Refusal(Code.NOT_SELECTED, f"{name!r} did not train in task {row.id}.")
-            raise Refusal(Code.NOT_YET, f"Round {round_} of task {row.id} is not settled.")
-
-        index, record, proof = await self._work.transact.read(read)
-        return _paid_round(index, record, proof or await self._work.transact.proof(index))
+    async def _notice(self, caller: Caller, live: LiveTask, event: EventRow) -> Notice:
+        if event.state is not State.SETTLED or event is not live.feed.last(State.SETTLED):
+            return Notice(event)
+        # What everybody would ask for next, all at the same time.
+        return Notice(event, await self._payrolls.known_line(live.row, event.round, caller.participant_id))
 
     async def submit(
         self,
@@ -359,13 +351,7 @@ class Market:
         return row
 
 
-def _paid_round(index: int, record: Any, proof: str) -> PaidRound:
-    return PaidRound(
-        paid_micro=record["paid_micro"],
-        penalty_micro=record["penalty_micro"],
-        stake_lost_micro=record["stake_lost_micro"],
-        peers=tuple(record["peers"]),
-        assessment=assessment_from_record(record["assessment"]),
-        ledger_index=index,
-        proof=proof,
-    )
+def _trains(live: LiveTask, caller: Caller) -> bool:
+    """Whether the caller was selected."""
+    selected = live.feed.last(State.SELECTED)
+    return selected is not None and caller.participant_id in selected.detail["selected"]

@@ -282,7 +282,7 @@ class Engagement:
             case "round_opened":
                 yield from self._round_opened(event)
             case "round_settled":
-                yield from self._round_settled(event.round)
+                yield from self._round_settled(event)
             case "cancelled":
                 self._journal.set_note(self.task_id, event.cancelled.reason)
         self._journal.set_progress(self.task_id, event.state, event.cursor)
@@ -359,9 +359,17 @@ class Engagement:
         self._journal.record_receipt(name, receipt.SerializeToString())
         return True
 
-    def _round_settled(self, round_: int) -> Steps[None]:
-        self._models.forget(self.task_id, round_)
-        yield from self._fetch_settlement(round_)
+    def _round_settled(self, event: market_pb2.Event) -> Steps[None]:
+        self._models.forget(self.task_id, event.round)
+        told = event.round_settled.settlement
+        if (told.task_id, told.participant_id, told.round) == (
+            self.task_id,
+            self.participant_id,
+            event.round,
+        ):
+            self._journal.add_settlement(self.task_id, event.round, told.SerializeToString())
+        else:
+            yield from self._fetch_settlement(event.round)
 
     def _fetch_settlement(self, round_: int) -> Steps[None]:
         try:

@@ -9,11 +9,12 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from coordinator.boundary import caller
 from coordinator.derivation import nonce
 from coordinator.identity import Caller
-from coordinator.market import Market, PaidRound
+from coordinator.market import Market, Notice
 from coordinator.metrics import Metrics
+from coordinator.payrolls import PaidRound
 from coordinator.runner import LiveTask
 from coordinator.states import State
-from coordinator.storage.market import EventRow, ReceiptRow
+from coordinator.storage.market import ReceiptRow
 from mechanism.settlement import MICRO
 from protos.fedpeer.v1 import market_pb2, market_pb2_grpc
 from wire.codec import decode_claim, decode_counts, encode_terms, encode_verdict
@@ -42,8 +43,9 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
 
     async def Watch(self, request: market_pb2.WatchRequest, context: Any) -> AsyncIterator[market_pb2.Event]:
         live = self._market.task(request.task_id)
-        async for event in self._market.watch(caller(), live, request.cursor):
-            yield _event(live.row.id, event)
+        who = caller()
+        async for notice in self._market.watch(who, live, request.cursor):
+            yield _event(live.row.id, who.participant_id, notice)
 
     async def SubmitEffort(self, request: market_pb2.SubmitEffortRequest, context: Any) -> market_pb2.Receipt:
         statement = decode_claim(request, self._market.task(request.task_id).row.terms_digest)
@@ -136,7 +138,8 @@ def _time(seconds: float | None) -> Timestamp | None:
     return Timestamp(seconds=whole, nanos=int((seconds - whole) * 1_000_000_000))
 
 
-def _event(task_id: str, event: EventRow) -> market_pb2.Event:
+def _event(task_id: str, participant_id: str, notice: Notice) -> market_pb2.Event:
+    event = notice.event
     message = market_pb2.Event(
         cursor=event.cursor,
         task_id=task_id,
@@ -153,6 +156,9 @@ def _event(task_id: str, event: EventRow) -> market_pb2.Event:
             message.round_opened.model_bytes = detail["model_bytes"]
         case State.SETTLED:
             message.round_settled.ledger_size = detail["ledger_size"]
+            if notice.paid is not None:
+                paid = _settlement(task_id, event.round, participant_id, notice.paid)
+                message.round_settled.settlement.CopyFrom(paid)
         case State.CANCELLED:
             message.cancelled.reason = detail["reason"]
     return message

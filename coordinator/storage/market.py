@@ -449,6 +449,11 @@ class MarketStore:
         row = _SETTLEMENT.row(self._connection, values)
         return None if row is None else (row[0], json.loads(row[1]))
 
+    def round_settlements(self, task_id: str, round_: int) -> list[tuple[str, int, Mapping[str, Any]]]:
+        """(participant, ledger index, record) of everyone whom a round was settled for."""
+        rows = _ROUND_SETTLEMENTS.rows(self._connection, {"task_id": task_id, "round": round_})
+        return [(name, index, json.loads(record)) for name, index, record in rows]
+
     def settlements(self, task_id: str) -> list[tuple[int, str, Mapping[str, Any]]]:
         """(round, participant, record) of everything settled in a task."""
         found = self._connection.execute(
@@ -625,6 +630,11 @@ _LAST_SEQUENCE = Statement(
     select(func.coalesce(func.max(uploads.c.sequence), 0)).where(uploads.c.task_id == bindparam("task_id"))
 )
 _ROUNDS = Statement(select(*_columns(RoundRow, rounds)).where(_equal(rounds)).order_by(rounds.c.round))
+_ROUND_SETTLEMENTS = Statement(
+    select(settlements.c.participant_id, settlements.c.ledger_index, settlements.c.record_json)
+    .where(settlements.c.task_id == bindparam("task_id"), settlements.c.round == bindparam("round"))
+    .order_by(settlements.c.participant_id)
+)
 _SETTLEMENT = Statement(
     select(settlements.c.ledger_index, settlements.c.record_json).where(
         settlements.c.task_id == bindparam("task_id"),

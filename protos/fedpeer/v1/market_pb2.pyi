@@ -113,10 +113,12 @@ class RoundOpened(_message.Message):
     def __init__(self, model_sha256: _Optional[bytes] = ..., model_bytes: _Optional[int] = ...) -> None: ...
 
 class RoundSettled(_message.Message):
-    __slots__ = ("ledger_size",)
+    __slots__ = ("ledger_size", "settlement")
     LEDGER_SIZE_FIELD_NUMBER: _ClassVar[int]
+    SETTLEMENT_FIELD_NUMBER: _ClassVar[int]
     ledger_size: int
-    def __init__(self, ledger_size: _Optional[int] = ...) -> None: ...
+    settlement: Settlement
+    def __init__(self, ledger_size: _Optional[int] = ..., settlement: _Optional[_Union[Settlement, _Mapping]] = ...) -> None: ...
 
 class Cancelled(_message.Message):
     __slots__ = ("reason",)
