@@ -37,20 +37,25 @@ class BlobStore:
     def holds(self, digest: bytes) -> bool:
         return self.path(digest).is_file()
 
-    def adopt(self, source: Path, digest: bytes) -> Path:
+    def adopt(self, source: Path, digest: bytes, *, flushed: bool = False) -> Path:
         """Moves `source`, whose SHA-256 the caller has computed, into the store and makes it durable.
 
-        On the same file system only. Where the digest is there already, `source` is deleted.
+        On the same file system only. Where the digest is there already, `source` takes the place of the same bytes.
+
+        Args:
+            flushed: whether the caller has waited for the disk to have the content.
         """
         target = self.path(digest)
-        if target.is_file():
-            source.unlink()
-            return target
-        if not target.parent.is_dir():
+        if not flushed:
+            _sync(source)
+        try:
+            source.replace(target)
+        except FileNotFoundError:
+            if target.parent.is_dir():
+                raise
             target.parent.mkdir(exist_ok=True)
             _sync(self._folder)
-        _sync(source)
-        source.replace(target)
+            source.replace(target)
         _sync(target.parent)
         return target
 

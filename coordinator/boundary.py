@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import count
 from secrets import token_hex
 from typing import Any
 
@@ -48,6 +49,10 @@ _caller: ContextVar[Caller] = ContextVar("caller")
 
 #: Whom the bytes of the stream that is being served are charged to; None outside streams.
 _charge: ContextVar[Callable[[int], None] | None] = ContextVar("charge", default=None)
+
+#: Request ids: this process's own part, and a number. Asked of the system for each call, random ones cost more than
+#: the rest of the boundary.
+_REQUESTS, _count = token_hex(4), count()
 
 #: Finds the caller of a call, or refuses it; None on a port that takes everybody.
 Authenticate = Callable[[Any], Caller]
@@ -153,7 +158,7 @@ class _Passage:
         self._boundary = boundary
         self._method = method.removeprefix(_OWN)
         self._context = context
-        self._request_id = token_hex(8)
+        self._request_id = f"{_REQUESTS}{next(_count):x}"
         self._began = time.perf_counter()
         self._status = grpc.StatusCode.OK
         self.identity = _address(context.peer())

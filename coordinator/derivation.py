@@ -9,6 +9,7 @@ round's seed), and it tells nothing of the root or of the others.
 import hashlib
 import hmac
 import secrets
+from functools import lru_cache
 
 from mechanism.statements import NONCE_BYTES
 
@@ -42,6 +43,7 @@ def initial_seed(root: bytes) -> int:
     return int.from_bytes(_derive(root, "initial")[:4], "big") >> 1
 
 
+@lru_cache(maxsize=4096)
 def nonce(root: bytes, participant_id: str) -> bytes:
     """What a participant signs into its statements in this task, in place of a clock."""
     return _derive(root, "nonce/" + participant_id)[:NONCE_BYTES]

@@ -86,15 +86,19 @@ class Spool:
         if free < total - offset + RESERVE_BYTES:
             raise SpoolFull(f"{total - offset} bytes are announced, {free} are free")
         path = self._path(key)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        upload = SpooledUpload(path, check, self._flusher)
         try:
-            upload.rewind(offset)
-        except BaseException as error:
-            if isinstance(error, ModelFileError):
-                upload.discard()
-            upload.close()
-            raise
+            upload = SpooledUpload(path, check, self._flusher, keep=offset > 0)
+        except FileNotFoundError:  # its folder, once for each participant and task
+            path.parent.mkdir(parents=True, exist_ok=True)
+            upload = SpooledUpload(path, check, self._flusher)
+        if offset:
+            try:
+                upload.rewind(offset)
+            except BaseException as error:
+                if isinstance(error, ModelFileError):
+                    upload.discard()
+                upload.close()
+                raise
         return upload
 
     def scratch(self, name: str) -> Path:
@@ -136,9 +140,18 @@ class Spool:
 
 
 class SpooledUpload:
-    """An open upload."""
+    """An open upload.
 
-    def __init__(self, path: Path, check: ModelCheck | None, flusher: ThreadPoolExecutor) -> None:
+    Few system calls are made here: uploads have threads of their own, and each call gives the interpreter's lock away
+    and waits for it again, beside everything else that the service does.
+
+    Args:
+        keep: whether the file is there, and its first bytes are kept: `rewind` comes next.
+    """
+
+    def __init__(
+        self, path: Path, check: ModelCheck | None, flusher: ThreadPoolExecutor, *, keep: bool = False
+    ) -> None:
         self.path = path
         self.offset = 0
         self._check = check
@@ -147,7 +160,7 @@ class SpooledUpload:
         self._flush: Future[None] | None = None
         self._flushed = 0
         # Unbuffered: what is held is what the file's length says, also while the upload goes on.
-        self._file = path.open("r+b" if path.exists() else "w+b", buffering=0)
+        self._file = path.open("r+b" if keep else "w+b", buffering=0)
 
     def rewind(self, offset: int) -> None:
         """Drops what lies behind `offset`, and takes in what lies before it; once, before the first `append`."""
@@ -189,6 +202,15 @@ class SpooledUpload:
         if self._flush is not None and not self._flush.cancel():
             self._flush.result()
         self._flush = None
+
+    def flush(self) -> None:
+        """Waits until all that was written is on the disk.
+
+        Raises:
+            OSError: it cannot be kept.
+        """
+        self.settle()
+        os.fsync(self._file.fileno())
 
     def _take(self, data: bytes | memoryview) -> None:
         self._hash.update(data)

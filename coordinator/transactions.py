@@ -409,6 +409,7 @@ class Transactions:
         self._scoring = ThreadPoolExecutor(1, "scoring")
         self._computations = 0
         self._waiting: deque[_Step] = deque()
+        self._called = False
 
     async def __call__(self, work: Callable[[Transaction], Result], *, durable: bool = True) -> Result:
         """`work`, whose changes are durable when it has returned, and undone where it raises.
@@ -478,29 +479,42 @@ class Transactions:
     async def _in_turn(self, step: "_Step") -> Any:
         began = time.perf_counter()
         self._waiting.append(step)
-        try:
-            self._thread.submit(self._take_waiting)
-        except RuntimeError:
-            self._waiting.remove(step)
-            raise _draining() from None
+        if not self._called:
+            self._called = True
+            try:
+                self._thread.submit(self._take_all_waiting)
+            except RuntimeError:
+                self._called = False
+                self._waiting.remove(step)
+                raise _draining() from None
         try:
             return await step.done
         finally:
             self._metrics.transaction_seconds.observe(time.perf_counter() - began)
 
-    def _take_waiting(self) -> None:
-        """In the database's thread: the steps that wait, up to the first of another kind, in one transaction."""
+    def _take_all_waiting(self) -> None:
+        """In the database's thread: the steps that wait now. Those that come meanwhile call it again."""
+        self._called = False
+        waiting = len(self._waiting)
+        while waiting > 0 and self._waiting:
+            waiting -= self._take_waiting()
+
+    def _take_waiting(self) -> int:
+        """In the database's thread: the steps that wait, up to the first of another kind, in one transaction; how
+        many they were."""
         steps: list[_Step] = []
+        taken = 0
         while (
             self._waiting
             and len(steps) < _GROUP
             and self._waiting[0].writes is (steps or self._waiting)[0].writes
         ):
             step = self._waiting.popleft()
+            taken += 1
             if not step.done.cancelled():
                 steps.append(step)
         if not steps:
-            return
+            return taken
         together = self._run_together if steps[0].writes else self._look_together
         try:
             outcomes = together(steps) if len(steps) > 1 else []
@@ -511,6 +525,7 @@ class Transactions:
         loop = steps[0].done.get_loop()
         if not loop.is_closed():
             loop.call_soon_threadsafe(_deliver, steps, outcomes)
+        return taken
 
     def _run_together(self, steps: "Sequence[_Step]") -> list[Any]:
         """What each step returned or was refused by. Raises where the transaction as a whole has failed."""

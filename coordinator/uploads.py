@@ -155,8 +155,7 @@ class Uploads:
         total = statement.model_bytes
 
         def begin() -> SpooledUpload:
-            held = self._spool.size(key)
-            if offset > min(held, total):
+            if offset and offset > min(held := self._spool.size(key), total):
                 raise Refusal(
                     Code.FRAMES_INVALID,
                     f"The upload begins at byte {offset}, but {held} bytes are held.",
@@ -173,9 +172,9 @@ class Uploads:
                     f"The file's SHA-256 is {digest.hex()}, the signed header says {statement.model_sha256.hex()}.",
                 )
             check.finish()
-            spooled.settle()
+            spooled.flush()
+            self._blobs.adopt(spooled.path, digest, flushed=True)
             spooled.close()
-            self._blobs.adopt(spooled.path, digest)
 
         line = _Line(begin, end, total)
         self._lines.add(line)
@@ -187,7 +186,8 @@ class Uploads:
     async def _fill(self, line: "_Line", position: int, total: int, stream: "Stream") -> None:
         """Hands in frames until the file is whole, beside receiving them."""
         try:
-            await line.opened()
+            if position:  # else there is nothing to be wrong about
+                await line.opened()
             await stream.begin(contended=self._waiting > 0)
             while position < total:
                 data = _data(await stream.next(), position, total)
