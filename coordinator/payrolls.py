@@ -81,7 +81,7 @@ class Payrolls:
     async def _read(self, task_id: str, round_: int) -> Mapping[str, PaidRound]:
         def read(t: Transaction) -> dict[str, PaidRound]:
             lines = t.market.round_settlements(task_id, round_)
-            proofs = [self._transact.covered(t, index) for _, index, _ in lines]
+            proofs = self._transact.all_covered(t, [index for _, index, _ in lines])
             return {
                 name: _paid_round(index, record, proof)
                 for (name, index, record), proof in zip(lines, proofs, strict=True)

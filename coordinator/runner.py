@@ -6,8 +6,12 @@ what a step computes from files (evidence, the mean) is a function of what is re
 
 import asyncio
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import partial
+from pathlib import Path
 
 import structlog
 
@@ -144,10 +148,16 @@ class _Seen:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What was computed for a closed round: evidence, the next model and its quality."""
+    """What was computed for a closed round: evidence, the next model and its quality.
+
+    Attributes:
+        stored: ends when the model's file is in its place on the disk; None where it is the one that the round began
+            with.
+    """
 
     scored: Scored
     model: bytes
+    stored: Future[Path] | None
     quality: Quality | None
 
 
@@ -375,9 +385,17 @@ class TaskRunner:
             def settle(t: Transaction) -> tuple[Settlement, _Seen]:
                 evidence = outcome.scored.evidence
                 settled = t.settle(row, seed, assessments, evidence, outcome.model, outcome.quality)
+                if outcome.stored is not None:
+                    outcome.stored.result()  # before the commit: what a row names is on the disk
                 return settled, self._open_next(t)
 
-            settlement, seen = await self._work.transact(settle)
+            try:
+                settlement, seen = await self._work.transact(settle)
+            finally:
+                if outcome.stored is not None and not outcome.stored.done():
+                    # Another attempt would write to the file that is being stored.
+                    with suppress(Exception):
+                        await asyncio.wrap_future(outcome.stored)
             paid = sum(payment.paid_micro for payment in settlement.payments)
             annotate(paid_micro=paid)
         # Before anybody hears of the settlement: all ask for their receipts at once.
@@ -415,12 +433,13 @@ class TaskRunner:
             for s in submissions
             if s.participant_id in taken
         ]
-        digest = closed.rounds[-1].start_model
+        digest, stored = closed.rounds[-1].start_model, None
         if contributions:
             target = self._work.spool.scratch(f"{row.id}.mean")
             digest = aggregate(contributions, target)
-            blobs.adopt(target, digest)
-        return _Outcome(scored, digest, self._scoring().evaluate(blobs.path(digest)))
+            stored = self._work.spool.behind(partial(blobs.adopt, target, digest))
+        quality = self._scoring().evaluate(lambda: blobs.path(digest) if stored is None else stored.result())
+        return _Outcome(scored, digest, stored, quality)
 
     async def _sweep(self) -> None:
         """Uploads that were broken off are of no use to the next round."""

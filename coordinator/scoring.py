@@ -5,7 +5,7 @@ function of the task's root, its terms, D_c and the submitted files: asked again
 same.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -81,8 +81,12 @@ class Scorer(Protocol):
     def score(self, start: RoundStart, submissions: Sequence[Submission]) -> Scored:
         """Assesses a closed round. Submissions come in participant-id order."""
 
-    def evaluate(self, model: Path) -> Quality | None:
-        """Quality of a global model on held-out data; None where there are none."""
+    def evaluate(self, model: Callable[[], Path]) -> Quality | None:
+        """Quality of a global model on held-out data; None where there are none.
+
+        Args:
+            model: waits for the file; not called where there is nothing to hold it against.
+        """
 
 
 class ClaimedDegrees:
@@ -109,7 +113,7 @@ class ClaimedDegrees:
             )
         )
 
-    def evaluate(self, model: Path) -> Quality | None:
+    def evaluate(self, model: Callable[[], Path]) -> Quality | None:
         return evaluate_on(self._data, self._model, model)
 
 
@@ -159,7 +163,7 @@ class ShadowModels:
         )
         return Scored(found.assessments, found.record)
 
-    def evaluate(self, model: Path) -> Quality | None:
+    def evaluate(self, model: Callable[[], Path]) -> Quality | None:
         return evaluate_on(self._data, self._model, model)
 
     def _cloud(self, start: RoundStart) -> "Cloud":
@@ -203,8 +207,8 @@ def missing(participant_id: str, claimed_degree: Fraction, reason: str | None) -
     )
 
 
-def evaluate_on(data: LearnerData | None, architecture: str, model: Path) -> Quality | None:
-    """Quality of a model file on the held-out samples, or on D_c where there are none."""
+def evaluate_on(data: LearnerData | None, architecture: str, model: Callable[[], Path]) -> Quality | None:
+    """Quality of a model file on the held-out samples, or on D_c where there are none; as `Scorer.evaluate`."""
     if data is None:
         return None
     # Here, because it imports torch, and most commands need none.
@@ -213,5 +217,5 @@ def evaluate_on(data: LearnerData | None, architecture: str, model: Path) -> Qua
 
     if architecture not in ARCHITECTURES:
         return None  # a model of the learner's own
-    found = evaluate(open_model(model).weights(), data.test or data.validation, architecture)
+    found = evaluate(open_model(model()).weights(), data.test or data.validation, architecture)
     return Quality(f"{found.accuracy:.6f}", f"{found.loss:.6f}")

@@ -10,14 +10,17 @@ service sees to.
 import hashlib
 import os
 import shutil
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from mechanism.terms import identifier
 from wire.limits import RESERVE_BYTES
 from wire.model_file import ModelCheck, ModelFileError
+
+Result = TypeVar("Result")
 
 #: Ends the name of a file that the coordinator writes for itself.
 _SCRATCH = ".scratch"
@@ -104,6 +107,10 @@ class Spool:
     def scratch(self, name: str) -> Path:
         """A path for a file that the coordinator itself writes before it enters the blob store."""
         return self._folder / f"{name}{_SCRATCH}"
+
+    def behind(self, work: Callable[[], Result]) -> Future[Result]:
+        """Does what waits for the disk beside what the caller does next."""
+        return self._flusher.submit(work)
 
     def discard(self, key: UploadKey) -> None:
         """Deletes what is held of an upload."""

@@ -449,8 +449,11 @@ class Transactions:
 
     def covered(self, t: Transaction, index: int) -> str | None:
         """`proof` within a transaction; None where no signed head covers the entry yet."""
-        found = self._log.covered(t.ledger, index)
-        return None if found is None else str(found)
+        return self.all_covered(t, [index])[0]
+
+    def all_covered(self, t: Transaction, indices: Sequence[int]) -> list[str | None]:
+        """`covered` of several entries."""
+        return [None if found is None else str(found) for found in self._log.covered(t.ledger, indices)]
 
     def run(self, work: Callable[[Transaction], Result], *, durable: bool = True) -> Result:
         """`work` as a step, in the calling thread; for commands."""

@@ -330,20 +330,20 @@ class SignedLog:
     def receipt(self, index: int) -> TlogProof:
         """A receipt of entry `index` under the latest signed head; signs one where it is not covered yet."""
         with self._database.read() as connection:
-            found = self.covered(SqlLedgerStore(connection), index)
+            (found,) = self.covered(SqlLedgerStore(connection), [index])
         if found is not None:
             return found
         note = self.sign_head()
         with self._database.read() as connection:
             return self._proof(SqlLedgerStore(connection), index, *self._last(note))
 
-    def covered(self, store: SqlLedgerStore, index: int) -> TlogProof | None:
-        """`receipt` by an open transaction; None where no signed head covers the entry yet."""
+    def covered(self, store: SqlLedgerStore, indices: Sequence[int]) -> list[TlogProof | None]:
+        """Receipts by an open transaction; None for an entry that no signed head covers yet."""
         found = store.checkpoint()
         if found is None:
-            return None
+            return [None] * len(indices)
         note, head = self._last(found)
-        return self._proof(store, index, note, head) if index < head.size else None
+        return [self._proof(store, index, note, head) if index < head.size else None for index in indices]
 
     def _proof(self, store: SqlLedgerStore, index: int, note: Note, head: Checkpoint) -> TlogProof:
         """After a settlement everybody asks for a neighbour of the same entry, so what was read
