@@ -95,6 +95,19 @@ def test_sweeping_leaves_uploads_in_progress_and_clearing_leaves_running_tasks(t
     assert [path.name for path in tmp_path.iterdir()] == ["task"]
 
 
+def test_a_blob_makes_its_own_folder_and_takes_the_place_of_a_damaged_one(tmp_path: Path) -> None:
+    store, source = BlobStore(tmp_path / "models"), tmp_path / "source"
+    content, digest = b"weights", hashlib.sha256(b"weights").digest()
+    with pytest.raises(FileNotFoundError):
+        store.adopt(source, digest)
+    for _ in range(2):
+        source.write_bytes(content)
+        assert store.adopt(source, digest) == store.path(digest)
+        assert store.intact(digest)
+        assert not source.exists()
+        store.path(digest).write_bytes(b"")
+
+
 def test_a_blob_is_stored_once_and_kept_while_it_is_referred_to(tmp_path: Path) -> None:
     store = BlobStore(tmp_path / "models")
     content = {name: name.encode() * 100 for name in ("kept", "dropped", "young")}

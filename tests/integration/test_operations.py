@@ -1,8 +1,10 @@
 """What an operator does to a running service and what it does by itself: cancelling, deadlines, absences, quotas."""
 
 import asyncio
+import errno
 import json
 import re
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,11 +15,13 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from typer.testing import CliRunner
 
+from coordinator.blobs import BlobStore
 from coordinator.cli import app
 from coordinator.clock import ManualClock
 from coordinator.folder import StateFolder
 from coordinator.office import Office, TaskReport
 from coordinator.server import INSECURE_NAME
+from coordinator.transactions import Transaction
 from mechanism.statements import sign_statement
 from protos.fedpeer.v1 import enrolment_pb2, enrolment_pb2_grpc, ledger_pb2, market_pb2, market_pb2_grpc
 from tests.integration.market import (
@@ -102,6 +106,46 @@ async def test_cancelling_refunds_what_is_not_paid_and_tells_everyone(tmp_path: 
         assert owed.credits_posted_micro - owed.debits_posted_micro == report.paid_micro["ann"] > 0
         await close(members)
     verified(folder)
+
+
+async def test_a_round_is_settled_only_with_a_model_that_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adopt, computed = BlobStore.adopt, Transaction.settle
+    order = []
+
+    def full_at_first(store: BlobStore, source: Path, digest: bytes, *, flushed: bool = False) -> Path:
+        if source.suffix != ".scratch":
+            return adopt(store, source, digest, flushed=flushed)
+        assert settling.wait(30), "beside the settlement's own work"
+        if "full" not in order:
+            order.append("full")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        order.append("stored")
+        return adopt(store, source, digest, flushed=flushed)
+
+    def settle(t: Transaction, *arguments: Any) -> Any:
+        found = computed(t, *arguments)
+        order.append("computed")
+        settling.set()
+        return found
+
+    settling = threading.Event()
+    monkeypatch.setattr(BlobStore, "adopt", full_at_first)
+    monkeypatch.setattr(Transaction, "settle", settle)
+    folder = make_folder(tmp_path / "state")
+    open_task(folder, task_config(tmp_path, schedule={"capacity": 3, "rounds": 1}))
+    async with running(folder) as coordinator:
+        members = await in_training(coordinator, NAMES[:3])
+        for number, client in enumerate(members):
+            await client.submit(model_like(number), 1)
+        await members[0].until("CLOSED")
+        events = [event async for event in members[0].market.Watch(market_pb2.WatchRequest(task_id="task"))]
+        assert [e.state for e in events].count(market_pb2.TASK_STATE_SETTLED) == 1
+        await close(members)
+    assert order[:2] == ["computed", "full"]
+    assert sorted(order[2:]) == ["computed", "stored"]
+    assert verified(folder).counts.payments == 3
 
 
 async def test_several_tasks_run_at_once(tmp_path: Path) -> None:

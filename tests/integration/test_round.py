@@ -1,11 +1,17 @@
 """A whole task over real gRPC and TLS: from an invitation to a settlement and a verified balance."""
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 from safetensors.numpy import load
 
+from coordinator.storage.errors import DatabaseLocked
+from coordinator.storage.market import MarketStore
+from mechanism.ledger.tlog_proof import TlogProof
 from protos.fedpeer.v1 import ledger_pb2, market_pb2
 from tests.integration.market import (
     Client,
@@ -24,6 +30,19 @@ async def fetch(client: Client, round_: int) -> bytes:
     return b"".join([frame.data async for frame in client.market.FetchModel(request)])
 
 
+async def told_settlements(client: Client, number: int | None) -> list[market_pb2.Settlement]:
+    """What the events of the whole task tell a participant; it takes part where it has a number."""
+    told = []
+    async for event in client.market.Watch(market_pb2.WatchRequest(task_id="task")):
+        if event.state == market_pb2.TASK_STATE_EFFORT and number is not None:
+            await client.claim(counts=(3 + number, 3, 3, 3))
+        elif event.state == market_pb2.TASK_STATE_TRAINING and number is not None:
+            await client.submit(model_like(number), event.round)
+        elif event.state == market_pb2.TASK_STATE_SETTLED and event.round_settled.HasField("settlement"):
+            told.append(event.round_settled.settlement)
+    return told
+
+
 async def take_part(client: Client, number: int, rounds: int) -> None:
     await client.until("EFFORT")
     receipt = await client.claim(counts=(3 + number, 3, 3, 3))
@@ -34,6 +53,61 @@ async def take_part(client: Client, number: int, rounds: int) -> None:
         receipt = await client.submit(model_like(number), round_)
         assert not receipt.late
     await client.until("CLOSED")
+
+
+async def test_who_watches_is_told_what_the_last_settled_round_paid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_folder(tmp_path / "state")
+    open_task(folder, task_config(tmp_path))
+    reads = []
+    read = MarketStore.round_settlements
+
+    def counted(store: MarketStore, task_id: str, round_: int) -> list[tuple[str, int, Mapping[str, Any]]]:
+        reads.append(round_)
+        return read(store, task_id, round_)
+
+    monkeypatch.setattr(MarketStore, "round_settlements", counted)
+    async with running(folder) as coordinator:
+        clients = [await enrol(coordinator, name) for name in ("ann", "bob", "cyd")]
+        stranger = await enrol(coordinator, "dan")
+        numbers: tuple[int | None, ...] = (0, 1, 2, None)
+        *told, nothing = await asyncio.gather(*map(told_settlements, (*clients, stranger), numbers))
+        assert nothing == [], "nothing was settled for who did not train"
+        for client, found in zip(clients, told, strict=True):
+            assert [s.round for s in found] == [1, 2]
+            for settlement in found:
+                assert settlement.participant_id == client.name
+                request = market_pb2.GetSettlementRequest(task_id="task", round=settlement.round)
+                asked = await client.market.GetSettlement(request)
+                for message in (asked, settlement):
+                    assert TlogProof.parse(message.proof).index == message.ledger_index
+                    message.ClearField("proof")  # by another head
+                assert asked == settlement
+        again = [event async for event in clients[0].market.Watch(market_pb2.WatchRequest(task_id="task"))]
+        settled = [e.round_settled for e in again if e.state == market_pb2.TASK_STATE_SETTLED]
+        assert [s.HasField("settlement") for s in settled] == [False, True], "the last one alone"
+        for client in (*clients, stranger):
+            await client.close()
+    assert reads == [1, 2], "once for all who watch"
+
+
+async def test_payments_that_cannot_be_read_do_not_hold_up_the_event(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def locked(store: MarketStore, task_id: str, round_: int) -> None:
+        raise DatabaseLocked("another process holds the lock")
+
+    monkeypatch.setattr(MarketStore, "round_settlements", locked)
+    folder = make_folder(tmp_path / "state")
+    open_task(folder, task_config(tmp_path))
+    async with running(folder) as coordinator:
+        clients = [await enrol(coordinator, name) for name in ("ann", "bob", "cyd")]
+        assert await asyncio.gather(*map(told_settlements, clients, range(3))) == [[], [], []]
+        request = market_pb2.GetSettlementRequest(task_id="task", round=2)
+        assert (await clients[0].market.GetSettlement(request)).paid_micro > 0
+        for client in clients:
+            await client.close()
 
 
 async def test_a_task_runs_from_invitation_to_payment(tmp_path: Path) -> None:

@@ -124,6 +124,10 @@ class SimulatedMarket:
     round: int = 0
     effects: int = 0
     uploaded: int = 0
+    #: Whom a settled round's event tells a settlement; none is told where empty.
+    told: str = PARTICIPANT
+    #: Settlements that were asked for.
+    asked: list[int] = field(default_factory=list)
     #: Bytes of a frame above which none gets through.
     largest_frame: int = 1 << 30
     claims: list[Any] = field(default_factory=list)
@@ -286,9 +290,13 @@ class SimulatedMarket:
         return self.receipts[request.submission_id]
 
     def _GetSettlement(self, request: Any) -> market_pb2.Settlement:  # noqa: N802 - the RPC's name
-        paid = 1_000_000 if self.models.get(request.round) else 0
+        self.asked.append(request.round)
+        return self._settlement(request.round, PARTICIPANT)
+
+    def _settlement(self, round_: int, name: str) -> market_pb2.Settlement:
+        paid = 1_000_000 if self.models.get(round_) else 0
         return market_pb2.Settlement(
-            task_id=self.terms.task_id, round=request.round, participant_id=PARTICIPANT, paid_micro=paid
+            task_id=self.terms.task_id, round=round_, participant_id=name, paid_micro=paid
         )
 
     def _known(self, submission_id: str, digest: bytes) -> market_pb2.Receipt | None:
@@ -331,7 +339,10 @@ class SimulatedMarket:
         opened.model_sha256, opened.model_bytes = hashlib.sha256(model).digest(), len(model)
 
     def _close_round(self, model: bytes) -> None:
-        self._event(market_pb2.TASK_STATE_SETTLED).round_settled.ledger_size = len(self.receipts)
+        settled = self._event(market_pb2.TASK_STATE_SETTLED).round_settled
+        settled.ledger_size = len(self.receipts)
+        if self.told:
+            settled.settlement.CopyFrom(self._settlement(self.round, self.told))
         if self.round < self.rounds:
             self._open_round()
         else:

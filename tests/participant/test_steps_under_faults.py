@@ -82,6 +82,13 @@ def test_a_task_without_faults(tmp_path: Path) -> None:
     assert not list((tmp_path / "models").iterdir()), "finished rounds leave no model files"
 
 
+@pytest.mark.parametrize("told", [PARTICIPANT, "", "another"])
+def test_a_settlement_is_asked_for_where_the_event_does_not_tell_it(tmp_path: Path, told: str) -> None:
+    market = SimulatedMarket(told=told)
+    check_complete(market, take_part(market, tmp_path))
+    assert market.asked == ([] if told == PARTICIPANT else [1, 2])
+
+
 def effects_of_a_task(tmp_path: Path) -> int:
     market = SimulatedMarket()
     take_part(market, tmp_path / "counted")
