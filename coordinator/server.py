@@ -7,6 +7,7 @@ public port   TLS with the server's certificate alone: Enrolment, health, reflec
 import asyncio
 import contextlib
 import ctypes
+import gc
 import json
 import os
 import resource
@@ -542,6 +543,9 @@ async def serve(folder: Path, announce: Callable[[dict[str, str]], None] | None 
         ) from error
     if announce is not None:
         announce(coordinator.addresses())
+    # What is here now stays, libraries for the most part: later collections need not go through it.
+    gc.collect()
+    gc.freeze()
     ended = await first_of(coordinator.halted, stop)
     log.info("draining")
     await coordinator.stop(0 if ended is coordinator.halted else None)
