@@ -10,8 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from itertools import count
-from secrets import token_hex
+from random import Random
 from typing import Any
 
 import grpc
@@ -50,9 +49,9 @@ _caller: ContextVar[Caller] = ContextVar("caller")
 #: Whom the bytes of the stream that is being served are charged to; None outside streams.
 _charge: ContextVar[Callable[[int], None] | None] = ContextVar("charge", default=None)
 
-#: Request ids: this process's own part, and a number. Asked of the system for each call, random ones cost more than
-#: the rest of the boundary.
-_REQUESTS, _count = token_hex(4), count()
+#: Names requests. They are no secrets: asking the system for bytes at each call would cost more than the rest of the
+#: boundary.
+_request_ids = Random()
 
 #: Finds the caller of a call, or refuses it; None on a port that takes everybody.
 Authenticate = Callable[[Any], Caller]
@@ -158,7 +157,7 @@ class _Passage:
         self._boundary = boundary
         self._method = method.removeprefix(_OWN)
         self._context = context
-        self._request_id = f"{_REQUESTS}{next(_count):x}"
+        self._request_id = f"{_request_ids.getrandbits(64):016x}"
         self._began = time.perf_counter()
         self._status = grpc.StatusCode.OK
         self.identity = _address(context.peer())

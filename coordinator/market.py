@@ -63,7 +63,7 @@ class Notice:
     """An event as one participant is told it.
 
     Attributes:
-        paid: what the round that it settles paid; None where that is not known here.
+        paid: what the round that it settles paid to this participant; None where that is not at hand.
     """
 
     event: EventRow
@@ -281,12 +281,6 @@ class Market:
         """As `Payrolls.line`, of the caller."""
         return await self._payrolls.line(live.row, round_, caller.participant_id)
 
-    async def _notice(self, caller: Caller, live: LiveTask, event: EventRow) -> Notice:
-        if event.state is not State.SETTLED or event is not live.feed.last(State.SETTLED):
-            return Notice(event)
-        # What everybody would ask for next, all at the same time.
-        return Notice(event, await self._payrolls.known_line(live.row, event.round, caller.participant_id))
-
     async def submit(
         self,
         caller: Caller,
@@ -315,6 +309,13 @@ class Market:
             return await record()
         contract = live.row.terms.contract
         return await self._uploads.receive(stream, statement, header.offset, contract, record)
+
+    async def _notice(self, caller: Caller, live: LiveTask, event: EventRow) -> Notice:
+        last = event is live.feed.last(State.SETTLED)
+        if event.state is not State.SETTLED or not last or not _trains(live, caller):
+            return Notice(event)
+        # What all that trained would ask for next, at the same time.
+        return Notice(event, await self._payrolls.told(live.row, event.round, caller.participant_id))
 
     def _begin(self, t: Transaction, live: LiveTask, statement: ModelStatement) -> "ReceiptRow | _Begun":
         """The receipt of a known submission; else whether its frames are wanted, and then the commitment."""

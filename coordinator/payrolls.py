@@ -3,6 +3,7 @@
 import asyncio
 from collections import OrderedDict
 from collections.abc import Mapping
+from contextvars import Context
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +18,8 @@ from wire.errors import Code, Refusal
 
 log = structlog.get_logger()
 
-#: Tasks whose last settled round is kept at hand: everybody asks for it at once, and nobody later.
-_KEPT = 8
+#: Payments that are kept at hand, in the last settled rounds of all tasks together: about 5 KiB each.
+_KEPT_LINES = 8000
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Payrolls:
 
     def __init__(self, transact: Transactions) -> None:
         self._transact = transact
-        self._rounds: OrderedDict[str, tuple[int, asyncio.Task[Mapping[str, PaidRound]]]] = OrderedDict()
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
 
     async def line(self, row: TaskRow, round_: int, name: str) -> PaidRound:
         """What a round paid to one participant.
@@ -65,18 +66,23 @@ class Payrolls:
         index, record, proof = await self._transact.read(read)
         return _paid_round(index, record, proof or await self._transact.proof(index))
 
-    async def known_line(self, row: TaskRow, round_: int, name: str) -> PaidRound | None:
-        """As `line`, of the last settled round, read once for all who ask; None for who did not train, and where it
-        cannot be read now.
+    async def told(self, row: TaskRow, round_: int, name: str) -> PaidRound | None:
+        """`line` of the last settled round, read once for all whom an event tells it.
+
+        None where it is not at hand: for who did not train, for another round, where it cannot be read just now, and
+        for a task that ended before somebody asked. Who is told nothing asks for its `line`.
         """
-        kept = self._rounds.get(row.id)
-        if kept is None or kept[0] < round_:
-            kept = self._rounds[row.id] = round_, asyncio.create_task(self._read(row.id, round_))
-            if len(self._rounds) > _KEPT:
-                self._rounds.popitem(last=False)
-        if kept[0] != round_:
+        kept = self._kept.get(row.id)
+        if kept is None or kept.round < round_:
+            if row.state.final:
+                return None
+            # Out of the context of the one who happens to be the first.
+            lines = asyncio.create_task(self._read(row.id, round_), context=Context())
+            kept = self._kept[row.id] = _Kept(round_, lines)
+        self._kept.move_to_end(row.id)
+        if kept.round != round_:
             return None
-        return (await asyncio.shield(kept[1])).get(name)  # others wait for it too
+        return (await asyncio.shield(kept.lines)).get(name)  # others wait for it too
 
     async def _read(self, task_id: str, round_: int) -> Mapping[str, PaidRound]:
         def read(t: Transaction) -> dict[str, PaidRound]:
@@ -89,10 +95,30 @@ class Payrolls:
             }
 
         try:
-            return await self._transact.read(read)
-        except Exception as error:  # participants ask for it themselves then
+            found = await self._transact.read(read)
+        except Exception as error:
             log.warning("payments are not told with the event", task=task_id, round=round_, why=str(error))
-            return {}
+            found = {}
+        kept = self._kept.get(task_id)
+        if not found and kept is not None and kept.round == round_:
+            del self._kept[task_id]  # a later read may find it
+        self._bound()
+        return found
+
+    def _bound(self) -> None:
+        """Forgets what was not asked for longest."""
+        sizes = {name: len(kept.lines.result()) for name, kept in self._kept.items() if kept.lines.done()}
+        while sum(sizes.values()) > _KEPT_LINES:
+            oldest = next(iter(sizes))
+            del sizes[oldest], self._kept[oldest]
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """A task's last settled round; the task ends with what it paid by participant."""
+
+    round: int
+    lines: asyncio.Task[Mapping[str, PaidRound]]
 
 
 def _paid_round(index: int, record: Mapping[str, Any], proof: str) -> PaidRound:

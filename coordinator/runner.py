@@ -6,7 +6,7 @@ what a step computes from files (evidence, the mean) is a function of what is re
 
 import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -52,6 +52,11 @@ log = structlog.get_logger()
 #: that restarts is mended by people, in minutes.
 _RETRY_SECONDS = 1.0
 _RETRY_LIMIT_SECONDS = 60.0
+
+#: A mean of up to so many bytes is stored beside its settlement's transaction, which waits so long for it: a few
+#: milliseconds, as a rule. Everybody waits for the transaction, so a large file or a slow disk is waited for before it.
+_SOON_BYTES = 4 << 20
+_SOON_SECONDS = 0.1
 
 #: Seconds from one look of the runner to the next at arrivals that complete nothing, for the metrics to follow them.
 _GLANCE_SECONDS = 0.25
@@ -159,6 +164,12 @@ class _Outcome:
     model: bytes
     stored: Future[Path] | None
     quality: Quality | None
+
+    async def over(self) -> None:
+        """Returns when nothing is done to the file any more: another attempt would write to it."""
+        if self.stored is not None and not self.stored.done():
+            with suppress(Exception):
+                await asyncio.wrap_future(self.stored)
 
 
 class TaskRunner:
@@ -386,16 +397,16 @@ class TaskRunner:
                 evidence = outcome.scored.evidence
                 settled = t.settle(row, seed, assessments, evidence, outcome.model, outcome.quality)
                 if outcome.stored is not None:
-                    outcome.stored.result()  # before the commit: what a row names is on the disk
+                    outcome.stored.result(_SOON_SECONDS)  # before the commit: what a row names is on the disk
                 return settled, self._open_next(t)
 
             try:
                 settlement, seen = await self._work.transact(settle)
+            except TimeoutError:
+                await outcome.over()
+                settlement, seen = await self._work.transact(settle)
             finally:
-                if outcome.stored is not None and not outcome.stored.done():
-                    # Another attempt would write to the file that is being stored.
-                    with suppress(Exception):
-                        await asyncio.wrap_future(outcome.stored)
+                await outcome.over()
             paid = sum(payment.paid_micro for payment in settlement.payments)
             annotate(paid_micro=paid)
         # Before anybody hears of the settlement: all ask for their receipts at once.
@@ -438,7 +449,16 @@ class TaskRunner:
             target = self._work.spool.scratch(f"{row.id}.mean")
             digest = aggregate(contributions, target)
             stored = self._work.spool.behind(partial(blobs.adopt, target, digest))
-        quality = self._scoring().evaluate(lambda: blobs.path(digest) if stored is None else stored.result())
+            if closed.rounds[-1].start_bytes > _SOON_BYTES:
+                stored.result()
+        try:
+            quality = self._scoring().evaluate(
+                lambda: blobs.path(digest) if stored is None else stored.result()
+            )
+        except BaseException:
+            if stored is not None:
+                wait([stored])  # as `_Outcome.over`
+            raise
         return _Outcome(scored, digest, stored, quality)
 
     async def _sweep(self) -> None:

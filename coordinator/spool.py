@@ -32,7 +32,7 @@ _BLOCK = 1 << 20
 #: for at the end. Writing out alone (sync_file_range) would leave a drive's or a virtual machine's cache to be emptied.
 _FLUSH_BYTES = 4 << 20
 
-#: Threads that flush; the disk serves one flush after the other anyway.
+#: Threads that wait for the disk; it serves one flush after the other anyway.
 _FLUSHING = 2
 
 
@@ -63,7 +63,7 @@ class Spool:
         folder.mkdir(parents=True, exist_ok=True)
 
     def stop(self) -> None:
-        """Begins no more flushes."""
+        """Begins nothing more that waits for the disk."""
         self._flusher.shutdown(cancel_futures=True)
 
     def size(self, key: UploadKey) -> int:

@@ -488,7 +488,7 @@ class Transactions:
                 self._thread.submit(self._take_all_waiting)
             except RuntimeError:
                 self._called = False
-                self._waiting.remove(step)
+                step.done.cancel()  # so that it is not taken
                 raise _draining() from None
         try:
             return await step.done
@@ -503,8 +503,11 @@ class Transactions:
             waiting -= self._take_waiting()
 
     def _take_waiting(self) -> int:
-        """In the database's thread: the steps that wait, up to the first of another kind, in one transaction; how
-        many they were."""
+        """In the database's thread: the steps that wait, up to the first of another kind, in one transaction.
+
+        Returns:
+            how many they were.
+        """
         steps: list[_Step] = []
         taken = 0
         while (

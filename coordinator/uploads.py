@@ -186,8 +186,7 @@ class Uploads:
     async def _fill(self, line: "_Line", position: int, total: int, stream: "Stream") -> None:
         """Hands in frames until the file is whole, beside receiving them."""
         try:
-            if position:  # else there is nothing to be wrong about
-                await line.opened()
+            await line.opened()
             await stream.begin(contended=self._waiting > 0)
             while position < total:
                 data = _data(await stream.next(), position, total)

@@ -450,7 +450,7 @@ class MarketStore:
         return None if row is None else (row[0], json.loads(row[1]))
 
     def round_settlements(self, task_id: str, round_: int) -> list[tuple[str, int, Mapping[str, Any]]]:
-        """(participant, ledger index, record) of everyone whom a round was settled for."""
+        """(participant, ledger index, record) of everyone whom a round was settled for, in the ledger's order."""
         rows = _ROUND_SETTLEMENTS.rows(self._connection, {"task_id": task_id, "round": round_})
         return [(name, index, json.loads(record)) for name, index, record in rows]
 
@@ -633,7 +633,7 @@ _ROUNDS = Statement(select(*_columns(RoundRow, rounds)).where(_equal(rounds)).or
 _ROUND_SETTLEMENTS = Statement(
     select(settlements.c.participant_id, settlements.c.ledger_index, settlements.c.record_json)
     .where(settlements.c.task_id == bindparam("task_id"), settlements.c.round == bindparam("round"))
-    .order_by(settlements.c.participant_id)
+    .order_by(settlements.c.ledger_index)
 )
 _SETTLEMENT = Statement(
     select(settlements.c.ledger_index, settlements.c.record_json).where(

@@ -148,6 +148,34 @@ async def test_a_round_is_settled_only_with_a_model_that_is_on_the_disk(
     assert verified(folder).counts.payments == 3
 
 
+async def test_nobody_waits_for_a_disk_that_is_slow_with_the_mean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adopt, storing, stored = BlobStore.adopt, threading.Event(), threading.Event()
+
+    def slow(store: BlobStore, source: Path, digest: bytes, *, flushed: bool = False) -> Path:
+        if source.suffix == ".scratch":
+            storing.set()
+            assert stored.wait(30)
+        return adopt(store, source, digest, flushed=flushed)
+
+    monkeypatch.setattr(BlobStore, "adopt", slow)
+    folder = make_folder(tmp_path / "state")
+    open_task(folder, task_config(tmp_path, schedule={"capacity": 3, "rounds": 1}))
+    async with running(folder) as coordinator:
+        members = await in_training(coordinator, NAMES[:3])
+        for number, client in enumerate(members):
+            await client.submit(model_like(number), 1)
+        assert await asyncio.to_thread(storing.wait, 30)
+        async with asyncio.timeout(10):
+            for _ in range(20):
+                assert (await members[0].task()).state == market_pb2.TASK_STATE_SCORED
+        stored.set()
+        await members[0].until("CLOSED")
+        await close(members)
+    assert verified(folder).counts.payments == 3
+
+
 async def test_several_tasks_run_at_once(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "state")
     ids = [f"task-{i}" for i in range(3)]

@@ -95,16 +95,23 @@ async def test_who_watches_is_told_what_the_last_settled_round_paid(
 async def test_payments_that_cannot_be_read_do_not_hold_up_the_event(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def locked(store: MarketStore, task_id: str, round_: int) -> None:
-        raise DatabaseLocked("another process holds the lock")
+    read = MarketStore.round_settlements
 
-    monkeypatch.setattr(MarketStore, "round_settlements", locked)
+    def locked_at_first(
+        store: MarketStore, task_id: str, round_: int
+    ) -> list[tuple[str, int, Mapping[str, Any]]]:
+        if round_ == 1:
+            raise DatabaseLocked("another process holds the lock")
+        return read(store, task_id, round_)
+
+    monkeypatch.setattr(MarketStore, "round_settlements", locked_at_first)
     folder = make_folder(tmp_path / "state")
     open_task(folder, task_config(tmp_path))
     async with running(folder) as coordinator:
         clients = [await enrol(coordinator, name) for name in ("ann", "bob", "cyd")]
-        assert await asyncio.gather(*map(told_settlements, clients, range(3))) == [[], [], []]
-        request = market_pb2.GetSettlementRequest(task_id="task", round=2)
+        told = await asyncio.gather(*map(told_settlements, clients, range(3)))
+        assert [[settlement.round for settlement in found] for found in told] == [[2], [2], [2]]
+        request = market_pb2.GetSettlementRequest(task_id="task", round=1)
         assert (await clients[0].market.GetSettlement(request)).paid_micro > 0
         for client in clients:
             await client.close()
