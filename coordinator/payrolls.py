@@ -115,7 +115,11 @@ class Payrolls:
 
 @dataclass(frozen=True)
 class _Kept:
-    """A task's last settled round; the task ends with what it paid by participant."""
+    """A task's last settled round.
+
+    Attributes:
+        lines: ends with what the round paid by participant.
+    """
 
     round: int
     lines: asyncio.Task[Mapping[str, PaidRound]]
