@@ -99,7 +99,7 @@ def open_model(path: Path) -> ModelFile:
     size = path.stat().st_size
     with path.open("rb") as file:
         length = _header_length(file.read(_PREFIX), size)
-        return ModelFile(path, _tensors(file.read(length), size))
+        return ModelFile(path, _known_tensors(file.read(length), size))
 
 
 def check_model(path: Path, contract: ModelContract) -> ModelFile:
@@ -181,8 +181,9 @@ class ModelCheck:
         if len(self._header) < end:
             return rest
         text = bytes(self._header[_PREFIX:])
-        fitting = _remembered_fitting if len(text) <= _REMEMBERED_HEADER else _fitting
-        self.tensors = fitting(text, self._size, self._contract)
+        self.tensors = _known_tensors(text, self._size)
+        if reasons := _layout_reasons(self.tensors, self._contract):
+            raise ModelFileError(*reasons)
         self._header = None
         self._coming = sorted(
             (t for t in self.tensors if t.spec.size_bytes), key=lambda t: t.start, reverse=True
@@ -330,17 +331,13 @@ def _tensors(text: bytes, size: int) -> tuple[StoredTensor, ...]:
     return tuple(sorted(found, key=lambda t: t.spec.name))
 
 
-def _fitting(text: bytes, size: int, contract: ModelContract) -> tuple[StoredTensor, ...]:
-    """`_tensors` that are those of the contract."""
-    tensors = _tensors(text, size)
-    reasons = _layout_reasons(tensors, contract)
-    if reasons:
-        raise ModelFileError(*reasons)
-    return tensors
-
-
 #: What a round's participants send begins with the same header.
-_remembered_fitting = lru_cache(maxsize=8)(_fitting)
+_remembered_tensors = lru_cache(maxsize=8)(_tensors)
+
+
+def _known_tensors(text: bytes, size: int) -> tuple[StoredTensor, ...]:
+    """`_tensors`, remembered for headers that are worth their memory."""
+    return (_remembered_tensors if len(text) <= _REMEMBERED_HEADER else _tensors)(text, size)
 
 
 def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
