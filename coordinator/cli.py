@@ -18,6 +18,7 @@ from rich.table import Table
 
 from coordinator.backup import read_backup
 from coordinator.config import TaskConfig, read_config, resolve_paths
+from coordinator.doorbell import ANSWER_SECONDS
 from coordinator.errors import TaskError
 from coordinator.folder import StateFolder, initialise
 from coordinator.office import Office, TaskReport
@@ -134,11 +135,13 @@ def invite(
         made = office.invite(name)
         authority = (state / "authority.pem").read_text()
         server = office.config.server
-        bound = office.serving() or {}
+        service = office.serving()
+        bound = {} if service is None else service.addresses
         record = {
             "participant": made.participant_id,
             "token": made.token,
             "expires": made.expires,
+            "withdrawn": made.withdrawn,
             "public": bound.get("public", server.public),
             "market": bound.get("market", server.market),
             "authority": authority,
@@ -147,7 +150,7 @@ def invite(
             as_json,
             record,
             f"{made.token}\n\nHand this token and {state / 'authority.pem'} to {name}. It works once, until "
-            f"{_time(made.expires)}.",
+            f"{_time(made.expires)}." + (" The earlier token no longer works." if made.withdrawn else ""),
         )
 
 
@@ -158,10 +161,14 @@ def revoke(
     state: State = DEFAULT_STATE,
     as_json: AsJson = False,
 ) -> None:
-    """Revoke a participant's certificates, at once."""
+    """Revoke a participant's certificates, at once; of one that has not enrolled, withdraw the invitation."""
     with _office(state) as office:
-        office.revoke(name, reason)
-    _show(as_json, {"participant": name, "revoked": True}, f"{name} is revoked.")
+        enrolled = office.revoke(name, reason)
+    _show(
+        as_json,
+        {"participant": name, "revoked": enrolled, "withdrawn": not enrolled},
+        f"{name} is revoked." if enrolled else f"{name} had not enrolled; its invitation is withdrawn.",
+    )
 
 
 @app.command()
@@ -219,11 +226,12 @@ def status(
     with _office(state) as office:
         reports = office.tasks() if task is None else [office.task(task)]
         people = office.participants()
-        bound = office.serving()
+        service = office.serving()
         record = {
             "state": str(state),
-            "serving": bound is not None,
-            "addresses": bound or {},
+            "serving": service is not None,
+            "answers": service is not None and service.answers,
+            "addresses": {} if service is None else service.addresses,
             "insecure": office.config.server.insecure,
             "ledger_size": office.ledger_size(),
             "participants": [
@@ -306,6 +314,11 @@ def _office(state: Path) -> Iterator[Office]:
     office = Office(StateFolder(state))
     try:
         yield office
+        if office.unanswered:
+            _note(
+                f"The coordinator that runs from {state} has not answered for {ANSWER_SECONDS:g} seconds: it is "
+                "stopped, or waits for its disk or database. What was changed is kept; it takes it up when it goes on."
+            )
     finally:
         office.close()
 

@@ -137,8 +137,8 @@ class Roster:
         return parsed
 
 
-def invite(store: MarketStore, participant_id: str, now: float) -> tuple[str, float]:
-    """A one-time token for `participant_id`, and when it expires; earlier unused ones are withdrawn.
+def invite(store: MarketStore, participant_id: str, now: float) -> tuple[str, float, int]:
+    """A one-time token for `participant_id`, when it expires, and how many earlier ones it withdraws.
 
     Raises:
         FieldError: not a well-formed id.
@@ -146,9 +146,9 @@ def invite(store: MarketStore, participant_id: str, now: float) -> tuple[str, fl
     identifier("participant_id", participant_id)
     token = secrets.token_urlsafe(TOKEN_BYTES)
     expires = now + TOKEN_LIFETIME.total_seconds()
-    store.withdraw_invitations(participant_id, now)
+    withdrawn = store.withdraw_invitations(participant_id, now)
     store.add_invitation(InvitationRow(_token_digest(token), participant_id, now, expires, None))
-    return token, expires
+    return token, expires, withdrawn
 
 
 @dataclass(frozen=True)
@@ -175,8 +175,12 @@ def enrol(
         raise Refusal(Code.INVITATION_INVALID, f"This is no invitation for {participant_id!r}.")
     if invitation.serial is not None:
         return _enrolled_before(store, invitation, request)
-    if now > invitation.expires_at:
-        raise Refusal(Code.INVITATION_INVALID, f"The invitation for {participant_id!r} has expired.")
+    if now >= invitation.expires_at:
+        raise Refusal(
+            Code.INVITATION_INVALID,
+            f"The invitation for {participant_id!r} no longer holds: it has expired, was withdrawn, or a newer one "
+            "has taken its place.",
+        )
     enrolled, serial = _issue(store, authority, participant_id, request, now)
     store.redeem_invitation(invitation.token_digest, serial)
     return enrolled

@@ -35,11 +35,24 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Invitation:
-    """A one-time token and when it expires, seconds since the epoch."""
+    """A one-time token and when it expires, seconds since the epoch.
+
+    Attributes:
+        withdrawn: earlier tokens of this participant that could still be used, and no longer can.
+    """
 
     participant_id: str
     token: str
     expires: float
+    withdrawn: int
+
+
+@dataclass(frozen=True)
+class Service:
+    """A service that runs from the folder: its addresses, empty while it is just starting, and whether it answers."""
+
+    addresses: dict[str, str]
+    answers: bool
 
 
 @dataclass(frozen=True)
@@ -148,6 +161,8 @@ class Office:
             self._database.migrate()
         self._log = SignedLog(self._database, folder.signing_key(self.config.name))
         self._transact = Transactions(self._database, self._log, self._clock, Metrics())
+        #: Whether a service runs from the folder that does not answer.
+        self.unanswered = False
 
     @property
     def verification_key(self) -> VerificationKey:
@@ -160,24 +175,31 @@ class Office:
 
     def invite(self, participant_id: str) -> Invitation:
         """A new invitation; earlier unused ones of the same participant are withdrawn."""
-        token, expires = self._act(lambda t: invite(t.market, participant_id, t.now))
-        return Invitation(participant_id, token, expires)
+        token, expires, withdrawn = self._act(lambda t: invite(t.market, participant_id, t.now))
+        return Invitation(participant_id, token, expires, withdrawn)
 
-    def revoke(self, participant_id: str, reason: str) -> None:
-        """Ends a participant's standing at once.
+    def revoke(self, participant_id: str, reason: str) -> bool:
+        """Ends a participant's standing at once; of one that has not enrolled, the invitation.
+
+        Returns:
+            whether it had enrolled.
 
         Raises:
             TaskError: there is no such participant and no invitation for it.
         """
 
-        def act(t: Transaction) -> None:
-            if t.market.participant(participant_id) is None:
+        def act(t: Transaction) -> bool:
+            if t.market.participant(participant_id) is not None:
+                t.revoke(participant_id, reason)
+                return True
+            if not t.market.withdraw_invitations(participant_id, t.now):
                 raise TaskError(
-                    f"there is no participant {participant_id!r}; `status` lists those who enrolled"
+                    f"there is no participant {participant_id!r} and no invitation for it; `participants` lists those "
+                    "who enrolled"
                 )
-            t.revoke(participant_id, reason)
+            return False
 
-        self._act(act)
+        return self._act(act)
 
     def open(self, prepared: PreparedTask) -> None:
         """Publishes a task and reserves its budget.
@@ -241,15 +263,15 @@ class Office:
     def ledger_size(self) -> int:
         return self._transact.look(lambda t: t.journal.size())
 
-    def serving(self) -> dict[str, str] | None:
-        """The addresses of the service that runs from this folder; None where none does."""
-        if not ring(self.folder.doorbell):
+    def serving(self) -> Service | None:
+        """The service that runs from this folder; None where none does."""
+        if not self._ring():
             return None
         try:
-            found: dict[str, str] = json.loads(self.folder.addresses.read_text())
+            addresses: dict[str, str] = json.loads(self.folder.addresses.read_text())
         except (OSError, ValueError):  # it is just starting
-            return {}
-        return found
+            addresses = {}
+        return Service(addresses, answers=not self.unanswered)
 
     def back_up(self, target: Path) -> int:
         """Writes a backup, also while a service runs; returns its size in bytes.
@@ -264,8 +286,17 @@ class Office:
     def _act(self, work: Callable[[Transaction], Result]) -> Result:
         result = self._transact.run(work)
         self._log.sign_head()
-        ring(self.folder.doorbell)
+        self._ring()
         return result
+
+    def _ring(self) -> bool:
+        """Whether a service runs from the folder. One that has not answered once is not waited for again."""
+        if not self.unanswered:
+            try:
+                return ring(self.folder.doorbell)
+            except TimeoutError:
+                self.unanswered = True
+        return True
 
 
 def _task(t: Transaction, task_id: str) -> TaskRow:

@@ -320,6 +320,8 @@ class TaskRunner:
                 case Cancel(reason):
                     seen = await self._carry_out(lambda t: t.cancel(row, reason))
             log.info("step taken", step=name)
+            if isinstance(step, Settle) and seen.row.state is State.TRAINING:
+                log.info("step taken", step=OpenRound.__name__, round=seen.row.round)
         return seen
 
     async def _carry_out(self, step: Callable[[Transaction], None]) -> _Seen:
@@ -417,8 +419,6 @@ class TaskRunner:
         if outcome.quality is not None:
             metrics.accuracy.labels(row.id).set(float(outcome.quality.accuracy))
         log.info("round settled", paid_micro=paid, models=len(closed.models))
-        if seen.row.state is State.TRAINING:
-            log.info("step taken", step=OpenRound.__name__)
         return seen
 
     def _judge(self, row: TaskRow, closed: _ClosedRound) -> _Outcome:

@@ -537,13 +537,14 @@ class MarketStore:
             update(invitations).where(invitations.c.token_digest == token_digest).values(serial=serial)
         )
 
-    def withdraw_invitations(self, participant_id: str, now: float) -> None:
-        """Unused invitations of a participant expire now."""
-        self._connection.execute(
-            update(invitations)
-            .where(invitations.c.participant_id == participant_id, invitations.c.serial.is_(None))
-            .values(expires_at=now)
+    def withdraw_invitations(self, participant_id: str, now: float) -> int:
+        """Unused invitations of a participant expire now; returns how many could still be used."""
+        unused = (
+            invitations.c.participant_id == participant_id,
+            invitations.c.serial.is_(None),
+            invitations.c.expires_at > now,
         )
+        return self._connection.execute(update(invitations).where(*unused).values(expires_at=now)).rowcount
 
     def _rows(self, kind: Callable[..., Row], table: Table, task_id: str, **equal: Any) -> list[Row]:
         """A task's rows with these values, in participant-id order."""

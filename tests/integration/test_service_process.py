@@ -17,6 +17,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+import coordinator.doorbell
 from coordinator.folder import StateFolder
 from fedpeer.__main__ import main
 from protos.fedpeer.v1 import enrolment_pb2, enrolment_pb2_grpc, market_pb2
@@ -77,7 +78,10 @@ def serving(folder: Path) -> Iterator[tuple[subprocess.Popen[str], dict[str, str
 
 
 async def join(folder: Path, addresses: dict[str, str], name: str) -> Client:
-    invitation = await asyncio.to_thread(made, folder, "invite", name)
+    return await enrolled_with(addresses, name, await asyncio.to_thread(made, folder, "invite", name))
+
+
+async def enrolled_with(addresses: dict[str, str], name: str, invitation: dict[str, Any]) -> Client:
     key = new_key()
     async with grpc.aio.secure_channel(
         addresses["public"], grpc.ssl_channel_credentials(invitation["authority"].encode())
@@ -253,6 +257,45 @@ def test_a_task_file_that_is_wrong_is_refused_in_a_sentence(idle: Path, case: st
     assert json.loads(
         CliRunner().invoke(app, ["tasks", "--state", str(idle / "state"), "--json"]).stdout
     ) == {"tasks": []}
+
+
+def test_a_service_that_does_not_answer_is_told_and_nothing_is_lost(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(*arguments: str) -> tuple[dict[str, Any], str]:
+        monkeypatch.setattr(
+            sys, "argv", ["fedpeer", "coordinator", *arguments, "--state", str(folder), "--json"]
+        )
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 0
+        said = capsys.readouterr()
+        return json.loads(said.out), said.err
+
+    monkeypatch.setattr(coordinator.doorbell, "ANSWER_SECONDS", 0.5)
+    with serving(folder) as (process, addresses):
+        assert run("status")[0]["answers"]
+        process.send_signal(signal.SIGSTOP)
+        for arguments in (("status",), ("invite", "ann")):
+            record, note = run(*arguments)
+            assert "has not answered" in note
+            assert "Traceback" not in note
+            assert record.get("answers", False) is False
+        process.send_signal(signal.SIGCONT)
+        found, note = run("status")
+        assert (found["serving"], found["answers"], note) == (True, True, "")
+        client = asyncio.run(enrolled_with(addresses, "ann", record))
+        assert client.name == "ann"
+
+
+def test_an_invitation_can_be_replaced_and_withdrawn(idle: Path) -> None:
+    state = idle / "state"
+    first = made(state, "invite", "eve")
+    assert first["withdrawn"] == 0
+    assert made(state, "invite", "eve")["withdrawn"] == 1
+    assert made(state, "revoke", "eve") == {"participant": "eve", "revoked": False, "withdrawn": True}
+    again = fedpeer("revoke", "eve", "--state", str(state))
+    assert (again.returncode, "no invitation" in again.stderr) == (2, True)
 
 
 def test_a_users_mistake_is_one_sentence_and_exit_code_2(
