@@ -45,6 +45,7 @@ from participant.steps import FETCH_MODEL
 from protos.fedpeer.v1 import market_pb2
 from tests.integration.market import Client, model_statement
 from wire.codec import encode_model_header
+from wire.limits import FRAME_BYTES
 
 #: (participants, bytes of the model, rounds).
 SCALES = (
@@ -125,7 +126,9 @@ class Member:
     async def _deliver(self, task: market_pb2.Task, round_: int) -> None:
         client = self._client
         received = hashlib.sha256()
-        request = market_pb2.FetchModelRequest(task_id=client.task_id, round=round_)
+        request = market_pb2.FetchModelRequest(
+            task_id=client.task_id, round=round_, max_frame_bytes=FRAME_BYTES
+        )
         async for frame in self._fetch(request):
             received.update(frame.data)
         # The last number but one gets other low bits, so that each round's file is a new one.

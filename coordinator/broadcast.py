@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from protos.fedpeer.v1 import market_pb2
-from wire.limits import BROADCAST_FRAME_BYTES
+from wire.limits import FRAME_BYTES
 
 #: Frames that are kept: those between the fastest and the slowest of participants who fetch side by side.
 _KEPT = 6
@@ -29,18 +29,18 @@ class Broadcast:
     """Frames of model files. Files never change under their names, so that what is kept stays true."""
 
     def __init__(self) -> None:
-        self._frames: OrderedDict[tuple[Path, int], asyncio.Future[SharedFrame]] = OrderedDict()
+        self._frames: OrderedDict[tuple[Path, int, int], asyncio.Future[SharedFrame]] = OrderedDict()
 
-    async def frame(self, path: Path, offset: int) -> SharedFrame:
-        """The frame of the file at `path` that begins at byte `offset`.
+    async def frame(self, path: Path, offset: int, size: int = FRAME_BYTES) -> SharedFrame:
+        """The frame of the file at `path` that begins at byte `offset` and holds up to `size` bytes of it.
 
         Raises:
             OSError: the file cannot be read.
         """
-        key = path, offset
+        key = path, offset, size
         found = self._frames.get(key)
         if found is None:
-            found = asyncio.get_running_loop().run_in_executor(None, _read, path, offset)
+            found = asyncio.get_running_loop().run_in_executor(None, _read, path, offset, size)
             self._frames[key] = found
             if len(self._frames) > _KEPT:
                 self._frames.popitem(last=False)
@@ -51,8 +51,8 @@ class Broadcast:
             raise
 
 
-def _read(path: Path, offset: int) -> SharedFrame:
+def _read(path: Path, offset: int, size: int) -> SharedFrame:
     with path.open("rb", buffering=0) as file:
         file.seek(offset)
-        data = file.read(BROADCAST_FRAME_BYTES)
+        data = file.read(size)
     return SharedFrame(market_pb2.ModelFrame(offset=offset, data=data).SerializeToString(), len(data))

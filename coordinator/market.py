@@ -38,9 +38,7 @@ from protos.fedpeer.v1 import market_pb2
 from wire.codec import decode_model_header
 from wire.errors import Code, Refusal
 from wire.frames import Frame
-from wire.limits import (
-    MAX_REASON_CHARACTERS,
-)
+from wire.limits import FRAME_BYTES, MAX_REASON_CHARACTERS, MIN_FRAME_BYTES, PLAIN_FRAME_BYTES
 from wire.terminal import printable
 
 log = structlog.get_logger()
@@ -226,9 +224,12 @@ class Market:
         return standing
 
     async def start_model(
-        self, caller: Caller, live: LiveTask, round_: int, offset: int
+        self, caller: Caller, live: LiveTask, round_: int, offset: int, max_frame_bytes: int
     ) -> AsyncIterator[SharedFrame]:
         """The file that a round starts from, in frames from byte `offset` on.
+
+        Args:
+            max_frame_bytes: of a frame, as the caller asks; 0 where it does not. Held within the limits.
 
         Raises:
             Refusal: NOT_SELECTED, NOT_YET, EXPIRED.
@@ -245,9 +246,10 @@ class Market:
         if offset > size:
             raise FieldError("offset", offset, f"at most the model's {size} bytes")
         path = self._work.blobs.path(bytes.fromhex(opened.detail["model_sha256"]))
+        frame_bytes = min(FRAME_BYTES, max(MIN_FRAME_BYTES, max_frame_bytes or PLAIN_FRAME_BYTES))
         try:
             while offset < size:
-                frame = await self._broadcast.frame(path, offset)
+                frame = await self._broadcast.frame(path, offset, frame_bytes)
                 if not frame.size:
                     return  # somebody has cut the file off: who receives it sees that by its digest
                 yield frame

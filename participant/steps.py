@@ -72,6 +72,9 @@ _UNANSWERED = {
 #: Frames of one attempt below which the next one's are smaller, and from which on they are larger.
 _FEW_FRAMES, _MANY_FRAMES = 4, 32
 
+#: Seconds after which a fetch that has brought little is one over a slow link.
+_SLOW_SECONDS = 2.0
+
 #: Refusals that end by themselves.
 _PASSING = {Code.STORAGE_UNAVAILABLE, Code.DRAINING, Code.QUOTA_EXCEEDED, Code.STORAGE_FULL}
 
@@ -180,17 +183,20 @@ class MarketSteps:
     def fetch_model(self, task_id: str, round_: int, sha256: bytes, path: Path) -> Steps[None]:
         """The model that a round starts from, to `path`, which appears only when it is whole.
 
-        Resumes a fetch that an earlier process began.
+        Resumes a fetch that an earlier process began. Where an attempt has brought less than a few frames, the next one
+        asks for frames half as large, as in `submit_model`.
 
         Raises:
             StateError: the disk is full, or the coordinator sends another model than it announced.
         """
-        trial, partial = _Trial(self), path.with_suffix(".part")
+        trial, partial, size = _Trial(self), path.with_suffix(".part"), FRAME_BYTES
         for _ in range(2):
             while True:
-                sink = _Sink(partial)
+                sink, began = _Sink(partial), self._clock()
+                request = M.FetchModelRequest(
+                    task_id=task_id, round=round_, offset=sink.offset, max_frame_bytes=size
+                )
                 try:
-                    request = M.FetchModelRequest(task_id=task_id, round=round_, offset=sink.offset)
                     yield Download(FETCH_MODEL, request, sink.take, None)
                     self._answered = True
                     break
@@ -199,6 +205,8 @@ class MarketSteps:
                         raise
                     break  # the rest of an earlier fetch is longer than the model
                 except (Interrupted, RefusedError) as error:
+                    if self._clock() - began >= _SLOW_SECONDS:  # else nobody was there
+                        size = _frame_bytes(size, sink.offset - request.offset)
                     if sink.grew:
                         trial = _Trial(self)
                     yield from trial.wait_after(error)
@@ -411,7 +419,7 @@ class _Sink:
 
 
 def _frame_bytes(size: int, brought: int) -> int:
-    """Bytes of an upload's frames behind an attempt with frames of `size` that has brought so many bytes."""
+    """Bytes of a model's frames behind an attempt with frames of `size` that has brought so many bytes."""
     if brought < _FEW_FRAMES * size:
         return max(min(size, MIN_FRAME_BYTES), size // 2)
     return min(FRAME_BYTES, 2 * size) if brought >= _MANY_FRAMES * size else size

@@ -2,14 +2,15 @@
 
 from datetime import timedelta
 
-#: Bytes of model data in one frame of an upload. Each frame costs the coordinator a turn of its event loop and of a
-#: thread, so that an upload is a tenth faster than by frames of 1 MiB; a bare stream would be fastest at those.
+#: Bytes of model data in one frame. Each costs the coordinator a turn of its event loop, and of a thread where it is
+#: received, so that an upload is a tenth faster than by frames of 1 MiB; a bare stream would be fastest at those. When
+#: everybody fetches at once, each stream buffers one.
 FRAME_BYTES = 2 << 20
 
-#: Bytes of model data in one frame of a fetch. A whole task's participants fetch at once, and each stream buffers one.
-BROADCAST_FRAME_BYTES = 1 << 20
+#: Bytes of model data in one frame of a fetch that asks for no size: participants of older versions take no more.
+PLAIN_FRAME_BYTES = 1 << 20
 
-#: Bytes of a frame that a sender goes down to where larger ones never get through: two seconds of the slowest link.
+#: Bytes of a frame that are gone down to where larger ones never get through: two seconds of the slowest link.
 MIN_FRAME_BYTES = 64 << 10
 
 #: Bytes of one message. A frame with its envelope fits; nothing else is meant to come near.

@@ -53,7 +53,10 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
 
     async def FetchModel(self, request: market_pb2.FetchModelRequest, context: Any) -> AsyncIterator[Any]:
         live = self._market.task(request.task_id)
-        async for frame in self._market.start_model(caller(), live, request.round, request.offset):
+        frames = self._market.start_model(
+            caller(), live, request.round, request.offset, request.max_frame_bytes
+        )
+        async for frame in frames:
             yield frame.message
             self._metrics.sent_bytes.inc(frame.size)
 

@@ -5,11 +5,11 @@ import pytest
 
 from coordinator.broadcast import Broadcast
 from protos.fedpeer.v1 import market_pb2
-from wire.limits import BROADCAST_FRAME_BYTES
+from wire.limits import FRAME_BYTES
 
 
 async def test_who_asks_at_the_same_time_gets_the_same_bytes(tmp_path: Path) -> None:
-    content = bytes(range(251)) * (BROADCAST_FRAME_BYTES // 100)
+    content = bytes(range(251)) * (FRAME_BYTES // 100)
     path = tmp_path / "model"
     path.write_bytes(content)
     broadcast = Broadcast()
@@ -22,6 +22,15 @@ async def test_who_asks_at_the_same_time_gets_the_same_bytes(tmp_path: Path) -> 
         read += message.data
     assert read == content
     assert (await broadcast.frame(path, len(content))).size == 0
+
+
+async def test_a_smaller_frame_is_another_one(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    path.write_bytes(b"0123456789")
+    broadcast = Broadcast()
+    whole, part = await broadcast.frame(path, 2), await broadcast.frame(path, 2, 5)
+    assert (whole.size, part.size) == (8, 5)
+    assert market_pb2.ModelFrame.FromString(part.message).data == b"23456"
 
 
 async def test_one_who_leaves_takes_nothing_from_the_others(tmp_path: Path) -> None:

@@ -229,10 +229,15 @@ class SimulatedMarket:
 
     def _FetchModel(self, request: Any, take: Any, cut: bool) -> None:  # noqa: N802 - the RPC's name
         data = self.starts[request.round]
-        for offset in range(request.offset, len(data), FRAME):
+        size = min(FRAME, request.max_frame_bytes)
+        for offset in range(request.offset, len(data), size):
             if cut and offset > request.offset:
                 raise Interrupted(grpc.StatusCode.UNAVAILABLE, "download cut")
-            take(market_pb2.ModelFrame(offset=offset, data=data[offset : offset + FRAME]))
+            frame = market_pb2.ModelFrame(offset=offset, data=data[offset : offset + size])
+            if len(frame.data) > self.largest_frame:
+                self.clock += 60
+                raise Interrupted(grpc.StatusCode.UNAVAILABLE, "the link was reset before the frame's end")
+            take(frame)
 
     def _GetUpload(self, request: Any) -> market_pb2.UploadStatus:  # noqa: N802 - the RPC's name
         if request.submission_id in self.receipts:

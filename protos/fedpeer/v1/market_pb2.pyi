@@ -155,14 +155,16 @@ class LabelCounts(_message.Message):
     def __init__(self, counts: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class FetchModelRequest(_message.Message):
-    __slots__ = ("task_id", "round", "offset")
+    __slots__ = ("task_id", "round", "offset", "max_frame_bytes")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MAX_FRAME_BYTES_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     round: int
     offset: int
-    def __init__(self, task_id: _Optional[str] = ..., round: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+    max_frame_bytes: int
+    def __init__(self, task_id: _Optional[str] = ..., round: _Optional[int] = ..., offset: _Optional[int] = ..., max_frame_bytes: _Optional[int] = ...) -> None: ...
 
 class ModelFrame(_message.Message):
     __slots__ = ("offset", "data")
