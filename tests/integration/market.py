@@ -214,6 +214,31 @@ class Client:
         raise AssertionError(f"the task ended before {states}")
 
 
+async def in_training(coordinator: Any, names: tuple[str, ...], task_id: str = "task") -> list[Client]:
+    """Participants that have claimed in a task, whose first round has opened."""
+    members = [await enrol(coordinator, name) for name in names]
+    for client in members:
+        client.task_id = task_id
+    await members[0].until("EFFORT")
+    for client in members:
+        await client.claim()
+    await members[0].until("TRAINING")
+    return members
+
+
+async def delivered(coordinator: Any, names: tuple[str, ...]) -> list[Client]:
+    """As `in_training`, with all models of the first round in."""
+    members = await in_training(coordinator, names)
+    for number, client in enumerate(members):
+        await client.submit(model_like(number), 1)
+    return members
+
+
+async def close(members: list[Client]) -> None:
+    for client in members:
+        await client.close()
+
+
 def model_statement(task: market_pb2.Task, name: str, content: bytes, round_: int) -> ModelStatement:
     """What the participant `name` says of its model for a round of `task`."""
     return ModelStatement(

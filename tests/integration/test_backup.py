@@ -14,7 +14,8 @@ from tests.backends import emptied, postgresql_database
 from tests.integration.market import (
     CONFIG,
     Client,
-    enrol,
+    close,
+    in_training,
     make_folder,
     model_like,
     open_task,
@@ -62,15 +63,10 @@ async def backed_up_in_training(folder: StateFolder, tmp_path: Path, target: Pat
     """A task of two rounds whose first model is in when the backup is taken; its participants."""
     open_task(folder, task_config(tmp_path))
     async with running(folder) as coordinator:
-        members = [await enrol(coordinator, name) for name in ("ann", "bob", "cyd")]
-        await members[0].until("EFFORT")
-        for client in members:
-            await client.claim()
-        await members[0].until("TRAINING")
+        members = await in_training(coordinator, ("ann", "bob", "cyd"))
         await members[0].submit(model_like(0), 1)
         assert await asyncio.to_thread(back_up, folder, target) > 0
-        for client in members:
-            await client.close()
+        await close(members)
     return members
 
 

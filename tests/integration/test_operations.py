@@ -27,8 +27,11 @@ from protos.fedpeer.v1 import enrolment_pb2, enrolment_pb2_grpc, ledger_pb2, mar
 from tests.integration.market import (
     CONFIG,
     Client,
+    close,
+    delivered,
     enrol,
     frames,
+    in_training,
     invite,
     make_folder,
     model_like,
@@ -53,22 +56,6 @@ def cancel(folder: StateFolder, task_id: str) -> TaskReport:
         office.close()
 
 
-async def in_training(coordinator: Any, names: tuple[str, ...], task_id: str = "task") -> list[Client]:
-    members = [await enrol(coordinator, name) for name in names]
-    for client in members:
-        client.task_id = task_id
-    await members[0].until("EFFORT")
-    for client in members:
-        await client.claim()
-    await members[0].until("TRAINING")
-    return members
-
-
-async def close(members: list[Client]) -> None:
-    for client in members:
-        await client.close()
-
-
 async def drain(events: AsyncIterator[Any]) -> None:
     async for _ in events:
         pass
@@ -87,9 +74,7 @@ async def test_cancelling_refunds_what_is_not_paid_and_tells_everyone(tmp_path: 
     folder = make_folder(tmp_path / "state")
     open_task(folder, task_config(tmp_path, rule={"stake_micro": 1000}))
     async with running(folder) as coordinator:
-        members = await in_training(coordinator, NAMES[:3])
-        for number, client in enumerate(members):
-            await client.submit(model_like(number), 1)
+        members = await delivered(coordinator, NAMES[:3])
         await members[0].until("TRAINING", round_=2)
         watch = asyncio.create_task(members[1].until("CANCELLED"))
         before = await balance(members[0], "escrow:task")
@@ -136,9 +121,7 @@ async def test_a_round_is_settled_only_with_a_model_that_is_on_the_disk(
     folder = make_folder(tmp_path / "state")
     open_task(folder, task_config(tmp_path, schedule={"capacity": 3, "rounds": 1}))
     async with running(folder) as coordinator:
-        members = await in_training(coordinator, NAMES[:3])
-        for number, client in enumerate(members):
-            await client.submit(model_like(number), 1)
+        members = await delivered(coordinator, NAMES[:3])
         await members[0].until("CLOSED")
         events = [event async for event in members[0].market.Watch(market_pb2.WatchRequest(task_id="task"))]
         assert [e.state for e in events].count(market_pb2.TASK_STATE_SETTLED) == 1
@@ -163,9 +146,7 @@ async def test_nobody_waits_for_a_disk_that_is_slow_with_the_mean(
     folder = make_folder(tmp_path / "state")
     open_task(folder, task_config(tmp_path, schedule={"capacity": 3, "rounds": 1}))
     async with running(folder) as coordinator:
-        members = await in_training(coordinator, NAMES[:3])
-        for number, client in enumerate(members):
-            await client.submit(model_like(number), 1)
+        members = await delivered(coordinator, NAMES[:3])
         assert await asyncio.to_thread(storing.wait, 30)
         async with asyncio.timeout(10):
             for _ in range(20):

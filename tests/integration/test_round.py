@@ -15,7 +15,9 @@ from mechanism.ledger.tlog_proof import TlogProof
 from protos.fedpeer.v1 import ledger_pb2, market_pb2
 from tests.integration.market import (
     Client,
+    close,
     enrol,
+    in_training,
     make_folder,
     model_like,
     open_task,
@@ -98,18 +100,13 @@ async def test_a_fetch_comes_in_frames_of_the_size_that_was_asked_for(tmp_path: 
     (tmp_path / "initial.safetensors").write_bytes(encode_model({"weight": np.zeros(800_000, np.float32)}))
     open_task(folder, task_config(tmp_path))
     async with running(folder) as coordinator:
-        clients = [await enrol(coordinator, name) for name in ("ann", "bob", "cyd")]
-        await clients[0].until("EFFORT")
-        for client in clients:
-            await client.claim()
-        await clients[0].until("TRAINING")
+        clients = await in_training(coordinator, ("ann", "bob", "cyd"))
         for asked, largest in ((0, 1 << 20), (1, 64 << 10), (300_000, 300_000), (1 << 30, 2 << 20)):
             request = market_pb2.FetchModelRequest(task_id="task", round=1, max_frame_bytes=asked)
             found = [len(frame.data) async for frame in clients[0].market.FetchModel(request)]
             assert max(found) == found[0] == largest
             assert sum(found) > 3_200_000
-        for client in clients:
-            await client.close()
+        await close(clients)
 
 
 async def test_payments_that_cannot_be_read_do_not_hold_up_the_event(
