@@ -1,5 +1,6 @@
 """What each call of a participant does, whatever the transport: checks, one transaction, and a runner woken."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -298,17 +299,15 @@ class Market:
         statement = decode_model_header(header, live.row.terms_digest)
         check_author(caller, live.row, statement, header.signature)
 
-        async def record() -> ReceiptRow:
-            recorded = await self._work.transact(lambda t: self._finish(t, live, statement, header.signature))
-            live.arrived()
-            return recorded
-
+        record = self._work.transact.pending(lambda t: self._finish(t, live, statement, header.signature))
+        record.done.add_done_callback(lambda done: _arrived(live, done))
         # Nobody is told of the commitment before the receipt, whose commit is a later one.
         found = await self._work.transact(lambda t: self._begin(t, live, statement), durable=False)
         if isinstance(found, ReceiptRow):
             return found
         if found is _Begun.LATE:
-            return await record()
+            record.post()
+            return await record.done
         contract = live.row.terms.contract
         return await self._uploads.receive(stream, statement, header.offset, contract, record)
 
@@ -352,6 +351,11 @@ class Market:
         row = t.market.task(live.row.id)
         assert row is not None  # tasks are never deleted
         return row
+
+
+def _arrived(live: LiveTask, recorded: "asyncio.Future[Any]") -> None:
+    if not recorded.cancelled() and recorded.exception() is None:
+        live.arrived()
 
 
 def _trains(live: LiveTask, caller: Caller) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Connection
 
@@ -422,6 +422,12 @@ class Transactions:
         result: Result = await self._in_turn(_Step(work, writes=True, durable=durable))
         return result
 
+    def pending(self, work: Callable[[Transaction], Result]) -> "Pending[Result]":
+        """`work` as above, for another thread to ask for."""
+        step = _Step(work, writes=True, durable=True)
+        step.done.add_done_callback(_retrieve)
+        return Pending(step.done, lambda: self._enqueue(step))
+
     async def read(self, work: Callable[[Transaction], Result]) -> Result:
         """`work` in a transaction that changes nothing. It may be run twice, as above."""
         result: Result = await self._in_turn(_Step(work, writes=False, durable=False))
@@ -480,7 +486,16 @@ class Transactions:
         return self._computations > 0
 
     async def _in_turn(self, step: "_Step") -> Any:
-        began = time.perf_counter()
+        try:
+            self._enqueue(step)
+        except Refusal:
+            step.done.cancel()  # so that it is not taken
+            raise
+        return await step.done
+
+    def _enqueue(self, step: "_Step") -> None:
+        """From any thread."""
+        step.began = time.perf_counter()
         self._waiting.append(step)
         if not self._called:
             self._called = True
@@ -488,12 +503,7 @@ class Transactions:
                 self._thread.submit(self._take_all_waiting)
             except RuntimeError:
                 self._called = False
-                step.done.cancel()  # so that it is not taken
                 raise _draining() from None
-        try:
-            return await step.done
-        finally:
-            self._metrics.transaction_seconds.observe(time.perf_counter() - began)
 
     def _take_all_waiting(self) -> None:
         """In the database's thread: the steps that wait now. Those that come meanwhile call it again."""
@@ -530,7 +540,7 @@ class Transactions:
         # All in one message to the event loop, which takes longer than a step does.
         loop = steps[0].done.get_loop()
         if not loop.is_closed():
-            loop.call_soon_threadsafe(_deliver, steps, outcomes)
+            loop.call_soon_threadsafe(self._deliver, steps, outcomes)
         return taken
 
     def _run_together(self, steps: "Sequence[_Step]") -> list[Any]:
@@ -568,6 +578,18 @@ class Transactions:
                     outcomes.append(_Raised(error))
         return outcomes
 
+    def _deliver(self, steps: "Sequence[_Step]", outcomes: Sequence[Any]) -> None:
+        """In the event loop: wakes whoever still waits."""
+        now = time.perf_counter()
+        for step, outcome in zip(steps, outcomes, strict=True):
+            self._metrics.transaction_seconds.observe(now - step.began)
+            if step.done.done():  # nobody does
+                continue
+            if isinstance(outcome, _Raised):
+                step.done.set_exception(outcome.error)
+            else:
+                step.done.set_result(outcome)
+
     async def _in_thread(self, work: Callable[[], Result]) -> Result:
         began = time.perf_counter()
         try:
@@ -581,6 +603,19 @@ class Transactions:
 
 
 @dataclass(frozen=True)
+class Pending(Generic[Result]):
+    """A step whose turn another thread may ask for.
+
+    Attributes:
+        done: ends as the step does.
+        post: asks for its turn; from any thread. Raises Refusal DRAINING.
+    """
+
+    done: "asyncio.Future[Result]"
+    post: Callable[[], None]
+
+
+@dataclass
 class _Step:
     """Work that waits for its transaction, and what the event loop waits for."""
 
@@ -588,6 +623,7 @@ class _Step:
     writes: bool
     durable: bool
     done: "asyncio.Future[Any]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    began: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -597,15 +633,10 @@ class _Raised:
     error: BaseException
 
 
-def _deliver(steps: Sequence[_Step], outcomes: Sequence[Any]) -> None:
-    """In the event loop: wakes whoever still waits."""
-    for step, outcome in zip(steps, outcomes, strict=True):
-        if step.done.done():  # nobody does
-            continue
-        if isinstance(outcome, _Raised):
-            step.done.set_exception(outcome.error)
-        else:
-            step.done.set_result(outcome)
+def _retrieve(future: "asyncio.Future[Any]") -> None:
+    """Whoever waited for it may have left: its error is nobody's then, and not one to be logged."""
+    if not future.cancelled():
+        future.exception()
 
 
 def _draining() -> Refusal:

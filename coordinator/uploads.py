@@ -12,7 +12,7 @@ streams cannot keep an honest participant out for longer than seconds.
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from coordinator.blobs import BlobStore
 from coordinator.metrics import Metrics
 from coordinator.spool import Spool, SpooledUpload, UploadKey
+from coordinator.transactions import Pending
 from mechanism.statements import ModelStatement
 from mechanism.terms import ModelContract
 from protos.fedpeer.v1.market_pb2 import ModelHeader
@@ -64,6 +65,8 @@ class Uploads:
         self._lanes: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._streams: dict[UploadKey, Stream] = {}
         self._waiting = 0
+        # Whether the last file could not be opened or written.
+        self._in_trouble = False
 
     def stop(self) -> None:
         for line in self._lines:
@@ -85,9 +88,9 @@ class Uploads:
         statement: ModelStatement,
         offset: int,
         contract: ModelContract,
-        record: Callable[[], Awaitable[Result]],
+        record: Pending[Result],
     ) -> Result:
-        """Receives a model from byte `offset` on, checks it, stores it, and calls `record`.
+        """Receives a model from byte `offset` on, checks it, stores it, and has it recorded.
 
         Once the file is whole, the rest happens even if the sender hangs up.
 
@@ -97,24 +100,29 @@ class Uploads:
             SpoolFull, OSError: the disk is full; nothing of it is kept.
         """
         key = UploadKey(statement.task_id, statement.participant_id, statement.submission_id)
-        finishing: asyncio.Task[Result] | None = None
+        line: _Line | None = None
+        whole = False
         try:
             await self._take_over(key, stream)
             async with self._lanes[key.participant_id], self._slot():
                 async with _in_time(statement.model_bytes):
                     check = ModelCheck(contract, statement.model_bytes)
-                    line = self._line(key, offset, statement, check)
+                    line = self._line(key, offset, statement, check, record)
                     await self._fill(line, offset, statement.model_bytes, stream)
                 line.finish()
-                finishing = asyncio.create_task(self._finish(line, record))
-                finishing.add_done_callback(_retrieve)
+                whole = True
                 await line.received()
-            return await asyncio.shield(finishing)
+            result = await asyncio.shield(record.done)
+            self._in_trouble = False
+            return result
+        except OSError:
+            self._in_trouble = True
+            raise
         finally:
-            if finishing is None or finishing.done():
-                self._release(key, stream)
+            if whole and not record.done.done():
+                record.done.add_done_callback(lambda _: self._release(key, stream, line))
             else:
-                finishing.add_done_callback(lambda _: self._release(key, stream))
+                self._release(key, stream, line)
 
     async def _take_over(self, key: UploadKey, stream: "Stream") -> None:
         """Waits until older streams of the same upload have let go; they are told to."""
@@ -126,7 +134,9 @@ class Uploads:
             older = older.before  # for which that one still waited when it ended
         stream.before = None
 
-    def _release(self, key: UploadKey, stream: "Stream") -> None:
+    def _release(self, key: UploadKey, stream: "Stream", line: "_Line | None") -> None:
+        if line is not None:
+            self._lines.discard(line)
         if self._streams.get(key) is stream:
             if stream.before is not None and not stream.before.over.is_set():
                 self._streams[key] = stream.before
@@ -151,7 +161,14 @@ class Uploads:
             self._metrics.uploads.dec()
             self._slots.release()
 
-    def _line(self, key: UploadKey, offset: int, statement: ModelStatement, check: ModelCheck) -> "_Line":
+    def _line(
+        self,
+        key: UploadKey,
+        offset: int,
+        statement: ModelStatement,
+        check: ModelCheck,
+        record: Pending[Any],
+    ) -> "_Line":
         total = statement.model_bytes
 
         def begin() -> SpooledUpload:
@@ -164,7 +181,7 @@ class Uploads:
             return self._spool.resume(key, offset, total, check)
 
         def end(spooled: SpooledUpload) -> None:
-            """Digest, the last of the checks, and the file durable in its place."""
+            """Digest, the last of the checks, the file durable in its place, and what is to be recorded of it."""
             digest = spooled.digest()
             if digest != statement.model_sha256:
                 raise Refusal(
@@ -175,18 +192,17 @@ class Uploads:
             spooled.flush()
             self._blobs.adopt(spooled.path, digest, flushed=True)
             spooled.close()
+            record.post()
 
-        line = _Line(begin, end, total)
+        line = _Line(self._threads, begin, end, total, record.done)
         self._lines.add(line)
-        work = line.start(self._threads)
-        work.add_done_callback(lambda _: self._lines.discard(line))
-        work.add_done_callback(_retrieve)
         return line
 
     async def _fill(self, line: "_Line", position: int, total: int, stream: "Stream") -> None:
         """Hands in frames until the file is whole, beside receiving them."""
         try:
-            await line.opened()
+            if position or self._in_trouble:
+                await line.opened()  # or the first frame might be sent in vain
             await stream.begin(contended=self._waiting > 0)
             while position < total:
                 data = _data(await stream.next(), position, total)
@@ -203,73 +219,66 @@ class Uploads:
                 line.check()  # what has become of the file says more than how the stream then ended
             raise
 
-    async def _finish(self, line: "_Line", record: Callable[[], Awaitable[Result]]) -> Result:
-        await line.stored()
-        return await record()
-
 
 class _Line:
     """An upload on its way from the event loop to the one thread that makes a file of it: handing in one more frame
-    costs the loop no task.
+    costs the loop no task, and the thread wakes the loop only where somebody waits there.
 
     Args:
         begin: opens the file; in the thread, as `end`.
         end: puts the whole file in its place. What it raises discards the file.
         total: bytes of the whole file.
+        outcome: ends with the error where the file does not come to its place.
     """
 
     def __init__(
-        self, begin: Callable[[], SpooledUpload], end: Callable[[SpooledUpload], None], total: int
+        self,
+        threads: ThreadPoolExecutor,
+        begin: Callable[[], SpooledUpload],
+        end: Callable[[SpooledUpload], None],
+        total: int,
+        outcome: asyncio.Future[Any],
     ) -> None:
+        self._threads = threads
         self._begin = begin
         self._end = end
         self._total = total
+        self._outcome = outcome
+        self._open = False
         self._whole = False
+        self._received = False
         self._handed_in = 0
         self._appended = 0
         self._frames: SimpleQueue[memoryview | None] = SimpleQueue()
         self._loop = asyncio.get_running_loop()
-        self._room: asyncio.Future[None] | None = None
-        self._opened: asyncio.Future[None] = self._loop.create_future()
-        self._received: asyncio.Future[None] = self._loop.create_future()
-        self._work: asyncio.Future[bool]
-
-    def start(self, threads: ThreadPoolExecutor) -> "asyncio.Future[bool]":
-        """Begins; the thread's work, whose result is whether the file is whole and in its place."""
-        self._work = self._loop.run_in_executor(threads, self._run)
-        return self._work
+        self._stirred: asyncio.Future[None] | None = None
+        self._work: Future[bool] | None = None
 
     async def opened(self) -> None:
         """Returns when the file is open; raises what `begin` raised."""
-        await asyncio.wait((self._opened, self._work), return_when=asyncio.FIRST_COMPLETED)
-        if not self._opened.done():
-            self.check()
-            raise _stopped()
+        self._start()
+        await self._until(lambda: self._open)
+        self._check_going_on()
 
     async def put(self, data: memoryview) -> None:
-        """Hands in the next frame; returns when there is room for one more.
+        """Hands in the next frame; returns when there is room for one more. The first one opens the file.
 
         Raises:
-            OSError, ModelFileError: the file cannot be appended to.
+            OSError, ModelFileError: the file cannot be opened or appended to.
             Refusal: DRAINING, the line was stopped.
         """
         self._handed_in += len(data) + _OVERHEAD_BYTES
         self._frames.put(data)
         del data
-        while not self._work.done():
-            if self._waiting() < _AHEAD_BYTES:
-                return
-            self._room = self._loop.create_future()
-            if self._waiting() >= _AHEAD_BYTES:  # still, now that the thread sees that somebody waits
-                await asyncio.wait((self._room, self._work), return_when=asyncio.FIRST_COMPLETED)
-            self._room = None
-        self.check()
-        raise _stopped()
+        self._start()
+        await self._until(self._has_room)
+        self._check_going_on()
 
     def finish(self) -> None:
         """All frames are handed in: the file is whole when they are appended."""
         self._whole = True
         self._frames.put(None)
+        self._start()
 
     def stop(self) -> None:
         """No more frames come; what has come is kept for the resumption."""
@@ -277,37 +286,74 @@ class _Line:
 
     async def received(self) -> None:
         """Returns when nothing that was handed in is in memory any more, even if cancelled meanwhile."""
-        await _until(self._received, self._work)
+        await self._until(lambda: self._received, patient=True)
 
     async def over(self) -> None:
         """Returns when nothing is done to the file any more, even if cancelled meanwhile: a file has one writer."""
-        await _until(self._work)
-
-    async def stored(self) -> None:
-        """Returns when the whole file is in its place; raises as `put`, and what `end` raised."""
-        if not await self._work:
-            raise _stopped()
+        await self._until(lambda: self._work is None, patient=True)
 
     def check(self) -> None:
         """Raises what the thread has raised, if it has."""
-        if self._work.done():
+        if self._work is not None and self._work.done() and not self._work.cancelled():
             self._work.result()
 
-    def _waiting(self) -> int:
-        """Bytes that are handed in and not yet appended."""
-        return self._handed_in - self._appended
+    def _check_going_on(self) -> None:
+        self.check()
+        if self._over():
+            raise _stopped()
+
+    def _over(self) -> bool:
+        return self._work is not None and self._work.done()
+
+    def _start(self) -> None:
+        if self._work is None:
+            try:
+                self._work = self._threads.submit(self._run)
+            except RuntimeError:
+                raise _stopped() from None
+            self._work.add_done_callback(self._ended)
+
+    async def _until(self, condition: Callable[[], bool], *, patient: bool = False) -> None:
+        """Returns when the thread has seen to the condition, or has ended.
+
+        Args:
+            patient: a cancellation is raised then, and not before.
+        """
+        cancelled: asyncio.CancelledError | None = None
+        while not self._seen_to(condition):
+            self._stirred = self._loop.create_future()
+            if self._seen_to(condition):  # now that the thread sees that somebody waits
+                break
+            try:
+                await self._stirred
+            except asyncio.CancelledError as error:
+                if not patient:
+                    raise
+                cancelled = error
+        self._stirred = None
+        if cancelled is not None:
+            raise cancelled
+
+    def _seen_to(self, condition: Callable[[], bool]) -> bool:
+        return condition() or self._over()
+
+    def _has_room(self) -> bool:
+        return self._handed_in - self._appended < _AHEAD_BYTES
 
     def _run(self) -> bool:
+        """Whether the file is whole and in its place."""
         spooled = self._begin()
-        self._tell(self._opened)
+        self._open = True
+        self._stir()
         try:
             while (data := self._frames.get()) is not None:
                 spooled.append(data)
                 self._appended += len(data) + _OVERHEAD_BYTES
                 del data  # not to be held until the next one comes
-                if (room := self._room) is not None and self._waiting() < _AHEAD_BYTES:
-                    self._tell(room)
-            self._tell(self._received)
+                if self._has_room():
+                    self._stir()
+            self._received = True
+            self._stir()
             whole = self._whole and spooled.offset == self._total
             if whole:
                 self._end(spooled)
@@ -319,28 +365,22 @@ class _Line:
             raise
         return whole
 
-    def _tell(self, future: "asyncio.Future[None]") -> None:
-        """From the thread; nobody listens any more where the loop is closed."""
+    def _stir(self) -> None:
+        """From the thread, when something has changed that the loop may wait for."""
+        if (stirred := self._stirred) is not None:
+            self._tell(_resolve, stirred)
+
+    def _ended(self, work: "Future[bool]") -> None:
+        """In the thread, or where work that had not begun is given up."""
+        self._stir()
+        error = None if work.cancelled() else work.exception()
+        if error is not None or work.cancelled() or not work.result():
+            self._tell(_fail, self._outcome, error or _stopped())
+
+    def _tell(self, act: Callable[..., None], *arguments: Any) -> None:
+        """In the loop; nobody listens any more where it is closed."""
         with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(_resolve, future)
-
-
-async def _until(*futures: "asyncio.Future[Any]") -> None:
-    """Returns when one of them is done; a cancellation meanwhile is raised then."""
-    cancelled: asyncio.CancelledError | None = None
-    while not any(future.done() for future in futures):
-        try:
-            await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled
-
-
-def _retrieve(future: "asyncio.Future[Any]") -> None:
-    """Whoever waited for it may have left: its error is nobody's then, and not one to be logged."""
-    if not future.cancelled():
-        future.exception()
+            self._loop.call_soon_threadsafe(act, *arguments)
 
 
 def _stopped() -> Refusal:
@@ -350,6 +390,11 @@ def _stopped() -> Refusal:
 def _resolve(future: "asyncio.Future[None]") -> None:
     if not future.done():
         future.set_result(None)
+
+
+def _fail(future: "asyncio.Future[Any]", error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)
 
 
 class Stream:

@@ -14,6 +14,7 @@ import coordinator.uploads
 from coordinator.blobs import BlobStore
 from coordinator.metrics import Metrics
 from coordinator.spool import Spool, SpooledUpload, UploadKey
+from coordinator.transactions import Pending
 from coordinator.uploads import Messages, Stream, Uploads
 from mechanism.statements import ModelStatement
 from wire.errors import Code, Refusal
@@ -59,13 +60,19 @@ class Desk:
         async def welcome() -> None:
             self.welcomed.append(name)
 
-        async def record() -> str:
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[str] = loop.create_future()
+
+        async def record() -> None:
             self.recording.set()
             await self.may_record.wait()
-            return name
+            done.set_result(name)
 
-        stream = Stream(messages, welcome)
-        return asyncio.create_task(self.uploads.receive(stream, STATEMENT, offset, CONTRACT, record))
+        def post() -> None:
+            asyncio.run_coroutine_threadsafe(record(), loop)
+
+        stream, pending = Stream(messages, welcome), Pending(done, post)
+        return asyncio.create_task(self.uploads.receive(stream, STATEMENT, offset, CONTRACT, pending))
 
 
 @pytest.mark.parametrize("first_ends_before", [False, True])
