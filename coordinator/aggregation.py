@@ -150,10 +150,13 @@ def _tensor(file: ModelFile, name: str) -> StoredTensor:
 
 def _read(place: tuple[Path, int], into: npt.NDArray[Any]) -> None:
     path, start = place
-    with path.open("rb", buffering=0) as file:
-        file.seek(start)
-        if file.readinto(into.data) != into.nbytes:
-            raise OSError(f"{path} ends within a tensor; restore it from a backup")
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        read = os.preadv(descriptor, [into.data], start)
+    finally:
+        os.close(descriptor)
+    if read != into.nbytes:
+        raise OSError(f"{path} ends within a tensor; restore it from a backup")
 
 
 def _float_mean(places: Sequence[tuple[Path, int]], weights: Sequence[int], dtype: str, count: int) -> bytes:
