@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -83,12 +84,21 @@ class Boundary(grpc.aio.ServerInterceptor):
         self._quotas = quotas
         self._metrics = metrics
         self._tracing = tracing
+        #: Our handlers by method, each with the one that it stands in front of; and histograms by method and status.
+        self._handlers: dict[str, tuple[Any, Any]] = {}
+        self._latencies: dict[tuple[str, grpc.StatusCode], Any] = {}
 
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
         handler = await continuation(handler_call_details)
         method = handler_call_details.method
         if handler is None or not method.startswith(_OWN):
             return handler
+        known = self._handlers.get(method)
+        if known is None or known[0] is not handler:
+            known = self._handlers[method] = handler, self._guarded(method, handler)
+        return known[1]
+
+    def _guarded(self, method: str, handler: Any) -> Any:
         wrapped: dict[str, Any] = {
             "request_deserializer": _tolerant(_PARSERS.get(method, handler.request_deserializer)),
             "response_serializer": _metered(handler.response_serializer),
@@ -102,13 +112,21 @@ class Boundary(grpc.aio.ServerInterceptor):
         return grpc.unary_unary_rpc_method_handler(self._unary(method, handler.unary_unary), **wrapped)
 
     @contextmanager
-    def _metering(self, identity: str) -> Iterator[None]:
-        """Charges the bytes of a stream's messages, both ways, to its caller."""
-        _charge.set(lambda size: self._quotas.moved(identity, size))
-        try:
-            yield
-        finally:
-            _charge.set(None)
+    def _stream_of(self, identity: str) -> Iterator[None]:
+        """Holds one of the caller's streams, and charges the bytes of its messages, both ways, to the caller."""
+        with self._quotas.stream(identity):
+            _charge.set(partial(self._quotas.moved, identity))
+            try:
+                yield
+            finally:
+                _charge.set(None)
+
+    def _latency(self, method: str, status: grpc.StatusCode) -> Any:
+        found = self._latencies.get((method, status))
+        if found is None:
+            found = self._metrics.rpc_seconds.labels(method, status.name)
+            self._latencies[method, status] = found
+        return found
 
     def _unary(self, method: str, serve: Any) -> Any:
         async def call(request: Any, context: Any) -> Any:
@@ -117,7 +135,7 @@ class Boundary(grpc.aio.ServerInterceptor):
                 passage.admit()
                 _check_parsed(request)
                 if hasattr(request, "__aiter__"):
-                    with self._quotas.stream(passage.identity), self._metering(passage.identity):
+                    with self._stream_of(passage.identity):
                         return await serve(_Messages(context), context)
                 return await serve(request, context)
             except asyncio.CancelledError:
@@ -136,7 +154,7 @@ class Boundary(grpc.aio.ServerInterceptor):
             try:
                 passage.admit()
                 _check_parsed(request)
-                with self._quotas.stream(passage.identity), self._metering(passage.identity):
+                with self._stream_of(passage.identity):
                     async for response in serve(request, context):
                         yield response
             except asyncio.CancelledError:
@@ -160,19 +178,24 @@ class _Passage:
         self._request_id = f"{_request_ids.getrandbits(64):016x}"
         self._began = time.perf_counter()
         self._status = grpc.StatusCode.OK
-        self.identity = _address(context.peer())
+        self.identity = ""
         structlog.contextvars.bind_contextvars(request=self._request_id, method=self._method)
+        self._span = self._begin_span(method) if boundary._tracing.on else None
+
+    def _begin_span(self, method: str) -> Any:
         service, _, name = method[1:].partition("/")
-        self._span = boundary._tracing.begin(
+        return self._boundary._tracing.begin(
             self._method,
-            carrier={k: v for k, v in context.invocation_metadata() or () if isinstance(v, str)},
+            carrier={k: v for k, v in self._context.invocation_metadata() or () if isinstance(v, str)},
             request_id=self._request_id,
             **{"rpc.system": "grpc", "rpc.service": service, "rpc.method": name},
         )
 
     def admit(self) -> None:
         """Raises Refusal for a caller without a valid certificate or with too many calls."""
-        if self._boundary._authenticate is not None:
+        if self._boundary._authenticate is None:
+            self.identity = _address(self._context.peer())
+        else:
             found = self._boundary._authenticate(self._context)
             _caller.set(found)
             self.identity = found.participant_id
@@ -202,7 +225,7 @@ class _Passage:
 
     def leave(self) -> None:
         seconds = time.perf_counter() - self._began
-        self._boundary._metrics.rpc_seconds.labels(self._method, self._status.name).observe(seconds)
+        self._boundary._latency(self._method, self._status).observe(seconds)
         end(self._span, **{"rpc.grpc.status_code": self._status.value[0]})
 
 

@@ -42,6 +42,8 @@ class Feed:
     def __init__(self, events: Iterable[EventRow] = ()) -> None:
         self._events: list[EventRow] = []
         self._last: dict[State, EventRow] = {}
+        #: Who trains, once they are selected.
+        self.selected: frozenset[str] = frozenset()
         self._followers: set[Session] = set()
         self.publish(events)
 
@@ -57,6 +59,8 @@ class Feed:
             if event.cursor == self.cursor + 1:
                 self._events.append(event)
                 self._last[event.state] = event
+                if event.state is State.SELECTED:
+                    self.selected = frozenset(event.detail["selected"])
         if self.cursor > before:
             for session in self._followers:
                 session.stir()

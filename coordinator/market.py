@@ -241,7 +241,7 @@ class Market:
         opened = live.feed.opening(round_)
         if opened is None:
             raise Refusal(Code.NOT_YET, f"Round {round_} of task {live.row.id} has not begun.")
-        if not _trains(live, caller):
+        if caller.participant_id not in live.feed.selected:
             raise Refusal(Code.NOT_SELECTED, f"{caller.participant_id!r} does not train in {live.row.id}.")
         size = opened.detail["model_bytes"]
         if offset > size:
@@ -313,7 +313,7 @@ class Market:
 
     async def _notice(self, caller: Caller, live: LiveTask, event: EventRow) -> Notice:
         last = event is live.feed.last(State.SETTLED)
-        if event.state is not State.SETTLED or not last or not _trains(live, caller):
+        if event.state is not State.SETTLED or not last or caller.participant_id not in live.feed.selected:
             return Notice(event)
         # What all that trained would ask for next, at the same time.
         return Notice(event, await self._payrolls.told(live.row, event.round, caller.participant_id))
@@ -356,9 +356,3 @@ class Market:
 def _arrived(live: LiveTask, recorded: "asyncio.Future[Any]") -> None:
     if not recorded.cancelled() and recorded.exception() is None:
         live.arrived()
-
-
-def _trains(live: LiveTask, caller: Caller) -> bool:
-    """Whether the caller was selected."""
-    selected = live.feed.last(State.SELECTED)
-    return selected is not None and caller.participant_id in selected.detail["selected"]

@@ -44,6 +44,11 @@ class Tracing:
         self._tracer = tracer
         self._shutdown = shutdown
 
+    @property
+    def on(self) -> bool:
+        """Whether spans are made at all."""
+        return self._tracer is not None
+
     def begin(self, name: str, *, carrier: Mapping[str, str] | None = None, **attributes: str | int) -> Any:
         """Opens a span and makes it the current one; `end` closes it. None where there is no tracing.
 

@@ -227,12 +227,12 @@ class MarketStore:
         )
 
     def task(self, task_id: str) -> TaskRow | None:
-        found = _TASK.mappings(self._connection, {"id": task_id})
-        return _task(found[0]) if found else None
+        found = _TASK.row(self._connection, {"id": task_id})
+        return None if found is None else _task(found)
 
     def tasks(self) -> list[TaskRow]:
         """All tasks, the oldest first."""
-        return [_task(row) for row in _TASKS.mappings(self._connection)]
+        return [_task(row) for row in _TASKS.rows(self._connection)]
 
     def advance(
         self,
@@ -668,7 +668,10 @@ def _terms(text: str) -> Terms:
     return Terms.from_record(json.loads(text))
 
 
-def _task(row: dict[str, Any]) -> TaskRow:
+@lru_cache(maxsize=64)
+def _task(values: tuple[Any, ...]) -> TaskRow:
+    """Made once for each version of a task: every step reads it."""
+    row = dict(zip(tasks.c.keys(), values, strict=True))
     return TaskRow(
         terms=_terms(row.pop("terms_json")),
         settings=json.loads(row.pop("settings_json")),
