@@ -1,11 +1,14 @@
 """Streams of one upload that take over from one another: one writer at a time, and nobody waits for ever."""
 
 import asyncio
+import errno
 import hashlib
+import shutil
 import threading
 from collections.abc import AsyncIterator
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +16,7 @@ import pytest
 import coordinator.uploads
 from coordinator.blobs import BlobStore
 from coordinator.metrics import Metrics
-from coordinator.spool import Spool, SpooledUpload, UploadKey
+from coordinator.spool import Spool, SpooledUpload, SpoolFull, UploadKey
 from coordinator.transactions import Pending
 from coordinator.uploads import Messages, Stream, Uploads
 from mechanism.statements import ModelStatement
@@ -62,6 +65,7 @@ class Desk:
 
         loop = asyncio.get_running_loop()
         done: asyncio.Future[str] = loop.create_future()
+        done.add_done_callback(lambda _: done.cancelled() or done.exception())
 
         async def record() -> None:
             self.recording.set()
@@ -172,3 +176,83 @@ async def test_a_model_that_fails_is_told_to_its_sender_and_gone(tmp_path: Path)
     assert await desk.uploads.held(KEY) == 0
     assert desk.uploads.busy("task") == set()
     desk.uploads.stop()
+
+
+async def test_who_sends_nothing_leaves_nothing(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    with pytest.raises(Refusal, match="ended at byte 0"):
+        await desk.receive("first", nothing())
+    assert [path for path in (tmp_path / "spool").rglob("*") if path.is_file()] == []
+    desk.uploads.stop()
+
+
+async def test_frames_are_asked_for_on_a_full_disk_once_and_not_again_before_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = Desk(tmp_path)
+    desk.may_record.set()
+    with monkeypatch.context() as full:
+        full.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
+        for name in ("first", "second", "third"):
+            with pytest.raises(SpoolFull, match="0 are free"):
+                await desk.receive(name, whole())
+        assert desk.welcomed == ["first"]
+    assert await desk.receive("fourth", whole()) == "fourth"
+    assert desk.welcomed == ["first", "fourth"]
+    assert await desk.uploads.held(KEY) == 0
+    desk.uploads.stop()
+
+
+async def test_a_model_that_came_whole_is_recorded_though_its_sender_has_hung_up(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    upload = desk.receive("first", whole())
+    await desk.recording.wait()
+    upload.cancel()
+    await asyncio.wait([upload])
+    assert desk.uploads.busy("task") == {KEY}
+    assert BlobStore(tmp_path / "models").intact(STATEMENT.model_sha256)
+    desk.may_record.set()
+    async with asyncio.timeout(10):
+        assert await desk.receive("second", whole()) == "second"
+    assert desk.uploads.busy("task") == set()
+    desk.uploads.stop()
+
+
+async def test_what_cannot_be_put_in_its_place_is_told_and_not_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = Desk(tmp_path)
+
+    def broken(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(BlobStore, "adopt", broken)
+        with pytest.raises(OSError, match="Input/output"):
+            await desk.receive("first", whole())
+    assert not desk.recording.is_set()
+    assert await desk.uploads.held(KEY) == 0
+    desk.may_record.set()
+    assert await desk.receive("second", whole()) == "second"
+    desk.uploads.stop()
+
+
+async def test_a_service_that_stops_lets_a_receiving_upload_go(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    received = asyncio.Event()
+
+    async def half() -> AsyncIterator[Frame]:
+        yield Frame(0, memoryview(CONTENT)[:40])
+        received.set()
+        await asyncio.Event().wait()
+
+    upload = desk.receive("first", half())
+    await received.wait()
+    desk.uploads.stop()
+    upload.cancel()
+    await asyncio.wait([upload], timeout=10)
+    assert upload.cancelled()
+    assert desk.spool.size(KEY) == 40
+    with pytest.raises(Refusal) as refused:
+        await desk.receive("second", whole())
+    assert refused.value.code is Code.DRAINING
