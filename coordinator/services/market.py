@@ -1,5 +1,6 @@
 """The Market service: decode, one call of `coordinator.market`, encode."""
 
+from collections import OrderedDict
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
@@ -24,6 +25,10 @@ _STATES: dict[State, market_pb2.TaskState] = {
     state: getattr(market_pb2, f"TASK_STATE_{state}") for state in State
 }
 
+#: Events that are kept as they travel: those that watchers of a few tasks are being told; the largest names all who
+#: were selected.
+_KEPT_EVENTS = 32
+
 
 class MarketServicer(market_pb2_grpc.MarketServicer):
     """Serves `coordinator.market.Market` to authenticated participants."""
@@ -31,6 +36,8 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
     def __init__(self, market: Market, metrics: Metrics) -> None:
         self._market = market
         self._metrics = metrics
+        #: Events that everybody is told alike, by task and cursor, as they travel.
+        self._encoded: OrderedDict[tuple[str, int], bytes] = OrderedDict()
 
     async def ListTasks(self, request: Any, context: Any) -> market_pb2.ListTasksResponse:
         who = caller()
@@ -41,11 +48,11 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
     async def GetTask(self, request: market_pb2.GetTaskRequest, context: Any) -> market_pb2.Task:
         return await self._task(caller(), self._market.task(request.task_id))
 
-    async def Watch(self, request: market_pb2.WatchRequest, context: Any) -> AsyncIterator[market_pb2.Event]:
+    async def Watch(self, request: market_pb2.WatchRequest, context: Any) -> AsyncIterator[Any]:
         live = self._market.task(request.task_id)
         who = caller()
         async for notice in self._market.watch(who, live, request.cursor):
-            yield _event(live.row.id, who.participant_id, notice)
+            yield self._told(live.row.id, who.participant_id, notice)
 
     async def SubmitEffort(self, request: market_pb2.SubmitEffortRequest, context: Any) -> market_pb2.Receipt:
         statement = decode_claim(request, self._market.task(request.task_id).row.terms_digest)
@@ -114,6 +121,18 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
             ],
             paid=standing.paid,
         )
+
+    def _told(self, task_id: str, participant_id: str, notice: Notice) -> market_pb2.Event | bytes:
+        """The event, serialised once for all whom it tells the same."""
+        if notice.paid is not None:
+            return _event(task_id, participant_id, notice)
+        key = task_id, notice.event.cursor
+        found = self._encoded.get(key)
+        if found is None:
+            found = self._encoded[key] = _event(task_id, participant_id, notice).SerializeToString()
+            if len(self._encoded) > _KEPT_EVENTS:
+                self._encoded.popitem(last=False)
+        return found
 
     async def _task(self, who: Caller, live: LiveTask) -> market_pb2.Task:
         standing = await self._market.standing(who, live)
