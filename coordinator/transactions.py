@@ -486,11 +486,7 @@ class Transactions:
         return self._computations > 0
 
     async def _in_turn(self, step: "_Step") -> Any:
-        try:
-            self._enqueue(step)
-        except Refusal:
-            step.done.cancel()  # so that it is not taken
-            raise
+        self._enqueue(step)
         return await step.done
 
     def _enqueue(self, step: "_Step") -> None:
@@ -503,6 +499,7 @@ class Transactions:
                 self._thread.submit(self._take_all_waiting)
             except RuntimeError:
                 self._called = False
+                step.withdrawn = True
                 raise _draining() from None
 
     def _take_all_waiting(self) -> None:
@@ -527,7 +524,7 @@ class Transactions:
         ):
             step = self._waiting.popleft()
             taken += 1
-            if not step.done.cancelled():
+            if not (step.done.cancelled() or step.withdrawn):
                 steps.append(step)
         if not steps:
             return taken
@@ -624,6 +621,7 @@ class _Step:
     durable: bool
     done: "asyncio.Future[Any]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     began: float = 0.0
+    withdrawn: bool = False
 
 
 @dataclass(frozen=True)

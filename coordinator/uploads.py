@@ -15,6 +15,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from queue import SimpleQueue
+from threading import Barrier
+from traceback import clear_frames
 from typing import Any, TypeVar
 
 from coordinator.blobs import BlobStore
@@ -60,7 +62,7 @@ class Uploads:
         self._blobs = blobs
         self._metrics = metrics
         self._slots = asyncio.Semaphore(slots)
-        self._threads = ThreadPoolExecutor(slots + _THREADS, "uploads")
+        self._threads = _started(slots + _THREADS)
         self._lines: set[_Line] = set()
         self._lanes: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._streams: dict[UploadKey, Stream] = {}
@@ -107,7 +109,7 @@ class Uploads:
             async with self._lanes[key.participant_id], self._slot():
                 async with _in_time(statement.model_bytes):
                     check = ModelCheck(contract, statement.model_bytes)
-                    line = self._line(key, offset, statement, check, record)
+                    line = self._line(key, offset, statement, check, stream, record)
                     await self._fill(line, offset, statement.model_bytes, stream)
                 line.finish()
                 whole = True
@@ -115,9 +117,6 @@ class Uploads:
             result = await asyncio.shield(record.done)
             self._in_trouble = False
             return result
-        except OSError:
-            self._in_trouble = True
-            raise
         finally:
             if whole and not record.done.done():
                 record.done.add_done_callback(lambda _: self._release(key, stream, line))
@@ -167,6 +166,7 @@ class Uploads:
         offset: int,
         statement: ModelStatement,
         check: ModelCheck,
+        stream: "Stream",
         record: Pending[Any],
     ) -> "_Line":
         total = statement.model_bytes
@@ -194,24 +194,33 @@ class Uploads:
             spooled.close()
             record.post()
 
-        line = _Line(self._threads, begin, end, total, record.done)
+        def fail(error: BaseException) -> None:
+            self._in_trouble = self._in_trouble or isinstance(error, OSError)
+            if not record.done.done():
+                record.done.set_exception(error)
+            stream.end("What comes cannot be kept.")  # nothing more need be waited for
+
+        line = _Line(self._threads, begin, end, fail, total)
         self._lines.add(line)
         return line
 
     async def _fill(self, line: "_Line", position: int, total: int, stream: "Stream") -> None:
         """Hands in frames until the file is whole, beside receiving them."""
+        data: memoryview | None = None
         try:
             if position or self._in_trouble:
                 await line.opened()  # or the first frame might be sent in vain
             await stream.begin(contended=self._waiting > 0)
             while position < total:
                 data = _data(await stream.next(), position, total)
+                line.check_going_on()  # what nobody takes is not to be held
                 position += len(data)
                 stream.received += len(data)
                 self._metrics.received_bytes.inc(len(data))
                 await line.put(data)
-                del data  # not to be held here until the next one comes
+                data = None  # not to be held here until the next one comes
         except BaseException as error:
+            data = None  # nor by the error
             line.stop()
             with suppress(asyncio.CancelledError):
                 await line.over()
@@ -227,8 +236,8 @@ class _Line:
     Args:
         begin: opens the file; in the thread, as `end`.
         end: puts the whole file in its place. What it raises discards the file.
+        fail: is told, in the loop, why the file does not come to its place.
         total: bytes of the whole file.
-        outcome: ends with the error where the file does not come to its place.
     """
 
     def __init__(
@@ -236,14 +245,14 @@ class _Line:
         threads: ThreadPoolExecutor,
         begin: Callable[[], SpooledUpload],
         end: Callable[[SpooledUpload], None],
+        fail: Callable[[BaseException], None],
         total: int,
-        outcome: asyncio.Future[Any],
     ) -> None:
         self._threads = threads
         self._begin = begin
         self._end = end
+        self._fail = fail
         self._total = total
-        self._outcome = outcome
         self._open = False
         self._whole = False
         self._received = False
@@ -258,7 +267,7 @@ class _Line:
         """Returns when the file is open; raises what `begin` raised."""
         self._start()
         await self._until(lambda: self._open)
-        self._check_going_on()
+        self.check_going_on()
 
     async def put(self, data: memoryview) -> None:
         """Hands in the next frame; returns when there is room for one more. The first one opens the file.
@@ -272,7 +281,7 @@ class _Line:
         del data
         self._start()
         await self._until(self._has_room)
-        self._check_going_on()
+        self.check_going_on()
 
     def finish(self) -> None:
         """All frames are handed in: the file is whole when they are appended."""
@@ -297,7 +306,8 @@ class _Line:
         if self._work is not None and self._work.done() and not self._work.cancelled():
             self._work.result()
 
-    def _check_going_on(self) -> None:
+    def check_going_on(self) -> None:
+        """Raises as `check`, and Refusal DRAINING where the line was stopped."""
         self.check()
         if self._over():
             raise _stopped()
@@ -345,11 +355,12 @@ class _Line:
         spooled = self._begin()
         self._open = True
         self._stir()
+        data: memoryview | None = None
         try:
             while (data := self._frames.get()) is not None:
                 spooled.append(data)
                 self._appended += len(data) + _OVERHEAD_BYTES
-                del data  # not to be held until the next one comes
+                data = None  # not to be held until the next one comes
                 if self._has_room():
                     self._stir()
             self._received = True
@@ -360,7 +371,9 @@ class _Line:
             else:
                 spooled.close()
                 spooled.settle()
-        except Exception:
+        except Exception as error:
+            data = None  # nor by the error, and those who have it
+            clear_frames(error.__traceback__)
             spooled.discard()
             raise
         return whole
@@ -375,12 +388,21 @@ class _Line:
         self._stir()
         error = None if work.cancelled() else work.exception()
         if error is not None or work.cancelled() or not work.result():
-            self._tell(_fail, self._outcome, error or _stopped())
+            self._frames = SimpleQueue()  # nor what it has not come to
+            self._tell(self._fail, error or _stopped())
 
     def _tell(self, act: Callable[..., None], *arguments: Any) -> None:
         """In the loop; nobody listens any more where it is closed."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(act, *arguments)
+
+
+def _started(threads: int) -> ThreadPoolExecutor:
+    """A pool with all its threads: one that could not be started later would leave its work behind in the queue."""
+    pool, ready = ThreadPoolExecutor(threads, "uploads"), Barrier(threads)
+    for _ in range(threads):
+        pool.submit(ready.wait)
+    return pool
 
 
 def _stopped() -> Refusal:
@@ -390,11 +412,6 @@ def _stopped() -> Refusal:
 def _resolve(future: "asyncio.Future[None]") -> None:
     if not future.done():
         future.set_result(None)
-
-
-def _fail(future: "asyncio.Future[Any]", error: BaseException) -> None:
-    if not future.done():
-        future.set_exception(error)
 
 
 class Stream:

@@ -669,12 +669,17 @@ def _terms(text: str) -> Terms:
 
 
 @lru_cache(maxsize=64)
+def _settings(text: str) -> Mapping[str, Any]:
+    """Parsed once for a task, as its terms."""
+    settings: Mapping[str, Any] = json.loads(text)
+    return settings
+
+
 def _task(values: tuple[Any, ...]) -> TaskRow:
-    """Made once for each version of a task: every step reads it."""
     row = dict(zip(tasks.c.keys(), values, strict=True))
     return TaskRow(
         terms=_terms(row.pop("terms_json")),
-        settings=json.loads(row.pop("settings_json")),
+        settings=_settings(row.pop("settings_json")),
         state=State(row.pop("state")),
         **row,
     )

@@ -124,3 +124,33 @@ async def test_a_step_that_need_not_be_durable_leaves_the_next_ones_durable(
     assert await transact(flushes) == full
     # Together with one that must be durable, all are.
     assert await at_once(transact, flushes, flushes) == [full, full]
+
+
+async def test_a_step_that_came_after_the_stop_is_refused_and_not_taken(transact: Transactions) -> None:
+    running, go_on = threading.Event(), threading.Event()
+
+    def hold(t: Transaction) -> None:
+        running.set()
+        go_on.wait(30)
+
+    held = threading.Event()
+    before = asyncio.ensure_future(transact.read(lambda t: held.wait(30)))
+    await asyncio.sleep(0)
+    # Taken in one call of the thread: while it is at the first, the second waits, and what comes now would join it.
+    first, second = asyncio.ensure_future(transact.read(hold)), asyncio.ensure_future(transact(put("second")))
+    await asyncio.sleep(0)
+    held.set()
+    await asyncio.to_thread(running.wait, 30)
+    stop = asyncio.ensure_future(asyncio.to_thread(transact.stop))
+    while not transact._thread._shutdown:
+        await asyncio.sleep(0)
+    late = transact.pending(put("late"))
+    with pytest.raises(Refusal) as refused:
+        late.post()
+    assert refused.value.code is Code.DRAINING
+    go_on.set()
+    await asyncio.gather(before, first, second, stop)
+    with transact._database.read() as connection:
+        found = [row.id for row in Transaction(connection, 0.0).market.participants()]
+    assert found == ["second"]
+    assert not late.done.done()

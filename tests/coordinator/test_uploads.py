@@ -248,6 +248,9 @@ async def test_a_service_that_stops_lets_a_receiving_upload_go(tmp_path: Path) -
 
     upload = desk.receive("first", half())
     await received.wait()
+    async with asyncio.timeout(10):
+        while desk.spool.size(KEY) < 40:
+            await asyncio.sleep(0)
     desk.uploads.stop()
     upload.cancel()
     await asyncio.wait([upload], timeout=10)
@@ -256,3 +259,22 @@ async def test_a_service_that_stops_lets_a_receiving_upload_go(tmp_path: Path) -
     with pytest.raises(Refusal) as refused:
         await desk.receive("second", whole())
     assert refused.value.code is Code.DRAINING
+
+
+async def test_a_failing_disk_is_told_to_who_says_nothing_more_and_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = Desk(tmp_path)
+
+    async def half() -> AsyncIterator[Frame]:
+        yield Frame(0, memoryview(CONTENT)[:40])
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
+    async with asyncio.timeout(30):
+        for name in ("first", "second"):
+            with pytest.raises(SpoolFull, match="0 are free"):
+                await desk.receive(name, half())
+    assert desk.welcomed == ["first"]
+    assert desk.uploads.busy("task") == set()
+    desk.uploads.stop()
