@@ -48,7 +48,7 @@ def test_ten_participants_together_are_nearly_balanced(partition: object) -> Non
         assert abs(total - 500).max() <= 10
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     name=st.sampled_from(sorted(PARTITIONS)),
     tens=st.integers(5, 70),

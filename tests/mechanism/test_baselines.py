@@ -38,7 +38,7 @@ def test_the_glove_game_has_its_textbook_values():
     assert LeaveOneOut().scores(Coalitions(3, gloves), RNG(0)).tolist() == [1.0, 0.0, 0.0]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(values=st.lists(st.floats(-5, 5), min_size=16, max_size=16))
 def test_shapley_is_the_mean_over_all_orders_and_is_efficient(values):
     table = {frozenset(k for k in range(4) if mask >> k & 1): v for mask, v in enumerate(values)}
@@ -102,7 +102,7 @@ def test_relabelling_a_report_leaves_determinant_mutual_information_as_it_is():
     assert other == pytest.approx(one, abs=1e-15)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(entries=st.lists(st.integers(-50, 50), min_size=16, max_size=16))
 def test_integer_determinants_are_exact(entries):
     matrix = np.array(entries).reshape(4, 4)

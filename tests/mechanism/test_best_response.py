@@ -55,7 +55,7 @@ def test_the_closed_form_of_log_gives_both_equilibria_of_the_papers_game():
     assert answers == pytest.approx([np.exp(-1), interior, 1.0], abs=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     payment=st.sampled_from(PAYMENTS),
     Q=st.floats(100, 5000),

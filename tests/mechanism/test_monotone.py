@@ -82,7 +82,7 @@ def test_a_box_around_two_equilibria_is_not_called_unique():
     assert not found.unique
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 10_000), payment=st.sampled_from(PAYMENTS), size=st.integers(2, 80))
 def test_no_jump_passes_the_equilibrium_of_its_side(seed, payment, size):
     rng = np.random.default_rng(seed)

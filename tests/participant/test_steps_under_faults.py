@@ -114,7 +114,7 @@ def test_any_single_fault_costs_nothing(tmp_path: Path, fault: str) -> None:
         check_complete(market, through_restarts(market, folder))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(
         st.sampled_from(["", "", "", "", "lost", "unanswered", "cut", "killed"]), min_size=0, max_size=60

@@ -41,7 +41,7 @@ def test_differences_increase_where_the_condition_holds(payment, a, b, c, d):
     assert against_high >= against_low - 1e-12
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 10_000), payment=payments, size=st.integers(2, 3), costs=st.floats(0.3, 3),
     ratio=st.sampled_from([0.1, 2 / 3, 2.0]),
@@ -85,7 +85,7 @@ def test_the_two_ends_bracket_every_equilibrium_that_a_grid_finds(seed, payment,
     assert (solution.least.degree <= solution.greatest.degree + 1e-9).all()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10_000), payment=payments, size=st.integers(2, 40))
 def test_each_sweep_moves_one_way_and_stays_on_its_side_of_the_answer(seed, payment, size):
     game = random_game(seed, size, *payment)
@@ -104,7 +104,7 @@ def test_each_sweep_moves_one_way_and_stays_on_its_side_of_the_answer(seed, paym
                 assert (sign * (end.degree - climb.degree) >= -1e-9).all()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     seed=st.integers(0, 10_000),
     payment=payments,
@@ -121,7 +121,7 @@ def test_a_fine_search_finds_no_more_than_the_certificate_allows(seed, payment, 
         assert end.certificate.max_regret < 1e-8
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 10_000), payment=payments, size=st.integers(2, 50))
 def test_permuting_the_participants_permutes_the_answer(seed, payment, size):
     game = random_game(seed, size, *payment)
@@ -131,7 +131,7 @@ def test_permuting_the_participants_permutes_the_answer(seed, payment, size):
         assert other.payment == pytest.approx(one.payment[order], abs=1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 10_000), payment=st.sampled_from([p for i, p in enumerate(PAYMENTS) if i != 1]),
     ratio=st.floats(1e-3, 10), low=st.floats(0, 0.9), size=st.integers(2, 300),

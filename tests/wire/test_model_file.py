@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mechanism.errors import FieldError
@@ -136,7 +136,6 @@ def test_no_bytes_are_more_than_a_refusal(tmp_path_factory: pytest.TempPathFacto
         check_model(path, CONTRACT)
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.integers(1, 40), min_size=1, max_size=200),
     st.sampled_from(["good", "nan", "large", "layout"]),

@@ -1,7 +1,7 @@
 """Shares from the direction of an update."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.evidence.sketch import Array
@@ -26,7 +26,6 @@ def test_updates_tell_shares_that_the_fit_has_not_seen() -> None:
     assert np.abs(left_out - shares).mean() < 0.05
 
 
-@settings(deadline=None)  # a fit in each example
 @given(st.floats(1e-3, 1e3))
 def test_the_length_of_an_update_says_nothing(scale: float) -> None:
     generator = np.random.default_rng(1)
