@@ -208,8 +208,9 @@ class Uploads:
         """Hands in frames until the file is whole, beside receiving them."""
         data: memoryview | None = None
         try:
-            if position or self._in_trouble:
-                await line.opened()  # or the first frame might be sent in vain
+            # A model of one frame is asked for at once; else that frame might be sent in vain, or wait for the file.
+            if position or total > FRAME_BYTES or self._in_trouble:
+                await line.opened()
             await stream.begin(contended=self._waiting > 0)
             while position < total:
                 data = _data(await stream.next(), position, total)
