@@ -49,6 +49,11 @@ async def cut_short() -> AsyncIterator[Frame]:
     yield Frame(0, memoryview(CONTENT)[:40])
 
 
+async def falls_silent() -> AsyncIterator[Frame]:
+    yield Frame(0, memoryview(CONTENT)[:40])
+    await asyncio.Event().wait()
+
+
 class Desk:
     """Uploads whose receipts wait until they may be written."""
 
@@ -239,15 +244,7 @@ async def test_what_cannot_be_put_in_its_place_is_told_and_not_recorded(
 
 async def test_a_service_that_stops_lets_a_receiving_upload_go(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
-    received = asyncio.Event()
-
-    async def half() -> AsyncIterator[Frame]:
-        yield Frame(0, memoryview(CONTENT)[:40])
-        received.set()
-        await asyncio.Event().wait()
-
-    upload = desk.receive("first", half())
-    await received.wait()
+    upload = desk.receive("first", falls_silent())
     async with asyncio.timeout(10):
         while desk.spool.size(KEY) < 40:
             await asyncio.sleep(0)
@@ -265,16 +262,11 @@ async def test_a_failing_disk_is_told_to_who_says_nothing_more_and_remembered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk = Desk(tmp_path)
-
-    async def half() -> AsyncIterator[Frame]:
-        yield Frame(0, memoryview(CONTENT)[:40])
-        await asyncio.Event().wait()
-
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
     async with asyncio.timeout(30):
         for name in ("first", "second"):
             with pytest.raises(SpoolFull, match="0 are free"):
-                await desk.receive(name, half())
+                await desk.receive(name, falls_silent())
     assert desk.welcomed == ["first"]
     assert desk.uploads.busy("task") == set()
     desk.uploads.stop()
