@@ -18,6 +18,7 @@ ParticipantError(Exception)
  |   |   +- TaskFullError
  |   |   +- TaskEndedError
  |   +- InvalidSubmissionError    fields, signature or nonce do not hold
+ |   |   +- DrawShareError        a draw share that is not of the claim's chain: the chain was lost, say
  |   |   +- ModelRejectedError    the model breaks the task's contract; `reasons` lists how
  |   +- ConflictError             the submission id already stands for another content
  |   +- SessionTakenOverError     another process with this identity has taken this one's place
@@ -45,6 +46,7 @@ __all__ = [
     "CoordinatorFaultError",
     "CountsChangedError",
     "DiskFullError",
+    "DrawShareError",
     "EffortError",
     "InvalidSubmissionError",
     "JournalError",
@@ -159,6 +161,10 @@ class InvalidSubmissionError(RefusedError):
     """Fields, signature or nonce of a submission do not hold."""
 
 
+class DrawShareError(InvalidSubmissionError):
+    """The draw share of a model is not of the chain that the claim committed to; the chain was lost, say."""
+
+
 class ModelRejectedError(InvalidSubmissionError):
     """The model does not keep the task's contract; `reasons` says how."""
 
@@ -247,6 +253,7 @@ _LEAVES: dict[Code, type[RefusedError]] = {
     Code.SIGNATURE_INVALID: InvalidSubmissionError,
     Code.NONCE_UNKNOWN: InvalidSubmissionError,
     Code.TERMS_CHANGED: WrongStateError,
+    Code.DRAW_SHARE_INVALID: DrawShareError,
     Code.MODEL_INVALID: ModelRejectedError,
     Code.FRAMES_INVALID: InvalidSubmissionError,
     Code.SUBMISSION_CONFLICT: ConflictError,
