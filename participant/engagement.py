@@ -20,15 +20,18 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from mechanism.canonical import MAX_INTEGER, canonical_bytes
 from mechanism.degree import noniid_degree
 from mechanism.errors import FieldError
+from mechanism.peers import DRAW_BYTES, draw_head, draw_share
 from mechanism.statements import ClaimStatement, ModelStatement, commit_counts, sign_statement
 from mechanism.terms import Terms
 from participant.effects import Emit, Pause, Steps, transform
 from participant.errors import (
+    ConflictError,
     CountsChangedError,
     EffortError,
     NotFoundError,
     NotSelectedError,
     RefusedError,
+    SharesLostError,
     StateError,
     SubmittedError,
     TaskError,
@@ -137,7 +140,9 @@ class Engagement:
             CountsChangedError: another claim stands.
             EffortError: counts that are no histogram over the reference's labels, or another effort was claimed.
             WrongStateError: claims are closed, or all places are taken.
+            SharesLostError: a claim stands that is not in this journal.
         """
+        self.check_shares()
         counts = self._checked_counts(counts)
         record = self._journal.submission(self.task_id, "claim")
         if record is None:
@@ -145,7 +150,34 @@ class Engagement:
         else:
             self.check_counts(counts)
             self._check_effort(effort, record)
-        return self._settled_once(record, self._send_claim)
+        return self._claimed_once(record)
+
+    def check_shares(self) -> None:
+        """Raises SharesLostError where a claim stands that is not in this journal: nothing that is trained under it
+        can be sent, since the draw shares of its models are lost."""
+        if (
+            submission_id(self.task_id, self.participant_id, "claim", 0) in self._held
+            and self._journal.submission(self.task_id, "claim") is None
+        ):
+            raise self._shares_lost()
+
+    def _claimed_once(self, record: SubmissionRecord) -> Steps[Receipt]:
+        try:
+            return (yield from self._settled_once(record, self._send_claim))
+        except ConflictError as error:
+            raise self._shares_lost() from error
+
+    def _shares_lost(self) -> SharesLostError:
+        """What is to be raised; the task is left alone from here on, until it has ended."""
+        text = (
+            f"a claim of {self.participant_id} stands in task {self.task_id} that the journal in "
+            f"{self._journal.folder} does not have: it was lost, or another process with this identity has claimed. "
+            "The draw shares that the claim commits to are in that journal alone, and without them no model is taken. "
+            "Restore journal.db from a backup, or leave the task to the process that has it; what earlier rounds "
+            "paid stays paid"
+        )
+        self._journal.set_note(self.task_id, text)
+        return SharesLostError(text)
 
     def check_counts(self, counts: Sequence[int]) -> None:
         """Raises CountsChangedError where `counts` are not those that were claimed."""
@@ -171,6 +203,9 @@ class Engagement:
         What happened in the past is caught up with first: receipts that were lost on the way are fetched,
         models that were trained but not sent are sent, rounds that went by are noted as missed. Of a task that
         has ended it fetches what is missing of settlements and receipts, and emits nothing.
+
+        Raises:
+            SharesLostError: a claim stands that is not in this journal.
         """
         if self.ended:
             for round_ in _unproven_rounds(self._journal, self.task_id, self.participant_id):
@@ -178,6 +213,8 @@ class Engagement:
             return
         if self._over and self._journal.submission(self.task_id, "claim") is None:
             yield from self._restored("claim", 0)
+        if not self._over:
+            self.check_shares()
         record = self._journal.task(self.task_id)
         cursor = record.cursor if record is not None else 0
         yield from transform(self._market.watch(self.task_id, cursor), self._handle)
@@ -384,6 +421,7 @@ class Engagement:
 
     def _prepare_claim(self, effort: Decimal, counts: tuple[int, ...]) -> SubmissionRecord:
         salt = secrets.token_bytes(32) if self._private_counts else None
+        draw_secret = secrets.token_bytes(DRAW_BYTES)
         statement = ClaimStatement(
             submission_id=self._submission_id("claim", 0),
             task_id=self.task_id,
@@ -393,11 +431,12 @@ class Engagement:
             degree=noniid_degree(counts, self.terms.reference),
             counts=None if salt else counts,
             counts_commitment=commit_counts(counts, salt) if salt else b"",
+            draw_head=draw_head(draw_secret, self.terms.schedule.rounds),
             nonce=self._nonce,
         )
         message = encode_claim(statement, sign_statement(statement, self._key))
         self._journal.set_effort(self.task_id, str(effort))
-        self._journal.set_claim(self.task_id, json.dumps(list(counts)), salt)
+        self._journal.set_claim(self.task_id, json.dumps(list(counts)), salt, draw_secret)
         return self._journal.prepare(
             statement.submission_id, self.task_id, "claim", 0, message.SerializeToString()
         )
@@ -415,12 +454,20 @@ class Engagement:
             model_sha256=file_digest(path),
             model_bytes=path.stat().st_size,
             samples=samples,
+            draw_share=draw_share(self._draw_secret(), self.terms.schedule.rounds, round_),
             nonce=self._nonce,
         )
         header = encode_model_header(statement, sign_statement(statement, self._key))
         return self._journal.prepare(
             statement.submission_id, self.task_id, "model", round_, header.SerializeToString(), path.name
         )
+
+    def _draw_secret(self) -> bytes:
+        """The end of the chain that the claim commits to."""
+        record = self._journal.task(self.task_id)
+        if record is None or record.draw_secret is None:
+            raise self._shares_lost()
+        return record.draw_secret
 
     def _settled_once(
         self, record: SubmissionRecord, send: Callable[[SubmissionRecord], Steps[market_pb2.Receipt]]

@@ -31,6 +31,7 @@ ParticipantError(Exception)
  |   +- WeightsError              trained weights that do not fit the task's contract
  |   +- TrainingError             `train` raised, or its process died
  +- StateError                    the participant's own folder
+     +- SharesLostError           the journal lacks the claim that stands, and with it the draw shares
      +- JournalError              the journal is locked, damaged or of another version
      +- DiskFullError             no space for a model or the journal
 """
@@ -60,6 +61,7 @@ __all__ = [
     "RefusedError",
     "ServerNameError",
     "SessionTakenOverError",
+    "SharesLostError",
     "StateError",
     "SubmittedError",
     "TLSError",
@@ -229,6 +231,10 @@ class TrainingError(TaskError):
 
 class StateError(ParticipantError):
     """The participant's own state folder cannot be used."""
+
+
+class SharesLostError(StateError):
+    """A claim stands that this journal does not have, and with it the draw shares that models must reveal."""
 
 
 class JournalError(StateError):
