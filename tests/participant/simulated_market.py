@@ -208,6 +208,7 @@ class SimulatedMarket:
             nonce=NONCE,
             submissions=list(self.receipts),
             selected=bool(self.claims),
+            draw_head=self.claims[0].draw_head if self.claims else b"",
         )
 
     def _GetCheckpoint(self, request: Any) -> ledger_pb2.Checkpoint:  # noqa: N802 - the RPC's name

@@ -49,7 +49,7 @@ class GetTaskRequest(_message.Message):
     def __init__(self, task_id: _Optional[str] = ...) -> None: ...
 
 class Task(_message.Message):
-    __slots__ = ("terms", "terms_digest", "state", "round", "nonce", "submissions", "deadline", "selected")
+    __slots__ = ("terms", "terms_digest", "state", "round", "nonce", "submissions", "deadline", "selected", "draw_head")
     TERMS_FIELD_NUMBER: _ClassVar[int]
     TERMS_DIGEST_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -58,6 +58,7 @@ class Task(_message.Message):
     SUBMISSIONS_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_FIELD_NUMBER: _ClassVar[int]
     SELECTED_FIELD_NUMBER: _ClassVar[int]
+    DRAW_HEAD_FIELD_NUMBER: _ClassVar[int]
     terms: _terms_pb2.Terms
     terms_digest: bytes
     state: TaskState
@@ -66,7 +67,8 @@ class Task(_message.Message):
     submissions: _containers.RepeatedScalarFieldContainer[str]
     deadline: _timestamp_pb2.Timestamp
     selected: bool
-    def __init__(self, terms: _Optional[_Union[_terms_pb2.Terms, _Mapping]] = ..., terms_digest: _Optional[bytes] = ..., state: _Optional[_Union[TaskState, str]] = ..., round: _Optional[int] = ..., nonce: _Optional[bytes] = ..., submissions: _Optional[_Iterable[str]] = ..., deadline: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., selected: bool = ...) -> None: ...
+    draw_head: bytes
+    def __init__(self, terms: _Optional[_Union[_terms_pb2.Terms, _Mapping]] = ..., terms_digest: _Optional[bytes] = ..., state: _Optional[_Union[TaskState, str]] = ..., round: _Optional[int] = ..., nonce: _Optional[bytes] = ..., submissions: _Optional[_Iterable[str]] = ..., deadline: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., selected: bool = ..., draw_head: _Optional[bytes] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
     __slots__ = ("task_id", "cursor")
