@@ -19,7 +19,7 @@ from coordinator.ledger_sources import open_source
 from mechanism.ledger.entry import Entry
 from mechanism.peers import draw_head, draw_share
 from mechanism.statements import sign_statement
-from participant import AsyncParticipant, Participant, SharesLostError
+from participant import Activity, AsyncParticipant, Participant, SharesLostError
 from participant.journal import Journal
 from participant.service import Service
 from protos.fedpeer.v1 import ledger_pb2, market_pb2
@@ -346,13 +346,32 @@ async def test_asyncio_tells_it_too(tmp_path: Path) -> None:
                 await (await me.join("task")).claim(0.0, EVEN)
 
 
-def test_a_service_leaves_the_task_and_takes_the_next(coordinator: Served, tmp_path: Path) -> None:
-    coordinator.open(schedule={"rounds": 1})
+def test_a_service_leaves_the_task_and_takes_the_next(
+    coordinator: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("participant.service.LOOK_SECONDS", 0.05)
+    coordinator.open()
     state = coordinator.enrol("ada", tmp_path / "ada")
     claim_and_leave(coordinator, state)
     replace_state(coordinator, state)
-    with pytest.raises(SharesLostError):
-        Service(config(coordinator, state, shift(None))).run(once=True)
+    coordinator.open("second")
+    seen, claimed = [], threading.Event()
+
+    def tell(activity: Activity) -> None:
+        seen.append((activity.task_id, activity.kind))
+        if activity.kind == "claimed":
+            claimed.set()
+
+    service = Service(config(coordinator, state, shift(None)), tell)
+    running_ = threading.Thread(target=service.run)
+    running_.start()
+    try:
+        assert claimed.wait(60)
+    finally:
+        service.stop()
+        running_.join(60)
+    assert not running_.is_alive()
+    assert {task_id for task_id, _ in seen} == {"second"}
     with Participant(state, coordinator.market) as me:
         assert "draw shares" in me.join("task").report().note
 
