@@ -36,7 +36,7 @@ from mechanism.ledger.journal import Journal
 from mechanism.ledger.merkle import Frontier, leaf_hash
 from mechanism.ledger.note import SigningKey
 from mechanism.ledger.verify import verify_ledger
-from mechanism.peers import round_seed, seed_commitment
+from mechanism.peers import Draw, draw_head, draw_share, round_seed, seed_commitment
 from mechanism.settlement import MICRO, Assessment, task_budget_micro
 from mechanism.statements import ClaimStatement, ModelStatement
 from mechanism.terms import Terms
@@ -302,6 +302,7 @@ def whole_task(task_id: str, *, enrol: bool, people: int = 100, rounds: int = 10
     yield entries.transition(task_id, 0, "EFFORT")
     chance = random.Random(task_id)
     degrees = {name: Fraction(chance.randrange(MICRO), MICRO) for name in who}
+    secrets = {name: hashlib.sha256(f"{task_id}{name}".encode()).digest() for name in who}
     for name in who:
         claimed = ClaimStatement(
             f"c-{name}",
@@ -312,6 +313,7 @@ def whole_task(task_id: str, *, enrol: bool, people: int = 100, rounds: int = 10
             degrees[name],
             None,
             bytes(32),
+            draw_head(secrets[name], rounds),
             NONCE,
         )
         yield entries.claim(claimed, signature)
@@ -321,16 +323,17 @@ def whole_task(task_id: str, *, enrol: bool, people: int = 100, rounds: int = 10
     for round_ in range(1, rounds + 1):
         yield entries.transition(task_id, round_, "TRAINING")
         models = {name: hashlib.sha256(f"{task_id}{round_}{name}".encode()).digest() for name in who}
+        shares = {name: draw_share(secrets[name], rounds, round_) for name in who}
         for name in who:
             statement = ModelStatement(
-                f"m-{round_}-{name}", task_id, digest, name, round_, models[name], 64, 10, NONCE
+                f"m-{round_}-{name}", task_id, digest, name, round_, models[name], 64, 10, shares[name], NONCE
             )
             yield entries.model(statement, signature)
         judged = [Assessment(name, models[name], degrees[name], round(degrees[name] * MICRO)) for name in who]
         yield from (entries.verdict(task_id, round_, a) for a in judged)
         yield entries.transition(task_id, round_, "SCORED")
-        seed = round_seed(SECRET, rounds, round_)
-        settlement, settled = entries.settlement_entries(agreed, round_, seed, judged, stakes)
+        draw = Draw(round_seed(SECRET, rounds, round_), shares)
+        settlement, settled = entries.settlement_entries(agreed, round_, draw, judged, stakes)
         for line in settlement.payments:
             stakes[line.participant_id] += line.withheld_micro
         yield from settled

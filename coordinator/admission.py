@@ -13,6 +13,7 @@ from coordinator.storage.market import ClaimRow, MarketStore, ModelStanding, Rec
 from mechanism.degree import noniid_degree
 from mechanism.dispute import DISPUTED_RULE, disputes_possible
 from mechanism.errors import FieldError
+from mechanism.peers import share_fits
 from mechanism.statements import (
     ClaimStatement,
     ModelStatement,
@@ -111,7 +112,8 @@ def admit_model(
     """That a new model may be uploaded or recorded now; returns whether it is late.
 
     Raises:
-        Refusal: WRONG_STATE, WRONG_ROUND, TASK_ENDED, NOT_SELECTED, SUBMISSION_CONFLICT or QUOTA_EXCEEDED.
+        Refusal: WRONG_STATE, WRONG_ROUND, TASK_ENDED, NOT_SELECTED, DRAW_SHARE_INVALID, SUBMISSION_CONFLICT or
+            QUOTA_EXCEEDED.
     """
     if task.round < 1:
         _refuse_ended(task)
@@ -122,6 +124,13 @@ def admit_model(
         )
     if statement.round > task.round:
         raise _wrong_round(task, statement.round)
+    if not share_fits(statement.draw_share, statement.round, standing.draw_head):
+        raise Refusal(
+            Code.DRAW_SHARE_INVALID,
+            f"The draw share is not the one of round {statement.round} of the chain that the claim of "
+            f"{statement.participant_id!r} in task {task.id} commits to: hashed {statement.round} times by SHA-256 "
+            f"it must give the claim's head, {standing.draw_head.hex()}.",
+        )
     if standing.delivered:
         if statement.round < task.round:
             raise _wrong_round(task, statement.round)

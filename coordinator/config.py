@@ -235,7 +235,8 @@ class TaskConfig(_Section):
 
     Attributes:
         Q: a number, or "best": the learner's optimum for the population in `plan`.
-        seed: makes the task reproducible. Leave it out in production: who knows it foresees the peers.
+        seed: makes the coordinator's part of the task reproducible: shadows, first model, nonces, its seeds of the
+            draws. Leave it out in production, where these are to be secret.
         reference: p^(c); left out: the label distribution of D_c.
         budget_micro: left out: the most that the task can pay.
         initial_model: a safetensors file; left out: the architecture's own initialisation.

@@ -55,6 +55,7 @@ class Standing:
 
     submissions: tuple[str, ...]
     selected: bool
+    draw_head: bytes
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,10 @@ class Market:
         def read(t: Transaction) -> Standing:
             claim = t.market.claim(live.row.id, name)
             receipts = t.market.receipts(live.row.id, name)
-            return Standing(tuple(r.submission_id for r in receipts), claim is not None and claim.selected)
+            submissions = tuple(r.submission_id for r in receipts)
+            if claim is None:
+                return Standing(submissions, selected=False, draw_head=b"")
+            return Standing(submissions, claim.selected, claim.draw_head)
 
         return await self._work.transact.read(read)
 

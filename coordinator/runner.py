@@ -43,7 +43,7 @@ from coordinator.storage.market import EventRow, ModelRow, RoundRow, StaleTask, 
 from coordinator.tracing import Tracing, annotate
 from coordinator.transactions import Transaction, Transactions
 from coordinator.uploads import Uploads
-from mechanism.peers import round_seed
+from mechanism.peers import Draw, round_seed
 from mechanism.settlement import Settlement
 
 log = structlog.get_logger()
@@ -392,12 +392,15 @@ class TaskRunner:
             for name, degree in closed.claims.items()
             if name not in closed.models
         ]
-        seed = round_seed(chain_secret(row.root), row.terms.schedule.rounds, row.round)
+        draw = Draw(
+            round_seed(chain_secret(row.root), row.terms.schedule.rounds, row.round),
+            {name: model.draw_share for name, model in closed.models.items()},
+        )
         with self._work.tracing.span("settlement", task=row.id, round=row.round):
 
             def settle(t: Transaction) -> tuple[Settlement, _Seen]:
                 evidence = outcome.scored.evidence
-                settled = t.settle(row, seed, assessments, evidence, outcome.model, outcome.quality)
+                settled = t.settle(row, draw, assessments, evidence, outcome.model, outcome.quality)
                 if outcome.stored is not None:
                     outcome.stored.result(_SOON_SECONDS)  # before the commit: what a row names is on the disk
                 return settled, self._open_next(t)

@@ -44,6 +44,7 @@ from mechanism.ledger import entries
 from mechanism.ledger.accounts import escrow, reservation_id
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.journal import Journal
+from mechanism.peers import Draw
 from mechanism.settlement import Assessment, Settlement
 from mechanism.statements import ClaimStatement, ModelStatement, statement_digest
 from mechanism.terms import Terms
@@ -121,6 +122,7 @@ class Transaction:
                 effort=decimal_text(statement.effort),
                 degree=str(statement.degree),
                 selected=False,
+                draw_head=statement.draw_head,
                 counts_commitment=statement.counts_commitment or None,
             ),
         )
@@ -154,6 +156,7 @@ class Transaction:
                     model_sha256=statement.model_sha256,
                     model_bytes=statement.model_bytes,
                     samples=statement.samples,
+                    draw_share=statement.draw_share,
                 ),
             )
         return self._receipt(statement, statement.round, index, late=late)
@@ -244,7 +247,7 @@ class Transaction:
     def settle(
         self,
         task: TaskRow,
-        seed: bytes,
+        draw: Draw,
         assessments: Sequence[Assessment],
         evidence: Mapping[str, Json],
         model: bytes,
@@ -255,7 +258,7 @@ class Transaction:
         stakes = self.journal.stakes(task.id, [a.participant_id for a in ordered])
         disputable = disputes_possible(task.terms, self._private(task))
         settlement, settled = entries.settlement_entries(
-            task.terms, task.round, seed, ordered, stakes, disputable
+            task.terms, task.round, draw, ordered, stakes, disputable
         )
         if evidence:
             self._record(*entries.evidence_entries(task.id, task.round, evidence))

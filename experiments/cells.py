@@ -29,10 +29,10 @@ Record = dict[str, Any]
 
 #: Where the function of each kind lives, and its version: a new one where its results change.
 COMPUTATIONS: Mapping[str, tuple[str, int]] = {
-    "arena": ("experiments.arena.running:arena_cell", 1),
+    "arena": ("experiments.arena.running:arena_cell", 2),
     "federation": ("experiments.federation:federation_cell", 1),
     "gradients": ("experiments.gradients:gradients_cell", 1),
-    "settlement": ("experiments.settlements:settlement_cell", 1),
+    "settlement": ("experiments.settlements:settlement_cell", 2),
     "verified": ("experiments.verification:verified_cell", 2),
 }
 

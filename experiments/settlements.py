@@ -1,7 +1,7 @@
 """Rounds of the market without training: real terms, real peer draws, real settlement, exact amounts.
 
-The digest of a participant's model enters a settlement only through the peer draw, so here it is the digest of
-the participant's counts, its name, the round and the repetition; everything else is what a coordinator does.
+Nothing that is paid hangs on a model's digest, so every participant has the same; everything else is what a
+coordinator does.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from experiments.game import BOUND
 from learning.partition import uniform_reference
 from mechanism.degree import noniid_degree
 from mechanism.payment import payment_function
-from mechanism.peers import round_seed, seed_commitment
+from mechanism.peers import Draw, draw_share, round_seed, seed_commitment
 from mechanism.settlement import MICRO, Assessment, settle_round
 from mechanism.terms import ModelContract, Recipe, Rule, Schedule, TensorSpec, Terms
 
@@ -64,18 +64,21 @@ def _paid(parameters: dict[str, Any], counts: list[list[int]], repetition: int) 
     secret = hashlib.sha256(f"{parameters['seed']}/{repetition}".encode()).digest()
     terms = _terms(parameters, len(counts), reference, seed_commitment(secret, rounds))
     degrees = [noniid_degree(mix, reference) for mix in counts]
+    names = [f"participant-{k:02d}" for k in range(len(counts))]
+    chains = {name: hashlib.sha256(secret + name.encode()).digest() for name in names}
     for r in range(1, rounds + 1):
         assessments = [
             Assessment(
-                participant_id=f"participant-{k:02d}",
-                model_sha256=hashlib.sha256(f"{mix}/{k}/{r}/{repetition}".encode()).digest(),
+                participant_id=name,
+                model_sha256=bytes(32),
                 claimed_degree=degree,
                 # Claims are true here, so the evidence would say the same.
                 verified_micro=round(degree * MICRO),
             )
-            for k, (mix, degree) in enumerate(zip(counts, degrees, strict=True))
+            for name, degree in zip(names, degrees, strict=True)
         ]
-        settled = settle_round(terms, r, round_seed(secret, rounds, r), assessments)
+        shares = {name: draw_share(chain, rounds, r) for name, chain in chains.items()}
+        settled = settle_round(terms, r, Draw(round_seed(secret, rounds, r), shares), assessments)
         yield [payment.paid_micro for payment in settled.payments]
 
 

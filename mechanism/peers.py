@@ -1,43 +1,55 @@
-"""Random peers that nobody can foresee and everybody can recheck.
+"""Random peers that nobody can foresee or steer, and everybody can recheck.
 
 The coordinator commits to a secret s before the task opens, by the head of a hash chain,
 
     c = SHA-256^T(s),
 
 and reveals after round r = 1..T has closed the seed s_r = SHA-256^(T-r)(s); a verifier checks that
-SHA-256(s_r) = s_(r-1), with s_0 = c. So a seed is fixed before any model is seen, and a revealed one says
-nothing about the next. Peers of participant k in round r are drawn from the stream
+SHA-256(s_r) = s_(r-1), with s_0 = c. Every participant k does the same for the same T: a secret x_k, the head
+x_(k,0) = SHA-256^T(x_k) in its effort claim, and the *draw share* x_(k,r) = SHA-256^(T-r)(x_k) in its model of
+round r. A share may be checked alone: SHA-256^r(x_(k,r)) = x_(k,0), whatever rounds the participant has missed.
 
-    HMAC-SHA-256(s_r, label | D | k | counter),   D = SHA-256 of all submissions of the round,
+    shares of the round:   [[k, hex x_(k,r)], ...], canonical JSON, in participant-id order, of every model that was
+                           received in time, scored or not
+    draw key:              K_r = HMAC-SHA-256(s_r, shares of the round)
+    order of participant k: those participants, shuffled by Fisher and Yates with the 64-bit words of
+                           HMAC-SHA-256(K_r, label | k | counter), by rejection, so without modulo bias
+    peers of k:            the first in its order that may be drawn, as many as the terms say
 
-by rejection, so without modulo bias: since D is in it, the coordinator cannot steer the draw by its choice of
-s, nor a participant by its choice of model without knowing s_r.
+Seeds and heads stand before any share is seen, and a share is fixed by its head. So nothing that is chosen later
+enters the key: not a model, not its digest, not an order of arrival. What is left is to send or not to send. Whoever
+knows s and holds p participants chooses among at most 2^p keys, as long as one share is in the round that it neither
+knew nor could leave out; every other is as good as random. Whoever is received and not scored keeps its place in
+every order, so a spoilt model hands on the draws that would have met it and moves no other.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+import hmac
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 
-from mechanism.canonical import canonical_digest
+from mechanism.canonical import canonical_bytes
 from mechanism.errors import FieldError, SettlementError
 
-_LABEL = b"fedpeer peer draw v1"
+_LABEL = b"fedpeer peer draw v2"
 _WORD = 2**64
 
 #: SHA-256's block, to which HMAC pads a key.
 _BLOCK_BYTES = 64
 
+#: Bytes of a secret, a seed, a share and the head of a chain.
+DRAW_BYTES = 32
+
 
 def seed_commitment(secret: bytes, rounds: int) -> bytes:
-    """c, the head of the chain, published in the terms."""
+    """c, the head of the coordinator's chain, published in the terms."""
     return _iterate(_secret(secret), rounds)
 
 
 def round_seed(secret: bytes, rounds: int, round_: int) -> bytes:
     """s_r, revealed when round `round_` (1..rounds) has closed."""
-    if not 1 <= round_ <= rounds:
-        raise FieldError("round", round_, f"1 to {rounds}")
-    return _iterate(_secret(secret), rounds - round_)
+    return _link(secret, rounds, round_)
 
 
 def check_round_seed(seed: bytes, previous: bytes) -> None:
@@ -49,61 +61,108 @@ def check_round_seed(seed: bytes, previous: bytes) -> None:
         )
 
 
-def submissions_digest(models: Mapping[str, bytes]) -> bytes:
-    """D: digest of a round's submissions, participant id to SHA-256 of its model; order does not matter."""
-    return canonical_digest([[name, models[name].hex()] for name in sorted(models)])
-
-
-def draw_peers(
-    seed: bytes, digest: bytes, participant_id: str, candidates: Sequence[str], count: int
-) -> tuple[str, ...]:
-    """Distinct peers for one participant, uniform over subsets of the candidates.
+def draw_head(secret: bytes, rounds: int) -> bytes:
+    """x_(k,0), the head of a participant's chain, in its claim.
 
     Args:
-        seed: s_r, 32 bytes.
-        digest: D, 32 bytes.
-        participant_id: for whom; never among the peers.
-        candidates: who may be drawn; order does not matter.
-        count: how many, >= 1. All candidates when there are no more.
-
-    Returns:
-        the peers in the order drawn; empty when there is no candidate.
+        secret: x_k, 32 random bytes of this participant for this task alone: shares that another task has revealed
+            are known.
+        rounds: T of the task's schedule.
     """
-    pool = sorted(set(candidates) - {participant_id})
-    return draw_from(seed, digest, participant_id, pool, None, count)
+    return _iterate(_secret(secret), rounds)
 
 
-def draw_from(
-    seed: bytes, digest: bytes, participant_id: str, pool: Sequence[str], place: int | None, count: int
-) -> tuple[str, ...]:
-    """`draw_peers` from a pool in id order without repetition, which many draws of a round may share.
+def draw_share(secret: bytes, rounds: int, round_: int) -> bytes:
+    """x_(k,r), in the model of round `round_` (1..rounds)."""
+    return _link(secret, rounds, round_)
 
-    Args:
-        place: where the participant itself stands in the pool; None where it does not.
+
+def share_fits(share: bytes, round_: int, head: bytes) -> bool:
+    """Whether `share` is the one of round `round_` >= 1 of the chain with this head."""
+    return len(share) == DRAW_BYTES and _iterate(share, round_) == head
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What decides a round's peers.
+
+    Attributes:
+        seed: s_r, 32 bytes; whoever settles has checked it against the commitment.
+        shares: x_(k,r) by participant id, of every model received in time; checked against the heads of the claims.
+
+    Raises:
+        FieldError: a seed or share of another length.
     """
-    words = _words(seed, digest, participant_id)
-    others = len(pool) - (place is not None)
-    if count == 1 and others:
-        index = _below(words, others)
-        return (pool[index + (place is not None and index >= place)],)
-    left = [name for name in pool if name != participant_id]
-    return tuple(left.pop(_below(words, len(left))) for _ in range(min(count, others)))
+
+    seed: bytes
+    shares: Mapping[str, bytes]
+    _names: tuple[str, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        _secret(self.seed)
+        for name, share in self.shares.items():
+            if len(share) != DRAW_BYTES:
+                raise FieldError(f"shares[{name}]", f"{len(share)} bytes", f"{DRAW_BYTES} bytes")
+        object.__setattr__(self, "_names", tuple(sorted(self.shares)))
+
+    @cached_property
+    def record(self) -> bytes:
+        """The shares of the round as they enter the key: canonical JSON."""
+        return canonical_bytes([[name, self.shares[name].hex()] for name in self._names])
+
+    @cached_property
+    def digest(self) -> bytes:
+        """SHA-256 of `record`."""
+        return hashlib.sha256(self.record).digest()
+
+    @cached_property
+    def key(self) -> bytes:
+        """K_r."""
+        return hmac.digest(self.seed, self.record, "sha256")
+
+    def peers(self, participant_id: str, candidates: Container[str], count: int) -> tuple[str, ...]:
+        """Distinct peers for one participant, uniform over subsets of the candidates.
+
+        Args:
+            participant_id: for whom; never among the peers.
+            candidates: who may be drawn, of those with a share.
+            count: how many, >= 1. All candidates when there are no more.
+
+        Returns:
+            the peers in the order drawn; empty when there is no candidate.
+        """
+        found: list[str] = []
+        for name in self.order(participant_id):
+            if name != participant_id and name in candidates:
+                found.append(name)
+                if len(found) == count:
+                    break
+        return tuple(found)
+
+    def order(self, participant_id: str) -> Iterator[str]:
+        """Everyone with a share, in the order in which one participant meets them; itself among them."""
+        words, names = _words(self.key, participant_id), self._names
+        moved: dict[int, int] = {}  # places whose name is no longer the one that stood there
+        for step in range(len(names)):
+            chosen = step + _below(words, len(names) - step)
+            yield names[moved.get(chosen, chosen)]
+            moved[chosen] = moved.get(step, step)
 
 
-def _words(seed: bytes, digest: bytes, participant_id: str) -> Iterator[int]:
+def _words(key: bytes, participant_id: str) -> Iterator[int]:
     name = participant_id.encode()
-    prefix = _LABEL + digest + len(name).to_bytes(2, "big") + name
+    prefix = _LABEL + len(name).to_bytes(2, "big") + name
     counter = 0
     while True:
-        block = _mac(seed, prefix + counter.to_bytes(8, "big"))
+        block = _mac(key, prefix + counter.to_bytes(8, "big"))
         for start in range(0, 32, 8):
             yield int.from_bytes(block[start : start + 8], "big")
         counter += 1
 
 
-def _mac(seed: bytes, message: bytes) -> bytes:
+def _mac(key: bytes, message: bytes) -> bytes:
     """HMAC-SHA-256 (RFC 2104), with what depends on the key alone hashed once a round: a third of hmac's time."""
-    inner, outer = _keyed(seed)
+    inner, outer = _keyed(key)
     inner, outer = inner.copy(), outer.copy()
     inner.update(message)
     outer.update(inner.digest())
@@ -111,9 +170,9 @@ def _mac(seed: bytes, message: bytes) -> bytes:
 
 
 @lru_cache(maxsize=16)
-def _keyed(seed: bytes) -> tuple["hashlib._Hash", "hashlib._Hash"]:
-    key = _secret(seed).ljust(_BLOCK_BYTES, b"\0")
-    inner, outer = (hashlib.sha256(bytes(byte ^ pad for byte in key)) for pad in (0x36, 0x5C))
+def _keyed(key: bytes) -> tuple["hashlib._Hash", "hashlib._Hash"]:
+    padded = key.ljust(_BLOCK_BYTES, b"\0")
+    inner, outer = (hashlib.sha256(bytes(byte ^ pad for byte in padded)) for pad in (0x36, 0x5C))
     return inner, outer
 
 
@@ -126,6 +185,12 @@ def _below(words: Iterator[int], bound: int) -> int:
     return word % bound
 
 
+def _link(secret: bytes, rounds: int, round_: int) -> bytes:
+    if not 1 <= round_ <= rounds:
+        raise FieldError("round", round_, f"1 to {rounds}")
+    return _iterate(_secret(secret), rounds - round_)
+
+
 def _iterate(value: bytes, times: int) -> bytes:
     for _ in range(times):
         value = hashlib.sha256(value).digest()
@@ -133,6 +198,6 @@ def _iterate(value: bytes, times: int) -> bytes:
 
 
 def _secret(secret: bytes) -> bytes:
-    if len(secret) != 32:
-        raise FieldError("secret", f"{len(secret)} bytes", "32 random bytes")
+    if len(secret) != DRAW_BYTES:
+        raise FieldError("secret", f"{len(secret)} bytes", f"{DRAW_BYTES} random bytes")
     return secret

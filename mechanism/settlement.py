@@ -28,7 +28,7 @@ from operator import attrgetter
 from mechanism.canonical import Json
 from mechanism.enclosure import Micros, enclosed
 from mechanism.errors import FieldError, SettlementError
-from mechanism.peers import draw_from, submissions_digest
+from mechanism.peers import Draw
 from mechanism.terms import Terms, decimal
 
 #: Micro-credits in a credit; also the resolution of a measured degree and of a screen multiplier.
@@ -150,8 +150,7 @@ class Settlement:
 
     task_id: str
     round: int
-    seed: bytes
-    submissions_digest: bytes
+    draw: Draw
     payments: tuple[Payment, ...]
     rounding_micro: int
 
@@ -167,7 +166,7 @@ PaymentRule = Callable[[Terms, Assessment, Sequence[Assessment]], Decimal]
 def settle_round(
     terms: Terms,
     round_: int,
-    seed: bytes,
+    draw: Draw,
     assessments: Sequence[Assessment],
     stakes: Mapping[str, int] | None = None,
 ) -> Settlement:
@@ -176,12 +175,14 @@ def settle_round(
     Args:
         terms: of the task.
         round_: 1..T.
-        seed: the revealed seed of the round; the caller has checked it against the commitment.
+        draw: the revealed seed of the round and the draw share of every model that was received in time; the caller
+            has checked them against the commitment and the claims.
         assessments: of everyone selected, in any order, those who sent nothing included.
         stakes: micro-credits of stake that each participant has in this task before the round.
 
     Raises:
-        SettlementError: a participant assessed twice, or the same model digest missing from a scored one.
+        SettlementError: a participant assessed twice, a model digest missing from a scored one, or a share without a
+            model or a model without its share.
         FieldError: a round outside the schedule.
     """
     if not 1 <= round_ <= terms.schedule.rounds:
@@ -193,18 +194,22 @@ def settle_round(
     for name in scored:
         if len(by_id[name].model_sha256) != 32:
             raise SettlementError(f"{name} is scored without a model digest of 32 bytes")
-    digest = submissions_digest({k: a.model_sha256 for k, a in by_id.items() if a.model_sha256})
+    received = {name for name, assessment in by_id.items() if assessment.model_sha256}
+    if received != draw.shares.keys():
+        names = ", ".join(sorted(received ^ draw.shares.keys()))
+        raise SettlementError(
+            f"the draw's shares are not those of the models in time; expected one share a model: {names}"
+        )
     if terms.rule.name not in PAYMENT_RULES:
         raise FieldError("rule.name", terms.rule.name, "one of " + ", ".join(PAYMENT_RULES))
 
-    peers: dict[str, tuple[str, ...]] = {}
-    for place, name in enumerate(scored):
-        assessment = by_id[name]
-        if assessment.cluster is None:  # one pool for all, so that a round takes linear time
-            peers[name] = draw_from(seed, digest, name, scored, place, terms.rule.peers)
-        else:
-            pool = sorted(peer_candidates(assessment, by_id))
-            peers[name] = draw_from(seed, digest, name, pool, None, terms.rule.peers)
+    everyone, peers = frozenset(scored), {}
+    for name in scored:
+        assessment = by_id[
+            name
+        ]  # who has no cluster shares one set of candidates, so that a round takes linear time
+        candidates = everyone if assessment.cluster is None else peer_candidates(assessment, by_id)
+        peers[name] = draw.peers(name, candidates, terms.rule.peers)
     subjects = [by_id[name] for name in scored]
     opposites = [[by_id[peer] for peer in peers[name]] or [by_id[name]] for name in scored]
     penalties = [_penalty(terms, subject) for subject in subjects]
@@ -221,7 +226,7 @@ def settle_round(
         lost = min(held, most_stake) if assessment.refuted else 0
         withheld = 0 if assessment.refuted else min(paid, max(0, most_stake - held))
         lines.append(Payment(name, peers.get(name, ()), gross, penalty, paid, withheld, lost))
-    return Settlement(terms.task_id, round_, seed, digest, tuple(lines), micros.rounding)
+    return Settlement(terms.task_id, round_, draw, tuple(lines), micros.rounding)
 
 
 def _decimals(
@@ -259,15 +264,15 @@ def _enclosed(
     )
 
 
-def peer_candidates(assessment: Assessment, by_id: Mapping[str, Assessment]) -> list[str]:
+def peer_candidates(assessment: Assessment, by_id: Mapping[str, Assessment]) -> frozenset[str]:
     """Who may be drawn as a peer: the scored, without the participant and its duplicate cluster."""
-    return [
+    return frozenset(
         name
         for name, other in by_id.items()
         if other.scored
         and name != assessment.participant_id
         and (assessment.cluster is None or other.cluster != assessment.cluster)
-    ]
+    )
 
 
 def largest_remainder(amounts: Mapping[str, Decimal]) -> tuple[dict[str, int], int]:

@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from mechanism.canonical import Json, canonical_bytes, canonical_digest, decimal_text
 from mechanism.errors import FieldError
+from mechanism.peers import DRAW_BYTES
 from mechanism.terms import identifier
 
 #: Places after the point of an effort coefficient.
@@ -57,6 +58,7 @@ class ClaimStatement:
         degree: claimed non-iid degree after the effort, in [0, 1].
         counts: label counts after the effort, or None where they stay private.
         counts_commitment: salted SHA-256 of the counts where they stay private, else empty.
+        draw_head: head of the chain of the participant's draw shares (`mechanism.peers`), 32 bytes.
         nonce: from the coordinator.
     """
 
@@ -69,6 +71,7 @@ class ClaimStatement:
     degree: Fraction
     counts: tuple[int, ...] | None
     counts_commitment: bytes
+    draw_head: bytes
     nonce: bytes
 
     def __post_init__(self) -> None:
@@ -81,6 +84,7 @@ class ClaimStatement:
             raise FieldError("degree", str(self.degree), "a rational in [0, 1]")
         if (self.counts is None) != (len(self.counts_commitment) == 32):
             raise FieldError("counts", self.counts, "either label counts or a commitment of 32 bytes to them")
+        _drawn("draw_head", self.draw_head)
 
     def record(self) -> dict[str, Json]:
         return {
@@ -93,6 +97,7 @@ class ClaimStatement:
             "degree": str(self.degree),
             "counts": None if self.counts is None else list(self.counts),
             "counts_commitment": self.counts_commitment.hex(),
+            "draw_head": self.draw_head.hex(),
             "nonce": self.nonce.hex(),
         }
 
@@ -108,6 +113,7 @@ class ModelStatement:
     Attributes:
         model_sha256, model_bytes: of the whole safetensors file.
         samples: how many the model was trained on, >= 1.
+        draw_share: the round's value of the chain that the claim commits to, 32 bytes.
     """
 
     kind: ClassVar[str] = "model"
@@ -119,6 +125,7 @@ class ModelStatement:
     model_sha256: bytes
     model_bytes: int
     samples: int
+    draw_share: bytes
     nonce: bytes
 
     def __post_init__(self) -> None:
@@ -130,6 +137,7 @@ class ModelStatement:
         for name in ("model_bytes", "samples"):
             if getattr(self, name) < 1:
                 raise FieldError(name, getattr(self, name), "at least 1")
+        _drawn("draw_share", self.draw_share)
 
     def record(self) -> dict[str, Json]:
         return {
@@ -142,6 +150,7 @@ class ModelStatement:
             "model_sha256": self.model_sha256.hex(),
             "model_bytes": self.model_bytes,
             "samples": self.samples,
+            "draw_share": self.draw_share.hex(),
             "nonce": self.nonce.hex(),
         }
 
@@ -175,6 +184,11 @@ def commit_counts(counts: Sequence[int], salt: bytes) -> bytes:
     if len(salt) != 32:
         raise FieldError("salt", f"{len(salt)} bytes", "32 random bytes")
     return canonical_digest({"counts": [int(c) for c in counts], "salt": salt.hex()})
+
+
+def _drawn(name: str, value: bytes) -> None:
+    if len(value) != DRAW_BYTES:
+        raise FieldError(name, value.hex(), f"{DRAW_BYTES} bytes of a chain of draw shares")
 
 
 def _header(statement: ClaimStatement | ModelStatement) -> None:

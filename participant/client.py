@@ -1,6 +1,7 @@
 """The raw client, synchronous: each call of fedpeer.v1, repeated until it is answered, and nothing else.
 
-The third and lowest level of the SDK. It signs nothing and keeps no journal; `participant.sync` does.
+The third and lowest level of the SDK. It signs nothing and keeps no journal; `participant.sync` does. Whoever makes
+claims and models itself also makes their chain of draw shares and keeps it till the task ends (docs/protocol.md).
 """
 
 from collections.abc import Iterator

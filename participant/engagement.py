@@ -5,6 +5,7 @@ run again from the beginning at any time; what is done already is not done twice
 """
 
 import hashlib
+import hmac
 import json
 import math
 import secrets
@@ -20,7 +21,14 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from mechanism.canonical import MAX_INTEGER, canonical_bytes
 from mechanism.degree import noniid_degree
 from mechanism.errors import FieldError
-from mechanism.statements import ClaimStatement, ModelStatement, commit_counts, sign_statement
+from mechanism.peers import draw_head, draw_share
+from mechanism.statements import (
+    ClaimStatement,
+    ModelStatement,
+    commit_counts,
+    sign_statement,
+    statement_digest,
+)
 from mechanism.terms import Terms
 from participant.effects import Emit, Pause, Steps, transform
 from participant.errors import (
@@ -29,6 +37,7 @@ from participant.errors import (
     NotFoundError,
     NotSelectedError,
     RefusedError,
+    SharesLostError,
     StateError,
     SubmittedError,
     TaskError,
@@ -46,12 +55,14 @@ from participant.report import (
 )
 from participant.steps import ENDED, MarketSteps
 from protos.fedpeer.v1 import market_pb2
-from wire.codec import decode_terms, encode_claim, encode_model_header
+from wire.codec import decode_claim, decode_terms, encode_claim, encode_model_header
 from wire.limits import MAX_REASON_CHARACTERS
 from wire.model_file import file_digest
 
 #: Seconds between looks for a task that opens; the coordinator is asked for its list.
 LOOK_SECONDS = 15.0
+
+_SHARES = b"fedpeer draw shares v1"
 
 
 @dataclass(frozen=True)
@@ -84,6 +95,7 @@ class Engagement:
         private_counts: bool,
         over: bool = False,
         held: Collection[str] = (),
+        claimed_head: bytes = b"",
     ) -> None:
         self.terms = terms
         self.participant_id = participant_id
@@ -95,6 +107,7 @@ class Engagement:
         self._private_counts = private_counts
         self._over = over
         self._held = frozenset(held)
+        self._claimed_head = claimed_head
 
     @property
     def task_id(self) -> str:
@@ -137,7 +150,9 @@ class Engagement:
             CountsChangedError: another claim stands.
             EffortError: counts that are no histogram over the reference's labels, or another effort was claimed.
             WrongStateError: claims are closed, or all places are taken.
+            SharesLostError: a claim stands with draw shares that this participant does not have.
         """
+        self.check_shares()
         counts = self._checked_counts(counts)
         record = self._journal.submission(self.task_id, "claim")
         if record is None:
@@ -145,7 +160,35 @@ class Engagement:
         else:
             self.check_counts(counts)
             self._check_effort(effort, record)
-        return self._settled_once(record, self._send_claim)
+        return self._claimed_once(record)
+
+    def check_shares(self) -> None:
+        """Raises SharesLostError where the claim that stands commits to other draw shares than this participant has:
+        no model that is trained under it would be taken.
+
+        The task is left alone from then on, until it has ended.
+        """
+        head = draw_head(self._draw_secret(), self.terms.schedule.rounds)
+        if self._claimed_head in (b"", head):
+            return
+        text = (
+            f"a claim of {self.participant_id} stands in task {self.task_id} whose draw shares are not those of "
+            f"{self._journal.folder}: key and journal that it was made with are gone, or another process has them. "
+            "Without the shares no model is taken, so nothing is trained. Restore the folder from a backup, or leave "
+            "the task to the process that claimed; what earlier rounds paid stays paid"
+        )
+        self._journal.set_note(self.task_id, text)
+        raise SharesLostError(text)
+
+    def _claimed_once(self, record: SubmissionRecord) -> Steps[Receipt]:
+        receipt = yield from self._settled_once(record, self._send_claim)
+        sent = decode_claim(market_pb2.SubmitEffortRequest.FromString(record.message), self.terms.digest)
+        if receipt.digest != statement_digest(
+            sent
+        ):  # of a claim that another process, or an earlier life, has made
+            self._claimed_head = (yield from self._market.task(self.task_id)).draw_head
+            self.check_shares()
+        return receipt
 
     def check_counts(self, counts: Sequence[int]) -> None:
         """Raises CountsChangedError where `counts` are not those that were claimed."""
@@ -171,6 +214,9 @@ class Engagement:
         What happened in the past is caught up with first: receipts that were lost on the way are fetched,
         models that were trained but not sent are sent, rounds that went by are noted as missed. Of a task that
         has ended it fetches what is missing of settlements and receipts, and emits nothing.
+
+        Raises:
+            SharesLostError: a claim stands with draw shares that this participant does not have.
         """
         if self.ended:
             for round_ in _unproven_rounds(self._journal, self.task_id, self.participant_id):
@@ -178,6 +224,8 @@ class Engagement:
             return
         if self._over and self._journal.submission(self.task_id, "claim") is None:
             yield from self._restored("claim", 0)
+        if not self._over:
+            self.check_shares()
         record = self._journal.task(self.task_id)
         cursor = record.cursor if record is not None else 0
         yield from transform(self._market.watch(self.task_id, cursor), self._handle)
@@ -384,6 +432,7 @@ class Engagement:
 
     def _prepare_claim(self, effort: Decimal, counts: tuple[int, ...]) -> SubmissionRecord:
         salt = secrets.token_bytes(32) if self._private_counts else None
+        draw_secret = self._draw_secret()
         statement = ClaimStatement(
             submission_id=self._submission_id("claim", 0),
             task_id=self.task_id,
@@ -393,11 +442,12 @@ class Engagement:
             degree=noniid_degree(counts, self.terms.reference),
             counts=None if salt else counts,
             counts_commitment=commit_counts(counts, salt) if salt else b"",
+            draw_head=draw_head(draw_secret, self.terms.schedule.rounds),
             nonce=self._nonce,
         )
         message = encode_claim(statement, sign_statement(statement, self._key))
         self._journal.set_effort(self.task_id, str(effort))
-        self._journal.set_claim(self.task_id, json.dumps(list(counts)), salt)
+        self._journal.set_claim(self.task_id, json.dumps(list(counts)), salt, draw_secret)
         return self._journal.prepare(
             statement.submission_id, self.task_id, "claim", 0, message.SerializeToString()
         )
@@ -415,12 +465,21 @@ class Engagement:
             model_sha256=file_digest(path),
             model_bytes=path.stat().st_size,
             samples=samples,
+            draw_share=draw_share(self._draw_secret(), self.terms.schedule.rounds, round_),
             nonce=self._nonce,
         )
         header = encode_model_header(statement, sign_statement(statement, self._key))
         return self._journal.prepare(
             statement.submission_id, self.task_id, "model", round_, header.SerializeToString(), path.name
         )
+
+    def _draw_secret(self) -> bytes:
+        """The end of the chain that the claim commits to: as it was claimed with, whatever has become of the key; else
+        of the key, so that it outlives the journal."""
+        record = self._journal.task(self.task_id)
+        if record is not None and record.draw_secret is not None:
+            return record.draw_secret
+        return share_secret(self._key, self.terms.digest, self.participant_id)
 
     def _settled_once(
         self, record: SubmissionRecord, send: Callable[[SubmissionRecord], Steps[market_pb2.Receipt]]
@@ -474,6 +533,17 @@ def submission_id(task_id: str, participant_id: str, kind: Kind, round_: int) ->
     return f"{kind}-{round_}-{hashlib.sha256(text.encode()).hexdigest()[:24]}"
 
 
+def share_secret(key: ec.EllipticCurvePrivateKey, terms_digest: bytes, participant_id: str) -> bytes:
+    """The end of a participant's chain of draw shares for a task: 32 bytes that only the key's holder can tell.
+
+        HMAC-SHA-256(the key's private value, 32 bytes, label | digest of the terms | participant id)
+
+    Other terms give another chain, so what one task reveals says nothing of another.
+    """
+    private = key.private_numbers().private_value.to_bytes(32, "big")
+    return hmac.digest(private, _SHARES + terms_digest + participant_id.encode(), "sha256")
+
+
 def join(
     task_id: str,
     *,
@@ -515,7 +585,7 @@ def join(
     over = message.state in ENDED and (bool(message.submissions) or has_claimed(journal, task_id))
     return Engagement(
         terms, message.nonce, participant_id, key, market, journal, models, private_counts,
-        over=over, held=message.submissions,
+        over=over, held=message.submissions, claimed_head=message.draw_head,
     )  # fmt: skip
 
 

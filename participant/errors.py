@@ -18,6 +18,7 @@ ParticipantError(Exception)
  |   |   +- TaskFullError
  |   |   +- TaskEndedError
  |   +- InvalidSubmissionError    fields, signature or nonce do not hold
+ |   |   +- DrawShareError        a draw share that is not of the claim's chain: the chain was lost, say
  |   |   +- ModelRejectedError    the model breaks the task's contract; `reasons` lists how
  |   +- ConflictError             the submission id already stands for another content
  |   +- SessionTakenOverError     another process with this identity has taken this one's place
@@ -30,6 +31,7 @@ ParticipantError(Exception)
  |   +- WeightsError              trained weights that do not fit the task's contract
  |   +- TrainingError             `train` raised, or its process died
  +- StateError                    the participant's own folder
+     +- SharesLostError           the journal lacks the claim that stands, and with it the draw shares
      +- JournalError              the journal is locked, damaged or of another version
      +- DiskFullError             no space for a model or the journal
 """
@@ -45,6 +47,7 @@ __all__ = [
     "CoordinatorFaultError",
     "CountsChangedError",
     "DiskFullError",
+    "DrawShareError",
     "EffortError",
     "InvalidSubmissionError",
     "JournalError",
@@ -58,6 +61,7 @@ __all__ = [
     "RefusedError",
     "ServerNameError",
     "SessionTakenOverError",
+    "SharesLostError",
     "StateError",
     "SubmittedError",
     "TLSError",
@@ -159,6 +163,10 @@ class InvalidSubmissionError(RefusedError):
     """Fields, signature or nonce of a submission do not hold."""
 
 
+class DrawShareError(InvalidSubmissionError):
+    """The draw share of a model is not of the chain that the claim committed to; the chain was lost, say."""
+
+
 class ModelRejectedError(InvalidSubmissionError):
     """The model does not keep the task's contract; `reasons` says how."""
 
@@ -225,6 +233,10 @@ class StateError(ParticipantError):
     """The participant's own state folder cannot be used."""
 
 
+class SharesLostError(StateError):
+    """A claim stands that this journal does not have, and with it the draw shares that models must reveal."""
+
+
 class JournalError(StateError):
     """The journal is locked by another process, damaged, or written by a newer version."""
 
@@ -247,6 +259,7 @@ _LEAVES: dict[Code, type[RefusedError]] = {
     Code.SIGNATURE_INVALID: InvalidSubmissionError,
     Code.NONCE_UNKNOWN: InvalidSubmissionError,
     Code.TERMS_CHANGED: WrongStateError,
+    Code.DRAW_SHARE_INVALID: DrawShareError,
     Code.MODEL_INVALID: ModelRejectedError,
     Code.FRAMES_INVALID: InvalidSubmissionError,
     Code.SUBMISSION_CONFLICT: ConflictError,

@@ -22,7 +22,7 @@ from typing import Any, Literal
 from participant.errors import ConfigurationError, DiskFullError, JournalError
 
 #: Version of the tables; a journal of a newer one is refused.
-VERSION = 1
+VERSION = 2
 
 #: Name of the log's verification key among the facts of the journal.
 LOG_KEY = "log_key"
@@ -40,6 +40,7 @@ CREATE TABLE task (
     effort TEXT,                    -- what was decided before the claim
     counts TEXT,                    -- JSON, what was claimed
     salt BLOB,                      -- of the commitment to private counts
+    draw_secret BLOB,               -- the end of the chain of draw shares that the claim commits to
     note TEXT NOT NULL DEFAULT ''
 );
 CREATE TABLE submission (
@@ -85,6 +86,7 @@ class TaskRecord:
     effort: str | None
     counts: str | None
     salt: bytes | None
+    draw_secret: bytes | None
     note: str
 
 
@@ -192,9 +194,12 @@ class Journal:
         """Notes the decision, before data are collected for it."""
         self._execute("UPDATE task SET effort = ? WHERE task_id = ?", effort, task_id)
 
-    def set_claim(self, task_id: str, counts: str, salt: bytes | None) -> None:
+    def set_claim(self, task_id: str, counts: str, salt: bytes | None, draw_secret: bytes) -> None:
         """Notes what is about to be claimed."""
-        self._execute("UPDATE task SET counts = ?, salt = ? WHERE task_id = ?", counts, salt, task_id)
+        self._execute(
+            "UPDATE task SET counts = ?, salt = ?, draw_secret = ? WHERE task_id = ?",
+            counts, salt, draw_secret, task_id,
+        )  # fmt: skip
 
     def submissions(self, task_id: str) -> list[SubmissionRecord]:
         rows = self._rows("SELECT * FROM submission WHERE task_id = ? ORDER BY round, kind", task_id)

@@ -15,7 +15,14 @@ from participant.backoff import Backoff
 from participant.config import ParticipantConfig, TaskSection
 from participant.effects import Stopped
 from participant.engagement import LOOK_SECONDS
-from participant.errors import ParticipantError, RefusedError, SessionTakenOverError, StateError, TaskError
+from participant.errors import (
+    ParticipantError,
+    RefusedError,
+    SessionTakenOverError,
+    SharesLostError,
+    StateError,
+    TaskError,
+)
 from participant.identity import utc_now
 from participant.report import TaskReport
 from participant.sync import Participant
@@ -148,7 +155,7 @@ class Service:
                 self._take_part(seat, task_id)
             except SessionTakenOverError:
                 raise  # taking the task up again would drive the other process out in turn, and so for ever
-            except (RefusedError, TaskError) as error:
+            except (RefusedError, SharesLostError, TaskError) as error:
                 if self._once:
                     raise
                 self._leave(task_id, error)

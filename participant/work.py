@@ -213,6 +213,7 @@ class _TaskRun(_Told):
         engagement, trainer, terms = self._engagement, self._trainer, self._engagement.terms
         number = terms.schedule.rounds
         rounds = "1 round" if number == 1 else f"{number} rounds"
+        engagement.check_shares()  # before effort is made for what cannot be sent
         self._tell("joined", 0, f"joined task {terms.task_id}, of {rounds}")
         yield Work(lambda: trainer.prepare(terms))
         effort = engagement.decided_effort

@@ -1,7 +1,7 @@
 """A small market on paper: terms, keys, statements, and whole tasks as the entries that record them."""
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -21,7 +21,7 @@ from mechanism.evidence import (
 from mechanism.ledger import entries
 from mechanism.ledger.entry import Entry
 from mechanism.payment import Log
-from mechanism.peers import round_seed, seed_commitment
+from mechanism.peers import Draw, draw_head, draw_share, round_seed, seed_commitment
 from mechanism.settlement import MICRO, Assessment, task_budget_micro
 from mechanism.statements import ClaimStatement, ModelStatement, sign_statement
 from mechanism.terms import ModelContract, Recipe, Rule, Schedule, TensorSpec, Terms
@@ -69,22 +69,61 @@ def model_digest(task_id: str, round_: int, name: str) -> bytes:
     return hashlib.sha256(f"{task_id}/{round_}/{name}".encode()).digest()
 
 
+def share_secret(agreed: Terms, name: str) -> bytes:
+    """The end of a participant's chain of draw shares, the same in every run."""
+    return hashlib.sha256(f"share {agreed.task_id}/{name}".encode()).digest()
+
+
+def draw_of(agreed: Terms, round_: int, who: Iterable[str]) -> Draw:
+    """What the peers of a round are drawn from in which `who` sent a model in time."""
+    rounds = agreed.schedule.rounds
+    shares = {name: draw_share(share_secret(agreed, name), rounds, round_) for name in who}
+    return Draw(round_seed(SECRET, rounds, round_), shares)
+
+
 def degree(name: str) -> Fraction:
     """True degree, claimed and measured; at most 0.4, since with two even labels none is above 0.5."""
     return Fraction(int(name[1:]) % 5, 10)
 
 
-def claim(agreed: Terms, name: str) -> Entry:
+def claim(agreed: Terms, name: str, head: bytes | None = None) -> Entry:
+    """A signed claim; `head` commits to other shares than its own."""
+    own = draw_head(share_secret(agreed, name), agreed.schedule.rounds)
     statement = ClaimStatement(
-        f"claim-{name}", agreed.task_id, agreed.digest, name, Decimal("0.5"), degree(name), (5, 5), b"", NONCE
+        submission_id=f"claim-{name}",
+        task_id=agreed.task_id,
+        terms_digest=agreed.digest,
+        participant_id=name,
+        effort=Decimal("0.5"),
+        degree=degree(name),
+        counts=(5, 5),
+        counts_commitment=b"",
+        draw_head=own if head is None else head,
+        nonce=NONCE,
     )
     return entries.claim(statement, sign_statement(statement, private_key(name)))
 
 
-def model(agreed: Terms, round_: int, name: str, late: bool = False) -> Entry:
-    digest = model_digest(agreed.task_id, round_, name)
+def model(
+    agreed: Terms, round_: int, name: str, late: bool = False, share: bytes | None = None, digest: bytes = b""
+) -> Entry:
+    """A signed model.
+
+    Args:
+        share, digest: others than its own.
+    """
+    own = draw_share(share_secret(agreed, name), agreed.schedule.rounds, round_)
     statement = ModelStatement(
-        f"model-{round_}-{name}", agreed.task_id, agreed.digest, name, round_, digest, 64, 10, NONCE
+        submission_id=f"model-{round_}-{name}",
+        task_id=agreed.task_id,
+        terms_digest=agreed.digest,
+        participant_id=name,
+        round=round_,
+        model_sha256=digest or model_digest(agreed.task_id, round_, name),
+        model_bytes=64,
+        samples=10,
+        draw_share=own if share is None else share,
+        nonce=NONCE,
     )
     return entries.model(statement, sign_statement(statement, private_key(name)), late)
 
@@ -161,15 +200,14 @@ def settling(
     agreed: Terms, round_: int, who: Sequence[str], stakes: Mapping[str, int], refuted: str = ""
 ) -> list[Entry]:
     """A round's evidence, verdicts and settlement."""
-    task_id, rounds = agreed.task_id, agreed.schedule.rounds
+    task_id = agreed.task_id
     judged = assessments(agreed, round_, who, refuted)
-    seed = round_seed(SECRET, rounds, round_)
     return [
         *entries.evidence_entries(task_id, round_, evidence(agreed, round_, who, refuted)),
         *[entries.verdict(task_id, round_, a) for a in judged],
         entries.aggregation(task_id, round_, hashlib.sha256(b"global").digest(), {"accuracy": "0.9"}),
         entries.transition(task_id, round_, "SCORED"),
-        *entries.settlement_entries(agreed, round_, seed, judged, stakes)[1],
+        *entries.settlement_entries(agreed, round_, draw_of(agreed, round_, who), judged, stakes)[1],
         entries.transition(task_id, round_, "SETTLED", "2026-11-27T11:00:00Z"),
     ]
 

@@ -127,6 +127,7 @@ def encode_claim(statement: ClaimStatement, signature: bytes) -> market_pb2.Subm
         participant_id=statement.participant_id,
         effort=decimal_text(statement.effort),
         degree=str(statement.degree),
+        draw_head=statement.draw_head,
         nonce=statement.nonce,
         signature=signature,
     )
@@ -154,6 +155,7 @@ def decode_claim(message: market_pb2.SubmitEffortRequest, terms_digest: bytes) -
         degree=_rational("degree", message.degree),
         counts=None if private else tuple(message.counts.counts),
         counts_commitment=message.counts_commitment if private else b"",
+        draw_head=message.draw_head,
         nonce=message.nonce,
     )
 
@@ -176,6 +178,7 @@ def encode_model_header(
         model_sha256=statement.model_sha256,
         model_bytes=statement.model_bytes,
         samples=statement.samples,
+        draw_share=statement.draw_share,
         nonce=statement.nonce,
         signature=signature,
         offset=offset,
@@ -197,6 +200,7 @@ def decode_model_header(message: market_pb2.ModelHeader, terms_digest: bytes) ->
         model_sha256=message.model_sha256,
         model_bytes=message.model_bytes,
         samples=message.samples,
+        draw_share=message.draw_share,
         nonce=message.nonce,
     )
 

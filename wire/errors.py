@@ -67,6 +67,10 @@ class Code(Enum):
     TERMS_CHANGED = _Meaning(
         grpc.StatusCode.FAILED_PRECONDITION, "Fetch the task again and decide on the terms that it now has."
     )
+    DRAW_SHARE_INVALID = _Meaning(
+        grpc.StatusCode.INVALID_ARGUMENT,
+        "Submit the round's share of the chain whose head the claim has; without the chain no model is scored.",
+    )
     MODEL_INVALID = _Meaning(
         grpc.StatusCode.INVALID_ARGUMENT, "Submit a safetensors file that fits the task's model contract."
     )

@@ -146,6 +146,7 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
             submissions=standing.submissions,
             deadline=_time(row.deadline),
             selected=standing.selected,
+            draw_head=standing.draw_head,
         )
 
 

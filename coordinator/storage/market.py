@@ -108,13 +108,15 @@ class ReceiptRow:
 
 @dataclass(frozen=True)
 class ClaimRow:
-    """A claim that came in time. `effort` is a decimal, `degree` a rational; the commitment is to private counts."""
+    """A claim that came in time. `effort` is a decimal, `degree` a rational; the commitment is to private counts, the
+    head that of the chain of draw shares."""
 
     participant_id: str
     submission_id: str
     effort: str
     degree: str
     selected: bool
+    draw_head: bytes
     counts_commitment: bytes | None = None
 
 
@@ -125,6 +127,7 @@ class ModelStanding:
     Attributes:
         receipt: the submission's, where it has one.
         selected: whether the participant trains.
+        draw_head: of the chain of draw shares in its claim; empty where it has not claimed.
         delivered: whether a model of the participant for the round is recorded, under whatever id.
         sequence: the submission's place in the order of commitments, where its upload has begun.
         committed: the digest of the statement that it began with.
@@ -133,6 +136,7 @@ class ModelStanding:
 
     receipt: ReceiptRow | None
     selected: bool
+    draw_head: bytes
     delivered: bool
     sequence: int | None
     committed: bytes | None
@@ -149,6 +153,7 @@ class ModelRow:
     model_sha256: bytes
     model_bytes: int
     samples: int
+    draw_share: bytes
 
 
 @dataclass(frozen=True)
@@ -370,6 +375,7 @@ class MarketStore:
         return ModelStanding(
             receipt=None if receipt["kind"] is None else ReceiptRow(**who, **receipt),
             selected=bool(found["selected"]),
+            draw_head=found["draw_head"] or b"",
             delivered=found["delivered"] is not None,
             sequence=found["sequence"],
             committed=found["committed"],
@@ -614,6 +620,7 @@ _RECEIPT_COLUMNS = ("kind", "round", "digest", "ledger_index", "late", "at")
 _MODEL_STANDING = Statement(
     select(
         claims.c.selected,
+        claims.c.draw_head,
         models.c.submission_id.label("delivered"),
         uploads.c.sequence,
         uploads.c.digest.label("committed"),

@@ -112,6 +112,8 @@ claims = Table(
     Column("effort", String(32), nullable=False),
     Column("degree", Text, nullable=False),
     Column("selected", Boolean, nullable=False),
+    # Of the chain of draw shares that the participant's models reveal.
+    Column("draw_head", _DIGEST, nullable=False),
     # Of private label counts; empty where they are open.
     Column("counts_commitment", _DIGEST),
 )
@@ -141,6 +143,7 @@ models = Table(
     Column("model_sha256", _DIGEST, nullable=False),
     Column("model_bytes", BigInteger, nullable=False),
     Column("samples", BigInteger, nullable=False),
+    Column("draw_share", _DIGEST, nullable=False),
 )
 
 failures = Table(

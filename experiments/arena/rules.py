@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from coordinator.evidence.assessing import SCORED_RULES, RoundMeasurements, Submission
+from mechanism.peers import Draw
 from mechanism.settlement import MICRO, Assessment, Settlement, Verdict, settle_round
 from mechanism.terms import Terms
 
@@ -37,8 +38,8 @@ def assessments_under(
     )
 
 
-def settled(rule: str, terms: Terms, round_: int, seed: bytes, found: Sequence[Assessment]) -> Settlement:
+def settled(rule: str, terms: Terms, round_: int, draw: Draw, found: Sequence[Assessment]) -> Settlement:
     """The settlement of a round under `rule`, everyone having a whole stake at risk."""
     under = replace(terms, rule=replace(terms.rule, name=rule))
     stakes = {a.participant_id: terms.rule.stake_micro for a in found}
-    return settle_round(under, round_, seed, found, stakes)
+    return settle_round(under, round_, draw, found, stakes)

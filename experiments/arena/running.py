@@ -27,6 +27,7 @@ from experiments.errors import ExperimentError
 from learning.models import initial_weights
 from learning.stacked import train_many
 from learning.training import evaluate
+from mechanism.peers import Draw
 from mechanism.settlement import MICRO, Assessment, Settlement
 
 
@@ -268,8 +269,11 @@ class _SeedRun:
         )
 
     def _settled(self, rule: str, round_: int, found: Sequence[Assessment]) -> Settlement:
-        seed = hashlib.sha256(f"{self._population.seed} {round_}".encode()).digest()
-        return settled(rule, self._population.terms, round_, seed, found)
+        def fixed(name: str) -> bytes:
+            return hashlib.sha256(f"{self._population.seed} {round_} {name}".encode()).digest()
+
+        shares = {a.participant_id: fixed(a.participant_id) for a in found if a.model_sha256}
+        return settled(rule, self._population.terms, round_, Draw(fixed(""), shares), found)
 
     def _mean(self, models: Sequence[Model]) -> dict[str, Any]:
         mean = {}

@@ -4,6 +4,7 @@ Everything goes the way that it goes in earnest: invitation, enrolment by CSR, m
 acts of the operator (init, open, invite) are called in this process instead of typed.
 """
 
+import hashlib
 import json
 import os
 import queue
@@ -17,6 +18,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
+
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from coordinator.config import TaskConfig, read_config, resolve_paths
 from coordinator.folder import StateFolder, initialise
@@ -35,6 +38,9 @@ from fedpeer.demo.settings import (
 from fedpeer.errors import CommandError
 from mechanism.terms import MIN_QUORUM
 from participant import Participant
+from participant.identity import KEY
+from participant.identity import StateFolder as ParticipantFolder
+from wire.certificates import PrivateKey, private_key_pem
 
 #: Seconds that a process gets to end after SIGTERM before it is killed.
 STOP_SECONDS = 20
@@ -49,7 +55,7 @@ class DemoPlan:
 
     Attributes:
         folder: everything lands here; new or empty.
-        seed: decides data, training, the first model and the peers.
+        seed: decides data, training, the first model, the participants' keys and with them the peers.
     """
 
     folder: Path
@@ -257,10 +263,19 @@ def _set_up(plan: DemoPlan) -> Office:
     return office
 
 
+def _demo_key(plan: DemoPlan, member: Member) -> PrivateKey:
+    """The member's key. Draw shares come of keys, so the same seed gives the same peers; in earnest a key is random."""
+    secret = hashlib.sha256(f"fedpeer demo {plan.seed}/{member.id}".encode()).digest()
+    return ec.derive_private_key(int.from_bytes(secret) % 2**255 + 1, ec.SECP256R1())
+
+
 def _enrol(plan: DemoPlan, member: Member, office: Office, serving: dict[str, Any]) -> Path:
     """An enrolled participant's configuration file."""
     folder = plan.folder / "participants" / member.id
     folder.mkdir(parents=True)
+    state = ParticipantFolder(folder / "state")
+    state.create()
+    state.write(KEY, private_key_pem(_demo_key(plan, member)), mode=0o600)
     Participant.enroll(
         folder / "state",
         participant_id=member.id,

@@ -42,6 +42,7 @@ from mechanism.ledger.accounts import (
     stake,
 )
 from mechanism.ledger.entry import Entry
+from mechanism.peers import Draw
 from mechanism.settlement import (
     ARITHMETIC,
     Assessment,
@@ -216,7 +217,7 @@ def verdict_id(task_id: str, round_: int, participant_id: str) -> str:
 def settlement_entries(
     terms: Terms,
     round_: int,
-    seed: bytes,
+    draw: Draw,
     assessments: Sequence[Assessment],
     stakes: Mapping[str, int] | None = None,
     disputable: bool = False,
@@ -227,11 +228,11 @@ def settlement_entries(
     `mechanism.settlement.settle_round`; where disputes are possible, what the round leaves of its reservation is
     kept back until `award_entries`.
     """
-    settlement = settle_round(terms, round_, seed, assessments, stakes)
+    settlement = settle_round(terms, round_, draw, assessments, stakes)
     place: dict[str, Json] = {"task_id": terms.task_id, "round": round_}
     prefix = f"{terms.task_id}/round/{round_}"
     draws = _parts([[p.participant_id, list(p.peers)] for p in settlement.payments])
-    entries = [Entry(f"{prefix}/seed", "seed", {**place, "seed": seed.hex()})]
+    entries = [Entry(f"{prefix}/seed", "seed", {**place, "seed": draw.seed.hex()})]
     entries += [
         Entry(
             f"{prefix}/peers/{number}",
@@ -240,7 +241,8 @@ def settlement_entries(
                 **place,
                 "part": number,
                 "parts": len(draws),
-                "submissions": settlement.submissions_digest.hex(),
+                "shares": draw.digest.hex(),
+                "key": draw.key.hex(),
                 "draws": part,
             },
         )

@@ -25,9 +25,10 @@ _POSITIVE = "[1-9][0-9]{0,14}"
 
 #: Values that stand for any in the samples below; none is a part of another, or of anything else there.
 _TASK, _PARTICIPANT, _SUBMISSION, _DEGREE = "anytask", "whoever", "somesubmission", Fraction(123, 457)
-_TERMS, _MODEL, _NONCE, _SIGNATURE = (
+_TERMS, _MODEL, _SHARE, _NONCE, _SIGNATURE = (
     bytes([17] * 32),
     bytes([34] * 32),
+    bytes([85] * 32),
     bytes([51] * NONCE_BYTES),
     bytes([68] * 8),
 )
@@ -39,6 +40,7 @@ class ModelForm(NamedTuple):
 
     signature: str
     statement: str
+    draw_share: str
     model_bytes: str
     model_sha256: str
     nonce: str
@@ -91,7 +93,7 @@ def _end(kind: str) -> bytes:
 def _model_pattern() -> re.Pattern[str]:
     """Groups in the order of `ModelForm`; what occurs again in the id refers back to them."""
     statement = ModelStatement(
-        _SUBMISSION, _TASK, _TERMS, _PARTICIPANT, _ROUND, _MODEL, _BYTES, _SAMPLES, _NONCE
+        _SUBMISSION, _TASK, _TERMS, _PARTICIPANT, _ROUND, _MODEL, _BYTES, _SAMPLES, _SHARE, _NONCE
     )
     entry = entries.model(statement, _SIGNATURE)
     pattern = re.escape(entry.data.decode())
@@ -99,6 +101,7 @@ def _model_pattern() -> re.Pattern[str]:
         pattern = pattern.replace(re.escape(whole), f"(?P<{name}>{re.escape(whole)})")
     values: Mapping[str, tuple[object, str]] = {
         "signature": (_SIGNATURE.hex(), "[0-9a-f]*"),
+        "draw_share": (_SHARE.hex(), _DIGEST),
         "model_bytes": (_BYTES, _POSITIVE),
         "model_sha256": (_MODEL.hex(), _DIGEST),
         "nonce": (_NONCE.hex(), f"[0-9a-f]{{{2 * NONCE_BYTES}}}"),

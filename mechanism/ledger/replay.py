@@ -9,6 +9,7 @@ Of each task:
     degrees       `mechanism.evidence.assess` on the logged evidence gives the same verdicts; without evidence a model
                   counts at the degree that was claimed
     seeds         each the preimage of the one before, the first of the terms' commitment
+    shares        each model's draw share, late or not, is its round's value of the chain that the claim committed to
     disputes      opened counts are those behind the claim, once, after a settlement; awards are what `review` gives
     settlements   `settle_round` on the logged verdicts gives the same peer draws and payments, byte for byte
     accounts      every transfer allowed; escrow and stakes empty at the end
@@ -42,7 +43,7 @@ from mechanism.ledger.accounts import Book, Transfer, escrow, stake
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import LedgerError
 from mechanism.ledger.forms import VERDICT_END, ModelForm, model_form, plain_verdict
-from mechanism.peers import check_round_seed
+from mechanism.peers import Draw, check_round_seed, share_fits
 from mechanism.settlement import MICRO, Assessment, Settlement, task_budget_micro
 from mechanism.statements import ClaimStatement, ModelStatement
 from mechanism.terms import Terms
@@ -89,6 +90,10 @@ class _Claim:
     text: str
     micro: int
     commitment: bytes
+    draw_head: bytes
+    #: The last draw share that was checked, and its round: what the next one is checked against, in few steps.
+    share: bytes
+    share_round: int = 0
 
 
 @dataclass(slots=True)
@@ -106,6 +111,7 @@ class _Round:
 
     number: int
     models: dict[str, bytes] = field(default_factory=dict)
+    shares: dict[str, bytes] = field(default_factory=dict)
     verdicts: dict[str, Assessment] = field(default_factory=dict)
     samples: dict[str, int] = field(default_factory=dict)
     evidence: dict[str, Assessment] | None = None
@@ -403,6 +409,7 @@ class Replay:
             degree=Fraction(record["degree"]),
             counts=None if record["counts"] is None else tuple(record["counts"]),
             counts_commitment=bytes.fromhex(record["counts_commitment"]),
+            draw_head=bytes.fromhex(record["draw_head"]),
             nonce=bytes.fromhex(record["nonce"]),
         )
         signature = bytes.fromhex(body["signature"])
@@ -417,7 +424,12 @@ class Replay:
                 raise _Wrong(f"{name} has claimed before")
             degree = statement.degree
             task.claims[name] = _Claim(
-                degree, record["degree"], round(degree * MICRO), statement.counts_commitment
+                degree=degree,
+                text=record["degree"],
+                micro=round(degree * MICRO),
+                commitment=statement.counts_commitment,
+                draw_head=statement.draw_head,
+                share=statement.draw_head,
             )
 
     def _model(self, entry: Entry, body: Mapping[str, Any]) -> None:
@@ -432,6 +444,7 @@ class Replay:
             model_sha256=bytes.fromhex(record["model_sha256"]),
             model_bytes=record["model_bytes"],
             samples=record["samples"],
+            draw_share=bytes.fromhex(record["draw_share"]),
             nonce=bytes.fromhex(record["nonce"]),
         )
         signature = bytes.fromhex(body["signature"])
@@ -439,23 +452,43 @@ class Replay:
         name = statement.participant_id
         self._check_statement(task, name, statement.submission_id, record["terms"])
         self._check_signature(name, lambda: canonical_bytes(record), signature)
-        self._check_claimed(task, name)
+        self._check_share(task, name, statement.round, statement.draw_share)
         if not body["late"]:
-            self._received(task, name, statement.round, statement.model_sha256, statement.samples)
+            self._received(
+                task, name, statement.round, statement.model_sha256, statement.samples, statement.draw_share
+            )
 
     def _model_in_time(self, form: ModelForm) -> None:
         """`_model` of an entry that has its form."""
         task, name = self._statement_task(form.task_id), form.participant_id
         self._check_statement(task, name, form.submission_id, form.terms)
         self._check_signature(name, form.statement.encode, bytes.fromhex(form.signature))
-        self._check_claimed(task, name)
-        self._received(task, name, int(form.round), bytes.fromhex(form.model_sha256), int(form.samples))
+        round_, share = int(form.round), bytes.fromhex(form.draw_share)
+        self._check_share(task, name, round_, share)
+        self._received(task, name, round_, bytes.fromhex(form.model_sha256), int(form.samples), share)
 
-    def _check_claimed(self, task: _Task, name: str) -> None:
-        if name not in task.claims:
+    def _check_share(self, task: _Task, name: str, round_: int, share: bytes) -> None:
+        """That a model comes of a claimant, with its round's share of the chain that the claim commits to."""
+        claim = task.claims.get(name)
+        if claim is None:
             raise _Wrong(f"{name} has not claimed, so it cannot send a model")
+        if not 1 <= round_ <= task.terms.schedule.rounds:
+            raise _Wrong(f"a model of round {round_}; the task has {task.terms.schedule.rounds}")
+        newer = (
+            round_ > claim.share_round
+        )  # else a late model: from the head, to which its way is the shorter one
+        known, steps = (claim.share, round_ - claim.share_round) if newer else (claim.draw_head, round_)
+        if not share_fits(share, steps, known):
+            raise _Wrong(
+                f"the draw share {share.hex()} of {name} in round {round_} is not of the chain whose head "
+                f"{claim.draw_head.hex()} its claim has"
+            )
+        if newer:
+            claim.share, claim.share_round = share, round_
 
-    def _received(self, task: _Task, name: str, round_: int, digest: bytes, samples: int) -> None:
+    def _received(
+        self, task: _Task, name: str, round_: int, digest: bytes, samples: int, share: bytes
+    ) -> None:
         """A model that is not late."""
         if task.state != "TRAINING" or round_ != task.round.number or task.round.verdicts:
             raise _Wrong("a model outside its round's training that is not marked late")
@@ -464,6 +497,7 @@ class Replay:
         if name in task.round.models:
             raise _Wrong(f"{name} has a model in this round already")
         task.round.models[name] = digest
+        task.round.shares[name] = share
         task.round.samples[name] = samples
 
     def _statement_task(self, task_id: str) -> _Task:
@@ -660,7 +694,8 @@ class Replay:
         judged = [task.round.verdicts[name] for name in task.selected]
         private = self._private(task)
         disputable = disputes_possible(task.terms, private)
-        settlement, expected = events.settlement_entries(task.terms, number, seed, judged, stakes, disputable)
+        draw = Draw(seed, task.round.shares)
+        settlement, expected = events.settlement_entries(task.terms, number, draw, judged, stakes, disputable)
         task.expected.extend(expected)
         self._paying = task
         if disputable and events.kept_micro(task.terms, number, settlement):

@@ -33,7 +33,7 @@ from mechanism.canonical import Json, canonical_bytes
 from mechanism.degree import noniid_degree, reference_distribution
 from mechanism.errors import FieldError
 from mechanism.payment import ExactPaymentFunction, Log
-from mechanism.peers import round_seed, seed_commitment
+from mechanism.peers import DRAW_BYTES, Draw, round_seed, seed_commitment
 from mechanism.settlement import MICRO, Assessment, settle_round, task_budget_micro
 from mechanism.terms import Recipe, Rule, Schedule, Terms, decimal
 from participant.errors import TaskError
@@ -237,7 +237,9 @@ def add_settlement(strategy: Any, terms: Terms, secret: bytes, ledger: Path) -> 
 
     Clients report their label counts among their metrics: a list under "label-counts" (flwr.serverapp) or JSON
     under "label_counts" (flwr.server). They are believed: the payment follows the paper's rule on claimed degrees,
-    and nothing here checks a claim against behaviour, which needs the coordinator's evidence. Each settled round
+    and nothing here checks a claim against behaviour, which needs the coordinator's evidence. Peers are drawn from the
+    secret and from who has reported in the round: publish the terms before clients connect, so that the secret cannot
+    be chosen to suit one of them. Each settled round
     is one line of canonical JSON in `ledger`; a round that is settled again with the same result is not written twice.
 
     Args:
@@ -290,12 +292,14 @@ def _settling(
 def _settled(terms: Terms, secret: bytes, round_: int, reported: list[_Reported]) -> dict[str, Json]:
     seed = round_seed(secret, terms.schedule.rounds, round_)
     assessments = [_assessment(terms, client) for client in reported]
-    settlement = settle_round(terms, round_, seed, assessments)
+    # Flower has no claims, in which clients could commit to shares of their own: who has reported is all that enters.
+    draw = Draw(seed, {client.client: bytes(DRAW_BYTES) for client in reported})
+    settlement = settle_round(terms, round_, draw, assessments)
     return {
         "run": terms.task_id,
         "round": round_,
         "seed": seed.hex(),
-        "submissions": settlement.submissions_digest.hex(),
+        "shares": draw.digest.hex(),
         "degrees": {a.participant_id: str(a.claimed_degree) for a in assessments},
         "payments": {
             p.participant_id: {"paid_micro": p.paid_micro, "peers": list(p.peers)}

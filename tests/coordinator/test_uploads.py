@@ -36,6 +36,7 @@ STATEMENT = ModelStatement(
     model_sha256=hashlib.sha256(CONTENT).digest(),
     model_bytes=len(CONTENT),
     samples=10,
+    draw_share=bytes(32),
     nonce=bytes(16),
 )
 KEY = UploadKey(STATEMENT.task_id, STATEMENT.participant_id, STATEMENT.submission_id)

@@ -22,6 +22,7 @@ from coordinator.opening import prepare_task
 from coordinator.server import Coordinator
 from mechanism.degree import noniid_degree
 from mechanism.ledger.verify import Report, verify_ledger
+from mechanism.peers import draw_head, draw_share
 from mechanism.statements import ClaimStatement, ModelStatement, sign_statement
 from protos.fedpeer.v1 import enrolment_pb2, enrolment_pb2_grpc, ledger_pb2_grpc, market_pb2, market_pb2_grpc
 from wire.certificates import PrivateKey, new_key, private_key_pem, signing_request
@@ -170,6 +171,7 @@ class Client:
             degree=degree,
             counts=tuple(counts),
             counts_commitment=b"",
+            draw_head=draw_head(share_secret(self.name), task.terms.schedule.rounds),
             nonce=task.nonce,
         )
         return replace(statement, **changes)
@@ -239,6 +241,11 @@ async def close(members: list[Client]) -> None:
         await client.close()
 
 
+def share_secret(name: str) -> bytes:
+    """The end of a participant's chain of draw shares, the same in every task and process of a test."""
+    return hashlib.sha256(f"share {name}".encode()).digest()
+
+
 def model_statement(task: market_pb2.Task, name: str, content: bytes, round_: int) -> ModelStatement:
     """What the participant `name` says of its model for a round of `task`."""
     return ModelStatement(
@@ -250,6 +257,7 @@ def model_statement(task: market_pb2.Task, name: str, content: bytes, round_: in
         model_sha256=hashlib.sha256(content).digest(),
         model_bytes=len(content),
         samples=50,
+        draw_share=draw_share(share_secret(name), task.terms.schedule.rounds, round_),
         nonce=task.nonce,
     )
 

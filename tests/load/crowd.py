@@ -15,9 +15,10 @@ from typing import Any
 
 import grpc
 
+from mechanism.peers import draw_head
 from mechanism.statements import ClaimStatement, sign_statement
 from protos.fedpeer.v1 import enrolment_pb2, enrolment_pb2_grpc, market_pb2, market_pb2_grpc
-from tests.integration.market import frames, model_like, model_statement, stream
+from tests.integration.market import frames, model_like, model_statement, share_secret, stream
 from wire.certificates import new_key, private_key_pem, signing_request
 from wire.codec import encode_claim, encode_model_header
 
@@ -75,6 +76,7 @@ class Member:
             degree=Fraction(0),
             counts=(5, 5, 5, 5),
             counts_commitment=b"",
+            draw_head=draw_head(share_secret(self.name), task.terms.schedule.rounds),
             nonce=task.nonce,
         )
         began = time.perf_counter()

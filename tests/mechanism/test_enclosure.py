@@ -13,20 +13,20 @@ from hypothesis import strategies as st
 
 from mechanism import settlement
 from mechanism.payment import Linear, Log, Log1p, PaymentFunction, Power
-from mechanism.settlement import MICRO, Assessment, Settlement, settle_round
+from mechanism.settlement import MICRO, Assessment, Settlement
 from mechanism.terms import Rule, Schedule, Terms
-from tests.mechanism.test_settlement import SEED, TERMS
+from tests.mechanism.test_settlement import TERMS, settle
 
 FUNCTIONS = [Log(), Log1p(), Linear(Decimal(2)), Power(Decimal(3), Decimal("0.3"))]
 micros = st.one_of(st.integers(0, MICRO), st.sampled_from([0, 1, MICRO // 2, MICRO - 1, MICRO]))
 subjects = st.tuples(micros, micros, st.sampled_from([1, 3, 7]), st.sampled_from([MICRO, MICRO, 0, 333_333]))
 
 
-def by_decimals(*given: Any) -> Settlement:
+def by_decimals(terms: Terms, everyone: list[Assessment]) -> Settlement:
     """The same settlement, its integers from the decimals alone."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(settlement, "enclosed", lambda *_: None)
-        return settle_round(*given)
+        return settle(terms, everyone)
 
 
 def round_of(drawn: list[tuple[int, int, int, int]], twins: int = 0) -> list[Assessment]:
@@ -63,7 +63,7 @@ def test_both_ways_give_one_settlement(
     rule = Rule(claim_penalty=Decimal(penalty), peers=peers)
     terms = replace(TERMS, payment=function, rule=rule, Q=Decimal(coefficient))
     everyone = round_of(drawn, twins)
-    assert settle_round(terms, 1, SEED, everyone) == by_decimals(terms, 1, SEED, everyone)
+    assert settle(terms, everyone) == by_decimals(terms, everyone)
 
 
 def large_round(generator: np.random.Generator) -> tuple[Terms, list[Assessment]]:
@@ -84,7 +84,7 @@ def test_nearly_every_large_round_is_decided_and_alike(monkeypatch: pytest.Monke
     monkeypatch.setattr(settlement, "enclosed", noted)
     for _ in range(100):
         terms, everyone = large_round(generator)
-        assert settle_round(terms, 1, SEED, everyone) == by_decimals(terms, 1, SEED, everyone)
+        assert settle(terms, everyone) == by_decimals(terms, everyone)
     assert sum(answer is None for answer in answers) <= 5
 
 
@@ -95,7 +95,7 @@ def test_what_lies_on_a_boundary_is_left_open(amount: str, monkeypatch: pytest.M
     enclosed = settlement.enclosed
     monkeypatch.setattr(settlement, "enclosed", lambda *given: answers.append(enclosed(*given)))
     terms = replace(TERMS, payment=Linear(Decimal(amount)), Q=TERMS.upsilon)
-    paid = settle_round(terms, 1, SEED, round_of([(0, 0, 1, MICRO)] * 4)).payments
+    paid = settle(terms, round_of([(0, 0, 1, MICRO)] * 4)).payments
     assert answers == [None]
     assert sum(line.paid_micro for line in paid) == int(4 * Decimal(amount) * MICRO)
 
@@ -103,13 +103,13 @@ def test_what_lies_on_a_boundary_is_left_open(amount: str, monkeypatch: pytest.M
 def test_amounts_beyond_the_range_are_left_to_the_decimals() -> None:
     terms = replace(TERMS, payment=Linear(Decimal("1e20")))
     everyone = round_of([(123_456, 0, 1, MICRO), (7, 0, 1, MICRO)])
-    assert settle_round(terms, 1, SEED, everyone) == by_decimals(terms, 1, SEED, everyone)
+    assert settle(terms, everyone) == by_decimals(terms, everyone)
 
 
 @pytest.mark.parametrize("precision", [3, 28, 60])
 def test_the_programs_decimal_context_changes_no_payment(precision: int) -> None:
     terms, everyone = large_round(np.random.default_rng(1))
-    before = by_decimals(terms, 1, SEED, everyone)
+    before = by_decimals(terms, everyone)
     with decimal.localcontext(prec=precision, rounding=decimal.ROUND_UP):
-        assert by_decimals(terms, 1, SEED, everyone) == before
-        assert settle_round(terms, 1, SEED, everyone) == before
+        assert by_decimals(terms, everyone) == before
+        assert settle(terms, everyone) == before

@@ -21,6 +21,7 @@ from mechanism.evidence import (
     assess,
     regressors,
 )
+from mechanism.peers import Draw
 from mechanism.settlement import MICRO, Assessment, settle_round
 from mechanism.trees import Forest, Tree
 from tests.mechanism.test_settlement import TERMS
@@ -209,11 +210,12 @@ def test_no_claim_pays_more_than_the_expected_estimate() -> None:
     others = [measured("b"), measured("c", (0.8, 0.1, 0.1))]
     claims = [Fraction(k, 20) for k in range(15)]
     earned = dict.fromkeys(claims, 0)
+    draw = Draw(bytes(32), {name: bytes(32) for name in "abc"})
     for estimate in estimates:
         shares = (0.5 + estimate, 1 / 3 - estimate / 2, 1 / 6 - estimate / 2)
         for claim in claims:
             found = assess(EVIDENCE, [measured("a", shares, claimed_degree=claim), *others])
-            line = settle_round(TERMS, 1, bytes(32), found, {"a": TERMS.rule.stake_micro}).payments[0]
+            line = settle_round(TERMS, 1, draw, found, {"a": TERMS.rule.stake_micro}).payments[0]
             earned[claim] += line.paid_micro - line.stake_lost_micro
     best = max(claims, key=lambda claim: earned[claim])
     assert abs(float(best) - estimates.mean()) <= 0.05

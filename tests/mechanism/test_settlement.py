@@ -1,4 +1,6 @@
+import hashlib
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 
 from mechanism.errors import FieldError, SettlementError
 from mechanism.payment import Linear, Log, Log1p, Power
-from mechanism.peers import round_seed, seed_commitment
+from mechanism.peers import Draw, round_seed, seed_commitment
 from mechanism.settlement import (
     MICRO,
     Assessment,
@@ -48,6 +50,18 @@ def assessment(name: str, degree: float | None, claimed: float | None = None, **
     return Assessment(name, bytes(31) + bytes([len(name)]), claim, micro, **more)  # type: ignore[arg-type]
 
 
+def drawn(everyone: Sequence[Assessment]) -> Draw:
+    """A draw in which everybody who sent a model has a share."""
+    names = [a.participant_id for a in everyone if a.model_sha256]
+    return Draw(SEED, {name: hashlib.sha256(name.encode()).digest() for name in names})
+
+
+def settle(
+    terms: Terms, everyone: Sequence[Assessment], stakes: Mapping[str, int] | None = None
+) -> Settlement:
+    return settle_round(terms, 1, drawn(everyone), everyone, stakes)
+
+
 def line(settlement: Settlement, name: str) -> object:
     return next(p for p in settlement.payments if p.participant_id == name)
 
@@ -62,7 +76,7 @@ def test_a_round_pays_what_the_formula_says_and_keeps_within_its_budget(
 ) -> None:
     terms = replace(TERMS, payment=payment, rule=Rule())
     everyone = [Assessment(f"p{i:02}", bytes([i]) * 32, Fraction(m, MICRO), m) for i, m in enumerate(micros)]
-    settled = settle_round(terms, 1, SEED, everyone)
+    settled = settle(terms, everyone)
     by_id = {a.participant_id: a for a in everyone}
     for paid in settled.payments:
         (peer,) = paid.peers
@@ -82,7 +96,7 @@ def test_the_order_of_arrival_changes_nothing(micros: list[int], random: object)
     everyone = [Assessment(f"p{i:02}", bytes([i]) * 32, Fraction(m, MICRO), m) for i, m in enumerate(micros)]
     shuffled = list(everyone)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
-    assert settle_round(TERMS, 1, SEED, shuffled) == settle_round(TERMS, 1, SEED, everyone)
+    assert settle(TERMS, shuffled) == settle(TERMS, everyone)
 
 
 @given(st.integers(0, MICRO), st.integers(0, MICRO))
@@ -90,7 +104,7 @@ def test_the_truth_is_the_best_claim(verified: int, claimed: int) -> None:
     others = [assessment("q", 0.3), assessment("r", 0.5)]
     honest = Assessment("p", bytes(32), Fraction(verified, MICRO), verified)
     settled = [
-        settle_round(TERMS, 1, SEED, [replace(honest, claimed_degree=Fraction(c, MICRO)), *others])
+        settle(TERMS, [replace(honest, claimed_degree=Fraction(c, MICRO)), *others])
         for c in (verified, claimed)
     ]
     truth, claim = (line(s, "p").paid_micro for s in settled)  # type: ignore[attr-defined]
@@ -102,18 +116,14 @@ def test_the_truth_is_the_best_claim(verified: int, claimed: int) -> None:
 def test_the_paper_rule_pays_on_the_claim_and_so_pays_a_lie() -> None:
     terms = replace(TERMS, rule=Rule("paper"))
     others = [assessment("q", 0.3), assessment("r", 0.3)]
-    lie = settle_round(terms, 1, SEED, [assessment("p", 0.9, claimed=0), *others])
-    truth = settle_round(terms, 1, SEED, [assessment("p", 0.9), *others])
+    lie = settle(terms, [assessment("p", 0.9, claimed=0), *others])
+    truth = settle(terms, [assessment("p", 0.9), *others])
     assert line(lie, "p").paid_micro > line(truth, "p").paid_micro  # type: ignore[attr-defined]
 
 
 def test_who_is_not_scored_is_paid_nothing_and_is_nobodys_peer() -> None:
-    settled = settle_round(
-        TERMS,
-        1,
-        SEED,
-        [assessment("p", 0.1), assessment("q", 0.2), assessment("r", None), assessment("s", None)],
-    )
+    unscored = [assessment("r", None), assessment("s", None)]
+    settled = settle(TERMS, [assessment("p", 0.1), assessment("q", 0.2), *unscored])
     assert line(settled, "r").paid_micro == 0  # type: ignore[attr-defined]
     assert {p.participant_id: p.peers for p in settled.payments} == {
         "p": ("q",),
@@ -125,31 +135,31 @@ def test_who_is_not_scored_is_paid_nothing_and_is_nobodys_peer() -> None:
 
 def test_duplicates_are_never_paired_and_one_without_a_peer_stands_for_its_own() -> None:
     twins = [assessment("p", 0.1, cluster="c"), assessment("q", 0.1, cluster="c")]
-    assert all(p.peers == () for p in settle_round(TERMS, 1, SEED, twins).payments)
-    alone = settle_round(replace(TERMS, rule=Rule()), 1, SEED, [assessment("p", 0.5)])
+    assert all(p.peers == () for p in settle(TERMS, twins).payments)
+    alone = settle(replace(TERMS, rule=Rule()), [assessment("p", 0.5)])
     assert line(alone, "p").paid_micro == pytest.approx(math.log(2000 / 350) * MICRO, abs=1)  # type: ignore[attr-defined]
-    with_third = settle_round(TERMS, 1, SEED, [*twins, assessment("r", 0.3)])
+    with_third = settle(TERMS, [*twins, assessment("r", 0.3)])
     assert line(with_third, "p").peers == line(with_third, "q").peers == ("r",)  # type: ignore[attr-defined]
 
 
 def test_the_mean_over_several_peers_is_paid_when_the_terms_say_so() -> None:
     terms = replace(TERMS, rule=Rule(peers=2))
-    settled = settle_round(terms, 1, SEED, [assessment("p", 0.0), assessment("q", 0.0), assessment("r", 1.0)])
+    settled = settle(terms, [assessment("p", 0.0), assessment("q", 0.0), assessment("r", 1.0)])
     expected = (math.log(2000 / 200) + math.log(2000 / 500)) / 2
     assert line(settled, "p").paid_micro == pytest.approx(expected * MICRO, abs=1)  # type: ignore[attr-defined]
 
 
 def test_a_stake_is_held_back_until_full_and_lost_with_a_refuted_claim() -> None:
     everyone = [assessment("p", 0.1), assessment("q", 0.1), assessment("r", 0.1)]
-    first = settle_round(TERMS, 1, SEED, everyone)
+    first = settle(TERMS, everyone)
     assert all(p.withheld_micro == 150_000 for p in first.payments)
-    full = settle_round(TERMS, 1, SEED, everyone, {"p": 150_000, "q": 100_000})
+    full = settle(TERMS, everyone, {"p": 150_000, "q": 100_000})
     assert [p.withheld_micro for p in full.payments] == [0, 50_000, 150_000]
     refuted = [replace(everyone[0], refuted=True), *everyone[1:]]
-    lost = settle_round(TERMS, 1, SEED, refuted, {"p": 150_000})
+    lost = settle(TERMS, refuted, {"p": 150_000})
     assert line(lost, "p").stake_lost_micro == 150_000  # type: ignore[attr-defined]
     assert line(lost, "p").withheld_micro == 0  # type: ignore[attr-defined]
-    assert line(settle_round(TERMS, 1, SEED, refuted), "p").stake_lost_micro == 0  # type: ignore[attr-defined]
+    assert line(settle(TERMS, refuted), "p").stake_lost_micro == 0  # type: ignore[attr-defined]
 
 
 @given(st.lists(st.decimals(min_value=0, max_value=1000, places=12), min_size=1, max_size=30))
@@ -165,11 +175,15 @@ def test_largest_remainder_loses_nothing(amounts: list[Decimal]) -> None:
 
 def test_records_that_cannot_be_settled_are_refused() -> None:
     with pytest.raises(SettlementError, match="twice"):
-        settle_round(TERMS, 1, SEED, [assessment("p", 0.1), assessment("p", 0.2)])
+        settle(TERMS, [assessment("p", 0.1), assessment("p", 0.2)])
     with pytest.raises(SettlementError, match="digest"):
-        settle_round(TERMS, 1, SEED, [replace(assessment("p", 0.1), model_sha256=b"")])
+        settle(TERMS, [replace(assessment("p", 0.1), model_sha256=b"")])
     with pytest.raises(FieldError, match="round"):
-        settle_round(TERMS, 4, SEED, [assessment("p", 0.1)])
+        settle_round(TERMS, 4, drawn([assessment("p", 0.1)]), [assessment("p", 0.1)])
+    one = [assessment("p", 0.1)]
+    for shares, name in (([], "p"), ([*one, assessment("q", 0.1)], "q")):
+        with pytest.raises(SettlementError, match=f"one share a model: {name}$"):
+            settle_round(TERMS, 1, drawn(shares), one)
     with pytest.raises(FieldError, match="verified_micro"):
         Assessment("p", bytes(32), Fraction(0), MICRO + 1)
     with pytest.raises(FieldError, match="claimed_degree"):
@@ -178,17 +192,17 @@ def test_records_that_cannot_be_settled_are_refused() -> None:
 
 def test_a_settlement_is_the_same_on_every_machine() -> None:
     everyone = [assessment(f"p{i}", i / 10) for i in range(8)]
-    settled = settle_round(TERMS, 1, SEED, everyone)
+    settled = settle(TERMS, everyone)
     # Pinned: a change of any digit needs a new name in `ARITHMETIC`, or old ledgers no longer replay.
     paid = [p.paid_micro for p in settled.payments]
     assert paid == [
-        1751578,
-        2230264,
+        1984131,
+        1861110,
+        1717580,
+        1984131,
+        2075449,
         1941420,
-        2124439,
-        2075450,
-        1890475,
-        1652867,
-        1622017,
+        1786772,
+        1751578,
     ]
     assert settled.rounding_micro == 1

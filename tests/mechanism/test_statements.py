@@ -16,9 +16,10 @@ CLAIM = ClaimStatement(
     degree=Fraction(1, 2),
     counts=(1, 3),
     counts_commitment=b"",
+    draw_head=bytes(32),
     nonce=bytes(16),
 )
-MODEL = ModelStatement("m-1", "t", bytes(32), "p", 1, bytes(32), 100, 10, bytes(16))
+MODEL = ModelStatement("m-1", "t", bytes(32), "p", 1, bytes(32), 100, 10, bytes(32), bytes(16))
 
 
 @pytest.mark.parametrize(
@@ -32,6 +33,8 @@ MODEL = ModelStatement("m-1", "t", bytes(32), "p", 1, bytes(32), 100, 10, bytes(
         ("degree", Fraction(-1, 2)),
         ("counts", None),
         ("counts_commitment", bytes(32)),
+        ("draw_head", b""),
+        ("draw_head", bytes(31)),
         ("nonce", b""),
         ("terms_digest", b"x"),
         ("participant_id", "../p"),
@@ -45,7 +48,15 @@ def test_a_claim_out_of_range_is_refused(field: str, value: object) -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("round", 0), ("model_sha256", b"x"), ("model_bytes", 0), ("samples", 0), ("nonce", bytes(15))],
+    [
+        ("round", 0),
+        ("model_sha256", b"x"),
+        ("model_bytes", 0),
+        ("samples", 0),
+        ("draw_share", b""),
+        ("draw_share", bytes(33)),
+        ("nonce", bytes(15)),
+    ],
 )
 def test_a_model_statement_out_of_range_is_refused(field: str, value: object) -> None:
     with pytest.raises(FieldError):

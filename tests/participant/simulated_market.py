@@ -17,6 +17,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from mechanism.payment import Log
+from mechanism.peers import share_fits
 from mechanism.statements import signature_holds, statement_digest
 from mechanism.terms import Recipe, Rule, Schedule, Terms
 from participant.effects import (
@@ -205,7 +206,9 @@ class SimulatedMarket:
             state=market_pb2.TaskState.ValueType(self.state),
             round=self.round,
             nonce=NONCE,
+            submissions=list(self.receipts),
             selected=bool(self.claims),
+            draw_head=self.claims[0].draw_head if self.claims else b"",
         )
 
     def _GetCheckpoint(self, request: Any) -> ledger_pb2.Checkpoint:  # noqa: N802 - the RPC's name
@@ -253,6 +256,8 @@ class SimulatedMarket:
             return known
         if statement.round != self.round or self.state != market_pb2.TASK_STATE_TRAINING:
             raise Refusal(Code.WRONG_ROUND, "That round is over.")
+        if not share_fits(statement.draw_share, statement.round, self.claims[0].draw_head):
+            raise Refusal(Code.DRAW_SHARE_INVALID, "The draw share is of another chain.")
         held = self.spool.get(header.submission_id, b"")
         if header.offset > len(held):
             raise Refusal(Code.FRAMES_INVALID, "The offset is beyond what is held.")

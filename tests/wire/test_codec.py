@@ -91,6 +91,7 @@ def test_a_claim_survives_the_wire_and_its_signature_covers_it(
         degree=Fraction(1, 3),
         counts=tuple(counts),
         counts_commitment=b"",
+        draw_head=b"x" * 32,
         nonce=b"n" * 16,
     )
     key = new_key()
@@ -105,10 +106,10 @@ def test_a_claim_survives_the_wire_and_its_signature_covers_it(
 
 
 def test_a_model_header_survives_the_wire() -> None:
-    model = ModelStatement("m-1", "t", b"d" * 32, "p", 2, b"s" * 32, 1234, 120, b"n" * 16)
+    model = ModelStatement("m-1", "t", b"d" * 32, "p", 2, b"s" * 32, 1234, 120, b"x" * 32, b"n" * 16)
     assert decode_model_header(encode_model_header(model, b"sig", 77), b"d" * 32) == model
     assert statement_digest(model) != statement_digest(
-        ModelStatement("m-1", "t", b"d" * 32, "p", 3, b"s" * 32, 1234, 120, b"n" * 16)
+        ModelStatement("m-1", "t", b"d" * 32, "p", 3, b"s" * 32, 1234, 120, b"x" * 32, b"n" * 16)
     )
 
 

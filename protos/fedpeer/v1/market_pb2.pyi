@@ -49,7 +49,7 @@ class GetTaskRequest(_message.Message):
     def __init__(self, task_id: _Optional[str] = ...) -> None: ...
 
 class Task(_message.Message):
-    __slots__ = ("terms", "terms_digest", "state", "round", "nonce", "submissions", "deadline", "selected")
+    __slots__ = ("terms", "terms_digest", "state", "round", "nonce", "submissions", "deadline", "selected", "draw_head")
     TERMS_FIELD_NUMBER: _ClassVar[int]
     TERMS_DIGEST_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -58,6 +58,7 @@ class Task(_message.Message):
     SUBMISSIONS_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_FIELD_NUMBER: _ClassVar[int]
     SELECTED_FIELD_NUMBER: _ClassVar[int]
+    DRAW_HEAD_FIELD_NUMBER: _ClassVar[int]
     terms: _terms_pb2.Terms
     terms_digest: bytes
     state: TaskState
@@ -66,7 +67,8 @@ class Task(_message.Message):
     submissions: _containers.RepeatedScalarFieldContainer[str]
     deadline: _timestamp_pb2.Timestamp
     selected: bool
-    def __init__(self, terms: _Optional[_Union[_terms_pb2.Terms, _Mapping]] = ..., terms_digest: _Optional[bytes] = ..., state: _Optional[_Union[TaskState, str]] = ..., round: _Optional[int] = ..., nonce: _Optional[bytes] = ..., submissions: _Optional[_Iterable[str]] = ..., deadline: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., selected: bool = ...) -> None: ...
+    draw_head: bytes
+    def __init__(self, terms: _Optional[_Union[_terms_pb2.Terms, _Mapping]] = ..., terms_digest: _Optional[bytes] = ..., state: _Optional[_Union[TaskState, str]] = ..., round: _Optional[int] = ..., nonce: _Optional[bytes] = ..., submissions: _Optional[_Iterable[str]] = ..., deadline: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., selected: bool = ..., draw_head: _Optional[bytes] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
     __slots__ = ("task_id", "cursor")
@@ -127,7 +129,7 @@ class Cancelled(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class SubmitEffortRequest(_message.Message):
-    __slots__ = ("submission_id", "task_id", "participant_id", "effort", "degree", "counts", "counts_commitment", "nonce", "signature")
+    __slots__ = ("submission_id", "task_id", "participant_id", "effort", "degree", "counts", "counts_commitment", "nonce", "signature", "draw_head")
     SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     PARTICIPANT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -137,6 +139,7 @@ class SubmitEffortRequest(_message.Message):
     COUNTS_COMMITMENT_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    DRAW_HEAD_FIELD_NUMBER: _ClassVar[int]
     submission_id: str
     task_id: str
     participant_id: str
@@ -146,7 +149,8 @@ class SubmitEffortRequest(_message.Message):
     counts_commitment: bytes
     nonce: bytes
     signature: bytes
-    def __init__(self, submission_id: _Optional[str] = ..., task_id: _Optional[str] = ..., participant_id: _Optional[str] = ..., effort: _Optional[str] = ..., degree: _Optional[str] = ..., counts: _Optional[_Union[LabelCounts, _Mapping]] = ..., counts_commitment: _Optional[bytes] = ..., nonce: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+    draw_head: bytes
+    def __init__(self, submission_id: _Optional[str] = ..., task_id: _Optional[str] = ..., participant_id: _Optional[str] = ..., effort: _Optional[str] = ..., degree: _Optional[str] = ..., counts: _Optional[_Union[LabelCounts, _Mapping]] = ..., counts_commitment: _Optional[bytes] = ..., nonce: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., draw_head: _Optional[bytes] = ...) -> None: ...
 
 class LabelCounts(_message.Message):
     __slots__ = ("counts",)
@@ -175,7 +179,7 @@ class ModelFrame(_message.Message):
     def __init__(self, offset: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class ModelHeader(_message.Message):
-    __slots__ = ("submission_id", "task_id", "participant_id", "round", "model_sha256", "model_bytes", "samples", "nonce", "signature", "offset")
+    __slots__ = ("submission_id", "task_id", "participant_id", "round", "model_sha256", "model_bytes", "samples", "nonce", "signature", "offset", "draw_share")
     SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     PARTICIPANT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -186,6 +190,7 @@ class ModelHeader(_message.Message):
     NONCE_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DRAW_SHARE_FIELD_NUMBER: _ClassVar[int]
     submission_id: str
     task_id: str
     participant_id: str
@@ -196,7 +201,8 @@ class ModelHeader(_message.Message):
     nonce: bytes
     signature: bytes
     offset: int
-    def __init__(self, submission_id: _Optional[str] = ..., task_id: _Optional[str] = ..., participant_id: _Optional[str] = ..., round: _Optional[int] = ..., model_sha256: _Optional[bytes] = ..., model_bytes: _Optional[int] = ..., samples: _Optional[int] = ..., nonce: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., offset: _Optional[int] = ...) -> None: ...
+    draw_share: bytes
+    def __init__(self, submission_id: _Optional[str] = ..., task_id: _Optional[str] = ..., participant_id: _Optional[str] = ..., round: _Optional[int] = ..., model_sha256: _Optional[bytes] = ..., model_bytes: _Optional[int] = ..., samples: _Optional[int] = ..., nonce: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., offset: _Optional[int] = ..., draw_share: _Optional[bytes] = ...) -> None: ...
 
 class SubmitModelRequest(_message.Message):
     __slots__ = ("header", "frame")

@@ -16,7 +16,7 @@ from mechanism.evidence import EvidenceModel, Measurement, assess
 from mechanism.ledger import entries
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.verify import Report, verify_ledger
-from mechanism.peers import round_seed
+from mechanism.peers import draw_head
 from mechanism.settlement import MICRO, Assessment, peer_payment
 from mechanism.statements import ClaimStatement, commit_counts, sign_statement
 from tests import ledger_samples as samples
@@ -43,6 +43,7 @@ def claim(name: str) -> Entry:
         CLAIMED[name],
         None if counts else (5, 5),
         commit_counts(counts, SALT) if counts else b"",
+        draw_head(samples.share_secret(TERMS, name), 2),
         samples.NONCE,
     )
     return entries.claim(statement, sign_statement(statement, samples.private_key(name)))
@@ -68,20 +69,20 @@ def judged(round_: int) -> list[Assessment]:
 
 
 def settling(round_: int, stakes: dict[str, int], disputable: bool = True) -> list[Entry]:
-    found, seed = judged(round_), round_seed(samples.SECRET, 2, round_)
+    found, draw = judged(round_), samples.draw_of(TERMS, round_, PEOPLE)
     return [
         *entries.evidence_entries("task", round_, evidence(round_)),
         *[entries.verdict("task", round_, a) for a in found],
         entries.transition("task", round_, "SCORED"),
-        *entries.settlement_entries(TERMS, round_, seed, found, stakes, disputable)[1],
+        *entries.settlement_entries(TERMS, round_, draw, found, stakes, disputable)[1],
         entries.transition("task", round_, "SETTLED"),
     ]
 
 
 def awards(round_: int, disputed: list[str], stakes: dict[str, int]) -> dict[str, int]:
     found = {a.participant_id: a for a in judged(round_)}
-    seed = round_seed(samples.SECRET, 2, round_)
-    settlement, _ = entries.settlement_entries(TERMS, round_, seed, list(found.values()), stakes)
+    draw = samples.draw_of(TERMS, round_, PEOPLE)
+    settlement, _ = entries.settlement_entries(TERMS, round_, draw, list(found.values()), stakes)
     return {
         line.participant_id: review(
             TERMS, found[line.participant_id], [found[p] for p in line.peers], line.paid_micro
@@ -140,7 +141,7 @@ def test_who_is_borne_out_is_paid_as_claimed_and_nobody_else_is_touched(late: bo
     before, after = verify([*whole()]), verify([*whole("p003", late=late)])
     assert before.verified, before.problems
     assert after.verified, after.problems
-    added = sum(awards(1, ["p003"], {}).values()) * 2
+    added = sum(sum(awards(round_, ["p003"], {}).values()) for round_ in (1, 2))
     assert added > 0
     for name in PEOPLE:
         account = f"payable:{name}"

@@ -73,7 +73,7 @@ def test_long_lists_and_evidence_are_cut_into_parts_that_fit() -> None:
 def test_a_thousand_participants_settle_in_entries_that_fit() -> None:
     agreed = samples.terms(capacity=1000)
     judged = samples.assessments(agreed, 1, samples.names(1000))
-    _, made = entries.settlement_entries(agreed, 1, bytes(32), judged)
+    _, made = entries.settlement_entries(agreed, 1, samples.draw_of(agreed, 1, samples.names(1000)), judged)
     assert max(len(entry.data) for entry in made) < 65_536
 
 

@@ -23,9 +23,10 @@ statements = st.builds(
     model_sha256=digests,
     model_bytes=st.integers(1, 10**12),
     samples=st.integers(1, 10**9),
+    draw_share=digests,
     nonce=st.binary(min_size=16, max_size=16),
 )
-ONE = ModelStatement("s-1", "task", bytes(32), "p001", 3, bytes([7] * 32), 64, 10, bytes(16))
+ONE = ModelStatement("s-1", "task", bytes(32), "p001", 3, bytes([7] * 32), 64, 10, bytes([9] * 32), bytes(16))
 
 
 def entry_of(form: ModelForm) -> Entry:
@@ -39,6 +40,7 @@ def entry_of(form: ModelForm) -> Entry:
         bytes.fromhex(form.model_sha256),
         int(form.model_bytes),
         int(form.samples),
+        bytes.fromhex(form.draw_share),
         bytes.fromhex(form.nonce),
     )
     return entries.model(statement, bytes.fromhex(form.signature))

@@ -15,7 +15,7 @@ import pytest
 
 from learning.partition import uniform_reference
 from mechanism.errors import FieldError
-from mechanism.peers import seed_commitment
+from mechanism.peers import Draw, seed_commitment
 from mechanism.settlement import Assessment, settle_round
 from mechanism.terms import Recipe, Rule, Terms
 from participant.adapters.flower import ClientAppTask, NumPyClientTask, add_settlement, run_terms
@@ -113,7 +113,9 @@ def test_settlement_pays_each_round_of_a_run(tmp_path: Path) -> None:
             )
             for n, degree in enumerate(map(Fraction, line["degrees"].values()))
         ]
-        settled = settle_round(published, line["round"], bytes.fromhex(line["seed"]), assessments)
+        draw = Draw(bytes.fromhex(line["seed"]), {f"client-{n}": bytes(32) for n in range(3)})
+        assert line["shares"] == draw.digest.hex()
+        settled = settle_round(published, line["round"], draw, assessments)
         assert {p.participant_id: p.paid_micro for p in settled.payments} == {
             name: payment["paid_micro"] for name, payment in line["payments"].items()
         }

@@ -122,6 +122,7 @@ def _create_submission_tables() -> None:
         sa.Column("effort", sa.String(32), nullable=False),
         sa.Column("degree", sa.Text(), nullable=False),
         sa.Column("selected", sa.Boolean(), nullable=False),
+        sa.Column("draw_head", _DIGEST, nullable=False),
         key=("task_id", "participant_id"),
     )
     _table(
@@ -146,6 +147,7 @@ def _create_submission_tables() -> None:
         sa.Column("model_sha256", _DIGEST, nullable=False),
         sa.Column("model_bytes", sa.BigInteger(), nullable=False),
         sa.Column("samples", sa.BigInteger(), nullable=False),
+        sa.Column("draw_share", _DIGEST, nullable=False),
         key=("task_id", "round", "participant_id"),
     )
     _table(
