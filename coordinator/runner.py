@@ -34,7 +34,6 @@ from coordinator.states import (
     Progress,
     Select,
     Settle,
-    State,
     Step,
     Wait,
     next_step,
@@ -43,6 +42,7 @@ from coordinator.storage.market import EventRow, ModelRow, RoundRow, StaleTask, 
 from coordinator.tracing import Tracing, annotate
 from coordinator.transactions import Transaction, Transactions
 from coordinator.uploads import Uploads
+from mechanism.lifecycle import State
 from mechanism.peers import round_seed
 from mechanism.settlement import Settlement
 

@@ -23,7 +23,6 @@ from coordinator.identity import Enrolled
 from coordinator.metrics import Metrics
 from coordinator.opening import PreparedTask
 from coordinator.scoring import Quality
-from coordinator.states import State
 from coordinator.storage.database import Database
 from coordinator.storage.ledger import SignedLog, SqlLedgerStore
 from coordinator.storage.market import (
@@ -44,6 +43,7 @@ from mechanism.ledger import entries
 from mechanism.ledger.accounts import escrow, reservation_id
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.journal import Journal
+from mechanism.lifecycle import State
 from mechanism.settlement import Assessment, Settlement
 from mechanism.statements import ClaimStatement, ModelStatement, statement_digest
 from mechanism.terms import Terms

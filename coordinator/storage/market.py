@@ -24,7 +24,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.elements import ColumnElement
 
-from coordinator.states import FOLLOWS, Progress, State
+from coordinator.states import Progress
 from coordinator.storage.market_tables import (
     certificates,
     claims,
@@ -40,6 +40,7 @@ from coordinator.storage.market_tables import (
     uploads,
 )
 from coordinator.storage.statements import Statement
+from mechanism.lifecycle import State, check_step
 from mechanism.terms import Terms
 
 #: A dataclass whose fields are columns.
@@ -250,11 +251,11 @@ class MarketStore:
 
         Raises:
             StaleTask: the task is no longer at `task.version`.
-            ValueError: `state` may not follow `task.state`.
+            LifecycleError: `state` may not follow `task.state`.
         """
-        if state not in FOLLOWS[task.state]:
-            raise ValueError(f"{state} cannot follow {task.state}")
         entered = task.round if round_ is None else round_
+        # A row enters SCORED when the round's models are fixed, and leaves it when the verdicts are recorded.
+        check_step(task.terms.schedule, task.state, task.round, state, entered, reason or "", judged=False)
         values = {
             "task_id": task.id,
             "from_version": task.version,
