@@ -142,7 +142,8 @@ class Transaction:
         self, statement: ModelStatement, signature: bytes, standing: ModelStanding, *, late: bool
     ) -> ReceiptRow:
         """Records a model that came whole; a late one counts for nothing."""
-        index = self._record(entries.model(statement, signature, late))
+        sequence = self.begin_upload(statement, standing)
+        index = self._record(entries.model(statement, signature, sequence, late))
         if not late:
             self.market.add_model(
                 statement.task_id,
@@ -150,7 +151,7 @@ class Transaction:
                 ModelRow(
                     participant_id=statement.participant_id,
                     submission_id=statement.submission_id,
-                    sequence=self.begin_upload(statement, standing),
+                    sequence=sequence,
                     model_sha256=statement.model_sha256,
                     model_bytes=statement.model_bytes,
                     samples=statement.samples,
@@ -312,7 +313,7 @@ class Transaction:
                 state,
                 unresolved,
                 stakes,
-                _timestamp(self.now),
+                self._time(task.id),
                 reason,
                 self._awards(task),
             )
@@ -390,7 +391,11 @@ class Transaction:
         return receipt
 
     def _transition(self, task_id: str, round_: int, state: State) -> Entry:
-        return entries.transition(task_id, round_, state, _timestamp(self.now))
+        return entries.transition(task_id, round_, state, self._time(task_id))
+
+    def _time(self, task_id: str) -> str:
+        """When a task takes a step now: not before its last one, though a clock may be set back."""
+        return _timestamp(max(self.now, self.market.latest_event_at(task_id)))
 
     def _record(self, *recorded: Entry) -> int:
         """Appends entries; returns the index of the last."""

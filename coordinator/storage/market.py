@@ -19,6 +19,7 @@ from sqlalchemy import (
     bindparam,
     func,
     insert,
+    literal_column,
     select,
     update,
 )
@@ -284,17 +285,25 @@ class MarketStore:
         detail: Mapping[str, Any],
         now: float,
     ) -> None:
-        last = _LAST_CURSOR.value(self._connection, {"task_id": task_id})
+        last = _LAST_EVENT.row(self._connection, {"task_id": task_id})
+        cursor, before = (0, now) if last is None else last
         values = {
             "task_id": task_id,
-            "cursor": last + 1,
+            "cursor": cursor + 1,
             "state": state.value,
             "round": round_,
             "deadline": deadline,
             "detail_json": json.dumps(detail),
-            "at": now,
+            # Never before the event before it, though a clock may be set back.
+            "at": max(now, before),
         }
         _insertion(events).run(self._connection, values)
+
+    def latest_event_at(self, task_id: str) -> float:
+        """When the task entered its state."""
+        last = _LAST_EVENT.row(self._connection, {"task_id": task_id})
+        assert last is not None  # its opening is an event
+        return float(last[1])
 
     def events(self, task_id: str, after: int = 0) -> list[EventRow]:
         """Events with a cursor above `after`, in order."""
@@ -584,8 +593,11 @@ _ADVANCE = Statement(
         }
     )
 )
-_LAST_CURSOR = Statement(
-    select(func.coalesce(func.max(events.c.cursor), 0)).where(events.c.task_id == bindparam("task_id"))
+_LAST_EVENT = Statement(
+    select(events.c.cursor, events.c.at)
+    .where(events.c.task_id == bindparam("task_id"))
+    .order_by(events.c.cursor.desc())
+    .limit(literal_column("1"))
 )
 _EVENTS = Statement(
     select(

@@ -41,7 +41,7 @@ def claim(name: str) -> Entry:
         name,
         Decimal("0.5"),
         CLAIMED[name],
-        None if counts else (5, 5),
+        None if counts else (5 + int(name[1:]), 5 - int(name[1:])),
         commit_counts(counts, SALT) if counts else b"",
         samples.NONCE,
     )
@@ -68,14 +68,7 @@ def judged(round_: int) -> list[Assessment]:
 
 
 def settling(round_: int, stakes: dict[str, int], disputable: bool = True) -> list[Entry]:
-    found, seed = judged(round_), round_seed(samples.SECRET, 2, round_)
-    return [
-        *entries.evidence_entries("task", round_, evidence(round_)),
-        *[entries.verdict("task", round_, a) for a in found],
-        entries.transition("task", round_, "SCORED"),
-        *entries.settlement_entries(TERMS, round_, seed, found, stakes, disputable)[1],
-        entries.transition("task", round_, "SETTLED"),
-    ]
+    return samples.judging(TERMS, round_, judged(round_), [evidence(round_)], stakes, disputable)
 
 
 def awards(round_: int, disputed: list[str], stakes: dict[str, int]) -> dict[str, int]:
