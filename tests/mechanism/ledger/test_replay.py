@@ -11,7 +11,7 @@ from mechanism.canonical import canonical_bytes
 from mechanism.ledger import entries
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.replay import Replay, ReplayError
-from mechanism.ledger.verify import Report, verify_ledger
+from mechanism.ledger.verify import Known, Report, verify_ledger
 from mechanism.peers import round_seed
 from tests import ledger_samples as samples
 from tests.memory_source import KEY, MemorySource, head
@@ -245,7 +245,7 @@ def test_no_entry_can_be_doubled_though_it_is_signed() -> None:
 
 def test_a_known_head_catches_reordering_truncation_and_forks() -> None:
     known = head([entry.data for entry in LEDGER], 20)
-    assert verify([*LEDGER], known).verified
+    assert verify([*LEDGER], known).known is Known.EXTENDED
     first, second = where("claim"), where("claim", 1)
     swapped = [*LEDGER]
     swapped[first], swapped[second] = swapped[second], swapped[first]
@@ -253,8 +253,10 @@ def test_a_known_head_catches_reordering_truncation_and_forks() -> None:
     report = verify([*swapped], known)
     assert report.problems[0].place == "known checkpoint"
     assert "fork" in report.problems[0].message
+    assert report.known is Known.CONTRADICTED
     truncated = verify([*LEDGER[:15]], known)
-    assert "truncated" in truncated.problems[0].message
+    assert truncated.verified
+    assert truncated.known is Known.OLDER
     other = [entry for step in samples.transactions(samples.terms(rounds=1), PEOPLE) for entry in step]
     assert "fork" in verify([*other], known).problems[0].message
     foreign = replace(KEY, name="example.com/other")
