@@ -8,11 +8,11 @@ the wrong time is refused and changes nothing.
 
 from coordinator.derivation import nonce
 from coordinator.identity import Caller
-from coordinator.states import State
 from coordinator.storage.market import ClaimRow, MarketStore, ModelStanding, ReceiptRow, TaskRow
 from mechanism.degree import noniid_degree
 from mechanism.dispute import DISPUTED_RULE, disputes_possible
 from mechanism.errors import FieldError
+from mechanism.lifecycle import State
 from mechanism.peers import share_fits
 from mechanism.statements import (
     ClaimStatement,

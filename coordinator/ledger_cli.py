@@ -32,7 +32,7 @@ from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import LedgerError
 from mechanism.ledger.note import COSIGNATURE_V1, Checkpoint, Note, SigningKey, VerificationKey
 from mechanism.ledger.tlog_proof import TlogProof
-from mechanism.ledger.verify import LedgerSource, Problem, Report, verify_ledger
+from mechanism.ledger.verify import Known, LedgerSource, Problem, Report, verify_ledger
 from mechanism.ledger.witness import AddCheckpoint, check_request, cosignature
 from wire.terminal import counted, output
 
@@ -40,6 +40,9 @@ app = typer.Typer(no_args_is_help=True, help="Read and check a ledger, offline o
 
 #: Exit code of "checked, and the answer is no".
 _NO = 1
+
+#: Exit code of a ledger that holds, and is older than the head that it was to be compared with.
+_OLDER = 3
 
 #: A verification that takes longer shows its progress; entries.
 _LONG = 20_000
@@ -78,7 +81,9 @@ def verify(
     key: Key = None,
     known: Annotated[
         str | None,
-        typer.Option("--from", help="A checkpoint seen before (a file): the ledger must extend it."),
+        typer.Option(
+            "--from", help="A checkpoint or receipt seen before (a file): the ledger must not contradict it."
+        ),
     ] = None,
     as_json: Json = False,
     ca: Ca = None,
@@ -86,7 +91,10 @@ def verify(
     certificate: Certificate = None,
     private_key: PrivateKey = None,
 ) -> None:
-    """Recompute everything that a ledger claims; exit 0 where all of it holds, 1 where not."""
+    """Recompute everything that a ledger claims.
+
+    Exit 0 where all of it holds, 1 where not, 3 where it holds and ends before the head of --from.
+    """
     try:
         with ExitStack() as resources:
             opened = open_source(
@@ -101,6 +109,8 @@ def verify(
         _print_report(report)
     if not report.verified:
         raise typer.Exit(_NO)
+    if report.known is Known.OLDER:
+        raise typer.Exit(_OLDER)
 
 
 @app.command()
@@ -347,7 +357,8 @@ def _print_report(report: Report) -> None:
             # A coordinator serves its latest head alone, which is always checked.
             f"verified: {counted(report.size, 'entry')}, {counted(max(1, report.heads), 'head')}, "
             f"{counted(counts.tasks, 'task')}, {counted(counts.statements, 'signed statement')}, "
-            f"{counted(counts.verdicts, 'verdict')}, {counted(counts.settlements, 'settlement')}, "
+            f"{counted(counts.verdicts, 'verdict')}, {counted(counts.degrees, 'degree')} recomputed from "
+            f"evidence, {counted(counts.settlements, 'settlement')}, "
             f"{counted(counts.payments, 'payment')} of {counts.paid_micro} micro-credits"
         )
         console.print(f"root {report.root}")
@@ -355,6 +366,14 @@ def _print_report(report: Report) -> None:
             f"key  {report.key}"
             + ("" if report.pinned else "  (the source's own: compare it, or give --key)")
         )
+        if report.known is Known.EXTENDED:
+            console.print(f"it extends the head of {counted(report.known_size or 0, 'entry')} that was given")
+        elif report.known is Known.OLDER:
+            console.print(
+                f"OLDER: it ends after {counted(report.size, 'entry')}, the head that was given covers "
+                f"{report.known_size}. Nothing that it holds contradicts that head; verify a newer copy. Where this "
+                "is the coordinator's own ledger, it was rolled back."
+            )
         if report.unsigned:
             console.print(f"{report.unsigned} entries after the head are not signed yet")
         for name, state in report.open_tasks.items():

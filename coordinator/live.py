@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 
-from coordinator.states import State
 from coordinator.storage.market import EventRow
+from mechanism.lifecycle import State
 from wire.errors import Code, Refusal
 
 

@@ -26,13 +26,13 @@ from coordinator.identity import Caller
 from coordinator.payrolls import PaidRound, Payrolls
 from coordinator.runner import LiveTask, Workplace
 from coordinator.spool import UploadKey
-from coordinator.states import State
 from coordinator.storage.market import EventRow, ReceiptRow
 from coordinator.tracing import annotate
 from coordinator.transactions import Transaction, failure_digest
 from coordinator.uploads import Stream
 from mechanism.dispute import Review, check_opening
 from mechanism.errors import FieldError
+from mechanism.lifecycle import State
 from mechanism.statements import ClaimStatement, ModelStatement, statement_digest
 from mechanism.terms import identifier
 from protos.fedpeer.v1 import market_pb2

@@ -22,13 +22,14 @@ from coordinator.identity import invite
 from coordinator.metrics import Metrics
 from coordinator.opening import PreparedTask
 from coordinator.scoring import make_scorer
-from coordinator.states import Progress, State
+from coordinator.states import Progress
 from coordinator.storage.database import Database
 from coordinator.storage.errors import DatabaseUnreachable, NotALedger
 from coordinator.storage.ledger import SignedLog
 from coordinator.storage.market import ClaimRow, FailureRow, ParticipantRow, RoundRow, TaskRow
 from coordinator.transactions import Transaction, Transactions
 from mechanism.ledger.note import VerificationKey
+from mechanism.lifecycle import State
 
 Result = TypeVar("Result")
 

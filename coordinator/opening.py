@@ -13,12 +13,12 @@ import numpy as np
 from coordinator.config import DataSection, TaskConfig
 from coordinator.derivation import chain_secret, initial_seed, task_root, validation_salt
 from coordinator.errors import TaskError
-from coordinator.states import State
 from coordinator.storage.market import TaskRow
 from learning.datasets import LabelledData, load_splits
 from mechanism.canonical import MAX_INTEGER, canonical_bytes
 from mechanism.degree import reference_distribution
 from mechanism.errors import FieldError
+from mechanism.lifecycle import State
 from mechanism.payment import payment_function
 from mechanism.peers import seed_commitment
 from mechanism.settlement import PAYMENT_RULES, max_payment_micro, task_budget_micro

@@ -22,7 +22,7 @@ from coordinator.derivation import chain_secret
 from coordinator.errors import TaskError
 from coordinator.live import Feed, Presence
 from coordinator.metrics import Metrics
-from coordinator.scoring import Quality, RoundStart, Scored, Scorer, Submission, make_scorer, missing
+from coordinator.scoring import Quality, RoundStart, Scored, Scorer, Submission, make_scorer
 from coordinator.selection import select
 from coordinator.spool import Spool
 from coordinator.states import (
@@ -34,7 +34,6 @@ from coordinator.states import (
     Progress,
     Select,
     Settle,
-    State,
     Step,
     Wait,
     next_step,
@@ -43,8 +42,10 @@ from coordinator.storage.market import EventRow, ModelRow, RoundRow, StaleTask, 
 from coordinator.tracing import Tracing, annotate
 from coordinator.transactions import Transaction, Transactions
 from coordinator.uploads import Uploads
+from mechanism.lifecycle import State
 from mechanism.peers import Draw, round_seed
 from mechanism.settlement import Settlement
+from mechanism.unmeasured import missing
 
 log = structlog.get_logger()
 
@@ -371,7 +372,8 @@ class TaskRunner:
         """What the last of the rounds starts from."""
         *before, opened = rounds
         path = self._work.blobs.path
-        return RoundStart(opened.round, path(opened.start_model), tuple(path(r.start_model) for r in before))
+        history = tuple(path(r.start_model) for r in before)
+        return RoundStart(opened.round, path(opened.start_model), opened.start_model, history)
 
     def _scoring(self) -> Scorer:
         """The task's scorer, made where it is first needed: in the scoring thread, it may load data."""

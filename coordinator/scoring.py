@@ -18,7 +18,9 @@ from coordinator.opening import LearnerData, commit_validation, load_learner_dat
 from coordinator.shadow_workers import workers_for
 from coordinator.storage.market import TaskRow
 from mechanism.canonical import Json
-from mechanism.settlement import MICRO, Assessment, Verdict
+from mechanism.lifecycle import needs_evidence
+from mechanism.settlement import Assessment
+from mechanism.unmeasured import as_claimed
 from wire.model_file import open_model
 
 if TYPE_CHECKING:  # evidence imports torch, which most commands do without
@@ -47,12 +49,13 @@ class RoundStart:
     """What a round starts from.
 
     Attributes:
-        model: the file that was sent out.
+        model: the file that was sent out; model_sha256: its digest.
         history: those of the rounds before, the oldest first.
     """
 
     round: int
     model: Path
+    model_sha256: bytes
     history: tuple[Path, ...]
 
 
@@ -101,16 +104,7 @@ class ClaimedDegrees:
 
     def score(self, start: RoundStart, submissions: Sequence[Submission]) -> Scored:
         return Scored(
-            tuple(
-                Assessment(
-                    participant_id=s.participant_id,
-                    model_sha256=s.model_sha256,
-                    claimed_degree=s.claimed_degree,
-                    verified_micro=round(s.claimed_degree * MICRO),
-                    verdicts=(Verdict("contract", True, "The model fits the task's contract."),),
-                )
-                for s in submissions
-            )
+            tuple(as_claimed(s.participant_id, s.model_sha256, s.claimed_degree) for s in submissions)
         )
 
     def evaluate(self, model: Callable[[], Path]) -> Quality | None:
@@ -135,6 +129,7 @@ class ShadowModels:
                 evidence_seed(row.root),
                 shadows=shadows,
                 executor=workers_for(row.terms.recipe, pixels, shadows),
+                validation_sha256=row.terms.validation_commitment.hex(),
                 scores=[row.terms.rule.name],
             )
         except EvidenceError as error:
@@ -167,7 +162,9 @@ class ShadowModels:
         return evaluate_on(self._data, self._model, model)
 
     def _cloud(self, start: RoundStart) -> "Cloud":
-        return self._evidence.prepare(open_model(start.model).weights(), start.round, _broadcasts(start))
+        return self._evidence.prepare(
+            open_model(start.model).weights(), start.round, _broadcasts(start), start.model_sha256.hex()
+        )
 
 
 def _broadcasts(start: RoundStart) -> "list[Broadcast]":
@@ -190,21 +187,14 @@ def make_scorer(row: TaskRow) -> Scorer:
         raise TaskError(
             f"the data of task {row.id!r} are not those that its terms commit to; put the original ones back"
         )
-    if data is None or row.terms.rule.name == "paper":
+    if not needs_evidence(row.terms.rule.name):
         return ClaimedDegrees(data, row.terms.recipe.model)
+    if data is None:
+        raise TaskError(
+            f"the rule {row.terms.rule.name!r} of task {row.id!r} pays on evidence, which needs the learner's data: "
+            'add a [data] section, or choose rule.name = "paper"'
+        )
     return ShadowModels(data, row)
-
-
-def missing(participant_id: str, claimed_degree: Fraction, reason: str | None) -> Assessment:
-    """The assessment of who sent no model in time: not scored, not paid."""
-    said = f" It said: {reason}" if reason else ""
-    return Assessment(
-        participant_id=participant_id,
-        model_sha256=b"",
-        claimed_degree=claimed_degree,
-        verified_micro=None,
-        verdicts=(Verdict("delivered", False, f"No model came before the round closed.{said}"),),
-    )
 
 
 def evaluate_on(data: LearnerData | None, architecture: str, model: Callable[[], Path]) -> Quality | None:

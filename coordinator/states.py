@@ -1,9 +1,7 @@
-"""A task's states, and what comes next: pure functions of what is recorded and of the time.
+"""What a task does next: pure functions of what is recorded and of the time. Its states are `mechanism.lifecycle`'s.
 
-    OPEN -> EFFORT -> SELECTED -> TRAINING(1) -> SCORED(1) -> SETTLED(1) -> TRAINING(2) ... -> SETTLED(T) -> CLOSED
-
-SETTLED(T) lasts as long as the terms let private label counts be opened in a dispute.
-    any state before SCORED(T) may also go to CANCELLED, which refunds what is not yet paid.
+SCORED is entered here when a round's models are fixed. SETTLED(T) lasts as long as the terms let private label
+counts be opened in a dispute.
 
 `next_step` looks at a `Progress`, which is read from the database alone, so that a coordinator that was killed
 decides the same after its restart. It returns a step to take now or the moment until which nothing happens
@@ -11,39 +9,9 @@ unless something arrives. Each step becomes one database transaction; OpenRound 
 """
 
 from dataclasses import dataclass
-from enum import StrEnum
 
+from mechanism.lifecycle import State
 from mechanism.terms import Schedule
-
-
-class State(StrEnum):
-    """Where a task stands. The names are those of `TaskState` in market.proto."""
-
-    OPEN = "OPEN"
-    EFFORT = "EFFORT"
-    SELECTED = "SELECTED"
-    TRAINING = "TRAINING"
-    SCORED = "SCORED"
-    SETTLED = "SETTLED"
-    CLOSED = "CLOSED"
-    CANCELLED = "CANCELLED"
-
-    @property
-    def final(self) -> bool:
-        return self in (State.CLOSED, State.CANCELLED)
-
-
-#: Which state may follow which. A transition outside this table is a defect and is refused by the store.
-FOLLOWS: dict[State, frozenset[State]] = {
-    State.OPEN: frozenset({State.EFFORT, State.CANCELLED}),
-    State.EFFORT: frozenset({State.SELECTED, State.CANCELLED}),
-    State.SELECTED: frozenset({State.TRAINING, State.CANCELLED}),
-    State.TRAINING: frozenset({State.SCORED, State.CANCELLED}),
-    State.SCORED: frozenset({State.SETTLED, State.CANCELLED}),
-    State.SETTLED: frozenset({State.TRAINING, State.CLOSED, State.CANCELLED}),
-    State.CLOSED: frozenset(),
-    State.CANCELLED: frozenset(),
-}
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from coordinator.office import Standing, TaskReport
-from coordinator.states import State
+from mechanism.lifecycle import State
 from mechanism.settlement import MICRO
 from wire.terminal import counted, printable
 

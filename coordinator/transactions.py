@@ -23,7 +23,6 @@ from coordinator.identity import Enrolled
 from coordinator.metrics import Metrics
 from coordinator.opening import PreparedTask
 from coordinator.scoring import Quality
-from coordinator.states import State
 from coordinator.storage.database import Database
 from coordinator.storage.ledger import SignedLog, SqlLedgerStore
 from coordinator.storage.market import (
@@ -44,6 +43,7 @@ from mechanism.ledger import entries
 from mechanism.ledger.accounts import escrow, reservation_id
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.journal import Journal
+from mechanism.lifecycle import State
 from mechanism.peers import Draw
 from mechanism.settlement import Assessment, Settlement
 from mechanism.statements import ClaimStatement, ModelStatement, statement_digest
@@ -144,7 +144,8 @@ class Transaction:
         self, statement: ModelStatement, signature: bytes, standing: ModelStanding, *, late: bool
     ) -> ReceiptRow:
         """Records a model that came whole; a late one counts for nothing."""
-        index = self._record(entries.model(statement, signature, late))
+        sequence = self.begin_upload(statement, standing)
+        index = self._record(entries.model(statement, signature, sequence, late))
         if not late:
             self.market.add_model(
                 statement.task_id,
@@ -152,7 +153,7 @@ class Transaction:
                 ModelRow(
                     participant_id=statement.participant_id,
                     submission_id=statement.submission_id,
-                    sequence=self.begin_upload(statement, standing),
+                    sequence=sequence,
                     model_sha256=statement.model_sha256,
                     model_bytes=statement.model_bytes,
                     samples=statement.samples,
@@ -315,7 +316,7 @@ class Transaction:
                 state,
                 unresolved,
                 stakes,
-                _timestamp(self.now),
+                self._time(task.id),
                 reason,
                 self._awards(task),
             )
@@ -393,7 +394,11 @@ class Transaction:
         return receipt
 
     def _transition(self, task_id: str, round_: int, state: State) -> Entry:
-        return entries.transition(task_id, round_, state, _timestamp(self.now))
+        return entries.transition(task_id, round_, state, self._time(task_id))
+
+    def _time(self, task_id: str) -> str:
+        """When a task takes a step now: not before its last one, though a clock may be set back."""
+        return _timestamp(max(self.now, self.market.latest_event_at(task_id)))
 
     def _record(self, *recorded: Entry) -> int:
         """Appends entries; returns the index of the last."""

@@ -3,6 +3,7 @@
 MechanismError(ValueError)
  +- FieldError       a value outside its range: names the field, the value and what was expected
  +- SettlementError  records that cannot be settled as they stand
+ +- LifecycleError   a step that a task may not take
 """
 
 from collections.abc import Iterable, Mapping
@@ -41,6 +42,10 @@ class FieldError(MechanismError):
 
 class SettlementError(MechanismError):
     """Records that cannot be settled: an unknown participant, a missing degree, a seed that does not fit."""
+
+
+class LifecycleError(MechanismError):
+    """A step that a task may not take from where it stands."""
 
 
 def _shown(value: Any) -> str:

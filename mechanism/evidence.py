@@ -175,8 +175,9 @@ class EvidenceModel:
 
     Attributes:
         round: r.
-        start_sha256: digest of the broadcast model's tensors.
-        validation_sha256: digest of D_c.
+        start_sha256: digest of the broadcast model. In a log, of its file: the terms' initial model, then the one of
+            the last aggregation.
+        validation_sha256: digest of D_c. In a log, the terms' commitment to it.
         shadows_sha256: digest of the shadow set: label counts, seeds and features of every shadow.
     """
 
@@ -233,7 +234,7 @@ class Measurement:
 
     Attributes:
         participant_id, model_sha256, claimed_degree: of the submission.
-        order: of its commitment among the round's; the earliest of a cluster is paid.
+        order: of its commitment; the earliest of a cluster is paid. In a log, the sequence of its model's entry.
         samples: as claimed.
         fault: why the model breaks the contract, or came too late; empty where it is in order.
         class_features: rows x_i, one a label.

@@ -343,7 +343,9 @@ def _scored(rule: str) -> PaymentRule:
     """a_k = s_k * f(Q / Upsilon), for the evidence's score s_k in [0, 1] by that rule; no peer matters."""
 
     def pay(terms: Terms, subject: Assessment, peers: Sequence[Assessment]) -> Decimal:
-        score = decimal(f"scores.{rule}", subject.scores.get(rule, "0"))
+        if rule not in subject.scores:
+            raise SettlementError(f"{subject.participant_id} is scored and has no {rule} score")
+        score = decimal(f"scores.{rule}", subject.scores[rule])
         if not 0 <= score <= 1:
             raise SettlementError(
                 f"{subject.participant_id} has the {rule} score {score}; expected a decimal in [0, 1]"

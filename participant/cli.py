@@ -340,6 +340,7 @@ def _task_json(report: TaskReport) -> dict[str, Any]:
                 "round": line.number,
                 "submitted": line.receipt is not None,
                 "late": line.receipt is not None and line.receipt.late,
+                "ledger_index": None if line.receipt is None else line.receipt.ledger_index,
                 "missed": line.missed,
                 "paid_micro": None if line.settlement is None else line.settlement.paid_micro,
                 "metrics": dict(line.metrics),

@@ -26,12 +26,22 @@ from mechanism.settlement import MICRO, Assessment, task_budget_micro
 from mechanism.statements import ClaimStatement, ModelStatement, sign_statement
 from mechanism.terms import ModelContract, Recipe, Rule, Schedule, TensorSpec, Terms
 from mechanism.trees import Forest, Tree
+from mechanism.unmeasured import as_claimed, missing
 
 SECRET = bytes(range(32))
 NONCE = bytes(16)
 
+#: What the terms below commit to: the first model, and D_c.
+INITIAL_MODEL, VALIDATION = bytes([1] * 32), bytes([2] * 32)
 
-def terms(task_id: str = "task", rounds: int = 2, capacity: int = 4, stake_micro: int = 300_000) -> Terms:
+
+def terms(
+    task_id: str = "task",
+    rounds: int = 2,
+    capacity: int = 4,
+    stake_micro: int = 300_000,
+    rule: str = "verified",
+) -> Terms:
     """Terms whose budget is the maximal bill."""
 
     def with_budget(budget: int) -> Terms:
@@ -42,14 +52,14 @@ def terms(task_id: str = "task", rounds: int = 2, capacity: int = 4, stake_micro
             phi=Decimal(300),
             upsilon=Decimal(200),
             payment=Log(),
-            rule=Rule(claim_penalty=Decimal("0.5"), stake_micro=stake_micro),
+            rule=Rule(rule, claim_penalty=Decimal("0.5"), stake_micro=stake_micro),
             schedule=Schedule(rounds, 3, capacity, 60, 60),
             contract=ModelContract((TensorSpec("w", "F32", (1,)),), Decimal(1), 100),
             recipe=Recipe("digits-cnn", 1, 1, "adam", Decimal("0.01"), 1),
             budget_micro=budget,
             seed_commitment=seed_commitment(SECRET, rounds),
-            validation_commitment=bytes(32),
-            initial_model=bytes(32),
+            validation_commitment=VALIDATION,
+            initial_model=INITIAL_MODEL,
         )
 
     return with_budget(task_budget_micro(with_budget(0)))
@@ -81,13 +91,26 @@ def draw_of(agreed: Terms, round_: int, who: Iterable[str]) -> Draw:
     return Draw(round_seed(SECRET, rounds, round_), shares)
 
 
+def global_model(agreed: Terms, round_: int) -> bytes:
+    """The model after a round; the first one after none."""
+    if round_ == 0:
+        return agreed.initial_model
+    return hashlib.sha256(f"{agreed.task_id}/{round_}/global".encode()).digest()
+
+
 def degree(name: str) -> Fraction:
     """True degree, claimed and measured; at most 0.4, since with two even labels none is above 0.5."""
     return Fraction(int(name[1:]) % 5, 10)
 
 
+def sequence(round_: int, name: str) -> int:
+    """The place of a model's commitment: by rounds, then by names."""
+    return round_ * 10_000 + int(name[1:]) + 1
+
+
 def claim(agreed: Terms, name: str, head: bytes | None = None) -> Entry:
     """A signed claim; `head` commits to other shares than its own."""
+    more = int(name[1:]) % 5
     own = draw_head(share_secret(agreed, name), agreed.schedule.rounds)
     statement = ClaimStatement(
         submission_id=f"claim-{name}",
@@ -96,7 +119,7 @@ def claim(agreed: Terms, name: str, head: bytes | None = None) -> Entry:
         participant_id=name,
         effort=Decimal("0.5"),
         degree=degree(name),
-        counts=(5, 5),
+        counts=(5 + more, 5 - more),
         counts_commitment=b"",
         draw_head=own if head is None else head,
         nonce=NONCE,
@@ -125,7 +148,8 @@ def model(
         draw_share=own if share is None else share,
         nonce=NONCE,
     )
-    return entries.model(statement, sign_statement(statement, private_key(name)), late)
+    signature = sign_statement(statement, private_key(name))
+    return entries.model(statement, signature, sequence(round_, name), late)
 
 
 #: Screens that let everything pass: the measurements below carry a degree and nothing else.
@@ -152,24 +176,28 @@ def evidence(agreed: Terms, round_: int, who: Sequence[str], refuted: str = "") 
         quality_intercept=NANO,
         half_width=40_000,
     )
-    model_ = EvidenceModel(round_, "00" * 32, "11" * 32, "22" * 32, fitted, OPEN_SCREENS)
+    start = global_model(agreed, round_ - 1).hex()
+    shadows = hashlib.sha256(f"{agreed.task_id}/{round_}/shadows".encode()).hexdigest()
+    model_ = EvidenceModel(round_, start, VALIDATION.hex(), shadows, fitted, OPEN_SCREENS)
     measured = [
         Measurement(
             participant_id=name,
             model_sha256=model_digest(agreed.task_id, round_, name).hex(),
             claimed_degree=degree(name),
-            order=order,
+            order=sequence(round_, name),
             samples=10,
             class_features=((), ()),
             global_features=(int(degree(name) * MICRO) + (300_000 if name == refuted else 0),),
         )
-        for order, name in enumerate(who)
+        for name in who
     ]
     return {"model": model_.record(), "measurements": [m.record() for m in measured]}
 
 
 def assessments(agreed: Terms, round_: int, who: Sequence[str], refuted: str = "") -> list[Assessment]:
-    """The verdicts that this evidence gives."""
+    """The verdicts that this evidence gives, or the claims where the rule pays without."""
+    if agreed.rule.name == "paper":
+        return [as_claimed(name, model_digest(agreed.task_id, round_, name), degree(name)) for name in who]
     record: Any = evidence(agreed, round_, who, refuted)
     measured = [Measurement.from_record(item) for item in record["measurements"]]
     return list(assess(EvidenceModel.from_record(record["model"]), measured))
@@ -197,17 +225,50 @@ def training(agreed: Terms, round_: int, who: Sequence[str]) -> list[Entry]:
 
 
 def settling(
-    agreed: Terms, round_: int, who: Sequence[str], stakes: Mapping[str, int], refuted: str = ""
+    agreed: Terms,
+    round_: int,
+    who: Sequence[str],
+    stakes: Mapping[str, int],
+    refuted: str = "",
+    absent: Mapping[str, str | None] | None = None,
 ) -> list[Entry]:
-    """A round's evidence, verdicts and settlement."""
-    task_id = agreed.task_id
+    """A round's evidence, verdicts and settlement.
+
+    Args:
+        who: whose models came in time.
+        absent: the other selected, and what they said why nothing came.
+    """
+    measured = [] if agreed.rule.name == "paper" else [evidence(agreed, round_, who, refuted)]
     judged = assessments(agreed, round_, who, refuted)
+    judged += [missing(name, degree(name), said) for name, said in (absent or {}).items()]
+    return judging(agreed, round_, judged, measured, stakes)
+
+
+def judging(
+    agreed: Terms,
+    round_: int,
+    judged: Sequence[Assessment],
+    measured: Sequence[Json],
+    stakes: Mapping[str, int],
+    disputable: bool = False,
+    draw: Draw | None = None,
+) -> list[Entry]:
+    """A round's settlement on given verdicts, which `measured`, one record or none, is the evidence for.
+
+    Args:
+        draw: what peers are drawn from, where that is not what was sent.
+    """
+    task_id = agreed.task_id
+    draw = draw or draw_of(agreed, round_, [a.participant_id for a in judged if a.model_sha256])
+    found = sorted(judged, key=lambda a: a.participant_id)
     return [
-        *entries.evidence_entries(task_id, round_, evidence(agreed, round_, who, refuted)),
-        *[entries.verdict(task_id, round_, a) for a in judged],
-        entries.aggregation(task_id, round_, hashlib.sha256(b"global").digest(), {"accuracy": "0.9"}),
+        *[part for record in measured for part in entries.evidence_entries(task_id, round_, record)],
+        *[entries.verdict(task_id, round_, a) for a in found],
         entries.transition(task_id, round_, "SCORED"),
-        *entries.settlement_entries(agreed, round_, draw_of(agreed, round_, who), judged, stakes)[1],
+        *entries.settlement_entries(agreed, round_, draw, found, stakes, disputable)[1],
+        entries.aggregation(
+            task_id, round_, global_model(agreed, round_), {"accuracy": "0.9", "loss": "0.31"}
+        ),
         entries.transition(task_id, round_, "SETTLED", "2026-11-27T11:00:00Z"),
     ]
 

@@ -139,6 +139,8 @@ class ShadowEvidence:
         seed: secret until the task is over: who knows it knows the shadows.
         shadows: sound shadow models a round.
         executor: trains them; None trains them in the calling thread.
+        validation_sha256: what the record names D_c by, such as the terms' commitment to it; a digest of it where
+            empty.
         scores: other rules whose scores are wanted, of `SCORED_RULES`.
 
     Raises:
@@ -155,12 +157,13 @@ class ShadowEvidence:
         *,
         shadows: int = SHADOWS,
         executor: Executor | None = None,
+        validation_sha256: str = "",
         scores: Sequence[str] = (),
     ) -> None:
         if recipe.model not in ARCHITECTURES:
             raise EvidenceError(
                 f"shadow models need an architecture to train; the recipe names {recipe.model!r}, expected one of "
-                f"{', '.join(ARCHITECTURES)}"
+                f'{", ".join(ARCHITECTURES)}, or rule.name = "paper", which pays without evidence'
             )
         if len(reference) != validation.classes:
             raise EvidenceError(
@@ -179,7 +182,7 @@ class ShadowEvidence:
         self._shadows = shadows
         self._executor = executor
         self._scores = tuple(scores)
-        self._clouds: OrderedDict[tuple[str, int], Cloud] = OrderedDict()
+        self._clouds: OrderedDict[tuple[str, str, int], Cloud] = OrderedDict()
         self._trainable = tuple(name for name, _ in build(recipe.model, 0).named_parameters())
         probes = min(PROBE_SAMPLES, len(validation))
         if probes < len(validation):
@@ -187,17 +190,25 @@ class ShadowEvidence:
             self._probe = np.sort(part.images.ravel().astype(np.int64))
         else:
             self._probe = np.arange(len(validation))
-        self._validation_digest = data_digest(validation)
+        self._validation_digest = validation_sha256 or data_digest(validation)
 
-    def prepare(self, start: Weights, round_: int, history: Sequence[Broadcast] = ()) -> Cloud:
-        """The cloud of shadows around `start`; trained once for a start and round, then remembered."""
+    def prepare(
+        self, start: Weights, round_: int, history: Sequence[Broadcast] = (), start_sha256: str = ""
+    ) -> Cloud:
+        """The cloud of shadows around `start`; trained once for a start and round, then remembered.
+
+        Args:
+            start_sha256: what the record names the start by, such as its file's digest; that of its tensors where
+                empty.
+        """
         digest = weights_digest(start)
-        key = (digest, round_)
+        names = (start_sha256 or digest, self._validation_digest)
+        key = (digest, names[0], round_)
         if key in self._clouds:
             self._clouds.move_to_end(key)
             return self._clouds[key]
         began = time.perf_counter()
-        cloud = self._train(start, digest, round_, history, began)
+        cloud = self._train(start, digest, names, round_, history, began)
         self._clouds[key] = cloud
         while len(self._clouds) > KEPT_CLOUDS:
             self._clouds.popitem(last=False)
@@ -229,7 +240,13 @@ class ShadowEvidence:
         return RoundMeasurements(cloud, history, self._scores, self._seed)
 
     def _train(
-        self, start: Weights, digest: str, round_: int, history: Sequence[Broadcast], began: float
+        self,
+        start: Weights,
+        digest: str,
+        names: tuple[str, str],
+        round_: int,
+        history: Sequence[Broadcast],
+        began: float,
     ) -> Cloud:
         ground = Ground(
             start=start,
@@ -249,9 +266,7 @@ class ShadowEvidence:
         sketcher = Sketcher(self._trainable, start, self._seed)
         public = public_directions(start, history, sketcher)
         accuracy = float((ground.start_logs.argmax(axis=1) == self._validation.labels).mean())
-        fitted = fit_evidence(
-            shadows, self._reference, round_, (digest, self._validation_digest), accuracy, public
-        )
+        fitted = fit_evidence(shadows, self._reference, round_, names, accuracy, public)
         sound = [s for s in shadows if s.sound]
         sketches = np.array([s.sketch for s in sound])
         mean_update = sketches.mean(axis=0)

@@ -14,8 +14,8 @@ from coordinator.market import Market, Notice
 from coordinator.metrics import Metrics
 from coordinator.payrolls import PaidRound
 from coordinator.runner import LiveTask
-from coordinator.states import State
 from coordinator.storage.market import ReceiptRow
+from mechanism.lifecycle import State
 from mechanism.settlement import MICRO
 from protos.fedpeer.v1 import market_pb2, market_pb2_grpc
 from wire.codec import decode_claim, decode_counts, encode_terms, encode_verdict

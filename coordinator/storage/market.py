@@ -19,12 +19,13 @@ from sqlalchemy import (
     bindparam,
     func,
     insert,
+    literal_column,
     select,
     update,
 )
 from sqlalchemy.sql.elements import ColumnElement
 
-from coordinator.states import FOLLOWS, Progress, State
+from coordinator.states import Progress
 from coordinator.storage.market_tables import (
     certificates,
     claims,
@@ -40,6 +41,7 @@ from coordinator.storage.market_tables import (
     uploads,
 )
 from coordinator.storage.statements import Statement
+from mechanism.lifecycle import State, check_step
 from mechanism.terms import Terms
 
 #: A dataclass whose fields are columns.
@@ -255,11 +257,11 @@ class MarketStore:
 
         Raises:
             StaleTask: the task is no longer at `task.version`.
-            ValueError: `state` may not follow `task.state`.
+            LifecycleError: `state` may not follow `task.state`.
         """
-        if state not in FOLLOWS[task.state]:
-            raise ValueError(f"{state} cannot follow {task.state}")
         entered = task.round if round_ is None else round_
+        # A row enters SCORED when the round's models are fixed, and leaves it when the verdicts are recorded.
+        check_step(task.terms.schedule, task.state, task.round, state, entered, reason or "", judged=False)
         values = {
             "task_id": task.id,
             "from_version": task.version,
@@ -288,17 +290,25 @@ class MarketStore:
         detail: Mapping[str, Any],
         now: float,
     ) -> None:
-        last = _LAST_CURSOR.value(self._connection, {"task_id": task_id})
+        last = _LAST_EVENT.row(self._connection, {"task_id": task_id})
+        cursor, before = (0, now) if last is None else last
         values = {
             "task_id": task_id,
-            "cursor": last + 1,
+            "cursor": cursor + 1,
             "state": state.value,
             "round": round_,
             "deadline": deadline,
             "detail_json": json.dumps(detail),
-            "at": now,
+            # Never before the event before it, though a clock may be set back.
+            "at": max(now, before),
         }
         _insertion(events).run(self._connection, values)
+
+    def latest_event_at(self, task_id: str) -> float:
+        """When the task entered its state."""
+        last = _LAST_EVENT.row(self._connection, {"task_id": task_id})
+        assert last is not None  # its opening is an event
+        return float(last[1])
 
     def events(self, task_id: str, after: int = 0) -> list[EventRow]:
         """Events with a cursor above `after`, in order."""
@@ -589,8 +599,11 @@ _ADVANCE = Statement(
         }
     )
 )
-_LAST_CURSOR = Statement(
-    select(func.coalesce(func.max(events.c.cursor), 0)).where(events.c.task_id == bindparam("task_id"))
+_LAST_EVENT = Statement(
+    select(events.c.cursor, events.c.at)
+    .where(events.c.task_id == bindparam("task_id"))
+    .order_by(events.c.cursor.desc())
+    .limit(literal_column("1"))
 )
 _EVENTS = Statement(
     select(

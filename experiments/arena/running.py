@@ -248,9 +248,7 @@ class _SeedRun:
         rule, found = next(iter(honest.found.items()))
         terms = self._population.terms
         one_peer = replace(terms, rule=replace(terms.rule, peers=1))
-        settlement = settled(
-            rule, one_peer, round_, hashlib.sha256(f"peer {round_}".encode()).digest(), found
-        )
+        settlement = settled(rule, one_peer, round_, self._draw(f"peer {round_}", found), found)
         degree = {a.participant_id: a.verified_micro or 0 for a in found}
         median = float(np.median(list(degree.values())))
         return {p.participant_id: any(degree[q] > median for q in p.peers) for p in settlement.payments}
@@ -269,11 +267,15 @@ class _SeedRun:
         )
 
     def _settled(self, rule: str, round_: int, found: Sequence[Assessment]) -> Settlement:
-        def fixed(name: str) -> bytes:
-            return hashlib.sha256(f"{self._population.seed} {round_} {name}".encode()).digest()
+        return settled(rule, self._population.terms, round_, self._draw(str(round_), found), found)
 
-        shares = {a.participant_id: fixed(a.participant_id) for a in found if a.model_sha256}
-        return settled(rule, self._population.terms, round_, Draw(fixed(""), shares), found)
+    def _draw(self, label: str, found: Sequence[Assessment]) -> Draw:
+        """A draw that is the same in every run, as if everyone who sent a model had its own chain of shares."""
+
+        def fixed(name: str) -> bytes:
+            return hashlib.sha256(f"{self._population.seed} {label} {name}".encode()).digest()
+
+        return Draw(fixed(""), {a.participant_id: fixed(a.participant_id) for a in found if a.model_sha256})
 
     def _mean(self, models: Sequence[Model]) -> dict[str, Any]:
         mean = {}

@@ -42,6 +42,7 @@ from mechanism.ledger.accounts import (
     stake,
 )
 from mechanism.ledger.entry import Entry
+from mechanism.lifecycle import State
 from mechanism.peers import Draw
 from mechanism.settlement import (
     ARITHMETIC,
@@ -54,9 +55,6 @@ from mechanism.settlement import (
 )
 from mechanism.statements import ClaimStatement, ModelStatement
 from mechanism.terms import Terms
-
-#: States that a task enters, `Market.TaskState` without its prefix.
-STATES = ("OPEN", "EFFORT", "SELECTED", "TRAINING", "SCORED", "SETTLED", "CLOSED", "CANCELLED")
 
 #: Bytes of a part's payload: an entry's limit less its frame and ids.
 PART_BYTES = 48_000
@@ -107,12 +105,12 @@ def revocation(participant_id: str, public_key: ec.EllipticCurvePublicKey, reaso
     )
 
 
-def claim(statement: ClaimStatement, signature: bytes, late: bool = False) -> Entry:
-    """Receipt of an effort claim."""
+def claim(statement: ClaimStatement, signature: bytes) -> Entry:
+    """Receipt of an effort claim. None is recorded that came too late."""
     return Entry(
         f"{statement.task_id}/claim/{statement.participant_id}/{statement.submission_id}",
         "claim",
-        {"statement": statement.record(), "signature": signature.hex(), "late": late},
+        {"statement": statement.record(), "signature": signature.hex()},
     )
 
 
@@ -134,24 +132,39 @@ def transition(task_id: str, round_: int, state: str, at: str = "", reason: str 
 
     Args:
         round_: the current round; 0 before the first.
-        at: when, UTC, such as "2026-11-27T22:30:00Z"; for readers, nothing rests on it.
-        reason: why a task was cancelled.
+        at: when, UTC, such as "2026-11-27T22:30:00Z", by the coordinator's clock; never before the one before it.
+        reason: why a task was cancelled; empty for every other state.
     """
-    if state not in STATES:
-        raise FieldError("state", state, "one of " + ", ".join(STATES))
+    if state not in State.__members__:
+        raise FieldError("state", state, "one of " + ", ".join(State))
     return Entry(
-        f"{task_id}/round/{round_}/state/{state}",
+        transition_id(task_id, round_, state),
         "transition",
         {"task_id": task_id, "round": round_, "state": state, "at": at, "reason": reason},
     )
 
 
-def model(statement: ModelStatement, signature: bytes, late: bool = False) -> Entry:
-    """Receipt of a model. A late one is recorded and not scored."""
+def transition_id(task_id: str, round_: int, state: str) -> str:
+    """Id of the entry with which a task enters a state."""
+    return f"{task_id}/round/{round_}/state/{state}"
+
+
+def model(statement: ModelStatement, signature: bytes, sequence: int, late: bool = False) -> Entry:
+    """Receipt of a model. A late one is recorded and not scored.
+
+    Args:
+        sequence: the place of its commitment among all of the task, from 1 on: fixed when the upload began. The
+            earliest of copies is the original.
+    """
     return Entry(
         f"{statement.task_id}/round/{statement.round}/model/{statement.participant_id}/{statement.submission_id}",
         "model",
-        {"statement": statement.record(), "signature": signature.hex(), "late": late},
+        {
+            "statement": statement.record(),
+            "signature": signature.hex(),
+            "sequence": sequence,
+            "late": late,
+        },
     )
 
 

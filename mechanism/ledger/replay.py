@@ -3,16 +3,22 @@
 Of each task:
 
     terms         well-formed, budget covers the maximal bill, one reservation a round, together the budget
-    statements    signed by an enrolled, unrevoked key; about these terms; in time, or marked late
-    states        only the transitions of the life cycle, each with what it rests on complete
-    verdicts      one for everyone selected; claimed degree and model digest are those of the statements
-    degrees       `mechanism.evidence.assess` on the logged evidence gives the same verdicts; without evidence a model
-                  counts at the degree that was claimed
+    states        only the steps of `mechanism.lifecycle`, each with what it rests on, times never going back
+    statements    signed by an enrolled, unrevoked key; about these terms; claims in EFFORT, one a participant, open
+                  counts of the claimed degree; models one a participant and round, in time or marked late
+    selection     everyone who claimed; whose key was revoked since may be left out
+    evidence      there, unless the rule pays without; about every model in time, this round's start, the D_c of the
+                  terms, and the logged order of commitments
+    verdicts      what `mechanism.evidence.assess` gives on it; of who sent nothing, that; without evidence, as claimed
     seeds         each the preimage of the one before, the first of the terms' commitment
     shares        each model's draw share, late or not, is its round's value of the chain that the claim committed to
+    settlements   `settle_round` on the verdicts gives the same peer draws and payments, byte for byte
+    aggregations  one a settled round; the model that the next begins from
     disputes      opened counts are those behind the claim, once, after a settlement; awards are what `review` gives
-    settlements   `settle_round` on the logged verdicts gives the same peer draws and payments, byte for byte
-    accounts      every transfer allowed; escrow and stakes empty at the end
+    end           what is not settled is refunded, only where the task is cancelled; stakes are released
+
+What a coordinator writes in one transaction must stand together: an opening, a selection, a settlement, an end.
+Most of it is computed, and compared byte for byte.
 
 State is kept for open tasks, accounts and participants; a closed task leaves its name. So memory does not grow with
 the number of entries.
@@ -20,10 +26,9 @@ the number of entries.
 
 import base64
 import binascii
-import hashlib
 import re
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
@@ -35,34 +40,30 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_der_public_key
 
 from mechanism.canonical import canonical_bytes, parse_canonical
+from mechanism.degree import noniid_degree
 from mechanism.dispute import check_opening, disputes_possible, review
 from mechanism.errors import MechanismError
 from mechanism.evidence import EvidenceModel, Measurement, assess
 from mechanism.ledger import entries as events
-from mechanism.ledger.accounts import Book, Transfer, escrow, stake
+from mechanism.ledger.accounts import Book, Transfer, stake
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import LedgerError
-from mechanism.ledger.forms import VERDICT_END, ModelForm, model_form, plain_verdict
+from mechanism.lifecycle import State, check_quorum, check_step, needs_evidence
 from mechanism.peers import Draw, check_round_seed, share_fits
-from mechanism.settlement import MICRO, Assessment, Settlement, task_budget_micro
+from mechanism.settlement import Assessment, Settlement, task_budget_micro
 from mechanism.statements import ClaimStatement, ModelStatement
-from mechanism.terms import Terms
+from mechanism.terms import Terms, decimal, identifier
+from mechanism.unmeasured import as_claimed, missing
 
 _ECDSA = ec.ECDSA(hashes.SHA256())
 
-#: When a transition says that it was: UTC, with or without a fraction of the second.
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|\+00:00)")
+#: When a transition says that it was. One form alone, so that times compare as texts.
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
-#: The states that may follow a state within a task's life; cancelling may follow any that is not final.
-_FOLLOWS: Mapping[str, tuple[str, ...]] = {
-    "": ("OPEN",),
-    "OPEN": ("EFFORT",),
-    "EFFORT": ("SELECTED",),
-    "SELECTED": ("TRAINING",),
-    "TRAINING": ("SCORED", "SETTLED"),
-    "SCORED": ("SETTLED",),
-    "SETTLED": ("TRAINING", "CLOSED"),
-}
+_DIGEST = re.compile("[0-9a-f]{64}")
+
+#: States that are entered at the end of a transaction which no state begins, and what stands in it before.
+_RESTS_ON: Mapping[State, str] = {State.SELECTED: "a selection", State.SCORED: "verdicts"}
 
 
 class ReplayError(LedgerError):
@@ -87,13 +88,21 @@ class _Wrong(LedgerError):
 @dataclass(slots=True)
 class _Claim:
     degree: Fraction
-    text: str
-    micro: int
     commitment: bytes
+    nonce: bytes
     draw_head: bytes
     #: The last draw share that was checked, and its round: what the next one is checked against, in few steps.
     share: bytes
     share_round: int = 0
+
+
+class _Model(NamedTuple):
+    """A model in time."""
+
+    digest: bytes
+    samples: int
+    sequence: int
+    share: bytes
 
 
 @dataclass(slots=True)
@@ -107,41 +116,84 @@ class _Disputable:
 
 @dataclass(slots=True)
 class _Round:
-    """What has been logged of one round."""
+    """What has been logged of one round.
+
+    Attributes:
+        start: digest of the model that it begins from.
+        models: those in time; failures: what participants said, by name.
+        verdicts: once they are computed; result: the model that the next round begins from.
+    """
 
     number: int
-    models: dict[str, bytes] = field(default_factory=dict)
-    shares: dict[str, bytes] = field(default_factory=dict)
+    start: bytes
+    models: dict[str, _Model] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
     verdicts: dict[str, Assessment] = field(default_factory=dict)
-    samples: dict[str, int] = field(default_factory=dict)
-    evidence: dict[str, Assessment] | None = None
-    pieces: list[str] = field(default_factory=list)
-    settled: bool = False
-    aggregated: bool = False
+    result: bytes = b""
 
 
 @dataclass(slots=True)
 class _Task:
-    """An open task."""
+    """An open task.
+
+    Attributes:
+        round: the current one; number 0 before the first.
+        floors: of every round so far, the latest commitment among the models in time of the rounds before.
+        parts: of a selection or of evidence that is not complete.
+        delivered: (round, participant) of every model, late ones included.
+        sequences: places of commitments that are taken.
+        unresolved: rounds whose reservation is neither settled nor refunded.
+        disputes: who has opened its counts; kept: what they rest on, by round.
+        shadows: digests of shadow sets, and the model that they were trained from.
+    """
 
     terms: Terms
     digest: str
-    state: str = ""
-    reserved: int = 0
+    seed: bytes
+    round: _Round
+    floors: list[int] = field(default_factory=lambda: [0])
+    parts: list[Entry] = field(default_factory=list)
+    state: State | None = None
+    at: str = ""
     claims: dict[str, _Claim] = field(default_factory=dict)
-    submissions: set[str] = field(default_factory=set)
     selected: list[str] = field(default_factory=list)
     chosen: set[str] = field(default_factory=set)
-    selection_parts: tuple[int, int] = (0, 0)
-    round: _Round = field(default_factory=lambda: _Round(0))
-    seed: bytes = b""
-    seed_round: int = 0
-    expected: deque[Entry] = field(default_factory=deque)
+    submissions: set[str] = field(default_factory=set)
+    delivered: set[tuple[int, str]] = field(default_factory=set)
+    sequences: set[int] = field(default_factory=set)
     unresolved: set[int] = field(default_factory=set)
     disputes: set[str] = field(default_factory=set)
     kept: dict[int, dict[str, _Disputable]] = field(default_factory=dict)
-    settled: int = 0
-    awarding: bool = False
+    shadows: dict[str, bytes] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        return self.terms.task_id
+
+    @property
+    def private(self) -> list[str]:
+        """The selected who committed to their label counts."""
+        return [name for name in self.selected if self.claims[name].commitment]
+
+
+@dataclass(slots=True)
+class _Transaction:
+    """Entries that a coordinator writes together, begun and not yet complete.
+
+    Attributes:
+        what: "opening", "selection", "settlement" or "end".
+        expected: computed entries that come next.
+        then: ids of which one comes after them.
+    """
+
+    task: _Task
+    what: str
+    expected: deque[Entry]
+    then: tuple[str, ...]
+
+    @property
+    def next(self) -> str:
+        return self.expected[0].id if self.expected else self.then[0]
 
 
 @dataclass(slots=True)
@@ -180,12 +232,9 @@ class Replay:
         self._ended: set[str] = set()
         self._keys: dict[str, dict[str, ec.EllipticCurvePublicKey]] = {}
         self._known_keys: set[str] = set()
-        #: The task last in training, and the one last in a settlement: their next entries can be foreseen.
-        self._training: _Task | None = None
-        self._paying: _Task | None = None
+        self._open: _Transaction | None = None
         self._handlers: Mapping[str, Callable[[Entry, Mapping[str, Any]], None]] = {
             "terms": self._terms,
-            "reservation": self._reservation,
             "enrolment": self._enrolment,
             "revocation": self._revocation,
             "claim": self._claim,
@@ -195,12 +244,12 @@ class Replay:
             "failure": self._failure,
             "evidence": self._evidence,
             "verdict": self._verdict,
-            "aggregation": self._aggregation,
             "seed": self._seed,
-            "refund": self._refund,
-            "stake_release": self._stake_release,
+            "aggregation": self._aggregation,
             "dispute": self._dispute,
-            "awards": self._awards,
+            "awards": self._ending,
+            "refund": self._ending,
+            "stake_release": self._ending,
         }
 
     def feed(self, data: bytes) -> Taken:
@@ -211,22 +260,13 @@ class Replay:
         """
         index, entry_id = self.counts.entries, "unreadable"
         try:
-            taken = self._foreseen(data)
-            if taken is not None:
-                entry_id = taken.id
-            else:
-                form = model_form(data)
-                if form is not None:
-                    entry_id = form.id
-                    self._model_in_time(form)
-                    taken = Taken(entry_id, ())
-                else:
-                    # Not checked to be canonical: every handler compares the bytes with those that it makes itself.
-                    entry = Entry.parse(data, canonical=False)
-                    entry_id = entry.id
-                    self._handle(entry)
-                    taken = Taken(entry_id, entry.transfers)
-            for transfer in taken.transfers:
+            entry = self._computed(data)
+            if entry is None:
+                # Not checked to be canonical: every handler compares the bytes with those that it makes itself.
+                entry = Entry.parse(data, canonical=False)
+                entry_id = entry.id
+                self._handle(entry)
+            for transfer in entry.transfers:
                 self.book.apply(transfer)
         except MechanismError as error:
             raise ReplayError(index, entry_id, str(error)) from None
@@ -234,73 +274,91 @@ class Replay:
             reason = f"its body is malformed ({type(error).__name__}: {error})"
             raise ReplayError(index, entry_id, reason) from None
         self.counts.entries += 1
-        return taken
+        return Taken(entry.id, entry.transfers)
 
-    def _foreseen(self, data: bytes) -> Taken | None:
+    def open_tasks(self) -> dict[str, str]:
+        """Tasks that have not ended, and their states."""
+        return {name: str(task.state or "") for name, task in sorted(self._tasks.items())}
+
+    def finish(self) -> None:
+        """Raises ReplayError where the entries end inside what is written in one transaction."""
+        if self._open is not None:
+            what, name, missed = self._open.what, self._open.task.id, self._open.next
+            reason = f"the {what} of {name} ends early: {missed} is missing"
+            raise ReplayError(self.counts.entries, missed, reason)
+
+    def _computed(self, data: bytes) -> Entry | None:
         """The next entry, where `data` are the bytes that what stands before it gives: no need to read them."""
-        task = self._paying
-        if task is not None and task.expected:
-            entry = task.expected[0]
-            if entry.data == data:
-                self._settled(task, task.expected.popleft())
-                return Taken(entry.id, entry.transfers)
-        elif self._training is not None and data.endswith(VERDICT_END):
-            return self._foreseen_verdict(self._training, data)
-        return None
+        if self._open is None or not self._open.expected or self._open.expected[0].data != data:
+            return None
+        entry = self._open.expected.popleft()
+        self._count(entry)
+        return entry
 
     def _handle(self, entry: Entry) -> None:
-        task = self._tasks.get(str(entry.body.get("task_id", "")))
-        if task is not None and task.expected:
-            self._settling(task, entry)
-            return
+        if self._open is not None:
+            if self._open.expected:
+                fault = _fault(entry, self._open.expected[0])
+                raise _Wrong(f"in the {self._open.what} of {self._open.task.id}: {fault}")
+            if entry.id not in self._open.then:
+                raise _Wrong(
+                    f"it interrupts the {self._open.what} of {self._open.task.id}; expected {self._open.next} here"
+                )
         handler = self._handlers.get(entry.kind)
         if handler is None:
             raise _Wrong(f"the kind {entry.kind!r:.60} is unknown, or out of place here")
         handler(entry, entry.body)
 
-    def open_tasks(self) -> dict[str, str]:
-        """Tasks that have not ended, and their states."""
-        return {name: task.state for name, task in sorted(self._tasks.items())}
+    def _count(self, entry: Entry) -> None:
+        counts, body = self.counts, entry.body
+        if entry.kind == "verdict":
+            counts.verdicts += 1
+        elif entry.kind == "payment":
+            counts.payments += 1
+            counts.paid_micro += int(str(body["paid_micro"]))
+        elif entry.kind == "award":
+            counts.paid_micro += int(str(body["award_micro"]))
 
-    def finish(self) -> None:
-        """Raises ReplayError where the entries end inside a settlement, which is one transaction."""
-        for name, task in sorted(self._tasks.items()):
-            if task.expected:
-                reason = f"the settlement of {name} ends early: {task.expected[0].id} is missing"
-                raise ReplayError(self.counts.entries, task.expected[0].id, reason)
-            if task.terms.schedule.rounds != task.reserved:
-                missing = f"{name}/round/{task.reserved + 1}/reservation"
-                raise ReplayError(self.counts.entries, missing, f"the budget of {name} is not reserved whole")
+    def _begin(self, task: _Task, what: str, expected: Iterable[Entry], *then: str) -> None:
+        self._open = _Transaction(task, what, deque(expected), then)
+
+    def _begin_with(
+        self, entry: Entry, task: _Task, what: str, expected: Sequence[Entry], *then: str
+    ) -> None:
+        """The same where `entry` is to be the first of those that are computed."""
+        self._begin(task, what, expected, *then)
+        self._handle_computed(entry)
+
+    def _handle_computed(self, entry: Entry) -> None:
+        assert self._open is not None
+        if self._computed(entry.data) is None:
+            self._handle(entry)
 
     # Participants
 
     def _enrolment(self, entry: Entry, body: Mapping[str, Any]) -> None:
         key = _public_key(body["public_key"])
-        name = body["participant_id"]
+        name = identifier("participant_id", body["participant_id"])
         _same(entry, events.enrolment(name, key))
-        mark = events.fingerprint(events.public_key_bytes(key))
-        self._once(entry.id, "this key was enrolled before")
-        self._keys.setdefault(name, {})[mark] = key
+        if entry.id in self._known_keys:
+            raise _Wrong("this key was enrolled before")
+        self._known_keys.add(entry.id)
+        self._keys.setdefault(name, {})[events.fingerprint(events.public_key_bytes(key))] = key
 
     def _revocation(self, entry: Entry, body: Mapping[str, Any]) -> None:
         name, mark = body["participant_id"], body["fingerprint"]
         key = self._keys.get(name, {}).pop(mark, None)
         if key is None:
             raise _Wrong(f"{name} has no key {mark} to revoke")
-        _same(entry, events.revocation(name, key, body["reason"]))
+        _same(entry, events.revocation(name, key, _text("reason", body["reason"])))
 
-    def _once(self, entry_id: str, message: str) -> None:
-        if entry_id in self._known_keys:
-            raise _Wrong(message)
-        self._known_keys.add(entry_id)
-
-    def _check_signature(self, name: str, signed: Callable[[], bytes], signature: bytes) -> None:
+    def _check_signature(self, name: str, record: Mapping[str, Any], signature: bytes) -> None:
         keys = self._keys.get(name)
         if not keys:
             raise _Wrong(f"{name} has no enrolled key")
         if not self._check_statements:
             return
-        message = signed()
+        message = canonical_bytes(record)
         for key in keys.values():
             try:
                 key.verify(signature, message, _ECDSA)
@@ -314,92 +372,52 @@ class Replay:
 
     def _terms(self, entry: Entry, body: Mapping[str, Any]) -> None:
         terms = Terms.from_record(body["terms"])
-        if terms.task_id in self._tasks or terms.task_id in self._ended:
-            raise _Wrong(f"the task {terms.task_id} has terms already")
+        name, rounds = terms.task_id, range(1, terms.schedule.rounds + 1)
+        if name in self._tasks or name in self._ended:
+            raise _Wrong(f"the task {name} has terms already")
         bill = task_budget_micro(terms)
         if terms.budget_micro < bill:
             raise _Wrong(f"the budget of {terms.budget_micro} is below the maximal bill of {bill}")
         _same(entry, events.published(terms))
-        self._tasks[terms.task_id] = _Task(terms, terms.digest.hex(), seed=terms.seed_commitment)
+        task = _Task(terms, terms.digest.hex(), terms.seed_commitment, _Round(0, terms.initial_model))
+        task.unresolved.update(rounds)
+        self._tasks[name] = task
         self.counts.tasks += 1
-
-    def _reservation(self, entry: Entry, body: Mapping[str, Any]) -> None:
-        task = self._task(body)
-        number = task.reserved + 1
-        if task.state or number > task.terms.schedule.rounds:
-            raise _Wrong("a reservation after the task was opened, or for a round that it does not have")
-        _same(entry, events.reservation(task.terms, number))
-        task.reserved = number
-        task.unresolved.add(number)
+        self._begin(
+            task, "opening", [events.reservation(terms, r) for r in rounds], _state_id(task, State.OPEN)
+        )
 
     def _transition(self, entry: Entry, body: Mapping[str, Any]) -> None:
-        task = self._task(body)
-        state, number, at = body["state"], body["round"], body["at"]
+        task = self._task(body["task_id"])
+        number, at, reason = body["round"], body["at"], _text("reason", body["reason"])
+        _same(entry, events.transition(task.id, number, body["state"], at, reason))
+        state = State(body["state"])
+        check_step(task.terms.schedule, task.state, task.round.number, state, number, reason)
         if at and not _TIME.fullmatch(at):
             raise _Wrong(f"at is {at!r:.60}; expected a time such as 2026-11-27T22:30:00Z")
-        _same(entry, events.transition(task.terms.task_id, number, state, at, body["reason"]))
-        if task.awarding and state not in ("CLOSED", "CANCELLED"):
-            raise _Wrong(f"{state} after the disputes were paid, which ends a task")
-        if state == "CANCELLED":
-            if task.reserved and not task.state:
-                raise _Wrong("a task is cancelled before it was opened")
-        elif state not in _FOLLOWS[task.state]:
-            raise _Wrong(f"{state} does not follow {task.state or 'the terms'}")
-        expected = task.round.number + (1 if state == "TRAINING" else 0)
-        if number != expected:
-            raise _Wrong(f"the transition is of round {number}; expected round {expected}")
-        self._check_complete(task, state)
-        task.state = state
-        if state == "TRAINING":
-            if number > task.terms.schedule.rounds:
-                raise _Wrong(f"round {number} is beyond the schedule of {task.terms.schedule.rounds}")
-            task.round = _Round(number)
-            self._training = task
-        elif state in ("CLOSED", "CANCELLED"):
-            self._end(task)
-
-    def _check_complete(self, task: _Task, state: str) -> None:
-        """Whether what the state rests on stands in the log."""
-        current = task.round
-        if state == "OPEN" and task.reserved != task.terms.schedule.rounds:
-            raise _Wrong(f"only {task.reserved} of {task.terms.schedule.rounds} rounds are reserved for")
-        if state == "SELECTED" and (not task.selected or task.selection_parts[0] != task.selection_parts[1]):
-            raise _Wrong("the selection is missing or incomplete")
-        if state == "SCORED":
-            self._check_scored(task)
-        if state == "SETTLED" and current.number in task.unresolved:
-            raise _Wrong(f"round {current.number} is neither settled nor refunded")
-        if state == "TRAINING" and current.number in task.unresolved:
-            raise _Wrong(f"round {current.number} is neither settled nor refunded")
-
-    def _check_scored(self, task: _Task) -> None:
-        missing = [name for name in task.selected if name not in task.round.verdicts]
-        if missing:
-            raise _Wrong(f"{missing[0]} was selected and has no verdict in round {task.round.number}")
-        if task.round.pieces:
-            raise _Wrong("the round's evidence is incomplete")
-
-    def _end(self, task: _Task) -> None:
-        name = task.terms.task_id
-        if task.unresolved:
-            raise _Wrong(f"round {min(task.unresolved)} is neither settled nor refunded at the task's end")
-        if task.kept:
-            raise _Wrong(f"what round {min(task.kept)} kept back for disputes is not resolved")
-        if self.book.holds(escrow(name)):
-            raise _Wrong(f"escrow of {name} still holds money at the task's end")
-        for participant in task.claims:
-            held = self.book.holds(stake(name, participant))
-            if held:
-                raise _Wrong(f"{held} micro-credits of {participant}'s stake are not released")
-        del self._tasks[name]
-        self._ended.add(name)
-        self._training = self._paying = None
+        if at and at < task.at:
+            raise _Wrong(f"{state} is entered at {at}, before what came before it, at {task.at}")
+        if self._open is None and state in _RESTS_ON:
+            raise _Wrong(f"{state} is entered without {_RESTS_ON[state]}")
+        if self._open is None and state.final and (left := self._left(task)):
+            raise _Wrong(f"{state} is entered before the task has ended: {left[0].id} is missing")
+        self._open = None
+        task.state, task.at = state, at or task.at
+        if state is State.SCORED:
+            self._begin(task, "settlement", [], f"{task.id}/round/{number}/seed")
+        elif state is State.TRAINING:
+            last = task.round
+            task.floors.append(max([task.floors[-1], *(sent.sequence for sent in last.models.values())]))
+            task.round = _Round(number, last.result or last.start)
+        elif state.final:
+            del self._tasks[task.id]
+            self._ended.add(task.id)
 
     # Statements
 
     def _claim(self, entry: Entry, body: Mapping[str, Any]) -> None:
         record = body["statement"]
-        task = self._statement_task(record["task_id"])
+        task = self._task(record["task_id"])
         statement = ClaimStatement(
             submission_id=record["submission_id"],
             task_id=record["task_id"],
@@ -413,28 +431,31 @@ class Replay:
             nonce=bytes.fromhex(record["nonce"]),
         )
         signature = bytes.fromhex(body["signature"])
-        _same(entry, events.claim(statement, signature, body["late"]))
+        _same(entry, events.claim(statement, signature))
         name = statement.participant_id
+        if task.state is not State.EFFORT:
+            raise _Wrong(f"a claim in {task.state}; claims are taken in EFFORT")
+        if name in task.claims:
+            raise _Wrong(f"{name} has claimed before")
+        if len(task.claims) >= task.terms.schedule.capacity:
+            raise _Wrong(f"all {task.terms.schedule.capacity} places of the task are taken")
+        if statement.counts is not None:
+            degree = noniid_degree(statement.counts, task.terms.reference)
+            if degree != statement.degree:
+                raise _Wrong(f"{name} claims {statement.degree} with open counts, which give {degree}")
         self._check_statement(task, name, statement.submission_id, record["terms"])
-        self._check_signature(name, lambda: canonical_bytes(record), signature)
-        if not body["late"]:
-            if task.state not in ("OPEN", "EFFORT") or task.selected:
-                raise _Wrong("a claim after claims had closed that is not marked late")
-            if name in task.claims:
-                raise _Wrong(f"{name} has claimed before")
-            degree = statement.degree
-            task.claims[name] = _Claim(
-                degree=degree,
-                text=record["degree"],
-                micro=round(degree * MICRO),
-                commitment=statement.counts_commitment,
-                draw_head=statement.draw_head,
-                share=statement.draw_head,
-            )
+        self._check_signature(name, record, signature)
+        task.claims[name] = _Claim(
+            degree=statement.degree,
+            commitment=statement.counts_commitment,
+            nonce=statement.nonce,
+            draw_head=statement.draw_head,
+            share=statement.draw_head,
+        )
 
     def _model(self, entry: Entry, body: Mapping[str, Any]) -> None:
         record = body["statement"]
-        task = self._statement_task(record["task_id"])
+        task = self._task(record["task_id"])
         statement = ModelStatement(
             submission_id=record["submission_id"],
             task_id=record["task_id"],
@@ -447,36 +468,43 @@ class Replay:
             draw_share=bytes.fromhex(record["draw_share"]),
             nonce=bytes.fromhex(record["nonce"]),
         )
-        signature = bytes.fromhex(body["signature"])
-        _same(entry, events.model(statement, signature, body["late"]))
-        name = statement.participant_id
+        signature, sequence, late = bytes.fromhex(body["signature"]), body["sequence"], body["late"]
+        if type(late) is not bool or any(type(v) is not int for v in (sequence, *_integers(statement))):
+            raise _Wrong("late is no boolean, or a number no integer")
+        _same(entry, events.model(statement, signature, sequence, late))
+        name, number, most = statement.participant_id, statement.round, task.terms.contract.max_bytes
+        if name not in task.chosen:
+            raise _Wrong(f"{name} was not selected to train")
+        if statement.nonce != task.claims[name].nonce:
+            raise _Wrong(f"the nonce is not the one of {name}'s claim in this task")
+        if statement.model_bytes > most:
+            raise _Wrong(f"the model has {statement.model_bytes} bytes; the contract allows {most}")
+        if number > task.round.number:
+            raise _Wrong(f"a model of round {number} in round {task.round.number}")
+        if (number, name) in task.delivered:
+            raise _Wrong(f"{name} has a model in round {number} already")
+        if sequence in task.sequences or sequence <= task.floors[number]:
+            raise _Wrong(
+                f"the sequence {sequence} is taken, or not above {task.floors[number]}, "
+                "the last before the round began"
+            )
         self._check_statement(task, name, statement.submission_id, record["terms"])
-        self._check_signature(name, lambda: canonical_bytes(record), signature)
-        self._check_share(task, name, statement.round, statement.draw_share)
-        if not body["late"]:
-            self._received(
-                task, name, statement.round, statement.model_sha256, statement.samples, statement.draw_share
+        self._check_signature(name, record, signature)
+        self._check_share(task, name, number, statement.draw_share)
+        task.delivered.add((number, name))
+        task.sequences.add(sequence)
+        if not late:
+            if task.state is not State.TRAINING or number != task.round.number:
+                raise _Wrong("a model outside its round's training that is not marked late")
+            task.round.models[name] = _Model(
+                statement.model_sha256, statement.samples, sequence, statement.draw_share
             )
 
-    def _model_in_time(self, form: ModelForm) -> None:
-        """`_model` of an entry that has its form."""
-        task, name = self._statement_task(form.task_id), form.participant_id
-        self._check_statement(task, name, form.submission_id, form.terms)
-        self._check_signature(name, form.statement.encode, bytes.fromhex(form.signature))
-        round_, share = int(form.round), bytes.fromhex(form.draw_share)
-        self._check_share(task, name, round_, share)
-        self._received(task, name, round_, bytes.fromhex(form.model_sha256), int(form.samples), share)
-
     def _check_share(self, task: _Task, name: str, round_: int, share: bytes) -> None:
-        """That a model comes of a claimant, with its round's share of the chain that the claim commits to."""
-        claim = task.claims.get(name)
-        if claim is None:
-            raise _Wrong(f"{name} has not claimed, so it cannot send a model")
-        if not 1 <= round_ <= task.terms.schedule.rounds:
-            raise _Wrong(f"a model of round {round_}; the task has {task.terms.schedule.rounds}")
-        newer = (
-            round_ > claim.share_round
-        )  # else a late model: from the head, to which its way is the shorter one
+        """That a model has its round's share of the chain that its claim commits to."""
+        claim = task.claims[name]
+        # A late model's is counted from the head, to which its way is the shorter one.
+        newer = round_ > claim.share_round
         known, steps = (claim.share, round_ - claim.share_round) if newer else (claim.draw_head, round_)
         if not share_fits(share, steps, known):
             raise _Wrong(
@@ -486,257 +514,218 @@ class Replay:
         if newer:
             claim.share, claim.share_round = share, round_
 
-    def _received(
-        self, task: _Task, name: str, round_: int, digest: bytes, samples: int, share: bytes
-    ) -> None:
-        """A model that is not late."""
-        if task.state != "TRAINING" or round_ != task.round.number or task.round.verdicts:
-            raise _Wrong("a model outside its round's training that is not marked late")
-        if name not in task.chosen:
-            raise _Wrong(f"{name} was not selected to train")
-        if name in task.round.models:
-            raise _Wrong(f"{name} has a model in this round already")
-        task.round.models[name] = digest
-        task.round.shares[name] = share
-        task.round.samples[name] = samples
-
-    def _statement_task(self, task_id: str) -> _Task:
-        task = self._named(task_id)
-        if task.expected:
-            raise _Wrong(f"it interrupts a settlement; expected {task.expected[0].id}")
-        return task
-
     def _check_statement(self, task: _Task, name: str, submission_id: str, terms: str) -> None:
         if terms != task.digest:
             raise _Wrong("the statement is about other terms than the task's")
+        self._take_submission(task, name, submission_id)
+
+    def _take_submission(self, task: _Task, name: str, submission_id: str) -> None:
         submission = f"{name}/{submission_id}"
         if submission in task.submissions:
             raise _Wrong(f"the submission id {submission} was used before")
         task.submissions.add(submission)
 
     def _failure(self, entry: Entry, body: Mapping[str, Any]) -> None:
-        task, name = self._task(body), body["participant_id"]
-        if name not in task.claims:
-            raise _Wrong(f"{name} has not claimed, so it has nothing to fail at")
-        _same(
-            entry,
-            events.failure(task.terms.task_id, body["round"], name, body["submission_id"], body["reason"]),
-        )
-        submission = f"{name}/{body['submission_id']}"
-        if submission in task.submissions:
-            raise _Wrong(f"the submission id {submission} was used before")
-        task.submissions.add(submission)
+        task, name, reason = self._task(body["task_id"]), body["participant_id"], body["reason"]
+        submission = identifier("submission_id", body["submission_id"])
+        _same(entry, events.failure(task.id, task.round.number, name, submission, _text("reason", reason)))
+        if task.state is not State.TRAINING:
+            raise _Wrong(f"a failure in {task.state}; failures are taken in TRAINING")
+        if name not in task.chosen:
+            raise _Wrong(f"{name} was not selected, so it has nothing to fail at")
+        if name in task.round.failures:
+            raise _Wrong(f"{name} has reported a failure in this round already")
+        self._take_submission(task, name, submission)
+        task.round.failures[name] = reason
 
     def _selection(self, entry: Entry, body: Mapping[str, Any]) -> None:
-        task = self._task(body)
-        part, parts, chosen = body["part"], body["parts"], body["participants"]
-        record = {"task_id": task.terms.task_id, "part": part, "parts": parts, "participants": chosen}
-        _same(entry, Entry(f"{task.terms.task_id}/selection/{part}", "selection", record))
-        done, total = task.selection_parts
-        if (
-            task.state not in ("OPEN", "EFFORT")
-            or part != done + 1
-            or (done and parts != total)
-            or part > parts
-        ):
-            raise _Wrong(f"part {part} of {parts} of a selection is out of place")
-        for name in chosen:
-            if name not in task.claims:
-                raise _Wrong(f"{name} is selected and has not claimed")
-            if task.selected and name <= task.selected[-1]:
-                raise _Wrong(f"{name} is out of order in the selection, or in it twice")
-            task.selected.append(name)
-            task.chosen.add(name)
-        task.selection_parts = (part, parts)
-        schedule = task.terms.schedule
-        if part == parts and not schedule.quorum <= len(task.selected) <= schedule.capacity:
-            raise _Wrong(
-                f"{len(task.selected)} are selected; the terms ask for {schedule.quorum} to {schedule.capacity}"
-            )
+        task = self._task(body["task_id"])
+        if task.state is not State.EFFORT:
+            raise _Wrong(f"a selection in {task.state}; expected in EFFORT")
+        if self._incomplete(entry, body, task, "selection", f"{task.id}/selection"):
+            return
+        everyone, schedule = sorted(task.claims), task.terms.schedule
+        standing = [name for name in everyone if self._keys.get(name)]
+        made = events.selection_entries(task.id, standing)
+        chosen = standing if [e.data for e in task.parts] == [e.data for e in made] else everyone
+        _same_parts(task.parts, events.selection_entries(task.id, chosen))
+        if len(chosen) < schedule.quorum:
+            raise _Wrong(f"{len(chosen)} are selected, fewer than the quorum of {schedule.quorum}")
+        task.parts.clear()
+        task.selected, task.chosen = chosen, set(chosen)
+        self._begin(task, "selection", [], _state_id(task, State.SELECTED))
 
-    # Evidence and verdicts
+    def _incomplete(self, entry: Entry, body: Mapping[str, Any], task: _Task, what: str, prefix: str) -> bool:
+        """Whether an entry is not the last of its parts; then the next one must follow."""
+        task.parts.append(entry)
+        part = body["part"]
+        if part == body["parts"]:
+            return False
+        self._begin(task, what, [], f"{prefix}/{part + 1}")
+        return True
+
+    # Evidence, verdicts, settlement
 
     def _evidence(self, entry: Entry, body: Mapping[str, Any]) -> None:
-        task = self._task(body)
-        current, part, parts = task.round, body["part"], body["parts"]
-        if body["round"] != current.number or task.state != "TRAINING" or current.verdicts:
-            raise _Wrong("evidence that is not of the round in training, or after its verdicts")
-        if current.evidence is not None or part != len(current.pieces) + 1 or not part <= parts:
-            raise _Wrong(f"part {part} of {parts} of the evidence is out of place")
-        record = {key: body[key] for key in ("task_id", "round", "part", "parts", "sha256", "data")}
-        _same(
-            entry, Entry(f"{task.terms.task_id}/round/{current.number}/evidence/{part}", "evidence", record)
-        )
-        current.pieces.append(body["data"])
-        if part == parts:
-            try:
-                data = base64.b64decode("".join(current.pieces), validate=True)
-            except binascii.Error:
-                raise _Wrong("the evidence is not base64") from None
-            if hashlib.sha256(data).hexdigest() != body["sha256"]:
-                raise _Wrong("the evidence's digest is not that of its parts")
-            current.pieces.clear()
-            current.evidence = _assessed(parse_canonical(data), task)
+        task = self._task(body["task_id"])
+        if not needs_evidence(task.terms.rule.name):
+            raise _Wrong(f"evidence under the rule {task.terms.rule.name}, which pays without")
+        if task.state is not State.TRAINING:
+            raise _Wrong(f"evidence in {task.state}; expected in TRAINING, before its verdicts")
+        prefix = f"{task.id}/round/{task.round.number}/evidence"
+        if self._incomplete(entry, body, task, "settlement", prefix):
+            return
+        try:
+            data = base64.b64decode("".join(str(one.body["data"]) for one in task.parts), validate=True)
+        except binascii.Error:
+            raise _Wrong("the evidence is not base64") from None
+        record = parse_canonical(data)
+        _same_parts(task.parts, events.evidence_entries(task.id, task.round.number, record))
+        task.parts.clear()
+        found = self._assessed(record, task)
+        self.counts.degrees += sum(assessment.scored for assessment in found.values())
+        self._judge(task, found)
+
+    def _assessed(self, record: Mapping[str, Any], task: _Task) -> dict[str, Assessment]:
+        """The verdicts that a round's evidence gives, once it is seen to be about this round's statements."""
+        model = EvidenceModel.from_record(record["model"])
+        measurements = [Measurement.from_record(item) for item in record["measurements"]]
+        measurements.sort(key=lambda m: m.participant_id)
+        if canonical_bytes(
+            {"model": model.record(), "measurements": [m.record() for m in measurements]}
+        ) != canonical_bytes(record):
+            raise _Wrong("the evidence has fields that its form does not know, or is out of order")
+        current = task.round
+        if model.round != current.number:
+            raise _Wrong(f"the evidence is of round {model.round}")
+        if model.degree.reference != task.terms.reference:
+            raise _Wrong("the evidence is against another reference distribution than the terms'")
+        if model.validation_sha256 != task.terms.validation_commitment.hex():
+            raise _Wrong("the evidence was measured on another validation set than the terms commit to")
+        if model.start_sha256 != current.start.hex():
+            raise _Wrong("the evidence is about another model than the one that the round began from")
+        if not _DIGEST.fullmatch(model.shadows_sha256):
+            raise _Wrong("the digest of the evidence's shadow models is none")
+        if task.shadows.setdefault(model.shadows_sha256, current.start) != current.start:
+            raise _Wrong("the evidence rests on the shadow models of a round that began from another model")
+        names = [m.participant_id for m in measurements]
+        if names != sorted(current.models):
+            differing = ", ".join(sorted(set(names) ^ current.models.keys())) or "one is measured twice"
+            raise _Wrong(f"the evidence and the models in time are not of the same participants: {differing}")
+        for m in measurements:
+            sent = current.models[m.participant_id]
+            stated = sent.digest.hex(), task.claims[m.participant_id].degree, sent.samples
+            if (m.model_sha256, m.claimed_degree, m.samples) != stated:
+                raise _Wrong(
+                    f"the evidence on {m.participant_id} is about another model, claim or sample count "
+                    "than it signed"
+                )
+            if m.order != sent.sequence:
+                raise _Wrong(
+                    f"the evidence gives the model of {m.participant_id} the place {m.order} in the order of "
+                    f"commitments; its entry says {sent.sequence}"
+                )
+        return {assessment.participant_id: assessment for assessment in assess(model, measurements)}
 
     def _verdict(self, entry: Entry, body: Mapping[str, Any]) -> None:
-        task = self._task(body)
-        current = task.round
-        if body["round"] != current.number or task.state != "TRAINING":
-            raise _Wrong("a verdict that is not of the round in training")
-        name = body["assessment"]["participant_id"]
-        assessment = (current.evidence or {}).get(name)
-        if assessment is None:
-            assessment = events.assessment_from_record(body["assessment"])
-            _check_unsupported(assessment, current, task.claims.get(name))
-        self._compare_verdict(entry, events.verdict(task.terms.task_id, current.number, assessment))
-        if name not in task.chosen:
-            raise _Wrong(f"{name} was not selected, so there is nothing to judge")
-        if name in current.verdicts:
-            raise _Wrong(f"{name} has a verdict in this round already")
-        self._judged(task, assessment)
-
-    def _foreseen_verdict(self, task: _Task, data: bytes) -> Taken | None:
-        """The verdict on the next of the selected, where `data` are what the evidence or its claim gives."""
-        current = task.round
-        place = len(current.verdicts)
-        if task.state != "TRAINING" or place >= len(task.selected):
-            return None
-        name = task.selected[place]
-        if name in current.verdicts:
-            return None
-        task_id, number = task.terms.task_id, current.number
-        if current.evidence is not None:
-            assessment = current.evidence.get(name)
-            if assessment is None:
-                return None
-            expected = events.verdict(task_id, number, assessment).data
-        else:
-            digest, claim = current.models.get(name), task.claims[name]
-            if digest is None:
-                return None
-            assessment = Assessment(name, digest, claim.degree, claim.micro)
-            expected = plain_verdict(task_id, number, assessment, claim.text)
-        if data != expected:
-            return None
-        self._judged(task, assessment)
-        return Taken(events.verdict_id(task_id, number, name), ())
-
-    def _judged(self, task: _Task, assessment: Assessment) -> None:
-        name, current = assessment.participant_id, task.round
-        claimed = task.claims[name].degree
-        if assessment.claimed_degree is not claimed and assessment.claimed_degree != claimed:
+        """The first verdict of a round whose rule pays without evidence; all others are expected."""
+        task = self._task(body["task_id"])
+        if task.state is not State.TRAINING:
+            raise _Wrong(f"a verdict in {task.state}; expected in TRAINING")
+        if needs_evidence(task.terms.rule.name):
             raise _Wrong(
-                f"the verdict says that {name} claimed {assessment.claimed_degree}; "
-                f"its signed claim says {claimed}"
+                f"a verdict without evidence; under the rule {task.terms.rule.name} every model in time is measured"
             )
-        if assessment.model_sha256 != current.models.get(name, b""):
-            raise _Wrong(f"the verdict is on another model than the one that {name} sent in time")
-        self.counts.degrees += assessment.scored
-        current.verdicts[name] = assessment
-        self.counts.verdicts += 1
+        self._judge(
+            task,
+            {
+                name: as_claimed(name, sent.digest, task.claims[name].degree)
+                for name, sent in task.round.models.items()
+            },
+        )
+        self._handle_computed(entry)
 
-    def _compare_verdict(self, entry: Entry, expected: Entry) -> None:
-        try:
-            _same(entry, expected)
-        except _Wrong as error:
-            raise _Wrong(f"the evidence gives another verdict: {error}") from None
+    def _judge(self, task: _Task, found: Mapping[str, Assessment]) -> None:
+        """The verdicts on everyone selected come next."""
+        current = task.round
+        check_quorum(task.terms.schedule, len(current.models))
+        current.verdicts = {
+            name: found.get(name) or missing(name, task.claims[name].degree, current.failures.get(name))
+            for name in task.selected
+        }
+        expected = [events.verdict(task.id, current.number, a) for a in current.verdicts.values()]
+        self._begin(task, "settlement", expected, _state_id(task, State.SCORED))
+
+    def _seed(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        task = self._task(body["task_id"])
+        if task.state is not State.SCORED:
+            raise _Wrong(f"a seed in {task.state}; expected in SCORED")
+        number, seed = task.round.number, bytes.fromhex(body["seed"])
+        check_round_seed(seed, task.seed)
+        stakes = {name: self.book.holds(stake(task.id, name)) for name in task.selected}
+        judged, private = list(task.round.verdicts.values()), task.private
+        disputable = disputes_possible(task.terms, private)
+        draw = Draw(seed, {name: sent.share for name, sent in task.round.models.items()})
+        settlement, expected = events.settlement_entries(task.terms, number, draw, judged, stakes, disputable)
+        if disputable and events.kept_micro(task.terms, number, settlement):
+            task.kept[number] = _disputable(settlement, task.round.verdicts, private)
+        task.seed = seed
+        task.unresolved.discard(number)
+        self.counts.settlements += 1
+        self._begin_with(entry, task, "settlement", expected, f"{task.id}/round/{number}/aggregate")
 
     def _aggregation(self, entry: Entry, body: Mapping[str, Any]) -> None:
-        task = self._task(body)
-        if body["round"] != task.round.number or not task.round.number or task.round.aggregated:
-            raise _Wrong("an aggregation that is not of the current round, or its second")
-        digest = bytes.fromhex(body["model_sha256"])
+        task = self._task(body["task_id"])
+        if self._open is None:
+            raise _Wrong("an aggregation outside a settlement")
+        current, digest = task.round, bytes.fromhex(body["model_sha256"])
+        _same(entry, events.aggregation(task.id, current.number, digest, _figures(body["figures"])))
         if len(digest) != 32:
             raise _Wrong("the global model's digest has a wrong length")
-        _same(entry, events.aggregation(task.terms.task_id, task.round.number, digest, body["figures"]))
-        task.round.aggregated = True
+        if digest != current.start and not any(a.scored for a in current.verdicts.values()):
+            raise _Wrong("the global model has changed in a round in which no model was scored")
+        current.result = digest
+        self._begin(task, "settlement", [], _state_id(task, State.SETTLED))
+
+    # Disputes and end
 
     def _dispute(self, entry: Entry, body: Mapping[str, Any]) -> None:
-        task, name = self._task(body), body["participant_id"]
+        task, name = self._task(body["task_id"]), body["participant_id"]
         salt = bytes.fromhex(body["salt"])
-        _same(entry, events.dispute(task.terms.task_id, name, body["counts"], salt))
-        if name not in self._private(task) or name in task.disputes:
+        _same(entry, events.dispute(task.id, name, body["counts"], salt))
+        if name not in task.private or name in task.disputes:
             raise _Wrong(f"{name} has no private counts to open, or has opened them before")
-        if not disputes_possible(task.terms, [name]) or not task.settled or task.awarding:
-            raise _Wrong("a dispute where the terms allow none, before a settlement, or after its window")
+        if not disputes_possible(task.terms, [name]):
+            raise _Wrong("a dispute where the terms allow none")
+        if len(task.unresolved) == task.terms.schedule.rounds:
+            raise _Wrong("a dispute before a settlement")
         claim = task.claims[name]
         check_opening(task.terms, claim.commitment, claim.degree, body["counts"], salt)
         task.disputes.add(name)
 
-    def _awards(self, entry: Entry, body: Mapping[str, Any]) -> None:
-        task, number = self._task(body), body["round"]
-        if not task.kept or number != min(task.kept):
-            raise _Wrong(f"round {number} has nothing kept back for disputes, or is out of order")
-        awards = {
-            name: review(task.terms, about.subject, about.peers, about.paid_micro).award_micro
-            for name, about in task.kept.pop(number).items()
-            if name in task.disputes
-        }
-        task.awarding = True
-        task.expected.extend(events.award_entries(task.terms, number, awards))
-        self._settling(task, entry)
-        self.counts.paid_micro += sum(awards.values())
+    def _ending(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        """The first entry of what ends a task; all others are expected."""
+        task = self._task(body["task_id"])
+        states = [_state_id(task, state) for state in (State.CLOSED, State.CANCELLED)]
+        self._begin_with(entry, task, "end", self._left(task), *states)
 
-    def _private(self, task: _Task) -> list[str]:
-        """The selected who committed to their label counts."""
-        return [name for name in task.selected if task.claims[name].commitment]
-
-    # Settlement and end
-
-    def _seed(self, entry: Entry, body: Mapping[str, Any]) -> None:
-        task = self._task(body)
+    def _left(self, task: _Task) -> list[Entry]:
+        """What must stand before the task's last transition."""
+        awards: list[Entry] = []
+        for number, kept in sorted(task.kept.items()):
+            lines = {
+                name: review(task.terms, about.subject, about.peers, about.paid_micro).award_micro
+                for name, about in kept.items()
+                if name in task.disputes
+            }
+            awards += events.award_entries(task.terms, number, lines)
+        stakes = {name: self.book.holds(stake(task.id, name)) for name in task.claims}
         number = task.round.number
-        if body["round"] != number or task.state != "SCORED" or task.round.settled:
-            raise _Wrong("a seed that is not of the round just scored")
-        seed = bytes.fromhex(body["seed"])
-        _check_chain(seed, task.seed, number - task.seed_round)
-        stakes = {name: self.book.holds(stake(task.terms.task_id, name)) for name in task.selected}
-        judged = [task.round.verdicts[name] for name in task.selected]
-        private = self._private(task)
-        disputable = disputes_possible(task.terms, private)
-        draw = Draw(seed, task.round.shares)
-        settlement, expected = events.settlement_entries(task.terms, number, draw, judged, stakes, disputable)
-        task.expected.extend(expected)
-        self._paying = task
-        if disputable and events.kept_micro(task.terms, number, settlement):
-            task.kept[number] = _disputable(settlement, task.round.verdicts, private)
-        self._settling(task, entry)
-        task.seed, task.seed_round = seed, number
-        self.counts.settlements += 1
-        self.counts.paid_micro += sum(line.paid_micro for line in settlement.payments)
+        return events.ending_entries(task.id, number, State.CLOSED, task.unresolved, stakes, awards=awards)[
+            :-1
+        ]
 
-    def _settling(self, task: _Task, entry: Entry) -> None:
-        """The next entry of a settlement must be the one that the logged inputs give."""
-        expected = task.expected.popleft()
-        _same(entry, expected)
-        self._settled(task, expected)
-
-    def _settled(self, task: _Task, entry: Entry) -> None:
-        if entry.kind == "payment":
-            self.counts.payments += 1
-        elif entry.kind == "settlement":
-            task.unresolved.discard(task.round.number)
-            task.round.settled = True
-            task.settled += 1
-
-    def _refund(self, entry: Entry, body: Mapping[str, Any]) -> None:
-        task, number = self._task(body), body["round"]
-        if number not in task.unresolved or number < task.round.number:
-            raise _Wrong(f"round {number} has nothing reserved that could be refunded")
-        _same(entry, events.refund(task.terms.task_id, number))
-        task.unresolved.discard(number)
-
-    def _stake_release(self, entry: Entry, body: Mapping[str, Any]) -> None:
-        task, name = self._task(body), body["participant_id"]
-        if task.unresolved or task.kept:
-            raise _Wrong("a stake is released while rounds are neither settled nor refunded")
-        held = self.book.holds(stake(task.terms.task_id, name))
-        _same(entry, events.stake_release(task.terms.task_id, name, held))
-
-    def _task(self, body: Mapping[str, Any]) -> _Task:
-        return self._named(body["task_id"])
-
-    def _named(self, name: str) -> _Task:
+    def _task(self, name: str) -> _Task:
         task = self._tasks.get(name)
         if task is None:
             ended = "has ended" if name in self._ended else "has no terms"
@@ -754,54 +743,52 @@ def _disputable(
     }
 
 
-def _check_unsupported(assessment: Assessment, current: _Round, claim: _Claim | None) -> None:
-    """A verdict that no evidence speaks of: of a model that did not come, or, without evidence, as claimed."""
-    name = assessment.participant_id
-    if not assessment.scored:
-        if name in current.models:
-            raise _Wrong(f"{name} sent a model in time and is not scored, without logged evidence against it")
-        return
-    if current.evidence is not None:
-        raise _Wrong(f"{name} is scored, and the round's evidence says nothing of it")
-    if claim is None:
-        raise _Wrong(f"{name} is scored and has not claimed")
-    measured = assessment.lower_micro is not None or assessment.upper_micro is not None
-    if assessment.verified_micro != claim.micro or assessment.multiplier_ppm != MICRO or measured:
-        raise _Wrong(f"{name} has a degree that is neither claimed nor supported by logged evidence")
-    if assessment.refuted:
-        raise _Wrong(f"the claim of {name} is refuted without logged evidence")
+def _state_id(task: _Task, state: State) -> str:
+    """Id of the transition to `state` in the current round."""
+    return events.transition_id(task.id, task.round.number, state)
 
 
-def _assessed(record: Mapping[str, Any], task: _Task) -> dict[str, Assessment]:
-    """The verdicts that a round's evidence gives, once it is seen to be about this round's statements."""
-    model = EvidenceModel.from_record(record["model"])
-    measurements = [Measurement.from_record(item) for item in record["measurements"]]
-    current = task.round
-    if model.round != current.number or model.degree.reference != task.terms.reference:
-        raise _Wrong(
-            "the evidence is of another round, or against another reference distribution than the terms'"
-        )
-    measured = {m.participant_id: m for m in measurements}
-    if measured.keys() != current.models.keys():
-        names = ", ".join(sorted(measured.keys() ^ current.models.keys()))
-        raise _Wrong(f"the evidence and the models in time are not of the same participants: {names}")
-    for name, m in measured.items():
-        stated = current.models[name].hex(), task.claims[name].degree, current.samples[name]
-        if (m.model_sha256, m.claimed_degree, m.samples) != stated:
-            raise _Wrong(
-                f"the evidence on {name} is about another model, claim or sample count than it signed"
-            )
-    return {assessment.participant_id: assessment for assessment in assess(model, measurements)}
+def _integers(statement: ModelStatement) -> tuple[int, ...]:
+    return statement.round, statement.model_bytes, statement.samples
+
+
+def _figures(record: Any) -> Mapping[str, str]:
+    """Accuracy and loss of a global model, or none of them."""
+    if record and (record.keys() != {"accuracy", "loss"} or not all(type(v) is str for v in record.values())):
+        raise _Wrong("the figures of a global model are accuracy and loss, decimal strings, or none")
+    if record and not 0 <= decimal("accuracy", record["accuracy"]) <= 1:
+        raise _Wrong(f"the accuracy is {record['accuracy']:.60}; expected a decimal in [0, 1]")
+    return dict(record)
+
+
+def _text(field_: str, value: Any) -> str:
+    if type(value) is not str:
+        raise _Wrong(f"{field_} is {value!r:.60}; expected a string")
+    return value
 
 
 def _same(entry: Entry, expected: Entry) -> None:
     """Raises unless both have the same bytes; names the first difference."""
+    if fault := _fault(entry, expected):
+        raise _Wrong(fault)
+
+
+def _same_parts(found: Sequence[Entry], expected: Sequence[Entry]) -> None:
+    """The same of what was cut into parts."""
+    if len(found) != len(expected):
+        raise _Wrong(f"{len(found)} parts; what they say together makes {len(expected)}")
+    for one, other in zip(found, expected, strict=True):
+        _same(one, other)
+
+
+def _fault(entry: Entry, expected: Entry) -> str:
+    """The first difference; empty where both have the same bytes."""
     if entry.data == expected.data:
-        return
+        return ""
     if entry.id != expected.id or entry.kind != expected.kind:
-        raise _Wrong(f"expected the {expected.kind} {expected.id} here")
+        return f"expected the {expected.kind} {expected.id} here"
     found, wanted = parse_canonical(entry.data), parse_canonical(expected.data)
-    raise _Wrong(_difference("", found, wanted) or "it is not the entry that the logged inputs give")
+    return _difference("", found, wanted) or "it is not the entry that the logged inputs give"
 
 
 def _difference(path: str, found: Any, wanted: Any) -> str:
@@ -823,14 +810,6 @@ def _difference(path: str, found: Any, wanted: Any) -> str:
     if found != wanted or type(found) is not type(wanted):
         return f"{path} is {found!r:.120}; what stands before it gives {wanted!r:.120}"
     return ""
-
-
-def _check_chain(seed: bytes, previous: bytes, steps: int) -> None:
-    """The seed of a round that follows `steps` rounds after the last revealed one."""
-    value = seed
-    for _ in range(steps - 1):
-        value = hashlib.sha256(value).digest()
-    check_round_seed(value, previous)
 
 
 def _public_key(text: str) -> ec.EllipticCurvePublicKey:

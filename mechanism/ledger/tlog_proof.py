@@ -41,6 +41,11 @@ class TlogProof:
         extra = f"extra {base64.b64encode(self.entry).decode()}\n" if self.entry else ""
         return f"{_FIRST_LINE}\n{extra}index {self.index}\n{encode_hashes(self.hashes)}\n{self.checkpoint}"
 
+    @staticmethod
+    def begins(text: str) -> bool:
+        """Whether `text` says of itself that it is a receipt."""
+        return text.startswith(_FIRST_LINE + "\n")
+
     @classmethod
     def parse(cls, text: str) -> "TlogProof":
         """The receipt that `text` writes down, nothing verified.

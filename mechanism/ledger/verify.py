@@ -7,16 +7,22 @@ import gc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from itertools import islice
 from typing import NoReturn, Protocol
 
 from mechanism.canonical import Json
 from mechanism.ledger.accounts import Balance, Post, Reservation, Reserve, Transfer
-from mechanism.ledger.errors import LedgerError
+from mechanism.ledger.entry import Entry
+from mechanism.ledger.errors import EntryError, LedgerError
 from mechanism.ledger.merkle import HASH_BYTES, Frontier, leaf_hashes, perfect_root
 from mechanism.ledger.note import Checkpoint, VerificationKey
 from mechanism.ledger.replay import Counts, Replay, ReplayError, Taken
 from mechanism.ledger.tiles import TILE_HEIGHT, TILE_WIDTH, split_hashes, tiles_of
+from mechanism.ledger.tlog_proof import TlogProof
+
+#: Places of what contradicts a head, or a receipt, that was seen before.
+_KNOWN, _RECEIPT = "known checkpoint", "receipt"
 
 #: A row of the stored transfers: entry index, position, operation, debit, credit, micro, reservation, held.
 TransferRow = tuple[int, int, str, str, str, int, str | None, int]
@@ -63,6 +69,18 @@ class LedgerSource(Protocol):
     def tables(self) -> StoredTables | None: ...
 
 
+class Known(StrEnum):
+    """How a ledger stands to a head that was seen before.
+
+    EXTENDED: it has all of that head's entries. OLDER: it ends before them, and contradicts nothing that is known of
+    them. CONTRADICTED: it has others.
+    """
+
+    EXTENDED = "extended"
+    OLDER = "older"
+    CONTRADICTED = "contradicted"
+
+
 @dataclass(frozen=True)
 class Problem:
     """One thing that does not hold: where, what, and the entry's index where it is an entry."""
@@ -81,6 +99,7 @@ class Report:
         key: the log's key; `pinned` where the caller gave it, so that it was not taken from the source.
         size, root: of the signed head.
         unsigned: entries after it that no head covers yet.
+        known, known_size: how it stands to the head that the caller gave, and what that covers; None without one.
         problems: what does not hold, the first bad entry first; empty where all holds.
         counts: what was checked.
         balances: of every account, recomputed.
@@ -94,6 +113,8 @@ class Report:
     root: str = ""
     heads: int = 0
     unsigned: int = 0
+    known: Known | None = None
+    known_size: int | None = None
     problems: list[Problem] = field(default_factory=list)
     counts: Counts = field(default_factory=Counts)
     balances: dict[str, Balance] = field(default_factory=dict)
@@ -114,6 +135,8 @@ class Report:
             "root": self.root,
             "heads": self.heads,
             "unsigned": self.unsigned,
+            "known": self.known,
+            "known_size": self.known_size,
             "problems": [asdict(problem) for problem in self.problems],
             "checked": asdict(self.counts),
             "balances": {name: asdict(balance) for name, balance in self.balances.items()},
@@ -134,7 +157,8 @@ def verify_ledger(
     Args:
         source: where it is.
         key: the log's key from elsewhere. Without it the source's own is taken, which proves consistency alone.
-        known: a head seen before, as a note: the ledger must extend it.
+        known: a head seen before, as a note, or a receipt, which has a head and an entry: the ledger must not
+            contradict them. Where it ends before them, `Report.known` says so.
         check_statements: whether to check participants' signatures.
         progress: told (entries done, entries in all) now and then.
     """
@@ -182,6 +206,7 @@ class _Verification:
         self._rows: Iterator[TransferRow] | None = None
         self._tables: StoredTables | None = None
         self._id_rows: Iterator[tuple[str, int]] | None = None
+        self._receipt: TlogProof | None = None
 
     # Keys and heads
 
@@ -202,16 +227,15 @@ class _Verification:
         self._milestones: list[tuple[Checkpoint, str]] = [(self._head, "checkpoint")]
         if known is not None:
             try:
-                old = Checkpoint.open(known, own)
+                if TlogProof.begins(known):
+                    self._receipt = TlogProof.parse(known)
+                    old = self._receipt.verify(own)
+                else:
+                    old = Checkpoint.open(known, own)
             except LedgerError as error:
-                self._stop("known checkpoint", str(error))
-            if old.size > self._head.size:
-                self._stop(
-                    "known checkpoint",
-                    f"the ledger has {self._head.size} entries, the known head covers {old.size}: "
-                    "it was truncated or rolled back",
-                )
-            self._milestones.append((old, "known checkpoint"))
+                self._stop(_KNOWN, str(error))
+            report.known_size = old.size
+            self._milestones.append((old, _KNOWN))
         self._heads = self._source.heads()
         self._next_head()
 
@@ -269,6 +293,11 @@ class _Verification:
         leaves = leaf_hashes(chunk)
         root = self._collect(leaves)
         self._extend(leaves, root)
+        if self._receipt is not None and first <= self._receipt.index < first + len(chunk):
+            found = chunk[self._receipt.index - first]
+            if found != self._receipt.entry:
+                message = _contradiction(self._receipt.entry, found)
+                self._problem(_RECEIPT, message, self._receipt.index)
         for offset, data in enumerate(chunk):
             if self._replay is None:
                 break
@@ -309,8 +338,9 @@ class _Verification:
         size = self._frontier.size
         for head, place in self._milestones:
             if head.size == size and head.root != self._frontier.root():
+                about = "that of the head that was given" if place == _KNOWN else "the signed one"
                 self._problem(
-                    place, f"the root of the first {size} entries is not the signed one: a fork, or altered"
+                    place, f"the root of the first {size} entries is not {about}: a fork, or altered"
                 )
         while self._upcoming is not None and self._upcoming.size <= size:
             if self._upcoming.size < size or self._upcoming.root != self._frontier.root():
@@ -425,11 +455,17 @@ class _Verification:
         report = self._report
         if self._differing is not None:
             index, place = self._differing
-            rooted = not any(p.place in ("checkpoint", "known checkpoint") for p in report.problems)
+            rooted = not any(p.place in ("checkpoint", _KNOWN) for p in report.problems)
             if rooted:
                 self._problem(place, f"its hash {index % TILE_WIDTH} is not that of entry {index}")
             else:
                 self._problem(f"entry {index}", "its hash is not the one in the tree: it was altered", index)
+        if report.known_size is not None:
+            if any(p.place in (_KNOWN, _RECEIPT) for p in report.problems):
+                report.known = Known.CONTRADICTED
+            else:
+                short = self._frontier.size < report.known_size
+                report.known = Known.OLDER if short else Known.EXTENDED
         report.problems.sort(key=lambda p: (p.index is None, p.index or 0))
         report.counts = self._counts
         report.balances = {name: self._book.balance(name) for name in self._book.accounts()}
@@ -441,6 +477,26 @@ class _Verification:
     def _stop(self, place: str, message: str, index: int | None = None) -> NoReturn:
         self._problem(place, message, index)
         raise _Stop
+
+
+def _contradiction(receipt: bytes, found: bytes) -> str:
+    """In words, what a ledger has where a receipt proves another entry."""
+    try:
+        proven, stands = Entry.parse(receipt), Entry.parse(found)
+    except EntryError:
+        return "the ledger's entry is another one than the receipt proves, and one of both is unreadable"
+    if proven.id != stands.id:
+        return f"the receipt proves the entry {proven.id}; the ledger has {stands.id} in its place"
+    differing = sorted(
+        k for k in proven.body.keys() | stands.body.keys() if proven.body.get(k) != stands.body.get(k)
+    )
+    if "late" in differing:
+        words = {False: "in time", True: "late"}
+        says, has = (words.get(bool(one.body.get("late"))) for one in (proven, stands))
+        return f"the receipt says that {proven.id} came {says}; the ledger says {has}"
+    return (
+        f"the receipt proves another {proven.id} than the ledger has: they differ in {', '.join(differing)}"
+    )
 
 
 def _row(

@@ -12,8 +12,8 @@ import pytest
 
 from coordinator.folder import StateFolder, initialise
 from coordinator.opening import prepare_task
-from coordinator.states import State
 from coordinator.storage.errors import DatabaseFull
+from mechanism.lifecycle import State
 from participant import Participant
 from tests.chaos.test_coordinator_kills import CONFIG, NAMES, ROUNDS, Flock, Service, check, free_port, office
 from tests.integration.market import verified

@@ -8,7 +8,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,6 +24,8 @@ from coordinator.services.ledger import LedgerServicer
 from coordinator.storage.database import Database
 from coordinator.storage.errors import DatabaseFull, DatabaseLocked, DatabaseReadOnly, DatabaseUnreachable
 from coordinator.storage.ledger import SignedLog, SqlLedgerStore
+from mechanism.ledger import entries
+from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import LedgerError
 from mechanism.ledger.journal import Journal
 from mechanism.ledger.note import COSIGNATURE_V1, Checkpoint, Note, SigningKey, VerificationKey
@@ -104,9 +106,77 @@ def test_verify_from_an_older_head_and_not_from_a_foreign_one(folder: Path, tmp_
         assert call("verify", folder / "tiles", "--from", known).exit_code == 0
     shorter = tmp_path / "shorter.db"
     settle(f"sqlite:///{shorter}", steps=2)
-    done = call("verify", shorter, "--from", known, "--json")
+    done = call("verify", shorter, "--from", known)
+    assert done.exit_code == 3
+    assert "OLDER: it ends after" in done.output
+    record = json.loads(call("verify", shorter, "--from", known, "--json").stdout)
+    assert (record["verified"], record["known"]) == (True, "older")
+
+
+def forked(path: Path, change: Callable[[Entry], Entry]) -> Path:
+    """The first two transactions of the task, one entry of them rewritten and all signed anew."""
+    database = Database(f"sqlite:///{path}")
+    database.migrate()
+    log = SignedLog(database, KEY)
+    with database.begin() as connection:
+        Journal(SqlLedgerStore(connection)).append([change(entry) for step in STEPS[:2] for entry in step])
+    log.sign_head()
+    database.close()
+    return path
+
+
+def test_a_receipt_tells_an_older_ledger_from_one_that_contradicts_it(folder: Path, tmp_path: Path) -> None:
+    index = next(i for i, e in enumerate(e for step in STEPS for e in step) if e.kind == "model")
+    receipt = tmp_path / "model.tlog-proof"
+    assert call("prove", folder / "l.db", index, "--out", receipt).exit_code == 0
+    assert call("verify", folder / "tiles", "--from", receipt).exit_code == 0
+    assert "it extends the head" in call("verify", folder / "l.db", "--from", receipt).output
+    settle(f"sqlite:///{tmp_path / 'older.db'}", steps=2)
+    done = call("verify", tmp_path / "older.db", "--from", receipt)
+    assert (done.exit_code, "OLDER" in done.output) == (3, True)
+    settle(f"sqlite:///{tmp_path / 'oldest.db'}", steps=1)  # it ends before the entry itself
+    assert call("verify", tmp_path / "oldest.db", "--from", receipt).exit_code == 3
+
+    def late(entry: Entry) -> Entry:
+        if entry.kind != "model" or "p000" not in entry.id:
+            return entry
+        return Entry(entry.id, entry.kind, {**entry.body, "late": True})
+
+    done = call("verify", forked(tmp_path / "late.db", late), "--from", receipt)
     assert done.exit_code == 1
-    assert "truncated" in json.loads(done.stdout)["problems"][0]["message"]
+    assert (
+        "the receipt says that task/round/1/model/p000/model-1-p000 came in time; the ledger says late"
+        in done.output
+    )
+    record = json.loads(call("verify", tmp_path / "late.db", "--from", receipt, "--json").stdout)
+    assert record["known"] == "contradicted"
+
+
+def test_a_receipt_names_what_a_ledger_has_in_its_place(folder: Path, tmp_path: Path) -> None:
+    receipt = tmp_path / "r.tlog-proof"
+    assert call("prove", folder / "l.db", 1, "--out", receipt).exit_code == 0
+    key = samples.private_key("p002").public_key()
+
+    def other(entry: Entry) -> Entry:
+        return entries.enrolment("p009", key) if entry.body.get("participant_id") == "p001" else entry
+
+    done = call("verify", forked(tmp_path / "other.db", other), "--from", receipt)
+    assert done.exit_code == 1
+    assert "the receipt proves the entry participant/p001/key/" in done.output
+    again = json.loads(call("show", folder / "l.db", "--first", 1, "--count", 1, "--json").stdout)["entry"]
+
+    def rewritten(entry: Entry) -> Entry:
+        return (
+            Entry(entry.id, entry.kind, {**entry.body, "public_key": "AAAA"})
+            if entry.id == again["id"]
+            else entry
+        )
+
+    done = call("verify", forked(tmp_path / "rewritten.db", rewritten), "--from", receipt)
+    assert "they differ in public_key" in done.output
+    receipt.write_text(receipt.read_text().replace("index 1", "index 2"))
+    done = call("verify", folder / "l.db", "--from", receipt)
+    assert (done.exit_code, "known checkpoint" in done.output) == (1, True)
 
 
 def test_a_ledger_made_on_one_machine_verifies_on_another_to_the_same_integers(folder: Path) -> None:

@@ -1,8 +1,8 @@
 import asyncio
 
 from coordinator.live import Feed, Session
-from coordinator.states import State
 from coordinator.storage.market import EventRow
+from mechanism.lifecycle import State
 from wire.errors import Code, Refusal
 
 

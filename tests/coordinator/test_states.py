@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.states import (
-    FOLLOWS,
     BeginEffort,
     Cancel,
     Close,
@@ -14,10 +13,10 @@ from coordinator.states import (
     Progress,
     Select,
     Settle,
-    State,
     Wait,
     next_step,
 )
+from mechanism.lifecycle import FOLLOWS, State
 from mechanism.terms import Schedule
 
 SCHEDULE = Schedule(rounds=2, quorum=3, capacity=4, effort_seconds=60, round_seconds=100)

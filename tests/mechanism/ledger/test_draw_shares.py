@@ -18,6 +18,7 @@ from mechanism.ledger.replay import Replay, ReplayError
 from mechanism.ledger.verify import Report, verify_ledger
 from mechanism.peers import Draw, draw_share, round_seed
 from mechanism.settlement import Assessment
+from mechanism.unmeasured import missing
 from tests import ledger_samples as samples
 from tests.memory_source import KEY, MemorySource
 
@@ -74,19 +75,17 @@ def round_of(
         if name in unscored:
             measured["fault"] = "a tensor is missing"
     judged = assessed(record) + [
-        Assessment(name, b"", samples.degree(name), None) for name in PEOPLE if name not in who
+        missing(name, samples.degree(name), None) for name in PEOPLE if name not in who
     ]
     sent = {name: shares.get(name, own_share(name, round_)) for name in who}
     draw = drawn or Draw(round_seed(samples.SECRET, ROUNDS, round_), sent)
-    return [
-        entries.transition(task_id, round_, "TRAINING"),
-        *models,
-        *entries.evidence_entries(task_id, round_, record),
-        *[entries.verdict(task_id, round_, a) for a in sorted(judged, key=lambda a: a.participant_id)],
-        entries.transition(task_id, round_, "SCORED"),
-        *settlement(draw, judged, round_),
-        entries.transition(task_id, round_, "SETTLED"),
-    ]
+    settled = samples.judging(agreed, round_, judged, [record], {}, draw=Draw(draw.seed, sent))
+    if draw.shares != sent:
+        true = [
+            i for i, entry in enumerate(settled) if entry.kind in ("seed", "peers", "settlement", "payment")
+        ]
+        settled[true[0] : true[-1] + 1] = settlement(draw, judged, round_)
+    return [entries.transition(task_id, round_, "TRAINING"), *models, *settled]
 
 
 def assessed(record: Any) -> list[Assessment]:
@@ -211,7 +210,7 @@ def test_rounds_may_be_skipped_and_late_models_may_come_after_later_ones() -> No
         round_of(2, PEOPLE[1:]),
         round_of(3, PEOPLE),
     )
-    late = samples.model(TERMS, 2, "p000", late=True)
+    late = samples.model(TERMS, 2, "p000", late=True)  # its upload began before the third round
     trained = index_of(third, "evidence")
     report = verify([*begun(), *first, *second, *third[:trained], late, *third[trained:]])
     assert report.verified, report.problems
@@ -230,7 +229,7 @@ def test_a_late_model_of_a_round_that_the_task_does_not_have_is_refused(round_: 
     replay = Replay(check_statements=False)
     for entry in [*begun(), entries.transition("task", 1, "TRAINING")]:
         replay.feed(entry.data)
-    with pytest.raises(ReplayError, match=f"a model of round {round_}; the task has {ROUNDS}"):
+    with pytest.raises(ReplayError, match=f"a model of round {round_} in round 1"):
         replay.feed(forged.data)
 
 

@@ -1,0 +1,1103 @@
+"""Histories that cannot have happened, written by an operator who holds the log's key.
+
+Each forgery is played through the code that makes entries, and everything that follows is computed from it: stakes,
+settlements, tree and heads are consistent. What a participant must sign is signed with an enrolled key. A forgery
+yields its cases as pairs of a label and the entries; `words` stand in the sentence that refuses it.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+from mechanism.evidence import EvidenceModel, Measurement, assess
+from mechanism.ledger import entries
+from mechanism.ledger.accounts import Post, stake
+from mechanism.ledger.entry import Entry
+from mechanism.lifecycle import State
+from mechanism.peers import round_seed
+from mechanism.settlement import MICRO, Assessment
+from mechanism.unmeasured import as_claimed, missing
+from tests import ledger_samples as samples
+from tests.ledger_histories import SALT, SHAPES, History, Shape, played, started
+
+Cases = Iterator[tuple[str, list[Entry]]]
+
+
+@dataclass(frozen=True)
+class Forgery:
+    name: str
+    words: tuple[str, ...]
+    cases: Callable[[], Cases]
+
+
+FORGERIES: list[Forgery] = []
+
+PLAIN, PAPER = Shape(), Shape(rule="paper")
+PRIVATE = Shape(private=frozenset({"p003"}))
+RULES = ("verified", "leave_one_out", "shapley", "correlated_agreement", "dmi")
+
+
+def forgery(*words: str) -> Callable[[Callable[[], Cases]], Callable[[], Cases]]:
+    """Registers a forgery; one of `words` stands in the refusal of each of its cases."""
+
+    def register(cases: Callable[[], Cases]) -> Callable[[], Cases]:
+        FORGERIES.append(Forgery(cases.__name__.replace("_", " "), words, cases))
+        return cases
+
+    return register
+
+
+def trained(shape: Shape = PLAIN, number: int = 1, deliver: bool = True) -> History:
+    """A sound task up to the models of a round."""
+    history = started(shape)
+    history.begin()
+    history.rounds(1, number - 1)
+    history.train()
+    if deliver:
+        history.deliver()
+    return history
+
+
+def claiming(shape: Shape = PLAIN, claims: int | None = None) -> History:
+    """A sound task up to its claims."""
+    history = started(shape)
+    history.open()
+    history.enter(State.EFFORT)
+    for name in history.people[:claims]:
+        history.claim(name)
+    return history
+
+
+def settled(shape: Shape = PLAIN, number: int = 1) -> History:
+    """A sound task up to the settlement of a round."""
+    history = started(shape)
+    history.begin()
+    history.rounds(1, number)
+    return history
+
+
+def completed(history: History) -> list[Entry]:
+    """The rest of a task, soundly."""
+    history.rounds(history.round + 1, history.terms.schedule.rounds)
+    history.finish()
+    return history.log.entries
+
+
+def places(ledger: Sequence[Entry], *kinds: str) -> list[int]:
+    return [i for i, entry in enumerate(ledger) if entry.kind in kinds]
+
+
+def each_round(shape: Shape = PLAIN) -> Iterator[tuple[str, History]]:
+    for number in range(1, shape.rounds + 1):
+        yield f"round {number}, {shape.rule}", trained(shape, number)
+
+
+# Evidence
+
+
+@forgery("a verdict without evidence")
+def evidence_is_left_out_and_claims_are_paid() -> Cases:
+    for rule in RULES:
+        for label, history in each_round(Shape(rule=rule)):
+            best = {} if rule == "verified" else {rule: "1"}
+            history.settle(None, [replace(a, scores=best) for a in history.verdicts(None)])
+            yield label, completed(history)
+    history = started(PLAIN)
+    history.begin()
+    for _ in (1, 2):
+        history.train()
+        history.deliver()
+        history.settle(None)
+    history.finish()
+    yield "every round", history.log.entries
+
+
+@forgery("not of the same participants")
+def evidence_leaves_a_model_out() -> Cases:
+    for number in (1, 2):
+        for name in ("p000", "p003"):
+            history = trained(number=number)
+            record = history.evidence([n for n in history.people if n != name])
+            found = [a for a in history.verdicts(record) if a.participant_id != name]
+            sent = history.models[number][name][0].model_sha256
+            history.settle(record, [*found, as_claimed(name, sent, history.claimed[name])])
+            yield f"{name} as claimed in round {number}", completed(history)
+            history = trained(number=number)
+            history.settle(history.evidence([n for n in history.people if n != name]))
+            yield f"{name} as absent in round {number}", completed(history)
+
+
+@forgery("not of the same participants")
+def evidence_speaks_of_somebody_absent_or_twice_of_one() -> Cases:
+    history = trained(Shape(absent={1: {"p003": None}}))
+    history.models[1]["p003"] = history.models[1]["p002"]
+    history.settle(history.evidence())
+    yield "absent", history.log.entries
+    history = trained()
+    record = history.evidence()
+    record["measurements"].insert(1, record["measurements"][0])
+    history.log.write(*entries.evidence_entries(history.id, 1, record))
+    yield "twice", history.log.entries
+
+
+@forgery("another validation set")
+def evidence_is_of_another_validation_set() -> Cases:
+    for label, history in each_round():
+        history.settle(history.evidence(validation_sha256="ab" * 32))
+        yield label, completed(history)
+
+
+@forgery("another model than the one that the round began from")
+def evidence_is_of_another_start() -> Cases:
+    for number in (1, 2, 3):
+        for start in ("ab" * 32, samples.INITIAL_MODEL.hex()):
+            if number == 1 and start == samples.INITIAL_MODEL.hex():
+                continue
+            history = trained(Shape(rounds=3), number)
+            history.settle(history.evidence(start_sha256=start))
+            yield f"round {number}, {start[:4]}", completed(history)
+
+
+@forgery("shadow models")
+def shadows_are_those_of_another_round_or_none() -> Cases:
+    history = settled(Shape(rounds=3))
+    known = history.evidence()["model"]["shadows_sha256"]
+    history.train()
+    history.deliver()
+    history.settle(history.evidence(shadows_sha256=known))
+    yield "of round 1", completed(history)
+    for text in ("", "ab", "AB" * 32, "ab" * 31):
+        history = trained()
+        history.settle(history.evidence(shadows_sha256=text))
+        yield f"{text[:4]!r} of {len(text)}", completed(history)
+
+
+@forgery("in the order of commitments")
+def the_order_of_copies_is_turned_round() -> Cases:
+    for number in (1, 2):
+        for twins in (("p000", "p001"), ("p001", "p003"), ("p000", "p003")):
+            history = trained(number=number)
+            record = history.evidence()
+            measured = {m["participant_id"]: m for m in record["measurements"]}
+            first, second = (measured[name] for name in twins)
+            first["twins"], second["twins"] = [[twins[1], 2 * MICRO, 0]], [[twins[0], 2 * MICRO, 0]]
+            first["order"], second["order"] = second["order"], first["order"]
+            history.settle(record)
+            yield f"{twins} in round {number}", completed(history)
+
+
+@forgery("another model, claim or sample count")
+def evidence_is_about_what_nobody_signed() -> Cases:
+    for field, value in (("claimed_degree", "3/10"), ("model_sha256", "ab" * 32), ("samples", 1_000)):
+        for number in (1, 2):
+            history = trained(number=number)
+            record = history.evidence()
+            record["measurements"][0][field] = value
+            history.settle(record)
+            yield f"{field} in round {number}", completed(history)
+
+
+@forgery(
+    "the evidence is of round", "another reference", "its form does not know", "is missing", "arithmetic"
+)
+def evidence_is_not_of_this_round_or_form() -> Cases:
+    history = trained()
+    history.settle(history.evidence(round=2))
+    yield "another round", history.log.entries
+    history = trained()
+    record = history.evidence()
+    record["model"]["degree"] = {**record["model"]["degree"], "reference": ["1/3", "2/3"]}
+    history.settle(record)
+    yield "another reference", history.log.entries
+    for place in ("record", "model", "measurements"):
+        history = trained()
+        record = history.evidence()
+        about: Any = {"record": record, "model": record["model"], "measurements": None}[place]
+        if about is None:
+            record["measurements"].reverse()
+        else:
+            about["note"] = "see elsewhere"
+        history.settle(record)
+        yield f"more in the {place}", history.log.entries
+
+
+@forgery("verified_micro is", "multiplier_ppm is", "refuted is", "lower_micro is")
+def a_verdict_is_not_the_one_that_the_evidence_gives() -> Cases:
+    changes: tuple[dict[str, Any], ...] = (
+        {"verified_micro": 1},
+        {"multiplier_ppm": 500_000},
+        {"refuted": True},
+        {"verified_micro": None},
+        {"lower_micro": 0},
+    )
+    for change in changes:
+        for number in (1, 2):
+            history = trained(number=number)
+            record = history.evidence()
+            found = history.verdicts(record)
+            found[3] = replace(found[3], **change)
+            history.settle(record, found)
+            yield f"{change} in round {number}", completed(history)
+
+
+@forgery("claimed_degree is", "model_sha256 is")
+def a_verdict_is_about_what_nobody_signed() -> Cases:
+    for shape in (PLAIN, PAPER):
+        for change in ({"claimed_degree": Fraction(1, 7)}, {"model_sha256": b"\xab" * 32}):
+            history = trained(shape)
+            record = history.measured()
+            found = history.verdicts(record)
+            found[1] = replace(found[1], **change)  # type: ignore[arg-type]
+            history.settle(record, found)
+            yield f"{sorted(change)} under {shape.rule}", completed(history)
+
+
+@forgery("evidence under the rule paper", "verified_micro is", "multiplier_ppm is", "refuted is")
+def under_the_papers_rule_something_else_than_the_claim_counts() -> Cases:
+    history = trained(PAPER)
+    history.settle(history.evidence())
+    yield "evidence", completed(history)
+    for change in ({"verified_micro": 1}, {"multiplier_ppm": 1}, {"refuted": True}, {"verified_micro": None}):
+        history = trained(PAPER)
+        found = history.verdicts(None)
+        found[2] = replace(found[2], **change)  # type: ignore[arg-type]
+        history.settle(None, found)
+        yield str(change), completed(history)
+
+
+@forgery(
+    "refuted is",
+    "claimed_degree is",
+    "model_sha256 is",
+    "cluster is",
+    "verdicts",
+)
+def who_sent_nothing_is_judged_otherwise() -> Cases:
+    for shape in (Shape(absent={2: {"p003": "no disk"}}), Shape(rule="paper", absent={2: {"p003": None}})):
+        for change in (
+            {"refuted": True},  # would take its stake
+            {"claimed_degree": Fraction(0)},
+            {"verified_micro": 0, "model_sha256": bytes(32)},
+            {"cluster": "p000"},
+            {"verdicts": missing("p003", Fraction(0), "it deleted its data").verdicts},
+        ):
+            history = trained(shape, 2)
+            record = history.measured()
+            found = history.verdicts(record)
+            found[3] = replace(found[3], **change)  # type: ignore[arg-type]
+            history.settle(record, found)
+            yield f"{sorted(change)} under {shape.rule}", completed(history)
+
+
+@forgery("expected a decimal in [0, 1]", "is scored and has no")
+def a_score_is_none() -> Cases:
+    for rule in RULES[1:]:
+        for score in ("1.5", "-0.1"):
+            history = trained(Shape(rule=rule))
+            record = history.evidence()
+            record["measurements"][0]["scores"] = {rule: score}
+            history.judge(record)
+            seed = round_seed(samples.SECRET, 2, 1)
+            history.log.write(
+                Entry("task/round/1/seed", "seed", {"task_id": "task", "round": 1, "seed": seed.hex()})
+            )
+            yield f"{rule} {score}", history.log.entries
+    history = trained(Shape(rule="shapley"))
+    record = history.evidence()
+    record["measurements"][0]["scores"] = {}
+    history.judge(record)
+    seed = round_seed(samples.SECRET, 2, 1)
+    history.log.write(Entry("task/round/1/seed", "seed", {"task_id": "task", "round": 1, "seed": seed.hex()}))
+    yield "left out", history.log.entries
+
+
+@forgery("fewer than the quorum")
+def a_round_is_scored_below_the_quorum() -> Cases:
+    for rule in ("verified", "paper"):
+        for absent in ({"p003": None, "p002": None}, {"p000": "no disk", "p001": None, "p002": None}):
+            shape = Shape(rule=rule, absent={1: absent, 2: absent})
+            history = trained(shape)
+            history.settle(history.measured())
+            yield f"{len(absent)} absent, {rule}", completed(history)
+
+
+# States
+
+
+@forgery(
+    "SETTLED does not follow TRAINING",
+    "in the end of task: expected",
+)
+def all_models_are_in_and_the_round_is_refunded() -> Cases:
+    for shape in (PLAIN, PAPER):
+        for number in (1, 2):
+            history = trained(shape, number)
+            history.log.write(entries.refund(history.id, number))
+            history.unresolved.discard(number)
+            history.enter(State.SETTLED)
+            yield f"refund of round {number}, {shape.rule}", completed(history)
+            history = trained(shape, number)
+            history.enter(State.SETTLED)
+            yield f"nothing for round {number}, {shape.rule}", history.log.entries
+    history = started()
+    history.begin()
+    for number in (1, 2):
+        history.train()
+        history.deliver()
+        history.log.write(entries.refund(history.id, number))
+        history.unresolved.discard(number)
+        history.enter(State.SETTLED)
+    history.finish()
+    yield "all rounds", history.log.entries
+
+
+@forgery("interrupts the settlement", "expected")
+def a_task_is_cancelled_once_its_verdicts_are_known() -> Cases:
+    for shape in (PLAIN, PAPER):
+        for number in (1, 2):
+            history = trained(shape, number)
+            history.judge(history.measured())
+            history.end(State.CANCELLED, "too expensive")
+            yield f"after SCORED({number}), {shape.rule}", history.log.entries
+            history = trained(shape, number)
+            history.judge(history.measured())
+            history.log.entries.pop()
+            history.end(State.CANCELLED, "too expensive")
+            yield f"after the verdicts of {number}, {shape.rule}", history.log.entries
+
+
+@forgery("CANCELLED without a reason")
+def a_task_is_cancelled_for_no_reason() -> Cases:
+    for name, shape in SHAPES.items():
+        if shape.cancelled is not None:
+            ledger = played(shape).log.entries
+            last = dict(ledger[-1].body)
+            for reason in ("", "  "):
+                again = entries.transition(
+                    "task", int(str(last["round"])), "CANCELLED", str(last["at"]), reason
+                )
+                yield f"{name} {reason!r}", [*ledger[:-1], again]
+
+
+@forgery("has a reason, which only CANCELLED has")
+def another_state_has_a_reason() -> Cases:
+    ledger = played().log.entries
+    for place in places(ledger, "transition"):
+        body = ledger[place].body
+        again = entries.transition(
+            "task", int(str(body["round"])), str(body["state"]), str(body["at"]), "because"
+        )
+        yield again.id, [*ledger[:place], again, *ledger[place + 1 :]]
+
+
+@forgery(
+    "in the end of task",
+    "CLOSED after round",
+    "does not follow",
+    "beyond the",
+    "expected round",
+)
+def rounds_are_skipped_or_added() -> Cases:
+    history = settled()
+    history.end(unresolved=[])
+    yield "closed early", history.log.entries
+    history = settled()
+    history.round = 3
+    history.enter(State.TRAINING)
+    yield "a round skipped", history.log.entries
+    history = settled(number=2)
+    history.train()
+    yield "a round too many", history.log.entries
+    history = trained()
+    history.train()
+    yield "trained twice", history.log.entries
+    history = settled()
+    history.enter(State.CLOSED, round_=2)
+    yield "the round of another", history.log.entries
+    history = settled(number=2)
+    history.enter(State.SETTLED)
+    yield "settled twice", history.log.entries
+    history = started()
+    history.open()
+    history.enter(State.TRAINING, round_=1)
+    yield "nobody asked", history.log.entries
+
+
+@forgery("has ended", "has no terms", "has terms already")
+def a_task_goes_on_after_its_end_or_before_its_beginning() -> Cases:
+    history = played()
+    history.model("p000", 2, submission_id="once-more", late=True)
+    yield "a model", history.log.entries
+    history = played()
+    history.enter(State.TRAINING)
+    yield "a state", history.log.entries
+    history = played()
+    history.log.write(entries.published(history.terms))
+    yield "the terms again", history.log.entries
+    history = trained()
+    history.log.write(entries.published(history.terms))
+    yield "the terms while it runs", history.log.entries
+    history = started()
+    history.claim("p000")
+    yield "a claim without terms", history.log.entries
+
+
+@forgery("before what came before it", "expected a time")
+def time_goes_back() -> Cases:
+    for state, cut in ((State.EFFORT, 0), (State.TRAINING, 1), (State.TRAINING, 2)):
+        history = started()
+        if state is State.EFFORT:
+            history.open()
+        else:
+            history.begin()
+            history.rounds(1, cut - 1)
+            history.round = cut
+        history.enter(state, at="2026-11-26T10:00:00Z")
+        yield f"{state}({cut})", history.log.entries
+    for at in ("yesterday", "2026-11-27T10:00:00.5Z", "2026-11-27T10:00:00+00:00"):
+        history = started()
+        history.open()
+        history.enter(State.EFFORT, at=at)
+        yield at, history.log.entries
+
+
+@forgery("ends early", "is missing")
+def the_log_ends_inside_a_transaction() -> Cases:
+    ledger = played(PRIVATE).log.entries
+    inside = {"reservation", "seed", "peers", "settlement", "payment", "verdict", "evidence", "aggregation"}
+    inside |= {"selection", "terms", "awards", "award", "stake_release"}
+    seen: set[tuple[str, bool]] = set()
+    for place, entry in enumerate(ledger):
+        again = entry.kind, ledger[place + 1 :][:1] == [] or ledger[place + 1].kind == entry.kind
+        if entry.kind in inside and again not in seen:
+            seen.add(again)
+            yield f"after {entry.id}", ledger[: place + 1]
+    scored = next(i for i, e in enumerate(ledger) if e.id.endswith("state/SCORED"))
+    yield "after SCORED", ledger[: scored + 1]
+
+
+@forgery("interrupts", "expected")
+def something_stands_inside_a_transaction() -> Cases:
+    history = played(Shape(private=frozenset({"p003"}), absent={1: {"p002": None}}))
+    ledger = history.log.entries
+    stranger = entries.enrolment("stranger", samples.private_key("stranger").public_key())
+    late = History(history.log, history.shape)
+    late.round = 1
+    late.model("p002", 1, late=True)
+    model = history.log.entries.pop()
+    for kind in (
+        "reservation",
+        "verdict",
+        "seed",
+        "peers",
+        "settlement",
+        "payment",
+        "aggregation",
+        "stake_release",
+    ):
+        place = places(ledger, kind)[0] + 1
+        yield f"an enrolment after the {kind}", [*ledger[:place], stranger, *ledger[place:]]
+        if kind not in ("reservation", "stake_release"):
+            yield f"a model after the {kind}", [*ledger[:place], model, *ledger[place:]]
+
+
+@forgery(
+    "is entered without",
+    "interrupts",
+    "a seed in",
+    "an aggregation outside",
+    "out of place",
+    "expected",
+    "in SETTLED",
+)
+def a_state_lacks_what_it_rests_on() -> Cases:
+    history = claiming()
+    history.enter(State.SELECTED)
+    yield "SELECTED", history.log.entries
+    history = trained()
+    history.enter(State.SCORED)
+    yield "SCORED", history.log.entries
+    history = trained()
+    history.judge(history.measured())
+    history.aggregate()
+    yield "SETTLED without payments", history.log.entries
+    ledger = settled().log.entries
+    yield (
+        "paid twice",
+        [*ledger, *(e for e in ledger if e.kind in ("seed", "peers", "settlement", "payment"))],
+    )
+    history = settled()
+    history.aggregate()
+    yield "aggregated twice", history.log.entries
+    history = settled()
+    history.judge(history.measured())
+    yield "judged twice", history.log.entries
+    history = settled(PAPER)
+    history.judge()
+    yield "judged twice without evidence", history.log.entries
+    history = trained()
+    yield "a reservation in training", [*history.log.entries, entries.reservation(history.terms, 1)]
+
+
+# Selection and statements
+
+
+@forgery("participants", "interrupts", "fewer than the quorum", "parts")
+def a_claimant_is_left_unselected_or_a_stranger_selected() -> Cases:
+    for name in samples.names(4):
+        history = claiming()
+        history.select([n for n in history.people if n != name])
+        history.rounds(1, 2)
+        history.finish()
+        yield f"without {name}", history.log.entries
+    history = claiming(claims=3)
+    history.select(history.people)
+    yield "without a claim", history.log.entries
+    for claims in (1, 2):
+        history = claiming(claims=claims)
+        history.select(history.people[:claims])
+        yield f"of {claims}", history.log.entries
+    history = claiming()
+    [made] = entries.selection_entries("task", history.people)
+    turned: Any = {**made.body, "participants": history.people[::-1]}
+    history.log.write(Entry(made.id, made.kind, turned))
+    yield "out of order", history.log.entries
+    history = claiming()
+    history.log.write(*entries.selection_entries("task", history.people))
+    history.select()
+    yield "twice", history.log.entries
+
+
+@forgery("a selection in")
+def a_selection_comes_at_another_time() -> Cases:
+    history = trained()
+    history.log.write(*entries.selection_entries("task", history.people))
+    yield "in TRAINING", history.log.entries
+    history = started()
+    history.open()
+    history.log.write(*entries.selection_entries("task", []))
+    yield "in OPEN", history.log.entries
+
+
+@forgery("claims are taken in EFFORT")
+def a_claim_comes_at_another_time() -> Cases:
+    history = started()
+    history.open()
+    history.claim("p000")
+    yield "before", history.log.entries
+    history = claiming(claims=3)
+    history.select(history.people[:3])
+    history.claim("p003")
+    yield "after the selection", history.log.entries
+    history = trained()
+    history.claim("p000", submission_id="second")
+    yield "in training", history.log.entries
+
+
+@forgery("has claimed before", "places of the task are taken", "open counts, which give", "used before")
+def a_claim_is_one_too_many_or_false() -> Cases:
+    for name in ("p000", "p003"):
+        history = claiming()
+        history.claim(name, submission_id="second", effort=Decimal("0.1"))
+        yield f"{name} twice", history.log.entries
+    history = started(Shape(people=5))
+    full = History(history.log, Shape(people=4))
+    full.open()
+    full.enter(State.EFFORT)
+    for name in samples.names(5):
+        full.claim(name)
+    yield "a full task", full.log.entries
+    for degree in (Fraction(0), Fraction(1, 3)):
+        history = claiming(claims=3)
+        history.claim("p003", degree=degree)
+        yield f"open counts of another degree, {degree}", history.log.entries
+
+
+@forgery("not signed by a key of", "no enrolled key")
+def a_statement_is_signed_by_another_or_by_a_revoked_key() -> Cases:
+    for name in ("p000", "p002"):
+        other = samples.private_key("p001")
+        history = claiming(claims=0)
+        history.claim(name, key=other)
+        yield f"claim of {name}", history.log.entries
+        history = trained(deliver=False)
+        history.model(name, key=other)
+        yield f"model of {name}", history.log.entries
+        history = claiming(claims=0)
+        history.log.revoke(name)
+        history.claim(name)
+        yield f"claim of {name} after its revocation", history.log.entries
+        history = trained(deliver=False)
+        history.log.revoke(name)
+        history.model(name)
+        yield f"model of {name} after its revocation", history.log.entries
+        history = trained(deliver=False)
+        history.log.revoke(name)
+        history.log.enrol(name, samples.private_key("new"))
+        history.model(name)
+        yield f"model of {name} under its old key", history.log.entries
+
+
+@forgery("was enrolled before", "has no key", "participant_id")
+def a_key_comes_twice_or_was_never_there() -> Cases:
+    history = started()
+    history.log.enrol("p000")
+    yield "enrolled twice", history.log.entries
+    history = started()
+    history.log.revoke("p000")
+    history.log.enrol("p000")
+    yield "enrolled again", history.log.entries
+    history = started()
+    history.log.revoke("p000")
+    history.log.revoke("p000")
+    yield "revoked twice", history.log.entries
+    history = started()
+    history.log.revoke("p009")
+    yield "revoked and never enrolled", history.log.entries
+    history = started()
+    history.log.write(entries.revocation("p000", samples.private_key("p001").public_key(), "lost"))
+    yield "another's key revoked", history.log.entries
+    for name in ("P000", "", "p/0"):
+        history = started()
+        history.log.write(entries.enrolment(name, samples.private_key("new").public_key()))
+        yield f"named {name!r}", history.log.entries
+
+
+@forgery("about other terms", "is not the one of", "the contract allows")
+def a_statement_is_not_about_this_task() -> Cases:
+    for terms in (bytes(32), samples.terms("other").digest):
+        history = claiming(claims=0)
+        history.claim("p000", terms_digest=terms)
+        yield f"a claim to {terms.hex()[:4]}", history.log.entries
+        history = trained(deliver=False)
+        history.model("p000", terms_digest=terms)
+        yield f"a model for {terms.hex()[:4]}", history.log.entries
+    history = trained(deliver=False)
+    history.model("p000", nonce=bytes(16))
+    yield "another nonce", history.log.entries
+    for late in (False, True):
+        history = trained(deliver=False)
+        history.model("p000", model_bytes=101, late=late)
+        yield f"a model that is too large, late: {late}", history.log.entries
+
+
+@forgery("has a model in round")
+def somebody_has_two_models_in_a_round() -> Cases:
+    for late in ((False, False), (True, False), (False, True), (True, True)):
+        for number in (1, 2):
+            history = trained(number=number, deliver=False)
+            history.model("p000", late=late[0])
+            history.model("p000", late=late[1], submission_id="second")
+            yield f"late: {late}, round {number}", history.log.entries
+    history = settled()
+    history.model("p000", 1, late=True, submission_id="second")
+    yield "afterwards", history.log.entries
+
+
+@forgery(
+    "not marked late",
+    "a model of round",
+    "was not selected",
+    "in the settlement of task: expected",
+)
+def a_model_comes_at_another_time_or_from_another() -> Cases:
+    history = started()
+    history.begin()
+    history.model("p000", 1)
+    yield "before the first round", history.log.entries
+    history = started()
+    history.begin()
+    history.model("p000", 1, late=True)
+    yield "late, before the first round", history.log.entries
+    for late in (False, True):
+        history = trained()
+        history.model("p000", 2, late=late)
+        yield f"for the next round, late: {late}", history.log.entries
+    history = settled(Shape(absent={1: {"p003": None}}))
+    history.model("p003", 1)
+    yield "after its round", history.log.entries
+    history = trained(Shape(absent={1: {"p003": None}}), 2)
+    history.model("p003", 1)
+    yield "in the next round", history.log.entries
+    for late in (False, True):
+        history = claiming(claims=3)
+        history.select(history.people[:3])
+        history.train()
+        history.model("p003", late=late)
+        yield f"of who was not selected, late: {late}", history.log.entries
+    history = trained(Shape(absent={1: {"p003": None}}))
+    history.log.write(*entries.evidence_entries("task", 1, history.evidence()))
+    history.model("p003")
+    yield "after the evidence", history.log.entries
+
+
+@forgery("the sequence")
+def the_order_of_commitments_is_impossible() -> Cases:
+    history = trained(deliver=False)
+    history.model("p000", sequence=5)
+    history.model("p001", sequence=5)
+    yield "the same place", history.log.entries
+    for sequence in (0, -1):
+        history = trained(deliver=False)
+        history.model("p000", sequence=sequence)
+        yield f"place {sequence}", history.log.entries
+    for sequence in (1, 4):
+        history = trained(number=2, deliver=False)
+        history.model("p000", sequence=sequence)
+        yield f"place {sequence} of the first round in the second", history.log.entries
+    history = started(Shape(absent={1: {"p003": None}}))
+    history.begin()
+    history.train()
+    history.sequence = 9
+    history.deliver()
+    history.settle(history.measured())
+    history.train()
+    history.model("p000", sequence=8)
+    yield "before what the first round had", history.log.entries
+    history = settled(Shape(rounds=3, absent={2: {"p003": None}}), 2)
+    history.model("p003", 2, late=True, sequence=3)
+    yield "late, with a place of the round before", history.log.entries
+
+
+@forgery("used before")
+def a_submission_id_is_used_twice() -> Cases:
+    history = trained(deliver=False)
+    history.model("p000", submission_id="claim-p000")
+    yield "claim and model", history.log.entries
+    history = trained(number=2, deliver=False)
+    history.model("p000", submission_id="model-1-p000")
+    yield "models of two rounds", history.log.entries
+    history = trained(deliver=False)
+    history.fail("p000", "no disk", submission="claim-p000")
+    yield "claim and failure", history.log.entries
+    history = trained(deliver=False)
+    history.model("p000")
+    history.fail("p000", "no disk", submission="model-1-p000")
+    yield "model and failure", history.log.entries
+
+
+@forgery(
+    "failures are taken in TRAINING",
+    "was not selected",
+    "has reported a failure",
+    "expected the failure",
+    "submission_id",
+)
+def a_failure_cannot_have_been_reported() -> Cases:
+    history = started()
+    history.begin()
+    history.fail("p000", "no disk")
+    yield "before training", history.log.entries
+    history = settled()
+    history.fail("p000", "no disk")
+    yield "after the settlement", history.log.entries
+    history = trained()
+    history.fail("p009", "no disk")
+    yield "by a stranger", history.log.entries
+    history = trained(deliver=False)
+    history.fail("p000", "no disk")
+    history.fail("p000", "no memory", submission="second")
+    yield "twice", history.log.entries
+    for number in (0, 2):
+        history = trained()
+        history.fail("p000", "no disk", round_=number)
+        yield f"in round {number}", history.log.entries
+    history = trained()
+    history.fail("p000", "no disk", submission="No/Name")
+    yield "under no id", history.log.entries
+    history = trained()
+    history.log.write(
+        entries.failure(history.id, "p000", 1, "f-1", "no disk")  # type: ignore[arg-type]
+    )
+    yield "round and participant swapped", history.log.entries
+
+
+# Money
+
+
+@forgery("the budget of", "expected the reservation", "is missing")
+def a_budget_or_its_reservations_are_too_small() -> Cases:
+    for short in (1, 1_000_000):
+        history = started()
+        poor = replace(history.terms, budget_micro=history.terms.budget_micro - short)
+        history.log.write(entries.published(poor), *(entries.reservation(poor, r) for r in (1, 2)))
+        yield f"{short} less", history.log.entries
+    for left in (0, 1):
+        history = started()
+        made = [entries.reservation(history.terms, r) for r in (1, 2)]
+        history.log.write(entries.published(history.terms), made[left])
+        history.enter(State.OPEN)
+        yield f"only the reservation {left + 1}", history.log.entries
+    history = started()
+    history.log.write(entries.published(history.terms))
+    history.enter(State.OPEN)
+    yield "no reservation", history.log.entries
+
+
+@forgery("does not fit the commitment")
+def a_seed_is_not_the_next_of_the_chain() -> Cases:
+    for number in (1, 2):
+        for label, seed in (
+            ("made up", bytes(32)),
+            ("of the other round", round_seed(samples.SECRET, 2, 3 - number)),
+            ("of another secret", round_seed(bytes(32), 2, number)),
+        ):
+            history = trained(number=number)
+            history.judge(history.measured())
+            history.pay(seed)
+            yield f"{label} in round {number}", history.log.entries
+
+
+@forgery(
+    "draws", "paid_micro", "micro is", "total_micro", "kept", "transfers", "rounding_micro", "gross_micro"
+)
+def a_settlement_pays_otherwise() -> Cases:
+    def rewritten(number: int, change: Callable[[list[Entry]], list[Entry]]) -> list[Entry]:
+        history = trained(number=number)
+        history.judge(history.measured())
+        begin = len(history.log.entries)
+        history.pay()
+        ledger = history.log.entries
+        return [*ledger[:begin], *change(ledger[begin:])]
+
+    def moved(made: list[Entry]) -> list[Entry]:
+        """One micro-credit from the first payment to the second."""
+        first, second = places(made, "payment")[:2]
+        for place, micro in ((first, -1), (second, 1)):
+            entry = made[place]
+            body = {**entry.body, "paid_micro": int(str(entry.body["paid_micro"])) + micro}
+            transfers = [
+                Post(t.debit, t.credit, t.micro + micro) if i == 0 and isinstance(t, Post) else t
+                for i, t in enumerate(entry.transfers)
+            ]
+            made[place] = Entry(entry.id, entry.kind, body, tuple(transfers))
+        return made
+
+    def drawn(made: list[Entry]) -> list[Entry]:
+        """The first has the second as its peer, or the third."""
+        place = next(i for i, e in enumerate(made) if e.kind == "peers")
+        draws: Any = [list(draw) for draw in made[place].body["draws"]]  # type: ignore[union-attr]
+        draws[0][1] = ["p002" if draws[0][1] == ["p001"] else "p001"]
+        made[place] = Entry(made[place].id, "peers", {**made[place].body, "draws": draws})
+        return made
+
+    def renamed(made: list[Entry]) -> list[Entry]:
+        """The second payment goes to the first's account."""
+        place = [i for i, e in enumerate(made) if e.kind == "payment"][1]
+        entry = made[place]
+        transfers = [
+            Post(t.debit, "payable:p000", t.micro) if i == 0 and isinstance(t, Post) else t
+            for i, t in enumerate(entry.transfers)
+        ]
+        made[place] = Entry(entry.id, entry.kind, entry.body, tuple(transfers))
+        return made
+
+    for number in (1, 2):
+        for name, change in (("moved", moved), ("drawn", drawn), ("renamed", renamed)):
+            yield f"{name} in round {number}", rewritten(number, change)
+    for number in (1, 2):
+        history = trained(PRIVATE, number)
+        history.judge(history.measured())
+        history.pay(disputable=False)
+        yield f"nothing kept for disputes in round {number}", history.log.entries
+        history = trained(PLAIN, number)
+        history.judge(history.measured())
+        history.pay(disputable=True)
+        yield f"kept for disputes that nobody can open in round {number}", history.log.entries
+
+
+@forgery("aggregate is missing", "interrupts", "aggregation outside")
+def an_aggregation_is_missing_or_elsewhere() -> Cases:
+    for number in (1, 2):
+        history = trained(number=number)
+        history.judge(history.measured())
+        history.pay()
+        history.enter(State.SETTLED)
+        yield f"none in round {number}", history.log.entries
+        history = trained(number=number)
+        history.aggregate()
+        yield f"before the verdicts of round {number}", history.log.entries
+        history = trained(number=number)
+        history.judge(history.measured())
+        history.pay()
+        history.aggregate()
+        history.aggregate()
+        yield f"two in round {number}", history.log.entries
+
+
+@forgery("has changed in a round in which no model was scored", "accuracy", "wrong length", "figures")
+def an_aggregation_says_what_cannot_be() -> Cases:
+    def saying(shape: Shape, digest: bytes | None, figures: dict[str, str] | None) -> list[Entry]:
+        history = trained(shape)
+        history.judge(history.measured())
+        history.pay()
+        history.aggregate(digest, figures)
+        history.enter(State.SETTLED)
+        return history.log.entries
+
+    yield "a new model of nobody", saying(Shape(unscored=frozenset({1})), bytes([9] * 32), None)
+    yield "half a digest", saying(PLAIN, bytes(16), None)
+    for accuracy in ("1.01", "-0.1", "much", "NaN"):
+        yield f"accuracy {accuracy}", saying(PLAIN, None, {"accuracy": accuracy, "loss": "0.1"})
+    yield "accuracy alone", saying(PLAIN, None, {"accuracy": "0.9"})
+    yield "praise", saying(PLAIN, None, {"accuracy": "0.9", "loss": "0.3", "praise": "good"})
+
+
+@forgery(
+    "before a settlement",
+    "the terms allow none",
+    "no private counts",
+    "opened them before",
+    "committed to",
+    "in the end of task",
+)
+def a_dispute_cannot_have_been_opened() -> Cases:
+    history = trained(PRIVATE)
+    history.dispute("p003")
+    yield "before a settlement", history.log.entries
+    history = settled(replace(PRIVATE, rule="leave_one_out"))
+    history.dispute("p003")
+    yield "under another rule", history.log.entries
+    history = settled(PRIVATE)
+    history.dispute("p000", (5, 5))
+    yield "of open counts", history.log.entries
+    history = settled(PRIVATE)
+    history.dispute("p003")
+    history.dispute("p003")
+    yield "twice", history.log.entries
+    for counts in ((22, 78), (5, 5), (56, 44)):
+        history = settled(PRIVATE)
+        history.dispute("p003", counts)
+        yield f"other counts {counts}", history.log.entries
+    ledger = played(PRIVATE).log.entries
+    place = places(ledger, "awards")[0] + 1
+    opened = entries.dispute("task", "p003", History(started().log, PRIVATE).counts("p003"), SALT)
+    bare = [e for e in ledger[:place] if e.kind != "dispute"]
+    yield "after the awards", [*bare, opened]
+
+
+@forgery(
+    "award",
+    "total_micro",
+    "expected",
+)
+def an_award_is_made_up_or_left_out() -> Cases:
+    for number in (1, 2):
+        history = settled(PRIVATE, 2)
+        history.dispute("p003")
+        kept = [e for n in (1, 2) for e in history.awards(n, [] if n == number else None)]
+        history.end(awards=kept)
+        yield f"left out in round {number}", history.log.entries
+        history = settled(PRIVATE, 2)
+        made = [e for n in (1, 2) for e in history.awards(n, ["p003"] if n == number else None)]
+        history.end(awards=made)
+        yield f"made up in round {number}", history.log.entries
+        history = settled(PRIVATE, 2)
+        history.dispute("p003")
+        history.end(awards=[e for n in (1, 2) if n != number for e in history.awards(n)])
+        yield f"round {number} not ended", history.log.entries
+    history = settled(PRIVATE, 2)
+    history.dispute("p003")
+    twice = [entries.award_entries(history.terms, n, {"p003": 2}) for n in (1, 2)]
+    history.end(awards=[e for one in twice for e in one])
+    yield "of another amount", history.log.entries
+
+
+@forgery(
+    "expected",
+    "is missing",
+    "in the end of task: transfers",
+)
+def a_task_ends_with_money_left_or_taken() -> Cases:
+    for shape, number in ((PLAIN, 2), (replace(PLAIN, rule="paper"), 2), (PLAIN, 1)):
+        state = State.CLOSED if number == 2 else State.CANCELLED
+        reason = "" if number == 2 else "withdrawn"
+        whole = settled(shape, number).stakes()
+        for label, stakes in (
+            ("no stake released", {}),
+            ("one stake not released", {**whole, "p001": 0}),
+            ("half a stake released", {**whole, "p001": whole["p001"] // 2}),
+        ):
+            history = settled(shape, number)
+            history.end(state, reason, stakes=stakes)
+            yield f"{label}, {shape.rule}, {state}", history.log.entries
+        history = settled(shape, number)
+        history.log.write(entries.stake_release("task", "p000", whole["p000"]))
+        history.train()
+        yield f"a stake released early, {shape.rule}", history.log.entries
+    history = settled(PLAIN, 1)
+    history.end(State.CANCELLED, "withdrawn", unresolved=[])
+    yield "a round not refunded", history.log.entries
+    for number in (1, 2):
+        history = trained()
+        history.log.write(entries.refund("task", number))
+        yield f"a refund of round {number} and nothing else", history.log.entries
+    history = started()
+    history.begin()
+    history.log.write(entries.refund("task", 2))
+    history.unresolved.discard(2)
+    history.train()
+    yield "a refund of a round to come", history.log.entries
+    history = settled(PLAIN, 2)
+    loot = stake("task", "p000")
+    taken = Entry(
+        "task/stake/p000/release",
+        "stake_release",
+        {"task_id": "task", "participant_id": "p000"},
+        (Post(loot, "payable:p003", history.stakes()["p000"]),),
+    )
+    history.log.write(taken)
+    history.end()
+    yield "a stake to somebody else", history.log.entries
+
+
+@forgery("is unknown, or out of place")
+def an_entry_is_of_no_kind() -> Cases:
+    for kind in ("gift", "payment", "award", "peers", "settlement", "reservation"):
+        ledger = settled().log.entries
+        place = next((i for i, e in enumerate(ledger) if e.kind == kind), None)
+        body = {"task_id": "task"} if place is None else ledger[place].body
+        extra = Entry(f"task/{kind}", kind, body, (Post("treasury", "payable:p000", 5),))
+        yield kind, [*ledger, extra]
+
+
+@forgery("expected a string")
+def a_text_is_none() -> Cases:
+    history = started()
+    entry = entries.revocation("p000", samples.private_key("p000").public_key(), "x")
+    history.log.write(Entry(entry.id, entry.kind, {**entry.body, "reason": {"of": 1}}))
+    yield "a revocation's reason", history.log.entries
+    history = trained()
+    history.log.write(entries.failure("task", 1, "p000", "f-1", 5))  # type: ignore[arg-type]
+    yield "a failure's reason", history.log.entries
+    history = trained()
+    history.enter(State.CANCELLED, ["no"])  # type: ignore[arg-type]
+    yield "a cancellation's reason", history.log.entries
+
+
+@forgery("no integer")
+def a_number_is_none() -> Cases:
+    for change in ({"samples": True}, {"model_bytes": True}):
+        history = trained(deliver=False)
+        history.model("p000", **change)
+        yield str(change), history.log.entries
+    history = trained(deliver=False)
+    history.model("p000", sequence=True)
+    yield "sequence", history.log.entries
+    history = trained(deliver=False)
+    history.model("p000", late=1)  # type: ignore[arg-type]
+    yield "late", history.log.entries
+
+
+def digest_of(ledger: Sequence[Entry]) -> str:
+    """What tells two histories apart."""
+    return hashlib.sha256(b"".join(entry.data for entry in ledger)).hexdigest()
+
+
+def assessments(record: Any) -> list[Assessment]:
+    """The verdicts that a record gives."""
+    measured = [Measurement.from_record(item) for item in record["measurements"]]
+    return list(assess(EvidenceModel.from_record(record["model"]), measured))

@@ -1,0 +1,424 @@
+"""A coordinator on paper that writes whatever it is told to, through the code that makes entries.
+
+`Log` is the log with its accounts, `History` one task in it. Told the truth, they write what the service would; told a
+lie, they compute everything that follows from it as an operator with the log's key would: later settlements, stakes,
+tree and heads are those of the lie.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from mechanism.dispute import disputes_possible, review
+from mechanism.evidence import EvidenceModel, Measurement, assess
+from mechanism.ledger import entries
+from mechanism.ledger.accounts import Book, stake
+from mechanism.ledger.entry import Entry
+from mechanism.lifecycle import State
+from mechanism.peers import Draw, draw_head, draw_share, round_seed
+from mechanism.settlement import Assessment, Settlement
+from mechanism.statements import ClaimStatement, ModelStatement, commit_counts, sign_statement
+from mechanism.terms import Terms
+from mechanism.unmeasured import as_claimed, missing
+from tests import ledger_samples as samples
+from tests.ledger_samples import private_key
+
+SALT = bytes(range(32))
+_BEGUN = datetime(2026, 11, 27, 10, tzinfo=UTC)
+
+
+class Log:
+    """Entries, and what the accounts hold after them."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.book = Book()
+        self.seconds = 0
+
+    def write(self, *recorded: Entry) -> None:
+        for entry in recorded:
+            for transfer in entry.transfers:
+                self.book.apply(transfer)
+            self.entries.append(entry)
+
+    def enrol(self, name: str, key: ec.EllipticCurvePrivateKey | None = None) -> None:
+        self.write(entries.enrolment(name, (key or private_key(name)).public_key()))
+
+    def revoke(self, name: str) -> None:
+        self.write(entries.revocation(name, private_key(name).public_key(), "laptop stolen"))
+
+    def now(self) -> str:
+        """A second later at each call."""
+        self.seconds += 1
+        return (_BEGUN + timedelta(seconds=self.seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a sound task is like.
+
+    Attributes:
+        refuted: round to who shows more than it claimed.
+        absent: round to who sends nothing, and what it says why.
+        late: (round, name) of models that come after their round.
+        private: who keeps its counts private, claims 0.02 less than it shows, and opens them after the last round.
+        unscored: rounds in which nobody is scored.
+        cancelled: state and round in which the task is cancelled.
+    """
+
+    task_id: str = "task"
+    people: int = 4
+    rounds: int = 2
+    rule: str = "verified"
+    stake_micro: int = 300_000
+    refuted: Mapping[int, str] = field(default_factory=dict)
+    absent: Mapping[int, Mapping[str, str | None]] = field(default_factory=dict)
+    late: frozenset[tuple[int, str]] = frozenset()
+    private: frozenset[str] = frozenset()
+    unscored: frozenset[int] = frozenset()
+    cancelled: tuple[State, int] | None = None
+
+
+class History:
+    """One task. Methods write; their arguments are the truth unless told otherwise."""
+
+    def __init__(self, log: Log, shape: Shape) -> None:
+        plain = samples.terms(
+            shape.task_id, shape.rounds, shape.people, stake_micro=shape.stake_micro, rule=shape.rule
+        )
+        schedule = replace(plain.schedule, dispute_seconds=60 if shape.private else 0)
+        self.log, self.shape = log, shape
+        self.terms: Terms = replace(plain, schedule=schedule)
+        self.people = samples.names(shape.people)
+        self.selected: list[str] = list(self.people)
+        self.claimed: dict[str, Fraction] = {}
+        self.round = 0
+        self.sequence = 0
+        self.models: dict[int, dict[str, tuple[ModelStatement, int]]] = {}
+        self.said: dict[str, str] = {}
+        self.start = self.terms.initial_model
+        self.result = self.start
+        self.judged: list[Assessment] = []
+        self.kept: dict[int, tuple[Settlement, list[Assessment]]] = {}
+        self.disputed: list[str] = []
+        self.unresolved = set(range(1, shape.rounds + 1))
+
+    @property
+    def id(self) -> str:
+        return self.terms.task_id
+
+    # Steps of a task
+
+    def open(self) -> None:
+        self.log.write(*entries.terms_entries(self.terms))
+        self.enter(State.OPEN)
+
+    def enter(self, state: State, reason: str = "", at: str | None = None, round_: int | None = None) -> None:
+        number = self.round if round_ is None else round_
+        self.log.write(
+            entries.transition(self.id, number, state, self.log.now() if at is None else at, reason)
+        )
+
+    def claim(self, name: str, **changes: Any) -> None:
+        more = int(name[1:]) % 5
+        shown = samples.degree(name)
+        values: dict[str, Any] = {
+            "submission_id": f"claim-{name}",
+            "task_id": self.id,
+            "terms_digest": self.terms.digest,
+            "participant_id": name,
+            "effort": Decimal("0.5"),
+            "degree": shown,
+            "counts": (5 + more, 5 - more),
+            "counts_commitment": b"",
+            "draw_head": draw_head(samples.share_secret(self.terms, name), self.terms.schedule.rounds),
+            "nonce": self.nonce(name),
+        }
+        if name in self.shape.private:
+            values["degree"] = shown - Fraction(2, 100)
+            values["counts"], values["counts_commitment"] = None, commit_counts(self.counts(name), SALT)
+        key = changes.pop("key", None) or private_key(name)
+        statement = ClaimStatement(**{**values, **changes})
+        self.claimed[name] = statement.degree
+        self.log.write(entries.claim(statement, sign_statement(statement, key)))
+
+    def counts(self, name: str) -> tuple[int, int]:
+        """Those behind a private claim."""
+        above = int((samples.degree(name) - Fraction(2, 100)) * 100)
+        return 50 + above, 50 - above
+
+    def share(self, name: str, round_: int) -> bytes:
+        """A participant's draw share; of a round that the task does not have, nothing that fits."""
+        rounds = self.terms.schedule.rounds
+        known = 1 <= round_ <= rounds
+        return draw_share(samples.share_secret(self.terms, name), rounds, round_) if known else bytes(32)
+
+    def nonce(self, name: str) -> bytes:
+        return hashlib.sha256(f"{self.id}/{name}".encode()).digest()[:16]
+
+    def select(self, who: Sequence[str] | None = None) -> None:
+        self.selected = list(self.selected if who is None else who)
+        self.log.write(*entries.selection_entries(self.id, self.selected))
+        self.enter(State.SELECTED)
+
+    def train(self) -> None:
+        """Opens the next round."""
+        self.round += 1
+        self.start = self.result
+        self.models[self.round], self.said = {}, {}
+        self.enter(State.TRAINING)
+
+    def model(
+        self,
+        name: str,
+        round_: int | None = None,
+        late: bool = False,
+        sequence: int | None = None,
+        **changes: Any,
+    ) -> None:
+        number = self.round if round_ is None else round_
+        values: dict[str, Any] = {
+            "submission_id": f"model-{number}-{name}",
+            "task_id": self.id,
+            "terms_digest": self.terms.digest,
+            "participant_id": name,
+            "round": number,
+            "model_sha256": samples.model_digest(self.id, number, name),
+            "model_bytes": 64,
+            "samples": 10,
+            "draw_share": self.share(name, number),
+            "nonce": self.nonce(name),
+        }
+        key = changes.pop("key", None) or private_key(name)
+        statement = ModelStatement(**{**values, **changes})
+        if sequence is None:
+            self.sequence += 1
+            sequence = self.sequence
+        if not late:
+            self.models.setdefault(number, {})[name] = statement, sequence
+        self.log.write(entries.model(statement, sign_statement(statement, key), sequence, late))
+
+    def fail(self, name: str, reason: str, round_: int | None = None, submission: str | None = None) -> None:
+        number = self.round if round_ is None else round_
+        self.said[name] = reason
+        self.log.write(
+            entries.failure(self.id, number, name, submission or f"failure-{number}-{name}", reason)
+        )
+
+    def evidence(self, who: Iterable[str] | None = None, **changes: Any) -> dict[str, Any]:
+        """The record of the round's evidence; `changes` to what it says of the start, D_c, shadows and the like."""
+        sent = self.models[self.round]
+        names = sorted(sent if who is None else who)
+        record: Any = samples.evidence(self.terms, self.round, names, self.shape.refuted.get(self.round, ""))
+        record["model"]["start_sha256"] = self.start.hex()
+        record["model"].update(changes)
+        for measured in record["measurements"]:
+            name = measured["participant_id"]
+            statement, sequence = sent[name]
+            measured["claimed_degree"] = str(self.claimed[name])
+            measured["order"] = sequence
+            measured["samples"] = statement.samples
+            measured["model_sha256"] = statement.model_sha256.hex()
+            measured["improvement"] = -2_000_000 if self.round in self.shape.unscored else 0
+            if self.terms.rule.name not in ("verified", "paper"):
+                measured["scores"] = {self.terms.rule.name: "0.5"}
+        return dict(record)
+
+    def verdicts(self, record: Mapping[str, Any] | None) -> list[Assessment]:
+        """What the evidence says, or, without any, as claimed; of whoever sent nothing, that."""
+        if record is None:
+            found = [
+                as_claimed(name, statement.model_sha256, self.claimed[name])
+                for name, (statement, _) in self.models[self.round].items()
+            ]
+        else:
+            measured = [Measurement.from_record(item) for item in record["measurements"]]
+            found = list(assess(EvidenceModel.from_record(record["model"]), measured))
+        known = {a.participant_id for a in found}
+        found += [
+            missing(name, self.claimed[name], self.said.get(name))
+            for name in self.selected
+            if name not in known
+        ]
+        return sorted(found, key=lambda a: a.participant_id)
+
+    def judge(
+        self, record: Mapping[str, Any] | None = None, judged: Sequence[Assessment] | None = None
+    ) -> None:
+        """Evidence, verdicts, SCORED."""
+        if record is not None:
+            self.log.write(*entries.evidence_entries(self.id, self.round, record))
+        self.judged = list(self.verdicts(record) if judged is None else judged)
+        self.log.write(*[entries.verdict(self.id, self.round, a) for a in self.judged])
+        self.enter(State.SCORED)
+
+    def measured(self, **changes: Any) -> dict[str, Any] | None:
+        """The evidence that the rule asks for."""
+        return None if self.terms.rule.name == "paper" else self.evidence(**changes)
+
+    def pay(self, seed: bytes | None = None, disputable: bool | None = None) -> None:
+        """Seed, peers, settlement, payments."""
+        private = [name for name in self.selected if name in self.shape.private]
+        kept = disputes_possible(self.terms, private) if disputable is None else disputable
+        seed = seed or round_seed(samples.SECRET, self.terms.schedule.rounds, self.round)
+        sent = {name: statement.draw_share for name, (statement, _) in self.models[self.round].items()}
+        received = [a.participant_id for a in self.judged if a.model_sha256]
+        draw = Draw(seed, {name: sent.get(name) or self.share(name, self.round) for name in received})
+        settlement, made = entries.settlement_entries(
+            self.terms, self.round, draw, self.judged, self.stakes(), kept
+        )
+        if kept and entries.kept_micro(self.terms, self.round, settlement):
+            self.kept[self.round] = settlement, self.judged
+        self.log.write(*made)
+        self.unresolved.discard(self.round)
+
+    def aggregate(self, digest: bytes | None = None, figures: Mapping[str, str] | None = None) -> None:
+        if digest is None:
+            scored = any(a.scored for a in self.judged)
+            digest = samples.global_model(self.terms, self.round) if scored else self.start
+        self.result = digest
+        said = {"accuracy": "0.9", "loss": "0.31"} if figures is None else figures
+        self.log.write(entries.aggregation(self.id, self.round, digest, said))
+
+    def settle(
+        self, record: Mapping[str, Any] | None = None, judged: Sequence[Assessment] | None = None
+    ) -> None:
+        """A round's whole settlement."""
+        self.judge(record, judged)
+        self.pay()
+        self.aggregate()
+        self.enter(State.SETTLED)
+
+    def dispute(self, name: str, counts: Sequence[int] | None = None) -> None:
+        self.disputed.append(name)
+        self.log.write(entries.dispute(self.id, name, counts or self.counts(name), SALT))
+
+    def end(self, state: State = State.CLOSED, reason: str = "", **changes: Any) -> None:
+        values: dict[str, Any] = {
+            "unresolved": self.unresolved,
+            "stakes": self.stakes(),
+            "awards": [e for number in sorted(self.kept) for e in self.awards(number)],
+            "at": self.log.now(),
+        }
+        self.log.write(
+            *entries.ending_entries(self.id, self.round, state, reason=reason, **{**values, **changes})
+        )
+
+    def awards(self, number: int, disputed: Sequence[str] | None = None) -> list[Entry]:
+        settlement, judged = self.kept[number]
+        found = {a.participant_id: a for a in judged}
+        amounts = {
+            line.participant_id: review(
+                self.terms, found[line.participant_id], [found[p] for p in line.peers], line.paid_micro
+            ).award_micro
+            for line in settlement.payments
+            if line.participant_id in (self.disputed if disputed is None else disputed)
+        }
+        return entries.award_entries(self.terms, number, amounts)
+
+    def stakes(self) -> dict[str, int]:
+        return {name: self.log.book.holds(stake(self.id, name)) for name in self.people}
+
+    # Whole parts of a sound task
+
+    def begin(self) -> None:
+        """Up to the selection."""
+        self.open()
+        if not self.cancels(State.OPEN, 0):
+            self.enter(State.EFFORT)
+            for name in self.people:
+                self.claim(name)
+            if not self.cancels(State.EFFORT, 0):
+                self.select()
+                self.cancels(State.SELECTED, 0)
+
+    def deliver(self) -> None:
+        """The models of the current round, failures, and late models of the one before."""
+        for number, name in sorted(self.shape.late):
+            if number == self.round - 1:
+                self.model(name, number, late=True)
+        absent = self.shape.absent.get(self.round, {})
+        for name in self.selected:
+            if name not in absent:
+                self.model(name)
+            elif (reason := absent[name]) is not None:
+                self.fail(name, reason)
+
+    def rounds(self, first: int, last: int) -> None:
+        for number in range(first, last + 1):
+            self.train()
+            self.deliver()
+            if self.cancels(State.TRAINING, number):
+                return
+            self.settle(self.measured())
+            if self.cancels(State.SETTLED, number):
+                return
+
+    def cancels(self, state: State, number: int) -> bool:
+        if self.shape.cancelled != (state, number):
+            return False
+        self.end(State.CANCELLED, "the learner withdrew")
+        return True
+
+    def finish(self) -> None:
+        for name in sorted(self.shape.private):
+            self.dispute(name)
+        self.end()
+
+    def play(self) -> None:
+        """All of it."""
+        self.begin()
+        stop = self.shape.cancelled
+        if stop is None or stop[0] in (State.TRAINING, State.SETTLED):
+            self.rounds(1, self.shape.rounds)
+        if stop is None:
+            self.finish()
+
+
+def started(shape: Shape = Shape()) -> History:
+    """A log with everyone enrolled, and nothing of the task."""
+    log = Log()
+    for name in samples.names(shape.people):
+        log.enrol(name)
+    return History(log, shape)
+
+
+def played(shape: Shape = Shape()) -> History:
+    """A log of one sound task."""
+    history = started(shape)
+    history.play()
+    return history
+
+
+#: Sound tasks of all shapes.
+SHAPES: Mapping[str, Shape] = {
+    "a plain task": Shape(),
+    "one round": Shape(rounds=1),
+    "three rounds of six": Shape(rounds=3, people=6),
+    "the paper's rule": Shape(rule="paper"),
+    "scores": Shape(rule="leave_one_out"),
+    "no stake": Shape(stake_micro=0),
+    "a refuted claim": Shape(refuted={2: "p001"}),
+    "somebody absent": Shape(absent={1: {"p003": None}, 2: {"p002": "out of memory"}}),
+    "absent and paid as claimed": Shape(rule="paper", absent={2: {"p000": "no disk"}}),
+    "a late model": Shape(absent={1: {"p003": None}}, late=frozenset({(1, "p003")})),
+    "a late model after a failure": Shape(absent={1: {"p003": "no disk"}}, late=frozenset({(1, "p003")})),
+    "a dispute": Shape(private=frozenset({"p003"})),
+    "two disputes": Shape(private=frozenset({"p001", "p003"}), rounds=3),
+    "nobody scored": Shape(unscored=frozenset({1})),
+    "nobody ever scored": Shape(unscored=frozenset({1, 2})),
+    **{
+        f"cancelled in {state}({number})": Shape(cancelled=(state, number))
+        for state, number in (
+            (State.OPEN, 0), (State.EFFORT, 0), (State.SELECTED, 0), (State.TRAINING, 1), (State.SETTLED, 1),
+            (State.TRAINING, 2), (State.SETTLED, 2),
+        )
+    },
+    "a dispute, then cancelled": Shape(private=frozenset({"p003"}), cancelled=(State.SETTLED, 1)),
+}  # fmt: skip

@@ -1,0 +1,28 @@
+"""An operator who holds the log's key and re-signs everything: what cannot have happened is refused, and named."""
+
+import pytest
+
+from mechanism.ledger.verify import verify_ledger
+from tests.ledger_forgeries import FORGERIES, Forgery, digest_of
+from tests.ledger_histories import SHAPES, played
+from tests.memory_source import KEY, MemorySource
+
+
+@pytest.mark.parametrize("forged", FORGERIES, ids=lambda one: one.name)
+def test_what_cannot_have_happened_is_refused_and_named(forged: Forgery) -> None:
+    accepted, unnamed = [], []
+    for label, ledger in forged.cases():
+        report = verify_ledger(MemorySource(ledger), KEY.verification_key)
+        if report.verified:
+            accepted.append(label)
+        elif not any(word in report.problems[0].message for word in forged.words):
+            unnamed.append((label, report.problems[0].message))
+    assert not accepted
+    assert not unnamed
+
+
+def test_there_are_enough_of_them_and_none_is_a_sound_history() -> None:
+    cases = {digest_of(ledger) for forged in FORGERIES for _, ledger in forged.cases()}
+    assert len(FORGERIES) >= 15
+    assert len(cases) >= 200
+    assert not cases & {digest_of(played(shape).log.entries) for shape in SHAPES.values()}

@@ -1,0 +1,104 @@
+"""What a sound coordinator writes is verified, at every moment of it."""
+
+import pytest
+
+from mechanism.ledger import entries
+from mechanism.ledger.entry import Entry
+from mechanism.ledger.verify import Report, verify_ledger
+from mechanism.lifecycle import State
+from tests import ledger_samples as samples
+from tests.ledger_histories import SHAPES, History, Log, Shape, played, started
+from tests.memory_source import KEY, MemorySource
+
+
+def verify(ledger: list[Entry]) -> Report:
+    report = verify_ledger(MemorySource(ledger), KEY.verification_key)
+    assert report.verified, report.problems
+    return report
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_sound_task_is_verified_and_its_money_is_where_it_belongs(name: str) -> None:
+    history = played(SHAPES[name])
+    report = verify(history.log.entries)
+    assert report.open_tasks == {}
+    held = {account: balance.holds for account, balance in report.balances.items()}
+    assert held["escrow:task"] == 0
+    assert report.balances["treasury"].debits_pending == 0
+    assert not any(held[account] for account in held if account.startswith("stake:"))
+    earned = sum(held[account] for account in held if account.startswith("payable:"))
+    lost = sum(int(str(e.body["stake_lost_micro"])) for e in history.log.entries if e.kind == "payment")
+    assert earned == report.counts.paid_micro - lost
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_only_what_was_recomputed_from_evidence_counts_as_a_checked_degree(name: str) -> None:
+    history = played(SHAPES[name])
+    verdicts = [e.body["assessment"] for e in history.log.entries if e.kind == "verdict"]
+    scored = sum(v["verified_micro"] is not None for v in verdicts)  # type: ignore[index,call-overload]
+    paper = SHAPES[name].rule == "paper"
+    assert verify(history.log.entries).counts.degrees == (0 if paper else scored)
+
+
+def test_several_tasks_may_run_at_the_same_time() -> None:
+    log = Log()
+    for name in samples.names(4):
+        log.enrol(name)
+    shapes = (Shape("one"), Shape("two", rule="paper"), Shape("three", rounds=3, private=frozenset({"p002"})))
+    tasks = [History(log, shape) for shape in shapes]
+    for task in tasks:
+        task.open()
+    for task in tasks:
+        task.enter(State.EFFORT)
+    for name in samples.names(4):  # one's claim stands between two of the others
+        for task in tasks:
+            task.claim(name)
+    for task in tasks:
+        task.select()
+    for number in (1, 2, 3):
+        running = [task for task in tasks if number <= task.shape.rounds]
+        for task in running:
+            task.train()
+        for name in samples.names(4):
+            for task in running:
+                task.model(name)
+        for task in running:
+            task.settle(task.measured())
+    for task in tasks:
+        task.finish()
+    assert verify(log.entries).counts.tasks == 3
+
+
+def test_who_was_revoked_after_its_claim_may_be_selected_or_left_out() -> None:
+    for left_out in (False, True):
+        history = started()
+        history.open()
+        history.enter(State.EFFORT)
+        for name in history.people:
+            history.claim(name)
+        history.log.revoke("p002")
+        history.select([n for n in history.people if n != "p002"] if left_out else None)
+        history.train()
+        for name in history.selected:
+            if name != "p002":
+                history.model(name)
+        history.settle(history.measured())
+        verify(history.log.entries)
+
+
+def test_a_commitment_that_was_broken_off_leaves_its_number_unused() -> None:
+    history = started()
+    history.begin()
+    history.train()
+    for place, name in enumerate(reversed(history.people)):
+        history.model(name, sequence=7 * (4 - place))
+    history.settle(history.measured())
+    verify(history.log.entries)
+
+
+def test_what_is_long_stands_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entries, "PART_BYTES", 30)
+    ledger = played(Shape(people=6)).log.entries
+    for kind in ("selection", "evidence", "peers"):
+        assert any(e.kind == kind and e.body["part"] == 2 for e in ledger), kind
+    verify(ledger)

@@ -1,0 +1,265 @@
+"""Deletes the verifier's guards, one at a time, and runs the tests that matter: each must fail one.
+
+    python -m tests.mutation.guards [--list] [--only TEXT] [--file PATH] [--results FILE]
+
+A guard is an `if` whose body raises or reports a problem and nothing else, or a call that does nothing but check.
+It is deleted in memory, in a forked process, whose functions get the code of the text without it; the files on the
+disk are never touched. First all forged and sound histories are verified, as their tests do; where nothing changes,
+the file's own tests are run. Results can be kept in a file, so that an interrupted run goes on where it was.
+"""
+
+import argparse
+import ast
+import copy
+import importlib
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import pytest
+
+from mechanism.ledger.verify import verify_ledger
+from tests.ledger_forgeries import FORGERIES
+from tests.ledger_histories import SHAPES, played
+from tests.memory_source import KEY, MemorySource
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+_LEDGER = "tests/mechanism/ledger"
+_SOURCES = ("tests/coordinator/test_ledger_tampering.py", "tests/coordinator/test_ledger_cli.py")
+
+#: The verifier's files, and the tests of each besides the histories, the quickest first.
+FILES: dict[str, tuple[str, ...]] = {
+    "mechanism/ledger/replay.py": (f"{_LEDGER}/test_sound_histories.py", f"{_LEDGER}/test_replay.py"),
+    "mechanism/lifecycle.py": ("tests/mechanism/test_lifecycle.py",),
+    "mechanism/ledger/verify.py": (f"{_LEDGER}/test_verify.py", f"{_LEDGER}/test_replay.py", *_SOURCES),
+    "mechanism/ledger/accounts.py": (f"{_LEDGER}/test_entries.py",),
+    "mechanism/ledger/entries.py": (f"{_LEDGER}/test_entries.py",),
+    "mechanism/ledger/entry.py": (f"{_LEDGER}/test_entries.py", f"{_LEDGER}/test_replay.py"),
+    "mechanism/ledger/journal.py": (
+        f"{_LEDGER}/test_entries.py",
+        "tests/coordinator/storage/test_ledger_contract.py",
+    ),
+    "mechanism/ledger/merkle.py": (f"{_LEDGER}/test_merkle.py", f"{_LEDGER}/test_tiles.py"),
+    "mechanism/ledger/note.py": (f"{_LEDGER}/test_note.py",),
+    "mechanism/ledger/tiles.py": (f"{_LEDGER}/test_tiles.py",),
+    "mechanism/ledger/tlog_proof.py": (f"{_LEDGER}/test_note.py", f"{_LEDGER}/test_tiles.py", *_SOURCES),
+    "mechanism/ledger/witness.py": (f"{_LEDGER}/test_witness.py",),
+    "mechanism/dispute.py": (f"{_LEDGER}/test_dispute.py",),
+    "mechanism/evidence.py": ("tests/mechanism/test_evidence.py",),
+    "mechanism/peers.py": ("tests/mechanism/test_peers.py",),
+    "mechanism/settlement.py": ("tests/mechanism/test_settlement.py",),
+    "mechanism/statements.py": ("tests/mechanism/test_statements.py",),
+    "mechanism/terms.py": ("tests/mechanism/test_statements.py",),
+}
+
+#: Guards whose deletion no test can see, and why.
+EQUIVALENT: dict[str, str] = {}
+
+#: Functions that check, and return nothing.
+_CHECKS = (
+    "check_step", "check_quorum", "check_round_seed", "check_opening", "identifier", "_same", "_same_parts", "_check",
+    "_header", "_positive", "_at_least", "_decimal_digits", "_matching",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Guard:
+    """One guard.
+
+    Attributes:
+        number: among those of the file.
+        line: where it stands.
+        text: its condition, or the call.
+    """
+
+    file: str
+    number: int
+    line: int
+    text: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.file}: {self.text}"
+
+
+def _raises(statement: ast.stmt) -> bool:
+    if isinstance(statement, ast.Raise):
+        return True
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(call, ast.Call) and _called(call) in ("_problem", "_stop")
+
+
+def _called(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
+def _is_guard(statement: ast.stmt) -> bool:
+    if isinstance(statement, ast.If):
+        *before, last = statement.body
+        harmless = all(isinstance(s, ast.Assign | ast.AnnAssign) for s in before)
+        return harmless and (_raises(last) or (isinstance(last, ast.Return) and any(map(_raises, before))))
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(call, ast.Call) and (
+        _called(call) in _CHECKS or _called(call).startswith(("_check_", "verify_"))
+    )
+
+
+class _Deletion(ast.NodeTransformer):
+    """Counts guards in the order of the text, and deletes one of them."""
+
+    def __init__(self, wanted: int) -> None:
+        self.wanted = wanted
+        self.found: list[ast.stmt] = []
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        if isinstance(node, ast.stmt) and _is_guard(node):
+            number = len(self.found)
+            self.found.append(copy.deepcopy(node))
+            if number == self.wanted:
+                # An `else` stays: without the guard it is what happens.
+                rest = node.orelse if isinstance(node, ast.If) else []
+                kept: ast.stmt = ast.If(ast.Constant(True), rest, []) if rest else ast.Pass()
+                return ast.copy_location(kept, node)
+        return self.generic_visit(node)
+
+
+def guards(file: str) -> list[Guard]:
+    """Every guard of a file, in the order of its text."""
+    walk = _Deletion(-1)
+    walk.visit(ast.parse((ROOT / file).read_text()))
+    texts = [ast.unparse(s.test if isinstance(s, ast.If) else s) for s in walk.found]
+    return [Guard(file, i, s.lineno, t) for i, (s, t) in enumerate(zip(walk.found, texts, strict=True))]
+
+
+def without(guard: Guard) -> str:
+    """The file's text without a guard."""
+    tree = _Deletion(guard.number).visit(ast.parse((ROOT / guard.file).read_text()))
+    return ast.unparse(ast.fix_missing_locations(tree))
+
+
+def apply(guard: Guard) -> None:
+    """Takes a guard out of the running program."""
+    module = importlib.import_module(guard.file.removesuffix(".py").replace("/", "."))
+    scratch = dict(vars(module))
+    exec(compile(without(guard), str(ROOT / guard.file), "exec"), scratch)
+    for name, new in scratch.items():
+        _swap(getattr(module, name, None), new)
+
+
+def _swap(old: Any, new: Any) -> None:
+    """Gives functions the code of their new namesakes, and classes' methods theirs."""
+    old, new = (getattr(one, "__wrapped__", one) for one in (old, new))
+    if isinstance(old, FunctionType) and isinstance(new, FunctionType) and old is not new:
+        old.__code__ = new.__code__
+    elif isinstance(old, type) and isinstance(new, type) and old is not new:
+        for name, item in vars(new).items():
+            known = vars(old).get(name)
+            for part in ("__func__", "fget", None):
+                before, after = (one if part is None else getattr(one, part, None) for one in (known, item))
+                if isinstance(before, FunctionType) and isinstance(after, FunctionType):
+                    before.__code__ = after.__code__
+
+
+class Histories:
+    """Every forged and sound history, made once."""
+
+    def __init__(self) -> None:
+        self.forged = [(MemorySource(ledger), one.words) for one in FORGERIES for _, ledger in one.cases()]
+        self.sound = [MemorySource(played(shape).log.entries) for shape in SHAPES.values()]
+
+    def notice(self) -> bool:
+        """Whether one of them is judged otherwise than it should be."""
+        for source in self.sound:
+            if not verify_ledger(source, KEY.verification_key).verified:
+                return True
+        for source, words in self.forged:
+            report = verify_ledger(source, KEY.verification_key)
+            if report.verified or not any(word in report.problems[0].message for word in words):
+                return True
+        return False
+
+
+def killed(guard: Guard, histories: Histories) -> bool:
+    """Whether a test fails without a guard."""
+    child = os.fork()
+    if child == 0:
+        try:
+            with Path(os.devnull).open("w") as nowhere:
+                os.dup2(nowhere.fileno(), 1)
+                os.dup2(nowhere.fileno(), 2)
+                apply(guard)
+                os._exit(1 if histories.notice() or _tests_fail(guard) else 0)
+        except BaseException:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
+
+
+def _tests_fail(guard: Guard) -> bool:
+    tests = [test for test in FILES[guard.file] if (ROOT / test).exists()]
+    options = ["-q", "-x", "-p", "no:cacheprovider", "--no-header"]
+    return bool(tests) and pytest.main([*options, *(str(ROOT / test) for test in tests)]) != 0
+
+
+def chosen(only: str | None, file: str | None) -> Iterator[Guard]:
+    for name in FILES if file is None else [file]:
+        for guard in guards(name):
+            if only is None or only in guard.text:
+                yield guard
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--list", action="store_true", help="name the guards and delete none")
+    parser.add_argument("--only", help="guards with this text alone")
+    parser.add_argument("--file", help="guards of this file alone", choices=sorted(FILES))
+    parser.add_argument(
+        "--results", type=Path, help="keeps results; what stands there already is not run again"
+    )
+    given = parser.parse_args()
+    every = list(chosen(given.only, given.file))
+    if given.list:
+        for guard in every:
+            say(f"{guard.file}:{guard.line} {guard.text}")
+        say(f"{len(every)} guards")
+        return
+    known: dict[str, bool] = {}
+    if given.results is not None and given.results.exists():
+        known = json.loads(given.results.read_text())
+    histories = Histories()
+    if histories.notice():
+        sys.exit("a history is judged wrongly with every guard in place")
+    for guard in every:
+        if guard.name in known:
+            continue
+        began = time.monotonic()
+        known[guard.name] = killed(guard, histories)
+        if given.results is not None:
+            given.results.write_text(json.dumps(known, indent=1))
+        verdict = "killed" if known[guard.name] else "SURVIVES"
+        say(
+            f"{verdict} {guard.file}:{guard.line} {guard.text} ({time.monotonic() - began:.0f} s)", flush=True
+        )
+    alive = [g for g in every if not known[g.name]]
+    unexplained = [g for g in alive if g.name not in EQUIVALENT]
+    say(f"{len(every)} guards, {len(every) - len(alive)} killed, {len(alive) - len(unexplained)} equivalent")
+    for guard in alive:
+        say(f"  {guard.file}:{guard.line} {guard.text}: {EQUIVALENT.get(guard.name, 'NO TEST FAILS')}")
+    sys.exit(bool(unexplained))
+
+
+if __name__ == "__main__":
+    main()
