@@ -33,6 +33,7 @@ from coordinator.storage.ledger import SignedLog, SqlLedgerStore
 from mechanism.ledger import entries
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.journal import Journal
+from mechanism.ledger.key_history import keys_after
 from mechanism.ledger.merkle import Frontier, leaf_hash
 from mechanism.ledger.note import SigningKey
 from mechanism.ledger.verify import verify_ledger
@@ -295,8 +296,10 @@ def whole_task(task_id: str, *, enrol: bool, people: int = 100, rounds: int = 10
     digest = agreed.digest
     who = names(people)
     signature = bytes(71)
+    enrolments = [entries.enrolment(name, private_key(name).public_key()) for name in who]
+    keys = keys_after(enrolments)
     if enrol:
-        yield from (entries.enrolment(name, private_key(name).public_key()) for name in who)
+        yield from enrolments
     yield from entries.terms_entries(agreed)
     yield entries.transition(task_id, 0, "OPEN", "2026-11-27T10:00:00Z")
     yield entries.transition(task_id, 0, "EFFORT")
@@ -314,7 +317,7 @@ def whole_task(task_id: str, *, enrol: bool, people: int = 100, rounds: int = 10
             bytes(32),
             NONCE,
         )
-        yield entries.claim(claimed, signature)
+        yield entries.claim(claimed, signature, keys=keys)
     yield from entries.selection_entries(task_id, who)
     yield entries.transition(task_id, 0, "SELECTED")
     stakes: dict[str, int] = dict.fromkeys(who, 0)
@@ -325,12 +328,12 @@ def whole_task(task_id: str, *, enrol: bool, people: int = 100, rounds: int = 10
             statement = ModelStatement(
                 f"m-{round_}-{name}", task_id, digest, name, round_, models[name], 64, 10, NONCE
             )
-            yield entries.model(statement, signature)
+            yield entries.model(statement, signature, keys=keys)
         judged = [Assessment(name, models[name], degrees[name], round(degrees[name] * MICRO)) for name in who]
         yield from (entries.verdict(task_id, round_, a) for a in judged)
         yield entries.transition(task_id, round_, "SCORED")
         seed = round_seed(SECRET, rounds, round_)
-        settlement, settled = entries.settlement_entries(agreed, round_, seed, judged, stakes)
+        settlement, settled = entries.settlement_entries(agreed, round_, seed, judged, stakes, keys=keys)
         for line in settlement.payments:
             stakes[line.participant_id] += line.withheld_micro
         yield from settled

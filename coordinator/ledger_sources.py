@@ -293,6 +293,9 @@ class _Tables:
         for entry_id, index in self._connection.execute(query, execution_options={"yield_per": 1000}):
             yield entry_id, int(index)
 
+    def keys(self) -> Iterator[tuple[int, int, bytes]]:
+        return self._store.keys()
+
     def tiles(self) -> int:
         return int(self._connection.execute(select(func.count()).select_from(TILES)).scalar_one())
 

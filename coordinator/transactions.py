@@ -112,7 +112,7 @@ class Transaction:
     # What participants do
 
     def add_claim(self, task: TaskRow, statement: ClaimStatement, signature: bytes) -> ReceiptRow:
-        index = self._record(entries.claim(statement, signature))
+        index = self._record(entries.claim(statement, signature, keys=self.journal.keys()))
         self.market.add_claim(
             task.id,
             ClaimRow(
@@ -142,7 +142,7 @@ class Transaction:
         self, statement: ModelStatement, signature: bytes, standing: ModelStanding, *, late: bool
     ) -> ReceiptRow:
         """Records a model that came whole; a late one counts for nothing."""
-        index = self._record(entries.model(statement, signature, late))
+        index = self._record(entries.model(statement, signature, late, self.journal.keys()))
         if not late:
             self.market.add_model(
                 statement.task_id,
@@ -255,7 +255,7 @@ class Transaction:
         stakes = self.journal.stakes(task.id, [a.participant_id for a in ordered])
         disputable = disputes_possible(task.terms, self._private(task))
         settlement, settled = entries.settlement_entries(
-            task.terms, task.round, seed, ordered, stakes, disputable
+            task.terms, task.round, seed, ordered, stakes, disputable, self.journal.keys()
         )
         if evidence:
             self._record(*entries.evidence_entries(task.id, task.round, evidence))

@@ -12,11 +12,12 @@ from sqlalchemy import Connection, and_, bindparam, func, insert, or_, select, t
 
 from coordinator.storage.database import Database
 from coordinator.storage.errors import DatabaseDamaged, HeadRefused
-from coordinator.storage.ledger_tables import ACCOUNTS, BUNDLES, CHECKPOINTS, IDS, LOG, TILES, TRANSFERS
+from coordinator.storage.ledger_tables import ACCOUNTS, BUNDLES, CHECKPOINTS, IDS, KEYS, LOG, TILES, TRANSFERS
 from coordinator.storage.statements import Among, Statement, driver
 from mechanism.ledger.accounts import Balance, Post, Reservation, Reserve, Resolve, Transfer
 from mechanism.ledger.errors import NoteError
 from mechanism.ledger.journal import Journal
+from mechanism.ledger.key_history import NO_KEYS
 from mechanism.ledger.merkle import EMPTY_ROOT, MAX_SIZE, inclusion_proof
 from mechanism.ledger.note import Checkpoint, Note, SigningKey, VerificationKey, sign_checkpoint
 from mechanism.ledger.tiles import Coordinates, TileNodes, pack_bundle, unpack_bundle
@@ -52,6 +53,12 @@ _BUNDLES = (
     .where(BUNDLES.c.first_index >= bindparam("first"), BUNDLES.c.first_index < bindparam("end"))
     .order_by(BUNDLES.c.first_index)
 )
+_LAST_KEY = Statement(select(KEYS.c.number, KEYS.c.digest).order_by(KEYS.c.number.desc()).limit(1))
+_KEY_RUN = (
+    select(KEYS)
+    .where(KEYS.c.number >= bindparam("first"), KEYS.c.number < bindparam("end"))
+    .order_by(KEYS.c.number)
+)
 _TILE = Statement(
     select(TILES.c.hashes).where(
         TILES.c.level == bindparam("level"), TILES.c.tile_index == bindparam("index")
@@ -78,6 +85,7 @@ class SqlLedgerStore:
         self._driver = driver(connection)
         self._sqlite = connection.dialect.name == "sqlite"
         self._locked_size: int | None = None
+        self._locked_keys: tuple[int, bytes] | None = None
         self._written_tiles: dict[Coordinates, bytes] = {}
 
     def lock(self) -> int:
@@ -182,6 +190,26 @@ class SqlLedgerStore:
                 held[t.reservation] = Reservation(t.debit, t.credit, t.micro)
         columns = tuple(column.name for column in TRANSFERS.c)
         self._insert_rows("ledger_transfers", columns, [_transfer_row(*item, held) for item in transfers])
+
+    def key_history(self) -> tuple[int, bytes]:
+        if self._locked_keys is not None:
+            return self._locked_keys
+        row = _LAST_KEY.row(self._connection)
+        found = (0, NO_KEYS) if row is None else (int(row[0]) + 1, bytes(row[1]))
+        if self._locked_size is not None:
+            self._locked_keys = found
+        return found
+
+    def extend_key_history(self, first: int, rows: Sequence[tuple[int, bytes]]) -> None:
+        numbered = [(number, *row) for number, row in enumerate(rows, first)]
+        self._insert_rows("ledger_keys", ("number", "entry_index", "digest"), numbered)
+        if self._locked_size is not None:
+            self._locked_keys = first + len(rows), rows[-1][1]
+
+    def keys(self, first: int = 0, count: int = MAX_SIZE) -> Iterator[tuple[int, int, bytes]]:
+        """The key history from its `first` row on: number, index of the entry, digest after it."""
+        for row in self._connection.execute(_KEY_RUN, {"first": first, "end": first + count}):
+            yield int(row[0]), int(row[1]), bytes(row[2])
 
     def transfers(
         self, first: int, count: int

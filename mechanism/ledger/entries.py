@@ -14,11 +14,11 @@
     <task>/round/<r>/awards, /award/<p>         what disputes add to a settled round
     <task>/stake/<p>/release
 
-Lists that may outgrow one entry are cut into numbered parts.
+Lists that may outgrow one entry are cut into numbered parts. Claims, models and payments carry `keys`, the digest of
+the key history up to them (`mechanism.ledger.key_history`).
 """
 
 import base64
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
@@ -42,6 +42,7 @@ from mechanism.ledger.accounts import (
     stake,
 )
 from mechanism.ledger.entry import Entry
+from mechanism.ledger.key_history import NO_KEYS, fingerprint
 from mechanism.settlement import (
     ARITHMETIC,
     Assessment,
@@ -106,12 +107,16 @@ def revocation(participant_id: str, public_key: ec.EllipticCurvePublicKey, reaso
     )
 
 
-def claim(statement: ClaimStatement, signature: bytes, late: bool = False) -> Entry:
-    """Receipt of an effort claim."""
+def claim(statement: ClaimStatement, signature: bytes, late: bool = False, keys: bytes = NO_KEYS) -> Entry:
+    """Receipt of an effort claim.
+
+    Args:
+        keys: digest of the key history before this entry, here and below.
+    """
     return Entry(
         f"{statement.task_id}/claim/{statement.participant_id}/{statement.submission_id}",
         "claim",
-        {"statement": statement.record(), "signature": signature.hex(), "late": late},
+        {"statement": statement.record(), "signature": signature.hex(), "late": late, "keys": keys.hex()},
     )
 
 
@@ -145,12 +150,12 @@ def transition(task_id: str, round_: int, state: str, at: str = "", reason: str 
     )
 
 
-def model(statement: ModelStatement, signature: bytes, late: bool = False) -> Entry:
+def model(statement: ModelStatement, signature: bytes, late: bool = False, keys: bytes = NO_KEYS) -> Entry:
     """Receipt of a model. A late one is recorded and not scored."""
     return Entry(
         f"{statement.task_id}/round/{statement.round}/model/{statement.participant_id}/{statement.submission_id}",
         "model",
-        {"statement": statement.record(), "signature": signature.hex(), "late": late},
+        {"statement": statement.record(), "signature": signature.hex(), "late": late, "keys": keys.hex()},
     )
 
 
@@ -220,6 +225,7 @@ def settlement_entries(
     assessments: Sequence[Assessment],
     stakes: Mapping[str, int] | None = None,
     disputable: bool = False,
+    keys: bytes = NO_KEYS,
 ) -> tuple[Settlement, list[Entry]]:
     """A round's settlement and the entries that record it: seed, peer draws, settlement, payments.
 
@@ -248,7 +254,7 @@ def settlement_entries(
     ]
     kept = kept_micro(terms, round_, settlement) if disputable else 0
     entries.append(_settled(settlement, prefix, place, dispute_reservation(terms, round_), kept))
-    entries += [payment(settlement, line) for line in settlement.payments]
+    entries += [payment(settlement, line, keys) for line in settlement.payments]
     return settlement, entries
 
 
@@ -292,7 +298,7 @@ def award_entries(terms: Terms, round_: int, awards: Mapping[str, int]) -> list[
     ]
 
 
-def payment(settlement: Settlement, line: Payment) -> Entry:
+def payment(settlement: Settlement, line: Payment, keys: bytes = NO_KEYS) -> Entry:
     """One participant's line of a settlement."""
     task_id, name = settlement.task_id, line.participant_id
     deposit = stake(task_id, name)
@@ -315,6 +321,7 @@ def payment(settlement: Settlement, line: Payment) -> Entry:
             "paid_micro": line.paid_micro,
             "withheld_micro": line.withheld_micro,
             "stake_lost_micro": line.stake_lost_micro,
+            "keys": keys.hex(),
         },
         tuple(transfers),
     )
@@ -432,11 +439,6 @@ def _rational(text: str) -> Fraction:
 def public_key_bytes(public_key: ec.EllipticCurvePublicKey) -> bytes:
     """The key's SubjectPublicKeyInfo in DER."""
     return public_key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-
-
-def fingerprint(spki: bytes) -> str:
-    """The first 16 hexadecimal digits of SHA-256 of a SubjectPublicKeyInfo: enough to name one of a few keys."""
-    return hashlib.sha256(spki).hexdigest()[:16]
 
 
 def reservation(terms: Terms, round_: int) -> Entry:

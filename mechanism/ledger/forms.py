@@ -25,11 +25,12 @@ _POSITIVE = "[1-9][0-9]{0,14}"
 
 #: Values that stand for any in the samples below; none is a part of another, or of anything else there.
 _TASK, _PARTICIPANT, _SUBMISSION, _DEGREE = "anytask", "whoever", "somesubmission", Fraction(123, 457)
-_TERMS, _MODEL, _NONCE, _SIGNATURE = (
+_TERMS, _MODEL, _NONCE, _SIGNATURE, _KEYS = (
     bytes([17] * 32),
     bytes([34] * 32),
     bytes([51] * NONCE_BYTES),
     bytes([68] * 8),
+    bytes([85] * 32),
 )
 _ROUND, _BYTES, _SAMPLES, _VERIFIED = 70_001, 80_002, 90_003, 60_004
 
@@ -37,6 +38,7 @@ _ROUND, _BYTES, _SAMPLES, _VERIFIED = 70_001, 80_002, 90_003, 60_004
 class ModelForm(NamedTuple):
     """What a model's entry says; digests, nonce and signature in hexadecimal, integers as they are written."""
 
+    keys: str
     signature: str
     statement: str
     model_bytes: str
@@ -93,11 +95,12 @@ def _model_pattern() -> re.Pattern[str]:
     statement = ModelStatement(
         _SUBMISSION, _TASK, _TERMS, _PARTICIPANT, _ROUND, _MODEL, _BYTES, _SAMPLES, _NONCE
     )
-    entry = entries.model(statement, _SIGNATURE)
+    entry = entries.model(statement, _SIGNATURE, keys=_KEYS)
     pattern = re.escape(entry.data.decode())
     for whole, name in ((canonical_bytes(statement.record()).decode(), "statement"), (entry.id, "id")):
         pattern = pattern.replace(re.escape(whole), f"(?P<{name}>{re.escape(whole)})")
     values: Mapping[str, tuple[object, str]] = {
+        "keys": (_KEYS.hex(), _DIGEST),
         "signature": (_SIGNATURE.hex(), "[0-9a-f]*"),
         "model_bytes": (_BYTES, _POSITIVE),
         "model_sha256": (_MODEL.hex(), _DIGEST),

@@ -4,6 +4,7 @@ Of each task:
 
     terms         well-formed, budget covers the maximal bill, one reservation a round, together the budget
     statements    signed by an enrolled, unrevoked key; about these terms; in time, or marked late
+    key history   claims, models and payments carry the digest of every enrolment and revocation before them
     states        only the transitions of the life cycle, each with what it rests on complete
     verdicts      one for everyone selected; claimed degree and model digest are those of the statements
     degrees       `mechanism.evidence.assess` on the logged evidence gives the same verdicts; without evidence a model
@@ -42,6 +43,7 @@ from mechanism.ledger.accounts import Book, Transfer, escrow, stake
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import LedgerError
 from mechanism.ledger.forms import VERDICT_END, ModelForm, model_form, plain_verdict
+from mechanism.ledger.key_history import NO_KEYS, extended
 from mechanism.peers import check_round_seed
 from mechanism.settlement import MICRO, Assessment, Settlement, task_budget_micro
 from mechanism.statements import ClaimStatement, ModelStatement
@@ -174,6 +176,8 @@ class Replay:
         self._ended: set[str] = set()
         self._keys: dict[str, dict[str, ec.EllipticCurvePublicKey]] = {}
         self._known_keys: set[str] = set()
+        #: Digest of the key history.
+        self.key_history = NO_KEYS
         #: The task last in training, and the one last in a settlement: their next entries can be foreseen.
         self._training: _Task | None = None
         self._paying: _Task | None = None
@@ -274,6 +278,7 @@ class Replay:
         _same(entry, events.enrolment(name, key))
         mark = events.fingerprint(events.public_key_bytes(key))
         self._once(entry.id, "this key was enrolled before")
+        self._extend_keys(entry)
         self._keys.setdefault(name, {})[mark] = key
 
     def _revocation(self, entry: Entry, body: Mapping[str, Any]) -> None:
@@ -282,6 +287,10 @@ class Replay:
         if key is None:
             raise _Wrong(f"{name} has no key {mark} to revoke")
         _same(entry, events.revocation(name, key, body["reason"]))
+        self._extend_keys(entry)
+
+    def _extend_keys(self, entry: Entry) -> None:
+        self.key_history = extended(self.key_history, self.counts.entries, entry.data)
 
     def _once(self, entry_id: str, message: str) -> None:
         if entry_id in self._known_keys:
@@ -406,7 +415,7 @@ class Replay:
             nonce=bytes.fromhex(record["nonce"]),
         )
         signature = bytes.fromhex(body["signature"])
-        _same(entry, events.claim(statement, signature, body["late"]))
+        _same(entry, events.claim(statement, signature, body["late"], self.key_history))
         name = statement.participant_id
         self._check_statement(task, name, statement.submission_id, record["terms"])
         self._check_signature(name, lambda: canonical_bytes(record), signature)
@@ -435,7 +444,7 @@ class Replay:
             nonce=bytes.fromhex(record["nonce"]),
         )
         signature = bytes.fromhex(body["signature"])
-        _same(entry, events.model(statement, signature, body["late"]))
+        _same(entry, events.model(statement, signature, body["late"], self.key_history))
         name = statement.participant_id
         self._check_statement(task, name, statement.submission_id, record["terms"])
         self._check_signature(name, lambda: canonical_bytes(record), signature)
@@ -445,6 +454,8 @@ class Replay:
 
     def _model_in_time(self, form: ModelForm) -> None:
         """`_model` of an entry that has its form."""
+        if form.keys != self.key_history.hex():
+            raise _Wrong(f"keys is {form.keys!r}; what stands before it gives {self.key_history.hex()!r}")
         task, name = self._statement_task(form.task_id), form.participant_id
         self._check_statement(task, name, form.submission_id, form.terms)
         self._check_signature(name, form.statement.encode, bytes.fromhex(form.signature))
@@ -660,7 +671,9 @@ class Replay:
         judged = [task.round.verdicts[name] for name in task.selected]
         private = self._private(task)
         disputable = disputes_possible(task.terms, private)
-        settlement, expected = events.settlement_entries(task.terms, number, seed, judged, stakes, disputable)
+        settlement, expected = events.settlement_entries(
+            task.terms, number, seed, judged, stakes, disputable, self.key_history
+        )
         task.expected.extend(expected)
         self._paying = task
         if disputable and events.kept_micro(task.terms, number, settlement):

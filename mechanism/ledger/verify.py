@@ -40,6 +40,9 @@ class StoredTables(Protocol):
     def tiles(self) -> int:
         """How many tiles are stored."""
 
+    def keys(self) -> Iterator[tuple[int, int, bytes]]:
+        """The key history: number, index of the entry, digest after it."""
+
 
 class LedgerSource(Protocol):
     """Where a ledger is read from. Its errors are LedgerError or of the storage, one sentence each."""
@@ -182,6 +185,8 @@ class _Verification:
         self._rows: Iterator[TransferRow] | None = None
         self._tables: StoredTables | None = None
         self._id_rows: Iterator[tuple[str, int]] | None = None
+        self._key_rows: Iterator[tuple[int, int, bytes]] | None = None
+        self._keys = 0, replay.key_history
 
     # Keys and heads
 
@@ -243,6 +248,7 @@ class _Verification:
         self._tables = self._source.tables()
         if self._tables is not None:
             self._rows, self._id_rows = self._tables.transfers(), self._tables.ids()
+            self._key_rows = self._tables.keys()
         self._compare_heads()
         entries = self._source.entries()
         try:
@@ -380,6 +386,14 @@ class _Verification:
             message = f"entry {index} has the id {entry.id!r}; the database says {row!r:.200}"
             self._problem("table ledger_ids", message)
             self._id_rows = None
+        number, digest = self._keys
+        if self._key_rows is not None and digest != self._replayed.key_history:
+            self._keys = number + 1, self._replayed.key_history
+            expected_key = number, index, self._replayed.key_history
+            if (key := next(self._key_rows, None)) != expected_key:
+                message = f"entry {index} makes the row {expected_key!r}; the database says {key!r:.200}"
+                self._problem("table ledger_keys", message)
+                self._key_rows = None
         rows = self._rows
         if rows is None:
             return
@@ -418,6 +432,8 @@ class _Verification:
             self._problem("table ledger_totals", message)
         if self._id_rows is not None and (left := next(self._id_rows, None)) is not None:
             self._problem("table ledger_ids", f"the database has the id {left[0]!r} of no entry")
+        if self._key_rows is not None and (key := next(self._key_rows, None)) is not None:
+            self._problem("table ledger_keys", f"the database has the key of entry {key[1]}, which is none")
 
     # Report
 

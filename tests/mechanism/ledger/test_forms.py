@@ -41,12 +41,14 @@ def entry_of(form: ModelForm) -> Entry:
         int(form.samples),
         bytes.fromhex(form.nonce),
     )
-    return entries.model(statement, bytes.fromhex(form.signature))
+    return entries.model(statement, bytes.fromhex(form.signature), keys=bytes.fromhex(form.keys))
 
 
-@given(statements, st.binary(max_size=80))
-def test_a_models_form_says_what_its_entry_says(statement: ModelStatement, signature: bytes) -> None:
-    entry = entries.model(statement, signature)
+@given(statements, st.binary(max_size=80), digests)
+def test_a_models_form_says_what_its_entry_says(
+    statement: ModelStatement, signature: bytes, keys: bytes
+) -> None:
+    entry = entries.model(statement, signature, keys=keys)
     form = model_form(entry.data)
     assert form is not None
     assert (form.id, entry_of(form).data) == (entry.id, entry.data)
@@ -83,7 +85,7 @@ def test_ranges_are_those_of_the_statement() -> None:
         (b'"p001"', b'"P001"'),
         (b'"s-1"', b'"-s"'),
         (b"/s-1", b"/s-2"),
-        (b"0000000000000000", b"000000000000000"),
+        (b'"0000000000000000', b'"000000000000000'),
     ]:
         assert data.count(old) >= 1
         assert model_form(data.replace(old, new, 1)) is None
