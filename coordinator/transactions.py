@@ -449,6 +449,16 @@ class Transactions:
         """The signed head of everything that is committed."""
         return await self._in_thread(self._log.sign_head)
 
+    async def published(self) -> tuple[str, str, list[str]]:
+        """As `sign_head`, with the log's present key and the receipts of every change of it."""
+
+        def sign() -> tuple[str, str, list[str]]:
+            self._log.sign_head()
+            note, key, changes = self._log.published()
+            return note, key, [str(proof) for proof in changes]
+
+        return await self._in_thread(sign)
+
     async def proof(self, index: int) -> str:
         """A receipt of a ledger entry under a signed head: a C2SP tlog-proof."""
         return await self._in_thread(lambda: str(self._log.receipt(index)))

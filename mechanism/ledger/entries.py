@@ -2,6 +2,7 @@
 
     <task>/terms                                terms, then <task>/round/<r>/reservation
     participant/<p>/key/<f>                     enrolment of a public key with fingerprint f; .../revoked/<f>
+    log/key/<n>                                 the n-th change of the key that signs the heads
     <task>/claim/<p>/<submission>               signed effort claim
     <task>/selection/<part>                     who trains
     <task>/round/<r>/state/<STATE>              transition
@@ -43,6 +44,7 @@ from mechanism.ledger.accounts import (
 )
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.key_history import NO_KEYS, fingerprint
+from mechanism.ledger.note import ED25519, VerificationKey
 from mechanism.settlement import (
     ARITHMETIC,
     Assessment,
@@ -57,6 +59,9 @@ from mechanism.terms import Terms
 
 #: States that a task enters, `Market.TaskState` without its prefix.
 STATES = ("OPEN", "EFFORT", "SELECTED", "TRAINING", "SCORED", "SETTLED", "CLOSED", "CANCELLED")
+
+#: Kind of the entry that announces a new key of the log.
+LOG_KEY = "log_key"
 
 #: Bytes of a part's payload: an entry's limit less its frame and ids.
 PART_BYTES = 48_000
@@ -105,6 +110,28 @@ def revocation(participant_id: str, public_key: ec.EllipticCurvePublicKey, reaso
         "revocation",
         {"participant_id": participant_id, "fingerprint": name, "reason": reason},
     )
+
+
+def log_key(number: int, previous: VerificationKey, following: VerificationKey) -> Entry:
+    """The `number`-th change of the log's key: heads of more entries than this one's are signed by `following`.
+
+    Raises:
+        FieldError: keys of different names, the same key twice, or a witness's.
+    """
+    if following == previous or following.name != previous.name or following.kind != ED25519:
+        raise FieldError(
+            "verification_key", str(following), f"another Ed25519 key of the log {previous.name}"
+        )
+    return Entry(
+        log_key_id(number),
+        LOG_KEY,
+        {"number": number, "previous": str(previous), "verification_key": str(following)},
+    )
+
+
+def log_key_id(number: int) -> str:
+    """Id of the `number`-th announcement of a new key, from 1 on."""
+    return f"log/key/{number}"
 
 
 def claim(statement: ClaimStatement, signature: bytes, late: bool = False, keys: bytes = NO_KEYS) -> Entry:

@@ -43,7 +43,8 @@ from mechanism.ledger.accounts import Book, Transfer, escrow, stake
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import LedgerError
 from mechanism.ledger.forms import VERDICT_END, ModelForm, model_form, plain_verdict
-from mechanism.ledger.key_history import NO_KEYS, extended
+from mechanism.ledger.key_history import NO_KEYS, extended, fingerprint
+from mechanism.ledger.note import VerificationKey
 from mechanism.peers import check_round_seed
 from mechanism.settlement import MICRO, Assessment, Settlement, task_budget_micro
 from mechanism.statements import ClaimStatement, ModelStatement
@@ -176,6 +177,7 @@ class Replay:
         self._ended: set[str] = set()
         self._keys: dict[str, dict[str, ec.EllipticCurvePublicKey]] = {}
         self._known_keys: set[str] = set()
+        self._log_keys: list[str] = []
         #: Digest of the key history.
         self.key_history = NO_KEYS
         #: The task last in training, and the one last in a settlement: their next entries can be foreseen.
@@ -186,6 +188,7 @@ class Replay:
             "reservation": self._reservation,
             "enrolment": self._enrolment,
             "revocation": self._revocation,
+            events.LOG_KEY: self._log_key,
             "claim": self._claim,
             "selection": self._selection,
             "transition": self._transition,
@@ -276,7 +279,7 @@ class Replay:
         key = _public_key(body["public_key"])
         name = body["participant_id"]
         _same(entry, events.enrolment(name, key))
-        mark = events.fingerprint(events.public_key_bytes(key))
+        mark = fingerprint(events.public_key_bytes(key))
         self._once(entry.id, "this key was enrolled before")
         self._extend_keys(entry)
         self._keys.setdefault(name, {})[mark] = key
@@ -288,6 +291,17 @@ class Replay:
             raise _Wrong(f"{name} has no key {mark} to revoke")
         _same(entry, events.revocation(name, key, body["reason"]))
         self._extend_keys(entry)
+
+    def _log_key(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        """Whether the heads are signed accordingly is for `verify` to see."""
+        previous, following = (VerificationKey.parse(body[name]) for name in ("previous", "verification_key"))
+        known = self._log_keys or [str(previous)]
+        _same(entry, events.log_key(len(known), previous, following))
+        if str(previous) != known[-1]:
+            raise _Wrong(f"the log's key before this entry is {known[-1]}, not {previous}")
+        if str(following) in known:
+            raise _Wrong(f"the log had the key {following} before")
+        self._log_keys = [*known, str(following)]
 
     def _extend_keys(self, entry: Entry) -> None:
         self.key_history = extended(self.key_history, self.counts.entries, entry.data)

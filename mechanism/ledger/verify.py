@@ -13,8 +13,9 @@ from typing import NoReturn, Protocol
 from mechanism.canonical import Json
 from mechanism.ledger.accounts import Balance, Post, Reservation, Reserve, Transfer
 from mechanism.ledger.errors import LedgerError
+from mechanism.ledger.log_keys import KeyChange, LogKeys, key_change
 from mechanism.ledger.merkle import HASH_BYTES, Frontier, leaf_hashes, perfect_root
-from mechanism.ledger.note import Checkpoint, VerificationKey
+from mechanism.ledger.note import Checkpoint, Note, VerificationKey
 from mechanism.ledger.replay import Counts, Replay, ReplayError, Taken
 from mechanism.ledger.tiles import TILE_HEIGHT, TILE_WIDTH, split_hashes, tiles_of
 
@@ -49,7 +50,8 @@ class LedgerSource(Protocol):
 
     name: str
 
-    def verification_key(self) -> str: ...
+    def verification_key(self) -> str:
+        """The key under which the log's first heads were signed; changes of it stand in the log."""
 
     def checkpoint(self) -> str:
         """The latest signed head."""
@@ -81,7 +83,9 @@ class Report:
 
     Attributes:
         source: what was verified.
-        key: the log's key; `pinned` where the caller gave it, so that it was not taken from the source.
+        key: the log's present key; `pinned` where the caller gave one that leads there, so that it was not taken
+            from the source.
+        keys: every key that the log has had, oldest first.
         size, root: of the signed head.
         unsigned: entries after it that no head covers yet.
         problems: what does not hold, the first bad entry first; empty where all holds.
@@ -93,6 +97,7 @@ class Report:
     source: str
     key: str = ""
     pinned: bool = False
+    keys: list[str] = field(default_factory=list)
     size: int = 0
     root: str = ""
     heads: int = 0
@@ -113,6 +118,7 @@ class Report:
             "verified": self.verified,
             "key": self.key,
             "key_pinned": self.pinned,
+            "keys": list(self.keys),
             "size": self.size,
             "root": self.root,
             "heads": self.heads,
@@ -136,7 +142,8 @@ def verify_ledger(
 
     Args:
         source: where it is.
-        key: the log's key from elsewhere. Without it the source's own is taken, which proves consistency alone.
+        key: a key that the log has or had, from elsewhere. Without it the source's own is taken, which proves
+            consistency alone.
         known: a head seen before, as a note: the ledger must extend it.
         check_statements: whether to check participants' signatures.
         progress: told (entries done, entries in all) now and then.
@@ -196,18 +203,20 @@ class _Verification:
             own = VerificationKey.parse(self._source.verification_key())
         except LedgerError as error:
             self._stop("key", str(error))
-        if key is not None and own != key:
+        if key is not None and own != key and own.name != key.name:
             self._stop("key", f"the ledger's key is {own}; the trusted key is {key}")
-        self._key, report.key, report.pinned = own, str(own), key is not None
+        self._log_keys, self._trusted, report.pinned = LogKeys(own), key, key is not None
+        report.key, report.keys = str(own), [str(own)]
+        self._handed_over: set[KeyChange] = set()
         try:
-            self._head = Checkpoint.open(self._source.checkpoint(), own)
+            self._head, note = self._read_head(self._source.checkpoint())
         except LedgerError as error:
             self._stop("checkpoint", str(error))
         report.size, report.root = self._head.size, self._head.root.hex()
-        self._milestones: list[tuple[Checkpoint, str]] = [(self._head, "checkpoint")]
+        self._milestones: list[tuple[Checkpoint, Note, str]] = [(self._head, note, "checkpoint")]
         if known is not None:
             try:
-                old = Checkpoint.open(known, own)
+                old, note = self._read_head(known)
             except LedgerError as error:
                 self._stop("known checkpoint", str(error))
             if old.size > self._head.size:
@@ -216,14 +225,60 @@ class _Verification:
                     f"the ledger has {self._head.size} entries, the known head covers {old.size}: "
                     "it was truncated or rolled back",
                 )
-            self._milestones.append((old, "known checkpoint"))
+            self._milestones.append((old, note, "known checkpoint"))
         self._heads = self._source.heads()
         self._next_head()
+
+    def _read_head(self, text: str) -> tuple[Checkpoint, Note]:
+        """A head of this log. Its signature is checked when its size is reached, for only then is it known whose it
+        must be; where the log's first key has signed it, it is checked here.
+        """
+        note, first = Note.parse(text), self._log_keys.first
+        head = Checkpoint.parse_text(note.text)
+        if head.origin != first.name or any(s.key_id == first.key_id for s in note.signatures):
+            Checkpoint.open(note, first)
+        return head, note
+
+    def _check_signed(self, head: Checkpoint, note: Note, place: str) -> None:
+        try:
+            Checkpoint.open(note, self._log_keys.at(head.size))
+            for change in self._log_keys.changes:
+                if change.size == head.size:
+                    Checkpoint.open(note, change.key)
+                    self._handed_over.add(change)
+        except LedgerError as error:
+            self._problem(place, str(error))
+
+    def _check_keys(self) -> None:
+        """Every change of the key under a head of both, and the trusted key one of them."""
+        report = self._report
+        for change in self._log_keys.changes:
+            if change not in self._handed_over:
+                message = (
+                    f"it announces the key {change.key}, and no kept head of {change.size} entries is signed both by "
+                    "that and by the key before it"
+                )
+                self._problem(f"entry {change.index}", message, change.index)
+        report.keys = [str(key) for key in self._log_keys.all]
+        report.key = report.keys[-1]
+        if self._trusted is not None and self._trusted not in self._log_keys.all:
+            had = ", ".join(report.keys)
+            self._problem("key", f"the ledger's key is {had}; the trusted key is {self._trusted}")
+
+    def _note_changes(self, first: int, chunk: list[bytes]) -> None:
+        for index, data in enumerate(chunk, first):
+            try:
+                change = key_change(index, data)
+                if change is not None:
+                    self._log_keys = self._log_keys.changed(change)
+            except LedgerError:
+                pass  # the replay says what is wrong with the entry, and heads stay under the key before it
 
     def _next_head(self) -> None:
         """Opens the next kept head, so that its root is compared when its size is reached."""
         previous = getattr(self, "_upcoming", None)
         self._upcoming: Checkpoint | None = None
+        self._upcoming_note: Note | None = None
         after = "first head" if previous is None else f"head after that of {previous.size}"
         try:
             note = next(self._heads, None)
@@ -234,13 +289,13 @@ class _Verification:
                 self._problem(f"head of {previous.size}", "the last kept head is not the checkpoint")
             return
         try:
-            head = Checkpoint.open(note, self._key)
+            head, parsed = self._read_head(note)
         except LedgerError as error:
             self._stop(after, str(error))
         if previous is not None and head.size <= previous.size:
             self._stop(f"head of {head.size}", f"it is kept after the head of {previous.size}")
         self._report.heads += 1
-        self._upcoming = head
+        self._upcoming, self._upcoming_note = head, parsed
 
     # Entries and tree
 
@@ -263,6 +318,7 @@ class _Verification:
             message = f"the ledger ends after {size} of the {self._head.size} entries that its head covers"
             self._problem(f"entry {size}", message, size)
         self._report.unsigned = max(0, size - self._head.size)
+        self._check_keys()
         self._compare_partial_tiles()
         if self._replay is not None and size >= self._head.size:
             try:
@@ -273,6 +329,7 @@ class _Verification:
     def _take(self, chunk: list[bytes]) -> None:
         first = self._frontier.size
         leaves = leaf_hashes(chunk)
+        self._note_changes(first, chunk)
         root = self._collect(leaves)
         self._extend(leaves, root)
         for offset, data in enumerate(chunk):
@@ -292,7 +349,7 @@ class _Verification:
         `root` is that of the leaves where they are one whole tile: then they need not be hashed again.
         """
         inside = range(self._frontier.size + 1, self._frontier.size + len(leaves))
-        passed = [head for head, _ in self._milestones if head.size in inside]
+        passed = [head for head, _, _ in self._milestones if head.size in inside]
         if root is not None and not passed and (self._upcoming is None or self._upcoming.size not in inside):
             self._frontier.append_perfect(root, TILE_HEIGHT)
             self._compare_heads()
@@ -300,7 +357,7 @@ class _Verification:
         start = 0
         while start < len(leaves):
             end = len(leaves)
-            stops = [head.size for head, _ in self._milestones]
+            stops = [head.size for head, _, _ in self._milestones]
             if self._upcoming is not None:
                 stops.append(self._upcoming.size)
             size = self._frontier.size
@@ -313,12 +370,17 @@ class _Verification:
 
     def _compare_heads(self) -> None:
         size = self._frontier.size
-        for head, place in self._milestones:
-            if head.size == size and head.root != self._frontier.root():
+        for head, note, place in self._milestones:
+            if head.size != size:
+                continue
+            self._check_signed(head, note, place)
+            if head.root != self._frontier.root():
                 self._problem(
                     place, f"the root of the first {size} entries is not the signed one: a fork, or altered"
                 )
         while self._upcoming is not None and self._upcoming.size <= size:
+            if self._upcoming_note is not None:
+                self._check_signed(self._upcoming, self._upcoming_note, f"head of {self._upcoming.size}")
             if self._upcoming.size < size or self._upcoming.root != self._frontier.root():
                 self._problem(f"head of {self._upcoming.size}", "the entries do not give its root")
             self._next_head()
