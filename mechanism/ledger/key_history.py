@@ -13,7 +13,7 @@ import base64
 import binascii
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import EntryError
@@ -52,6 +52,7 @@ class KeyEvent:
         index: its place in the log.
         participant_id: whose key.
         fingerprint: names the key; `fingerprint`.
+        sha256: of the whole SubjectPublicKeyInfo, in hexadecimal; empty in a revocation.
         enrolled: False where the key ends here.
         reason: of a revocation.
     """
@@ -61,6 +62,7 @@ class KeyEvent:
     fingerprint: str
     enrolled: bool
     reason: str = ""
+    sha256: str = ""
 
 
 @dataclass(frozen=True)
@@ -68,13 +70,14 @@ class HeldKey:
     """A key that the log holds for a name.
 
     Attributes:
-        fingerprint: names the key.
+        fingerprint, sha256: name the key, in short and whole.
         enrolled_at: index of its enrolment.
         revoked_at: index of its revocation; None while it counts.
         reason: of the revocation.
     """
 
     fingerprint: str
+    sha256: str
     enrolled_at: int
     revoked_at: int | None = None
     reason: str = ""
@@ -83,6 +86,7 @@ class HeldKey:
         """As JSON."""
         return {
             "fingerprint": self.fingerprint,
+            "sha256": self.sha256,
             "enrolled_at": self.enrolled_at,
             "revoked_at": self.revoked_at,
             "reason": self.reason,
@@ -106,7 +110,7 @@ def key_event(index: int, data: bytes) -> KeyEvent:
         spki = base64.b64decode(str(body.get("public_key")), validate=True)
     except binascii.Error:
         raise EntryError(f"entry {index} ({entry.id}) has no readable public key") from None
-    return KeyEvent(index, name, fingerprint(spki), True)
+    return KeyEvent(index, name, fingerprint(spki), True, sha256=hashlib.sha256(spki).hexdigest())
 
 
 def held_keys(events: Sequence[KeyEvent]) -> dict[str, list[HeldKey]]:
@@ -116,7 +120,7 @@ def held_keys(events: Sequence[KeyEvent]) -> dict[str, list[HeldKey]]:
         keys = found.setdefault(event.participant_id, {})
         known = keys.get(event.fingerprint)
         if event.enrolled:
-            keys.setdefault(event.fingerprint, HeldKey(event.fingerprint, event.index))
+            keys.setdefault(event.fingerprint, HeldKey(event.fingerprint, event.sha256, event.index))
         elif known is not None:
-            keys[event.fingerprint] = HeldKey(known.fingerprint, known.enrolled_at, event.index, event.reason)
+            keys[event.fingerprint] = replace(known, revoked_at=event.index, reason=event.reason)
     return {name: list(keys.values()) for name, keys in found.items()}
