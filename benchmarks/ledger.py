@@ -33,13 +33,15 @@ from coordinator.storage.ledger import SignedLog, SqlLedgerStore
 from mechanism.ledger import entries
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.journal import Journal
+from mechanism.ledger.key_history import keys_after
 from mechanism.ledger.merkle import Frontier, leaf_hash
 from mechanism.ledger.note import SigningKey
 from mechanism.ledger.verify import verify_ledger
 from mechanism.peers import Draw, draw_head, draw_share, round_seed, seed_commitment
-from mechanism.settlement import MICRO, Assessment, task_budget_micro
+from mechanism.settlement import MICRO, task_budget_micro
 from mechanism.statements import ClaimStatement, ModelStatement
 from mechanism.terms import Terms
+from mechanism.unmeasured import as_claimed
 
 BATCH = 1_000
 KEY = SigningKey("bench", 1, bytes(32))
@@ -288,15 +290,18 @@ def whole_task(task_id: str, *, enrol: bool, people: int = 100, rounds: int = 10
     from tests.ledger_samples import NONCE, names, private_key, terms
 
     agreed: Terms = replace(
-        terms(task_id, 1, people), schedule=replace(terms(task_id, 1, people).schedule, rounds=rounds)
+        terms(task_id, 1, people, rule="paper"),
+        schedule=replace(terms(task_id, 1, people).schedule, rounds=rounds),
     )
     agreed = replace(agreed, seed_commitment=seed_commitment(SECRET, rounds), budget_micro=0)
     agreed = replace(agreed, budget_micro=task_budget_micro(agreed))
     digest = agreed.digest
     who = names(people)
     signature = bytes(71)
+    enrolments = [entries.enrolment(name, private_key(name).public_key()) for name in who]
+    keys = keys_after(enrolments)
     if enrol:
-        yield from (entries.enrolment(name, private_key(name).public_key()) for name in who)
+        yield from enrolments
     yield from entries.terms_entries(agreed)
     yield entries.transition(task_id, 0, "OPEN", "2026-11-27T10:00:00Z")
     yield entries.transition(task_id, 0, "EFFORT")
@@ -316,10 +321,11 @@ def whole_task(task_id: str, *, enrol: bool, people: int = 100, rounds: int = 10
             draw_head(secrets[name], rounds),
             NONCE,
         )
-        yield entries.claim(claimed, signature)
+        yield entries.claim(claimed, signature, keys=keys)
     yield from entries.selection_entries(task_id, who)
     yield entries.transition(task_id, 0, "SELECTED")
     stakes: dict[str, int] = dict.fromkeys(who, 0)
+    sequence = 0
     for round_ in range(1, rounds + 1):
         yield entries.transition(task_id, round_, "TRAINING")
         models = {name: hashlib.sha256(f"{task_id}{round_}{name}".encode()).digest() for name in who}
@@ -328,15 +334,18 @@ def whole_task(task_id: str, *, enrol: bool, people: int = 100, rounds: int = 10
             statement = ModelStatement(
                 f"m-{round_}-{name}", task_id, digest, name, round_, models[name], 64, 10, shares[name], NONCE
             )
-            yield entries.model(statement, signature)
-        judged = [Assessment(name, models[name], degrees[name], round(degrees[name] * MICRO)) for name in who]
+            sequence += 1
+            yield entries.model(statement, signature, sequence, keys=keys)
+        judged = [as_claimed(name, models[name], degrees[name]) for name in who]
         yield from (entries.verdict(task_id, round_, a) for a in judged)
         yield entries.transition(task_id, round_, "SCORED")
         draw = Draw(round_seed(SECRET, rounds, round_), shares)
-        settlement, settled = entries.settlement_entries(agreed, round_, draw, judged, stakes)
+        settlement, settled = entries.settlement_entries(agreed, round_, draw, judged, stakes, keys=keys)
         for line in settlement.payments:
             stakes[line.participant_id] += line.withheld_micro
         yield from settled
+        result = hashlib.sha256(f"{task_id}{round_}".encode()).digest()
+        yield entries.aggregation(task_id, round_, result, {"accuracy": "0.9", "loss": "0.3"})
         yield entries.transition(task_id, round_, "SETTLED")
     yield from entries.ending_entries(task_id, rounds, "CLOSED", [], stakes)
 

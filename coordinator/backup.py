@@ -33,13 +33,16 @@ from sqlalchemy.engine import URL, make_url
 from coordinator.blobs import BlobStore
 from coordinator.config import SERVICE_FILE
 from coordinator.errors import FolderError
-from coordinator.folder import StateFolder
+from coordinator.folder import OLD_AUTHORITY_KEY, StateFolder
 from coordinator.storage.database import translated
 
 #: Version of the form. A reader refuses what it does not know.
 VERSION = 1
 
 _KEYS = ("authority.key", "authority.pem", "server.key", "server.pem", "ledger.key", SERVICE_FILE)
+
+#: Members that are there only while an authority takes another's place.
+_SOMETIMES = (OLD_AUTHORITY_KEY,)
 
 
 def write_backup(
@@ -74,7 +77,7 @@ def write_backup(
                 "database": url.get_backend_name(),
             }
             _add_bytes(archive, "manifest.json", json.dumps(manifest).encode())
-            for name in _KEYS:
+            for name in (*_KEYS, *(n for n in _SOMETIMES if (folder.path / n).exists())):
                 archive.add(folder.path / name, name)
             archive.add(copy, "database")
             for digest in sorted(models):
@@ -140,7 +143,7 @@ def _move_in(scratch: Path, folder: StateFolder, manifest: dict[str, Any]) -> No
     blobs = BlobStore(folder.models)
     for file in sorted((scratch / "models").glob("*")) if (scratch / "models").is_dir() else ():
         blobs.adopt(file, bytes.fromhex(file.name))
-    for name in _KEYS:
+    for name in (*(n for n in _SOMETIMES if (scratch / n).exists()), *_KEYS):
         (scratch / name).chmod(0o600 if name.endswith(".key") else 0o644)
         shutil.move(scratch / name, folder.path / name)
 

@@ -19,15 +19,23 @@ from rich.table import Table
 from coordinator.backup import read_backup
 from coordinator.config import TaskConfig, read_config, resolve_paths
 from coordinator.doorbell import ANSWER_SECONDS
-from coordinator.errors import TaskError
+from coordinator.errors import FolderError, TaskError
 from coordinator.folder import StateFolder, initialise
 from coordinator.office import Office, TaskReport
 from mechanism.settlement import MICRO
+from wire.certificates import certificate_hosts
 from wire.terminal import configure_logs, counted, output, printable
 
 app = typer.Typer(
     help="Run a market: publish tasks, invite participants, serve, settle.", no_args_is_help=True
 )
+
+certificate_app = typer.Typer(no_args_is_help=True, help="The server's certificate.")
+authority_app = typer.Typer(no_args_is_help=True, help="The certificate authority.")
+log_key_app = typer.Typer(no_args_is_help=True, help="The key that signs the ledger's heads.")
+app.add_typer(certificate_app, name="certificate")
+app.add_typer(authority_app, name="authority")
+app.add_typer(log_key_app, name="log-key")
 
 State = Annotated[
     Path,
@@ -59,7 +67,7 @@ def init(
 ) -> None:
     """Make a state folder: certificate authority, server certificate, ledger key, configuration."""
     hosts = host or ["localhost", "127.0.0.1"]
-    text = _config_text(name, market, public, metrics, database, insecure)
+    text = _config_text(name, market, public, metrics, database, insecure, hosts)
     made = initialise(folder, text, name, hosts)
     office = Office(made)
     key = str(office.verification_key)
@@ -171,6 +179,82 @@ def revoke(
     )
 
 
+@certificate_app.command("renew")
+def renew_certificate(
+    host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="DNS name or IP address, may be repeated; else those of the configuration, or as before."
+        ),
+    ] = None,
+    state: State = DEFAULT_STATE,
+    as_json: AsJson = False,
+) -> None:
+    """Make a new certificate and key for the server; a running service serves them from then on."""
+    with _office(state) as office:
+        made = office.renew_server(host or []).certificate
+    names, until = certificate_hosts(made), made.not_valid_after_utc
+    _show(
+        as_json,
+        {"hosts": names, "expires": until.timestamp()},
+        f"The server's certificate is for {', '.join(names)}, until {until:%Y-%m-%d}.",
+    )
+
+
+@authority_app.command("rotate")
+def rotate_authority(state: State = DEFAULT_STATE, as_json: AsJson = False) -> None:
+    """Begin a new authority; certificates of the old one count beside it until `authority end`.
+
+    Participants that run take the new one over by themselves. New ones are invited with authority.pem as it is now.
+    """
+    with _office(state) as office:
+        until = office.begin_authority().certificate.not_valid_after_utc
+        behind = office.behind()
+    _show(
+        as_json,
+        {"authority": str(state / "authority.pem"), "expires": until.timestamp(), "behind": behind},
+        f"A new authority issues from now on, until {until:%Y-%m-%d}; the old one counts beside it.\n"
+        f"{counted(len(behind), 'participant')} have yet to take it over. Then: fedpeer coordinator authority end",
+    )
+
+
+@authority_app.command("end")
+def end_authority(
+    leave_behind: Annotated[
+        bool,
+        typer.Option(
+            "--leave-behind", help="Also where participants have no certificate of the new one yet."
+        ),
+    ] = False,
+    state: State = DEFAULT_STATE,
+    as_json: AsJson = False,
+) -> None:
+    """End the old authority: its certificates no longer count, and the server's is issued by the new one."""
+    with _office(state) as office:
+        behind = office.end_authority(left_behind=leave_behind)
+    _show(
+        as_json,
+        {"authority": str(state / "authority.pem"), "left_behind": behind},
+        "The old authority has ended."
+        + (f" Left behind, to be invited again: {', '.join(behind)}." if behind else ""),
+    )
+
+
+@log_key_app.command("rotate")
+def rotate_log_key(state: State = DEFAULT_STATE, as_json: AsJson = False) -> None:
+    """Announce a new key in the ledger, under the old one, and sign by it from then on.
+
+    Whoever has the old key can verify what the new one signs, through the announcement. Publish the new one.
+    """
+    with _office(state) as office:
+        old, new, index = office.change_log_key()
+    _show(
+        as_json,
+        {"old": str(old), "ledger_key": str(new), "entry": index},
+        f"Ledger key: {new}\nEntry {index} announces it under {old}. Publish it.",
+    )
+
+
 @app.command()
 def cancel(
     task: Annotated[str, typer.Argument(help="The task's id.")],
@@ -227,6 +311,7 @@ def status(
         reports = office.tasks() if task is None else [office.task(task)]
         people = office.participants()
         service = office.serving()
+        certificates, warnings = _certificates(office)
         record = {
             "state": str(state),
             "serving": service is not None,
@@ -234,6 +319,7 @@ def status(
             "addresses": {} if service is None else service.addresses,
             "insecure": office.config.server.insecure,
             "ledger_size": office.ledger_size(),
+            "certificates": certificates,
             "participants": [
                 {"id": p.id, "enrolled": p.enrolled_at, "revoked": p.revoked_at is not None} for p in people
             ],
@@ -249,6 +335,8 @@ def status(
             if task is None
             else f"{state}: {running}"
         )
+        for warning in warnings:
+            _note(f"WARNING: {warning}")
         if task is None:
             _print_tasks(reports)
             return
@@ -281,6 +369,17 @@ def tasks(state: State = DEFAULT_STATE, as_json: AsJson = False) -> None:
         _print_json({"tasks": [report.record() for report in reports]})
     else:
         _print_tasks(reports)
+
+
+def _certificates(office: Office) -> tuple[dict[str, Any], list[str]]:
+    """When the certificates expire, seconds since the epoch, and what is wrong with them or soon will be."""
+    try:
+        found = office.certificates()
+    except FolderError as error:
+        return {"problem": str(error)}, [str(error)]
+    warnings = found.warnings(datetime.now(UTC))
+    ends: dict[str, Any] = {name: end.timestamp() for name, end in found.ends().items()}
+    return ends | ({"warnings": warnings} if warnings else {}), warnings
 
 
 def _print_tasks(reports: list[TaskReport]) -> None:
@@ -323,7 +422,9 @@ def _office(state: Path) -> Iterator[Office]:
         office.close()
 
 
-def _config_text(name: str, market: str, public: str, metrics: str, database: str, insecure: bool) -> str:
+def _config_text(
+    name: str, market: str, public: str, metrics: str, database: str, insecure: bool, hosts: list[str]
+) -> str:
     lines = [
         "# fedpeer coordinator; every key is explained in docs/operations.md",
         f"name = {json.dumps(name)}",
@@ -333,6 +434,7 @@ def _config_text(name: str, market: str, public: str, metrics: str, database: st
         f"public = {json.dumps(public)}",
         f"metrics = {json.dumps(metrics)}",
         f"insecure = {json.dumps(insecure)}",
+        f"hosts = {json.dumps(hosts)}",
         "",
         "[storage]",
         f"database = {json.dumps(database)}",

@@ -81,6 +81,8 @@ class ServerSection(_Section):
         market: mutual TLS; Market, Ledger.
         public: TLS with the server's certificate alone; Enrolment, health, reflection, and Ledger if allowed.
         metrics: plain HTTP for Prometheus and nothing else; empty: off.
+        hosts: DNS names and IP addresses that participants connect to; the server's certificate must be for them.
+            Empty: for whatever it is.
         public_ledger: whether the ledger can be read without an account.
         insecure: no TLS at all, participants are believed their name. For experiments on one machine.
     """
@@ -88,6 +90,7 @@ class ServerSection(_Section):
     market: str = "0.0.0.0:7443"
     public: str = "0.0.0.0:7444"
     metrics: str = "127.0.0.1:9464"
+    hosts: tuple[str, ...] = ()
     public_ledger: bool = True
     reflection: bool = True
     insecure: bool = False

@@ -21,9 +21,11 @@ from wire.certificates import (
     CertificateError,
     Identity,
     PublicKey,
+    authority_id,
     certificate_key,
     certificate_name,
     issue_participant_certificate,
+    issuer_id,
     load_certificate,
     load_public_key,
     public_key_pem,
@@ -49,6 +51,7 @@ class _Parsed:
     key: PublicKey
     key_pem: str
     serial: str
+    issuer: bytes
     not_before: float
     not_after: float
 
@@ -59,11 +62,16 @@ class Roster:
     def __init__(self) -> None:
         self._participants: dict[str, ParticipantRow] = {}
         self._revoked_serials: frozenset[str] = frozenset()
+        self._authorities: frozenset[bytes] = frozenset()
         self._parsed: OrderedDict[bytes, _Parsed] = OrderedDict()
 
     def load(self, participants: Iterable[ParticipantRow], certificates: Iterable[CertificateRow]) -> None:
         self._participants = {row.id: row for row in participants}
         self._revoked_serials = frozenset(c.serial for c in certificates if c.revoked_at is not None)
+
+    def trust(self, authorities: Iterable[x509.Certificate]) -> None:
+        """Certificates of these authorities alone count from here on, on open connections too."""
+        self._authorities = frozenset(authority_id(certificate) for certificate in authorities)
 
     def add(self, row: ParticipantRow) -> None:
         """A participant has just enrolled."""
@@ -90,6 +98,11 @@ class Roster:
             raise Refusal(Code.CERTIFICATE_REQUIRED, f"There is no participant {parsed.name!r} here.")
         if row.revoked_at is not None or parsed.serial in self._revoked_serials:
             raise Refusal(Code.CERTIFICATE_REVOKED, f"The certificate of {parsed.name!r} has been revoked.")
+        if self._authorities and parsed.issuer not in self._authorities:
+            raise Refusal(
+                Code.CERTIFICATE_REQUIRED,
+                f"The certificate of {parsed.name!r} is of an authority that has ended here; enrol again.",
+            )
         if not parsed.not_before <= now <= parsed.not_after:
             raise Refusal(Code.CERTIFICATE_REQUIRED, f"The certificate of {parsed.name!r} has expired.")
         if parsed.key_pem != row.public_key:
@@ -128,6 +141,7 @@ class Roster:
             key=key,
             key_pem=public_key_pem(key),
             serial=format(certificate.serial_number, "x"),
+            issuer=issuer_id(certificate),
             not_before=certificate.not_valid_before_utc.timestamp(),
             not_after=certificate.not_valid_after_utc.timestamp(),
         )

@@ -24,12 +24,14 @@ from coordinator.ledger_export import (
     export_tiles,
     replaced,
 )
-from coordinator.ledger_proofs import consistency, receipt
+from coordinator.ledger_proofs import consistency, receipt, trusted_keys
 from coordinator.ledger_sources import SourceError, open_source
 from coordinator.storage.errors import StorageError
 from mechanism.ledger.accounts import Balance, Book
 from mechanism.ledger.entry import Entry
-from mechanism.ledger.errors import LedgerError
+from mechanism.ledger.errors import LedgerError, SignatureError
+from mechanism.ledger.key_history import KINDS, HeldKey, held_keys, key_event
+from mechanism.ledger.log_keys import LogKeys
 from mechanism.ledger.note import COSIGNATURE_V1, Checkpoint, Note, SigningKey, VerificationKey
 from mechanism.ledger.tlog_proof import TlogProof
 from mechanism.ledger.verify import Known, LedgerSource, Problem, Report, verify_ledger
@@ -211,16 +213,30 @@ def check(
     entry: Annotated[
         Path | None, typer.Option("--entry", help="The entry that it must prove; else the one it carries.")
     ] = None,
+    ledger: Annotated[
+        str | None,
+        typer.Option("--ledger", help="The log, a SOURCE, where its key may have changed since."),
+    ] = None,
     as_json: Json = False,
+    ca: Ca = None,
+    insecure: Insecure = False,
 ) -> None:
-    """Verify a receipt offline, with the log's key alone; exit 0 where it holds, 1 where not."""
+    """Verify a receipt offline, with the log's key alone; exit 0 where it holds, 1 where not.
+
+    The key must be the one that signed the receipt's head. With --ledger an earlier one will do: the changes of key
+    since then are read there.
+    """
     trusted = _key(key)
     if trusted is None:
         raise typer.BadParameter("give the log's key, as the operator publishes it", param_hint="--key")
     record: dict[str, object] = {"receipt": str(receipt_file), "verified": False}
     try:
         proof = TlogProof.parse(_file_text(str(receipt_file)))
-        head = proof.verify(trusted, None if entry is None else _file_bytes(entry))
+        keys = LogKeys(trusted)
+        if ledger is not None:
+            with ExitStack() as resources:
+                keys = trusted_keys(open_source(ledger, resources, ca=ca, insecure=insecure), trusted)
+        head = keys.verify(proof, None if entry is None else _file_bytes(entry))
         recorded = Entry.parse(proof.entry or _file_bytes(entry or receipt_file))
         record.update(verified=True, index=proof.index, size=head.size, entry=orjson.loads(recorded.data))
         sentence = f"entry {proof.index} ({recorded.id}) is in the log {head.origin} of {head.size} entries"
@@ -260,6 +276,52 @@ def export(
             source, resources, ca=ca, insecure=insecure, certificate=_pair(certificate, private_key)
         )
         writers[form](opened, out)
+
+
+@app.command()
+def keys(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A participant's id.")],
+    source: Source,
+    key: Key = None,
+    as_json: Json = False,
+    ca: Ca = None,
+    insecure: Insecure = False,
+    certificate: Certificate = None,
+    private_key: PrivateKey = None,
+) -> None:
+    """Verify a ledger and print every key that it holds for a participant; exit 1 where it does not verify.
+
+    Whoever holds one of these keys can claim and send models in that name, so each must be the participant's own.
+    """
+    with ExitStack() as resources:
+        opened = open_source(
+            source, resources, ca=ca, insecure=insecure, certificate=_pair(certificate, private_key)
+        )
+        report = _verified(opened, _key(key), None)
+        if not report.verified:
+            _print_report(report)
+            raise typer.Exit(_NO)
+        events = [
+            key_event(index, entry.data)
+            for index, entry in _chosen(opened, 0, None, None)
+            if index < report.size and entry.kind in KINDS
+        ]
+    held = held_keys(events).get(name, [])
+    if as_json:
+        _print_json({"participant": name, "key": report.key, "keys": [one.record() for one in held]})
+    elif not held:
+        typer.echo(f"the ledger holds no key for {name}")
+    else:
+        output().print(keys_table(held))
+
+
+def keys_table(held: list[HeldKey]) -> Table:
+    """The keys of one name: fingerprint, where each was enrolled, and whether it still counts."""
+    table = Table("fingerprint", "enrolled by entry", "standing", box=None, pad_edge=False)
+    for one in held:
+        standing = "counts" if one.revoked_at is None else f"revoked by entry {one.revoked_at}: {one.reason}"
+        table.add_row(one.fingerprint, str(one.enrolled_at), standing)
+    return table
 
 
 @app.command()
@@ -305,25 +367,40 @@ def _witnessed(
 ) -> tuple[Note, int, Checkpoint]:
     """The cosigned head, the size that it extends, and the head; remembered durably before it is signed.
 
-    A key once seen is kept: without --key the first one is trusted, and no other ever after.
+    A key once seen is kept: without --key the first one is trusted, and ever after only one that is announced under it.
     """
-    log = trusted or VerificationKey.parse(source.verification_key())
-    folder = state / _file_name(log.name)
+    name = (trusted or VerificationKey.parse(source.verification_key())).name
+    folder = state / _file_name(name)
     folder.mkdir(parents=True, exist_ok=True)
     pinned = folder / "key"
-    if pinned.exists() and pinned.read_text().strip() != str(log):
-        raise LedgerError(
-            f"the log {log.name} now has another key than the one seen first, {pinned.read_text()}"
-        )
-    last = folder / "checkpoint"
-    known = Checkpoint.open(last.read_text(), log) if last.exists() else None
-    old = 0 if known is None else known.size
+    first = VerificationKey.parse(pinned.read_text().strip()) if pinned.exists() else trusted
     note = Note.parse(source.checkpoint())
+    keys = _followed(source, first, note)
+    if trusted is not None and trusted not in keys.all:
+        raise LedgerError(f"the log {name} has another key than the one seen first, {first}")
+    last = folder / "checkpoint"
+    known = keys.open(last.read_text()) if last.exists() else None
+    old = 0 if known is None else known.size
     request = AddCheckpoint(old, tuple(consistency(source, old)), note)
-    head = check_request(known, request, log)
-    _write(pinned, f"{log}\n")
+    head = check_request(known, request, keys.at(Checkpoint.parse_text(note.text).size))
+    _write(pinned, f"{keys.first}\n")
     _write(last, str(note))
     return note.with_signature(cosignature(request, signer, int(time.time()))), old, head
+
+
+def _followed(source: LedgerSource, first: VerificationKey | None, note: Note) -> LogKeys:
+    """The log's keys from the trusted one on; its changes are read only where that has not signed the latest head."""
+    keys = LogKeys(first or VerificationKey.parse(source.verification_key()))
+    try:
+        keys.open(note)
+    except SignatureError as error:
+        keys = trusted_keys(source, first)
+        if not keys.changes:
+            raise LedgerError(
+                f"the log {keys.first.name} now has another key than the one seen first, {keys.first}, and does not "
+                f"announce it: {error}"
+            ) from None
+    return keys
 
 
 def _witness_key(state: Path, name: str) -> SigningKey:
@@ -373,6 +450,11 @@ def _print_report(report: Report) -> None:
                 f"OLDER: it ends after {counted(report.size, 'entry')}, the head that was given covers "
                 f"{report.known_size}. Nothing that it holds contradicts that head; verify a newer copy. Where this "
                 "is the coordinator's own ledger, it was rolled back."
+            )
+        if len(report.keys) > 1:
+            console.print(
+                f"the log's key was changed {counted(len(report.keys) - 1, 'time')}; before: "
+                + ", ".join(report.keys[:-1])
             )
         if report.unsigned:
             console.print(f"{report.unsigned} entries after the head are not signed yet")

@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from coordinator.ledger_sources import DatabaseSource, RemoteSource, SourceError
+from mechanism.ledger.log_keys import LogKeys, key_change
 from mechanism.ledger.merkle import consistency_proof, inclusion_proof, leaf_hash
-from mechanism.ledger.note import Checkpoint, Note
+from mechanism.ledger.note import Checkpoint, Note, VerificationKey
 from mechanism.ledger.tiles import Coordinates, TileNodes, append_to_tiles, tile_width
 from mechanism.ledger.tlog_proof import TlogProof
 from mechanism.ledger.verify import LedgerSource
@@ -25,9 +26,43 @@ def receipt(source: LedgerSource, index: int) -> TlogProof:
     return TlogProof(index, tuple(hashes), note, entry(source, index))
 
 
+def key_changes(source: LedgerSource) -> list[TlogProof]:
+    """The receipt of every change of the log's key, each under the head that both keys have signed.
+
+    Raises:
+        SourceError: the source keeps no such head.
+    """
+    if isinstance(source, DatabaseSource | RemoteSource):
+        return source.key_changes()
+    changes = {}
+    for index, data in enumerate(source.entries()):
+        if (change := key_change(index, data)) is not None:
+            changes[change.size] = data
+    heads = {}
+    for text in source.heads() if changes else ():
+        note = Note.parse(text)
+        size = Checkpoint.parse_text(note.text).size
+        if size in changes:
+            heads[size] = note
+    proofs = []
+    nodes = _nodes(source, _head_size(source)) if changes else None
+    for size, data in changes.items():
+        if size not in heads or nodes is None:
+            raise SourceError(f"{source.name} keeps no head of {size} entries, which announces a key")
+        path = inclusion_proof(nodes, size - 1, size)
+        proofs.append(TlogProof(size - 1, tuple(path), heads[size], data))
+    return proofs
+
+
+def trusted_keys(source: LedgerSource, trusted: VerificationKey | None) -> LogKeys:
+    """The log's keys, from the trusted one (the first, where None) to the present one."""
+    first = trusted or VerificationKey.parse(source.verification_key())
+    return LogKeys(first).followed(key_changes(source))
+
+
 def consistency(source: LedgerSource, first: int) -> list[bytes]:
     """The proof that the source's latest head extends its tree of `first` entries."""
-    size = Checkpoint.parse_text(Note.parse(source.checkpoint()).text).size
+    size = _head_size(source)
     if first == 0 or first >= size:
         return []
     if isinstance(source, DatabaseSource | RemoteSource):
@@ -42,6 +77,10 @@ def entry(source: LedgerSource, index: int) -> bytes:
     if found is None:
         raise SourceError(f"{source.name} has no entry {index}")
     return found
+
+
+def _head_size(source: LedgerSource) -> int:
+    return Checkpoint.parse_text(Note.parse(source.checkpoint()).text).size
 
 
 def _nodes(source: LedgerSource, size: int) -> TileNodes:

@@ -23,6 +23,7 @@ from mechanism.ledger.accounts import Balance
 from mechanism.ledger.entry import MAX_ENTRY_BYTES
 from mechanism.ledger.errors import LedgerError
 from mechanism.ledger.journal import Journal
+from mechanism.ledger.log_keys import key_change
 from mechanism.ledger.merkle import MAX_SIZE
 from mechanism.ledger.note import Checkpoint, Note
 from mechanism.ledger.tiles import (
@@ -32,6 +33,7 @@ from mechanism.ledger.tiles import (
     tile_path,
     unpack_bundle,
 )
+from mechanism.ledger.tlog_proof import TlogProof
 from mechanism.ledger.verify import LedgerSource, StoredTables, TransferRow
 from protos.fedpeer.v1 import ledger_pb2, ledger_pb2_grpc
 
@@ -215,7 +217,7 @@ class DatabaseSource:
         self._cache: dict[Coordinates, bytes] = {}
 
     def verification_key(self) -> str:
-        key = self._store.verification_key()
+        key = self._store.first_key()
         if key is None:
             raise SourceError(f"{self.name} has no signed head yet; there is nothing to verify")
         return key
@@ -250,6 +252,10 @@ class DatabaseSource:
         if (level, index) not in self._cache:  # verification asks for one after the other
             self._cache = self._store.tile_run(level, index, 64)
         return self._cache.get((level, index), b"")
+
+    def key_changes(self) -> list[TlogProof]:
+        """The receipts of every change of the log's key."""
+        return self._store.key_changes()
 
     def inclusion_proof(self, index: int, size: int) -> Sequence[bytes]:
         """The proof of entry `index` in the tree of `size`, from the few tiles that it takes."""
@@ -293,6 +299,9 @@ class _Tables:
         for entry_id, index in self._connection.execute(query, execution_options={"yield_per": 1000}):
             yield entry_id, int(index)
 
+    def keys(self) -> Iterator[tuple[int, int, bytes]]:
+        return self._store.keys()
+
     def tiles(self) -> int:
         return int(self._connection.execute(select(func.count()).select_from(TILES)).scalar_one())
 
@@ -309,13 +318,26 @@ class RemoteSource:
             raise _remote_error(address, error) from None
 
     def verification_key(self) -> str:
-        return str(self._head.verification_key)
+        changes = self.key_changes()
+        if not changes:
+            return str(self._head.verification_key)
+        change = key_change(changes[0].index, changes[0].entry)
+        if change is None:
+            raise SourceError(f"the coordinator at {self.name} sent a change of key that announces none")
+        return str(change.previous)
+
+    def key_changes(self) -> list[TlogProof]:
+        """The receipts of every change of the log's key."""
+        return [TlogProof.parse(text) for text in self._head.key_changes]
 
     def checkpoint(self) -> str:
         return str(self._head.note)
 
     def heads(self) -> Iterator[str]:
-        return iter(())
+        """The heads under which the log's key was changed, and the latest."""
+        latest = self.checkpoint()
+        handed_over = [str(proof.checkpoint) for proof in self.key_changes()]
+        return iter([note for note in handed_over if note != latest] + [latest])
 
     def entries(self, first: int = 0) -> Iterator[bytes]:
         size = Checkpoint.parse_text(Note.parse(self.checkpoint()).text).size

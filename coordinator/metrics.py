@@ -32,6 +32,12 @@ class Metrics:
         )
         self.watchers = Gauge("fedpeer_watchers", "Open Watch streams.", registry=registry)
         self.uploads = Gauge("fedpeer_uploads", "Uploads in progress.", registry=registry)
+        self.certificate_expiry = Gauge(
+            "fedpeer_certificate_expiry_seconds",
+            "When a certificate of the coordinator expires, seconds since the epoch: server, authority, old_authority.",
+            ["certificate"],
+            registry=registry,
+        )
         self.participants = Gauge(
             "fedpeer_participants", "Enrolled participants by standing.", ["standing"], registry=registry
         )

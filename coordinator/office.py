@@ -5,18 +5,20 @@ the service has taken notice.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
 from coordinator.backup import write_backup
 from coordinator.blobs import BlobStore
+from coordinator.certificates import Certificates, read_certificates
 from coordinator.clock import Clock, SystemClock
 from coordinator.config import ServiceConfig
 from coordinator.doorbell import ring
-from coordinator.errors import TaskError
+from coordinator.errors import FolderError, TaskError
 from coordinator.folder import StateFolder
 from coordinator.identity import invite
 from coordinator.metrics import Metrics
@@ -30,6 +32,7 @@ from coordinator.storage.market import ClaimRow, FailureRow, ParticipantRow, Rou
 from coordinator.transactions import Transaction, Transactions
 from mechanism.ledger.note import VerificationKey
 from mechanism.lifecycle import State
+from wire.certificates import Identity, authority_id, issuer_id, load_certificate
 
 Result = TypeVar("Result")
 
@@ -160,7 +163,9 @@ class Office:
             self._database.check_schema()
         except (NotALedger, DatabaseUnreachable):  # none yet; an older one is for the service to migrate
             self._database.migrate()
-        self._log = SignedLog(self._database, folder.signing_key(self.config.name))
+        key = folder.signing_key(self.config.name)
+        self._log = SignedLog(self._database, key, folder.changed_signing_key)
+        self._log.follow_key()
         self._transact = Transactions(self._database, self._log, self._clock, Metrics())
         #: Whether a service runs from the folder that does not answer.
         self.unanswered = False
@@ -282,7 +287,80 @@ class Office:
         """
         before = self._clock.now() - self.config.storage.retention_days * 86_400
         models, size = self._transact.look(lambda t: (t.market.referenced_models(before), t.journal.size()))
-        return write_backup(self.folder, target, models, size, self._clock.now())
+        with self.folder.changing_keys():  # so that the keys and the database are of one moment
+            return write_backup(self.folder, target, models, size, self._clock.now())
+
+    def certificates(self) -> Certificates:
+        """The certificates in the folder.
+
+        Raises:
+            FolderError: they cannot be served.
+        """
+        return read_certificates(self.folder, self.config.server, datetime.now(UTC))
+
+    def renew_server(self, hosts: Sequence[str]) -> Identity:
+        """A new certificate for the server, which a running service takes over.
+
+        Args:
+            hosts: names and addresses; none: those of the configuration, or of the present certificate.
+        """
+        made = self.folder.issue_server(hosts or self.config.server.hosts)
+        self._ring()
+        return made
+
+    def begin_authority(self) -> Identity:
+        """A new authority, beside the old one until `end_authority`; participants learn of it by themselves."""
+        made = self.folder.begin_authority(self.config.name)
+        self._ring()
+        return made
+
+    def behind(self) -> list[str]:
+        """Participants in good standing whose valid certificates are all of the older authority."""
+        older = self.folder.older_authority()
+        if older is None:
+            return []
+        people, issued = self._transact.look(lambda t: (t.market.participants(), t.market.certificates()))
+        now, current = self._clock.now(), authority_id(self.folder.authorities()[0])
+        valid = [c for c in issued if c.revoked_at is None and c.expires_at > now]
+        moved = {c.participant_id for c in valid if issuer_id(load_certificate(c.pem.encode())) == current}
+        waiting = {c.participant_id for c in valid} - moved
+        return sorted(p.id for p in people if p.revoked_at is None and p.id in waiting)
+
+    def end_authority(self, *, left_behind: bool = False) -> list[str]:
+        """Ends the older authority and all certificates of it; returns whose.
+
+        Args:
+            left_behind: end it although participants have no certificate of the new one yet.
+
+        Raises:
+            FolderError: none is being replaced, or somebody would be left behind.
+        """
+        behind = self.behind()
+        if behind and not left_behind:
+            shown = ", ".join(behind[:10]) + (" and others" if len(behind) > 10 else "")
+            raise FolderError(
+                f"{len(behind)} participants have no certificate of the new authority yet: {shown}. Their services "
+                "take one within minutes of running; wait, or end it for them too by --leave-behind: they would have "
+                "to be invited again"
+            )
+        self.folder.end_authority(self.config.server.hosts)
+        self._ring()
+        return behind
+
+    def change_log_key(self) -> tuple[VerificationKey, VerificationKey, int]:
+        """Announces a new key of the log under the old one, and signs by it from here on.
+
+        Returns:
+            the old key, the new one, and the index of the announcement.
+        """
+        with self.folder.changing_keys():
+            self._log.follow_key()
+            old = self.verification_key
+            key = self.folder.prepare_signing_key(old.name)
+            index = self._log.change_key(key)
+            self.folder.changed_signing_key(str(key.verification_key))
+        self._ring()
+        return old, key.verification_key, index
 
     def _act(self, work: Callable[[Transaction], Result]) -> Result:
         result = self._transact.run(work)

@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,11 @@ from prometheus_client import start_http_server
 
 from coordinator.blobs import BlobStore
 from coordinator.boundary import Authenticate, Boundary, caller
+from coordinator.certificates import OLD_AUTHORITY, Certificates, read_certificates
 from coordinator.clock import Clock, SystemClock
 from coordinator.config import ServerSection, ServiceConfig
 from coordinator.doorbell import Doorbell
-from coordinator.errors import ServeError
+from coordinator.errors import FolderError, ServeError
 from coordinator.folder import StateFolder, write_private
 from coordinator.identity import Caller, Enrolled, Roster, enrol, renew
 from coordinator.live import Feed, Presence, first_of
@@ -135,7 +137,8 @@ class Coordinator:
         self._looking: asyncio.Task[None] | None = None
         #: Set when the service must end by itself: it may no longer serve its database.
         self.halted = asyncio.Event()
-        self._log = SignedLog(self._database, folder.signing_key(self.config.name))
+        key = folder.signing_key(self.config.name)
+        self._log = SignedLog(self._database, key, folder.changed_signing_key)
         self._transact = Transactions(self._database, self._log, self._clock, self.metrics)
         self._roster = Roster()
         section = self.config.server
@@ -159,7 +162,9 @@ class Coordinator:
         )
         self._doorbell = Doorbell(folder.doorbell, self.reload)
         self._health = health.aio.HealthServicer()
-        self._credentials = None if self.config.server.insecure else _ServerCertificate(folder)
+        self._certificates = read_certificates(folder, self.config.server, datetime.now(UTC))
+        self._credentials = None if section.insecure else _ServerCredentials(self._certificates)
+        self._use_certificates(self._certificates)
         self._servers: list[grpc.aio.Server] = []
         self._runners: dict[str, asyncio.Task[None]] = {}
         self._housekeeping: asyncio.Task[None] | None = None
@@ -228,7 +233,8 @@ class Coordinator:
         }
 
     async def reload(self) -> None:
-        """Reads again what commands on the command line can change: participants and tasks."""
+        """Reads again what commands on the command line can change: certificates, participants and tasks."""
+        self.reload_certificates()
 
         def read(t: Transaction) -> tuple[Any, Any, list[TaskRow]]:
             return t.market.participants(), t.market.certificates(), t.market.tasks()
@@ -307,6 +313,7 @@ class Coordinator:
                 keep = await self._transact.read(_referenced(before))
                 freed = await asyncio.to_thread(self._work.blobs.retain, keep, time.time() - _UNCOMMITTED)
                 log.info("model files swept", kept=len(keep), freed_bytes=freed)
+                self._warn_of_expiry()
             except (StorageError, OSError) as error:
                 log.warning("model files could not be swept; tomorrow again", exc_info=error)
             await self._clock.wait(asyncio.Event(), now + _DAY)
@@ -351,14 +358,13 @@ class Coordinator:
         section = self.config.server
         if section.insecure:
             log.warning("INSECURE: no TLS; anyone who reaches the ports can act as any participant")
-        authority = self.folder.authority().certificate_pem
         market = self._server(self._authenticate)
         market_pb2_grpc.add_MarketServicer_to_server(MarketServicer(self.market, self.metrics), market)
-        self._add_enrolment(market, self._renew, authority)
+        self._add_enrolment(market, self._renew)
         self._add_ledger(market)
         self.market_address = self._listen(market, "market", section.market, client_certificates=True)
         public = self._server(None)
-        self._add_enrolment(public, self._enrol, authority)
+        self._add_enrolment(public, self._enrol)
         if section.public_ledger:
             self._add_ledger(public)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, public)
@@ -376,13 +382,12 @@ class Coordinator:
         self._servers.append(server)
         return server
 
-    def _add_enrolment(self, server: grpc.aio.Server, act: Enrol, authority: bytes) -> None:
-        enrolment_pb2_grpc.add_EnrolmentServicer_to_server(EnrolmentServicer(act, authority), server)
+    def _add_enrolment(self, server: grpc.aio.Server, act: Enrol) -> None:
+        servicer = EnrolmentServicer(act, lambda: self._certificates.authorities_pem)
+        enrolment_pb2_grpc.add_EnrolmentServicer_to_server(servicer, server)
 
     def _add_ledger(self, server: grpc.aio.Server) -> None:
-        ledger_pb2_grpc.add_LedgerServicer_to_server(
-            LedgerServicer(self._transact, str(self._log.verification_key)), server
-        )
+        ledger_pb2_grpc.add_LedgerServicer_to_server(LedgerServicer(self._transact), server)
 
     def _listen(self, server: grpc.aio.Server, key: str, address: str, *, client_certificates: bool) -> str:
         host, _ = split_address(f"server.{key}", address)
@@ -428,27 +433,53 @@ class Coordinator:
             await self._health.set(service, status)
 
     def reload_certificates(self) -> None:
-        """Takes the server certificate and the authority from the folder again; for SIGHUP."""
+        """Takes the server certificate and the authorities from the folder again; for SIGHUP and commands.
+
+        Where they cannot be used, those in force stay in force, and the log says what is wrong.
+        """
+        try:
+            found = read_certificates(self.folder, self.config.server, datetime.now(UTC))
+        except FolderError as error:
+            log.error("the certificates were not taken over; those in force stay", why=str(error))
+            return
+        if found == self._certificates:
+            return
+        self._certificates = found
+        self._use_certificates(found)
+        log.info(
+            "certificates read again", server_until=f"{found.server.certificate.not_valid_after_utc:%Y-%m-%d}"
+        )
+
+    def _use_certificates(self, certificates: Certificates) -> None:
         if self._credentials is not None:
-            self._credentials.load()
-            log.info("certificates read again")
+            self._credentials.use(certificates)
+        self._roster.trust(certificates.authorities)
+        for name, end in certificates.ends().items():
+            self.metrics.certificate_expiry.labels(name).set(end.timestamp())
+        if len(certificates.authorities) == 1:
+            with contextlib.suppress(KeyError):
+                self.metrics.certificate_expiry.remove(OLD_AUTHORITY)
+        self._warn_of_expiry()
+
+    def _warn_of_expiry(self) -> None:
+        for warning in self._certificates.warnings(datetime.now(UTC)):
+            log.warning(warning)
 
 
-class _ServerCertificate:
+class _ServerCredentials:
     """The server's certificate as gRPC takes it, exchangeable while connections are open."""
 
-    def __init__(self, folder: StateFolder) -> None:
-        self._folder = folder
+    def __init__(self, certificates: Certificates) -> None:
         self._configurations: dict[bool, Any] = {}
-        self.load()
+        self.use(certificates)
 
-    def load(self) -> None:
-        """Reads certificate, key and authority. New connections use them; old ones stay."""
-        identity = self._folder.server()
-        pair = [(identity.key_pem, identity.certificate_pem)]
-        authority = self._folder.authority().certificate_pem
+    def use(self, certificates: Certificates) -> None:
+        """New connections use them; old ones stay."""
+        pair = [(certificates.server.key_pem, certificates.server.certificate_pem)]
         self._configurations = {
-            True: grpc.ssl_server_certificate_configuration(pair, root_certificates=authority),
+            True: grpc.ssl_server_certificate_configuration(
+                pair, root_certificates=certificates.authorities_pem
+            ),
             False: grpc.ssl_server_certificate_configuration(pair),
         }
 

@@ -113,7 +113,7 @@ class Transaction:
     # What participants do
 
     def add_claim(self, task: TaskRow, statement: ClaimStatement, signature: bytes) -> ReceiptRow:
-        index = self._record(entries.claim(statement, signature))
+        index = self._record(entries.claim(statement, signature, keys=self.journal.keys()))
         self.market.add_claim(
             task.id,
             ClaimRow(
@@ -145,7 +145,7 @@ class Transaction:
     ) -> ReceiptRow:
         """Records a model that came whole; a late one counts for nothing."""
         sequence = self.begin_upload(statement, standing)
-        index = self._record(entries.model(statement, signature, sequence, late))
+        index = self._record(entries.model(statement, signature, sequence, late, self.journal.keys()))
         if not late:
             self.market.add_model(
                 statement.task_id,
@@ -259,7 +259,7 @@ class Transaction:
         stakes = self.journal.stakes(task.id, [a.participant_id for a in ordered])
         disputable = disputes_possible(task.terms, self._private(task))
         settlement, settled = entries.settlement_entries(
-            task.terms, task.round, draw, ordered, stakes, disputable
+            task.terms, task.round, draw, ordered, stakes, disputable, self.journal.keys()
         )
         if evidence:
             self._record(*entries.evidence_entries(task.id, task.round, evidence))
@@ -456,6 +456,16 @@ class Transactions:
     async def sign_head(self) -> str:
         """The signed head of everything that is committed."""
         return await self._in_thread(self._log.sign_head)
+
+    async def published(self) -> tuple[str, str, list[str]]:
+        """As `sign_head`, with the log's present key and the receipts of every change of it."""
+
+        def sign() -> tuple[str, str, list[str]]:
+            self._log.sign_head()
+            note, key, changes = self._log.published()
+            return note, key, [str(proof) for proof in changes]
+
+        return await self._in_thread(sign)
 
     async def proof(self, index: int) -> str:
         """A receipt of a ledger entry under a signed head: a C2SP tlog-proof."""

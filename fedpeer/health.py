@@ -16,6 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from coordinator.config import SERVICE_FILE
 from coordinator.folder import StateFolder
 from fedpeer.errors import CommandError
+from wire.certificates import certificates_pem
 
 #: Seconds to wait for an answer; below the interval of any platform's checks.
 TIMEOUT_SECONDS = 4
@@ -74,7 +75,7 @@ def _channel(address: str, folder: StateFolder, *, insecure: bool) -> grpc.Chann
         return grpc.insecure_channel(address)
     extension = folder.server().certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     names = [name.value for name in extension.value]
-    credentials = grpc.ssl_channel_credentials(folder.authority().certificate_pem)
+    credentials = grpc.ssl_channel_credentials(certificates_pem(folder.authorities()))
     options = [("grpc.ssl_target_name_override", str(names[0]))] if names else []
     return grpc.secure_channel(address, credentials, options)
 

@@ -20,7 +20,7 @@ from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy.typing as npt
 
@@ -32,7 +32,7 @@ from participant.endpoint import Endpoint
 from participant.engagement import Assignment, Engagement, PastTask, await_task, find_task, past_tasks
 from participant.enrolment import EnrolmentRequest
 from participant.identity import Credentials, StateFolder
-from participant.membership import Membership, RoundMembership, TaskMembership
+from participant.membership import ForeignKeys, Membership, RoundMembership, TaskMembership
 from participant.model_store import read_weights, write_weights
 from participant.report import Receipt, Settlement, TaskReport
 from participant.steps import (
@@ -45,6 +45,9 @@ from participant.sync import trainer_of
 from participant.task import ProgressCallback, Task, Weights
 from participant.work import ActivityCallback, LocalTrainer, Trainer, ignore_activity, run_task, settle_past
 from protos.fedpeer.v1 import enrolment_pb2, ledger_pb2, market_pb2
+
+if TYPE_CHECKING:
+    from participant.keys import KeyReport
 
 
 class AsyncClient:
@@ -132,8 +135,11 @@ class AsyncParticipant(Membership, AbstractAsyncContextManager["AsyncParticipant
         private_counts: bool = False,
         insecure: bool = False,
         backoff: Backoff | None = None,
+        foreign_keys: ForeignKeys = "refuse",
     ) -> None:
-        super().__init__(state, market, private_counts=private_counts, insecure=insecure)
+        super().__init__(
+            state, market, private_counts=private_counts, insecure=insecure, foreign_keys=foreign_keys
+        )
         self._backoff = backoff
 
     @classmethod
@@ -218,12 +224,17 @@ class AsyncParticipant(Membership, AbstractAsyncContextManager["AsyncParticipant
 
     async def renew(self, now: datetime | None = None) -> bool:
         """As `Participant.renew`."""
-        request = self._renewal(now)
+        authority = await self.client.transport.run(self.client.steps.authority())
+        request = self._renewal(now, authority.certificates)
         if request is None:
             return False
         answer = await self.client.enroll(request.message())
         self.client.transport.replace(self._renewed(request, answer))
         return True
+
+    async def keys(self) -> "KeyReport":
+        """As `Participant.keys`."""
+        return await self.client.transport.run(self._keys(self.client.steps))
 
     async def dispute(self, task_id: str) -> Dispute:
         """As `Participant.dispute`."""

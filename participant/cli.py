@@ -1,4 +1,4 @@
-"""`fedpeer participant`: init, enroll, explain, run, status, earnings, dispute."""
+"""`fedpeer participant`: init, enroll, explain, run, status, earnings, keys, dispute."""
 
 import json
 import signal
@@ -28,7 +28,7 @@ from participant.report import TaskReport, report_of
 from participant.service import Service
 from participant.sync import Participant
 from participant.work import Activity
-from wire.terminal import LOG_FORMATS, configure_logs, counted, output
+from wire.terminal import LOG_FORMATS, configure_logs, counted, output, printable
 
 app = typer.Typer(no_args_is_help=True, help="Take part in a market: enrol, train, earn.")
 
@@ -147,7 +147,13 @@ def status(config: ConfigOption = Path(CONFIG_FILE), as_json: JsonOption = False
     settings = _settings(config)
     reports = _reports(settings)
     if as_json:
-        _print_json({"id": settings.id, "tasks": [_task_json(report) for report in reports]})
+        _print_json(
+            {
+                "id": settings.id,
+                "tasks": [_task_json(report) for report in reports],
+                "key_problems": list(reports[0].key_problems) if reports else [],
+            }
+        )
         return
     if not reports:
         typer.echo(f"{settings.id} has taken part in no task yet")
@@ -167,6 +173,8 @@ def status(config: ConfigOption = Path(CONFIG_FILE), as_json: JsonOption = False
         )
     if reports:
         output(highlight=True).print(table)
+        for problem in reports[0].key_problems:
+            typer.echo(f"WARNING: {printable(problem)}", err=True)
 
 
 @app.command()
@@ -201,6 +209,61 @@ def earnings(config: ConfigOption = Path(CONFIG_FILE), as_json: JsonOption = Fal
         for dispute in disputes:
             typer.echo(f"dispute, as the coordinator told it: {dispute}")
     if any(line.proof_error for line in earned):
+        raise typer.Exit(1)
+
+
+@app.command()
+def keys(
+    config: ConfigOption = Path(CONFIG_FILE),
+    own: Annotated[
+        list[str] | None,
+        typer.Option("--own", help="Note that the key of this fingerprint is yours; may be repeated."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Every key that the log holds for this participant's name, and which are its own. Exit code 1 where one is not.
+
+    Works beside a running service. Whoever holds one of these keys can claim and send models in this name.
+    """
+    from participant.keys import keys_of
+
+    settings = _settings(config)
+    folder, journal = StateFolder(settings.state), _open_journal(settings)
+    try:
+        with Client(_endpoint(settings)) as client:
+            report = client.transport.run(keys_of(client.steps, journal, folder, settings.id))
+            if own:
+                known = {key.fingerprint: key.sha256 for key in report.keys}
+                if unknown := [name for name in own if name not in known]:
+                    raise _mistake(
+                        f"the log holds no key {', '.join(unknown)} for {settings.id}; it holds {', '.join(known)}"
+                    )
+                for name in own:
+                    folder.add_own_key(known[name])
+                report = client.transport.run(keys_of(client.steps, journal, folder, settings.id))
+    finally:
+        if journal is not None:
+            journal.close()
+    if as_json:
+        _print_json(report.record())
+    else:
+        table = Table(box=box.SIMPLE_HEAD)
+        for heading in ("fingerprint", "enrolled by entry", "standing", "own"):
+            table.add_column(heading)
+        for key in report.keys:
+            standing = (
+                "counts" if key.revoked_at is None else f"revoked by entry {key.revoked_at}: {key.reason}"
+            )
+            mine = "yes" if key.fingerprint in report.own else "NO"
+            table.add_row(key.fingerprint, str(key.enrolled_at), printable(standing), mine)
+        output(highlight=True).print(table)
+        for sentence in (*report.notices, *report.problems):
+            typer.echo(printable(sentence), err=True)
+        if not report.proven:
+            typer.echo(
+                "no receipt of your own proves yet that these are all: claim in a task first", err=True
+            )
+    if report.problems:
         raise typer.Exit(1)
 
 

@@ -118,12 +118,15 @@ class ServiceSection(_Section):
         isolate: train in a process of its own, so that a crash costs one round and not the service.
         grace_seconds: what a training gets to finish after SIGTERM, before its round is handed back.
         patience_seconds: how long the coordinator may be away; 0: for ever.
+        foreign_keys: what to do where the log holds a key for this name that is not its own: "refuse" (claim nothing
+            more, bring claimed tasks to their end), "stop" (end at once) or "warn".
     """
 
     trainers: int = Field(1, ge=1)
     isolate: bool = True
     grace_seconds: float = Field(GRACE_SECONDS, ge=0)
     patience_seconds: float = Field(0.0, ge=0)
+    foreign_keys: Literal["refuse", "stop", "warn"] = "refuse"
 
 
 class ParticipantConfig(_Section):

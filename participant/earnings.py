@@ -11,9 +11,10 @@ from typing import Any
 
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import LedgerError
-from mechanism.ledger.note import VerificationKey
+from mechanism.ledger.log_keys import LogKeys
 from mechanism.ledger.tlog_proof import TlogProof
-from participant.journal import LOG_KEY, Journal
+from participant.journal import Journal
+from participant.log_keys import pinned_log_keys
 from participant.report import Settlement, stored_settlement
 
 
@@ -78,28 +79,32 @@ def unproven_rounds(journal: Journal, task_id: str, participant_id: str) -> list
 
 
 def _check_task(journal: Journal, task_id: str, participant_id: str) -> list[Earned]:
-    key, found = journal.meta(LOG_KEY), []
+    found = []
+    try:
+        keys = pinned_log_keys(journal)
+    except LedgerError:
+        keys = None
     for round_, message in journal.settlements(task_id):
         # With its own task and round, and held against its entry, no entry can count for two rounds.
         settlement = stored_settlement(task_id, round_, message)
         error = (
             "the receipt does not hold: the journal's record of the round is damaged"
             if settlement is None
-            else receipt_error(settlement, participant_id, key)
+            else receipt_error(settlement, participant_id, keys)
         )
         found.append(Earned(task_id, round_, settlement, error))
     return found
 
 
-def receipt_error(settlement: Settlement, participant_id: str, log_key: str | None) -> str:
+def receipt_error(settlement: Settlement, participant_id: str, keys: LogKeys | None) -> str:
     """Why the settlement's receipt does not prove it; empty where it does."""
-    if log_key is None:
+    if keys is None:
         return "the log's key is not known: join a task of this coordinator first"
     if not settlement.proof:
         return "the coordinator gave no receipt"
     try:
         proof = TlogProof.parse(settlement.proof)
-        proof.verify(VerificationKey.parse(log_key))
+        keys.verify(proof)
         entry = Entry.parse(proof.entry)
     except (LedgerError, ValueError) as error:
         return f"the receipt does not hold: {error}"

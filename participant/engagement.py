@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cryptography.hazmat.primitives.asymmetric import ec
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -42,7 +43,7 @@ from participant.errors import (
     SubmittedError,
     TaskError,
 )
-from participant.journal import LOG_KEY, Journal, Kind, SubmissionRecord
+from participant.journal import Journal, Kind, SubmissionRecord
 from participant.model_store import ModelStore
 from participant.report import (
     Receipt,
@@ -58,6 +59,9 @@ from protos.fedpeer.v1 import market_pb2
 from wire.codec import decode_claim, decode_terms, encode_claim, encode_model_header
 from wire.limits import MAX_REASON_CHARACTERS
 from wire.model_file import file_digest
+
+if TYPE_CHECKING:
+    from participant.keys import KeyWatch
 
 #: Seconds between looks for a task that opens; the coordinator is asked for its list.
 LOOK_SECONDS = 15.0
@@ -96,6 +100,7 @@ class Engagement:
         over: bool = False,
         held: Collection[str] = (),
         claimed_head: bytes = b"",
+        watch: "KeyWatch | None" = None,
     ) -> None:
         self.terms = terms
         self.participant_id = participant_id
@@ -108,6 +113,7 @@ class Engagement:
         self._over = over
         self._held = frozenset(held)
         self._claimed_head = claimed_head
+        self._watch = watch
 
     @property
     def task_id(self) -> str:
@@ -149,6 +155,7 @@ class Engagement:
         Raises:
             CountsChangedError: another claim stands.
             EffortError: counts that are no histogram over the reference's labels, or another effort was claimed.
+            ForeignKeyError: the log holds a key for this name that is not its own; nothing was claimed.
             WrongStateError: claims are closed, or all places are taken.
             SharesLostError: a claim stands with draw shares that this participant does not have.
         """
@@ -156,11 +163,13 @@ class Engagement:
         counts = self._checked_counts(counts)
         record = self._journal.submission(self.task_id, "claim")
         if record is None:
+            if self._watch is not None:
+                yield from self._watch.claiming()
             record = self._prepare_claim(effort, counts)
         else:
             self.check_counts(counts)
             self._check_effort(effort, record)
-        return self._claimed_once(record)
+        return (yield from self._claimed_once(record))
 
     def check_shares(self) -> None:
         """Raises SharesLostError where the claim that stands commits to other draw shares than this participant has:
@@ -416,6 +425,7 @@ class Engagement:
             event.round,
         ):
             self._journal.add_settlement(self.task_id, event.round, told.SerializeToString())
+            yield from self._look_at_payment(told)
         else:
             yield from self._fetch_settlement(event.round)
 
@@ -425,6 +435,11 @@ class Engagement:
         except (NotFoundError, NotSelectedError):
             return  # nothing was due: not selected, or no model
         self._journal.add_settlement(self.task_id, round_, found.SerializeToString())
+        yield from self._look_at_payment(found)
+
+    def _look_at_payment(self, settlement: market_pb2.Settlement) -> Steps[None]:
+        if self._watch is not None and settlement.proof:
+            yield from self._watch.paid(settlement.proof)
 
     def _miss(self, round_: int, reason: str) -> None:
         self._journal.miss_round(self.task_id, round_, reason)
@@ -495,6 +510,8 @@ class Engagement:
         self._journal.record_receipt(record.submission_id, receipt.SerializeToString())
         if record.kind != "claim":
             self._models.forget(self.task_id, record.round)
+        if self._watch is not None and record.kind != "failure":
+            yield from self._watch.received(receipt)
         return receipt_of(receipt)
 
     def _send_claim(self, record: SubmissionRecord) -> Steps[market_pb2.Receipt]:
@@ -553,6 +570,7 @@ def join(
     journal: Journal,
     models: ModelStore,
     private_counts: bool = False,
+    watch: "KeyWatch | None" = None,
 ) -> Steps[Engagement]:
     """Reads the terms of a task, checks them, and writes down that they are what is agreed to.
 
@@ -574,6 +592,8 @@ def join(
             "tell its operator, and do not claim"
         )
     yield from _pin_log_key(market, journal)
+    if watch is not None:
+        yield from watch.joining()
     written = canonical_bytes(terms.record())
     journal.add_task(task_id, written)
     agreed = journal.task(task_id)
@@ -585,7 +605,7 @@ def join(
     over = message.state in ENDED and (bool(message.submissions) or has_claimed(journal, task_id))
     return Engagement(
         terms, message.nonce, participant_id, key, market, journal, models, private_counts,
-        over=over, held=message.submissions, claimed_head=message.draw_head,
+        over=over, held=message.submissions, claimed_head=message.draw_head, watch=watch,
     )  # fmt: skip
 
 
@@ -679,16 +699,10 @@ def _unproven_rounds(journal: Journal, task_id: str, participant_id: str) -> lis
 
 
 def _pin_log_key(market: MarketSteps, journal: Journal) -> Steps[None]:
-    """Keeps the log's key at first sight, so that receipts can be checked offline; it must never change."""
-    checkpoint = yield from market.checkpoint()
-    pinned = journal.meta(LOG_KEY)
-    if pinned is None:
-        journal.set_meta(LOG_KEY, checkpoint.verification_key)
-    elif pinned != checkpoint.verification_key:
-        raise StateError(
-            f"the coordinator's log has the key {checkpoint.verification_key}, it had {pinned} before: this is "
-            "another log, and receipts of the old one are worth nothing there. Ask the operator what happened"
-        )
+    # As above.
+    from participant.log_keys import pin_log_key
+
+    return pin_log_key(market, journal)
 
 
 def _moment(stamp: Timestamp | None) -> datetime | None:

@@ -45,28 +45,33 @@ class EnrolmentRequest:
         """Checks and stores what the coordinator issued.
 
         Args:
-            authority: what was trusted for the enrolment; it stays trusted, whatever the response says.
+            authority: what the coordinator was trusted by when it answered. What it names as its authorities in that
+                answer is trusted from here on: one of them takes the other's place, perhaps. None without TLS.
 
         Raises:
-            TLSError: a certificate for another name or key, or one that the authority has not signed.
+            TLSError: a certificate for another name or key, or one that none of the authorities has signed.
         """
-        from cryptography.exceptions import InvalidSignature
+        from wire.certificates import (
+            CertificateError,
+            certificate_name,
+            issued_by_one_of,
+            load_certificate,
+            load_certificates,
+        )
 
-        from wire.certificates import CertificateError, certificate_name, load_certificate
-
+        trusted = response.authority or authority or b""
         try:
             certificate = load_certificate(response.certificate)
             name = certificate_name(certificate)
-            issuer = load_certificate(authority or response.authority)
-            certificate.verify_directly_issued_by(issuer)
-        except (CertificateError, ValueError, TypeError) as error:
+            signed = issued_by_one_of(certificate, load_certificates(trusted))
+        except CertificateError as error:
             raise TLSError(f"the coordinator returned a certificate that cannot be used: {error}") from None
-        except InvalidSignature:
+        if not signed:
             raise TLSError(
                 "the coordinator returned a certificate that its authority has not signed; ask its operator"
-            ) from None
+            )
         if name != self.participant_id:
             raise TLSError(
                 f"the coordinator returned a certificate for {name!r}, not {self.participant_id!r}; ask its operator"
             )
-        return self.folder.save_enrolment(response.certificate, authority or response.authority)
+        return self.folder.save_enrolment(response.certificate, trusted)

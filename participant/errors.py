@@ -24,6 +24,7 @@ ParticipantError(Exception)
  |   +- SessionTakenOverError     another process with this identity has taken this one's place
  |   +- LimitError                too large, too often, or the coordinator is out of space
  |   +- CoordinatorFaultError     the coordinator failed; give its operator the request id
+ +- ForeignKeyError               the log holds a key for this participant's name that is not its own, or hides keys
  +- TaskError                     the participant's own Task object
  |   +- EffortError               an effort, a curve or a cost that cannot be used
  |   +- CountsChangedError        the label counts differ from those that were claimed
@@ -49,6 +50,8 @@ __all__ = [
     "DiskFullError",
     "DrawShareError",
     "EffortError",
+    "ForeignKeyError",
+    "ForeignKeyWarning",
     "InvalidSubmissionError",
     "JournalError",
     "LimitError",
@@ -185,6 +188,17 @@ class LimitError(RefusedError):
 
 class CoordinatorFaultError(RefusedError):
     """A fault of the coordinator; its operator finds it by `request_id`."""
+
+
+class ForeignKeyError(ParticipantError):
+    """The log holds a key for this participant's name that is not its own, has revoked its own, or hides keys.
+
+    Whoever holds such a key can claim and send models in this participant's name.
+    """
+
+
+class ForeignKeyWarning(UserWarning):
+    """What `ForeignKeyError` says, where the participant goes on all the same."""
 
 
 class TaskError(ParticipantError):

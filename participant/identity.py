@@ -4,12 +4,14 @@ A state folder holds them beside the journal:
 
     key.pem           ECDSA P-256, for TLS and for signing statements; never leaves this folder (mode 0600)
     certificate.pem   from the coordinator; its common name is the participant id
-    authority.pem     the coordinator's certificate authority
+    authority.pem     the coordinator's certificate authority; two while one takes the other's place
+    own_keys.txt      SHA-256 of every key that is this participant's own, to find those that are not
     journal.db        see `participant.journal`
     models/           models of rounds that are not finished
 """
 
 import errno
+import hashlib
 import os
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -25,8 +27,8 @@ if (
 
     from wire.certificates import PrivateKey
 
-KEY, CERTIFICATE, AUTHORITY, JOURNAL, MODELS = (
-    "key.pem", "certificate.pem", "authority.pem", "journal.db", "models",
+KEY, CERTIFICATE, AUTHORITY, JOURNAL, MODELS, OWN_KEYS = (
+    "key.pem", "certificate.pem", "authority.pem", "journal.db", "models", "own_keys.txt",
 )  # fmt: skip
 
 #: A certificate is renewed when less than this part of its life is left.
@@ -41,7 +43,7 @@ class Credentials:
         participant_id: the certificate's common name.
         key: private.
         certificate: the participant's own.
-        authority_pem: what signs the coordinator's certificate and this one; PEM.
+        authority_pem: what signs the coordinator's certificate and this one; PEM, two while one replaces the other.
     """
 
     participant_id: str
@@ -111,10 +113,37 @@ class StateFolder:
         if create and not path.exists():
             self.create()
             self.write(KEY, private_key_pem(new_key()), mode=0o600)
+            self.own_keys()
         try:
             return load_private_key(self._read(KEY))
         except CertificateError as error:
             raise ConfigurationError(f"{path}: {error}; restore it from a backup or enrol anew") from None
+
+    def current_key(self) -> str:
+        """SHA-256, in hexadecimal, of the public half of the key in use."""
+        from mechanism.ledger.entries import public_key_bytes
+
+        return hashlib.sha256(public_key_bytes(self.key().public_key())).hexdigest()
+
+    def own_keys(self) -> set[str]:
+        """SHA-256, in hexadecimal, of the public half of every key of this participant's; the one in use is one."""
+        known = self._noted_keys()
+        if (current := self.current_key()) not in known:
+            self.add_own_key(current)
+        return known | {current}
+
+    def add_own_key(self, sha256: str) -> None:
+        """Notes that a key is this participant's own."""
+        lines = sorted(self._noted_keys() | {sha256})
+        self.write(OWN_KEYS, "".join(f"{line}\n" for line in lines).encode())
+
+    def _noted_keys(self) -> set[str]:
+        try:
+            return set((self.path / OWN_KEYS).read_text().split())
+        except FileNotFoundError:
+            return set()
+        except OSError as error:
+            raise ConfigurationError(f"{self.path / OWN_KEYS} cannot be read ({error.strerror})") from None
 
     def credentials(self) -> Credentials:
         """The key with its certificate.

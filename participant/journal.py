@@ -13,7 +13,7 @@ import fcntl
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,13 @@ VERSION = 2
 
 #: Name of the log's verification key among the facts of the journal.
 LOG_KEY = "log_key"
+
+#: Name of the receipts, as JSON, of every change of the log's key since.
+LOG_KEY_CHANGES = "log_key_changes"
+
+#: Names of what the last look at this participant's keys found, a line each, and of how much of the key history a
+#: receipt has proven.
+KEY_PROBLEMS, KEYS_PROVEN = "key_problems", "keys_proven"
 
 #: Seconds that a reader waits for the writer; one transaction takes milliseconds.
 BUSY_SECONDS = 10.0
@@ -63,6 +70,12 @@ CREATE TABLE round (
     reason TEXT NOT NULL DEFAULT '',
     metrics TEXT NOT NULL DEFAULT '{}',
     PRIMARY KEY (task_id, round)
+);
+CREATE TABLE key_history (
+    number INTEGER PRIMARY KEY,     -- of the enrolment or revocation, anybody's, from 0 on
+    entry_index INTEGER NOT NULL,   -- where it stands in the ledger
+    digest BLOB NOT NULL,           -- of the key history after it
+    entry BLOB                      -- where it is about this participant
 );
 CREATE TABLE settlement (
     task_id TEXT NOT NULL,
@@ -115,6 +128,16 @@ class RoundRecord:
     status: str
     reason: str
     metrics: str
+
+
+@dataclass(frozen=True)
+class KeyRow:
+    """One enrolment or revocation as the journal has it; see the table."""
+
+    number: int
+    entry_index: int
+    digest: bytes
+    entry: bytes | None
 
 
 class Journal:
@@ -276,6 +299,48 @@ class Journal:
     def add_settlement(self, task_id: str, round_: int, message: bytes) -> None:
         self._execute("INSERT OR REPLACE INTO settlement VALUES (?, ?, ?)", task_id, round_, message)
 
+    def key_history(self) -> tuple[int, bytes]:
+        """How many enrolments and revocations are known, and the digest over them."""
+        row = self._row("SELECT number, digest FROM key_history ORDER BY number DESC LIMIT 1")
+        return (0, bytes(32)) if row is None else (int(row[0]) + 1, _bytes(row[1]))
+
+    def add_keys(self, rows: Sequence[KeyRow]) -> None:
+        """Notes further ones. Another thread may have noted the same, or have dropped those before them: then not."""
+        with self._mutex, self._translated():
+            if not rows or rows[0].number > self.key_history()[0]:
+                return
+            self._connection.executemany(
+                "INSERT OR IGNORE INTO key_history VALUES (?, ?, ?, ?)",
+                [(row.number, row.entry_index, row.digest, row.entry) for row in rows],
+            )
+
+    def own_key_rows(self) -> list[KeyRow]:
+        """Those about this participant, in order."""
+        return [
+            KeyRow(*row)
+            for row in self._rows("SELECT * FROM key_history WHERE entry IS NOT NULL ORDER BY number")
+        ]
+
+    def keys_before(self, index: int) -> tuple[int, bytes]:
+        """How many of the known ones stand before entry `index` of the ledger, and the digest over them."""
+        row = self._row(
+            "SELECT number, digest FROM key_history WHERE entry_index < ? ORDER BY number DESC LIMIT 1", index
+        )
+        return (0, bytes(32)) if row is None else (int(row[0]) + 1, _bytes(row[1]))
+
+    def prove_keys(self, count: int) -> None:
+        """Notes that the first `count` are all that there were when an own entry was recorded."""
+        if count > self.proven_keys():
+            self.set_meta(KEYS_PROVEN, str(count))
+
+    def proven_keys(self) -> int:
+        return int(self.meta(KEYS_PROVEN) or 0)
+
+    def forget_keys(self) -> None:
+        """Drops the key history: it did not hold."""
+        self._execute("DELETE FROM key_history")
+        self.set_meta(KEYS_PROVEN, "0")
+
     def _open(self, writer: bool) -> sqlite3.Connection:
         if writer:
             connection = sqlite3.connect(
@@ -331,6 +396,11 @@ class Journal:
                 f"{self._path} cannot be used ({words}); check its permissions, or restore it from a backup: "
                 "the coordinator still knows what it received"
             ) from error
+
+
+def key_problems(journal: Journal) -> tuple[str, ...]:
+    """What the last look at this participant's keys found, as sentences."""
+    return tuple((journal.meta(KEY_PROBLEMS) or "").splitlines())
 
 
 def _bytes(value: Any) -> bytes:

@@ -2,13 +2,14 @@
 
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args
 
 from mechanism.terms import Terms
 from participant.effects import Steps
 from participant.endpoint import Endpoint
 from participant.engagement import Assignment, Engagement, join
 from participant.enrolment import EnrolmentRequest
-from participant.errors import ParticipantError
+from participant.errors import ConfigurationError, ParticipantError
 from participant.identity import Credentials, StateFolder, utc_now
 from participant.journal import Journal
 from participant.model_store import ModelStore
@@ -17,11 +18,31 @@ from participant.steps import MarketSteps
 from participant.task import ProgressCallback, TrainingRound
 from protos.fedpeer.v1 import enrolment_pb2
 
+if TYPE_CHECKING:
+    from participant.keys import KeyReport, KeyWatch
+
+#: What to do where the log holds a key for this participant's name that is not its own (`participant.keys`): say so and
+#: go on; claim nothing, and bring tasks to their end that are claimed; or stop at once.
+ForeignKeys = Literal["warn", "refuse", "stop"]
+FOREIGN_KEYS: tuple[ForeignKeys, ...] = get_args(ForeignKeys)
+
 
 class Membership:
     """A participant's open state folder, and the market that it is enrolled at."""
 
-    def __init__(self, state: Path | str, market: str, *, private_counts: bool, insecure: bool) -> None:
+    def __init__(
+        self,
+        state: Path | str,
+        market: str,
+        *,
+        private_counts: bool,
+        insecure: bool,
+        foreign_keys: ForeignKeys = "refuse",
+    ) -> None:
+        if foreign_keys not in FOREIGN_KEYS:
+            raise ConfigurationError(
+                f"foreign_keys is {foreign_keys!r}; expected one of {', '.join(FOREIGN_KEYS)}"
+            )
         self._folder = StateFolder(state)
         self._market, self._insecure = market, insecure
         self.credentials: Credentials = self._folder.credentials()
@@ -30,6 +51,8 @@ class Membership:
         self._journal = Journal(self._folder.journal)
         self._models = ModelStore(self._folder.models)
         self._private_counts = private_counts
+        self._foreign_keys = foreign_keys
+        self._watch: KeyWatch | None = None
         try:
             self._journal.own(self.participant_id)
         except ParticipantError:
@@ -53,13 +76,48 @@ class Membership:
             journal=self._journal,
             models=self._models,
             private_counts=self._private_counts if private_counts is None else private_counts,
+            watch=self._key_watch(market),
         )
 
-    def _renewal(self, now: datetime | None) -> EnrolmentRequest | None:
-        """The request for the next certificate; None before it is due."""
-        if (now or utc_now()) < self.credentials.renewal_due:
+    def _key_watch(self, market: MarketSteps) -> "KeyWatch":
+        from participant.keys import KeyWatch  # the ledger's part takes its time to import
+
+        if self._watch is None:
+            self._watch = KeyWatch(
+                market, self._journal, self._folder, self.participant_id, self._foreign_keys
+            )
+        return self._watch
+
+    def _keys(self, market: MarketSteps) -> "Steps[KeyReport]":
+        from participant.keys import last_receipt
+        from participant.log_keys import pin_log_key
+
+        yield from pin_log_key(market, self._journal)
+        return (yield from self._key_watch(market).look(last_receipt(self._journal)))
+
+    def _renewal(self, now: datetime | None, authority: bytes) -> EnrolmentRequest | None:
+        """The request for the next certificate; None before it is due.
+
+        Args:
+            authority: PEM of the coordinator's authorities now. Where they are others than those that are trusted,
+                the next one is due.
+        """
+        if (now or utc_now()) < self.credentials.renewal_due and not self._superseded(authority):
             return None
         return EnrolmentRequest(self._folder, self.participant_id, token="")
+
+    def _superseded(self, authority: bytes) -> bool:
+        from wire.certificates import CertificateError, issued_by_one_of, load_certificates
+
+        if self._insecure:
+            return False
+        try:
+            issuing, *others = load_certificates(authority)
+        except CertificateError:
+            return False
+        stored = load_certificates(self.credentials.authority_pem)
+        mine = self.credentials.certificate
+        return stored != [issuing, *others] or not issued_by_one_of(mine, [issuing])
 
     def _renewed(self, request: EnrolmentRequest, answer: enrolment_pb2.EnrollResponse) -> Endpoint:
         """Stores the next certificate; returns the endpoint that uses it."""

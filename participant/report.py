@@ -9,7 +9,7 @@ from fractions import Fraction
 from google.protobuf.message import DecodeError
 
 from mechanism.settlement import MICRO, Verdict
-from participant.journal import Journal
+from participant.journal import Journal, key_problems
 from protos.fedpeer.v1 import market_pb2
 from wire.codec import decode_verdict
 
@@ -90,6 +90,7 @@ class TaskReport:
         effort: what was decided; None before.
         claimed_degree: of the claimed counts; None before.
         note: why it was cancelled, or that others were selected.
+        key_problems: what the last look at the keys of this participant's name found, such as one that is not its own.
     """
 
     task_id: str
@@ -100,6 +101,7 @@ class TaskReport:
     claim: Receipt | None
     rounds: tuple[RoundReport, ...]
     note: str = ""
+    key_problems: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """One line for the task and one for each round."""
@@ -112,7 +114,7 @@ class TaskReport:
                 lines.append(f"  round {line.number}: {line.settlement.paid} credits. {failed}".rstrip())
             else:
                 lines.append(f"  round {line.number}: {line.missed or 'not settled yet'}")
-        return "\n".join(lines)
+        return "\n".join([*lines, *self.key_problems])
 
     @property
     def paid_micro(self) -> int:
@@ -203,6 +205,7 @@ def report_of(journal: Journal, task_id: str, participant_id: str) -> TaskReport
         claim=receipt("claim", 0),
         rounds=tuple(rounds),
         note=record.note,
+        key_problems=key_problems(journal),
     )
 
 

@@ -55,6 +55,7 @@ class Service:
             config.state,
             config.coordinator.market,
             insecure=config.coordinator.insecure,
+            foreign_keys=config.service.foreign_keys,
             backoff=Backoff(patience=patience, first_contact=patience),
         )
         self._seats = [_Seat(section, tell) for section in config.task]

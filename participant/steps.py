@@ -96,6 +96,9 @@ GET_RECEIPT = Method(MARKET + "GetReceipt", M.GetReceiptRequest, M.Receipt)
 OPEN_DISPUTE = Method(MARKET + "OpenDispute", M.OpenDisputeRequest, M.Dispute)
 GET_SETTLEMENT = Method(MARKET + "GetSettlement", M.GetSettlementRequest, M.Settlement)
 ENROLL = Method("/fedpeer.v1.Enrolment/Enroll", enrolment_pb2.EnrollRequest, enrolment_pb2.EnrollResponse)
+GET_AUTHORITY = Method(
+    "/fedpeer.v1.Enrolment/GetAuthority", enrolment_pb2.GetAuthorityRequest, enrolment_pb2.Authority
+)
 GET_CHECKPOINT = Method(LEDGER + "GetCheckpoint", ledger_pb2.GetCheckpointRequest, ledger_pb2.Checkpoint)
 GET_ENTRIES = Method(LEDGER + "GetEntries", ledger_pb2.GetEntriesRequest, ledger_pb2.Entries)
 GET_INCLUSION = Method(
@@ -104,6 +107,7 @@ GET_INCLUSION = Method(
 GET_CONSISTENCY = Method(
     LEDGER + "GetConsistencyProof", ledger_pb2.GetConsistencyProofRequest, ledger_pb2.ConsistencyProof
 )
+GET_KEYS = Method(LEDGER + "GetKeys", ledger_pb2.GetKeysRequest, ledger_pb2.Keys)
 GET_BALANCE = Method(LEDGER + "GetBalance", ledger_pb2.GetBalanceRequest, ledger_pb2.Balance)
 
 
@@ -145,6 +149,12 @@ class MarketSteps:
 
     def checkpoint(self) -> Steps[ledger_pb2.Checkpoint]:
         return self.call(GET_CHECKPOINT, ledger_pb2.GetCheckpointRequest())
+
+    def keys(self, request: ledger_pb2.GetKeysRequest) -> Steps[ledger_pb2.Keys]:
+        return self.call(GET_KEYS, request)
+
+    def authority(self) -> Steps[enrolment_pb2.Authority]:
+        return self.call(GET_AUTHORITY, enrolment_pb2.GetAuthorityRequest())
 
     def submit_effort(self, request: M.SubmitEffortRequest) -> Steps[M.Receipt]:
         return self._once(SUBMIT_EFFORT, request)

@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
@@ -38,11 +38,14 @@ from participant.engagement import (
 )
 from participant.enrolment import EnrolmentRequest
 from participant.identity import Credentials, StateFolder
-from participant.membership import Membership, RoundMembership, TaskMembership
+from participant.membership import ForeignKeys, Membership, RoundMembership, TaskMembership
 from participant.model_store import read_weights, write_weights
 from participant.report import Receipt, Settlement, TaskReport
 from participant.task import ProgressCallback, Task, Weights
 from participant.work import ActivityCallback, LocalTrainer, Trainer, ignore_activity, run_task, settle_past
+
+if TYPE_CHECKING:
+    from participant.keys import KeyReport
 
 
 class Participant(Membership, AbstractContextManager["Participant"]):
@@ -54,6 +57,9 @@ class Participant(Membership, AbstractContextManager["Participant"]):
         private_counts: claim a salted commitment in place of the label counts.
         insecure: no TLS. For experiments on one machine, with a coordinator that runs so too.
         backoff: how calls are repeated.
+        foreign_keys: what to do where the log holds a key for this name that is not its own: "warn" says so and goes
+            on; "refuse" claims nothing, and brings tasks to their end that are claimed; "stop" ends at once. It is
+            looked at when a task is joined, before a claim and at each receipt.
 
     Raises:
         ConfigurationError: not enrolled, files that do not fit together, or no address.
@@ -69,8 +75,11 @@ class Participant(Membership, AbstractContextManager["Participant"]):
         private_counts: bool = False,
         insecure: bool = False,
         backoff: Backoff | None = None,
+        foreign_keys: ForeignKeys = "refuse",
     ) -> None:
-        super().__init__(state, market, private_counts=private_counts, insecure=insecure)
+        super().__init__(
+            state, market, private_counts=private_counts, insecure=insecure, foreign_keys=foreign_keys
+        )
         self.client = Client(self._endpoint, backoff)
 
     @classmethod
@@ -196,17 +205,23 @@ class Participant(Membership, AbstractContextManager["Participant"]):
         return self.client.transport.run(open_dispute(task_id, self.client.steps, self._journal))
 
     def renew(self, now: datetime | None = None) -> bool:
-        """Asks for the next certificate, for the same key, where a third of the present one's life is left or less.
+        """Asks for the next certificate, for the same key, where a third of the present one's life is left or less, or
+        the coordinator's authority is being replaced.
 
         Returns:
             whether there is a new one; it is in use already.
         """
-        request = self._renewal(now)
+        authority = self.client.transport.run(self.client.steps.authority())
+        request = self._renewal(now, authority.certificates)
         if request is None:
             return False
         answer = self.client.enroll(request.message())
         self.client.transport.replace(self._renewed(request, answer))
         return True
+
+    def keys(self) -> "KeyReport":
+        """Every key that the log holds for this participant's name, and which of them are its own."""
+        return self.client.transport.run(self._keys(self.client.steps))
 
     def claimed(self, task_id: str) -> bool:
         """Whether this participant's claim for the task stands, or may stand."""

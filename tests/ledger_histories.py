@@ -38,13 +38,16 @@ class Log:
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
+        self.keys = samples.NO_KEYS
         self.book = Book()
         self.seconds = 0
 
     def write(self, *recorded: Entry) -> None:
-        for entry in recorded:
+        """Each with the digest of the key history that belongs in it."""
+        for entry in samples.stamped(recorded, self.keys, len(self.entries)):
             for transfer in entry.transfers:
                 self.book.apply(transfer)
+            self.keys = samples.keys_after([entry], self.keys, len(self.entries))
             self.entries.append(entry)
 
     def enrol(self, name: str, key: ec.EllipticCurvePrivateKey | None = None) -> None:

@@ -20,6 +20,7 @@ from mechanism.evidence import (
 )
 from mechanism.ledger import entries
 from mechanism.ledger.entry import Entry
+from mechanism.ledger.key_history import NO_KEYS, keys_after
 from mechanism.payment import Log
 from mechanism.peers import Draw, draw_head, draw_share, round_seed, seed_commitment
 from mechanism.settlement import MICRO, Assessment, task_budget_micro
@@ -101,6 +102,17 @@ def global_model(agreed: Terms, round_: int) -> bytes:
 def degree(name: str) -> Fraction:
     """True degree, claimed and measured; at most 0.4, since with two even labels none is above 0.5."""
     return Fraction(int(name[1:]) % 5, 10)
+
+
+def stamped(recorded: Sequence[Entry], keys: bytes = NO_KEYS, first: int = 0) -> list[Entry]:
+    """Entries from index `first` on with the digest of the key history that belongs in each."""
+    made: list[Entry] = []
+    for index, entry in enumerate(recorded, first):
+        if entry.kind in ("claim", "model", "payment"):
+            entry = Entry(entry.id, entry.kind, {**entry.body, "keys": keys.hex()}, entry.transfers)
+        keys = keys_after([entry], keys, index)
+        made.append(entry)
+    return made
 
 
 def sequence(round_: int, name: str) -> int:
@@ -288,6 +300,14 @@ def transactions(
     agreed: Terms, who: Sequence[str], refuted_in: Mapping[int, str] | None = None
 ) -> Iterator[list[Entry]]:
     """A whole task, one list of entries a transaction, to its closing."""
+    keys, size = NO_KEYS, 0
+    for step in _steps(agreed, who, refuted_in):
+        made = stamped(step, keys, size)
+        keys, size = keys_after(made, keys, size), size + len(made)
+        yield made
+
+
+def _steps(agreed: Terms, who: Sequence[str], refuted_in: Mapping[int, str] | None) -> Iterator[list[Entry]]:
     yield opening(agreed, who)
     stakes: dict[str, int] = {}
     for round_ in range(1, agreed.schedule.rounds + 1):

@@ -3,19 +3,26 @@
 from collections.abc import Iterator, Sequence
 
 from mechanism.ledger.entry import Entry
+from mechanism.ledger.errors import EntryError
+from mechanism.ledger.key_history import NO_KEYS, keys_after
 from mechanism.ledger.merkle import leaf_hash, tree_root
 from mechanism.ledger.note import Checkpoint, SigningKey, sign_checkpoint
+from tests.ledger_samples import stamped
 
 KEY = SigningKey("example.com/fedpeer", 1, bytes(range(32)))
 
 
 class MemorySource:
-    """`mechanism.ledger.verify.LedgerSource` without stored tiles and tables."""
+    """`mechanism.ledger.verify.LedgerSource` without stored tiles and tables.
+
+    Args:
+        entries: bytes as they are to stand; an `Entry` gets the digest of the key history that belongs in it.
+    """
 
     name = "memory"
 
     def __init__(self, entries: Sequence[Entry | bytes], key: SigningKey = KEY) -> None:
-        self.data = [entry if isinstance(entry, bytes) else entry.data for entry in entries]
+        self.data = _stamped(entries)
         self.key = key
         self.note = head(self.data, len(self.data), key)
 
@@ -36,6 +43,23 @@ class MemorySource:
 
     def tables(self) -> None:
         return None
+
+
+def _stamped(entries: Sequence[Entry | bytes]) -> list[bytes]:
+    made: list[bytes] = []
+    keys = NO_KEYS
+    for index, item in enumerate(entries):
+        if isinstance(item, bytes):
+            try:
+                entry = Entry.parse(item, canonical=False)
+            except EntryError:
+                made.append(item)
+                continue
+        else:
+            [entry] = stamped([item], keys, index)
+        keys = keys_after([entry], keys, index)
+        made.append(entry.data)
+    return made
 
 
 def head(data: Sequence[bytes], size: int, key: SigningKey = KEY) -> str:

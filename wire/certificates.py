@@ -80,6 +80,97 @@ def load_certificate(pem: bytes) -> x509.Certificate:
         raise CertificateError(f"not a readable certificate in PEM: {error}") from None
 
 
+def load_certificates(pem: bytes) -> list[x509.Certificate]:
+    """All certificates of a file, in its order; CertificateError where `pem` holds none."""
+    try:
+        return x509.load_pem_x509_certificates(pem)
+    except ValueError as error:
+        raise CertificateError(f"not a readable certificate in PEM: {error}") from None
+
+
+def certificates_pem(certificates: Sequence[x509.Certificate]) -> bytes:
+    """Certificates one after the other, as `load_certificates` reads them."""
+    return b"".join(c.public_bytes(serialization.Encoding.PEM) for c in certificates)
+
+
+def issued_by_one_of(certificate: x509.Certificate, authorities: Sequence[x509.Certificate]) -> bool:
+    """Whether one of the authorities has signed the certificate."""
+    for authority in authorities:
+        try:
+            certificate.verify_directly_issued_by(authority)
+        except (ValueError, TypeError, InvalidSignature):
+            continue
+        return True
+    return False
+
+
+def check_pair(identity: Identity) -> None:
+    """Raises CertificateError where the key is not the certificate's."""
+    if identity.certificate.public_key() != identity.key.public_key():
+        raise CertificateError("the key does not belong to the certificate")
+
+
+def check_server(
+    identity: Identity, authorities: Sequence[x509.Certificate], hosts: Sequence[str], now: datetime
+) -> None:
+    """Checks what a participant would refuse of a server's certificate.
+
+    Args:
+        authorities: what participants trust.
+        hosts: names and addresses that it must be for, at least; none: any will do.
+
+    Raises:
+        CertificateError: another key, out of date, not for a server, for other names, or of another authority.
+    """
+    check_pair(identity)
+    certificate = identity.certificate
+    if now > certificate.not_valid_after_utc:
+        raise CertificateError(f"the certificate expired on {certificate.not_valid_after_utc:%Y-%m-%d}")
+    if now < certificate.not_valid_before_utc:
+        raise CertificateError(
+            f"the certificate is valid only from {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC"
+        )
+    names = certificate_hosts(certificate)
+    if not names:
+        raise CertificateError("the certificate is for no DNS name and no IP address, so it is no server's")
+    if missing := [host for host in hosts if host not in names]:
+        raise CertificateError(
+            f"the certificate is for {', '.join(names)}; it must be for {', '.join(missing)} too"
+        )
+    try:
+        usage = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    except x509.ExtensionNotFound:
+        pass
+    else:
+        if ExtendedKeyUsageOID.SERVER_AUTH not in usage:
+            raise CertificateError("the certificate is not good for a server (extended key usage)")
+    if not issued_by_one_of(certificate, authorities):
+        raise CertificateError("the certificate is not issued by the authority that participants trust")
+
+
+def certificate_hosts(certificate: x509.Certificate) -> list[str]:
+    """The DNS names and IP addresses that a server's certificate is for; empty for another certificate."""
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    return [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
+
+
+def issuer_id(certificate: x509.Certificate) -> bytes:
+    """Names the authority key that a certificate was issued under; empty where the certificate does not say."""
+    try:
+        found = certificate.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value
+    except x509.ExtensionNotFound:
+        return b""
+    return found.key_identifier or b""
+
+
+def authority_id(certificate: x509.Certificate) -> bytes:
+    """What `issuer_id` says of the certificates that this authority has issued."""
+    return x509.SubjectKeyIdentifier.from_public_key(certificate_key(certificate)).digest
+
+
 def public_key_pem(key: PublicKey) -> str:
     """SubjectPublicKeyInfo in PEM, as the ledger's enrolment entry writes it."""
     return key.public_bytes(

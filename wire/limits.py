@@ -55,6 +55,11 @@ SERVER_CERTIFICATE_LIFETIME = timedelta(days=398)
 #: How long the certificate authority holds.
 AUTHORITY_LIFETIME = timedelta(days=3650)
 
+#: Before the end of the server's certificate, and of an authority, the operator is warned for so long: a holiday and a
+#: maintenance window; twice the life of a participant's certificate, in which everybody meets the next authority.
+SERVER_CERTIFICATE_WARNING = timedelta(days=30)
+AUTHORITY_WARNING = timedelta(days=180)
+
 #: Clocks may differ by this much when a fresh certificate is first used.
 CLOCK_SKEW = timedelta(minutes=5)
 

@@ -19,12 +19,17 @@ class EnrolmentServicer(enrolment_pb2_grpc.EnrolmentServicer):
     """Hands out certificates by `enrol`.
 
     Args:
-        authority: PEM of the certificate authority, handed out with every certificate.
+        authorities: gives the PEM of the certificate authorities in force, handed out with every certificate.
     """
 
-    def __init__(self, enrol: Enrol, authority: bytes) -> None:
+    def __init__(self, enrol: Enrol, authorities: Callable[[], bytes]) -> None:
         self._enrol = enrol
-        self._authority = authority
+        self._authorities = authorities
+
+    async def GetAuthority(
+        self, request: enrolment_pb2.GetAuthorityRequest, context: Any
+    ) -> enrolment_pb2.Authority:
+        return enrolment_pb2.Authority(certificates=self._authorities())
 
     async def Enroll(
         self, request: enrolment_pb2.EnrollRequest, context: Any
@@ -34,6 +39,6 @@ class EnrolmentServicer(enrolment_pb2_grpc.EnrolmentServicer):
         )
         return enrolment_pb2.EnrollResponse(
             certificate=enrolled.certificate_pem,
-            authority=self._authority,
+            authority=self._authorities(),
             expires=Timestamp(seconds=int(enrolled.expires)),
         )

@@ -11,19 +11,35 @@ from wire.limits import LEDGER_BATCH_BYTES, LEDGER_BATCH_ENTRIES
 
 
 class LedgerServicer(ledger_pb2_grpc.LedgerServicer):
-    """Serves what is committed and signed.
+    """Serves what is committed and signed."""
 
-    Args:
-        verification_key: the log's, in vkey form.
-    """
-
-    def __init__(self, transact: Transactions, verification_key: str) -> None:
+    def __init__(self, transact: Transactions) -> None:
         self._transact = transact
-        self._verification_key = verification_key
 
     async def GetCheckpoint(self, request: Any, context: Any) -> ledger_pb2.Checkpoint:
-        note = await self._transact.sign_head()
-        return ledger_pb2.Checkpoint(note=note, verification_key=self._verification_key)
+        note, key, changes = await self._transact.published()
+        return ledger_pb2.Checkpoint(note=note, verification_key=key, key_changes=changes)
+
+    async def GetKeys(self, request: ledger_pb2.GetKeysRequest, context: Any) -> ledger_pb2.Keys:
+        # The proof first: what it covers stands before what is read after it.
+        proof = await self._transact.proof(request.index) if request.HasField("index") else ""
+
+        def read(t: Transaction) -> ledger_pb2.Keys:
+            count, _ = t.ledger.key_history()
+            if request.first > count:
+                raise FieldError("first", request.first, f"at most {count}, the enrolments and revocations")
+            answer = ledger_pb2.Keys(count=count, proof=proof)
+            used = 0
+            for _, index, _ in t.ledger.keys(request.first, LEDGER_BATCH_ENTRIES):
+                data = next(t.ledger.entries(index, 1))
+                if answer.entries and used + len(data) > LEDGER_BATCH_BYTES:
+                    break
+                answer.entries.append(data)
+                answer.indices.append(index)
+                used += len(data)
+            return answer
+
+        return await self._transact.read(read)
 
     async def GetEntries(
         self, request: ledger_pb2.GetEntriesRequest, context: Any

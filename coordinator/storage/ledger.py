@@ -1,7 +1,7 @@
 """The ledger's store over SQL, and the signing of its heads."""
 
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -12,11 +12,14 @@ from sqlalchemy import Connection, and_, bindparam, func, insert, or_, select, t
 
 from coordinator.storage.database import Database
 from coordinator.storage.errors import DatabaseDamaged, HeadRefused
-from coordinator.storage.ledger_tables import ACCOUNTS, BUNDLES, CHECKPOINTS, IDS, LOG, TILES, TRANSFERS
+from coordinator.storage.ledger_tables import ACCOUNTS, BUNDLES, CHECKPOINTS, IDS, KEYS, LOG, TILES, TRANSFERS
 from coordinator.storage.statements import Among, Statement, driver
 from mechanism.ledger.accounts import Balance, Post, Reservation, Reserve, Resolve, Transfer
-from mechanism.ledger.errors import NoteError
+from mechanism.ledger.entries import log_key, log_key_id
+from mechanism.ledger.entry import Entry
+from mechanism.ledger.errors import NoteError, SignatureError
 from mechanism.ledger.journal import Journal
+from mechanism.ledger.key_history import NO_KEYS
 from mechanism.ledger.merkle import EMPTY_ROOT, MAX_SIZE, inclusion_proof
 from mechanism.ledger.note import Checkpoint, Note, SigningKey, VerificationKey, sign_checkpoint
 from mechanism.ledger.tiles import Coordinates, TileNodes, pack_bundle, unpack_bundle
@@ -52,6 +55,12 @@ _BUNDLES = (
     .where(BUNDLES.c.first_index >= bindparam("first"), BUNDLES.c.first_index < bindparam("end"))
     .order_by(BUNDLES.c.first_index)
 )
+_LAST_KEY = Statement(select(KEYS.c.number, KEYS.c.digest).order_by(KEYS.c.number.desc()).limit(1))
+_KEY_RUN = (
+    select(KEYS)
+    .where(KEYS.c.number >= bindparam("first"), KEYS.c.number < bindparam("end"))
+    .order_by(KEYS.c.number)
+)
 _TILE = Statement(
     select(TILES.c.hashes).where(
         TILES.c.level == bindparam("level"), TILES.c.tile_index == bindparam("index")
@@ -78,6 +87,7 @@ class SqlLedgerStore:
         self._driver = driver(connection)
         self._sqlite = connection.dialect.name == "sqlite"
         self._locked_size: int | None = None
+        self._locked_keys: tuple[int, bytes] | None = None
         self._written_tiles: dict[Coordinates, bytes] = {}
 
     def lock(self) -> int:
@@ -183,6 +193,26 @@ class SqlLedgerStore:
         columns = tuple(column.name for column in TRANSFERS.c)
         self._insert_rows("ledger_transfers", columns, [_transfer_row(*item, held) for item in transfers])
 
+    def key_history(self) -> tuple[int, bytes]:
+        if self._locked_keys is not None:
+            return self._locked_keys
+        row = _LAST_KEY.row(self._connection)
+        found = (0, NO_KEYS) if row is None else (int(row[0]) + 1, bytes(row[1]))
+        if self._locked_size is not None:
+            self._locked_keys = found
+        return found
+
+    def extend_key_history(self, first: int, rows: Sequence[tuple[int, bytes]]) -> None:
+        numbered = [(number, *row) for number, row in enumerate(rows, first)]
+        self._insert_rows("ledger_keys", ("number", "entry_index", "digest"), numbered)
+        if self._locked_size is not None:
+            self._locked_keys = first + len(rows), rows[-1][1]
+
+    def keys(self, first: int = 0, count: int = MAX_SIZE) -> Iterator[tuple[int, int, bytes]]:
+        """The key history from its `first` row on: number, index of the entry, digest after it."""
+        for row in self._connection.execute(_KEY_RUN, {"first": first, "end": first + count}):
+            yield int(row[0]), int(row[1]), bytes(row[2])
+
     def transfers(
         self, first: int, count: int
     ) -> Iterator[tuple[int, int, str, str, str, int, str | None, int]]:
@@ -217,6 +247,26 @@ class SqlLedgerStore:
         """The key under which this log signs its heads; None before the first."""
         key: str | None = self._only(_KEY)
         return key
+
+    def first_key(self) -> str | None:
+        """The key under which this log signed its first heads; None before the first."""
+        found = self.find([log_key_id(1)])
+        if not found:
+            return self.verification_key()
+        [place] = found.values()
+        return str(Entry.parse(next(self.entries(place, 1))).body["previous"])
+
+    def key_changes(self) -> list[TlogProof]:
+        """A receipt of each announcement of a new key, under the head that both keys have signed."""
+        proofs: list[TlogProof] = []
+        while found := self.find([log_key_id(len(proofs) + 1)]):
+            [index] = found.values()
+            note = self.checkpoint(index + 1)
+            if note is None:
+                raise DatabaseDamaged(f"the head that covers the key announced by entry {index} is missing")
+            path = Journal(self).inclusion_proof(index, index + 1)
+            proofs.append(TlogProof(index, tuple(path), Note.parse(note), next(self.entries(index, 1))))
+        return proofs
 
     def bind_key(self, key: VerificationKey) -> None:
         """Makes `key` the log's."""
@@ -286,11 +336,19 @@ class SignedLog:
     Args:
         database: where the ledger is.
         key: the log's signing key; its name is the log's origin.
+        another: the signing key of a verification key that the log turns out to have, since its key was changed by
+            another process; None where there is none.
     """
 
-    def __init__(self, database: Database, key: SigningKey) -> None:
+    def __init__(
+        self,
+        database: Database,
+        key: SigningKey,
+        another: Callable[[str], SigningKey | None] = lambda verification_key: None,
+    ) -> None:
         self._database = database
         self._key = key
+        self._another = another
         self._opened: tuple[str, Note, Checkpoint] | None = None
         self._known_nodes: dict[tuple[int, int], bytes] = {}
         self._known_bundle: tuple[int, list[bytes]] = 0, []
@@ -298,6 +356,15 @@ class SignedLog:
     @property
     def verification_key(self) -> VerificationKey:
         return self._key.verification_key
+
+    def follow_key(self) -> None:
+        """Takes over what another process has changed of the key.
+
+        Raises:
+            HeadRefused: the log's key is not to be had here.
+        """
+        with self._database.read() as connection:
+            self._follow_key(SqlLedgerStore(connection))
 
     def sign_head(self) -> str:
         """Signs the head of all committed entries, keeps it, and returns it; the last one where nothing is new.
@@ -312,19 +379,61 @@ class SignedLog:
             store = SqlLedgerStore(connection)
             size = store.lock()
             self._check_key(store)
-            last_note = store.checkpoint()
-            if last_note is not None:
-                _, last = self._last(last_note)
-                if last.size > size or Journal(store).root(last.size) != last.root:
-                    raise HeadRefused(
-                        f"the tree of {size} entries does not extend the head of {last.size} that was signed; "
-                        "nothing was signed; restore the database from a backup that does"
-                    )
-                if last.size == size:
-                    return last_note
+            last_note = self._extended_head(store, size)
+            if last_note is not None and self._last(last_note, store)[1].size == size:
+                return last_note
             root = Journal(store).root() if size else EMPTY_ROOT
             note = str(sign_checkpoint(Checkpoint(self._key.name, size, root), self._key))
             store.save_checkpoint(size, note)
+        return note
+
+    def change_key(self, key: SigningKey) -> int:
+        """Announces a new signing key in the log, hands over to it, and returns the announcement's index.
+
+        One transaction: the announcement, the head over it that both keys sign, and whose the log is. So the log has
+        the one key or the other. `key` must be durable already where `another` finds it.
+
+        Raises:
+            FieldError: a key of another log, or the present one.
+            HeadRefused: as `sign_head`.
+        """
+        with self._database.begin() as connection:
+            store = SqlLedgerStore(connection)
+            size = store.lock()
+            self._check_key(store)
+            self._extended_head(store, size)
+            number = len(store.key_changes()) + 1
+            announced = log_key(number, self.verification_key, key.verification_key)
+            [recorded] = Journal(store).append([announced])
+            head = Checkpoint(key.name, recorded.index + 1, Journal(store).root())
+            handed_over = sign_checkpoint(head, self._key)
+            for signature in sign_checkpoint(head, key).signatures:
+                handed_over = handed_over.with_signature(signature)
+            store.save_checkpoint(head.size, str(handed_over))
+            store.bind_key(key.verification_key)
+        self._key, self._opened = key, None
+        return recorded.index
+
+    def published(self) -> tuple[str, str, list[TlogProof]]:
+        """The latest head, the log's present key, and the receipts of every change of it; from one moment."""
+        with self._database.read() as connection:
+            store = SqlLedgerStore(connection)
+            note, key = store.checkpoint(), store.verification_key()
+            if note is None or key is None:
+                raise HeadRefused("no head has been signed yet")
+            return note, key, store.key_changes()
+
+    def _extended_head(self, store: SqlLedgerStore, size: int) -> str | None:
+        """The last signed head, once the tree of `size` entries is seen to extend it; None where there is none."""
+        note = store.checkpoint()
+        if note is None:
+            return None
+        _, last = self._last(note, store)
+        if last.size > size or Journal(store).root(last.size) != last.root:
+            raise HeadRefused(
+                f"the tree of {size} entries does not extend the head of {last.size} that was signed; "
+                "nothing was signed; restore the database from a backup that does"
+            )
         return note
 
     def receipt(self, index: int) -> TlogProof:
@@ -335,14 +444,15 @@ class SignedLog:
             return found
         note = self.sign_head()
         with self._database.read() as connection:
-            return self._proof(SqlLedgerStore(connection), index, *self._last(note))
+            store = SqlLedgerStore(connection)
+            return self._proof(store, index, *self._last(note, store))
 
     def covered(self, store: SqlLedgerStore, indices: Sequence[int]) -> list[TlogProof | None]:
         """Receipts by an open transaction; None for an entry that no signed head covers yet."""
         found = store.checkpoint()
         if found is None:
             return [None] * len(indices)
-        note, head = self._last(found)
+        note, head = self._last(found, store)
         return [self._proof(store, index, note, head) if index < head.size else None for index in indices]
 
     def _proof(self, store: SqlLedgerStore, index: int, note: Note, head: Checkpoint) -> TlogProof:
@@ -364,24 +474,37 @@ class SignedLog:
         proof = inclusion_proof(nodes, index, head.size)
         return TlogProof(index, tuple(proof), note, entries[index - first])
 
-    def _last(self, text: str) -> tuple[Note, Checkpoint]:
+    def _last(self, text: str, store: SqlLedgerStore) -> tuple[Note, Checkpoint]:
         """The stored head; its signature is checked once, however many receipts it covers."""
         if self._opened is None or self._opened[0] != text:
             try:
                 note = Note.parse(text)
-                self._opened = text, note, Checkpoint.open(note, self.verification_key)
+                try:
+                    head = Checkpoint.open(note, self.verification_key)
+                except SignatureError:
+                    self._follow_key(store)
+                    head = Checkpoint.open(note, self.verification_key)
             except NoteError as error:
                 raise HeadRefused(f"the last stored head is not by this log's key: {error}") from None
+            self._opened = text, note, head
         return self._opened[1:]
 
     def _check_key(self, store: SqlLedgerStore) -> None:
-        known = store.verification_key()
-        if known is None:
+        if store.verification_key() is None:
             store.bind_key(self.verification_key)
-        elif known != str(self.verification_key):
+        self._follow_key(store)
+
+    def _follow_key(self, store: SqlLedgerStore) -> None:
+        """Takes the log's key over where another process has changed it."""
+        known = store.verification_key()
+        if known is None or known == str(self.verification_key):
+            return
+        key = self._another(known)
+        if key is None or str(key.verification_key) != known:
             raise HeadRefused(
                 f"this key is {self.verification_key}, the log's is {known}; give the log's own signing key"
             )
+        self._key, self._opened = key, None
 
 
 @cache

@@ -141,6 +141,15 @@ TOTALS = Table(
     ),
 )
 
+#: Enrolments and revocations in order: where each stands, and the digest of the key history after it.
+KEYS = Table(
+    "ledger_keys",
+    METADATA,
+    Column("number", _INDEX, primary_key=True, autoincrement=False),
+    Column("entry_index", BigInteger, nullable=False),
+    Column("digest", LargeBinary, nullable=False),
+)
+
 #: Every head that was ever signed.
 CHECKPOINTS = Table(
     "ledger_checkpoints",
@@ -150,4 +159,4 @@ CHECKPOINTS = Table(
 )
 
 #: Tables whose rows nobody changes or removes.
-APPEND_ONLY = ("ledger_bundles", "ledger_ids", "ledger_transfers", "ledger_checkpoints")
+APPEND_ONLY = ("ledger_bundles", "ledger_ids", "ledger_transfers", "ledger_checkpoints", "ledger_keys")

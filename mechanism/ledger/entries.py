@@ -2,6 +2,7 @@
 
     <task>/terms                                terms, then <task>/round/<r>/reservation
     participant/<p>/key/<f>                     enrolment of a public key with fingerprint f; .../revoked/<f>
+    log/key/<n>                                 the n-th change of the key that signs the heads
     <task>/claim/<p>/<submission>               signed effort claim
     <task>/selection/<part>                     who trains
     <task>/round/<r>/state/<STATE>              transition
@@ -14,11 +15,11 @@
     <task>/round/<r>/awards, /award/<p>         what disputes add to a settled round
     <task>/stake/<p>/release
 
-Lists that may outgrow one entry are cut into numbered parts.
+Lists that may outgrow one entry are cut into numbered parts. Claims, models and payments carry `keys`, the digest of
+the key history up to them (`mechanism.ledger.key_history`).
 """
 
 import base64
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
@@ -42,6 +43,8 @@ from mechanism.ledger.accounts import (
     stake,
 )
 from mechanism.ledger.entry import Entry
+from mechanism.ledger.key_history import NO_KEYS, fingerprint
+from mechanism.ledger.note import ED25519, VerificationKey
 from mechanism.lifecycle import State
 from mechanism.peers import Draw
 from mechanism.settlement import (
@@ -55,6 +58,9 @@ from mechanism.settlement import (
 )
 from mechanism.statements import ClaimStatement, ModelStatement
 from mechanism.terms import Terms
+
+#: Kind of the entry that announces a new key of the log.
+LOG_KEY = "log_key"
 
 #: Bytes of a part's payload: an entry's limit less its frame and ids.
 PART_BYTES = 48_000
@@ -105,12 +111,38 @@ def revocation(participant_id: str, public_key: ec.EllipticCurvePublicKey, reaso
     )
 
 
-def claim(statement: ClaimStatement, signature: bytes) -> Entry:
-    """Receipt of an effort claim. None is recorded that came too late."""
+def log_key(number: int, previous: VerificationKey, following: VerificationKey) -> Entry:
+    """The `number`-th change of the log's key: heads of more entries than this one's are signed by `following`.
+
+    Raises:
+        FieldError: keys of different names, the same key twice, or a witness's.
+    """
+    if following == previous or following.name != previous.name or following.kind != ED25519:
+        raise FieldError(
+            "verification_key", str(following), f"another Ed25519 key of the log {previous.name}"
+        )
+    return Entry(
+        log_key_id(number),
+        LOG_KEY,
+        {"number": number, "previous": str(previous), "verification_key": str(following)},
+    )
+
+
+def log_key_id(number: int) -> str:
+    """Id of the `number`-th announcement of a new key, from 1 on."""
+    return f"log/key/{number}"
+
+
+def claim(statement: ClaimStatement, signature: bytes, keys: bytes = NO_KEYS) -> Entry:
+    """Receipt of an effort claim. None is recorded that came too late.
+
+    Args:
+        keys: digest of the key history before this entry, here and below.
+    """
     return Entry(
         f"{statement.task_id}/claim/{statement.participant_id}/{statement.submission_id}",
         "claim",
-        {"statement": statement.record(), "signature": signature.hex()},
+        {"statement": statement.record(), "signature": signature.hex(), "keys": keys.hex()},
     )
 
 
@@ -149,7 +181,9 @@ def transition_id(task_id: str, round_: int, state: str) -> str:
     return f"{task_id}/round/{round_}/state/{state}"
 
 
-def model(statement: ModelStatement, signature: bytes, sequence: int, late: bool = False) -> Entry:
+def model(
+    statement: ModelStatement, signature: bytes, sequence: int, late: bool = False, keys: bytes = NO_KEYS
+) -> Entry:
     """Receipt of a model. A late one is recorded and not scored.
 
     Args:
@@ -164,6 +198,7 @@ def model(statement: ModelStatement, signature: bytes, sequence: int, late: bool
             "signature": signature.hex(),
             "sequence": sequence,
             "late": late,
+            "keys": keys.hex(),
         },
     )
 
@@ -234,6 +269,7 @@ def settlement_entries(
     assessments: Sequence[Assessment],
     stakes: Mapping[str, int] | None = None,
     disputable: bool = False,
+    keys: bytes = NO_KEYS,
 ) -> tuple[Settlement, list[Entry]]:
     """A round's settlement and the entries that record it: seed, peer draws, settlement, payments.
 
@@ -263,7 +299,7 @@ def settlement_entries(
     ]
     kept = kept_micro(terms, round_, settlement) if disputable else 0
     entries.append(_settled(settlement, prefix, place, dispute_reservation(terms, round_), kept))
-    entries += [payment(settlement, line) for line in settlement.payments]
+    entries += [payment(settlement, line, keys) for line in settlement.payments]
     return settlement, entries
 
 
@@ -307,7 +343,7 @@ def award_entries(terms: Terms, round_: int, awards: Mapping[str, int]) -> list[
     ]
 
 
-def payment(settlement: Settlement, line: Payment) -> Entry:
+def payment(settlement: Settlement, line: Payment, keys: bytes = NO_KEYS) -> Entry:
     """One participant's line of a settlement."""
     task_id, name = settlement.task_id, line.participant_id
     deposit = stake(task_id, name)
@@ -330,6 +366,7 @@ def payment(settlement: Settlement, line: Payment) -> Entry:
             "paid_micro": line.paid_micro,
             "withheld_micro": line.withheld_micro,
             "stake_lost_micro": line.stake_lost_micro,
+            "keys": keys.hex(),
         },
         tuple(transfers),
     )
@@ -447,11 +484,6 @@ def _rational(text: str) -> Fraction:
 def public_key_bytes(public_key: ec.EllipticCurvePublicKey) -> bytes:
     """The key's SubjectPublicKeyInfo in DER."""
     return public_key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-
-
-def fingerprint(spki: bytes) -> str:
-    """The first 16 hexadecimal digits of SHA-256 of a SubjectPublicKeyInfo: enough to name one of a few keys."""
-    return hashlib.sha256(spki).hexdigest()[:16]
 
 
 def reservation(terms: Terms, round_: int) -> Entry:

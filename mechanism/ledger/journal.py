@@ -15,6 +15,7 @@ from mechanism.ledger.accounts import (
 )
 from mechanism.ledger.entry import Entry, encode
 from mechanism.ledger.errors import ConflictError, ProofError
+from mechanism.ledger.key_history import KINDS, extended
 from mechanism.ledger.merkle import consistency_proof, inclusion_proof, leaf_hashes, root_from
 from mechanism.ledger.store import LedgerStore
 from mechanism.ledger.tiles import TileNodes, append_to_tiles
@@ -51,12 +52,17 @@ class Journal:
         size = self._store.lock()
         if not any(entry.transfers for entry in entries) and self._store.insert(size, ids, data):
             self._grow(size, data)
+            self._extend_key_history(size, entries)
             return list(map(Recorded, ids, range(size, size + len(ids)), repeat(True)))
         return self._append_checked(size, entries)
 
     def size(self) -> int:
         """Number of entries."""
         return self._store.size()
+
+    def keys(self) -> bytes:
+        """Digest of the key history, for an entry that is appended in this transaction."""
+        return self._store.key_history()[1]
 
     def root(self, size: int | None = None) -> bytes:
         """Root of the first `size` entries; of all where None."""
@@ -110,6 +116,7 @@ class Journal:
                     "an id was taken while the ledger was locked; the store does not hold its lock"
                 )
             self._grow(size, data)
+            self._extend_key_history(size, fresh)
             if transfers:
                 self._store.post(transfers)
         return recorded
@@ -129,6 +136,17 @@ class Journal:
     def _grow(self, size: int, data: Sequence[bytes]) -> None:
         leaves = leaf_hashes(data)
         self._store.write_tiles(append_to_tiles(self._store.read_tiles, size, leaves))
+
+    def _extend_key_history(self, size: int, fresh: Sequence[Entry]) -> None:
+        new = [(index, entry) for index, entry in enumerate(fresh, size) if entry.kind in KINDS]
+        if not new:
+            return
+        count, digest = self._store.key_history()
+        rows = []
+        for index, entry in new:
+            digest = extended(digest, index, entry.data)
+            rows.append((index, digest))
+        self._store.extend_key_history(count, rows)
 
     def _nodes(self) -> TileNodes:
         return TileNodes(self._store.read_tiles, self._store.size())

@@ -6,6 +6,7 @@ Of each task:
     states        only the steps of `mechanism.lifecycle`, each with what it rests on, times never going back
     statements    signed by an enrolled, unrevoked key; about these terms; claims in EFFORT, one a participant, open
                   counts of the claimed degree; models one a participant and round, in time or marked late
+    key history   claims, models and payments carry the digest of every enrolment and revocation before them
     selection     everyone who claimed; whose key was revoked since may be left out
     evidence      there, unless the rule pays without; about every model in time, this round's start, the D_c of the
                   terms, and the logged order of commitments
@@ -48,6 +49,8 @@ from mechanism.ledger import entries as events
 from mechanism.ledger.accounts import Book, Transfer, stake
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import LedgerError
+from mechanism.ledger.key_history import NO_KEYS, extended, fingerprint
+from mechanism.ledger.note import VerificationKey
 from mechanism.lifecycle import State, check_quorum, check_step, needs_evidence
 from mechanism.peers import Draw, check_round_seed, share_fits
 from mechanism.settlement import Assessment, Settlement, task_budget_micro
@@ -233,10 +236,14 @@ class Replay:
         self._keys: dict[str, dict[str, ec.EllipticCurvePublicKey]] = {}
         self._known_keys: set[str] = set()
         self._open: _Transaction | None = None
+        self._log_keys: list[str] = []
+        #: Digest of the key history.
+        self.key_history = NO_KEYS
         self._handlers: Mapping[str, Callable[[Entry, Mapping[str, Any]], None]] = {
             "terms": self._terms,
             "enrolment": self._enrolment,
             "revocation": self._revocation,
+            events.LOG_KEY: self._log_key,
             "claim": self._claim,
             "selection": self._selection,
             "transition": self._transition,
@@ -343,7 +350,8 @@ class Replay:
         if entry.id in self._known_keys:
             raise _Wrong("this key was enrolled before")
         self._known_keys.add(entry.id)
-        self._keys.setdefault(name, {})[events.fingerprint(events.public_key_bytes(key))] = key
+        self._extend_keys(entry)
+        self._keys.setdefault(name, {})[fingerprint(events.public_key_bytes(key))] = key
 
     def _revocation(self, entry: Entry, body: Mapping[str, Any]) -> None:
         name, mark = body["participant_id"], body["fingerprint"]
@@ -351,6 +359,21 @@ class Replay:
         if key is None:
             raise _Wrong(f"{name} has no key {mark} to revoke")
         _same(entry, events.revocation(name, key, _text("reason", body["reason"])))
+        self._extend_keys(entry)
+
+    def _log_key(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        """Whether the heads are signed accordingly is for `verify` to see."""
+        previous, following = (VerificationKey.parse(body[name]) for name in ("previous", "verification_key"))
+        known = self._log_keys or [str(previous)]
+        _same(entry, events.log_key(len(known), previous, following))
+        if str(previous) != known[-1]:
+            raise _Wrong(f"the log's key before this entry is {known[-1]}, not {previous}")
+        if str(following) in known:
+            raise _Wrong(f"the log had the key {following} before")
+        self._log_keys = [*known, str(following)]
+
+    def _extend_keys(self, entry: Entry) -> None:
+        self.key_history = extended(self.key_history, self.counts.entries, entry.data)
 
     def _check_signature(self, name: str, record: Mapping[str, Any], signature: bytes) -> None:
         keys = self._keys.get(name)
@@ -431,7 +454,7 @@ class Replay:
             nonce=bytes.fromhex(record["nonce"]),
         )
         signature = bytes.fromhex(body["signature"])
-        _same(entry, events.claim(statement, signature))
+        _same(entry, events.claim(statement, signature, self.key_history))
         name = statement.participant_id
         if task.state is not State.EFFORT:
             raise _Wrong(f"a claim in {task.state}; claims are taken in EFFORT")
@@ -471,7 +494,7 @@ class Replay:
         signature, sequence, late = bytes.fromhex(body["signature"]), body["sequence"], body["late"]
         if type(late) is not bool or any(type(v) is not int for v in (sequence, *_integers(statement))):
             raise _Wrong("late is no boolean, or a number no integer")
-        _same(entry, events.model(statement, signature, sequence, late))
+        _same(entry, events.model(statement, signature, sequence, late, self.key_history))
         name, number, most = statement.participant_id, statement.round, task.terms.contract.max_bytes
         if name not in task.chosen:
             raise _Wrong(f"{name} was not selected to train")
@@ -666,7 +689,9 @@ class Replay:
         judged, private = list(task.round.verdicts.values()), task.private
         disputable = disputes_possible(task.terms, private)
         draw = Draw(seed, {name: sent.share for name, sent in task.round.models.items()})
-        settlement, expected = events.settlement_entries(task.terms, number, draw, judged, stakes, disputable)
+        settlement, expected = events.settlement_entries(
+            task.terms, number, draw, judged, stakes, disputable, self.key_history
+        )
         if disputable and events.kept_micro(task.terms, number, settlement):
             task.kept[number] = _disputable(settlement, task.round.verdicts, private)
         task.seed = seed

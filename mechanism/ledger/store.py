@@ -41,5 +41,11 @@ class LedgerStore(Protocol):
     def reservations(self, names: Sequence[str]) -> Mapping[str, Reservation]:
         """The reservations that exist."""
 
+    def key_history(self) -> tuple[int, bytes]:
+        """How many enrolments and revocations there are, and the digest over them."""
+
+    def extend_key_history(self, first: int, rows: Sequence[tuple[int, bytes]]) -> None:
+        """Adds (entry index, digest after it) behind the `first` that there are."""
+
     def post(self, transfers: Sequence[tuple[int, int, Transfer]]) -> None:
         """Applies (entry index, position in it, transfer) in order. The store enforces the accounts' rules too."""

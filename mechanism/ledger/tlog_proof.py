@@ -77,11 +77,21 @@ class TlogProof:
             SignatureError: the checkpoint is not signed by `key`.
             ProofError: the entry is not at this index of the checkpoint's tree.
         """
+        Checkpoint.open(self.checkpoint, key)
+        return self.included(entry)
+
+    def included(self, entry: bytes | None = None) -> Checkpoint:
+        """The checkpoint that covers the entry; whether the log's key has signed it is left to the caller.
+
+        Raises:
+            NoteError: no entry given and none in the receipt, or another one than given; or no checkpoint.
+            ProofError: the entry is not at this index of the checkpoint's tree.
+        """
         data = self.entry if entry is None else entry
         if not data:
             raise NoteError("the receipt carries no entry; give the entry that it is to prove")
         if self.entry and data != self.entry:
             raise NoteError("the receipt is for another entry than the one given")
-        checkpoint = Checkpoint.open(self.checkpoint, key)
+        checkpoint = Checkpoint.parse_text(self.checkpoint.text)
         verify_inclusion(self.index, checkpoint.size, leaf_hash(data), self.hashes, checkpoint.root)
         return checkpoint

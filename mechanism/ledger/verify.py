@@ -15,8 +15,9 @@ from mechanism.canonical import Json
 from mechanism.ledger.accounts import Balance, Post, Reservation, Reserve, Transfer
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import EntryError, LedgerError
+from mechanism.ledger.log_keys import KeyChange, LogKeys, key_change
 from mechanism.ledger.merkle import HASH_BYTES, Frontier, leaf_hashes, perfect_root
-from mechanism.ledger.note import Checkpoint, VerificationKey
+from mechanism.ledger.note import Checkpoint, Note, VerificationKey
 from mechanism.ledger.replay import Counts, Replay, ReplayError, Taken
 from mechanism.ledger.tiles import TILE_HEIGHT, TILE_WIDTH, split_hashes, tiles_of
 from mechanism.ledger.tlog_proof import TlogProof
@@ -46,13 +47,17 @@ class StoredTables(Protocol):
     def tiles(self) -> int:
         """How many tiles are stored."""
 
+    def keys(self) -> Iterator[tuple[int, int, bytes]]:
+        """The key history: number, index of the entry, digest after it."""
+
 
 class LedgerSource(Protocol):
     """Where a ledger is read from. Its errors are LedgerError or of the storage, one sentence each."""
 
     name: str
 
-    def verification_key(self) -> str: ...
+    def verification_key(self) -> str:
+        """The key under which the log's first heads were signed; changes of it stand in the log."""
 
     def checkpoint(self) -> str:
         """The latest signed head."""
@@ -96,7 +101,9 @@ class Report:
 
     Attributes:
         source: what was verified.
-        key: the log's key; `pinned` where the caller gave it, so that it was not taken from the source.
+        key: the log's present key; `pinned` where the caller gave one that leads there, so that it was not taken
+            from the source.
+        keys: every key that the log has had, oldest first.
         size, root: of the signed head.
         unsigned: entries after it that no head covers yet.
         known, known_size: how it stands to the head that the caller gave, and what that covers; None without one.
@@ -109,6 +116,7 @@ class Report:
     source: str
     key: str = ""
     pinned: bool = False
+    keys: list[str] = field(default_factory=list)
     size: int = 0
     root: str = ""
     heads: int = 0
@@ -131,6 +139,7 @@ class Report:
             "verified": self.verified,
             "key": self.key,
             "key_pinned": self.pinned,
+            "keys": list(self.keys),
             "size": self.size,
             "root": self.root,
             "heads": self.heads,
@@ -156,7 +165,8 @@ def verify_ledger(
 
     Args:
         source: where it is.
-        key: the log's key from elsewhere. Without it the source's own is taken, which proves consistency alone.
+        key: a key that the log has or had, from elsewhere. Without it the source's own is taken, which proves
+            consistency alone.
         known: a head seen before, as a note, or a receipt, which has a head and an entry: the ledger must not
             contradict them. Where it ends before them, `Report.known` says so.
         check_statements: whether to check participants' signatures.
@@ -207,6 +217,8 @@ class _Verification:
         self._tables: StoredTables | None = None
         self._id_rows: Iterator[tuple[str, int]] | None = None
         self._receipt: TlogProof | None = None
+        self._key_rows: Iterator[tuple[int, int, bytes]] | None = None
+        self._keys = 0, replay.key_history
 
     # Keys and heads
 
@@ -216,33 +228,82 @@ class _Verification:
             own = VerificationKey.parse(self._source.verification_key())
         except LedgerError as error:
             self._stop("key", str(error))
-        if key is not None and own != key:
+        if key is not None and own != key and own.name != key.name:
             self._stop("key", f"the ledger's key is {own}; the trusted key is {key}")
-        self._key, report.key, report.pinned = own, str(own), key is not None
+        self._log_keys, self._trusted, report.pinned = LogKeys(own), key, key is not None
+        report.key, report.keys = str(own), [str(own)]
+        self._handed_over: set[KeyChange] = set()
         try:
-            self._head = Checkpoint.open(self._source.checkpoint(), own)
+            self._head, note = self._read_head(self._source.checkpoint())
         except LedgerError as error:
             self._stop("checkpoint", str(error))
         report.size, report.root = self._head.size, self._head.root.hex()
-        self._milestones: list[tuple[Checkpoint, str]] = [(self._head, "checkpoint")]
+        self._milestones: list[tuple[Checkpoint, Note, str]] = [(self._head, note, "checkpoint")]
         if known is not None:
             try:
+                text = known
                 if TlogProof.begins(known):
                     self._receipt = TlogProof.parse(known)
-                    old = self._receipt.verify(own)
-                else:
-                    old = Checkpoint.open(known, own)
+                    self._receipt.included()
+                    text = str(self._receipt.checkpoint)
+                old, note = self._read_head(text)
             except LedgerError as error:
                 self._stop(_KNOWN, str(error))
             report.known_size = old.size
-            self._milestones.append((old, _KNOWN))
+            self._milestones.append((old, note, _KNOWN))
         self._heads = self._source.heads()
         self._next_head()
+
+    def _read_head(self, text: str) -> tuple[Checkpoint, Note]:
+        """A head of this log. Its signature is checked when its size is reached, for only then is it known whose it
+        must be; where the log's first key has signed it, it is checked here.
+        """
+        note, first = Note.parse(text), self._log_keys.first
+        head = Checkpoint.parse_text(note.text)
+        if head.origin != first.name or any(s.key_id == first.key_id for s in note.signatures):
+            Checkpoint.open(note, first)
+        return head, note
+
+    def _check_signed(self, head: Checkpoint, note: Note, place: str) -> None:
+        try:
+            Checkpoint.open(note, self._log_keys.at(head.size))
+            for change in self._log_keys.changes:
+                if change.size == head.size:
+                    Checkpoint.open(note, change.key)
+                    self._handed_over.add(change)
+        except LedgerError as error:
+            self._problem(place, str(error))
+
+    def _check_keys(self) -> None:
+        """Every change of the key under a head of both, and the trusted key one of them."""
+        report = self._report
+        for change in self._log_keys.changes:
+            if change not in self._handed_over:
+                message = (
+                    f"it announces the key {change.key}, and no kept head of {change.size} entries is signed both by "
+                    "that and by the key before it"
+                )
+                self._problem(f"entry {change.index}", message, change.index)
+        report.keys = [str(key) for key in self._log_keys.all]
+        report.key = report.keys[-1]
+        if self._trusted is not None and self._trusted not in self._log_keys.all:
+            had = ", ".join(report.keys)
+            self._problem("key", f"the ledger's key is {had}; the trusted key is {self._trusted}")
+
+    def _note_changes(self, first: int, chunk: list[bytes]) -> None:
+        for index, data in enumerate(chunk, first):
+            try:
+                change = key_change(index, data)
+                if change is not None:
+                    self._log_keys = self._log_keys.changed(change)
+            except LedgerError:
+                pass  # the replay says what is wrong with the entry, and heads stay under the key before it
 
     def _next_head(self) -> None:
         """Opens the next kept head, so that its root is compared when its size is reached."""
         previous = getattr(self, "_upcoming", None)
         self._upcoming: Checkpoint | None = None
+        self._upcoming_note: Note | None = None
         after = "first head" if previous is None else f"head after that of {previous.size}"
         try:
             note = next(self._heads, None)
@@ -253,13 +314,13 @@ class _Verification:
                 self._problem(f"head of {previous.size}", "the last kept head is not the checkpoint")
             return
         try:
-            head = Checkpoint.open(note, self._key)
+            head, parsed = self._read_head(note)
         except LedgerError as error:
             self._stop(after, str(error))
         if previous is not None and head.size <= previous.size:
             self._stop(f"head of {head.size}", f"it is kept after the head of {previous.size}")
         self._report.heads += 1
-        self._upcoming = head
+        self._upcoming, self._upcoming_note = head, parsed
 
     # Entries and tree
 
@@ -267,6 +328,7 @@ class _Verification:
         self._tables = self._source.tables()
         if self._tables is not None:
             self._rows, self._id_rows = self._tables.transfers(), self._tables.ids()
+            self._key_rows = self._tables.keys()
         self._compare_heads()
         entries = self._source.entries()
         try:
@@ -281,6 +343,10 @@ class _Verification:
             message = f"the ledger ends after {size} of the {self._head.size} entries that its head covers"
             self._problem(f"entry {size}", message, size)
         self._report.unsigned = max(0, size - self._head.size)
+        for head, note, place in self._milestones:
+            if place == _KNOWN and head.size > size:  # by the last key that this ledger knows
+                self._check_signed(head, note, place)
+        self._check_keys()
         self._compare_partial_tiles()
         if self._replay is not None and size >= self._head.size:
             try:
@@ -291,6 +357,7 @@ class _Verification:
     def _take(self, chunk: list[bytes]) -> None:
         first = self._frontier.size
         leaves = leaf_hashes(chunk)
+        self._note_changes(first, chunk)
         root = self._collect(leaves)
         self._extend(leaves, root)
         if self._receipt is not None and first <= self._receipt.index < first + len(chunk):
@@ -315,7 +382,7 @@ class _Verification:
         `root` is that of the leaves where they are one whole tile: then they need not be hashed again.
         """
         inside = range(self._frontier.size + 1, self._frontier.size + len(leaves))
-        passed = [head for head, _ in self._milestones if head.size in inside]
+        passed = [head for head, _, _ in self._milestones if head.size in inside]
         if root is not None and not passed and (self._upcoming is None or self._upcoming.size not in inside):
             self._frontier.append_perfect(root, TILE_HEIGHT)
             self._compare_heads()
@@ -323,7 +390,7 @@ class _Verification:
         start = 0
         while start < len(leaves):
             end = len(leaves)
-            stops = [head.size for head, _ in self._milestones]
+            stops = [head.size for head, _, _ in self._milestones]
             if self._upcoming is not None:
                 stops.append(self._upcoming.size)
             size = self._frontier.size
@@ -336,13 +403,18 @@ class _Verification:
 
     def _compare_heads(self) -> None:
         size = self._frontier.size
-        for head, place in self._milestones:
-            if head.size == size and head.root != self._frontier.root():
+        for head, note, place in self._milestones:
+            if head.size != size:
+                continue
+            self._check_signed(head, note, place)
+            if head.root != self._frontier.root():
                 about = "that of the head that was given" if place == _KNOWN else "the signed one"
                 self._problem(
                     place, f"the root of the first {size} entries is not {about}: a fork, or altered"
                 )
         while self._upcoming is not None and self._upcoming.size <= size:
+            if self._upcoming_note is not None:
+                self._check_signed(self._upcoming, self._upcoming_note, f"head of {self._upcoming.size}")
             if self._upcoming.size < size or self._upcoming.root != self._frontier.root():
                 self._problem(f"head of {self._upcoming.size}", "the entries do not give its root")
             self._next_head()
@@ -410,6 +482,14 @@ class _Verification:
             message = f"entry {index} has the id {entry.id!r}; the database says {row!r:.200}"
             self._problem("table ledger_ids", message)
             self._id_rows = None
+        number, digest = self._keys
+        if self._key_rows is not None and digest != self._replayed.key_history:
+            self._keys = number + 1, self._replayed.key_history
+            expected_key = number, index, self._replayed.key_history
+            if (key := next(self._key_rows, None)) != expected_key:
+                message = f"entry {index} makes the row {expected_key!r}; the database says {key!r:.200}"
+                self._problem("table ledger_keys", message)
+                self._key_rows = None
         rows = self._rows
         if rows is None:
             return
@@ -448,6 +528,8 @@ class _Verification:
             self._problem("table ledger_totals", message)
         if self._id_rows is not None and (left := next(self._id_rows, None)) is not None:
             self._problem("table ledger_ids", f"the database has the id {left[0]!r} of no entry")
+        if self._key_rows is not None and (key := next(self._key_rows, None)) is not None:
+            self._problem("table ledger_keys", f"the database has the key of entry {key[1]}, which is none")
 
     # Report
 

@@ -299,6 +299,11 @@ class Direct:
     async def sign_head(self) -> str:
         return self._log.sign_head()
 
+    async def published(self) -> tuple[str, str, list[str]]:
+        self._log.sign_head()
+        note, key, changes = self._log.published()
+        return note, key, [str(proof) for proof in changes]
+
     async def read(self, step: object) -> object:
         from coordinator.transactions import Transaction
 
@@ -310,7 +315,7 @@ class Direct:
 async def address(folder: Path) -> object:
     database = Database(f"sqlite:///{folder / 'l.db'}")
     server = grpc.aio.server()
-    ledger_pb2_grpc.add_LedgerServicer_to_server(LedgerServicer(Direct(database), VKEY), server)  # type: ignore[arg-type]
+    ledger_pb2_grpc.add_LedgerServicer_to_server(LedgerServicer(Direct(database)), server)  # type: ignore[arg-type]
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     yield f"127.0.0.1:{port}"
@@ -363,7 +368,7 @@ async def test_a_coordinator_that_stops_sending_is_given_up(
     monkeypatch.setattr("coordinator.ledger_sources._PAGE_SECONDS", 0.2)
     database = Database(f"sqlite:///{folder / 'l.db'}")
     server = grpc.aio.server()
-    ledger_pb2_grpc.add_LedgerServicer_to_server(Silent(Direct(database), VKEY), server)  # type: ignore[arg-type]
+    ledger_pb2_grpc.add_LedgerServicer_to_server(Silent(Direct(database)), server)  # type: ignore[arg-type]
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     result = await asyncio.to_thread(call, "verify", f"127.0.0.1:{port}", "--insecure")

@@ -25,17 +25,21 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!protos/fedpeer/v1/enrolment.proto\x12\nfedpeer.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"[\n\rEnrollRequest\x12\x16\n\x0eparticipant_id\x18\x01 \x01(\t\x12\r\n\x05token\x18\x02 \x01(\t\x12#\n\x1b\x63\x65rtificate_signing_request\x18\x03 \x01(\x0c\"e\n\x0e\x45nrollResponse\x12\x13\n\x0b\x63\x65rtificate\x18\x01 \x01(\x0c\x12\x11\n\tauthority\x18\x02 \x01(\x0c\x12+\n\x07\x65xpires\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp2L\n\tEnrolment\x12?\n\x06\x45nroll\x12\x19.fedpeer.v1.EnrollRequest\x1a\x1a.fedpeer.v1.EnrollResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!protos/fedpeer/v1/enrolment.proto\x12\nfedpeer.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x15\n\x13GetAuthorityRequest\"!\n\tAuthority\x12\x14\n\x0c\x63\x65rtificates\x18\x01 \x01(\x0c\"[\n\rEnrollRequest\x12\x16\n\x0eparticipant_id\x18\x01 \x01(\t\x12\r\n\x05token\x18\x02 \x01(\t\x12#\n\x1b\x63\x65rtificate_signing_request\x18\x03 \x01(\x0c\"e\n\x0e\x45nrollResponse\x12\x13\n\x0b\x63\x65rtificate\x18\x01 \x01(\x0c\x12\x11\n\tauthority\x18\x02 \x01(\x0c\x12+\n\x07\x65xpires\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp2\x94\x01\n\tEnrolment\x12?\n\x06\x45nroll\x12\x19.fedpeer.v1.EnrollRequest\x1a\x1a.fedpeer.v1.EnrollResponse\x12\x46\n\x0cGetAuthority\x12\x1f.fedpeer.v1.GetAuthorityRequest\x1a\x15.fedpeer.v1.Authorityb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.fedpeer.v1.enrolment_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ENROLLREQUEST']._serialized_start=82
-  _globals['_ENROLLREQUEST']._serialized_end=173
-  _globals['_ENROLLRESPONSE']._serialized_start=175
-  _globals['_ENROLLRESPONSE']._serialized_end=276
-  _globals['_ENROLMENT']._serialized_start=278
-  _globals['_ENROLMENT']._serialized_end=354
+  _globals['_GETAUTHORITYREQUEST']._serialized_start=82
+  _globals['_GETAUTHORITYREQUEST']._serialized_end=103
+  _globals['_AUTHORITY']._serialized_start=105
+  _globals['_AUTHORITY']._serialized_end=138
+  _globals['_ENROLLREQUEST']._serialized_start=140
+  _globals['_ENROLLREQUEST']._serialized_end=231
+  _globals['_ENROLLRESPONSE']._serialized_start=233
+  _globals['_ENROLLRESPONSE']._serialized_end=334
+  _globals['_ENROLMENT']._serialized_start=337
+  _globals['_ENROLMENT']._serialized_end=485
 # @@protoc_insertion_point(module_scope)

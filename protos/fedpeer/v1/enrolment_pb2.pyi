@@ -8,6 +8,16 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class GetAuthorityRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Authority(_message.Message):
+    __slots__ = ("certificates",)
+    CERTIFICATES_FIELD_NUMBER: _ClassVar[int]
+    certificates: bytes
+    def __init__(self, certificates: _Optional[bytes] = ...) -> None: ...
+
 class EnrollRequest(_message.Message):
     __slots__ = ("participant_id", "token", "certificate_signing_request")
     PARTICIPANT_ID_FIELD_NUMBER: _ClassVar[int]

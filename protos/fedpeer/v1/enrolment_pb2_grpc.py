@@ -40,6 +40,11 @@ class EnrolmentStub(object):
                 request_serializer=protos_dot_fedpeer_dot_v1_dot_enrolment__pb2.EnrollRequest.SerializeToString,
                 response_deserializer=protos_dot_fedpeer_dot_v1_dot_enrolment__pb2.EnrollResponse.FromString,
                 _registered_method=True)
+        self.GetAuthority = channel.unary_unary(
+                '/fedpeer.v1.Enrolment/GetAuthority',
+                request_serializer=protos_dot_fedpeer_dot_v1_dot_enrolment__pb2.GetAuthorityRequest.SerializeToString,
+                response_deserializer=protos_dot_fedpeer_dot_v1_dot_enrolment__pb2.Authority.FromString,
+                _registered_method=True)
 
 
 class EnrolmentServicer(object):
@@ -54,6 +59,13 @@ class EnrolmentServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetAuthority(self, request, context):
+        """The authorities whose certificates count: two while one takes the other's place.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_EnrolmentServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -61,6 +73,11 @@ def add_EnrolmentServicer_to_server(servicer, server):
                     servicer.Enroll,
                     request_deserializer=protos_dot_fedpeer_dot_v1_dot_enrolment__pb2.EnrollRequest.FromString,
                     response_serializer=protos_dot_fedpeer_dot_v1_dot_enrolment__pb2.EnrollResponse.SerializeToString,
+            ),
+            'GetAuthority': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetAuthority,
+                    request_deserializer=protos_dot_fedpeer_dot_v1_dot_enrolment__pb2.GetAuthorityRequest.FromString,
+                    response_serializer=protos_dot_fedpeer_dot_v1_dot_enrolment__pb2.Authority.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -91,6 +108,33 @@ class Enrolment(object):
             '/fedpeer.v1.Enrolment/Enroll',
             protos_dot_fedpeer_dot_v1_dot_enrolment__pb2.EnrollRequest.SerializeToString,
             protos_dot_fedpeer_dot_v1_dot_enrolment__pb2.EnrollResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetAuthority(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fedpeer.v1.Enrolment/GetAuthority',
+            protos_dot_fedpeer_dot_v1_dot_enrolment__pb2.GetAuthorityRequest.SerializeToString,
+            protos_dot_fedpeer_dot_v1_dot_enrolment__pb2.Authority.FromString,
             options,
             channel_credentials,
             insecure,

@@ -29,6 +29,12 @@ class EnrolmentStub:
     never leaves the participant.
     """
 
+    GetAuthority: grpc.UnaryUnaryMultiCallable[
+        protos.fedpeer.v1.enrolment_pb2.GetAuthorityRequest,
+        protos.fedpeer.v1.enrolment_pb2.Authority,
+    ]
+    """The authorities whose certificates count: two while one takes the other's place."""
+
 class EnrolmentAsyncStub:
     """Served over TLS with the server's certificate alone."""
 
@@ -39,6 +45,12 @@ class EnrolmentAsyncStub:
     """Trades a one-time invitation and a certificate signing request for a certificate. The private key
     never leaves the participant.
     """
+
+    GetAuthority: grpc.aio.UnaryUnaryMultiCallable[
+        protos.fedpeer.v1.enrolment_pb2.GetAuthorityRequest,
+        protos.fedpeer.v1.enrolment_pb2.Authority,
+    ]
+    """The authorities whose certificates count: two while one takes the other's place."""
 
 class EnrolmentServicer(metaclass=abc.ABCMeta):
     """Served over TLS with the server's certificate alone."""
@@ -52,5 +64,13 @@ class EnrolmentServicer(metaclass=abc.ABCMeta):
         """Trades a one-time invitation and a certificate signing request for a certificate. The private key
         never leaves the participant.
         """
+
+    @abc.abstractmethod
+    def GetAuthority(
+        self,
+        request: protos.fedpeer.v1.enrolment_pb2.GetAuthorityRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[protos.fedpeer.v1.enrolment_pb2.Authority, collections.abc.Awaitable[protos.fedpeer.v1.enrolment_pb2.Authority]]:
+        """The authorities whose certificates count: two while one takes the other's place."""
 
 def add_EnrolmentServicer_to_server(servicer: EnrolmentServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eprotos/fedpeer/v1/ledger.proto\x12\nfedpeer.v1\"\x16\n\x14GetCheckpointRequest\"4\n\nCheckpoint\x12\x0c\n\x04note\x18\x01 \x01(\t\x12\x18\n\x10verification_key\x18\x02 \x01(\t\"1\n\x11GetEntriesRequest\x12\r\n\x05\x66irst\x18\x01 \x01(\x04\x12\r\n\x05\x63ount\x18\x02 \x01(\x04\")\n\x07\x45ntries\x12\r\n\x05\x66irst\x18\x01 \x01(\x04\x12\x0f\n\x07\x65ntries\x18\x02 \x03(\x0c\"7\n\x18GetInclusionProofRequest\x12\r\n\x05index\x18\x01 \x01(\x04\x12\x0c\n\x04size\x18\x02 \x01(\x04\"=\n\x0eInclusionProof\x12\r\n\x05index\x18\x01 \x01(\x04\x12\x0c\n\x04size\x18\x02 \x01(\x04\x12\x0e\n\x06hashes\x18\x03 \x03(\x0c\";\n\x1aGetConsistencyProofRequest\x12\r\n\x05\x66irst\x18\x01 \x01(\x04\x12\x0e\n\x06second\x18\x02 \x01(\x04\"\"\n\x10\x43onsistencyProof\x12\x0e\n\x06hashes\x18\x01 \x03(\x0c\"$\n\x11GetBalanceRequest\x12\x0f\n\x07\x61\x63\x63ount\x18\x01 \x01(\t\"\xa7\x01\n\x07\x42\x61lance\x12\x0f\n\x07\x61\x63\x63ount\x18\x01 \x01(\t\x12\x1b\n\x13\x64\x65\x62its_posted_micro\x18\x02 \x01(\x03\x12\x1c\n\x14\x63redits_posted_micro\x18\x03 \x01(\x03\x12\x1c\n\x14\x64\x65\x62its_pending_micro\x18\x04 \x01(\x03\x12\x1d\n\x15\x63redits_pending_micro\x18\x05 \x01(\x03\x12\x13\n\x0bledger_size\x18\x06 \x01(\x04\x32\x8d\x03\n\x06Ledger\x12I\n\rGetCheckpoint\x12 .fedpeer.v1.GetCheckpointRequest\x1a\x16.fedpeer.v1.Checkpoint\x12\x42\n\nGetEntries\x12\x1d.fedpeer.v1.GetEntriesRequest\x1a\x13.fedpeer.v1.Entries0\x01\x12U\n\x11GetInclusionProof\x12$.fedpeer.v1.GetInclusionProofRequest\x1a\x1a.fedpeer.v1.InclusionProof\x12[\n\x13GetConsistencyProof\x12&.fedpeer.v1.GetConsistencyProofRequest\x1a\x1c.fedpeer.v1.ConsistencyProof\x12@\n\nGetBalance\x12\x1d.fedpeer.v1.GetBalanceRequest\x1a\x13.fedpeer.v1.Balanceb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eprotos/fedpeer/v1/ledger.proto\x12\nfedpeer.v1\"\x16\n\x14GetCheckpointRequest\"I\n\nCheckpoint\x12\x0c\n\x04note\x18\x01 \x01(\t\x12\x18\n\x10verification_key\x18\x02 \x01(\t\x12\x13\n\x0bkey_changes\x18\x03 \x03(\t\"1\n\x11GetEntriesRequest\x12\r\n\x05\x66irst\x18\x01 \x01(\x04\x12\r\n\x05\x63ount\x18\x02 \x01(\x04\")\n\x07\x45ntries\x12\r\n\x05\x66irst\x18\x01 \x01(\x04\x12\x0f\n\x07\x65ntries\x18\x02 \x03(\x0c\"7\n\x18GetInclusionProofRequest\x12\r\n\x05index\x18\x01 \x01(\x04\x12\x0c\n\x04size\x18\x02 \x01(\x04\"=\n\x0eInclusionProof\x12\r\n\x05index\x18\x01 \x01(\x04\x12\x0c\n\x04size\x18\x02 \x01(\x04\x12\x0e\n\x06hashes\x18\x03 \x03(\x0c\";\n\x1aGetConsistencyProofRequest\x12\r\n\x05\x66irst\x18\x01 \x01(\x04\x12\x0e\n\x06second\x18\x02 \x01(\x04\"\"\n\x10\x43onsistencyProof\x12\x0e\n\x06hashes\x18\x01 \x03(\x0c\"=\n\x0eGetKeysRequest\x12\r\n\x05\x66irst\x18\x01 \x01(\x04\x12\x12\n\x05index\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\x08\n\x06_index\"F\n\x04Keys\x12\x0f\n\x07\x65ntries\x18\x01 \x03(\x0c\x12\x0f\n\x07indices\x18\x02 \x03(\x04\x12\r\n\x05\x63ount\x18\x03 \x01(\x04\x12\r\n\x05proof\x18\x04 \x01(\t\"$\n\x11GetBalanceRequest\x12\x0f\n\x07\x61\x63\x63ount\x18\x01 \x01(\t\"\xa7\x01\n\x07\x42\x61lance\x12\x0f\n\x07\x61\x63\x63ount\x18\x01 \x01(\t\x12\x1b\n\x13\x64\x65\x62its_posted_micro\x18\x02 \x01(\x03\x12\x1c\n\x14\x63redits_posted_micro\x18\x03 \x01(\x03\x12\x1c\n\x14\x64\x65\x62its_pending_micro\x18\x04 \x01(\x03\x12\x1d\n\x15\x63redits_pending_micro\x18\x05 \x01(\x03\x12\x13\n\x0bledger_size\x18\x06 \x01(\x04\x32\xc6\x03\n\x06Ledger\x12I\n\rGetCheckpoint\x12 .fedpeer.v1.GetCheckpointRequest\x1a\x16.fedpeer.v1.Checkpoint\x12\x42\n\nGetEntries\x12\x1d.fedpeer.v1.GetEntriesRequest\x1a\x13.fedpeer.v1.Entries0\x01\x12U\n\x11GetInclusionProof\x12$.fedpeer.v1.GetInclusionProofRequest\x1a\x1a.fedpeer.v1.InclusionProof\x12[\n\x13GetConsistencyProof\x12&.fedpeer.v1.GetConsistencyProofRequest\x1a\x1c.fedpeer.v1.ConsistencyProof\x12@\n\nGetBalance\x12\x1d.fedpeer.v1.GetBalanceRequest\x1a\x13.fedpeer.v1.Balance\x12\x37\n\x07GetKeys\x12\x1a.fedpeer.v1.GetKeysRequest\x1a\x10.fedpeer.v1.Keysb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,23 +34,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETCHECKPOINTREQUEST']._serialized_start=46
   _globals['_GETCHECKPOINTREQUEST']._serialized_end=68
   _globals['_CHECKPOINT']._serialized_start=70
-  _globals['_CHECKPOINT']._serialized_end=122
-  _globals['_GETENTRIESREQUEST']._serialized_start=124
-  _globals['_GETENTRIESREQUEST']._serialized_end=173
-  _globals['_ENTRIES']._serialized_start=175
-  _globals['_ENTRIES']._serialized_end=216
-  _globals['_GETINCLUSIONPROOFREQUEST']._serialized_start=218
-  _globals['_GETINCLUSIONPROOFREQUEST']._serialized_end=273
-  _globals['_INCLUSIONPROOF']._serialized_start=275
-  _globals['_INCLUSIONPROOF']._serialized_end=336
-  _globals['_GETCONSISTENCYPROOFREQUEST']._serialized_start=338
-  _globals['_GETCONSISTENCYPROOFREQUEST']._serialized_end=397
-  _globals['_CONSISTENCYPROOF']._serialized_start=399
-  _globals['_CONSISTENCYPROOF']._serialized_end=433
-  _globals['_GETBALANCEREQUEST']._serialized_start=435
-  _globals['_GETBALANCEREQUEST']._serialized_end=471
-  _globals['_BALANCE']._serialized_start=474
-  _globals['_BALANCE']._serialized_end=641
-  _globals['_LEDGER']._serialized_start=644
-  _globals['_LEDGER']._serialized_end=1041
+  _globals['_CHECKPOINT']._serialized_end=143
+  _globals['_GETENTRIESREQUEST']._serialized_start=145
+  _globals['_GETENTRIESREQUEST']._serialized_end=194
+  _globals['_ENTRIES']._serialized_start=196
+  _globals['_ENTRIES']._serialized_end=237
+  _globals['_GETINCLUSIONPROOFREQUEST']._serialized_start=239
+  _globals['_GETINCLUSIONPROOFREQUEST']._serialized_end=294
+  _globals['_INCLUSIONPROOF']._serialized_start=296
+  _globals['_INCLUSIONPROOF']._serialized_end=357
+  _globals['_GETCONSISTENCYPROOFREQUEST']._serialized_start=359
+  _globals['_GETCONSISTENCYPROOFREQUEST']._serialized_end=418
+  _globals['_CONSISTENCYPROOF']._serialized_start=420
+  _globals['_CONSISTENCYPROOF']._serialized_end=454
+  _globals['_GETKEYSREQUEST']._serialized_start=456
+  _globals['_GETKEYSREQUEST']._serialized_end=517
+  _globals['_KEYS']._serialized_start=519
+  _globals['_KEYS']._serialized_end=589
+  _globals['_GETBALANCEREQUEST']._serialized_start=591
+  _globals['_GETBALANCEREQUEST']._serialized_end=627
+  _globals['_BALANCE']._serialized_start=630
+  _globals['_BALANCE']._serialized_end=797
+  _globals['_LEDGER']._serialized_start=800
+  _globals['_LEDGER']._serialized_end=1254
 # @@protoc_insertion_point(module_scope)

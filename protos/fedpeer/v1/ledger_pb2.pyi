@@ -11,12 +11,14 @@ class GetCheckpointRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Checkpoint(_message.Message):
-    __slots__ = ("note", "verification_key")
+    __slots__ = ("note", "verification_key", "key_changes")
     NOTE_FIELD_NUMBER: _ClassVar[int]
     VERIFICATION_KEY_FIELD_NUMBER: _ClassVar[int]
+    KEY_CHANGES_FIELD_NUMBER: _ClassVar[int]
     note: str
     verification_key: str
-    def __init__(self, note: _Optional[str] = ..., verification_key: _Optional[str] = ...) -> None: ...
+    key_changes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, note: _Optional[str] = ..., verification_key: _Optional[str] = ..., key_changes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GetEntriesRequest(_message.Message):
     __slots__ = ("first", "count")
@@ -65,6 +67,26 @@ class ConsistencyProof(_message.Message):
     HASHES_FIELD_NUMBER: _ClassVar[int]
     hashes: _containers.RepeatedScalarFieldContainer[bytes]
     def __init__(self, hashes: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class GetKeysRequest(_message.Message):
+    __slots__ = ("first", "index")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    first: int
+    index: int
+    def __init__(self, first: _Optional[int] = ..., index: _Optional[int] = ...) -> None: ...
+
+class Keys(_message.Message):
+    __slots__ = ("entries", "indices", "count", "proof")
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    INDICES_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedScalarFieldContainer[bytes]
+    indices: _containers.RepeatedScalarFieldContainer[int]
+    count: int
+    proof: str
+    def __init__(self, entries: _Optional[_Iterable[bytes]] = ..., indices: _Optional[_Iterable[int]] = ..., count: _Optional[int] = ..., proof: _Optional[str] = ...) -> None: ...
 
 class GetBalanceRequest(_message.Message):
     __slots__ = ("account",)

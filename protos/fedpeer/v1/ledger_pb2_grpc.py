@@ -59,6 +59,11 @@ class LedgerStub(object):
                 request_serializer=protos_dot_fedpeer_dot_v1_dot_ledger__pb2.GetBalanceRequest.SerializeToString,
                 response_deserializer=protos_dot_fedpeer_dot_v1_dot_ledger__pb2.Balance.FromString,
                 _registered_method=True)
+        self.GetKeys = channel.unary_unary(
+                '/fedpeer.v1.Ledger/GetKeys',
+                request_serializer=protos_dot_fedpeer_dot_v1_dot_ledger__pb2.GetKeysRequest.SerializeToString,
+                response_deserializer=protos_dot_fedpeer_dot_v1_dot_ledger__pb2.Keys.FromString,
+                _registered_method=True)
 
 
 class LedgerServicer(object):
@@ -94,6 +99,13 @@ class LedgerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetKeys(self, request, context):
+        """Enrolments and revocations in order: every key that the log holds, for anyone to look up its own.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_LedgerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -121,6 +133,11 @@ def add_LedgerServicer_to_server(servicer, server):
                     servicer.GetBalance,
                     request_deserializer=protos_dot_fedpeer_dot_v1_dot_ledger__pb2.GetBalanceRequest.FromString,
                     response_serializer=protos_dot_fedpeer_dot_v1_dot_ledger__pb2.Balance.SerializeToString,
+            ),
+            'GetKeys': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetKeys,
+                    request_deserializer=protos_dot_fedpeer_dot_v1_dot_ledger__pb2.GetKeysRequest.FromString,
+                    response_serializer=protos_dot_fedpeer_dot_v1_dot_ledger__pb2.Keys.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -258,6 +275,33 @@ class Ledger(object):
             '/fedpeer.v1.Ledger/GetBalance',
             protos_dot_fedpeer_dot_v1_dot_ledger__pb2.GetBalanceRequest.SerializeToString,
             protos_dot_fedpeer_dot_v1_dot_ledger__pb2.Balance.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetKeys(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fedpeer.v1.Ledger/GetKeys',
+            protos_dot_fedpeer_dot_v1_dot_ledger__pb2.GetKeysRequest.SerializeToString,
+            protos_dot_fedpeer_dot_v1_dot_ledger__pb2.Keys.FromString,
             options,
             channel_credentials,
             insecure,

@@ -44,6 +44,12 @@ class LedgerStub:
         protos.fedpeer.v1.ledger_pb2.Balance,
     ]
 
+    GetKeys: grpc.UnaryUnaryMultiCallable[
+        protos.fedpeer.v1.ledger_pb2.GetKeysRequest,
+        protos.fedpeer.v1.ledger_pb2.Keys,
+    ]
+    """Enrolments and revocations in order: every key that the log holds, for anyone to look up its own."""
+
 class LedgerAsyncStub:
     GetCheckpoint: grpc.aio.UnaryUnaryMultiCallable[
         protos.fedpeer.v1.ledger_pb2.GetCheckpointRequest,
@@ -69,6 +75,12 @@ class LedgerAsyncStub:
         protos.fedpeer.v1.ledger_pb2.GetBalanceRequest,
         protos.fedpeer.v1.ledger_pb2.Balance,
     ]
+
+    GetKeys: grpc.aio.UnaryUnaryMultiCallable[
+        protos.fedpeer.v1.ledger_pb2.GetKeysRequest,
+        protos.fedpeer.v1.ledger_pb2.Keys,
+    ]
+    """Enrolments and revocations in order: every key that the log holds, for anyone to look up its own."""
 
 class LedgerServicer(metaclass=abc.ABCMeta):
     @abc.abstractmethod
@@ -105,5 +117,13 @@ class LedgerServicer(metaclass=abc.ABCMeta):
         request: protos.fedpeer.v1.ledger_pb2.GetBalanceRequest,
         context: _ServicerContext,
     ) -> typing.Union[protos.fedpeer.v1.ledger_pb2.Balance, collections.abc.Awaitable[protos.fedpeer.v1.ledger_pb2.Balance]]: ...
+
+    @abc.abstractmethod
+    def GetKeys(
+        self,
+        request: protos.fedpeer.v1.ledger_pb2.GetKeysRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[protos.fedpeer.v1.ledger_pb2.Keys, collections.abc.Awaitable[protos.fedpeer.v1.ledger_pb2.Keys]]:
+        """Enrolments and revocations in order: every key that the log holds, for anyone to look up its own."""
 
 def add_LedgerServicer_to_server(servicer: LedgerServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

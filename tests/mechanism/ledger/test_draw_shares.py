@@ -227,10 +227,11 @@ def test_a_late_model_of_a_round_that_the_task_does_not_have_is_refused(round_: 
     statement: Any = {**made.body["statement"], "round": round_}  # type: ignore[dict-item]
     forged = Entry(made.id.replace("/1/", f"/{round_}/"), "model", {**made.body, "statement": statement})
     replay = Replay(check_statements=False)
-    for entry in [*begun(), entries.transition("task", 1, "TRAINING")]:
+    *before, last = samples.stamped([*begun(), entries.transition("task", 1, "TRAINING"), forged])
+    for entry in before:
         replay.feed(entry.data)
     with pytest.raises(ReplayError, match=f"a model of round {round_} in round 1"):
-        replay.feed(forged.data)
+        replay.feed(last.data)
 
 
 def test_a_head_may_be_copied_and_gives_its_copier_no_more_than_to_send_or_not() -> None:

@@ -10,9 +10,11 @@ import pytest
 from mechanism.canonical import canonical_bytes
 from mechanism.ledger import entries
 from mechanism.ledger.entry import Entry
+from mechanism.ledger.key_history import NO_KEYS, extended, held_keys, key_event
 from mechanism.ledger.replay import Replay, ReplayError
 from mechanism.ledger.verify import Known, Report, verify_ledger
-from mechanism.peers import round_seed
+from mechanism.peers import draw_share, round_seed
+from mechanism.statements import ModelStatement, sign_statement
 from tests import ledger_samples as samples
 from tests.memory_source import KEY, MemorySource, head
 
@@ -79,6 +81,13 @@ LIES: dict[str, tuple[int, Callable[[Any], None], str]] = {
         lambda r: r["transfers"][0].update(credit="payable:p003"),
         "credit is 'payable:p003'",
     ),
+    "another key history in a payment": (
+        where("payment"),
+        lambda r: r["body"].update(keys="00" * 32),
+        "keys is",
+    ),
+    "another key history in a claim": (where("claim"), lambda r: r["body"].update(keys="00" * 32), "keys is"),
+    "another key history in a model": (where("model"), lambda r: r["body"].update(keys="00" * 32), "keys is"),
     "a missing transfer": (where("payment"), lambda r: r.pop("transfers"), "transfers is missing"),
     "another peer": (
         where("peers"),
@@ -278,6 +287,35 @@ def test_a_revoked_key_signs_nothing_more() -> None:
     refused([*ledger], "no enrolled key")
     again = entries.enrolment("p000", samples.private_key("new").public_key())
     refused([*ledger[:-1], again, ledger[-1]], "not signed by a key of p000")
+
+
+def test_a_second_key_under_a_name_shows_in_every_later_receipt() -> None:
+    """The forged model verifies, for enrolment is the operator's word; that there is a second key cannot be hidden."""
+    begun = samples.opening(TERMS, PEOPLE)
+    second = entries.enrolment("p000", samples.private_key("operator").public_key())
+    honest = samples.model(TERMS, 1, "p001")
+    share = draw_share(
+        samples.share_secret(TERMS, "p000"), TERMS.schedule.rounds, 1
+    )  # somehow it knows that, too
+    statement = ModelStatement(
+        "model-1-p000", "task", TERMS.digest, "p000", 1, bytes(32), 64, 10, share, samples.NONCE
+    )
+    forged = entries.model(statement, sign_statement(statement, samples.private_key("operator")), 1)
+    ledger = [*begun, second, entries.transition("task", 1, "TRAINING"), forged, honest]
+    assert verify([*ledger]).verified
+    receipt = samples.stamped(ledger)[-1]
+    shown = [(i, e.data) for i, e in enumerate(ledger) if e.kind == "enrolment"]
+    digest = NO_KEYS
+    for index, data in shown:
+        digest = extended(digest, index, data)
+    assert receipt.body["keys"] == digest.hex()
+    for left_out in range(len(shown)):
+        digest = NO_KEYS
+        for index, data in shown[:left_out] + shown[left_out + 1 :]:
+            digest = extended(digest, index, data)
+        assert receipt.body["keys"] != digest.hex()
+    held = held_keys([key_event(index, data) for index, data in shown])
+    assert [key.enrolled_at for key in held["p000"]] == [0, len(begun)]
 
 
 def test_seeds_must_follow_the_commitment_in_order() -> None:

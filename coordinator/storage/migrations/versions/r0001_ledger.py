@@ -8,7 +8,7 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
-_APPEND_ONLY = ("ledger_bundles", "ledger_ids", "ledger_transfers", "ledger_checkpoints")
+_APPEND_ONLY = ("ledger_bundles", "ledger_ids", "ledger_transfers", "ledger_checkpoints", "ledger_keys")
 _SUMS = ("debits_posted", "credits_posted", "debits_pending", "credits_pending")
 
 
@@ -61,6 +61,13 @@ def _create_log_tables() -> None:
         sa.Column("tile_index", sa.BigInteger(), nullable=False),
         sa.Column("hashes", sa.LargeBinary(), nullable=False),
         sa.PrimaryKeyConstraint("level", "tile_index", name="pk_ledger_tiles"),
+    )
+    op.create_table(
+        "ledger_keys",
+        sa.Column("number", row_key, autoincrement=False, nullable=False),
+        sa.Column("entry_index", sa.BigInteger(), nullable=False),
+        sa.Column("digest", sa.LargeBinary(), nullable=False),
+        sa.PrimaryKeyConstraint("number", name="pk_ledger_keys"),
     )
     op.create_table(
         "ledger_checkpoints",
