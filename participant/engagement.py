@@ -35,6 +35,7 @@ from participant.errors import (
 )
 from participant.journal import LOG_KEY, Journal, Kind, SubmissionRecord
 from participant.model_store import ModelStore
+from participant.persistence import persistently
 from participant.report import (
     Receipt,
     Settlement,
@@ -47,6 +48,7 @@ from participant.report import (
 from participant.steps import ENDED, MarketSteps
 from protos.fedpeer.v1 import market_pb2
 from wire.codec import decode_terms, encode_claim, encode_model_header
+from wire.faults import Outlook, outlook
 from wire.limits import MAX_REASON_CHARACTERS
 from wire.model_file import file_digest
 
@@ -184,6 +186,9 @@ class Engagement:
 
     def fetch(self, assignment: Assignment) -> Steps[Path]:
         """The model that the round starts from, as a file."""
+        return persistently(lambda: self._fetch(assignment), self._market.clock)
+
+    def _fetch(self, assignment: Assignment) -> Steps[Path]:
         path = self._models.start(self.task_id, assignment.number)
         if not (path.exists() and file_digest(path) == assignment.model_sha256):
             yield from self._market.fetch_model(
@@ -202,6 +207,9 @@ class Engagement:
             SubmittedError: the round has another model already.
             ModelRejectedError, WrongStateError, ...: the coordinator refused it.
         """
+        return persistently(lambda: self._submit(round_, samples), self._market.clock)
+
+    def _submit(self, round_: int, samples: int) -> Steps[Receipt]:
         record = self._journal.submission(self.task_id, "model", round_)
         if record is not None and record.receipt is None and not self._holds(record):
             # Refused, or trained anew since: another content, which may take the id unless it is taken.
@@ -338,6 +346,8 @@ class Engagement:
         try:
             yield from self._settled_once(record, send)
         except RefusedError as error:
+            if outlook(error.code) is Outlook.PASSING:
+                raise
             self._miss(record.round, str(error))
 
     def _found_receipt(self, record: SubmissionRecord) -> Steps[bool]:
@@ -431,7 +441,10 @@ class Engagement:
         try:
             receipt = yield from send(record)
         except RefusedError as error:
-            self._journal.record_refusal(record.submission_id, str(error))
+            if (
+                outlook(error.code) is Outlook.LASTING
+            ):  # else it stays prepared, and the next attempt sends it
+                self._journal.record_refusal(record.submission_id, str(error))
             raise
         self._journal.record_receipt(record.submission_id, receipt.SerializeToString())
         if record.kind != "claim":
