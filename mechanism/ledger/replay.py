@@ -152,6 +152,14 @@ class Counts:
     paid_micro: int = 0
 
 
+class _Revoked(NamedTuple):
+    """A revoked key: whose it was, and the entry that revoked it."""
+
+    owner: str
+    key: ec.EllipticCurvePublicKey
+    index: int
+
+
 class Taken(NamedTuple):
     """What an entry that follows is called, and what it posted."""
 
@@ -174,6 +182,8 @@ class Replay:
         self._ended: set[str] = set()
         self._keys: dict[str, dict[str, ec.EllipticCurvePublicKey]] = {}
         self._known_keys: set[str] = set()
+        #: By fingerprint.
+        self._revoked: dict[str, _Revoked] = {}
         #: The task last in training, and the one last in a settlement: their next entries can be foreseen.
         self._training: _Task | None = None
         self._paying: _Task | None = None
@@ -273,6 +283,8 @@ class Replay:
         name = body["participant_id"]
         _same(entry, events.enrolment(name, key))
         mark = events.fingerprint(events.public_key_bytes(key))
+        if (revoked := self._revoked.get(mark)) is not None:
+            raise _Wrong(f"this key was revoked before, as {revoked.owner}'s in entry {revoked.index}")
         self._once(entry.id, "this key was enrolled before")
         self._keys.setdefault(name, {})[mark] = key
 
@@ -282,6 +294,7 @@ class Replay:
         if key is None:
             raise _Wrong(f"{name} has no key {mark} to revoke")
         _same(entry, events.revocation(name, key, body["reason"]))
+        self._revoked[mark] = _Revoked(name, key, self.counts.entries)
 
     def _once(self, entry_id: str, message: str) -> None:
         if entry_id in self._known_keys:
@@ -289,20 +302,30 @@ class Replay:
         self._known_keys.add(entry_id)
 
     def _check_signature(self, name: str, signed: Callable[[], bytes], signature: bytes) -> None:
-        keys = self._keys.get(name)
-        if not keys:
-            raise _Wrong(f"{name} has no enrolled key")
-        if not self._check_statements:
+        keys = self._keys.get(name, {})
+        if keys and not self._check_statements:
             return
         message = signed()
-        for key in keys.values():
-            try:
-                key.verify(signature, message, _ECDSA)
-            except InvalidSignature:
-                continue
+        if any(_signed_by(key, message, signature) for key in keys.values()):
             self.counts.statements += 1
             return
-        raise _Wrong(f"the statement is not signed by a key of {name}")
+        gone = [revoked for revoked in self._revoked.values() if revoked.owner == name]
+        for revoked in gone:
+            if _signed_by(revoked.key, message, signature):
+                raise _Wrong(
+                    f"it is signed by a key of {name} that was revoked before, in entry {revoked.index}: nothing "
+                    "signed by that key counts from there on"
+                )
+        if keys:
+            raise _Wrong(f"the statement is not signed by a key of {name}")
+        raise _Wrong(f"{name} has no enrolled key" + (", since all were revoked" if gone else ""))
+
+    def _check_standing(self, name: str) -> None:
+        """That what the coordinator says of a participant was said by somebody who then had a key."""
+        if not self._keys.get(name):
+            raise _Wrong(
+                f"{name} has no key at this point that was not revoked, so it cannot have said anything"
+            )
 
     # Terms and states
 
@@ -488,6 +511,7 @@ class Replay:
             entry,
             events.failure(task.terms.task_id, body["round"], name, body["submission_id"], body["reason"]),
         )
+        self._check_standing(name)
         submission = f"{name}/{body['submission_id']}"
         if submission in task.submissions:
             raise _Wrong(f"the submission id {submission} was used before")
@@ -621,6 +645,7 @@ class Replay:
         task, name = self._task(body), body["participant_id"]
         salt = bytes.fromhex(body["salt"])
         _same(entry, events.dispute(task.terms.task_id, name, body["counts"], salt))
+        self._check_standing(name)
         if name not in self._private(task) or name in task.disputes:
             raise _Wrong(f"{name} has no private counts to open, or has opened them before")
         if not disputes_possible(task.terms, [name]) or not task.settled or task.awarding:
@@ -796,6 +821,14 @@ def _check_chain(seed: bytes, previous: bytes, steps: int) -> None:
     for _ in range(steps - 1):
         value = hashlib.sha256(value).digest()
     check_round_seed(value, previous)
+
+
+def _signed_by(key: ec.EllipticCurvePublicKey, message: bytes, signature: bytes) -> bool:
+    try:
+        key.verify(signature, message, _ECDSA)
+    except InvalidSignature:
+        return False
+    return True
 
 
 def _public_key(text: str) -> ec.EllipticCurvePublicKey:
