@@ -22,6 +22,7 @@ from mechanism.degree import noniid_degree
 from mechanism.errors import FieldError
 from mechanism.statements import ClaimStatement, ModelStatement, commit_counts, sign_statement
 from mechanism.terms import Terms
+from participant.backoff import Backoff
 from participant.effects import Emit, Pause, Steps, transform
 from participant.errors import (
     CountsChangedError,
@@ -32,6 +33,7 @@ from participant.errors import (
     StateError,
     SubmittedError,
     TaskError,
+    WrongStateError,
 )
 from participant.journal import LOG_KEY, Journal, Kind, SubmissionRecord
 from participant.model_store import ModelStore
@@ -48,9 +50,13 @@ from participant.report import (
 from participant.steps import ENDED, MarketSteps
 from protos.fedpeer.v1 import market_pb2
 from wire.codec import decode_terms, encode_claim, encode_model_header
+from wire.errors import Code
 from wire.faults import Outlook, outlook
 from wire.limits import MAX_REASON_CHARACTERS
 from wire.model_file import file_digest
+
+#: States in which a claim that was refused for the task's state may be taken at the next attempt.
+_BEFORE_SELECTION = (market_pb2.TASK_STATE_OPEN, market_pb2.TASK_STATE_EFFORT)
 
 #: Seconds between looks for a task that opens; the coordinator is asked for its list.
 LOOK_SECONDS = 15.0
@@ -452,7 +458,21 @@ class Engagement:
         return receipt_of(receipt)
 
     def _send_claim(self, record: SubmissionRecord) -> Steps[market_pb2.Receipt]:
-        return self._market.submit_effort(market_pb2.SubmitEffortRequest.FromString(record.message))
+        waits = Backoff().waits()
+        while True:
+            try:
+                return (
+                    yield from self._market.submit_effort(
+                        market_pb2.SubmitEffortRequest.FromString(record.message)
+                    )
+                )
+            except WrongStateError as error:
+                # A task that was just opened takes claims in a moment; it may have begun to since the refusal.
+                if error.code is not Code.WRONG_STATE:
+                    raise
+                if (yield from self._market.task(self.task_id)).state not in _BEFORE_SELECTION:
+                    raise
+            yield Pause(next(waits))
 
     def _send_model(self, record: SubmissionRecord, resume: bool = True) -> Steps[market_pb2.Receipt]:
         header = market_pb2.ModelHeader.FromString(record.message)

@@ -1,0 +1,100 @@
+"""A SQLite of the coordinator's that fails when it is told to, as on a disk that returns an error once."""
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+import coordinator.storage.database
+
+#: Decides by a statement's text and number, from 1 on, whether it fails; the number counts while it decides.
+Decide = Callable[[str, int], bool]
+
+
+class Faults:
+    """What fails, and what has failed."""
+
+    def __init__(self) -> None:
+        self.failed: list[str] = []
+        self.statements = 0
+        #: Whether a commit that fails has happened all the same: its answer was lost.
+        self.committed = False
+        self._decide: Decide | None = None
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def when(self, decide: Decide) -> Iterator[None]:
+        """Fails inside, as `decide` says."""
+        self.statements, self._decide = 0, decide
+        try:
+            yield
+        finally:
+            self._decide = None
+
+    def fails(self, text: str) -> bool:
+        with self._lock:
+            if self._decide is None:
+                return False
+            self.statements += 1
+            if not self._decide(text, self.statements):
+                return False
+            self.failed.append(text)
+            return True
+
+
+def each_statement_once() -> Decide:
+    """Every distinct statement fails when it is first met."""
+    met: set[str] = set()
+
+    def decide(text: str, _: int) -> bool:
+        new = text not in met and not text.startswith(("ROLLBACK", "PRAGMA"))
+        met.add(text)
+        return new
+
+    return decide
+
+
+def _error() -> sqlite3.OperationalError:
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorname = "SQLITE_IOERR_READ"
+    return error
+
+
+@contextmanager
+def faulty_sqlite(monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
+    """Databases that are opened inside fail as the faults say; a coordinator's, not a participant's."""
+    faults = Faults()
+
+    class Cursor(sqlite3.Cursor):
+        def execute(self, text: str, *values: Any) -> Any:
+            if faults.fails(text):
+                if text == "COMMIT" and faults.committed:
+                    super().execute(text)
+                raise _error()
+            return super().execute(text, *values)
+
+        def executemany(self, text: str, *values: Any) -> Any:
+            if faults.fails(text):
+                raise _error()
+            return super().executemany(text, *values)
+
+    class Connection(sqlite3.Connection):
+        def cursor(self, *arguments: Any, **options: Any) -> Any:
+            return super().cursor(Cursor)
+
+        def execute(self, text: str, *values: Any) -> Any:
+            return self.cursor().execute(text, *values)
+
+    make = coordinator.storage.database.create_engine
+
+    def faulty(url: Any, **options: Any) -> Any:
+        arguments = options.setdefault("connect_args", {})
+        arguments["factory"] = Connection
+        return make(url, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(coordinator.storage.database, "create_engine", faulty)
+        yield faults
