@@ -257,7 +257,7 @@ class MarketSteps:
                 yield from trial.wait()
             except (Interrupted, RefusedError) as error:
                 if sent.failure is not None:
-                    raise storage_error(f"{path} cannot be read", sent.failure) from error
+                    raise storage_error(f"{path} cannot be read", sent.failure) from sent.failure
                 yield from trial.wait_after(error)
 
     def enroll(self, request: enrolment_pb2.EnrollRequest) -> Steps[enrolment_pb2.EnrollResponse]:

@@ -1,4 +1,5 @@
-"""A SQLite of the coordinator's that fails when it is told to, as on a disk that returns an error once."""
+"""A SQLite that fails when it is told to, as on a disk that returns an error once: a coordinator's database, or a
+participant's journal."""
 
 import sqlite3
 import threading
@@ -63,11 +64,7 @@ def _error() -> sqlite3.OperationalError:
     return error
 
 
-@contextmanager
-def faulty_sqlite(monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
-    """Databases that are opened inside fail as the faults say; a coordinator's, not a participant's."""
-    faults = Faults()
-
+def _connection(faults: Faults) -> type[sqlite3.Connection]:
     class Cursor(sqlite3.Cursor):
         def execute(self, text: str, *values: Any) -> Any:
             if faults.fails(text):
@@ -88,11 +85,27 @@ def faulty_sqlite(monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
         def execute(self, text: str, *values: Any) -> Any:
             return self.cursor().execute(text, *values)
 
+    return Connection
+
+
+@contextmanager
+def faulty_journals(monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
+    """Participants' journals that are opened inside fail as the faults say."""
+    faults, connect = Faults(), sqlite3.connect
+    with monkeypatch.context() as patch:  # the coordinator takes it from sqlite3.dbapi2
+        patch.setattr(sqlite3, "connect", lambda *a, **o: connect(*a, **o, factory=_connection(faults)))
+        yield faults
+
+
+@contextmanager
+def faulty_sqlite(monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
+    """Coordinators' databases that are opened inside fail as the faults say."""
+    faults = Faults()
     make = coordinator.storage.database.create_engine
 
     def faulty(url: Any, **options: Any) -> Any:
         arguments = options.setdefault("connect_args", {})
-        arguments["factory"] = Connection
+        arguments["factory"] = _connection(faults)
         return make(url, **options)
 
     with monkeypatch.context() as patch:
