@@ -100,13 +100,15 @@ class Service:
             threading.Thread(target=self._wind_down, daemon=True, name="stop").start()
 
     def _wind_down(self) -> None:
-        end = monotonic() + self._config.service.grace_seconds
-        for seat in self._seats:
-            if not seat.idle.wait(max(0.0, end - monotonic())):
-                seat.cancel()
-        for seat in self._seats:
-            seat.idle.wait(_HAND_BACK_SECONDS)
-        self._participant.client.transport.stop()
+        try:
+            end = monotonic() + self._config.service.grace_seconds
+            for seat in self._seats:
+                if not seat.idle.wait(max(0.0, end - monotonic())):
+                    seat.cancel()
+            for seat in self._seats:
+                seat.idle.wait(_HAND_BACK_SECONDS)
+        finally:  # else nothing would end the service
+            self._participant.client.transport.stop()
         for seat in self._seats:
             seat.cancel()  # one that was still being prepared
 

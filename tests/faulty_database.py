@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from sqlalchemy.engine import make_url
 
 import coordinator.storage.database
 
@@ -104,8 +105,8 @@ def faulty_sqlite(monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
     make = coordinator.storage.database.create_engine
 
     def faulty(url: Any, **options: Any) -> Any:
-        arguments = options.setdefault("connect_args", {})
-        arguments["factory"] = _connection(faults)
+        if make_url(url).get_backend_name() == "sqlite":
+            options["connect_args"]["factory"] = _connection(faults)
         return make(url, **options)
 
     with monkeypatch.context() as patch:

@@ -3,6 +3,7 @@ long is seen from outside."""
 
 import asyncio
 import threading
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,8 @@ import grpc
 import pytest
 import structlog
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from sqlalchemy import create_engine, text
+from sqlalchemy.engine import make_url
 
 import coordinator.runner
 import coordinator.supervision
@@ -19,6 +22,7 @@ from coordinator.office import Office
 from coordinator.runner import TaskRunner
 from fedpeer.__main__ import main
 from participant import Backoff, Participant, TaskReport
+from tests.backends import scratch_url
 from tests.faulty_database import Decide, Faults, each_statement_once, faulty_sqlite
 from tests.integration.market import delivered, make_folder, open_task, revoke, running, task_config, verified
 from tests.integration.serving import Served, Shift, served
@@ -40,9 +44,9 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
 
 
 @contextmanager
-def enrolled(path: Path) -> Iterator[tuple[Served, dict[str, Participant]]]:
+def enrolled(path: Path, database: str = "") -> Iterator[tuple[Served, dict[str, Participant]]]:
     backoff = Backoff(first=0.01, ceiling=0.1, patience=120.0)
-    with served(path / "coordinator") as market:
+    with served(path / "coordinator", database=database) as market:
         members = {name: market.participant(name, path, backoff=backoff) for name in NAMES}
         try:
             yield market, members
@@ -90,7 +94,7 @@ def test_a_task_ends_though_every_statement_of_the_database_fails_once(
         with faults.when(each_statement_once()):
             check(take_part(members, "task"), rounds=1)
     assert len(set(faults.failed)) > 30
-    assert {"COMMIT", "BEGIN IMMEDIATE", "SAVEPOINT step"} <= set(faults.failed)
+    assert {"COMMIT", "BEGIN", "BEGIN IMMEDIATE"} <= set(faults.failed)
     assert verified(market.folder).counts.payments == len(NAMES)
 
 
@@ -111,6 +115,42 @@ def test_a_task_ends_wherever_the_database_fails(tmp_path: Path, faults: Faults)
                 check(take_part(members, f"task-{tasks}"), rounds=1)
     print(f"{tasks} tasks, up to statement {number}")  # noqa: T201 - for -s
     assert verified(market.folder).counts.payments == tasks * len(NAMES)
+
+
+def test_a_task_ends_though_postgresql_breaks_every_connection_again_and_again(
+    tmp_path: Path, faults: Faults
+) -> None:
+    """All but the one that holds the lease: that one's end is the service's."""
+    with scratch_url("postgresql", tmp_path) as scratch:
+        mark = uuid.uuid4().hex
+        url = make_url(scratch).update_query_dict({"application_name": mark}).render_as_string(False)
+        with enrolled(tmp_path, url) as (market, members):
+            market.open("task")
+            over, killer = threading.Event(), create_engine(scratch, isolation_level="AUTOCOMMIT")
+            killed: list[int] = []
+
+            def break_connections() -> None:
+                with killer.connect() as connection:
+                    while not over.wait(0.1):
+                        killed.append(len(connection.execute(_BREAK, {"mark": mark}).all()))
+
+            breaking = threading.Thread(target=break_connections)
+            breaking.start()
+            try:
+                check(take_part(members, "task"), rounds=2)
+            finally:
+                over.set()
+                breaking.join()
+                killer.dispose()
+            assert sum(killed) > 3
+        assert verified(market.folder).counts.payments == 2 * len(NAMES)
+
+
+#: Ends the sessions of one service, its lease apart.
+_BREAK = text(
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = :mark "
+    "AND pid NOT IN (SELECT pid FROM pg_locks WHERE locktype = 'advisory')"
+)
 
 
 async def test_a_command_is_taken_up_though_the_database_fails_at_first(

@@ -9,6 +9,7 @@ from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 import grpc
+import numpy as np
 import pytest
 
 from coordinator.clock import ManualClock
@@ -17,7 +18,7 @@ from coordinator.office import Office
 from coordinator.server import Coordinator
 from mechanism.ledger.entry import Entry
 from mechanism.statements import sign_statement
-from protos.fedpeer.v1 import enrolment_pb2, enrolment_pb2_grpc, ledger_pb2, market_pb2
+from protos.fedpeer.v1 import enrolment_pb2, enrolment_pb2_grpc, market_pb2
 from tests.backends import DURABLE, scratch_url
 from tests.integration.market import (
     CONFIG,
@@ -26,6 +27,7 @@ from tests.integration.market import (
     enrol,
     frames,
     in_training,
+    invite,
     make_folder,
     model_like,
     open_task,
@@ -38,6 +40,8 @@ from tests.integration.market import (
 from wire.certificates import new_key, signing_request
 from wire.codec import encode_model_header
 from wire.errors import Code, refusal_of
+from wire.limits import MIN_FRAME_BYTES
+from wire.model_file import encode_model
 
 NAMES = ("ada", "ben", "cho")
 
@@ -207,20 +211,27 @@ async def test_every_open_stream_ends_with_the_standing_of_its_caller(tmp_path: 
         await close(members)
 
 
-async def test_a_stream_that_is_read_slowly_ends_behind_what_was_sent(tmp_path: Path) -> None:
-    """The caller reads nothing while it is revoked; what it then gets is an end, not the rest of the ledger."""
+async def test_a_fetch_that_is_read_slowly_ends_behind_what_was_sent(tmp_path: Path) -> None:
+    """The caller reads nothing while it is revoked; what it then gets is an end, not the rest of the model."""
+    size = 64 << 20
+    (tmp_path / "initial.safetensors").write_bytes(encode_model({"w": np.zeros(size // 4, np.float32)}))
     async with market(tmp_path, "sqlite") as coordinator:
-        ada = await enrol(coordinator, "ada")
-        calls = [ada.ledger.GetEntries(ledger_pb2.GetEntriesRequest()) for _ in range(2)]
-        assert len((await calls[0].read()).entries) > 0
+        members = await in_training(coordinator, NAMES)
+        fetch = members[0].market.FetchModel(
+            market_pb2.FetchModelRequest(task_id="task", round=1, max_frame_bytes=MIN_FRAME_BYTES)
+        )
+        arriving = aiter(fetch)
+        taken = len((await anext(arriving)).data)
         await asyncio.to_thread(revoke, coordinator.folder, "ada")
-        with pytest.raises(grpc.RpcError) as caught:
-            async for _ in ada.ledger.GetEntries(ledger_pb2.GetEntriesRequest()):
-                pass
-        found = refusal_of(caught.value)
-        assert found is not None
-        assert found.code is Code.CERTIFICATE_REVOKED
-        await ada.close()
+
+        async def rest() -> None:
+            nonlocal taken
+            async for frame in arriving:
+                taken += len(frame.data)
+
+        await refused(rest(), Code.CERTIFICATE_REVOKED)
+        assert taken < size / 2
+        await close(members)
 
 
 @pytest.mark.parametrize("backend", DURABLE)
@@ -278,10 +289,10 @@ async def test_who_was_revoked_before_the_selection_is_not_selected(tmp_path: Pa
 
 async def test_a_withdrawn_invitation_is_withdrawn_by_every_clock(tmp_path: Path) -> None:
     async with market(tmp_path, "sqlite") as coordinator:
+        token = await asyncio.to_thread(invite, coordinator.folder, "late")
         office = Office(coordinator.folder)
-        token = office.invite("late").token
         office._transact._clock = ManualClock(time.time() + 3600)  # of another machine, say
-        office.revoke("late", "")
+        await asyncio.to_thread(office.revoke, "late", "")
         office.close()
         authority = (coordinator.folder.path / "authority.pem").read_bytes()
         async with grpc.aio.secure_channel(
