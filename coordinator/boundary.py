@@ -1,14 +1,14 @@
 """The edge of the service: every call gets a request id, an authenticated caller, a quota, a latency, and
 errors that a client can act on. Servicers behind it know nothing of this.
 
-Authentication stands here and not in the servicers, so that a new method cannot forget it.
+Authentication stands here and not in the servicers, so that a new method cannot forget it; and so does the end of
+every stream whose caller is one no longer.
 """
 
 import asyncio
-import errno
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from functools import partial
 from random import Random
@@ -23,15 +23,18 @@ from coordinator.metrics import Metrics
 from coordinator.quotas import Quotas
 from coordinator.spool import SpoolFull
 from coordinator.storage.errors import (
+    DatabaseDamaged,
     DatabaseFull,
     DatabaseLocked,
     DatabaseReadOnly,
     DatabaseUnreachable,
+    NotALedger,
     StorageError,
 )
 from coordinator.tracing import Tracing, annotate, end, fail
 from mechanism.errors import FieldError, MechanismError
 from wire.errors import Code, FieldViolation, Refusal, status_of
+from wire.faults import code_of
 from wire.frames import parse_upload_message
 from wire.limits import MAX_REFUSAL_FIELD, MAX_REFUSAL_SENTENCE, MAX_REFUSAL_VIOLATIONS
 from wire.model_file import ModelFileError
@@ -57,6 +60,31 @@ _request_ids = Random()
 #: Finds the caller of a call, or refuses it; None on a port that takes everybody.
 Authenticate = Callable[[Any], Caller]
 
+#: Why somebody who was a caller is none any more; None where it still is.
+Fallen = Callable[[Caller], Refusal | None]
+
+
+#: What the database's refusals are told as; any other is a statement that it does not take, and so ours.
+_STORAGE: dict[type[StorageError], Code] = {
+    DatabaseFull: Code.STORAGE_FULL,
+    DatabaseLocked: Code.STORAGE_UNAVAILABLE,
+    DatabaseUnreachable: Code.STORAGE_UNAVAILABLE,
+    DatabaseReadOnly: Code.STORAGE_UNAVAILABLE,
+    # Until the operator has restored a backup.
+    DatabaseDamaged: Code.STORAGE_UNAVAILABLE,
+    NotALedger: Code.STORAGE_UNAVAILABLE,
+}
+
+_SENTENCES = {
+    Code.STORAGE_FULL: "The coordinator's disk or database is full.",
+    Code.STORAGE_UNAVAILABLE: "The coordinator's disk or database cannot be read or written now.",
+    Code.OVERLOADED: "The coordinator is short of open files, memory or threads.",
+    Code.INTERNAL: "The coordinator failed to carry this out.",
+}
+
+#: Stands behind the last response of a stream.
+_END = object()
+
 
 class _Malformed:
     """Stands for a message that could not be parsed."""
@@ -75,12 +103,24 @@ class Boundary(grpc.aio.ServerInterceptor):
 
     Args:
         authenticate: None where the port takes callers without a certificate.
+        fallen: asked at every message of a stream.
+        outdated: is told that a transaction has refused a caller that was let in here: somebody was revoked, and this
+            process has not heard of it yet.
     """
 
     def __init__(
-        self, authenticate: Authenticate | None, quotas: Quotas, metrics: Metrics, tracing: Tracing
+        self,
+        authenticate: Authenticate | None,
+        quotas: Quotas,
+        metrics: Metrics,
+        tracing: Tracing,
+        fallen: Fallen = lambda _: None,
+        outdated: Callable[[], None] = lambda: None,
     ) -> None:
         self._authenticate = authenticate
+        self._fallen = fallen
+        self._outdated = outdated
+        self._streams: set[_Passage] = set()
         self._quotas = quotas
         self._metrics = metrics
         self._tracing = tracing
@@ -111,14 +151,22 @@ class Boundary(grpc.aio.ServerInterceptor):
             return grpc.unary_stream_rpc_method_handler(self._stream(method, handler.unary_stream), **wrapped)
         return grpc.unary_unary_rpc_method_handler(self._unary(method, handler.unary_unary), **wrapped)
 
+    def end_streams(self) -> None:
+        """Ends the streams whose caller is one no longer, also those on which nothing happens."""
+        for passage in tuple(self._streams):
+            if (refusal := passage.fallen()) is not None:
+                passage.end(refusal)
+
     @contextmanager
-    def _stream_of(self, identity: str) -> Iterator[None]:
+    def _stream_of(self, passage: "_Passage") -> Iterator[None]:
         """Holds one of the caller's streams, and charges the bytes of its messages, both ways, to the caller."""
-        with self._quotas.stream(identity):
-            _charge.set(partial(self._quotas.moved, identity))
+        with self._quotas.stream(passage.identity):
+            _charge.set(partial(self._quotas.moved, passage.identity))
+            self._streams.add(passage)
             try:
                 yield
             finally:
+                self._streams.discard(passage)
                 _charge.set(None)
 
     def _latency(self, method: str, status: grpc.StatusCode) -> Any:
@@ -135,8 +183,8 @@ class Boundary(grpc.aio.ServerInterceptor):
                 passage.admit()
                 _check_parsed(request)
                 if hasattr(request, "__aiter__"):
-                    with self._stream_of(passage.identity):
-                        return await serve(_Messages(context), context)
+                    with self._stream_of(passage), passage.interruptible():
+                        return await serve(_Messages(passage), context)
                 return await serve(request, context)
             except asyncio.CancelledError:
                 passage.cancelled()
@@ -154,9 +202,15 @@ class Boundary(grpc.aio.ServerInterceptor):
             try:
                 passage.admit()
                 _check_parsed(request)
-                with self._stream_of(passage.identity):
-                    async for response in serve(request, context):
-                        yield response
+                with self._stream_of(passage):
+                    async with aclosing(serve(request, context)) as responses:
+                        while True:
+                            with passage.interruptible():
+                                response = await anext(responses, _END)
+                            if response is _END:
+                                break
+                            yield response
+                            passage.check_standing()
             except asyncio.CancelledError:
                 passage.cancelled()
                 raise
@@ -179,6 +233,9 @@ class _Passage:
         self._began = time.perf_counter()
         self._status = grpc.StatusCode.OK
         self.identity = ""
+        self._caller: Caller | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._ended: Refusal | None = None
         structlog.contextvars.bind_contextvars(request=self._request_id, method=self._method)
         self._span = self._begin_span(method) if boundary._tracing.on else None
 
@@ -196,23 +253,61 @@ class _Passage:
         if self._boundary._authenticate is None:
             self.identity = _address(self._context.peer())
         else:
-            found = self._boundary._authenticate(self._context)
+            found = self._caller = self._boundary._authenticate(self._context)
             _caller.set(found)
             self.identity = found.participant_id
             structlog.contextvars.bind_contextvars(participant=found.participant_id)
             annotate(participant=found.participant_id)
         self._boundary._quotas.request(self.identity)
 
+    def fallen(self) -> Refusal | None:
+        """Why the caller is none any more; None where it still is, and on a port that takes everybody."""
+        return None if self._caller is None else self._boundary._fallen(self._caller)
+
+    def check_standing(self) -> None:
+        """Raises what `fallen` says."""
+        if (refusal := self.fallen()) is not None:
+            raise refusal
+
+    def end(self, refusal: Refusal) -> None:
+        """Interrupts what is served; where the client is waited for to read, the stream ends behind that."""
+        if self._task is not None and self._ended is None:
+            self._ended = refusal
+            self._task.cancel()
+
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Inside, `end` has an effect at once."""
+        self._task = asyncio.current_task()
+        try:
+            yield
+        except asyncio.CancelledError:
+            if self._ended is None:
+                raise
+            assert self._task is not None
+            self._task.uncancel()
+            raise self._ended from None
+        finally:
+            self._task = None
+
+    async def read(self) -> Any:
+        """The next message of the stream; grpc.aio.EOF at its end."""
+        message = await self._context.read()
+        self.check_standing()
+        return message
+
     async def refuse(self, error: Exception) -> None:
         """Ends the call with the status that `error` stands for."""
         refusal = _short(refusal_for(error))
+        if refusal.code is Code.CERTIFICATE_REVOKED and self._caller is not None and self.fallen() is None:
+            self._boundary._outdated()
         refusal.request_id = self._request_id
         self._status = refusal.code.status
         self._boundary._metrics.refusals.labels(self._method, refusal.code.name).inc()
         fail(self._span, f"{refusal.code.name}: {refusal.message}")
         if refusal.code is Code.INTERNAL:
             log.error("call failed", reason=refusal.code.name, exc_info=error)
-        elif isinstance(error, StorageError | OSError):
+        elif not isinstance(error, Refusal | MechanismError | ModelFileError):
             # Everybody tries again and again: one line each, on a disk that is full perhaps.
             log.warning("call failed", reason=refusal.code.name, why=str(error))
         else:
@@ -254,15 +349,11 @@ def refusal_for(error: Exception) -> Refusal:
         )
     if isinstance(error, MechanismError):
         return Refusal(Code.FIELD_INVALID, f"{error}.")
-    if isinstance(error, SpoolFull) or (
-        isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-    ):
-        return Refusal(Code.STORAGE_FULL, "The coordinator's disk is full.")
-    if isinstance(error, DatabaseFull):
-        return Refusal(Code.STORAGE_FULL, "The coordinator's database is full.")
-    if isinstance(error, DatabaseLocked | DatabaseUnreachable | DatabaseReadOnly):
-        return Refusal(Code.STORAGE_UNAVAILABLE, "The coordinator's database cannot be written now.")
-    return Refusal(Code.INTERNAL, "The coordinator failed to carry this out.")
+    code = Code.STORAGE_FULL if isinstance(error, SpoolFull) else code_of(error)
+    for kind, told in _STORAGE.items():
+        if isinstance(error, kind):
+            code = told
+    return Refusal(code, _SENTENCES[code])
 
 
 def _short(refusal: Refusal) -> Refusal:
@@ -314,14 +405,14 @@ class _Messages:
     next one, which is a frame for every stream.
     """
 
-    def __init__(self, context: Any) -> None:
-        self._context = context
+    def __init__(self, passage: _Passage) -> None:
+        self._passage = passage
 
     def __aiter__(self) -> "_Messages":
         return self
 
     async def __anext__(self) -> Any:
-        message = await self._context.read()
+        message = await self._passage.read()
         if message is grpc.aio.EOF:
             raise StopAsyncIteration
         _check_parsed(message)

@@ -46,7 +46,7 @@ class Broadcast:
                 self._frames.popitem(last=False)
         try:
             return await asyncio.shield(found)  # others wait for it too
-        except OSError:
+        except Exception:
             self._frames.pop(key, None)
             raise
 

@@ -317,6 +317,7 @@ def status(
             "serving": service is not None,
             "answers": service is not None and service.answers,
             "addresses": {} if service is None else service.addresses,
+            "troubles": {} if service is None else service.troubles,
             "insecure": office.config.server.insecure,
             "ledger_size": office.ledger_size(),
             "certificates": certificates,
@@ -337,6 +338,8 @@ def status(
         )
         for warning in warnings:
             _note(f"WARNING: {warning}")
+        for name, why in ({} if service is None else service.troubles).items():
+            output().print(f"{name} fails, and is tried again: {printable(why)}", markup=False)
         if task is None:
             _print_tasks(reports)
             return
@@ -455,8 +458,13 @@ def _print_json(record: dict[str, Any]) -> None:
 
 
 def _announce(addresses: dict[str, str]) -> None:
-    _print_json({"addresses": addresses})
-    sys.stdout.flush()  # a pipe's reader waits for it
+    try:
+        _print_json({"addresses": addresses})
+        sys.stdout.flush()  # a pipe's reader waits for it
+    except OSError as error:  # whoever wanted to know is away; the service goes on
+        _note(
+            f"the addresses cannot be written: {error.strerror}; they stand in the state folder's serving.json"
+        )
 
 
 def _note(text: str) -> None:

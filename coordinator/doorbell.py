@@ -3,10 +3,11 @@
 The service listens on a Unix socket in its state folder, which only the folder's owner can reach. A ring makes
 it read again what others can change (tasks, participants, revocations); the answer comes when that has been
 done, so that `fedpeer coordinator revoke` returns when the revocation is in force. The database stays the only
-truth: without a running service nobody answers, and nothing is lost.
+truth: without a running service nobody answers, and nothing is lost. `ask` makes it say what does not go well.
 """
 
 import asyncio
+import json
 import os
 import socket
 from collections.abc import Awaitable, Callable, Iterator
@@ -21,14 +22,26 @@ ANSWER_SECONDS = 10.0
 
 _RING = b"ring\n"
 _DONE = b"done\n"
+_ASK = b"troubles\n"
+
+#: Bytes of an answer: a service has as many duties as tasks.
+_ANSWER_BYTES = 1 << 20
 
 
 class Doorbell:
-    """The service's end."""
+    """The service's end.
 
-    def __init__(self, path: Path, answer: Callable[[], Awaitable[None]]) -> None:
+    Args:
+        answer: reads everything again.
+        troubles: what does not go well, by name, and why.
+    """
+
+    def __init__(
+        self, path: Path, answer: Callable[[], Awaitable[None]], troubles: Callable[[], dict[str, str]]
+    ) -> None:
         self._path = path
         self._answer = answer
+        self._troubles = troubles
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
@@ -46,10 +59,13 @@ class Doorbell:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            if await reader.readline() == _RING:
+            asked = await reader.readline()
+            if asked == _RING:
                 await self._answer()
                 writer.write(_DONE)
-                await writer.drain()
+            elif asked == _ASK:
+                writer.write(json.dumps(self._troubles()).encode() + b"\n")
+            await writer.drain()
         except ConnectionError:
             pass  # whoever rang has left; what was asked for has been done
         finally:
@@ -62,16 +78,35 @@ def ring(path: Path) -> bool:
     Raises:
         TimeoutError: a service is there but does not answer.
     """
+    return _said(path, _RING) == _DONE
+
+
+def ask(path: Path) -> dict[str, str]:
+    """What does not go well in a service, by the name of a task or duty, and why; nothing where no service runs.
+
+    Raises:
+        TimeoutError: a service is there but does not answer.
+    """
+    try:
+        found: dict[str, str] = json.loads(_said(path, _ASK) or b"{}")
+    except ValueError:  # it ended in the middle of its answer
+        return {}
+    return found
+
+
+def _said(path: Path, question: bytes) -> bytes:
+    """The service's answer; nothing where none runs."""
     caller = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     caller.settimeout(ANSWER_SECONDS)
     with caller:
         try:
             with _short(path) as name:
                 caller.connect(name)
-            caller.sendall(_RING)
-            return caller.recv(len(_DONE)) == _DONE
+            caller.sendall(question)
+            with caller.makefile("rb") as answer:
+                return answer.readline(_ANSWER_BYTES)
         except (FileNotFoundError, ConnectionError):
-            return False
+            return b""
 
 
 @contextmanager

@@ -2,7 +2,10 @@
 
 A caller is whoever holds the key of a certificate of ours, provided that the participant is not revoked, that
 the certificate has neither expired nor been revoked, and that its key is the participant's current one. This is
-checked at every call, not only when the connection is made: a revocation works at once.
+checked at every call, not only when the connection is made, and at every message of an open stream.
+
+The `Roster` that answers there is a copy. A revocation comes from another process, so what a caller can have written
+is decided once more, by `check_standing`, inside the transaction that writes it.
 """
 
 import hashlib
@@ -39,10 +42,11 @@ _PARSED_CERTIFICATES = 4096
 
 @dataclass(frozen=True)
 class Caller:
-    """An authenticated participant and the key that its statements are checked with."""
+    """An authenticated participant and the key that its statements are checked with, parsed and as PEM."""
 
     participant_id: str
     key: PublicKey
+    key_pem: str
 
 
 @dataclass(frozen=True)
@@ -77,9 +81,9 @@ class Roster:
         """A participant has just enrolled."""
         self._participants[row.id] = row
 
-    def revoked(self, participant_id: str) -> bool:
-        row = self._participants.get(participant_id)
-        return row is None or row.revoked_at is not None
+    def fallen(self, caller: Caller) -> Refusal | None:
+        """Why somebody who was a caller of ours is none any more; None where it still is."""
+        return _fallen(self._participants.get(caller.participant_id), caller)
 
     def counts(self) -> tuple[int, int]:
         """Participants in good standing, and revoked."""
@@ -93,11 +97,11 @@ class Roster:
             Refusal: CERTIFICATE_REQUIRED or CERTIFICATE_REVOKED.
         """
         parsed = self._parse(certificate_pem)
-        row = self._participants.get(parsed.name)
-        if row is None:
-            raise Refusal(Code.CERTIFICATE_REQUIRED, f"There is no participant {parsed.name!r} here.")
-        if row.revoked_at is not None or parsed.serial in self._revoked_serials:
-            raise Refusal(Code.CERTIFICATE_REVOKED, f"The certificate of {parsed.name!r} has been revoked.")
+        found = Caller(parsed.name, parsed.key, parsed.key_pem)
+        if (refusal := self.fallen(found)) is not None:
+            raise refusal
+        if parsed.serial in self._revoked_serials:
+            raise _revoked(parsed.name)
         if self._authorities and parsed.issuer not in self._authorities:
             raise Refusal(
                 Code.CERTIFICATE_REQUIRED,
@@ -105,12 +109,7 @@ class Roster:
             )
         if not parsed.not_before <= now <= parsed.not_after:
             raise Refusal(Code.CERTIFICATE_REQUIRED, f"The certificate of {parsed.name!r} has expired.")
-        if parsed.key_pem != row.public_key:
-            raise Refusal(
-                Code.CERTIFICATE_REVOKED,
-                f"{parsed.name!r} has enrolled anew with another key; this certificate is no longer its own.",
-            )
-        return Caller(parsed.name, parsed.key)
+        return found
 
     def believed(self, participant_id: str) -> Caller:
         """The participant that a caller without TLS says it is; insecure mode only.
@@ -120,10 +119,10 @@ class Roster:
         """
         row = self._participants.get(participant_id)
         if row is None:
-            raise Refusal(Code.CERTIFICATE_REQUIRED, f"There is no participant {participant_id!r} here.")
+            raise _unknown(participant_id)
         if row.revoked_at is not None:
-            raise Refusal(Code.CERTIFICATE_REVOKED, f"{participant_id!r} has been revoked.")
-        return Caller(participant_id, load_public_key(row.public_key))
+            raise _revoked(participant_id)
+        return Caller(participant_id, load_public_key(row.public_key), row.public_key)
 
     def _parse(self, pem: bytes) -> _Parsed:
         found = self._parsed.get(pem)
@@ -149,6 +148,40 @@ class Roster:
         if len(self._parsed) > _PARSED_CERTIFICATES:
             self._parsed.popitem(last=False)
         return parsed
+
+
+def check_standing(store: MarketStore, caller: Caller) -> None:
+    """That the caller is enrolled, not revoked, and speaks with its current key, as this transaction sees it.
+
+    A writing transaction holds the ledger's lock from its first read on (`Transactions.run`), and so does the one that
+    revokes: either the revocation is seen here, or what is written here stands before it in the ledger.
+
+    Raises:
+        Refusal: CERTIFICATE_REQUIRED or CERTIFICATE_REVOKED.
+    """
+    if (refusal := _fallen(store.participant(caller.participant_id), caller)) is not None:
+        raise refusal
+
+
+def _fallen(row: ParticipantRow | None, caller: Caller) -> Refusal | None:
+    if row is None:
+        return _unknown(caller.participant_id)
+    if row.revoked_at is not None:
+        return _revoked(caller.participant_id)
+    if row.public_key != caller.key_pem:
+        return Refusal(
+            Code.CERTIFICATE_REVOKED,
+            f"{row.id!r} has enrolled anew with another key; this certificate is no longer its own.",
+        )
+    return None
+
+
+def _unknown(participant_id: str) -> Refusal:
+    return Refusal(Code.CERTIFICATE_REQUIRED, f"There is no participant {participant_id!r} here.")
+
+
+def _revoked(participant_id: str) -> Refusal:
+    return Refusal(Code.CERTIFICATE_REVOKED, f"The certificate of {participant_id!r} has been revoked.")
 
 
 def invite(store: MarketStore, participant_id: str, now: float) -> tuple[str, float, int]:
@@ -200,15 +233,14 @@ def enrol(
     return enrolled
 
 
-def renew(
-    store: MarketStore, authority: Identity, participant_id: str, request: bytes, now: float
-) -> Enrolled:
+def renew(store: MarketStore, authority: Identity, caller: Caller, request: bytes, now: float) -> Enrolled:
     """A further certificate for an authenticated caller, for the same key or a new one.
 
     Raises:
-        Refusal: FIELD_INVALID.
+        Refusal: FIELD_INVALID; as `check_standing`: only a new invitation takes a revoked participant back.
     """
-    return _issue(store, authority, participant_id, request, now)[0]
+    check_standing(store, caller)
+    return _issue(store, authority, caller.participant_id, request, now)[0]
 
 
 def _issue(

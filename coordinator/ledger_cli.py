@@ -464,6 +464,8 @@ def _print_report(report: Report) -> None:
     console.print("NOT verified")
     for problem in report.problems:
         console.print(f"{problem.place}: {problem.message}", markup=False)
+    if report.holds:
+        console.print(f"all before entry {report.holds} holds")
 
 
 def _chosen(

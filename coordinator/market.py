@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
@@ -22,7 +22,7 @@ from coordinator.admission import (
     same_receipt,
 )
 from coordinator.broadcast import Broadcast, SharedFrame
-from coordinator.identity import Caller
+from coordinator.identity import Caller, check_standing
 from coordinator.payrolls import PaidRound, Payrolls
 from coordinator.runner import LiveTask, Workplace
 from coordinator.spool import UploadKey
@@ -44,6 +44,7 @@ from wire.terminal import printable
 
 log = structlog.get_logger()
 
+Result = TypeVar("Result")
 
 #: Ended tasks that a list still names; a message has a limit, and `GetTask` knows them all.
 _LISTED_ENDED = 20
@@ -137,8 +138,7 @@ class Market:
 
         Raises:
             FieldError: a cursor that no event has yet.
-            Refusal: why the stream ends before the task does: another session takes over, the participant is
-                revoked, or the service shuts down.
+            Refusal: why the stream ends before the task does: another session takes over, or the service shuts down.
         """
         if cursor > live.feed.cursor:
             raise FieldError("cursor", cursor, f"at most {live.feed.cursor}, the last event's")
@@ -172,7 +172,7 @@ class Market:
             admit_claim(t.market, task, statement)
             return t.add_claim(task, statement, signature)
 
-        receipt = await self._work.transact(record)
+        receipt = await self._work.transact(_standing(caller, record))
         live.arrived()
         return receipt
 
@@ -197,7 +197,7 @@ class Market:
             admit_failure(t.market, task, participant_id, round_)
             return t.add_failure(task, participant_id, submission_id, reason)
 
-        receipt = await self._work.transact(record)
+        receipt = await self._work.transact(_standing(caller, record))
         log.warning("participant cannot deliver", task=task_id, round=round_, why=printable(reason))
         live.arrived()
         return receipt
@@ -224,7 +224,7 @@ class Market:
                 place = t.open_dispute(task, name, counts, salt)
             return DisputeStanding(place, t.reviews(task, name), task.state.final)
 
-        standing = await self._work.transact(record)
+        standing = await self._work.transact(_standing(caller, record))
         await self._work.transact.sign_head()
         return standing
 
@@ -303,10 +303,16 @@ class Market:
         statement = decode_model_header(header, live.row.terms_digest)
         check_author(caller, live.row, statement, header.signature)
 
-        record = self._work.transact.pending(lambda t: self._finish(t, live, statement, header.signature))
+        def finish(t: Transaction) -> ReceiptRow:
+            return self._finish(t, live, statement, header.signature)
+
+        def begin(t: Transaction) -> ReceiptRow | _Begun:
+            return self._begin(t, live, statement)
+
+        record = self._work.transact.pending(_standing(caller, finish))
         record.done.add_done_callback(lambda done: _arrived(live, done))
         # Nobody is told of the commitment before the receipt, whose commit is a later one.
-        found = await self._work.transact(lambda t: self._begin(t, live, statement), durable=False)
+        found = await self._work.transact(_standing(caller, begin), durable=False)
         if isinstance(found, ReceiptRow):
             return found
         if found is _Begun.LATE:
@@ -355,6 +361,16 @@ class Market:
         row = t.market.task(live.row.id)
         assert row is not None  # tasks are never deleted
         return row
+
+
+def _standing(caller: Caller, work: Callable[[Transaction], Result]) -> Callable[[Transaction], Result]:
+    """`work`, provided that the caller stands in the transaction that it is part of: for all that a caller writes."""
+
+    def act(t: Transaction) -> Result:
+        check_standing(t.market, caller)
+        return work(t)
+
+    return act
 
 
 def _arrived(live: LiveTask, recorded: "asyncio.Future[Any]") -> None:

@@ -61,6 +61,18 @@ class Metrics:
             ["task"],
             registry=registry,
         )
+        self.duty_restarts = Counter(
+            "fedpeer_duty_restarts_total",
+            "How often a duty beside the calls ended unplanned and began again.",
+            ["duty"],
+            registry=registry,
+        )
+        self.duties_failing = Gauge(
+            "fedpeer_duty_failing",
+            "1 while a duty has ended and done nothing since.",
+            ["duty"],
+            registry=registry,
+        )
         self.paid = Counter("fedpeer_paid_micro_total", "Micro-credits paid.", ["task"], registry=registry)
         self.escrow = Gauge(
             "fedpeer_escrow_micro", "Micro-credits still reserved for a task.", ["task"], registry=registry

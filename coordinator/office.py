@@ -17,7 +17,7 @@ from coordinator.blobs import BlobStore
 from coordinator.certificates import Certificates, read_certificates
 from coordinator.clock import Clock, SystemClock
 from coordinator.config import ServiceConfig
-from coordinator.doorbell import ring
+from coordinator.doorbell import ask, ring
 from coordinator.errors import FolderError, TaskError
 from coordinator.folder import StateFolder
 from coordinator.identity import invite
@@ -53,10 +53,15 @@ class Invitation:
 
 @dataclass(frozen=True)
 class Service:
-    """A service that runs from the folder: its addresses, empty while it is just starting, and whether it answers."""
+    """A service that runs from the folder: its addresses, empty while it is just starting, and whether it answers.
+
+    Attributes:
+        troubles: what does not go well in it, by the name of a task or duty, and why.
+    """
 
     addresses: dict[str, str]
     answers: bool
+    troubles: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -277,7 +282,7 @@ class Office:
             addresses: dict[str, str] = json.loads(self.folder.addresses.read_text())
         except (OSError, ValueError):  # it is just starting
             addresses = {}
-        return Service(addresses, answers=not self.unanswered)
+        return Service(addresses, not self.unanswered, self._troubles())
 
     def back_up(self, target: Path) -> int:
         """Writes a backup, also while a service runs; returns its size in bytes.
@@ -367,6 +372,13 @@ class Office:
         self._log.sign_head()
         self._ring()
         return result
+
+    def _troubles(self) -> dict[str, str]:
+        try:
+            return {} if self.unanswered else ask(self.folder.doorbell)
+        except TimeoutError:
+            self.unanswered = True
+            return {}
 
     def _ring(self) -> bool:
         """Whether a service runs from the folder. One that has not answered once is not waited for again."""

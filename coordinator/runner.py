@@ -185,36 +185,50 @@ class TaskRunner:
         self._last: Progress | None = None
         self._closed: _ClosedRound | None = None
 
-    async def run(self) -> None:
-        """Takes steps until the task has ended. Cancel it to stop between steps."""
-        retry = _RETRY_SECONDS
+    async def run(self, well: Callable[[], None]) -> None:
+        """Takes steps until the task has ended. Cancel it to stop between steps.
+
+        Args:
+            well: is told each time that nothing more was to be done.
+        """
         with structlog.contextvars.bound_contextvars(task=self._live.row.id):
             try:
-                await self._work.transact.read(lambda t: t.check_terms(self._live.row))
-            except TaskError as error:
-                log.error("task is not taken up", why=str(error))
-                self._set_broken(str(error))
-                return
-            try:
-                going_on = True
-                while going_on:
-                    try:
-                        going_on = await self._advance()
-                        retry = _RETRY_SECONDS
-                        self._set_broken(None)
-                        if going_on:
-                            await self._work.clock.wait(self._live.changed, self._alarm())
-                    except StaleTask:
-                        log.info("task was moved on by another process")
-                    except Exception as error:
-                        log.error("step failed; it is tried again", seconds=retry, exc_info=error)
-                        self._set_broken(f"{type(error).__name__}: {error}")
-                        await asyncio.sleep(retry)
-                        retry = min(2 * retry, _RETRY_LIMIT_SECONDS)
-                await self._sweep()
+                if await self._check_terms():
+                    await self._take_steps(well)
+            except Exception as error:
+                self._set_broken(f"{type(error).__name__}: {error}")
+                raise
             finally:
                 if self._preparation is not None:
                     self._preparation.cancel()
+
+    async def _check_terms(self) -> bool:
+        try:
+            await self._work.transact.read(lambda t: t.check_terms(self._live.row))
+        except TaskError as error:
+            log.error("task is not taken up", why=str(error))
+            self._set_broken(str(error))
+            return False
+        return True
+
+    async def _take_steps(self, well: Callable[[], None]) -> None:
+        retry, going_on = _RETRY_SECONDS, True
+        while going_on:
+            try:
+                going_on = await self._advance()
+                retry = _RETRY_SECONDS
+                self._set_broken(None)
+                well()
+                if going_on:
+                    await self._work.clock.wait(self._live.changed, self._alarm())
+            except StaleTask:
+                log.info("task was moved on by another process")
+            except Exception as error:
+                log.error("step failed; it is tried again", seconds=retry, exc_info=error)
+                self._set_broken(f"{type(error).__name__}: {error}")
+                await asyncio.sleep(retry)
+                retry = min(2 * retry, _RETRY_LIMIT_SECONDS)
+        await self._sweep()
 
     def _look(self, t: Transaction) -> _Seen:
         """The task, its new events and its progress: others than this runner may have moved it.
@@ -416,14 +430,14 @@ class TaskRunner:
                 await outcome.over()
             paid = sum(payment.paid_micro for payment in settlement.payments)
             annotate(paid_micro=paid)
-        # Before anybody hears of the settlement: all ask for their receipts at once.
-        await asyncio.gather(self._work.transact.sign_head(), self._sweep())
         metrics = self._work.metrics
         metrics.paid.labels(row.id).inc(paid)
-        metrics.settlement_seconds.observe(max(0.0, self._work.clock.now() - began))
         if outcome.quality is not None:
             metrics.accuracy.labels(row.id).set(float(outcome.quality.accuracy))
         log.info("round settled", paid_micro=paid, models=len(closed.models))
+        # Before anybody hears of the settlement: all ask for their receipts at once.
+        await asyncio.gather(self._work.transact.sign_head(), self._sweep())
+        metrics.settlement_seconds.observe(max(0.0, self._work.clock.now() - began))
         return seen
 
     def _judge(self, row: TaskRow, closed: _ClosedRound) -> _Outcome:
@@ -474,6 +488,9 @@ class TaskRunner:
     def _tell(self, seen: _Seen) -> None:
         """What is seen, to watchers and in metrics."""
         live, metrics, row = self._live, self._work.metrics, seen.row
+        live.feed.publish(
+            seen.events
+        )  # first: what fails below is said again by the next look, events are not
         if row.version != live.row.version:
             metrics.phase_started.labels(row.id).set(self._work.clock.now())
             metrics.tasks.labels(live.row.state).dec()
@@ -485,7 +502,6 @@ class TaskRunner:
             metrics.escrow.labels(row.id).set(seen.escrow)
         for standing, count in vars(seen.tally).items():
             metrics.task_participants.labels(row.id, standing).set(count)
-        live.feed.publish(seen.events)
 
     def _set_broken(self, why: str | None) -> None:
         self._live.broken = why

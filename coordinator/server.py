@@ -44,10 +44,11 @@ from coordinator.services.ledger import LedgerServicer
 from coordinator.services.market import MarketServicer
 from coordinator.spool import Spool
 from coordinator.storage.database import Database
-from coordinator.storage.errors import LeaseLost, StorageError
+from coordinator.storage.errors import LeaseLost
 from coordinator.storage.lease import Lease
 from coordinator.storage.ledger import SignedLog
 from coordinator.storage.market import EventRow, TaskRow
+from coordinator.supervision import Duty, Supervisor
 from coordinator.tracing import Tracing, exporting
 from coordinator.transactions import Transaction, Transactions
 from coordinator.uploads import Uploads
@@ -134,7 +135,6 @@ class Coordinator:
         self._clock = clock or SystemClock()
         self._database = Database(folder.database_url(self.config))
         self._lease = Lease(self._database.url)
-        self._looking: asyncio.Task[None] | None = None
         #: Set when the service must end by itself: it may no longer serve its database.
         self.halted = asyncio.Event()
         key = folder.signing_key(self.config.name)
@@ -160,14 +160,19 @@ class Coordinator:
             streams=section.streams_per_participant,
             bytes_per_hour=section.bytes_per_hour,
         )
-        self._doorbell = Doorbell(folder.doorbell, self.reload)
+        self._supervisor = Supervisor(self.metrics, self._raise_alarm)
+        self._doorbell = Doorbell(folder.doorbell, self._follow, self.troubles)
+        #: Set when somebody may have changed what is held in memory, and who waits for it to be read again.
+        self._outdated = asyncio.Event()
+        self._following: list[asyncio.Future[None]] = []
         self._health = health.aio.HealthServicer()
         self._certificates = read_certificates(folder, self.config.server, datetime.now(UTC))
         self._credentials = None if section.insecure else _ServerCredentials(self._certificates)
         self._use_certificates(self._certificates)
         self._servers: list[grpc.aio.Server] = []
-        self._runners: dict[str, asyncio.Task[None]] = {}
-        self._housekeeping: asyncio.Task[None] | None = None
+        self._boundaries: list[Boundary] = []
+        self._background: set[asyncio.Task[None]] = set()
+        self._draining = False
         self._exit = contextlib.ExitStack()
         self.market_address = ""
         self.public_address = ""
@@ -185,6 +190,7 @@ class Coordinator:
             await self._clear_spool()
             await self._bind()
             await self.reload()
+            self._supervisor.begin("commands", self._follow_commands)
             await self._doorbell.start()
             for server in self._servers:
                 await server.start()
@@ -193,12 +199,13 @@ class Coordinator:
         except BaseException:
             await self.stop(0)
             raise
-        self._housekeeping = asyncio.create_task(self._keep_house(), name="housekeeping")
+        self._supervisor.begin("housekeeping", self._keep_house, vital=False)
         log.info("serving", market=self.market_address, public=self.public_address)
 
     async def stop(self, grace: float | None = None) -> None:
         """Drains: no new calls, watchers are sent away, uploads get `grace` seconds, steps in progress end."""
         grace = self.config.server.drain_seconds if grace is None else grace
+        self._draining = True
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
         draining = Refusal(Code.DRAINING, "The coordinator is shutting down.")
         for live in self.market.tasks():
@@ -207,10 +214,9 @@ class Coordinator:
         self.folder.addresses.unlink(missing_ok=True)
         await self._doorbell.stop()
         await asyncio.gather(*(server.stop(grace) for server in self._servers))
-        tasks = [*self._runners.values(), *([self._housekeeping] if self._housekeeping else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._supervisor.stop()
+        for rung in self._following:
+            rung.cancel()
         self._work.uploads.stop()
         await asyncio.to_thread(self._transact.stop)
         await asyncio.to_thread(self._tracing.close)
@@ -246,14 +252,52 @@ class Coordinator:
         for row in rows:
             if row.id not in known:
                 await self._take_up(row)
+        self._end_streams()
         for live in known.values():
-            for name in live.presence.watching():
-                if self._roster.revoked(name):
-                    live.presence.dismiss(
-                        name, Refusal(Code.CERTIFICATE_REVOKED, f"{name!r} has been revoked.")
-                    )
             live.changed.set()
         await self._follow_others(known, rows)
+
+    def troubles(self) -> dict[str, str]:
+        """What does not go as it should, by the name of the duty or task, and why; for `status`."""
+        stalled = {f"task {live.row.id}": live.broken for live in self.market.tasks() if live.broken}
+        return {**stalled, **self._supervisor.troubles()}
+
+    def _end_streams(self) -> None:
+        for boundary in self._boundaries:
+            boundary.end_streams()
+
+    def _raise_alarm(self, lasting: bool) -> None:
+        """Health follows duties that fail for long."""
+        if self._draining:
+            return
+        status = health_pb2.HealthCheckResponse
+        told = asyncio.create_task(self._set_health(status.NOT_SERVING if lasting else status.SERVING))
+        self._background.add(told)  # the loop alone would not keep it
+        told.add_done_callback(self._background.discard)
+
+    async def _follow(self) -> None:
+        """Returns when everything has been read again, however often that takes."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._following.append(done)
+        self._outdated.set()
+        await done
+
+    async def _follow_commands(self, duty: Duty) -> None:
+        """Reads again what others have changed, as often as somebody rings or a transaction finds it changed."""
+        while True:
+            await self._outdated.wait()
+            self._outdated.clear()
+            waiting, self._following = self._following, []
+            try:
+                await self.reload()
+            except BaseException:
+                self._following = waiting + self._following
+                self._outdated.set()
+                raise
+            duty.well()
+            for done in waiting:
+                if not done.done():
+                    done.set_result(None)
 
     def _guard_lease(self) -> None:
         """Has the event loop tell when the connection that holds the lease breaks."""
@@ -263,9 +307,9 @@ class Coordinator:
 
         def stirred() -> None:
             loop.remove_reader(descriptor)
-            self._looking = asyncio.create_task(look(), name="lease")
+            self._supervisor.begin("lease", look)
 
-        async def look() -> None:
+        async def look(_duty: Duty) -> None:
             if await asyncio.to_thread(self._lease.held):
                 loop.add_reader(descriptor, stirred)  # a notice of the server
                 return
@@ -295,8 +339,7 @@ class Coordinator:
         self.market.add(live)
         self.metrics.tasks.labels(row.state).inc()
         if not row.state.final:
-            runner = TaskRunner(live, self._work)
-            self._runners[row.id] = asyncio.create_task(runner.run(), name=f"task {row.id}")
+            self._supervisor.begin(f"task {row.id}", lambda duty: TaskRunner(live, self._work).run(duty.well))
 
     async def _clear_spool(self) -> None:
         """Deletes what a killed process left behind, interrupted uploads of running tasks apart."""
@@ -304,18 +347,16 @@ class Coordinator:
         running = {row.id for row in rows if not row.state.final}
         await asyncio.to_thread(self._work.spool.clear, running)
 
-    async def _keep_house(self) -> None:
+    async def _keep_house(self, duty: Duty) -> None:
         """Once a day: deletes model files that no task needs any more."""
         while True:
             now = self._clock.now()
             before = now - self.config.storage.retention_days * _DAY
-            try:
-                keep = await self._transact.read(_referenced(before))
-                freed = await asyncio.to_thread(self._work.blobs.retain, keep, time.time() - _UNCOMMITTED)
-                log.info("model files swept", kept=len(keep), freed_bytes=freed)
-                self._warn_of_expiry()
-            except (StorageError, OSError) as error:
-                log.warning("model files could not be swept; tomorrow again", exc_info=error)
+            keep = await self._transact.read(_referenced(before))
+            freed = await asyncio.to_thread(self._work.blobs.retain, keep, time.time() - _UNCOMMITTED)
+            log.info("model files swept", kept=len(keep), freed_bytes=freed)
+            self._warn_of_expiry()
+            duty.well()
             await self._clock.wait(asyncio.Event(), now + _DAY)
 
     async def _enrol(self, participant_id: str, token: str, request: bytes) -> Enrolled:
@@ -334,7 +375,7 @@ class Coordinator:
                 f"The certificate is {who.participant_id!r}'s, not {participant_id!r}'s.",
             )
         authority = await asyncio.to_thread(self.folder.authority)
-        return await self._enrolled(lambda t: renew(t.market, authority, who.participant_id, request, t.now))
+        return await self._enrolled(lambda t: renew(t.market, authority, who, request, t.now))
 
     async def _enrolled(self, issue: Any) -> Enrolled:
         def act(t: Transaction) -> Enrolled:
@@ -345,6 +386,7 @@ class Coordinator:
 
         enrolled = await self._transact(act)
         self._roster.add(enrolled.participant)
+        self._end_streams()  # of an earlier key
         self._count_participants()
         log.info("participant enrolled", participant=enrolled.participant.id)
         return enrolled
@@ -377,7 +419,15 @@ class Coordinator:
             self._serve_metrics(section)
 
     def _server(self, authenticate: Authenticate | None) -> grpc.aio.Server:
-        boundary = Boundary(authenticate, self._quotas, self.metrics, self._tracing)
+        boundary = Boundary(
+            authenticate,
+            self._quotas,
+            self.metrics,
+            self._tracing,
+            fallen=self._roster.fallen,
+            outdated=self._outdated.set,
+        )
+        self._boundaries.append(boundary)
         server = grpc.aio.server(interceptors=[boundary], options=_OPTIONS)
         self._servers.append(server)
         return server
@@ -411,6 +461,10 @@ class Coordinator:
         except OSError:
             raise _taken("server.metrics", section.metrics) from None
         self.metrics_address = f"{host}:{server.server_port}"
+        # The library's prints, and where that fails its thread ends.
+        server.handle_error = lambda request, client_address: log.warning(  # type: ignore[method-assign]
+            "a scrape failed", exc_info=True
+        )
 
         def close() -> None:
             server.shutdown()

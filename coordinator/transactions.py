@@ -43,12 +43,13 @@ from mechanism.ledger import entries
 from mechanism.ledger.accounts import escrow, reservation_id
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.journal import Journal
+from mechanism.ledger.key_history import fingerprint
 from mechanism.lifecycle import State
 from mechanism.peers import Draw
 from mechanism.settlement import Assessment, Settlement
 from mechanism.statements import ClaimStatement, ModelStatement, statement_digest
 from mechanism.terms import Terms
-from wire.certificates import load_public_key
+from wire.certificates import certificate_key, load_certificate, load_public_key
 from wire.errors import Code, FieldViolation, Refusal
 
 Result = TypeVar("Result")
@@ -90,25 +91,28 @@ class Transaction:
         """Records a participant's key.
 
         Raises:
-            Refusal: FIELD_INVALID where that key was revoked before.
+            Refusal: FIELD_INVALID where that key was revoked before, under whatever name.
         """
         key = load_public_key(enrolled.participant.public_key)
-        revoked = entries.revocation(enrolled.participant.id, key, "").id
-        if self.ledger.find([revoked]):
+        if self.ledger.revoked_keys(fingerprint(entries.public_key_bytes(key))):
             raise Refusal(
                 Code.FIELD_INVALID,
-                f"This key of {enrolled.participant.id!r} was revoked; a new one is expected.",
+                f"This key was revoked; a new one of {enrolled.participant.id!r} is expected.",
                 violations=[FieldViolation("certificate_signing_request", "a key that was never revoked")],
             )
         self._record(entries.enrolment(enrolled.participant.id, key))
 
     def revoke(self, participant_id: str, reason: str) -> None:
-        """Ends a participant's standing; its key counts for nothing from here on."""
+        """Ends a participant's standing; none of the keys that it ever had counts for anything from here on."""
         row = self.market.participant(participant_id)
         self.market.withdraw_invitations(participant_id, self.now)
-        if row is not None and row.revoked_at is None:
-            self.market.revoke(participant_id, self.now)
-            self._record(entries.revocation(participant_id, load_public_key(row.public_key), reason))
+        if row is None or row.revoked_at is not None:
+            return
+        issued = [certificate_key(load_certificate(c.pem.encode())) for c in self.market.certificates(row.id)]
+        gone = {e.id: e for e in (entries.revocation(row.id, key, reason) for key in issued)}
+        known = self.ledger.find(list(gone))
+        self.market.revoke(participant_id, self.now)
+        self._record(*(entry for name, entry in gone.items() if name not in known))
 
     # What participants do
 
@@ -221,7 +225,11 @@ class Transaction:
         self._record(self._transition(task.id, 0, State.EFFORT))
 
     def select(self, task: TaskRow, selection: Selection) -> None:
-        chosen = selection(task.terms, self.market.claims(task.id))
+        standing = self.market.progress(task).claimed
+        claims = [c for c in self.market.claims(task.id) if c.participant_id in standing]
+        if len(claims) < task.terms.schedule.quorum:
+            raise StaleTask(f"claims of task {task.id} have fallen below the quorum since they were counted")
+        chosen = selection(task.terms, claims)
         self.market.select_participants(task.id, chosen)
         self.market.advance(task, State.SELECTED, now=self.now, detail={"selected": chosen})
         self._record(
@@ -579,6 +587,8 @@ class Transactions:
     def _alone(self, step: "_Step") -> Any:
         try:
             return self.run(step.work, durable=step.durable) if step.writes else self.look(step.work)
+        except StopIteration as error:  # which no future takes: whoever waits would wait for ever
+            return _Raised(RuntimeError(f"a step has raised {error!r}"))
         except BaseException as error:
             return _Raised(error)
 

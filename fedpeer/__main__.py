@@ -17,6 +17,7 @@ from typing import NamedTuple
 import typer
 
 from fedpeer.allocator import keep_pages
+from wire.streams import secure_standard_streams
 
 
 class _Command(NamedTuple):
@@ -96,6 +97,7 @@ def main() -> int:
     # gRPC's own log lines say nothing that our sentences do not; set GRPC_VERBOSITY to see them.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     keep_pages()
+    secure_standard_streams()
     called = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
     try:
         try:

@@ -34,6 +34,7 @@ from participant.enrolment import EnrolmentRequest
 from participant.identity import Credentials, StateFolder
 from participant.membership import ForeignKeys, Membership, RoundMembership, TaskMembership
 from participant.model_store import read_weights, write_weights
+from participant.persistence import patiently
 from participant.report import Receipt, Settlement, TaskReport
 from participant.steps import (
     GET_BALANCE,
@@ -287,7 +288,8 @@ class AsyncRound(RoundMembership):
 
     async def weights(self) -> dict[str, npt.NDArray[Any]]:
         """The weights that the round starts from."""
-        return await asyncio.to_thread(read_weights, await self.model_file())
+        path = await self.model_file()
+        return await asyncio.to_thread(lambda: patiently(lambda: read_weights(path)))
 
     async def train(self, task: Task, on_progress: ProgressCallback | None = None) -> Receipt:
         """Trains with a `Task` object in a worker thread, and submits."""
@@ -303,7 +305,7 @@ class AsyncRound(RoundMembership):
     ) -> Receipt:
         """As `Round.submit`."""
         path, contract = self._engagement.trained_path(self.number), self._engagement.terms.contract
-        await asyncio.to_thread(write_weights, path, weights, contract)
+        await asyncio.to_thread(lambda: patiently(lambda: write_weights(path, weights, contract)))
         receipt = await self._transport.run(self._engagement.submit(self.number, samples))
         self._engagement.note_metrics(self.number, metrics or {})
         return receipt

@@ -31,6 +31,7 @@ from mechanism.statements import (
     statement_digest,
 )
 from mechanism.terms import Terms
+from participant.backoff import Backoff
 from participant.effects import Emit, Pause, Steps, transform
 from participant.errors import (
     CountsChangedError,
@@ -42,9 +43,11 @@ from participant.errors import (
     StateError,
     SubmittedError,
     TaskError,
+    WrongStateError,
 )
 from participant.journal import Journal, Kind, SubmissionRecord
 from participant.model_store import ModelStore
+from participant.persistence import persistently
 from participant.report import (
     Receipt,
     Settlement,
@@ -57,11 +60,16 @@ from participant.report import (
 from participant.steps import ENDED, MarketSteps
 from protos.fedpeer.v1 import market_pb2
 from wire.codec import decode_claim, decode_terms, encode_claim, encode_model_header
+from wire.errors import Code
+from wire.faults import Outlook, outlook
 from wire.limits import MAX_REASON_CHARACTERS
 from wire.model_file import file_digest
 
 if TYPE_CHECKING:
     from participant.keys import KeyWatch
+
+#: States in which a claim that was refused for the task's state may be taken at the next attempt.
+_BEFORE_SELECTION = (market_pb2.TASK_STATE_OPEN, market_pb2.TASK_STATE_EFFORT)
 
 #: Seconds between looks for a task that opens; the coordinator is asked for its list.
 LOOK_SECONDS = 15.0
@@ -241,6 +249,9 @@ class Engagement:
 
     def fetch(self, assignment: Assignment) -> Steps[Path]:
         """The model that the round starts from, as a file."""
+        return persistently(lambda: self._fetch(assignment), self._market.clock)
+
+    def _fetch(self, assignment: Assignment) -> Steps[Path]:
         path = self._models.start(self.task_id, assignment.number)
         if not (path.exists() and file_digest(path) == assignment.model_sha256):
             yield from self._market.fetch_model(
@@ -259,6 +270,9 @@ class Engagement:
             SubmittedError: the round has another model already.
             ModelRejectedError, WrongStateError, ...: the coordinator refused it.
         """
+        return persistently(lambda: self._submit(round_, samples), self._market.clock)
+
+    def _submit(self, round_: int, samples: int) -> Steps[Receipt]:
         record = self._journal.submission(self.task_id, "model", round_)
         if record is not None and record.receipt is None and not self._holds(record):
             # Refused, or trained anew since: another content, which may take the id unless it is taken.
@@ -395,6 +409,8 @@ class Engagement:
         try:
             yield from self._settled_once(record, send)
         except RefusedError as error:
+            if outlook(error.code) is Outlook.PASSING:
+                raise
             self._miss(record.round, str(error))
 
     def _found_receipt(self, record: SubmissionRecord) -> Steps[bool]:
@@ -505,7 +521,10 @@ class Engagement:
         try:
             receipt = yield from send(record)
         except RefusedError as error:
-            self._journal.record_refusal(record.submission_id, str(error))
+            if (
+                outlook(error.code) is Outlook.LASTING
+            ):  # else it stays prepared, and the next attempt sends it
+                self._journal.record_refusal(record.submission_id, str(error))
             raise
         self._journal.record_receipt(record.submission_id, receipt.SerializeToString())
         if record.kind != "claim":
@@ -515,7 +534,21 @@ class Engagement:
         return receipt_of(receipt)
 
     def _send_claim(self, record: SubmissionRecord) -> Steps[market_pb2.Receipt]:
-        return self._market.submit_effort(market_pb2.SubmitEffortRequest.FromString(record.message))
+        waits = Backoff().waits()
+        while True:
+            try:
+                return (
+                    yield from self._market.submit_effort(
+                        market_pb2.SubmitEffortRequest.FromString(record.message)
+                    )
+                )
+            except WrongStateError as error:
+                # A task that was just opened takes claims in a moment; it may have begun to since the refusal.
+                if error.code is not Code.WRONG_STATE:
+                    raise
+                if (yield from self._market.task(self.task_id)).state not in _BEFORE_SELECTION:
+                    raise
+            yield Pause(next(waits))
 
     def _send_model(self, record: SubmissionRecord, resume: bool = True) -> Steps[market_pb2.Receipt]:
         header = market_pb2.ModelHeader.FromString(record.message)

@@ -285,6 +285,7 @@ _LEAVES: dict[Code, type[RefusedError]] = {
     Code.TOO_LARGE: LimitError,
     Code.QUOTA_EXCEEDED: LimitError,
     Code.STORAGE_FULL: LimitError,
+    Code.OVERLOADED: LimitError,
     Code.STORAGE_UNAVAILABLE: CoordinatorFaultError,
     Code.DRAINING: CoordinatorFaultError,
     Code.INTERNAL: CoordinatorFaultError,

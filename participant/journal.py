@@ -17,9 +17,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from time import sleep
 from typing import Any, Literal
 
 from participant.errors import ConfigurationError, DiskFullError, JournalError
+from participant.persistence import may_pass
 
 #: Version of the tables; a journal of a newer one is refused.
 VERSION = 2
@@ -36,6 +38,9 @@ KEY_PROBLEMS, KEYS_PROVEN = "key_problems", "keys_proven"
 
 #: Seconds that a reader waits for the writer; one transaction takes milliseconds.
 BUSY_SECONDS = 10.0
+
+#: Seconds between attempts at a statement where the machine fails in a way that may pass.
+_PAUSES = (0.05, 0.2, 1.0)
 
 _TABLES = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -366,12 +371,19 @@ class Journal:
         return connection
 
     def _execute(self, statement: str, *values: Any) -> None:
-        with self._mutex, self._translated():
-            self._connection.execute(statement, values)
+        self._rows(statement, *values)
 
     def _rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        """What the statement gives; each is a transaction of its own, so one that failed can be tried again."""
         with self._mutex, self._translated():
-            return list(self._connection.execute(statement, values).fetchall())
+            for seconds in _PAUSES:
+                try:
+                    return self._connection.execute(statement, values).fetchall()
+                except sqlite3.OperationalError as error:
+                    if not may_pass(error):
+                        raise
+                sleep(seconds)
+            return self._connection.execute(statement, values).fetchall()
 
     def _row(self, statement: str, *values: Any) -> tuple[Any, ...] | None:
         rows = self._rows(statement, *values)

@@ -24,6 +24,7 @@ from participant.errors import (
     TaskError,
 )
 from participant.identity import utc_now
+from participant.persistence import may_pass
 from participant.report import TaskReport
 from participant.sync import Participant
 from participant.task import TrainingCancelled, TrainingRound
@@ -64,8 +65,7 @@ class Service:
         self._first = next((seat for seat in self._seats if seat.section.id is None), self._seats[0])
         self._once = False
         self._threads = {
-            seat: threading.Thread(target=self._guarded, args=(seat,), name=seat.section.id or "any task")
-            for seat in self._seats
+            seat: threading.Thread(target=self._guarded, args=(seat,), name=seat.name) for seat in self._seats
         }
 
     def run(self, *, once: bool = False) -> list[TaskReport]:
@@ -108,30 +108,54 @@ class Service:
             threading.Thread(target=self._wind_down, daemon=True, name="stop").start()
 
     def _wind_down(self) -> None:
-        end = monotonic() + self._config.service.grace_seconds
-        for seat in self._seats:
-            if not seat.idle.wait(max(0.0, end - monotonic())):
-                seat.cancel()
-        for seat in self._seats:
-            seat.idle.wait(_HAND_BACK_SECONDS)
-        self._participant.client.transport.stop()
+        try:
+            end = monotonic() + self._config.service.grace_seconds
+            for seat in self._seats:
+                if not seat.idle.wait(max(0.0, end - monotonic())):
+                    seat.cancel()
+            for seat in self._seats:
+                seat.idle.wait(_HAND_BACK_SECONDS)
+        finally:  # else nothing would end the service
+            self._participant.client.transport.stop()
         for seat in self._seats:
             seat.cancel()  # one that was still being prepared
 
     def _guarded(self, seat: "_Seat") -> None:
-        try:
-            self._sit(seat)
-        except (Stopped, TrainingCancelled):
-            pass
-        except (
-            BaseException
-        ) as error:  # whatever it is ends this seat only, and is raised by `run` at the end
-            seat.failure = error
-            if any(other is not seat and thread.is_alive() for other, thread in self._threads.items()):
-                _log.error("%s", error)  # the others go on, perhaps for weeks; else `run` raises it at once
-        finally:
-            seat.idle.set()
+        waits = Backoff(first=1.0, ceiling=60.0).waits()
+        began, restarts = monotonic(), 0
+        while True:
+            try:
+                self._sit(seat)
+            except (Stopped, TrainingCancelled):
+                pass
+            except (
+                BaseException
+            ) as error:  # whatever it is ends this seat only, and is raised by `run` at the end
+                if monotonic() - began >= _SOUND_SECONDS:
+                    restarts = 0
+                if self._begins_again(error, restarts):
+                    _log.error("%s: the task ended with %s: %s; it begins again", seat.name, *_told(error))
+                    seat.idle.set()
+                    seat.close()
+                    self._stopping.wait(next(waits))
+                    began, restarts = monotonic(), restarts + 1
+                    continue
+                seat.failure = error
+                if any(other is not seat and thread.is_alive() for other, thread in self._threads.items()):
+                    _log.error(
+                        "%s", error
+                    )  # the others go on, perhaps for weeks; else `run` raises it at once
+            finally:
+                seat.idle.set()
             seat.close()
+            return
+
+    def _begins_again(self, error: BaseException, restarts: int) -> bool:
+        """Whether a seat's end was not planned: a fault of this machine, or of the code, but not the same one for
+        ever. What the participant's owner or the coordinator's operator must mend ends it at once."""
+        if self._stopping.is_set() or not isinstance(error, Exception):
+            return False
+        return may_pass(error) or (not isinstance(error, ParticipantError) and restarts < _RESTARTS)
 
     def _sit(self, seat: "_Seat") -> None:
         begun = self._catch_up(seat) if seat is self._first else (0, 0)
@@ -204,11 +228,21 @@ class Service:
                     _log.info("the certificate was renewed")
             except Stopped:
                 return
-            except ParticipantError as error:
+            except (
+                Exception
+            ) as error:  # whatever it was: a participant without a certificate has no say any more
                 _log.warning("the certificate was not renewed: %s", error)
             due = (self._participant.credentials.renewal_due - utc_now()).total_seconds()
             self._stopping.wait(min(RENEWAL_SECONDS, due) if due > 0 else RETRY_SECONDS)
 
+
+def _told(error: BaseException) -> tuple[str, BaseException]:
+    return type(error).__name__, error
+
+
+#: How often a seat whose code fails begins again, and after how many seconds of work that is counted anew.
+_RESTARTS = 3
+_SOUND_SECONDS = 600.0
 
 #: Seconds that handing a round back may take: one call.
 _HAND_BACK_SECONDS = 5.0
@@ -224,6 +258,7 @@ class _Seat:
 
     def __init__(self, section: TaskSection, tell: ActivityCallback) -> None:
         self.section = section
+        self.name = section.id or "any task"
         self.idle = threading.Event()
         self.idle.set()
         self.failure: BaseException | None = None

@@ -2,8 +2,8 @@
 
 Every call is safe to repeat: a state-changing message carries a submission id, and the same id with the same
 content gives the same receipt. So a call whose reply was lost is made again, after a wait with jitter, until the
-client's patience is at an end. What the coordinator refuses is not repeated, but for the few refusals that say
-"in a moment".
+client's patience is at an end. What the coordinator refuses is not repeated, unless `wire.faults` says that it may
+pass.
 """
 
 import hashlib
@@ -45,6 +45,7 @@ from participant.errors import (
 from participant.identity import storage_error
 from protos.fedpeer.v1 import enrolment_pb2, ledger_pb2, market_pb2
 from wire.errors import Code
+from wire.faults import Outlook, outlook
 from wire.frames import Frame, parse_frame, upload_message
 from wire.limits import FRAME_BYTES, MIN_FRAME_BYTES
 from wire.model_file import frames
@@ -59,24 +60,14 @@ _LOOK_EVERY = 10
 
 _log = logging.getLogger("participant")
 
-#: Statuses of a call that ended without an answer: a lost connection, a proxy's reset, a time-out.
-_UNANSWERED = {
-    grpc.StatusCode.UNAVAILABLE,
-    grpc.StatusCode.DEADLINE_EXCEEDED,
-    grpc.StatusCode.CANCELLED,
-    grpc.StatusCode.ABORTED,
-    grpc.StatusCode.UNKNOWN,
-    grpc.StatusCode.INTERNAL,
-}
+#: Seconds for which a bug of the coordinator's, perhaps, or a fault of the participant's machine is tried again.
+DOUBT_SECONDS = 120.0
 
 #: Frames of one attempt below which the next one's are smaller, and from which on they are larger.
 _FEW_FRAMES, _MANY_FRAMES = 4, 32
 
 #: Seconds after which a fetch that has brought little is one over a slow link.
 _SLOW_SECONDS = 2.0
-
-#: Refusals that end by themselves.
-_PASSING = {Code.STORAGE_UNAVAILABLE, Code.DRAINING, Code.QUOTA_EXCEEDED, Code.STORAGE_FULL}
 
 #: States after which a task sends no more events.
 ENDED = {market_pb2.TASK_STATE_CLOSED, market_pb2.TASK_STATE_CANCELLED}
@@ -116,7 +107,7 @@ class MarketSteps:
 
     def __init__(self, backoff: Backoff | None = None, clock: Callable[[], float] = monotonic) -> None:
         self._backoff = backoff or Backoff()
-        self._clock = clock
+        self.clock = clock
         self._answered = False
 
     def call(self, method: Method[Any, T], request: Message, seconds: float = CALL_SECONDS) -> Steps[T]:  # type: ignore[type-var]  # T is a message wherever a Method exists
@@ -202,7 +193,7 @@ class MarketSteps:
         trial, partial, size = _Trial(self), path.with_suffix(".part"), FRAME_BYTES
         for _ in range(2):
             while True:
-                sink, began = _Sink(partial), self._clock()
+                sink, began = _Sink(partial), self.clock()
                 request = M.FetchModelRequest(
                     task_id=task_id, round=round_, offset=sink.offset, max_frame_bytes=size
                 )
@@ -215,7 +206,7 @@ class MarketSteps:
                         raise
                     break  # the rest of an earlier fetch is longer than the model
                 except (Interrupted, RefusedError) as error:
-                    if self._clock() - began >= _SLOW_SECONDS:  # else nobody was there
+                    if self.clock() - began >= _SLOW_SECONDS:  # else nobody was there
                         size = _frame_bytes(size, sink.offset - request.offset)
                     if sink.grew:
                         trial = _Trial(self)
@@ -276,7 +267,7 @@ class MarketSteps:
                 yield from trial.wait()
             except (Interrupted, RefusedError) as error:
                 if sent.failure is not None:
-                    raise storage_error(f"{path} cannot be read", sent.failure) from error
+                    raise storage_error(f"{path} cannot be read", sent.failure) from sent.failure
                 yield from trial.wait_after(error)
 
     def enroll(self, request: enrolment_pb2.EnrollRequest) -> Steps[enrolment_pb2.EnrollResponse]:
@@ -338,11 +329,14 @@ class _Trial:
         steps = self._steps
         if isinstance(error, RefusedError):
             steps._answered = True
-            if error.code not in _PASSING:
+            found = outlook(error.code)
+            if found is Outlook.LASTING:
                 raise error
-        elif error.status not in _UNANSWERED:
-            raise _foreign(error) from None
-        now, first = steps._clock(), False
+        else:
+            found = outlook(error.status)
+            if found is Outlook.LASTING:
+                raise _foreign(error) from None
+        now, first = steps.clock(), False
         if self._since is None:
             self._since = now
             first = True
@@ -351,9 +345,12 @@ class _Trial:
             yield from self._explain(error, unless=UnreachableError)
         self._attempts += 1
         patience = steps._backoff.patience if steps._answered else steps._backoff.first_contact
+        if found is Outlook.DOUBTFUL:
+            patience = DOUBT_SECONDS if patience is None else min(patience, DOUBT_SECONDS)
         if first:  # after the look: what it finds may be the end of it
             how_long = "until it does" if patience is None else f"for up to {patience:g} s"
-            _log.warning("the coordinator does not answer (%s); trying again %s", error, how_long)
+            said = "cannot carry this out now" if isinstance(error, RefusedError) else "does not answer"
+            _log.warning("the coordinator %s (%s); trying again %s", said, error, how_long)
         if patience is not None and now - self._since >= patience:
             yield from self._explain(error)
             if isinstance(error, RefusedError):

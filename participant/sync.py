@@ -40,6 +40,7 @@ from participant.enrolment import EnrolmentRequest
 from participant.identity import Credentials, StateFolder
 from participant.membership import ForeignKeys, Membership, RoundMembership, TaskMembership
 from participant.model_store import read_weights, write_weights
+from participant.persistence import patiently
 from participant.report import Receipt, Settlement, TaskReport
 from participant.task import ProgressCallback, Task, Weights
 from participant.work import ActivityCallback, LocalTrainer, Trainer, ignore_activity, run_task, settle_past
@@ -282,7 +283,8 @@ class Round(RoundMembership):
 
     def weights(self) -> dict[str, npt.NDArray[Any]]:
         """The weights that the round starts from."""
-        return read_weights(self.model_file())
+        path = self.model_file()
+        return patiently(lambda: read_weights(path))
 
     def train(self, task: Task, on_progress: ProgressCallback | None = None) -> Receipt:
         """Trains with a `Task` object and submits."""
@@ -305,7 +307,8 @@ class Round(RoundMembership):
             WeightsError: the weights do not fit the task's contract; nothing was sent.
             ModelRejectedError, WrongRoundError, ...: the coordinator refused them.
         """
-        write_weights(self._engagement.trained_path(self.number), weights, self._engagement.terms.contract)
+        path, contract = self._engagement.trained_path(self.number), self._engagement.terms.contract
+        patiently(lambda: write_weights(path, weights, contract))
         receipt = self._transport.run(self._engagement.submit(self.number, samples))
         self._engagement.note_metrics(self.number, metrics or {})
         return receipt

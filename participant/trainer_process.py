@@ -28,6 +28,7 @@ from mechanism.terms import Terms
 from participant.errors import ConfigurationError, ParticipantError, TaskError, TrainingError
 from participant.task import Task, TrainingCancelled, TrainingRound
 from participant.work import LocalTrainer, TrainedFile
+from wire.streams import secure_standard_streams, unfailing
 
 #: Seconds that a trainer which is told to end may take before it is killed.
 END_SECONDS = 5.0
@@ -323,13 +324,17 @@ class _Server:
 
     def _read(self) -> None:
         """Takes requests in, and ends the process with its parent, even in the middle of a training."""
-        for line in self._lines:
-            self._requests.put(json.loads(line))
-        os._exit(0)
+        try:
+            for line in self._lines:
+                self._requests.put(json.loads(line))
+        finally:  # whatever it was, nobody would ask for anything any more
+            os._exit(0)
 
 
 def main() -> None:
     """The child."""
+    secure_standard_streams()
+    sys.stdout = unfailing(sys.stdout)  # what a task prints goes to the service's log
     # A terminal sends Ctrl-C to the whole group; the parent decides what becomes of the training.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _Server(socket.socket(fileno=int(sys.argv[1]))).serve()

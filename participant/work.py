@@ -24,7 +24,9 @@ from participant.errors import (
     TrainingError,
 )
 from participant.model_store import read_weights, write_weights
+from participant.persistence import patiently
 from participant.task import ProgressCallback, Task, Trained, TrainingCancelled, TrainingRound
+from wire.faults import Outlook, outlook
 
 _log = logging.getLogger("participant")
 
@@ -103,13 +105,14 @@ class LocalTrainer:
         self._called("collect", lambda: self._task.collect(effort))
 
     def train(self, start: Path, trained: Path, round: TrainingRound) -> TrainedFile:  # noqa: A002 - as Task.train
-        result = self._called("train", lambda: self._task.train(read_weights(start), round))
+        weights = patiently(lambda: read_weights(start))
+        result = self._called("train", lambda: self._task.train(weights, round))
         made = result if isinstance(result, Trained) else Trained(result)
         if made.weights is None:
             raise TaskError("Task.train returned nothing; expected the new weights")
         samples = made.samples if made.samples is not None else sum(self.label_counts())
         metrics = made.metrics or self._called("metrics", lambda: self._task.metrics(made.weights))
-        write_weights(trained, made.weights, round.terms.contract)
+        patiently(lambda: write_weights(trained, made.weights, round.terms.contract))
         return TrainedFile(int(samples), _figures(metrics))
 
     def _called(self, name: str, function: Callable[[], Any]) -> Any:
@@ -244,6 +247,8 @@ class _TaskRun(_Told):
         except StateError as error:
             yield from self._fail(number, str(error), "the participant's storage failed")
         except RefusedError as error:
+            if outlook(error.code) is Outlook.PASSING:
+                raise  # patience is at an end, as where nobody answers; the model is kept, and sent by the next start
             self._tell("missed", number, str(error))
         except TrainingCancelled:
             reason = "the participant is shutting down"

@@ -616,7 +616,7 @@ def a_claim_is_one_too_many_or_false() -> Cases:
         yield f"open counts of another degree, {degree}", history.log.entries
 
 
-@forgery("not signed by a key of", "no enrolled key")
+@forgery("not signed by a key of", "no enrolled key", "revoked before, in entry")
 def a_statement_is_signed_by_another_or_by_a_revoked_key() -> Cases:
     for name in ("p000", "p002"):
         other = samples.private_key("p001")
@@ -641,7 +641,7 @@ def a_statement_is_signed_by_another_or_by_a_revoked_key() -> Cases:
         yield f"model of {name} under its old key", history.log.entries
 
 
-@forgery("was enrolled before", "has no key", "participant_id")
+@forgery("was enrolled before", "was revoked before", "has no key", "participant_id")
 def a_key_comes_twice_or_was_never_there() -> Cases:
     history = started()
     history.log.enrol("p000")

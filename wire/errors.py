@@ -101,6 +101,10 @@ class Code(Enum):
         grpc.StatusCode.RESOURCE_EXHAUSTED,
         "Nothing was changed. Try again later; the operator must make space.",
     )
+    OVERLOADED = _Meaning(
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        "Nothing was changed. Try again in a moment; where it lasts, the operator must allow more files or memory.",
+    )
     STORAGE_UNAVAILABLE = _Meaning(grpc.StatusCode.UNAVAILABLE, "Nothing was changed. Try again in a moment.")
     DRAINING = _Meaning(
         grpc.StatusCode.UNAVAILABLE, "The coordinator is shutting down; reconnect in a moment."

@@ -1,13 +1,18 @@
 """How the commands of both ends speak: tables on standard output, logs on standard error.
 
+What is said on standard error never fails the work that it is about: on a full disk, behind a pipe whose reader has
+gone, or where it is closed, it is lost.
+
 Never imported by the SDK: structlog takes its time.
 """
 
 import logging
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
+
+from wire.streams import unfailing
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -50,12 +55,15 @@ def configure_logs(
     rather than writing it into the sentence. Tracebacks are written without the values of variables: those may be
     keys, or somebody's data.
 
+    A line that cannot be made or written is lost; the work that it is about goes on.
+
     Args:
         form: one of LOG_FORMATS.
         level: of structlog's loggers.
         library_level: of the standard library's.
     """
-    terminal = sys.stderr.isatty()
+    stream = unfailing(sys.stderr)
+    terminal = stream.isatty()
     text = form == "text" or (form == "auto" and terminal)
     shared: list[structlog.types.Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -72,11 +80,11 @@ def configure_logs(
         shared.append(structlog.processors.format_exc_info)
     structlog.configure(
         processors=[*shared, renderer],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        wrapper_class=_unfailing_logger(level),
+        logger_factory=structlog.WriteLoggerFactory(file=stream),
         cache_logger_on_first_use=True,
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
@@ -84,3 +92,17 @@ def configure_logs(
         )
     )
     logging.basicConfig(handlers=[handler], level=library_level, force=True)
+
+
+def _unfailing_logger(level: int) -> Any:
+    """structlog's filtering logger, whose lines are lost where they cannot be made: of a value without words, say."""
+    filtering: Any = structlog.make_filtering_bound_logger(level)
+
+    class UnfailingLogger(filtering):  # type: ignore[misc]  # a base that is made at run time
+        def _proxy_to_logger(self, method_name: str, event: str | None = None, **values: Any) -> Any:
+            try:
+                return super()._proxy_to_logger(method_name, event, **values)
+            except Exception:
+                return None
+
+    return UnfailingLogger

@@ -245,9 +245,9 @@ def _storage_error(cause: BaseException | None) -> StorageError:
         return _sqlite_error(cause)
     state = getattr(cause, "sqlstate", None) or ""
     first = str(cause).strip().split("\n")[0]
-    if state in ("55P03", "40001", "40P01", "57014"):
+    if state in ("55P03", "57014") or state[:2] == "40":
         return DatabaseLocked("another process holds the database's lock for too long; try again later")
-    if state in ("53100", "53200"):
+    if state == "53100":
         return DatabaseFull("the database has no space left; make some, then go on: nothing was half-written")
     if state == "25006":
         return DatabaseReadOnly(
@@ -259,9 +259,14 @@ def _storage_error(cause: BaseException | None) -> StorageError:
         return ConstraintViolated(f"the database refuses this write: {first}")
     if state == "42P01":
         return NotALedger(f"the database lacks a table of fedpeer: {first}")
-    lost = not state and type(cause).__name__ in ("OperationalError", "InterfaceError")
-    if lost or state[:2] in ("08", "57", "28", "3D"):
+    kinds = {kind.__name__ for kind in type(cause).__mro__}
+    lost = not state and kinds & {"OperationalError", "InterfaceError"}
+    # A connection that broke, a server that stops, refuses the user, lacks memory or connections, or cannot read its
+    # disk.
+    if lost or state[:2] in ("08", "57", "28", "3D", "53", "58"):
         return DatabaseUnreachable(f"the database cannot be reached: {first or type(cause).__name__}")
+    if state in ("XX001", "XX002"):
+        return DatabaseDamaged(f"the database's pages are broken: {first}")
     return StorageError(f"the database refuses a statement ({state}): {first}")
 
 
@@ -277,7 +282,9 @@ def _sqlite_error(error: sqlite3.Error) -> StorageError:
         return DatabaseDamaged(f"the file is no SQLite database, or is damaged: {error}")
     if name.startswith("SQLITE_CONSTRAINT"):
         return ConstraintViolated(f"the database refuses this write: {error}")
-    if name.startswith(("SQLITE_CANTOPEN", "SQLITE_IOERR", "SQLITE_PERM", "SQLITE_AUTH")):
+    if name.startswith(
+        ("SQLITE_CANTOPEN", "SQLITE_IOERR", "SQLITE_PERM", "SQLITE_AUTH", "SQLITE_PROTOCOL", "SQLITE_NOLFS")
+    ):
         return DatabaseUnreachable(f"the database file cannot be opened or read: {error}")
     if "no such table" in str(error):
         return NotALedger(f"the database lacks a table of fedpeer: {error}")

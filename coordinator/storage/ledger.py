@@ -47,6 +47,12 @@ _INSERT_ID = Statement(
     text("INSERT INTO ledger_ids (id, entry_index) VALUES (:id, :entry_index) ON CONFLICT DO NOTHING")
 )
 _FIND = Among(IDS, IDS.c.id)
+#: Within the range of the participants' ids, which is short: two or three for each of them.
+_REVOKED = Statement(
+    select(IDS.c.id).where(
+        IDS.c.id >= "participant/", IDS.c.id < "participant0", IDS.c.id.like(bindparam("ends"))
+    )
+)
 _BUNDLE_OF = Statement(
     select(func.max(BUNDLES.c.first_index)).where(BUNDLES.c.first_index <= bindparam("index"))
 )
@@ -112,6 +118,10 @@ class SqlLedgerStore:
 
     def find(self, ids: Sequence[str]) -> Mapping[str, int]:
         return {name: int(place) for name, place in _FIND.rows(self._connection, ids)}
+
+    def revoked_keys(self, fingerprint: str) -> list[str]:
+        """Ids of the revocations of the key with this fingerprint, whosever it was."""
+        return [name for (name,) in _REVOKED.rows(self._connection, {"ends": f"%/revoked/{fingerprint}"})]
 
     def entries(self, first: int, count: int) -> Iterator[bytes]:
         end = first + count

@@ -17,9 +17,11 @@ from sqlalchemy import (
     Table,
     and_,
     bindparam,
+    exists,
     func,
     insert,
     literal_column,
+    or_,
     select,
     update,
 )
@@ -362,6 +364,7 @@ class MarketStore:
         return found[0] if found else None
 
     def count_claims(self, task_id: str) -> int:
+        """How many places of the task are taken; a claimant that was revoked since keeps its own."""
         return int(_CLAIMED.value(self._connection, {"task_id": task_id}))
 
     def add_claim(self, task_id: str, row: ClaimRow) -> None:
@@ -499,10 +502,8 @@ class MarketStore:
         return [ParticipantRow(**row._mapping) for row in found]
 
     def participant(self, participant_id: str) -> ParticipantRow | None:
-        row = self._connection.execute(
-            select(participants).where(participants.c.id == participant_id)
-        ).one_or_none()
-        return None if row is None else ParticipantRow(**row._mapping)
+        row = _PARTICIPANT.row(self._connection, {"id": participant_id})
+        return None if row is None else ParticipantRow(*row)
 
     def put_participant(self, row: ParticipantRow) -> None:
         """Adds a participant, or gives a known one a new key and standing."""
@@ -524,9 +525,12 @@ class MarketStore:
         ).one_or_none()
         return None if row is None else CertificateRow(**row._mapping)
 
-    def certificates(self) -> list[CertificateRow]:
-        found = self._connection.execute(select(certificates).order_by(certificates.c.issued_at))
-        return [CertificateRow(**row._mapping) for row in found]
+    def certificates(self, participant_id: str | None = None) -> list[CertificateRow]:
+        """All certificates, or one participant's, the oldest first."""
+        query = select(certificates).order_by(certificates.c.issued_at)
+        if participant_id is not None:
+            query = query.where(certificates.c.participant_id == participant_id)
+        return [CertificateRow(**row._mapping) for row in self._connection.execute(query)]
 
     def revoke(self, participant_id: str, now: float) -> None:
         """Revokes a participant and every certificate that it has."""
@@ -554,13 +558,15 @@ class MarketStore:
         )
 
     def withdraw_invitations(self, participant_id: str, now: float) -> int:
-        """Unused invitations of a participant expire now; returns how many could still be used."""
-        unused = (
-            invitations.c.participant_id == participant_id,
-            invitations.c.serial.is_(None),
-            invitations.c.expires_at > now,
-        )
-        return self._connection.execute(update(invitations).where(*unused).values(expires_at=now)).rowcount
+        """Ends the unused invitations of a participant; returns how many could still be used.
+
+        They end at the beginning of time, not now: the process that one is brought to may have another clock.
+        """
+        unused = invitations.c.participant_id == participant_id, invitations.c.serial.is_(None)
+        usable = select(func.count()).select_from(invitations).where(*unused, invitations.c.expires_at > now)
+        count = self._connection.execute(usable).scalar_one()
+        self._connection.execute(update(invitations).where(*unused).values(expires_at=0.0))
+        return count
 
     def _rows(self, kind: Callable[..., Row], table: Table, task_id: str, **equal: Any) -> list[Row]:
         """A task's rows with these values, in participant-id order."""
@@ -587,6 +593,9 @@ def _number(table: Table, *columns: str) -> ScalarSelect[int]:
     return counted.correlate(None).scalar_subquery()
 
 
+_PARTICIPANT = Statement(
+    select(*_columns(ParticipantRow, participants)).where(participants.c.id == bindparam("id"))
+)
 _TASK = Statement(select(tasks).where(tasks.c.id == bindparam("id")))
 _TASKS = Statement(select(tasks).order_by(tasks.c.opened_at, tasks.c.id))
 _ADVANCE = Statement(
@@ -617,13 +626,19 @@ _SELECT_CLAIM = Statement(
     .where(claims.c.task_id == bindparam("of_task"), claims.c.participant_id == bindparam("of_participant"))
     .values(selected=bindparam("chosen"))
 )
-_CLAIMANTS = Statement(select(claims.c.participant_id, claims.c.selected).where(_equal(claims)))
+#: Claims that count: a revoked participant cannot train, so it is not selected. Who was selected before stays so.
+_COUNTED = or_(
+    claims.c.selected,
+    ~exists().where(participants.c.id == claims.c.participant_id, participants.c.revoked_at.is_not(None)),
+)
+_COUNTED_CLAIMS = select(func.count()).select_from(claims).where(_equal(claims), _COUNTED)
+_CLAIMANTS = Statement(select(claims.c.participant_id, claims.c.selected).where(_equal(claims), _COUNTED))
 _DELIVERED = Statement(select(models.c.participant_id).where(_equal(models, "round")))
 _FAILED = Statement(select(failures.c.participant_id).where(_equal(failures, "round")))
 _CLAIMED = Statement(select(_number(claims).label("claimed")))
 _TALLY = Statement(
     select(
-        _number(claims).label("claimed"),
+        _COUNTED_CLAIMS.correlate(None).scalar_subquery().label("claimed"),
         _number(claims, "selected").label("selected"),
         _number(models, "round").label("delivered"),
         _number(failures, "round").label("failed"),

@@ -213,6 +213,15 @@ class Counts:
     paid_micro: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Revoked:
+    """A revoked key: whose it was, and the entry that revoked it."""
+
+    owner: str
+    key: ec.EllipticCurvePublicKey
+    index: int
+
+
 class Taken(NamedTuple):
     """What an entry that follows is called, and what it posted."""
 
@@ -239,6 +248,8 @@ class Replay:
         self._log_keys: list[str] = []
         #: Digest of the key history.
         self.key_history = NO_KEYS
+        #: By fingerprint.
+        self._revoked: dict[str, _Revoked] = {}
         self._handlers: Mapping[str, Callable[[Entry, Mapping[str, Any]], None]] = {
             "terms": self._terms,
             "enrolment": self._enrolment,
@@ -347,11 +358,14 @@ class Replay:
         key = _public_key(body["public_key"])
         name = identifier("participant_id", body["participant_id"])
         _same(entry, events.enrolment(name, key))
+        mark = fingerprint(events.public_key_bytes(key))
+        if (revoked := self._revoked.get(mark)) is not None:
+            raise _Wrong(f"this key was revoked before, as {revoked.owner}'s in entry {revoked.index}")
         if entry.id in self._known_keys:
             raise _Wrong("this key was enrolled before")
         self._known_keys.add(entry.id)
         self._extend_keys(entry)
-        self._keys.setdefault(name, {})[fingerprint(events.public_key_bytes(key))] = key
+        self._keys.setdefault(name, {})[mark] = key
 
     def _revocation(self, entry: Entry, body: Mapping[str, Any]) -> None:
         name, mark = body["participant_id"], body["fingerprint"]
@@ -360,6 +374,7 @@ class Replay:
             raise _Wrong(f"{name} has no key {mark} to revoke")
         _same(entry, events.revocation(name, key, _text("reason", body["reason"])))
         self._extend_keys(entry)
+        self._revoked[mark] = _Revoked(name, key, self.counts.entries)
 
     def _log_key(self, entry: Entry, body: Mapping[str, Any]) -> None:
         """Whether the heads are signed accordingly is for `verify` to see."""
@@ -376,20 +391,30 @@ class Replay:
         self.key_history = extended(self.key_history, self.counts.entries, entry.data)
 
     def _check_signature(self, name: str, record: Mapping[str, Any], signature: bytes) -> None:
-        keys = self._keys.get(name)
-        if not keys:
-            raise _Wrong(f"{name} has no enrolled key")
-        if not self._check_statements:
+        keys = self._keys.get(name, {})
+        if keys and not self._check_statements:
             return
         message = canonical_bytes(record)
-        for key in keys.values():
-            try:
-                key.verify(signature, message, _ECDSA)
-            except InvalidSignature:
-                continue
+        if any(_signed_by(key, message, signature) for key in keys.values()):
             self.counts.statements += 1
             return
-        raise _Wrong(f"the statement is not signed by a key of {name}")
+        gone = [revoked for revoked in self._revoked.values() if revoked.owner == name]
+        for revoked in gone:
+            if _signed_by(revoked.key, message, signature):
+                raise _Wrong(
+                    f"it is signed by a key of {name} that was revoked before, in entry {revoked.index}: nothing "
+                    "signed by that key counts from there on"
+                )
+        if keys:
+            raise _Wrong(f"the statement is not signed by a key of {name}")
+        raise _Wrong(f"{name} has no enrolled key" + (", since all were revoked" if gone else ""))
+
+    def _check_standing(self, name: str) -> None:
+        """That what the coordinator says of a participant was said by somebody who then had a key."""
+        if not self._keys.get(name):
+            raise _Wrong(
+                f"{name} has no key at this point that was not revoked, so it cannot have said anything"
+            )
 
     # Terms and states
 
@@ -556,6 +581,7 @@ class Replay:
             raise _Wrong(f"a failure in {task.state}; failures are taken in TRAINING")
         if name not in task.chosen:
             raise _Wrong(f"{name} was not selected, so it has nothing to fail at")
+        self._check_standing(name)
         if name in task.round.failures:
             raise _Wrong(f"{name} has reported a failure in this round already")
         self._take_submission(task, name, submission)
@@ -720,6 +746,7 @@ class Replay:
         _same(entry, events.dispute(task.id, name, body["counts"], salt))
         if name not in task.private or name in task.disputes:
             raise _Wrong(f"{name} has no private counts to open, or has opened them before")
+        self._check_standing(name)
         if not disputes_possible(task.terms, [name]):
             raise _Wrong("a dispute where the terms allow none")
         if len(task.unresolved) == task.terms.schedule.rounds:
@@ -835,6 +862,14 @@ def _difference(path: str, found: Any, wanted: Any) -> str:
     if found != wanted or type(found) is not type(wanted):
         return f"{path} is {found!r:.120}; what stands before it gives {wanted!r:.120}"
     return ""
+
+
+def _signed_by(key: ec.EllipticCurvePublicKey, message: bytes, signature: bytes) -> bool:
+    try:
+        key.verify(signature, message, _ECDSA)
+    except InvalidSignature:
+        return False
+    return True
 
 
 def _public_key(text: str) -> ec.EllipticCurvePublicKey:

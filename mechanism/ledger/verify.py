@@ -132,6 +132,15 @@ class Report:
     def verified(self) -> bool:
         return not self.problems
 
+    @property
+    def holds(self) -> int | None:
+        """Entries, from the first one on, of which nothing is wrong; None where a problem is not of one entry, such as
+        a head that its entries do not give: then nothing can be said of any.
+        """
+        if any(problem.index is None for problem in self.problems):
+            return None
+        return min((p.index for p in self.problems if p.index is not None), default=self.counts.entries)
+
     def record(self) -> dict[str, Json]:
         """The report as JSON."""
         return {
@@ -147,6 +156,7 @@ class Report:
             "known": self.known,
             "known_size": self.known_size,
             "problems": [asdict(problem) for problem in self.problems],
+            "holds": self.holds,
             "checked": asdict(self.counts),
             "balances": {name: asdict(balance) for name, balance in self.balances.items()},
             "open_tasks": dict(self.open_tasks),

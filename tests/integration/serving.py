@@ -26,6 +26,8 @@ market = "127.0.0.1:{market}"
 public = "127.0.0.1:{public}"
 metrics = ""
 insecure = {insecure}
+[storage]
+database = {database!r}
 """
 
 #: A model without an architecture; two types and a scalar, as real state dicts have.
@@ -45,6 +47,7 @@ class Served:
     public: str = ""
     insecure: bool = False
     clock: Clock | None = None
+    database: str = ""
     _loop: asyncio.AbstractEventLoop | None = None
     _coordinator: Coordinator | None = None
     _thread: threading.Thread | None = None
@@ -78,7 +81,8 @@ class Served:
         assert not started, started
         assert self._coordinator is not None
         self.market, self.public = self._coordinator.market_address, self._coordinator.public_address
-        text = config_text(self.market.rpartition(":")[2], self.public.rpartition(":")[2], self.insecure)
+        ports = self.market.rpartition(":")[2], self.public.rpartition(":")[2]
+        text = config_text(*ports, self.insecure, self.database)
         (self.folder.path / "coordinator.toml").write_text(text)
 
     def stop(self) -> None:
@@ -119,14 +123,16 @@ class Served:
         return Participant(state, self.market, insecure=self.insecure, **options)
 
 
-def config_text(market: int | str, public: int | str, insecure: bool) -> str:
-    return CONFIG.format(market=market, public=public, insecure=str(insecure).lower())
+def config_text(market: int | str, public: int | str, insecure: bool, database: str = "") -> str:
+    return CONFIG.format(market=market, public=public, insecure=str(insecure).lower(), database=database)
 
 
 @contextmanager
-def served(path: Path, *, insecure: bool = False, clock: Clock | None = None) -> Iterator[Served]:
-    folder = initialise(path, config_text(0, 0, insecure), "test", ["localhost", "127.0.0.1"])
-    coordinator = Served(folder, insecure=insecure, clock=clock)
+def served(
+    path: Path, *, insecure: bool = False, clock: Clock | None = None, database: str = ""
+) -> Iterator[Served]:
+    folder = initialise(path, config_text(0, 0, insecure, database), "test", ["localhost", "127.0.0.1"])
+    coordinator = Served(folder, insecure=insecure, clock=clock, database=database)
     coordinator.start()
     try:
         yield coordinator

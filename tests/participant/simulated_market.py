@@ -129,6 +129,8 @@ class SimulatedMarket:
     told: str = PARTICIPANT
     #: Settlements that were asked for.
     asked: list[int] = field(default_factory=list)
+    #: What the next models are refused by.
+    refusals: list[Code] = field(default_factory=list)
     #: Bytes of a frame above which none gets through.
     largest_frame: int = 1 << 30
     claims: list[Any] = field(default_factory=list)
@@ -249,6 +251,8 @@ class SimulatedMarket:
 
     def _SubmitModel(self, requests: Iterator[Any], cut: bool) -> market_pb2.Receipt:  # noqa: N802 - the RPC's name
         header = next(requests).header
+        if self.refusals:
+            raise Refusal(self.refusals.pop(0), "Not now.")
         statement = decode_model_header(header, self.terms.digest)
         assert signature_holds(statement, header.signature, self.key.public_key())
         known = self._known(header.submission_id, statement_digest(statement))

@@ -284,9 +284,31 @@ def test_a_revoked_key_signs_nothing_more() -> None:
     begun = samples.opening(TERMS, PEOPLE)
     gone = entries.revocation("p000", samples.private_key("p000").public_key(), "laptop stolen")
     ledger = [*begun, gone, entries.transition("task", 1, "TRAINING"), samples.model(TERMS, 1, "p000")]
-    refused([*ledger], "no enrolled key")
+    report = refused([*ledger], "signed by a key of p000 that was revoked before", f"in entry {len(begun)}")
+    assert (report.problems[0].index, report.holds) == (len(begun) + 2, len(begun) + 2)
+    assert report.record()["holds"] == len(begun) + 2
     again = entries.enrolment("p000", samples.private_key("new").public_key())
-    refused([*ledger[:-1], again, ledger[-1]], "not signed by a key of p000")
+    refused([*ledger[:-1], again, ledger[-1]], "signed by a key of p000 that was revoked before")
+    forged = ledger[-1]
+    stranger = Entry(forged.id, forged.kind, {**forged.body, "signature": "00" * 70})
+    refused([*ledger[:-1], again, stranger], "not signed by a key of p000")
+    refused([*ledger[:-1], stranger], "no enrolled key, since all were revoked")
+
+
+def test_a_revoked_key_is_enrolled_by_nobody_any_more() -> None:
+    key = samples.private_key("p000").public_key()
+    begun = [entries.enrolment("p000", key), entries.revocation("p000", key, "")]
+    refused([*begun, entries.enrolment("p000", key)], "revoked before, as p000's in entry 1")
+    refused([*begun, entries.enrolment("zoe", key)], "revoked before, as p000's in entry 1")
+
+
+def test_who_has_no_key_left_says_nothing_more() -> None:
+    begun = samples.opening(TERMS, PEOPLE)
+    gone = entries.revocation("p000", samples.private_key("p000").public_key(), "")
+    training = entries.transition("task", 1, "TRAINING")
+    failure = entries.failure("task", 1, "p000", "s", "no data")
+    assert verify([*begun, training, failure]).verified
+    refused([*begun, gone, training, failure], "p000 has no key at this point")
 
 
 def test_a_second_key_under_a_name_shows_in_every_later_receipt() -> None:
