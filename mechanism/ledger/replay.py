@@ -2,7 +2,8 @@
 
 Of each task:
 
-    terms         well-formed, budget covers the maximal bill, one reservation a round, together the budget
+    terms         well-formed, their parts whole, budget covers the maximal bill, one reservation a round, together the
+                  budget
     statements    signed by an enrolled, unrevoked key; about these terms; in time, or marked late
     states        only the transitions of the life cycle, each with what it rests on complete
     verdicts      one for everyone selected; claimed degree and model digest are those of the statements
@@ -18,7 +19,6 @@ the number of entries.
 """
 
 import base64
-import binascii
 import hashlib
 import re
 from collections import deque
@@ -172,6 +172,8 @@ class Replay:
         self._check_statements = check_statements
         self._tasks: dict[str, _Task] = {}
         self._ended: set[str] = set()
+        #: Parts of terms that are not whole yet; they are published in one transaction.
+        self._publishing: list[Entry] = []
         self._keys: dict[str, dict[str, ec.EllipticCurvePublicKey]] = {}
         self._known_keys: set[str] = set()
         #: The task last in training, and the one last in a settlement: their next entries can be foreseen.
@@ -258,6 +260,10 @@ class Replay:
 
     def finish(self) -> None:
         """Raises ReplayError where the entries end inside a settlement, which is one transaction."""
+        if self._publishing:
+            last = self._publishing[-1].body
+            missing = f"{last['task_id']}/terms/{len(self._publishing) + 1}"
+            raise ReplayError(self.counts.entries, missing, f"the terms of {last['task_id']} end early")
         for name, task in sorted(self._tasks.items()):
             if task.expected:
                 reason = f"the settlement of {name} ends early: {task.expected[0].id} is missing"
@@ -307,13 +313,40 @@ class Replay:
     # Terms and states
 
     def _terms(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        if "terms" not in body:
+            self._terms_part(entry, body)
+            return
+        if self._publishing:
+            raise _Wrong("it interrupts other terms, which are in parts")
         terms = Terms.from_record(body["terms"])
+        _same(entry, events.published(terms)[0])
+        self._publish(terms)
+
+    def _terms_part(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        task_id, part, parts, pieces = body["task_id"], body["part"], body["parts"], self._publishing
+        record = {key: body[key] for key in ("task_id", "part", "parts", "sha256", "data")}
+        _same(entry, Entry(f"{task_id}/terms/{part}", "terms", record))
+        expected = pieces[-1].body if pieces else body
+        of_one = all(body[key] == expected[key] for key in ("task_id", "parts", "sha256"))
+        if not of_one or part != len(pieces) + 1 or not part <= parts <= events.MAX_TERMS_PARTS:
+            raise _Wrong(f"part {part} of {parts} of the terms is out of place")
+        pieces.append(entry)
+        if part == parts:
+            terms = Terms.from_record(events.joined([piece.body["data"] for piece in pieces], body["sha256"]))
+            again = events.published(terms)
+            if [piece.id for piece in pieces] != [piece.id for piece in again]:
+                raise _Wrong("the terms are not cut as they would be")
+            for piece, expected_piece in zip(pieces, again, strict=True):
+                _same(piece, expected_piece)
+            pieces.clear()
+            self._publish(terms)
+
+    def _publish(self, terms: Terms) -> None:
         if terms.task_id in self._tasks or terms.task_id in self._ended:
             raise _Wrong(f"the task {terms.task_id} has terms already")
         bill = task_budget_micro(terms)
         if terms.budget_micro < bill:
             raise _Wrong(f"the budget of {terms.budget_micro} is below the maximal bill of {bill}")
-        _same(entry, events.published(terms))
         self._tasks[terms.task_id] = _Task(terms, terms.digest.hex(), seed=terms.seed_commitment)
         self.counts.tasks += 1
 
@@ -535,14 +568,9 @@ class Replay:
         )
         current.pieces.append(body["data"])
         if part == parts:
-            try:
-                data = base64.b64decode("".join(current.pieces), validate=True)
-            except binascii.Error:
-                raise _Wrong("the evidence is not base64") from None
-            if hashlib.sha256(data).hexdigest() != body["sha256"]:
-                raise _Wrong("the evidence's digest is not that of its parts")
+            record = events.joined(current.pieces, body["sha256"])
             current.pieces.clear()
-            current.evidence = _assessed(parse_canonical(data), task)
+            current.evidence = _assessed(record, task)
 
     def _verdict(self, entry: Entry, body: Mapping[str, Any]) -> None:
         task = self._task(body)
