@@ -98,7 +98,7 @@ class _Readable(Protocol):
 
 
 class _Bounded:
-    """The first bytes of a stream; behind them it ends."""
+    """A stream of so many bytes, the newline of its last line included; more are an error."""
 
     def __init__(self, stream: _Readable, size: int) -> None:
         self._stream = stream
@@ -122,6 +122,8 @@ class _Bounded:
 
     def _taken(self, data: bytes) -> bytes:
         self._left -= len(data)
+        if self._left <= 0:
+            raise ConnectionAbortedError("a request larger than a scraper's")
         return data
 
 

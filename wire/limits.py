@@ -277,9 +277,9 @@ METHODS: dict[str, MethodLimits] = {
     "/fedpeer.v1.Market/GetSettlement": MethodLimits(_NAMES),
     # Counts as in a claim.
     "/fedpeer.v1.Market/OpenDispute": MethodLimits(32 << 10),
-    # A signing request, its token and name. Signing takes a thread and a transaction.
+    # A signing request, its token and name. A hundred of one firm may come from one address.
     "/fedpeer.v1.Enrolment/Enroll": MethodLimits(
-        MAX_SIGNING_REQUEST_BYTES + _NAMES, per_caller=32, at_once=128, per_second=20
+        MAX_SIGNING_REQUEST_BYTES + _NAMES, per_caller=64, at_once=128
     ),
     # Signs a head where there are new entries.
     "/fedpeer.v1.Ledger/GetCheckpoint": MethodLimits(_NAMES, seconds=30, per_caller=16, at_once=128),
