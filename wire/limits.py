@@ -21,6 +21,9 @@ MIN_FRAME_BYTES = 64 << 10
 #: Bytes of one message. A frame with its envelope fits; nothing else is meant to come near.
 MAX_MESSAGE_BYTES = FRAME_BYTES + (64 << 10)
 
+#: Bytes of tasks in one page of a list, where it has more than one: half of a message.
+MAX_PAGE_BYTES = 1 << 20
+
 #: Bytes of a safetensors header: a thousand tensors take about 100 KiB.
 MAX_MODEL_HEADER_BYTES = 4 << 20
 
