@@ -77,18 +77,23 @@ class ModelFile:
 
     def array(self, tensor: StoredTensor) -> npt.NDArray[Any]:
         """A read-only view of the tensor's bytes on disk; bfloat16 comes widened, as a copy in float32."""
-        spec = tensor.spec
-        if spec.size_bytes == 0:
-            return np.empty(spec.shape, dtype=np.float32 if spec.dtype == "BF16" else _NUMPY[spec.dtype])
-        stored: npt.NDArray[Any] = np.memmap(
-            self.path, dtype=_NUMPY[spec.dtype], mode="r", offset=tensor.start, shape=spec.shape or (1,)
-        )
-        stored = stored.reshape(spec.shape)
-        return widen(stored) if spec.dtype == "BF16" else stored
+        return _view(self._mapped(), tensor)
 
     def weights(self) -> dict[str, npt.NDArray[Any]]:
         """All tensors in memory, by name."""
-        return {t.spec.name: np.array(self.array(t)) for t in self.tensors}
+        mapped = self._mapped()
+        return {t.spec.name: np.array(_view(mapped, t)) for t in self.tensors}
+
+    def _mapped(self) -> npt.NDArray[np.uint8]:
+        return np.memmap(self.path, np.uint8, mode="r")
+
+
+def _view(mapped: npt.NDArray[np.uint8], tensor: StoredTensor) -> npt.NDArray[Any]:
+    spec = tensor.spec
+    stored = (
+        mapped[tensor.start : tensor.start + spec.size_bytes].view(_NUMPY[spec.dtype]).reshape(spec.shape)
+    )
+    return widen(stored) if spec.dtype == "BF16" else stored
 
 
 def open_model(path: Path) -> ModelFile:
