@@ -53,7 +53,7 @@ class _Server(ThreadingMixIn, WSGIServer):
     def server_bind(self) -> None:
         # Not WSGIServer's: it asks the system for the host's name, which may take seconds.
         super(WSGIServer, self).server_bind()
-        self.server_name, self.server_port = self.server_address[0], self.server_address[1]
+        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
         self.setup_environ()
 
     def process_request(self, request: Any, client_address: Any) -> None:

@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from wire.errors import Code, Refusal
 
 
-class HealthServicer(health_pb2_grpc.HealthServicer):
+class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # the library has no types
     """Says of each of `services` whether it serves; of all the same, and at first that none does."""
 
     def __init__(self, services: Iterable[str]) -> None:

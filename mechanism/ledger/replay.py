@@ -332,7 +332,7 @@ class Replay:
             raise _Wrong(f"part {part} of {parts} of the terms is out of place")
         pieces.append(entry)
         if part == parts:
-            terms = Terms.from_record(events.joined([piece.body["data"] for piece in pieces], body["sha256"]))
+            terms = Terms.from_record(events.joined([str(p.body["data"]) for p in pieces], body["sha256"]))
             again = events.published(terms)
             if [piece.id for piece in pieces] != [piece.id for piece in again]:
                 raise _Wrong("the terms are not cut as they would be")
