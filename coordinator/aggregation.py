@@ -15,7 +15,6 @@ Source: McMahan et al. 2017, algorithm 1.
 """
 
 import hashlib
-import json
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,7 +31,7 @@ import numpy.typing as npt
 
 from mechanism.errors import FieldError
 from mechanism.terms import DTYPE_BYTES, TensorSpec
-from wire.model_file import ModelFile, StoredTensor, open_model
+from wire.model_file import ModelFile, header, narrow, open_model, widen
 
 #: Elements that are read of one file at once.
 _BLOCK = 1 << 17
@@ -78,7 +77,7 @@ def aggregate(contributions: Sequence[Contribution], target: Path) -> bytes:
     layout = _layout(specs)
     digest = hashlib.sha256()
     with target.open("wb") as out, ThreadPoolExecutor(_THREADS, "mean") as threads:
-        _emit(out, digest, _header(layout))
+        _emit(out, digest, header(layout))
         for block in _side_by_side(threads, _block_means(layout, files, weights)):
             _emit(out, digest, block)
     return digest.digest()
@@ -96,22 +95,6 @@ def _check(ordered: Sequence[Contribution]) -> None:
 def _layout(specs: Sequence[TensorSpec]) -> list[TensorSpec]:
     """The order on disk: wide elements first, so that every tensor is aligned; then by name."""
     return sorted(specs, key=lambda spec: (-DTYPE_BYTES[spec.dtype], spec.name))
-
-
-def _header(layout: Sequence[TensorSpec]) -> bytes:
-    entries: dict[str, Any] = {}
-    position = 0
-    for spec in layout:
-        end = position + spec.size_bytes
-        entries[spec.name] = {
-            "dtype": spec.dtype,
-            "shape": list(spec.shape),
-            "data_offsets": [position, end],
-        }
-        position = end
-    text = json.dumps(entries, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text
 
 
 def _emit(out: BinaryIO, digest: "hashlib._Hash", data: bytes) -> None:
@@ -134,18 +117,15 @@ def _block_means(
     layout: Sequence[TensorSpec], files: Sequence[ModelFile], weights: Sequence[int]
 ) -> Iterator[Callable[[], bytes]]:
     """The work of the whole file, block by block."""
+    places_by_name = [{t.spec.name: (file.path, t.start) for t in file.tensors} for file in files]
     for spec in layout:
-        starts = [(file.path, _tensor(file, spec.name).start) for file in files]
+        starts = [places[spec.name] for places in places_by_name]
         mean = _integer_mean if spec.dtype in _INTEGERS else _float_mean
         elements = prod(spec.shape)
         for first in range(0, elements, _BLOCK):
             offset = first * DTYPE_BYTES[spec.dtype]
             places = [(path, start + offset) for path, start in starts]
             yield partial(mean, places, weights, spec.dtype, min(_BLOCK, elements - first))
-
-
-def _tensor(file: ModelFile, name: str) -> StoredTensor:
-    return next(t for t in file.tensors if t.spec.name == name)
 
 
 def _read(place: tuple[Path, int], into: npt.NDArray[Any]) -> None:
@@ -165,7 +145,7 @@ def _float_mean(places: Sequence[tuple[Path, int]], weights: Sequence[int], dtyp
     weighted = np.empty(min(count, _PIECE))
     for place, weight in zip(places, weights, strict=True):
         _read(place, raw)
-        values = _widened(raw) if dtype == "BF16" else raw
+        values = widen(raw) if dtype == "BF16" else raw
         for first in range(0, count, _PIECE):
             piece = values[first : first + _PIECE]
             product = weighted[: len(piece)]
@@ -174,19 +154,8 @@ def _float_mean(places: Sequence[tuple[Path, int]], weights: Sequence[int], dtyp
             total[first : first + _PIECE] += product
     total /= sum(weights)
     if dtype == "BF16":
-        return _to_bfloat16(total.astype(np.float32))
+        return narrow(total.astype(np.float32)).tobytes()
     return total.astype(_FLOATS[dtype]).tobytes()
-
-
-def _widened(halves: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    return (halves.astype(np.uint32) << 16).view(np.float32)
-
-
-def _to_bfloat16(values: npt.NDArray[np.float32]) -> bytes:
-    """Round to nearest even: add half of the dropped half, and the last kept bit."""
-    bits = values.view(np.uint32)
-    rounded = (bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) >> 16
-    return rounded.astype("<u2").tobytes()
 
 
 def _integer_mean(

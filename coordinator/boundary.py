@@ -1,18 +1,25 @@
 """The edge of the service: every call gets a request id, an authenticated caller, a quota, a latency, and
 errors that a client can act on. Servicers behind it know nothing of this.
 
-Authentication stands here and not in the servicers, so that a new method cannot forget it; and so does the end of
-every stream whose caller is one no longer.
+Authentication and limits stand here and not in the servicers, so that a new method cannot forget them, and so does the
+end of every stream whose caller is one no longer; the libraries' own services (health, reflection) come through here,
+too. A method without a line in `wire.limits.METHODS` is not served.
+
+gRPC reads the message of a call with one message before it asks for a handler. Here every call is served as a stream of
+requests, so that nothing is read for a caller that is not known or has enough calls open.
 """
 
 import asyncio
+import ipaddress
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from functools import partial
 from random import Random
 from typing import Any
+from urllib.parse import unquote
 
 import grpc
 import structlog
@@ -36,12 +43,20 @@ from mechanism.errors import FieldError, MechanismError
 from wire.errors import Code, FieldViolation, Refusal, status_of
 from wire.faults import code_of
 from wire.frames import parse_upload_message
-from wire.limits import MAX_REFUSAL_FIELD, MAX_REFUSAL_SENTENCE, MAX_REFUSAL_VIOLATIONS
+from wire.limits import (
+    MAX_REFUSAL_FIELD,
+    MAX_REFUSAL_SENTENCE,
+    MAX_REFUSAL_VIOLATIONS,
+    MAX_REQUESTS_PER_SECOND,
+    MESSAGE_SECONDS,
+    METHODS,
+    MethodLimits,
+)
 from wire.model_file import ModelFileError
 
 log = structlog.get_logger()
 
-#: Only our own services pass through here; health and reflection are the library's.
+#: What our own methods' names begin with; left out where they are named.
 _OWN = "/fedpeer.v1."
 
 #: Parsers in the place of the library's.
@@ -62,7 +77,6 @@ Authenticate = Callable[[Any], Caller]
 
 #: Why somebody who was a caller is none any more; None where it still is.
 Fallen = Callable[[Caller], Refusal | None]
-
 
 #: What the database's refusals are told as; any other is a statement that it does not take, and so ours.
 _STORAGE: dict[type[StorageError], Code] = {
@@ -88,6 +102,14 @@ _END = object()
 
 class _Malformed:
     """Stands for a message that could not be parsed."""
+
+
+class _TooLong:
+    """Stands for a message that has more bytes than its method takes."""
+
+    def __init__(self, size: int, most: int) -> None:
+        self.size = size
+        self.most = most
 
 
 def caller() -> Caller:
@@ -126,30 +148,38 @@ class Boundary(grpc.aio.ServerInterceptor):
         self._tracing = tracing
         #: Our handlers by method, each with the one that it stands in front of; and histograms by method and status.
         self._handlers: dict[str, tuple[Any, Any]] = {}
+        #: Calls that are open, by method, and by method and caller.
+        self._open: Counter[str] = Counter()
         self._latencies: dict[tuple[str, grpc.StatusCode], Any] = {}
 
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
         handler = await continuation(handler_call_details)
         method = handler_call_details.method
-        if handler is None or not method.startswith(_OWN):
-            return handler
+        if handler is None or method not in METHODS:
+            return None  # gRPC answers UNIMPLEMENTED, and reads nothing
         known = self._handlers.get(method)
         if known is None or known[0] is not handler:
             known = self._handlers[method] = handler, self._guarded(method, handler)
         return known[1]
 
     def _guarded(self, method: str, handler: Any) -> Any:
+        limits = METHODS[method]
+        parse = _PARSERS.get(method, handler.request_deserializer)
         wrapped: dict[str, Any] = {
-            "request_deserializer": _tolerant(_PARSERS.get(method, handler.request_deserializer)),
+            "request_deserializer": _tolerant(parse, limits.request_bytes),
             "response_serializer": _metered(handler.response_serializer),
         }
         if handler.request_streaming:
             if handler.response_streaming:
-                raise NotImplementedError(f"{method}: streams in both directions have no boundary yet")
-            return grpc.stream_unary_rpc_method_handler(self._unary(method, handler.stream_unary), **wrapped)
+                answer = self._both(limits, handler.stream_stream)
+                return grpc.stream_stream_rpc_method_handler(self._served(method, limits, answer), **wrapped)
+            answer = self._upload(limits, handler.stream_unary)
+            return grpc.stream_unary_rpc_method_handler(self._served(method, limits, answer), **wrapped)
         if handler.response_streaming:
-            return grpc.unary_stream_rpc_method_handler(self._stream(method, handler.unary_stream), **wrapped)
-        return grpc.unary_unary_rpc_method_handler(self._unary(method, handler.unary_unary), **wrapped)
+            answer = self._stream(limits, handler.unary_stream)
+            return grpc.stream_stream_rpc_method_handler(self._served(method, limits, answer), **wrapped)
+        answer = self._unary(limits, handler.unary_unary)
+        return grpc.stream_unary_rpc_method_handler(self._served(method, limits, answer), **wrapped)
 
     def end_streams(self) -> None:
         """Ends the streams whose caller is one no longer, also those on which nothing happens."""
@@ -176,50 +206,84 @@ class Boundary(grpc.aio.ServerInterceptor):
             self._latencies[method, status] = found
         return found
 
-    def _unary(self, method: str, serve: Any) -> Any:
-        async def call(request: Any, context: Any) -> Any:
+    @contextmanager
+    def _place(self, method: str, limits: MethodLimits, identity: str) -> Iterator[None]:
+        """Holds one of the method's places, and one of the caller's in it.
+
+        Raises:
+            Refusal: QUOTA_EXCEEDED.
+        """
+        name = method.removeprefix(_OWN)
+        if self._open[method] >= limits.at_once:
+            raise Refusal(
+                Code.QUOTA_EXCEEDED, f"{limits.at_once} calls of {name} are open, which is the limit for all."
+            )
+        own = f"{method} {identity}"
+        if self._open[own] >= limits.per_caller:
+            raise Refusal(
+                Code.QUOTA_EXCEEDED,
+                f"{identity!r} has {limits.per_caller} calls of {name} open, which is the limit.",
+            )
+        self._open[method] += 1
+        self._open[own] += 1
+        try:
+            yield
+        finally:
+            self._open[method] -= 1
+            self._open[own] -= 1
+            if not self._open[own]:
+                del self._open[own]
+
+    def _served(
+        self, method: str, limits: MethodLimits, answer: Callable[[Any, "_Passage"], Awaitable[Any]]
+    ) -> Any:
+        """A handler that lets a caller in, and `answer` it within the method's limits."""
+
+        async def call(_: Any, context: Any) -> Any:
             passage = _Passage(self, method, context)
+            clock = asyncio.timeout(limits.seconds)
             try:
-                passage.admit()
-                _check_parsed(request)
-                if hasattr(request, "__aiter__"):
-                    with self._stream_of(passage), passage.interruptible():
-                        return await serve(_Messages(passage), context)
-                return await serve(request, context)
+                passage.admit(limits)
+                with self._place(method, limits, passage.identity):
+                    async with clock:
+                        return await answer(context, passage)
             except asyncio.CancelledError:
                 passage.cancelled()
                 raise
             except Exception as error:
-                await passage.refuse(error)
+                overdue = f"The call took more than {limits.seconds} seconds."
+                await passage.refuse(Refusal(Code.QUOTA_EXCEEDED, overdue) if clock.expired() else error)
             finally:
                 passage.leave()
 
         return call
 
-    def _stream(self, method: str, serve: Any) -> Any:
-        async def call(request: Any, context: Any) -> AsyncIterator[Any]:
-            passage = _Passage(self, method, context)
-            try:
-                passage.admit()
-                _check_parsed(request)
-                with self._stream_of(passage):
-                    async with aclosing(serve(request, context)) as responses:
-                        while True:
-                            with passage.interruptible():
-                                response = await anext(responses, _END)
-                            if response is _END:
-                                break
-                            yield response
-                            passage.check_standing()
-            except asyncio.CancelledError:
-                passage.cancelled()
-                raise
-            except Exception as error:
-                await passage.refuse(error)
-            finally:
-                passage.leave()
+    def _unary(self, limits: MethodLimits, serve: Any) -> Callable[[Any, "_Passage"], Awaitable[Any]]:
+        async def answer(context: Any, passage: "_Passage") -> Any:
+            return await serve(await _only_message(context), context)
 
-        return call
+        return answer
+
+    def _upload(self, limits: MethodLimits, serve: Any) -> Callable[[Any, "_Passage"], Awaitable[Any]]:
+        async def answer(context: Any, passage: "_Passage") -> Any:
+            with self._stream_of(passage), passage.interruptible():
+                return await serve(_Messages(passage, limits), context)
+
+        return answer
+
+    def _stream(self, limits: MethodLimits, serve: Any) -> Callable[[Any, "_Passage"], Awaitable[Any]]:
+        async def answer(context: Any, passage: "_Passage") -> None:
+            with self._stream_of(passage):
+                await passage.write_all(serve(await _only_message(context), context))
+
+        return answer
+
+    def _both(self, limits: MethodLimits, serve: Any) -> Callable[[Any, "_Passage"], Awaitable[Any]]:
+        async def answer(context: Any, passage: "_Passage") -> None:
+            with self._stream_of(passage):
+                await passage.write_all(serve(_Messages(passage, limits), context))
+
+        return answer
 
 
 class _Passage:
@@ -248,7 +312,7 @@ class _Passage:
             **{"rpc.system": "grpc", "rpc.service": service, "rpc.method": name},
         )
 
-    def admit(self) -> None:
+    def admit(self, limits: MethodLimits) -> None:
         """Raises Refusal for a caller without a valid certificate or with too many calls."""
         if self._boundary._authenticate is None:
             self.identity = _address(self._context.peer())
@@ -258,7 +322,13 @@ class _Passage:
             self.identity = found.participant_id
             structlog.contextvars.bind_contextvars(participant=found.participant_id)
             annotate(participant=found.participant_id)
+        self.count(limits)
+
+    def count(self, limits: MethodLimits) -> None:
+        """Counts one request. Raises Refusal for too many in a short time."""
         self._boundary._quotas.request(self.identity)
+        if limits.per_second < MAX_REQUESTS_PER_SECOND:
+            self._boundary._quotas.request(f"{self.identity} {self._method}", limits.per_second)
 
     def fallen(self) -> Refusal | None:
         """Why the caller is none any more; None where it still is, and on a port that takes everybody."""
@@ -295,6 +365,17 @@ class _Passage:
         message = await self._context.read()
         self.check_standing()
         return message
+
+    async def write_all(self, made: Any) -> None:
+        """Writes the responses of a stream as they are made, for as long as the caller is one."""
+        async with aclosing(made) as responses:
+            while True:
+                with self.interruptible():
+                    response = await anext(responses, _END)
+                if response is _END:
+                    return
+                await self._context.write(response)
+                self.check_standing()
 
     async def refuse(self, error: Exception) -> None:
         """Ends the call with the status that `error` stands for."""
@@ -367,12 +448,15 @@ def _short(refusal: Refusal) -> Refusal:
     )
 
 
-def _tolerant(parse: Any) -> Any:
-    """A parser that hands on a stand-in for what it cannot parse, so that the call ends with our own status."""
+def _tolerant(parse: Any, most: int) -> Any:
+    """A parser of at most `most` bytes that hands on a stand-in for what it cannot parse, so that the call ends with
+    our own status."""
 
     def parsed(data: bytes) -> Any:
         if (charge := _charge.get()) is not None:
             charge(len(data))
+        if len(data) > most:
+            return _TooLong(len(data), most)
         try:
             return parse(data)
         except Exception:  # whatever a parser makes of hostile bytes
@@ -396,17 +480,43 @@ def _metered(serialize: Any) -> Any:
 def _check_parsed(message: Any) -> None:
     if isinstance(message, _Malformed):
         raise Refusal(Code.FIELD_INVALID, "The message is no protocol buffer of this method's type.")
+    if isinstance(message, _TooLong):
+        raise Refusal(
+            Code.TOO_LARGE,
+            f"The message has {message.size} bytes; this method takes at most {message.most}.",
+        )
+
+
+async def _only_message(context: Any) -> Any:
+    """The message of a call that has one; more are never read.
+
+    Raises:
+        Refusal: FIELD_INVALID where none came, or none in time.
+    """
+    try:
+        async with asyncio.timeout(MESSAGE_SECONDS):
+            message = await context.read()
+    except TimeoutError:
+        raise Refusal(
+            Code.QUOTA_EXCEEDED, f"The call's message did not come within {MESSAGE_SECONDS} seconds."
+        ) from None
+    if message is grpc.aio.EOF:
+        raise Refusal(Code.FIELD_INVALID, "The call has no message; this method takes one.")
+    _check_parsed(message)
+    return message
 
 
 class _Messages:
-    """The messages of a call, as they come.
+    """The messages of a call, as they come, and as many as its method takes.
 
     Read from the context: gRPC's own iterator, like every generator, holds on to a message until it is asked for the
     next one, which is a frame for every stream.
     """
 
-    def __init__(self, passage: _Passage) -> None:
+    def __init__(self, passage: _Passage, limits: MethodLimits) -> None:
         self._passage = passage
+        self._limits = limits
+        self._read = 0
 
     def __aiter__(self) -> "_Messages":
         return self
@@ -415,10 +525,29 @@ class _Messages:
         message = await self._passage.read()
         if message is grpc.aio.EOF:
             raise StopAsyncIteration
+        self._read += 1
+        if (most := self._limits.messages) is not None:
+            if self._read > most:
+                raise Refusal(Code.TOO_LARGE, f"The call has more than {most} messages, which is the limit.")
+            if self._read > 1:
+                self._passage.count(self._limits)
         _check_parsed(message)
         return message
 
 
 def _address(peer: str) -> str:
-    """The host of gRPC's peer string "ipv4:127.0.0.1:40112", so that a port for each call is one identity."""
-    return peer.rsplit(":", 1)[0]
+    """The host of gRPC's peer string "ipv4:127.0.0.1:40112", so that a port for each call is one identity.
+
+    Of IPv6 the network, a /64: who has one address has all of them.
+    """
+    kind, _, rest = peer.partition(":")
+    host = unquote(rest.rpartition(":")[0])
+    if kind != "ipv6":
+        return f"{kind}:{host}"
+    try:
+        address = ipaddress.IPv6Address(host.strip("[]"))
+    except ValueError:
+        return f"{kind}:{host}"
+    if address.ipv4_mapped is not None:
+        return f"ipv4:{address.ipv4_mapped}"
+    return f"{kind}:{ipaddress.IPv6Network((int(address), 64), strict=False)}"

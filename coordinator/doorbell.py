@@ -14,6 +14,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from wire.limits import CONTROL_SOCKET
+
 #: Longest path of a Unix socket on Linux, with its terminating zero; others have a little less.
 _PATH_BYTES = 100
 
@@ -43,6 +45,7 @@ class Doorbell:
         self._answer = answer
         self._troubles = troubles
         self._server: asyncio.Server | None = None
+        self._open = 0
 
     async def start(self) -> None:
         self._path.unlink(missing_ok=True)
@@ -50,7 +53,9 @@ class Doorbell:
         with _short(self._path) as name:
             listener.bind(name)
         self._path.chmod(0o600)
-        self._server = await asyncio.start_unix_server(self._serve, sock=listener)
+        self._server = await asyncio.start_unix_server(
+            self._serve, sock=listener, limit=CONTROL_SOCKET.request_bytes
+        )
 
     async def stop(self) -> None:
         if self._server is not None:
@@ -58,17 +63,23 @@ class Doorbell:
             self._path.unlink(missing_ok=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._open >= CONTROL_SOCKET.connections:
+            writer.close()
+            return
+        self._open += 1
         try:
-            asked = await reader.readline()
-            if asked == _RING:
-                await self._answer()
-                writer.write(_DONE)
-            elif asked == _ASK:
-                writer.write(json.dumps(self._troubles()).encode() + b"\n")
-            await writer.drain()
-        except ConnectionError:
-            pass  # whoever rang has left; what was asked for has been done
+            async with asyncio.timeout(CONTROL_SOCKET.seconds):
+                asked = await reader.readline()
+                if asked == _RING:
+                    await self._answer()
+                    writer.write(_DONE)
+                elif asked == _ASK:
+                    writer.write(json.dumps(self._troubles()).encode() + b"\n")
+                await writer.drain()
+        except (ConnectionError, TimeoutError, ValueError):
+            pass  # whoever rang has left, says nothing or too much; what was asked for has been done
         finally:
+            self._open -= 1
             writer.close()
 
 

@@ -46,7 +46,7 @@ log = structlog.get_logger()
 
 Result = TypeVar("Result")
 
-#: Ended tasks that a list still names; a message has a limit, and `GetTask` knows them all.
+#: Ended tasks that a list still names; `GetTask` knows them all.
 _LISTED_ENDED = 20
 
 
@@ -104,11 +104,19 @@ class Market:
         """All tasks, the oldest first."""
         return list(self._tasks.values())
 
-    def offered(self) -> list[LiveTask]:
-        """Tasks that have not ended, and the last ones that have."""
+    def offered(self, after: str = "") -> list[LiveTask]:
+        """Tasks that have not ended, and the last ones that have; with `after`, those that follow that task.
+
+        Raises:
+            FieldError: there is no task `after`.
+        """
+        if after and after not in self._tasks:
+            raise FieldError("page", after[:64], "what the page before gives as next_page, or nothing")
         ended = [live for live in self._tasks.values() if live.row.state.final]
         dropped = {live.row.id for live in ended[:-_LISTED_ENDED]}
-        return [live for live in self._tasks.values() if live.row.id not in dropped]
+        places = list(self._tasks)
+        following = places[places.index(after) + 1 :] if after else places
+        return [self._tasks[name] for name in following if name not in dropped]
 
     def task(self, task_id: str) -> LiveTask:
         """Raises Refusal TASK_UNKNOWN."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from coordinator.acceptance import check_acceptable
 from coordinator.config import DataSection, TaskConfig
 from coordinator.derivation import chain_secret, initial_seed, task_root, validation_salt
 from coordinator.errors import TaskError
@@ -22,13 +23,32 @@ from mechanism.lifecycle import State
 from mechanism.payment import payment_function
 from mechanism.peers import seed_commitment
 from mechanism.settlement import PAYMENT_RULES, max_payment_micro, task_budget_micro
-from mechanism.terms import ModelContract, Recipe, Rule, Schedule, Terms
-from wire.model_file import Weights, contract_of, encode_model
+from mechanism.terms import (
+    MAX_DECIMAL_DIGITS,
+    ModelContract,
+    Recipe,
+    Rule,
+    Schedule,
+    TensorSpec,
+    Terms,
+)
+from wire.model_file import (
+    ModelCheck,
+    ModelFileError,
+    check_header,
+    contract_of,
+    encode_model,
+    header,
+    model_specs,
+)
 
 #: Norm that any model may have, and how many times the initial one's it may have beyond that: training on
 #: normalised data stays within a few times, an exploded model does not.
 _LEAST_MAX_NORM = Decimal(1000)
 _NORM_FACTOR = 100
+
+#: A norm that bounds nothing, for a first look at a file.
+_ANY_NORM = Decimal(10) ** MAX_DECIMAL_DIGITS
 
 #: Bytes that a submitted file may have beyond the initial one's: other writers pad or order their header otherwise.
 _HEADER_ALLOWANCE = 64 << 10
@@ -113,7 +133,10 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
         )
     if data is not None:
         _check_fits(config.recipe.model, data)
-    weights, initial_model = _initial_model(config, root)
+    initial_model = _initial_model(config, root)
+    contract = _contract(config, initial_model)
+    if data is not None:
+        _check_evaluates(config, initial_model, contract)
     terms = Terms(
         task_id=config.id,
         reference=_reference(config, data),
@@ -123,7 +146,7 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
         payment=payment_function(config.payment.name, config.payment.parameters()),
         rule=Rule(**config.rule.model_dump()),
         schedule=Schedule(**config.schedule.model_dump()),
-        contract=_contract(config, weights, initial_model),
+        contract=contract,
         recipe=Recipe(**config.recipe.model_dump()),
         budget_micro=0,
         seed_commitment=seed_commitment(chain_secret(root), max(1, config.schedule.rounds)),
@@ -147,6 +170,7 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
         canonical_bytes(terms.record())
     except FieldError as error:  # an integer that no record holds; its path begins with "$."
         raise FieldError(error.field.removeprefix("$."), error.value, error.expected) from None
+    check_acceptable(terms)
     row = TaskRow(
         id=config.id,
         terms=terms,
@@ -262,29 +286,91 @@ def _reference(config: TaskConfig, data: LearnerData | None) -> tuple[Fraction, 
     return reference_distribution([Fraction(count, sum(counts)) for count in counts])
 
 
-def _initial_model(config: TaskConfig, root: bytes) -> tuple[Weights, bytes]:
-    from safetensors.numpy import load  # only here: the service itself maps files
-
+def _initial_model(config: TaskConfig, root: bytes) -> bytes:
+    """The file that round 1 starts from."""
     if config.initial_model is not None:
         try:
-            content = config.initial_model.read_bytes()
-            return load(content), content
+            return config.initial_model.read_bytes()
         except OSError as error:
             raise TaskError(f"initial_model {config.initial_model}: {error.strerror}") from None
-        except Exception as error:  # the library's own error type is not public
-            raise TaskError(f"initial_model {config.initial_model} is no safetensors file: {error}") from None
     from learning.models import initial_weights  # imports torch, seconds
 
-    weights = initial_weights(config.recipe.model, initial_seed(root))
-    return weights, encode_model(weights)
+    return encode_model(initial_weights(config.recipe.model, initial_seed(root)))
 
 
-def _contract(config: TaskConfig, weights: Weights, initial_model: bytes) -> ModelContract:
-    squares = (float(np.square(w.astype(np.float64)).sum()) for w in weights.values() if w.dtype.kind == "f")
-    norm = Decimal(math.ceil(math.sqrt(math.fsum(squares))))
+def _contract(config: TaskConfig, initial_model: bytes) -> ModelContract:
+    """What models of the task must look like: what the first one does, which is checked as theirs will be.
+
+    Raises:
+        FieldError: `max_norm` or `max_bytes` below what the first model has.
+        TaskError: it is no safetensors file, or no participant may send it.
+    """
+    try:
+        specs = model_specs(initial_model)
+        check = ModelCheck(ModelContract(specs, _ANY_NORM, len(initial_model)), len(initial_model))
+        check.feed(initial_model)
+        check.finish()
+        # Participants write the same tensors in their own layout, and the mean has one as well.
+        largest = len(header(specs)) + sum(spec.size_bytes for spec in specs)
+        check_header(specs)
+    except (FieldError, ModelFileError) as error:
+        named = f"initial_model {config.initial_model}" if config.initial_model else "the initial model"
+        raise TaskError(f"{named} cannot be used: {error}") from None
+    norm = Decimal(math.ceil(check.norm))
     max_norm = config.contract.max_norm or max(_LEAST_MAX_NORM, norm * _NORM_FACTOR)
+    if max_norm < Decimal(check.norm):
+        raise FieldError(
+            "contract.max_norm", str(max_norm), f"at least {norm}, which covers the first model's"
+        )
+    largest = max(largest, len(initial_model))
     max_bytes = config.contract.max_bytes or len(initial_model) + _HEADER_ALLOWANCE
-    return contract_of(weights, max_norm, max_bytes)
+    if max_bytes < largest:
+        raise FieldError(
+            "contract.max_bytes",
+            max_bytes,
+            f"at least {largest}, which the first model takes with its header",
+        )
+    return ModelContract(specs, max_norm, max_bytes)
+
+
+def _check_evaluates(config: TaskConfig, initial_model: bytes, contract: ModelContract) -> None:
+    """That the first model of a named architecture can be read into it, and that evidence can be made of its like.
+
+    Raises:
+        TaskError: it cannot.
+    """
+    if config.initial_model is None:
+        return
+    from learning.models import ARCHITECTURES, initial_weights  # imports torch
+
+    if config.recipe.model not in ARCHITECTURES:
+        return  # "custom": nothing is evaluated
+    own = contract_of(initial_weights(config.recipe.model, 0), contract.max_norm, contract.max_bytes)
+    wanted = {spec.name: spec for spec in own.tensors}
+    given = {spec.name: spec for spec in contract.tensors}
+    for name in sorted(wanted.keys() | given.keys()):
+        if wanted.get(name) == given.get(name):
+            continue
+        if config.rule.name == "paper" and _reads(wanted.get(name), given.get(name)):
+            continue
+        raise TaskError(
+            f"initial_model {config.initial_model} does not fit the architecture {config.recipe.model!r} that "
+            f"evaluates it: tensor {name!r} is {_words(given.get(name))}, expected {_words(wanted.get(name))}"
+        )
+
+
+def _reads(wanted: TensorSpec | None, given: TensorSpec | None) -> bool:
+    """Whether a stored tensor is one of the wanted type once it is read: BF16 is read as float32."""
+    return (
+        wanted is not None
+        and given is not None
+        and given == replace(wanted, dtype="BF16")
+        and (wanted.dtype == "F32")
+    )
+
+
+def _words(spec: TensorSpec | None) -> str:
+    return "absent" if spec is None else f"{spec.dtype} of shape {list(spec.shape)}"
 
 
 def _read_npz(path: Any) -> LabelledData:

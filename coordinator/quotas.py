@@ -30,7 +30,6 @@ class Quotas:
     ) -> None:
         self._monotonic = monotonic
         self._rate = rate
-        self._burst = rate * _WINDOW
         self._streams = streams
         self._hourly = bytes_per_hour
         #: Bytes that an identity has moved and not yet worked off at the hourly rate, and when that was so.
@@ -38,18 +37,22 @@ class Quotas:
         self._tokens: dict[str, tuple[float, float]] = {}
         self._open: defaultdict[str, int] = defaultdict(int)
 
-    def request(self, identity: str) -> None:
+    def request(self, identity: str, rate: float | None = None) -> None:
         """Counts one request.
+
+        Args:
+            rate: requests a second of a bucket with a rate of its own; None: that of all.
 
         Raises:
             Refusal: QUOTA_EXCEEDED.
         """
-        now = self._monotonic()
-        tokens, since = self._tokens.get(identity, (self._burst, now))
-        tokens = min(self._burst, tokens + (now - since) * self._rate)
+        rate = self._rate if rate is None else rate
+        now, burst = self._monotonic(), rate * _WINDOW
+        tokens, since = self._tokens.get(identity, (burst, now))
+        tokens = min(burst, tokens + (now - since) * rate)
         if tokens < 1:
             raise Refusal(
-                Code.QUOTA_EXCEEDED, f"More than {self._rate:g} requests a second came from {identity!r}."
+                Code.QUOTA_EXCEEDED, f"More than {rate:g} requests a second came from {identity!r}."
             )
         self._tokens[identity] = (tokens - 1, now)
         if len(self._tokens) > _REMEMBERED:

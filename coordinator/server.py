@@ -21,9 +21,8 @@ from typing import Any
 
 import grpc
 import structlog
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
-from prometheus_client import start_http_server
 
 from coordinator.blobs import BlobStore
 from coordinator.boundary import Authenticate, Boundary, caller
@@ -39,7 +38,9 @@ from coordinator.market import Market
 from coordinator.metrics import Metrics
 from coordinator.quotas import Quotas
 from coordinator.runner import LiveTask, TaskRunner, Workplace
+from coordinator.scraping import MetricsServer
 from coordinator.services.enrolment import Enrol, EnrolmentServicer
+from coordinator.services.health import HealthServicer
 from coordinator.services.ledger import LedgerServicer
 from coordinator.services.market import MarketServicer
 from coordinator.spool import Spool
@@ -62,16 +63,15 @@ from protos.fedpeer.v1 import (
 )
 from wire.errors import Code, Refusal
 from wire.limits import (
-    CONNECTION_AGE_SECONDS,
-    CONNECTION_GRACE_SECONDS,
     HANDSHAKE_SECONDS,
     IDLE_CONNECTION_SECONDS,
     KEEPALIVE_SECONDS,
     KEEPALIVE_TIMEOUT_SECONDS,
+    MARKET_PORT,
     MAX_MESSAGE_BYTES,
-    MAX_STREAMS_PER_IDENTITY,
     OPEN_FILES,
-    UPLOAD_WINDOW_BYTES,
+    PUBLIC_PORT,
+    PortLimits,
 )
 
 log = structlog.get_logger()
@@ -92,30 +92,36 @@ _UNCOMMITTED = 3600.0
 #: Seconds in a day; retention is configured in days.
 _DAY = 86_400.0
 
+_HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 _SERVICES = (
     market_pb2.DESCRIPTOR.services_by_name["Market"].full_name,
     enrolment_pb2.DESCRIPTOR.services_by_name["Enrolment"].full_name,
     ledger_pb2.DESCRIPTOR.services_by_name["Ledger"].full_name,
 )
 
-_OPTIONS = [
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_metadata_size", 16 << 10),
-    # A few unary calls beside the streams of one identity.
-    ("grpc.max_concurrent_streams", 2 * MAX_STREAMS_PER_IDENTITY),
-    ("grpc.keepalive_time_ms", KEEPALIVE_SECONDS * 1000),
-    ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_SECONDS * 1000),
-    ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_SECONDS * 500),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.server_handshake_timeout_ms", HANDSHAKE_SECONDS * 1000),
-    ("grpc.max_connection_idle_ms", IDLE_CONNECTION_SECONDS * 1000),
-    ("grpc.max_connection_age_ms", CONNECTION_AGE_SECONDS * 1000),
-    ("grpc.max_connection_age_grace_ms", CONNECTION_GRACE_SECONDS * 1000),
-    ("grpc.http2.bdp_probe", 0),
-    ("grpc.http2.lookahead_bytes", UPLOAD_WINDOW_BYTES),
-    # A port that is taken is an error, not a second listener.
-    ("grpc.so_reuseport", 0),
-]
+
+def _options(port: PortLimits) -> list[tuple[str, int]]:
+    """A port's limits as gRPC takes them."""
+    return [
+        ("grpc.max_receive_message_length", port.message_bytes),
+        ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+        ("grpc.max_metadata_size", port.metadata_bytes),
+        ("grpc.absolute_max_metadata_size", port.metadata_bytes),
+        ("grpc.max_concurrent_streams", port.streams),
+        ("grpc.max_allowed_incoming_connections", port.connections),
+        ("grpc.keepalive_time_ms", KEEPALIVE_SECONDS * 1000),
+        ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_SECONDS * 1000),
+        ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_SECONDS * 500),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.server_handshake_timeout_ms", HANDSHAKE_SECONDS * 1000),
+        ("grpc.max_connection_idle_ms", IDLE_CONNECTION_SECONDS * 1000),
+        ("grpc.max_connection_age_ms", port.age_seconds * 1000),
+        ("grpc.max_connection_age_grace_ms", port.grace_seconds * 1000),
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.http2.lookahead_bytes", port.window_bytes),
+        # A port that is taken is an error, not a second listener.
+        ("grpc.so_reuseport", 0),
+    ]
 
 
 class Coordinator:
@@ -165,7 +171,7 @@ class Coordinator:
         #: Set when somebody may have changed what is held in memory, and who waits for it to be read again.
         self._outdated = asyncio.Event()
         self._following: list[asyncio.Future[None]] = []
-        self._health = health.aio.HealthServicer()
+        self._health = HealthServicer(("", *_SERVICES))
         self._certificates = read_certificates(folder, self.config.server, datetime.now(UTC))
         self._credentials = None if section.insecure else _ServerCredentials(self._certificates)
         self._use_certificates(self._certificates)
@@ -194,7 +200,7 @@ class Coordinator:
             await self._doorbell.start()
             for server in self._servers:
                 await server.start()
-            await self._set_health(health_pb2.HealthCheckResponse.SERVING)
+            self._health.set(health_pb2.HealthCheckResponse.SERVING)
             write_private(self.folder.addresses, json.dumps(self.addresses()).encode())
         except BaseException:
             await self.stop(0)
@@ -206,7 +212,7 @@ class Coordinator:
         """Drains: no new calls, watchers are sent away, uploads get `grace` seconds, steps in progress end."""
         grace = self.config.server.drain_seconds if grace is None else grace
         self._draining = True
-        await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+        self._health.set(health_pb2.HealthCheckResponse.NOT_SERVING)
         draining = Refusal(Code.DRAINING, "The coordinator is shutting down.")
         for live in self.market.tasks():
             for name in live.presence.watching():
@@ -271,9 +277,7 @@ class Coordinator:
         if self._draining:
             return
         status = health_pb2.HealthCheckResponse
-        told = asyncio.create_task(self._set_health(status.NOT_SERVING if lasting else status.SERVING))
-        self._background.add(told)  # the loop alone would not keep it
-        told.add_done_callback(self._background.discard)
+        self._health.set(status.NOT_SERVING if lasting else status.SERVING)
 
     async def _follow(self) -> None:
         """Returns when everything has been read again, however often that takes."""
@@ -314,7 +318,7 @@ class Coordinator:
                 loop.add_reader(descriptor, stirred)  # a notice of the server
                 return
             log.error("the lease on the database is lost: its connection broke; the service ends")
-            await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+            self._health.set(health_pb2.HealthCheckResponse.NOT_SERVING)
             self.halted.set()
 
         loop.add_reader(descriptor, stirred)
@@ -400,25 +404,23 @@ class Coordinator:
         section = self.config.server
         if section.insecure:
             log.warning("INSECURE: no TLS; anyone who reaches the ports can act as any participant")
-        market = self._server(self._authenticate)
+        market = self._server(self._authenticate, MARKET_PORT)
         market_pb2_grpc.add_MarketServicer_to_server(MarketServicer(self.market, self.metrics), market)
         self._add_enrolment(market, self._renew)
         self._add_ledger(market)
         self.market_address = self._listen(market, "market", section.market, client_certificates=True)
-        public = self._server(None)
+        public = self._server(None, PUBLIC_PORT)
         self._add_enrolment(public, self._enrol)
         if section.public_ledger:
             self._add_ledger(public)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, public)
         if section.reflection:
-            reflection.enable_server_reflection(
-                (*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), public
-            )
+            reflection.enable_server_reflection((*_SERVICES, _HEALTH, reflection.SERVICE_NAME), public)
         self.public_address = self._listen(public, "public", section.public, client_certificates=False)
         if section.metrics:
             self._serve_metrics(section)
 
-    def _server(self, authenticate: Authenticate | None) -> grpc.aio.Server:
+    def _server(self, authenticate: Authenticate | None, port: PortLimits) -> grpc.aio.Server:
         boundary = Boundary(
             authenticate,
             self._quotas,
@@ -428,7 +430,9 @@ class Coordinator:
             outdated=self._outdated.set,
         )
         self._boundaries.append(boundary)
-        server = grpc.aio.server(interceptors=[boundary], options=_OPTIONS)
+        server = grpc.aio.server(
+            interceptors=[boundary], options=_options(port), maximum_concurrent_rpcs=port.calls
+        )
         self._servers.append(server)
         return server
 
@@ -457,21 +461,11 @@ class Coordinator:
     def _serve_metrics(self, section: ServerSection) -> None:
         host, port = split_address("server.metrics", section.metrics)
         try:
-            server, thread = start_http_server(port, host, registry=self.metrics.registry)
+            server = MetricsServer(self.metrics.registry, host, port)
         except OSError:
             raise _taken("server.metrics", section.metrics) from None
-        self.metrics_address = f"{host}:{server.server_port}"
-        # The library's prints, and where that fails its thread ends.
-        server.handle_error = lambda request, client_address: log.warning(  # type: ignore[method-assign]
-            "a scrape failed", exc_info=True
-        )
-
-        def close() -> None:
-            server.shutdown()
-            server.server_close()
-            thread.join()
-
-        self._exit.callback(close)
+        self.metrics_address = f"{host}:{server.port}"
+        self._exit.callback(server.close)
 
     def _authenticate(self, context: Any) -> Caller:
         if self._credentials is None:
@@ -481,10 +475,6 @@ class Coordinator:
         if not pem:
             raise Refusal(Code.CERTIFICATE_REQUIRED, "The connection has no client certificate.")
         return self._roster.caller(pem[0], self._clock.now())
-
-    async def _set_health(self, status: Any) -> None:
-        for service in ("", *_SERVICES):
-            await self._health.set(service, status)
 
     def reload_certificates(self) -> None:
         """Takes the server certificate and the authorities from the folder again; for SIGHUP and commands.

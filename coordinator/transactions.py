@@ -210,11 +210,13 @@ class Transaction:
         Raises:
             TaskError: the ledger has other terms.
         """
-        place = self.ledger.find([f"{task.id}/terms"]).get(f"{task.id}/terms")
-        published = None
-        if place is not None:
-            published = Entry.parse(next(iter(self.ledger.entries(place, 1)))).body["terms"]
-        if published != task.terms.record() or task.terms.digest != task.terms_digest:
+        published = entries.published(task.terms)
+        places = self.ledger.find([entry.id for entry in published])
+        same = task.terms.digest == task.terms_digest and all(
+            entry.id in places and next(iter(self.ledger.entries(places[entry.id], 1))) == entry.data
+            for entry in published
+        )
+        if not same:
             raise TaskError(
                 f"the stored terms of task {task.id!r} are not those in the ledger; restore the database from "
                 "a backup"

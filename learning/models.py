@@ -105,8 +105,17 @@ def initial_weights(name: str, seed: int) -> dict[str, npt.NDArray[Any]]:
 
 
 def weights_of(module: nn.Module) -> dict[str, npt.NDArray[Any]]:
-    """A copy of the module's parameters and buffers; counters stay int64 scalars of shape ()."""
-    return {name: tensor.detach().cpu().numpy().copy() for name, tensor in module.state_dict().items()}
+    """A copy of the module's parameters and buffers; counters stay int64 scalars of shape ().
+
+    NumPy has no bfloat16: such a tensor comes as float32, which holds each of its values.
+    """
+    return {name: _array(tensor) for name, tensor in module.state_dict().items()}
+
+
+def _array(tensor: torch.Tensor) -> npt.NDArray[Any]:
+    tensor = tensor.detach().cpu()
+    array: npt.NDArray[Any] = (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy().copy()
+    return array
 
 
 def load_weights(module: nn.Module, weights: Weights) -> None:
@@ -122,12 +131,13 @@ def load_weights(module: nn.Module, weights: Weights) -> None:
     tensors = {}
     for name, target in own.items():
         array = np.asarray(weights[name])
-        expected = cast("np.dtype[np.generic]", target.numpy().dtype)
+        halved = target.dtype is torch.bfloat16  # comes as float32, as `weights_of` gives it
+        expected = np.dtype(np.float32) if halved else cast("np.dtype[np.generic]", target.numpy().dtype)
         if array.shape != tuple(target.shape) or array.dtype != expected:
             raise ModelError(
                 f"tensor {name} is {array.dtype} of shape {array.shape}; "
                 f"expected {expected} of shape {tuple(target.shape)}"
             )
-        # from_numpy wants writable memory in native order; a copy is made by load_state_dict anyway.
+        # from_numpy wants writable memory in native order; a copy is made by load_state_dict anyway, in its own type.
         tensors[name] = torch.from_numpy(np.array(array, copy=True).reshape(array.shape))
     module.load_state_dict(tensors)

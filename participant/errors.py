@@ -265,6 +265,7 @@ _LEAVES: dict[Code, type[RefusedError]] = {
     Code.INVITATION_INVALID: NotEnrolledError,
     Code.WRONG_PARTICIPANT: WrongNameError,
     Code.NOT_SELECTED: NotSelectedError,
+    Code.SERVICE_UNKNOWN: NotFoundError,
     Code.TASK_UNKNOWN: NotFoundError,
     Code.SUBMISSION_UNKNOWN: NotFoundError,
     Code.NOT_YET: NotFoundError,

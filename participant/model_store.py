@@ -4,7 +4,6 @@ A trained model is written tensor by tensor, so that no second copy of it is eve
 of `wire.model_file.encode_model`: the same weights have the same digest, whoever wrote them.
 """
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ from mechanism.terms import ModelContract
 from participant.errors import StateError, WeightsError
 from participant.identity import storage_error
 from participant.task import Weights
-from wire.model_file import ModelFileError, check_model, open_model, tensor_spec
+from wire.model_file import ModelFileError, check_model, header, open_model, stored_block, stored_spec
 
 #: The order in which safetensors lays element types out, widest alignment first.
 _LAYOUT = ("I64", "F64", "F32", "I32", "BF16", "F16", "I16", "I8", "U8", "BOOL")
@@ -68,7 +67,7 @@ def write_weights(path: Path, weights: Weights, contract: ModelContract) -> None
     """
     fresh = path.with_suffix(".new")
     try:
-        _write(fresh, weights)
+        _write(fresh, weights, contract)
     except FieldError as error:
         raise WeightsError(f"the trained weights cannot be sent: {error}") from None
     except OSError as error:
@@ -89,7 +88,7 @@ def check_weights(path: Path, contract: ModelContract) -> None:
         ) from None
 
 
-def _write(path: Path, weights: Weights) -> None:
+def _write(path: Path, weights: Weights, contract: ModelContract) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if not isinstance(weights, dict) and not hasattr(weights, "items"):
         raise FieldError("weights", weights, "a mapping of tensor names to arrays")
@@ -98,33 +97,23 @@ def _write(path: Path, weights: Weights) -> None:
     for name in weights:
         if not isinstance(name, str):
             raise FieldError("weights", name, "names that are strings")
+    wanted = {spec.name: spec for spec in contract.tensors}
     specs = sorted(
-        (tensor_spec(name, np.asarray(weights[name])) for name in weights),
+        (stored_spec(name, np.asarray(weights[name]), wanted.get(name)) for name in weights),
         key=lambda spec: (_LAYOUT.index(spec.dtype), spec.name),
     )
-    header, end = {}, 0
-    for spec in specs:
-        header[spec.name] = {
-            "dtype": spec.dtype,
-            "shape": list(spec.shape),
-            "data_offsets": [end, end + spec.size_bytes],
-        }
-        end += spec.size_bytes
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)
     with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
+        file.write(header(specs))
         for spec in specs:
-            for block in _blocks(np.asarray(weights[spec.name])):
+            for block in _blocks(np.asarray(weights[spec.name]), spec.dtype):
                 file.write(block)
         file.flush()
         os.fsync(file.fileno())
 
 
-def _blocks(array: npt.NDArray[Any]) -> Iterator[bytes]:
-    """The array's bytes, row-major and little-endian, in pieces."""
+def _blocks(array: npt.NDArray[Any], dtype: str) -> Iterator[bytes]:
+    """The array's bytes as `dtype`, row-major and little-endian, in pieces."""
     flat = array.reshape(-1)  # a view of whatever is contiguous
     step = max(1, _BLOCK // max(1, array.itemsize))
-    order = array.dtype.newbyteorder("<")
     for first in range(0, flat.size, step):
-        yield flat[first : first + step].astype(order, copy=False).tobytes()
+        yield stored_block(flat[first : first + step], dtype)

@@ -123,8 +123,15 @@ class MarketSteps:
                 return response
 
     def tasks(self) -> Steps[list[M.Task]]:
-        response = yield from self.call(LIST_TASKS, M.ListTasksRequest())
-        return list(response.tasks)
+        """All that are listed, page by page."""
+        found: list[M.Task] = []
+        page = ""
+        while True:
+            response = yield from self.call(LIST_TASKS, M.ListTasksRequest(page=page))
+            found += response.tasks
+            page = response.next_page
+            if not page:
+                return found
 
     def task(self, task_id: str) -> Steps[M.Task]:
         return self.call(GET_TASK, M.GetTaskRequest(task_id=task_id))

@@ -48,6 +48,9 @@ class Code(Enum):
         grpc.StatusCode.PERMISSION_DENIED,
         "Only participants that the learner selected train; wait for another task.",
     )
+    SERVICE_UNKNOWN = _Meaning(
+        grpc.StatusCode.NOT_FOUND, "Ask for the health of a service of this port, or of all by an empty name."
+    )
     TASK_UNKNOWN = _Meaning(grpc.StatusCode.NOT_FOUND, "List the tasks and use one of their ids.")
     SUBMISSION_UNKNOWN = _Meaning(
         grpc.StatusCode.NOT_FOUND, "Submit first; the coordinator has no such submission."

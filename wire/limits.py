@@ -1,5 +1,10 @@
-"""Every limit of the protocol, with its unit and its reason. Nothing else in the project bounds what travels."""
+"""Every limit of the protocol, with its unit and its reason. Nothing else in the project bounds what travels.
 
+First numbers by themselves; then what each port takes (`MARKET_PORT`, `PUBLIC_PORT`, the local ones), and what each
+method of each service takes (`METHODS`), those of libraries included: a method without a line there is not served.
+"""
+
+from dataclasses import dataclass
 from datetime import timedelta
 
 #: Bytes of model data in one frame. Each costs the coordinator a turn of its event loop, and of a thread where it is
@@ -15,6 +20,9 @@ MIN_FRAME_BYTES = 64 << 10
 
 #: Bytes of one message. A frame with its envelope fits; nothing else is meant to come near.
 MAX_MESSAGE_BYTES = FRAME_BYTES + (64 << 10)
+
+#: Bytes of tasks in one page of a list, where it has more than one: half of a message.
+MAX_PAGE_BYTES = 1 << 20
 
 #: Bytes of a safetensors header: a thousand tensors take about 100 KiB.
 MAX_MODEL_HEADER_BYTES = 4 << 20
@@ -70,6 +78,9 @@ MAX_STREAMS_PER_IDENTITY = 32
 #: Bytes of an upload that may be on their way without having been read: they fill a line of 250 Mbit/s at 50 ms. gRPC
 #: would let a stream's window grow with the bandwidth, to many MiB.
 UPLOAD_WINDOW_BYTES = 3 << 19
+
+#: Bytes of any other stream that may be on their way without having been read: what HTTP/2 begins with.
+PLAIN_WINDOW_BYTES = 64 << 10
 
 #: Uploads that the coordinator takes in at once; the windows and frames of a fast one take some 20 MiB. Others wait
 #: before they send (see the protocol), whose windows would fill as well.
@@ -133,8 +144,10 @@ CONTENDED_BYTES_PER_SECOND = 1 << 20
 #: Bytes that are left free on the disk whatever is announced: room for the database to go on.
 RESERVE_BYTES = 64 << 20
 
-#: Bytes of ledger entries in one message of a stream, well below the limit of a message; and entries read in one
-#: transaction, so that a reader of the whole ledger holds nobody up.
+#: Bytes of ledger entries in one message of a stream: one entry of the largest size, or a hundred usual ones. Whoever
+#: asks and does not read makes the coordinator keep one. And what is read in one transaction, bytes and entries, so
+#: that a reader of the whole ledger holds nobody up and 64 of them little memory.
+LEDGER_MESSAGE_BYTES = 64 << 10
 LEDGER_BATCH_BYTES = 512 << 10
 LEDGER_BATCH_ENTRIES = 1_000
 
@@ -143,3 +156,154 @@ LEDGER_BATCH_ENTRIES = 1_000
 MAX_REFUSAL_SENTENCE = 400
 MAX_REFUSAL_FIELD = 100
 MAX_REFUSAL_VIOLATIONS = 8
+
+#: Seconds from a call's beginning until its message is there, where it has one: the largest takes 32 kB/s. Whoever
+#: opens calls and sends nothing holds each no longer than this.
+MESSAGE_SECONDS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class PortLimits:
+    """What one gRPC port takes.
+
+    Attributes:
+        message_bytes: of one message, compressed or not; gRPC refuses a larger one by its announced length, and stops
+            to decompress there.
+        metadata_bytes: of the headers of one call, names and values.
+        streams: calls that one connection may have open at once; more wait at the client.
+        connections: open at once, those in their handshake included; more are closed at once.
+        calls: open at once on all connections; more are refused before anything is read.
+        window_bytes: of one stream that may be on their way without having been read.
+        age_seconds, grace_seconds: after which a connection is asked to be made anew, and then ended.
+    """
+
+    message_bytes: int
+    metadata_bytes: int
+    streams: int
+    connections: int
+    calls: int
+    window_bytes: int
+    age_seconds: int
+    grace_seconds: int
+
+
+#: Participants, each known by its certificate. Two connections and four calls for each of the largest task.
+MARKET_PORT = PortLimits(
+    message_bytes=MAX_MESSAGE_BYTES,
+    metadata_bytes=16 << 10,
+    # A few unary calls beside the streams of one identity.
+    streams=2 * MAX_STREAMS_PER_IDENTITY,
+    connections=2 * MAX_PARTICIPANTS,
+    calls=4 * MAX_PARTICIPANTS,
+    window_bytes=UPLOAD_WINDOW_BYTES,
+    age_seconds=CONNECTION_AGE_SECONDS,
+    grace_seconds=CONNECTION_GRACE_SECONDS,
+)
+
+#: Anybody, so that the product of these numbers is what anybody can make the coordinator keep. The largest message is
+#: a signing request with its token; a connection takes some 50 kB, a call some 20 kB and its window.
+PUBLIC_PORT = PortLimits(
+    message_bytes=16 << 10,
+    metadata_bytes=8 << 10,
+    # An auditor's pages, a platform's probe and somebody who looks around.
+    streams=16,
+    connections=1_000,
+    # All that METHODS allows at once, and as many that are being refused.
+    calls=1_200,
+    window_bytes=PLAIN_WINDOW_BYTES,
+    # Whoever reads nothing of what it asked for is rid of after an hour; an auditor reads the ledger in pages.
+    age_seconds=3600,
+    grace_seconds=60,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalLimits:
+    """What a port takes that is not gRPC's and that only this machine should reach.
+
+    Attributes:
+        request_bytes: of one request.
+        connections: open at once; more are closed at once.
+        seconds: that a connection may take in all.
+    """
+
+    request_bytes: int
+    connections: int
+    seconds: int
+
+
+#: Prometheus' page: one scraper or two, each by a GET with its usual headers.
+METRICS_PORT = LocalLimits(request_bytes=16 << 10, connections=16, seconds=30)
+
+#: The socket by which commands ring: one word. Looking takes a moment, with thousands of tasks some seconds.
+CONTROL_SOCKET = LocalLimits(request_bytes=16, connections=16, seconds=60)
+
+
+@dataclass(frozen=True, slots=True)
+class MethodLimits:
+    """What one method takes, on each port that serves it.
+
+    Attributes:
+        request_bytes: of one request message.
+        messages: request messages of one call; None: until what they carry is whole.
+        seconds: after which a call is ended; None: it ends with what it watches or carries.
+        per_caller: calls that one caller may have open at once: a participant, or an address on the public port.
+        at_once: calls that all callers together may have open.
+        per_second: calls of one caller in a second, averaged over ten; each further message counts as a call, frames of
+            a model apart, which `MAX_BYTES_PER_HOUR` bounds.
+    """
+
+    request_bytes: int
+    messages: int | None = 1
+    seconds: float | None = 60
+    per_caller: int = MAX_STREAMS_PER_IDENTITY
+    at_once: int = MAX_PARTICIPANTS
+    per_second: float = MAX_REQUESTS_PER_SECOND
+
+
+#: Bytes of a request that names a task, a submission, a few numbers: ids have 64 characters.
+_NAMES = 1 << 10
+
+#: Every method of every service, by its full name.
+METHODS: dict[str, MethodLimits] = {
+    # An answer carries the terms of tasks; nobody needs it more often than every few seconds.
+    "/fedpeer.v1.Market/ListTasks": MethodLimits(_NAMES, per_caller=8, per_second=20),
+    # Asked for by everybody when a round opens.
+    "/fedpeer.v1.Market/GetTask": MethodLimits(_NAMES),
+    # One a task and participant; open until the task ends.
+    "/fedpeer.v1.Market/Watch": MethodLimits(_NAMES, seconds=None),
+    # Counts of 2,000 labels take 9 bytes each at most, the rest a kilobyte.
+    "/fedpeer.v1.Market/SubmitEffort": MethodLimits(32 << 10),
+    # Ends with its model: a gibibyte over the slowest link takes nine hours. Its frames are those that it asks for.
+    "/fedpeer.v1.Market/FetchModel": MethodLimits(_NAMES, seconds=None),
+    "/fedpeer.v1.Market/GetUpload": MethodLimits(_NAMES),
+    # A header, then frames; places, rates and idle times are those of uploads above.
+    "/fedpeer.v1.Market/SubmitModel": MethodLimits(MAX_MESSAGE_BYTES, messages=None, seconds=None),
+    # A reason of 2,000 characters takes four bytes each at most.
+    "/fedpeer.v1.Market/ReportFailure": MethodLimits(4 * MAX_REASON_CHARACTERS + _NAMES),
+    "/fedpeer.v1.Market/GetReceipt": MethodLimits(_NAMES),
+    "/fedpeer.v1.Market/GetSettlement": MethodLimits(_NAMES),
+    # Counts as in a claim.
+    "/fedpeer.v1.Market/OpenDispute": MethodLimits(32 << 10),
+    # A signing request, its token and name. A hundred of one firm may come from one address.
+    "/fedpeer.v1.Enrolment/Enroll": MethodLimits(
+        MAX_SIGNING_REQUEST_BYTES + _NAMES, per_caller=64, at_once=128
+    ),
+    # Signs a head where there are new entries.
+    "/fedpeer.v1.Ledger/GetCheckpoint": MethodLimits(_NAMES, seconds=30, per_caller=16, at_once=128),
+    # Each keeps half a megabyte while it reads. An auditor asks for pages, one after the other.
+    "/fedpeer.v1.Ledger/GetEntries": MethodLimits(_NAMES, seconds=600, per_caller=8, at_once=64),
+    # Proofs read a few dozen hashes.
+    "/fedpeer.v1.Ledger/GetInclusionProof": MethodLimits(_NAMES, seconds=30, per_caller=16, at_once=128),
+    "/fedpeer.v1.Ledger/GetConsistencyProof": MethodLimits(_NAMES, seconds=30, per_caller=16, at_once=128),
+    "/fedpeer.v1.Ledger/GetBalance": MethodLimits(_NAMES, seconds=30, per_caller=16, at_once=128),
+    # A platform's probe, every few seconds; it must get through while others watch.
+    "/grpc.health.v1.Health/Check": MethodLimits(256, seconds=10, per_caller=8, at_once=64),
+    "/grpc.health.v1.Health/List": MethodLimits(256, seconds=10, per_caller=8, at_once=64),
+    # Balancers hold one each; they open it anew when it ends.
+    "/grpc.health.v1.Health/Watch": MethodLimits(256, seconds=3600, per_caller=4, at_once=64),
+    # A person with grpcurl: a dozen questions, each answered from memory and echoed.
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": MethodLimits(
+        512, messages=200, seconds=60, per_caller=2, at_once=16, per_second=20
+    ),
+}

@@ -26,7 +26,8 @@ from wire.limits import FRAME_BYTES, MAX_DIMENSIONS, MAX_MODEL_HEADER_BYTES, MAX
 #: Weights as the SDK and the coordinator hand them around.
 Weights = Mapping[str, npt.NDArray[Any]]
 
-#: NumPy's type for each element type that it has; BF16 is widened by hand.
+#: NumPy's type for each element type that it has. It has no bfloat16: those are read as float32, which holds each of
+#: them, and written from float32 by rounding to the nearest, half to even.
 _NUMPY = {
     "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2",
     "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1", "BOOL": "?",
@@ -76,18 +77,23 @@ class ModelFile:
 
     def array(self, tensor: StoredTensor) -> npt.NDArray[Any]:
         """A read-only view of the tensor's bytes on disk; bfloat16 comes widened, as a copy in float32."""
-        spec = tensor.spec
-        if spec.size_bytes == 0:
-            return np.empty(spec.shape, dtype=np.float32 if spec.dtype == "BF16" else _NUMPY[spec.dtype])
-        stored: npt.NDArray[Any] = np.memmap(
-            self.path, dtype=_NUMPY[spec.dtype], mode="r", offset=tensor.start, shape=spec.shape or (1,)
-        )
-        stored = stored.reshape(spec.shape)
-        return _widen(stored) if spec.dtype == "BF16" else stored
+        return _view(self._mapped(), tensor)
 
     def weights(self) -> dict[str, npt.NDArray[Any]]:
         """All tensors in memory, by name."""
-        return {t.spec.name: np.array(self.array(t)) for t in self.tensors}
+        mapped = self._mapped()
+        return {t.spec.name: np.array(_view(mapped, t)) for t in self.tensors}
+
+    def _mapped(self) -> npt.NDArray[np.uint8]:
+        return np.memmap(self.path, np.uint8, mode="r")
+
+
+def _view(mapped: npt.NDArray[np.uint8], tensor: StoredTensor) -> npt.NDArray[Any]:
+    spec = tensor.spec
+    stored = (
+        mapped[tensor.start : tensor.start + spec.size_bytes].view(_NUMPY[spec.dtype]).reshape(spec.shape)
+    )
+    return widen(stored) if spec.dtype == "BF16" else stored
 
 
 def open_model(path: Path) -> ModelFile:
@@ -100,6 +106,17 @@ def open_model(path: Path) -> ModelFile:
     with path.open("rb") as file:
         length = _header_length(file.read(_PREFIX), size)
         return ModelFile(path, _known_tensors(file.read(length), size))
+
+
+def model_specs(content: bytes) -> tuple[TensorSpec, ...]:
+    """The tensors of the safetensors file `content`, in name order.
+
+    Raises:
+        ModelFileError: as `open_model`.
+    """
+    length = _header_length(content[:_PREFIX], len(content))
+    text = content[_PREFIX : _PREFIX + length]
+    return tuple(tensor.spec for tensor in _known_tensors(text, len(content)))
 
 
 def check_model(path: Path, contract: ModelContract) -> ModelFile:
@@ -142,6 +159,8 @@ class ModelCheck:
         self._coming: list[StoredTensor] = []
         self._values = _Values("", "")
         self._squares: list[float] = []
+        #: Euclidean norm of all floating-point tensors together, once the file is whole.
+        self.norm = math.nan
 
     def feed(self, piece: bytes | memoryview) -> None:
         """Takes the next bytes of the file."""
@@ -165,10 +184,10 @@ class ModelCheck:
             raise ModelFileError(f"the file ends at byte {self._fed} of {self._size}")
         if self._header is not None:
             _header_length(bytes(self._header), self._size)
-        norm = math.sqrt(math.fsum(self._squares))
+        self.norm = math.sqrt(math.fsum(self._squares))
         limit = self._contract.max_norm
-        if Decimal(norm) > limit:
-            raise ModelFileError(f"the model's norm is {norm:.6g}; the task accepts at most {limit}")
+        if Decimal(self.norm) > limit:
+            raise ModelFileError(f"the model's norm is {self.norm:.6g}; the task accepts at most {limit}")
 
     def _feed_header(self, rest: memoryview) -> memoryview:
         """Collects the header; returns what follows it."""
@@ -247,7 +266,7 @@ class _Values:
     def _add(self, data: bytes | memoryview) -> None:
         block: npt.NDArray[Any] = np.frombuffer(data, _NUMPY[self._dtype])
         if self._dtype == "BF16":
-            block = _widen(block)
+            block = widen(block)
         squares = _squares(block)
         if not math.isfinite(squares):
             self._bad += int(block.size - np.count_nonzero(np.isfinite(block)))
@@ -281,6 +300,57 @@ def tensor_spec(name: str, array: npt.NDArray[Any]) -> TensorSpec:
             f"weights[{name}].dtype", str(np.asarray(array).dtype), "one of " + ", ".join(DTYPE_BYTES)
         )
     return TensorSpec(name, dtype, tuple(int(n) for n in np.asarray(array).shape))
+
+
+def stored_spec(name: str, array: npt.NDArray[Any], wanted: TensorSpec | None) -> TensorSpec:
+    """As what an array is written where a contract wants `wanted` under its name.
+
+    As what it is; but a float32 array as BF16 where that is wanted, since NumPy has no such type, and an array of the
+    type that other libraries register under the name bfloat16 as BF16.
+
+    Raises:
+        FieldError: an element type that safetensors has not.
+    """
+    narrowed = wanted is not None and wanted.dtype == "BF16" and array.dtype == np.float32
+    if narrowed or array.dtype.name == "bfloat16":
+        return TensorSpec(name, "BF16", tuple(int(n) for n in array.shape))
+    return tensor_spec(name, array)
+
+
+def stored_block(block: npt.NDArray[Any], dtype: str) -> bytes:
+    """The bytes of a piece of an array that is written as `dtype` of `stored_spec`."""
+    if dtype != "BF16":
+        return block.astype(_NUMPY[dtype], copy=False).tobytes()
+    if block.dtype.name == "bfloat16":
+        return block.view(np.uint16).astype("<u2", copy=False).tobytes()
+    return narrow(block).tobytes()
+
+
+def header(layout: Sequence[TensorSpec]) -> bytes:
+    """The length and the header of a file of these tensors, one behind the other; ends at a multiple of 8 bytes."""
+    entries: dict[str, Any] = {}
+    position = 0
+    for spec in layout:
+        end = position + spec.size_bytes
+        entries[spec.name] = {"dtype": spec.dtype, "shape": list(spec.shape), "data_offsets": [position, end]}
+        position = end
+    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(_PREFIX, "little") + text
+
+
+def check_header(specs: Sequence[TensorSpec]) -> None:
+    """Raises ModelFileError where a file of these tensors, however it lays them out, could have too long a header.
+
+    Writers differ in the order, which changes the offsets' digits, and some write what is not ASCII as escapes.
+    """
+    plain = header(sorted(specs, key=lambda spec: spec.size_bytes, reverse=True))
+    names = "".join(spec.name for spec in specs)
+    escaped = len(json.dumps(names)) - len(json.dumps(names, ensure_ascii=False).encode())
+    if (most := len(plain) + escaped) > MAX_MODEL_HEADER_BYTES:
+        raise ModelFileError(
+            f"its {len(specs)} tensors need a header of {most} bytes; at most {MAX_MODEL_HEADER_BYTES} are accepted"
+        )
 
 
 def contract_of(weights: Weights, max_norm: Decimal, max_bytes: int) -> ModelContract:
@@ -411,6 +481,17 @@ def _squares(block: npt.NDArray[Any]) -> float:
         return float(np.dot(wide, wide))
 
 
-def _widen(bfloat16: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+def widen(bfloat16: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
     """bfloat16 is the upper half of a float32."""
     return (bfloat16.astype(np.uint32) << 16).view(np.float32)
+
+
+def narrow(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
+    """The nearest bfloat16s, half to even, little-endian: adds half of the dropped half, and the last kept bit.
+
+    What is not a number stays so; what is beyond the largest becomes infinite, as everywhere in IEEE 754.
+    """
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    rounded = (bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) >> 16
+    rounded = np.where(np.isnan(values), (bits >> 16) | 0x40, rounded)
+    return rounded.astype("<u2")

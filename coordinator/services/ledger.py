@@ -7,7 +7,7 @@ from coordinator.transactions import Transaction, Transactions
 from mechanism.errors import FieldError
 from mechanism.ledger.note import Note
 from protos.fedpeer.v1 import ledger_pb2, ledger_pb2_grpc
-from wire.limits import LEDGER_BATCH_BYTES, LEDGER_BATCH_ENTRIES
+from wire.limits import LEDGER_BATCH_BYTES, LEDGER_BATCH_ENTRIES, LEDGER_MESSAGE_BYTES
 
 
 class LedgerServicer(ledger_pb2_grpc.LedgerServicer):
@@ -94,7 +94,19 @@ class LedgerServicer(ledger_pb2_grpc.LedgerServicer):
 
 
 def _reader(first: int, count: int) -> Callable[[Transaction], list[bytes]]:
-    return lambda t: list(t.ledger.entries(first, count))
+    """Reads entries from `first` on: at least one, up to `count`, until a batch is full."""
+
+    def read(t: Transaction) -> list[bytes]:
+        entries: list[bytes] = []
+        used = 0
+        for entry in t.ledger.entries(first, count):
+            if entries and used + len(entry) > LEDGER_BATCH_BYTES:
+                break
+            entries.append(entry)
+            used += len(entry)
+        return entries
+
+    return read
 
 
 def _covered(note: str) -> int:
@@ -114,7 +126,7 @@ def _batches(first: int, entries: list[bytes]) -> list[ledger_pb2.Entries]:
     batches: list[ledger_pb2.Entries] = []
     batch, used = ledger_pb2.Entries(first=first), 0
     for index, entry in enumerate(entries, first):
-        if batch.entries and used + len(entry) > LEDGER_BATCH_BYTES:
+        if batch.entries and used + len(entry) > LEDGER_MESSAGE_BYTES:
             batches.append(batch)
             batch, used = ledger_pb2.Entries(first=index), 0
         batch.entries.append(entry)

@@ -20,6 +20,7 @@ from mechanism.settlement import MICRO
 from protos.fedpeer.v1 import market_pb2, market_pb2_grpc
 from wire.codec import decode_claim, decode_counts, encode_terms, encode_verdict
 from wire.frames import Frame
+from wire.limits import MAX_PAGE_BYTES
 
 _STATES: dict[State, market_pb2.TaskState] = {
     state: getattr(market_pb2, f"TASK_STATE_{state}") for state in State
@@ -39,11 +40,19 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
         #: Events that everybody is told alike, by task and cursor, as they travel.
         self._encoded: OrderedDict[tuple[str, int], bytes] = OrderedDict()
 
-    async def ListTasks(self, request: Any, context: Any) -> market_pb2.ListTasksResponse:
-        who = caller()
-        return market_pb2.ListTasksResponse(
-            tasks=[await self._task(who, live) for live in self._market.offered()]
-        )
+    async def ListTasks(
+        self, request: market_pb2.ListTasksRequest, context: Any
+    ) -> market_pb2.ListTasksResponse:
+        who, page = caller(), market_pb2.ListTasksResponse()
+        used = 0
+        for live in self._market.offered(request.page):
+            task = await self._task(who, live)
+            used += task.ByteSize()
+            if page.tasks and used > MAX_PAGE_BYTES:
+                page.next_page = page.tasks[-1].terms.task_id
+                break
+            page.tasks.append(task)
+        return page
 
     async def GetTask(self, request: market_pb2.GetTaskRequest, context: Any) -> market_pb2.Task:
         return await self._task(caller(), self._market.task(request.task_id))

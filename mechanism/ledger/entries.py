@@ -1,6 +1,7 @@
 """A task's events as entries. Every id is a function of the event, so that recording one twice is recording it once.
 
-    <task>/terms                                terms, then <task>/round/<r>/reservation
+    <task>/terms                                terms, or <task>/terms/<part> where they outgrow one entry;
+                                                then <task>/round/<r>/reservation
     participant/<p>/key/<f>                     enrolment of a public key with fingerprint f; .../revoked/<f>
     log/key/<n>                                 the n-th change of the key that signs the heads
     <task>/claim/<p>/<submission>               signed effort claim
@@ -20,6 +21,7 @@ the key history up to them (`mechanism.ledger.key_history`).
 """
 
 import base64
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
@@ -28,7 +30,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from mechanism.canonical import Json, canonical_bytes, canonical_digest
+from mechanism.canonical import Json, canonical_bytes, canonical_digest, parse_canonical
 from mechanism.errors import FieldError
 from mechanism.ledger.accounts import (
     ROUNDING,
@@ -65,6 +67,10 @@ LOG_KEY = "log_key"
 #: Bytes of a part's payload: an entry's limit less its frame and ids.
 PART_BYTES = 48_000
 
+#: Parts that terms may take, some 12 MB of canonical text: whoever puts them together keeps them in memory. What one
+#: message of the protocol holds takes fewer.
+MAX_TERMS_PARTS = 350
+
 
 def terms_entries(terms: Terms) -> list[Entry]:
     """The terms, and one reservation a round: treasury to escrow, pending, together the whole budget.
@@ -77,12 +83,27 @@ def terms_entries(terms: Terms) -> list[Entry]:
         raise FieldError(
             "budget_micro", terms.budget_micro, f"at least the maximal bill of {bill} micro-credits"
         )
-    return [published(terms), *(reservation(terms, r) for r in range(1, terms.schedule.rounds + 1))]
+    return [*published(terms), *(reservation(terms, r) for r in range(1, terms.schedule.rounds + 1))]
 
 
-def published(terms: Terms) -> Entry:
-    """The terms themselves."""
-    return Entry(f"{terms.task_id}/terms", "terms", {"task_id": terms.task_id, "terms": terms.record()})
+def published(terms: Terms) -> list[Entry]:
+    """The terms themselves: as they are where they fit an entry, else their canonical text cut into parts.
+
+    Raises:
+        FieldError: terms that take more than `MAX_TERMS_PARTS` parts.
+    """
+    record = terms.record()
+    place: dict[str, Json] = {"task_id": terms.task_id}
+    if len(canonical_bytes(record)) <= PART_BYTES:
+        return [Entry(f"{terms.task_id}/terms", "terms", {**place, "terms": record})]
+    parts = _cut(f"{terms.task_id}/terms", "terms", place, record)
+    if len(parts) > MAX_TERMS_PARTS:
+        raise FieldError(
+            "contract.tensors",
+            f"terms of {len(canonical_bytes(record))} bytes",
+            f"terms of at most {MAX_TERMS_PARTS} parts of an entry each; fewer tensors, or shorter names",
+        )
+    return parts
 
 
 def reserved_micro(terms: Terms, round_: int) -> int:
@@ -224,24 +245,8 @@ def evidence_entries(task_id: str, round_: int, record: Json) -> list[Entry]:
     The record is `{"model": EvidenceModel.record(), "measurements": [Measurement.record(), ...]}` of
     `mechanism.evidence`, with one measurement a model that came in time.
     """
-    text = base64.b64encode(canonical_bytes(record)).decode()
-    digest = canonical_digest(record).hex()
-    pieces = [text[start : start + PART_BYTES] for start in range(0, len(text), PART_BYTES)]
-    return [
-        Entry(
-            f"{task_id}/round/{round_}/evidence/{number}",
-            "evidence",
-            {
-                "task_id": task_id,
-                "round": round_,
-                "part": number,
-                "parts": len(pieces),
-                "sha256": digest,
-                "data": piece,
-            },
-        )
-        for number, piece in enumerate(pieces, 1)
-    ]
+    place: dict[str, Json] = {"task_id": task_id, "round": round_}
+    return _cut(f"{task_id}/round/{round_}/evidence", "evidence", place, record)
 
 
 def verdict(task_id: str, round_: int, assessment: Assessment) -> Entry:
@@ -518,6 +523,36 @@ def _settled(
         },
         tuple(transfers),
     )
+
+
+def joined(pieces: Sequence[str], digest: str) -> Any:
+    """The record that was cut into `pieces`, the `data` of all parts in order.
+
+    Raises:
+        FieldError: not base64, not of that digest, or no canonical JSON.
+    """
+    try:
+        data = base64.b64decode("".join(pieces), validate=True)
+    except ValueError:
+        raise FieldError("data", pieces[0][:40], "base64") from None
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise FieldError("sha256", digest, "the digest of the parts put together")
+    return parse_canonical(data)
+
+
+def _cut(prefix: str, kind: str, place: Mapping[str, Json], record: Json) -> list[Entry]:
+    """A record's canonical text in numbered parts, its digest in each."""
+    text = base64.b64encode(canonical_bytes(record)).decode()
+    digest = canonical_digest(record).hex()
+    pieces = [text[start : start + PART_BYTES] for start in range(0, len(text), PART_BYTES)]
+    return [
+        Entry(
+            f"{prefix}/{number}",
+            kind,
+            {**place, "part": number, "parts": len(pieces), "sha256": digest, "data": piece},
+        )
+        for number, piece in enumerate(pieces, 1)
+    ]
 
 
 def _parts(items: Sequence[Json]) -> list[list[Json]]:

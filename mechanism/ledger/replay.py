@@ -2,7 +2,8 @@
 
 Of each task:
 
-    terms         well-formed, budget covers the maximal bill, one reservation a round, together the budget
+    terms         well-formed, their parts whole, budget covers the maximal bill, one reservation a round, together the
+                  budget
     states        only the steps of `mechanism.lifecycle`, each with what it rests on, times never going back
     statements    signed by an enrolled, unrevoked key; about these terms; claims in EFFORT, one a participant, open
                   counts of the claimed degree; models one a participant and round, in time or marked late
@@ -26,7 +27,6 @@ the number of entries.
 """
 
 import base64
-import binascii
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -189,7 +189,7 @@ class _Transaction:
         then: ids of which one comes after them.
     """
 
-    task: _Task
+    task_id: str
     what: str
     expected: deque[Entry]
     then: tuple[str, ...]
@@ -242,6 +242,8 @@ class Replay:
         self._check_statements = check_statements
         self._tasks: dict[str, _Task] = {}
         self._ended: set[str] = set()
+        #: Parts of terms that are not whole yet; they are published in one transaction.
+        self._publishing: list[Entry] = []
         self._keys: dict[str, dict[str, ec.EllipticCurvePublicKey]] = {}
         self._known_keys: set[str] = set()
         self._open: _Transaction | None = None
@@ -301,7 +303,7 @@ class Replay:
     def finish(self) -> None:
         """Raises ReplayError where the entries end inside what is written in one transaction."""
         if self._open is not None:
-            what, name, missed = self._open.what, self._open.task.id, self._open.next
+            what, name, missed = self._open.what, self._open.task_id, self._open.next
             reason = f"the {what} of {name} ends early: {missed} is missing"
             raise ReplayError(self.counts.entries, missed, reason)
 
@@ -317,10 +319,10 @@ class Replay:
         if self._open is not None:
             if self._open.expected:
                 fault = _fault(entry, self._open.expected[0])
-                raise _Wrong(f"in the {self._open.what} of {self._open.task.id}: {fault}")
+                raise _Wrong(f"in the {self._open.what} of {self._open.task_id}: {fault}")
             if entry.id not in self._open.then:
                 raise _Wrong(
-                    f"it interrupts the {self._open.what} of {self._open.task.id}; expected {self._open.next} here"
+                    f"it interrupts the {self._open.what} of {self._open.task_id}; expected {self._open.next} here"
                 )
         handler = self._handlers.get(entry.kind)
         if handler is None:
@@ -338,7 +340,7 @@ class Replay:
             counts.paid_micro += int(str(body["award_micro"]))
 
     def _begin(self, task: _Task, what: str, expected: Iterable[Entry], *then: str) -> None:
-        self._open = _Transaction(task, what, deque(expected), then)
+        self._open = _Transaction(task.id, what, deque(expected), then)
 
     def _begin_with(
         self, entry: Entry, task: _Task, what: str, expected: Sequence[Entry], *then: str
@@ -419,14 +421,38 @@ class Replay:
     # Terms and states
 
     def _terms(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        if "terms" not in body:
+            self._terms_part(entry, body)
+            return
         terms = Terms.from_record(body["terms"])
+        _same(entry, events.published(terms)[0])
+        self._publish(terms)
+
+    def _terms_part(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        """A part of terms that outgrow an entry; all of them are in the same transaction."""
+        task_id, part, parts, pieces = body["task_id"], body["part"], body["parts"], self._publishing
+        record = {key: body[key] for key in ("task_id", "part", "parts", "sha256", "data")}
+        _same(entry, Entry(f"{task_id}/terms/{part}", "terms", record))
+        first = pieces[0].body if pieces else body
+        of_one = all(body[key] == first[key] for key in ("task_id", "parts", "sha256"))
+        if not of_one or part != len(pieces) + 1 or not part <= parts <= events.MAX_TERMS_PARTS:
+            raise _Wrong(f"part {part} of {parts} of the terms is out of place")
+        pieces.append(entry)
+        if part < parts:
+            self._open = _Transaction(task_id, "opening", deque(), (f"{task_id}/terms/{part + 1}",))
+            return
+        terms = Terms.from_record(events.joined([str(p.body["data"]) for p in pieces], body["sha256"]))
+        _same_parts(pieces, events.published(terms))
+        pieces.clear()
+        self._publish(terms)
+
+    def _publish(self, terms: Terms) -> None:
         name, rounds = terms.task_id, range(1, terms.schedule.rounds + 1)
         if name in self._tasks or name in self._ended:
             raise _Wrong(f"the task {name} has terms already")
         bill = task_budget_micro(terms)
         if terms.budget_micro < bill:
             raise _Wrong(f"the budget of {terms.budget_micro} is below the maximal bill of {bill}")
-        _same(entry, events.published(terms))
         task = _Task(terms, terms.digest.hex(), terms.seed_commitment, _Round(0, terms.initial_model))
         task.unresolved.update(rounds)
         self._tasks[name] = task
@@ -624,11 +650,7 @@ class Replay:
         prefix = f"{task.id}/round/{task.round.number}/evidence"
         if self._incomplete(entry, body, task, "settlement", prefix):
             return
-        try:
-            data = base64.b64decode("".join(str(one.body["data"]) for one in task.parts), validate=True)
-        except binascii.Error:
-            raise _Wrong("the evidence is not base64") from None
-        record = parse_canonical(data)
+        record = events.joined([str(one.body["data"]) for one in task.parts], str(body["sha256"]))
         _same_parts(task.parts, events.evidence_entries(task.id, task.round.number, record))
         task.parts.clear()
         found = self._assessed(record, task)

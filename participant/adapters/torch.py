@@ -21,7 +21,7 @@ from mechanism.effort import EffortCurve, ExponentialEffort
 from mechanism.terms import Terms
 from participant.errors import TaskError
 from participant.task import Task, Trained, TrainingRound, Weights
-from wire.model_file import tensor_spec
+from wire.model_file import stored_spec
 
 #: Makes the optimizer of one round from the module's parameters.
 OptimizerFactory = Callable[[Any], torch.optim.Optimizer]
@@ -64,8 +64,8 @@ class TorchTask(Task):
 
     def prepare(self, terms: Terms) -> None:
         """Refuses a task whose models are not this module's."""
-        own = {spec.name: spec for spec in (tensor_spec(n, a) for n, a in weights_of(self.module).items())}
         wanted = {spec.name: spec for spec in terms.contract.tensors}
+        own = {n: stored_spec(n, a, wanted.get(n)) for n, a in weights_of(self.module).items()}
         differing = sorted(name for name in own.keys() | wanted.keys() if own.get(name) != wanted.get(name))
         if differing:
             raise TaskError(

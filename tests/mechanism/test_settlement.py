@@ -206,3 +206,23 @@ def test_a_settlement_is_the_same_on_every_machine() -> None:
         1751578,
     ]
     assert settled.rounding_micro == 1
+
+
+@pytest.mark.parametrize("rule", ["leave_one_out", "shapley", "correlated_agreement", "dmi"])
+def test_a_score_pays_its_part_of_the_most_and_none_lies_outside_of_0_and_1(rule: str) -> None:
+    terms = replace(TERMS, rule=Rule(rule))
+    most = max_payment_micro(terms.Q, terms.upsilon, terms.payment.exact)
+
+    def paid(score: str) -> int:
+        everyone = [assessment("p", 0.3, scores={rule: score}), assessment("q", 0.3), assessment("r", 0.3)]
+        micro: int = line(settle_round(terms, 1, SEED, everyone), "p").paid_micro  # type: ignore[attr-defined]
+        return micro
+
+    assert paid("0") == 0
+    assert paid("1") == pytest.approx(most, abs=1)
+    assert paid("0.5") == pytest.approx(most / 2, abs=1)
+    for score in ("1.000001", "-0.000001", "2", "-1"):
+        with pytest.raises(
+            SettlementError, match=rf"p has the {rule} score .*; expected a decimal in \[0, 1\]"
+        ):
+            paid(score)

@@ -16,15 +16,19 @@ from mechanism.statements import (
     statement_digest,
 )
 from mechanism.terms import ModelContract, Recipe, Rule, Schedule, TensorSpec, Terms
+from protos.fedpeer.v1 import market_pb2
+from tests import ledger_samples as samples
 from wire.certificates import new_key
 from wire.codec import (
     decode_claim,
+    decode_counts,
     decode_model_header,
     decode_terms,
     encode_claim,
     encode_model_header,
     encode_terms,
 )
+from wire.limits import MAX_LABELS, MAX_NUMBER_CHARACTERS, MAX_TENSORS
 
 decimals = st.decimals(min_value="0.000001", max_value=1_000_000, places=6)
 digests = st.binary(min_size=32, max_size=32)
@@ -160,3 +164,59 @@ def test_terms_with_a_bad_field_are_refused_by_its_name(field: str, value: objec
     with pytest.raises(FieldError) as refused:
         decode_terms(message)
     assert refused.value.field.split("[")[0].lower() == field
+
+
+def test_lists_are_taken_up_to_their_limits_and_not_one_beyond() -> None:
+    counts = market_pb2.LabelCounts(counts=[1] * MAX_LABELS)
+    assert len(decode_counts(counts)) == MAX_LABELS
+    claim = market_pb2.SubmitEffortRequest(
+        submission_id="c",
+        task_id="t",
+        participant_id="p",
+        effort="0",
+        degree="0",
+        nonce=bytes(16),
+        counts=counts,
+    )
+    assert len(decode_claim(claim, bytes(32)).counts or ()) == MAX_LABELS
+    terms = encode_terms(samples.terms())
+    del terms.reference[:]
+    terms.reference.extend([f"1/{MAX_LABELS}"] * MAX_LABELS)
+    assert len(decode_terms(terms).reference) == MAX_LABELS
+    for message in (counts, claim.counts):
+        message.counts.append(1)
+    terms.reference.append("0")  # sums to 1 as before
+    with pytest.raises(
+        FieldError, match=f"counts is '{MAX_LABELS + 1} values'; expected at most {MAX_LABELS}"
+    ):
+        decode_counts(counts)
+    with pytest.raises(
+        FieldError, match=f"counts is '{MAX_LABELS + 1} values'; expected at most {MAX_LABELS}"
+    ):
+        decode_claim(claim, bytes(32))
+    with pytest.raises(
+        FieldError, match=f"reference is '{MAX_LABELS + 1} values'; expected at most {MAX_LABELS}"
+    ):
+        decode_terms(terms)
+
+
+def test_tensors_are_taken_up_to_their_limit_and_not_one_beyond() -> None:
+    terms = encode_terms(samples.terms())
+    del terms.contract.tensors[:]
+    for i in range(MAX_TENSORS):
+        terms.contract.tensors.add(name=f"{i:05d}", dtype="BOOL", shape=[0])
+    assert len(decode_terms(terms).contract.tensors) == MAX_TENSORS
+    terms.contract.tensors.add(name="x", dtype="BOOL", shape=[0])
+    with pytest.raises(FieldError, match=f"at most {MAX_TENSORS}"):
+        decode_terms(terms)
+
+
+def test_numbers_are_taken_up_to_their_characters_and_not_one_beyond() -> None:
+    claim = market_pb2.SubmitEffortRequest(
+        submission_id="c", task_id="t", participant_id="p", effort="0", nonce=bytes(16),
+        counts=market_pb2.LabelCounts(counts=[1]), degree="0." + "1" * (MAX_NUMBER_CHARACTERS - 2),
+    )  # fmt: skip
+    assert decode_claim(claim, bytes(32)).degree > 0
+    claim.degree += "1"
+    with pytest.raises(FieldError, match=f"at most {MAX_NUMBER_CHARACTERS} characters"):
+        decode_claim(claim, bytes(32))

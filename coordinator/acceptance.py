@@ -1,0 +1,182 @@
+"""What participants will do with a task's terms, done before the task is offered.
+
+A task that opens and that nobody can join has reserved its budget for nothing, and some terms cannot be recorded to
+their end. So each check of a participant's side runs here on the terms as they travel, and of each kind of message and
+entry whose size hangs on the terms the largest is built: a claim, a model, opened counts, a line of peers.
+"""
+
+from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
+from math import lcm
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+
+from mechanism.canonical import MAX_INTEGER, canonical_bytes
+from mechanism.errors import FieldError
+from mechanism.ledger import entries
+from mechanism.ledger.entry import Entry
+from mechanism.ledger.errors import EntryError
+from mechanism.statements import EFFORT_PLACES, NONCE_BYTES, ClaimStatement, ModelStatement
+from mechanism.terms import Terms
+from protos.fedpeer.v1 import market_pb2, terms_pb2
+from wire.codec import (
+    decode_claim,
+    decode_counts,
+    decode_model_header,
+    decode_terms,
+    encode_claim,
+    encode_model_header,
+    encode_terms,
+)
+from wire.limits import MAX_MESSAGE_BYTES, MAX_NUMBER_CHARACTERS, METHODS
+
+#: The longest id (`mechanism.terms.IDENTIFIER`) and signature (DER, P-256).
+_LONGEST_ID = "z" * 64
+_LONGEST_SIGNATURE = bytes(72)
+
+#: Bytes of a Task message beside its terms and the ids of what the caller has submitted.
+_STANDING_BYTES = 1 << 10
+
+#: Submissions of one participant in one round that have a receipt: a failure and a model, which may be late.
+_RECEIPTS_PER_ROUND = 2
+
+
+def check_acceptable(terms: Terms) -> None:
+    """That participants can take part in a task of these terms, to its end.
+
+    Raises:
+        FieldError: which field keeps them out, and what it may be at most.
+    """
+    _check_integers(terms)
+    message = encode_terms(terms)
+    received = terms_pb2.Terms.FromString(message.SerializeToString())
+    if decode_terms(received).digest != terms.digest:
+        raise FieldError("task_id", terms.task_id, "terms that arrive as they were sent")
+    _check_message(terms, message)
+    _check_entries(entries.published(terms), "contract.tensors", len(terms.contract.tensors), "fewer tensors")
+    _check_claims(terms)
+    _check_models(terms)
+    _check_peers(terms)
+
+
+def _check_integers(terms: Terms) -> None:
+    """That every integer fits its field of the message, which has 32 bits for most."""
+    sections: dict[str, type[Message]] = {
+        "schedule": terms_pb2.Schedule,
+        "rule": terms_pb2.Rule,
+        "recipe": terms_pb2.Recipe,
+    }
+    for section, kind in sections.items():
+        for field in kind.DESCRIPTOR.fields:
+            if field.type == FieldDescriptor.TYPE_UINT32:
+                value = getattr(getattr(terms, section), field.name)
+                if value >= 2**32:
+                    raise FieldError(f"{section}.{field.name}", value, f"at most {2**32 - 1}")
+
+
+def _check_message(terms: Terms, message: terms_pb2.Terms) -> None:
+    """That a task fits one message together with everything that a participant may have submitted."""
+    rounds = terms.schedule.rounds
+    submitted = (1 + _RECEIPTS_PER_ROUND * rounds) * (len(_LONGEST_ID) + 2)
+    room = MAX_MESSAGE_BYTES - _STANDING_BYTES - submitted
+    if message.ByteSize() > room:
+        raise FieldError(
+            "contract.tensors",
+            f"{len(terms.contract.tensors)} tensors, in terms of {message.ByteSize()} bytes",
+            f"terms of at most {room} bytes in a task of {rounds} rounds: fewer tensors, shorter names, fewer rounds",
+        )
+
+
+def _check_claims(terms: Terms) -> None:
+    """That the largest claim, open or private, and the largest opening of counts can be sent and recorded."""
+    labels = len(terms.reference)
+    counts = (MAX_INTEGER,) * labels
+    # A degree is a sum of n_i / N - p_i, halved: its denominator divides 2 N times that of the reference.
+    reference = lcm(*(p.denominator for p in terms.reference))
+    digits = len(str(2 * sum(counts) * reference))
+    if 2 * digits + 1 > MAX_NUMBER_CHARACTERS:
+        most = (MAX_NUMBER_CHARACTERS - 1) // 2 - len(str(2 * sum(counts)))
+        raise FieldError(
+            "reference",
+            f"a common denominator of {len(str(reference))} digits",
+            f"one of at most {most} digits, so that a degree can be written in {MAX_NUMBER_CHARACTERS} characters; "
+            "write the probabilities over one denominator",
+        )
+    largest = 10**digits - 1
+    claim = ClaimStatement(
+        submission_id=_LONGEST_ID,
+        task_id=terms.task_id,
+        terms_digest=terms.digest,
+        participant_id=_LONGEST_ID,
+        effort=Decimal(1).scaleb(-EFFORT_PLACES),
+        degree=Fraction(largest - 1, largest),
+        counts=counts,
+        counts_commitment=b"",
+        draw_head=bytes(32),
+        nonce=bytes(NONCE_BYTES),
+    )
+    method = METHODS["/fedpeer.v1.Market/SubmitEffort"]
+    for statement in (claim, replace(claim, counts=None, counts_commitment=bytes(32))):
+        sent = encode_claim(statement, _LONGEST_SIGNATURE)
+        if sent.ByteSize() > method.request_bytes:
+            raise FieldError(
+                "reference", f"{labels} labels", "fewer labels: a claim of them is too long to send"
+            )
+        if decode_claim(sent, terms.digest) != statement:
+            raise FieldError(
+                "reference", f"{labels} labels", "labels of which a claim arrives as it was sent"
+            )
+        _check_entries([entries.claim(statement, _LONGEST_SIGNATURE)], "reference", labels, "fewer labels")
+    opened = decode_counts(market_pb2.LabelCounts(counts=counts))
+    _check_entries(
+        [entries.dispute(terms.task_id, _LONGEST_ID, opened, bytes(32))], "reference", labels, "fewer labels"
+    )
+
+
+def _check_models(terms: Terms) -> None:
+    """That the largest model can be announced and recorded."""
+    statement = ModelStatement(
+        submission_id=_LONGEST_ID,
+        task_id=terms.task_id,
+        terms_digest=terms.digest,
+        participant_id=_LONGEST_ID,
+        round=terms.schedule.rounds,
+        model_sha256=bytes(32),
+        model_bytes=terms.contract.max_bytes,
+        samples=MAX_INTEGER,
+        draw_share=bytes(32),
+        nonce=bytes(NONCE_BYTES),
+    )
+    sent = encode_model_header(statement, _LONGEST_SIGNATURE)
+    if decode_model_header(sent, terms.digest) != statement:
+        raise FieldError("contract.max_bytes", terms.contract.max_bytes, "a size that arrives as it was sent")
+    _check_entries(
+        [entries.model(statement, _LONGEST_SIGNATURE, MAX_INTEGER)],
+        "contract.max_bytes",
+        terms.contract.max_bytes,
+        "a smaller model",
+    )
+
+
+def _check_peers(terms: Terms) -> None:
+    """That a participant's peers of a round fit an entry, which lists them in one line."""
+    drawn = min(terms.rule.peers, terms.schedule.capacity - 1)
+
+    def line(count: int) -> int:
+        return len(canonical_bytes([_LONGEST_ID, [_LONGEST_ID] * count]))
+
+    if line(drawn) > entries.PART_BYTES:
+        most = (entries.PART_BYTES - line(0)) // (line(1) - line(0) + 1)
+        raise FieldError(
+            "rule.peers", terms.rule.peers, f"at most {most}, which an entry of the ledger holds"
+        )
+
+
+def _check_entries(made: list[Entry], field: str, value: int, remedy: str) -> None:
+    for entry in made:
+        try:
+            entry.data  # noqa: B018 - it is built here
+        except EntryError as error:
+            raise FieldError(field, value, f"{remedy}: {error}") from None
