@@ -177,7 +177,6 @@ class Coordinator:
         self._use_certificates(self._certificates)
         self._servers: list[grpc.aio.Server] = []
         self._boundaries: list[Boundary] = []
-        self._background: set[asyncio.Task[None]] = set()
         self._draining = False
         self._exit = contextlib.ExitStack()
         self.market_address = ""
