@@ -61,7 +61,9 @@ def settlement_cell(parameters: dict[str, Any], device: str) -> dict[str, Any]:
 def _paid(parameters: dict[str, Any], counts: list[list[int]], repetition: int) -> Iterator[list[int]]:
     """One task: what each participant is paid, round by round."""
     rounds, reference = parameters["rounds"], uniform_reference(len(counts[0]))
-    secret = hashlib.sha256(f"{parameters['seed']}/{repetition}".encode()).digest()
+    # The same draws for every alternative, so that they differ by what they pay alone; others in another cell.
+    first = parameters["alternatives"][0]
+    secret = hashlib.sha256(f"{parameters['seed']}/{repetition}/{first}".encode()).digest()
     terms = _terms(parameters, len(counts), reference, seed_commitment(secret, rounds))
     degrees = [noniid_degree(mix, reference) for mix in counts]
     names = [f"participant-{k:02d}" for k in range(len(counts))]

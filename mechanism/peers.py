@@ -26,7 +26,7 @@ every order, so a spoilt model hands on the draws that would have met it and mov
 import hashlib
 import hmac
 from collections.abc import Container, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from mechanism.canonical import canonical_bytes
@@ -96,14 +96,16 @@ class Draw:
 
     seed: bytes
     shares: Mapping[str, bytes]
-    _names: tuple[str, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _secret(self.seed)
         for name, share in self.shares.items():
             if len(share) != DRAW_BYTES:
                 raise FieldError(f"shares[{name}]", f"{len(share)} bytes", f"{DRAW_BYTES} bytes")
-        object.__setattr__(self, "_names", tuple(sorted(self.shares)))
+
+    @cached_property
+    def _names(self) -> tuple[str, ...]:
+        return tuple(sorted(self.shares))
 
     @cached_property
     def record(self) -> bytes:

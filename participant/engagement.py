@@ -199,13 +199,17 @@ class Engagement:
 
     def _claimed_once(self, record: SubmissionRecord) -> Steps[Receipt]:
         receipt = yield from self._settled_once(record, self._send_claim)
-        sent = decode_claim(market_pb2.SubmitEffortRequest.FromString(record.message), self.terms.digest)
-        if receipt.digest != statement_digest(
-            sent
-        ):  # of a claim that another process, or an earlier life, has made
+        if not self._sent_as(record, receipt):  # but by another process, or in an earlier life
             self._claimed_head = (yield from self._market.task(self.task_id)).draw_head
             self.check_shares()
         return receipt
+
+    def _sent_as(self, record: SubmissionRecord, receipt: Receipt) -> bool:
+        """Whether the receipt is of the claim that the journal has; what was said in a restored one is not known."""
+        if not record.message:
+            return False
+        message = market_pb2.SubmitEffortRequest.FromString(record.message)
+        return receipt.digest == statement_digest(decode_claim(message, self.terms.digest))
 
     def check_counts(self, counts: Sequence[int]) -> None:
         """Raises CountsChangedError where `counts` are not those that were claimed."""

@@ -248,7 +248,7 @@ class _SeedRun:
         rule, found = next(iter(honest.found.items()))
         terms = self._population.terms
         one_peer = replace(terms, rule=replace(terms.rule, peers=1))
-        settlement = settled(rule, one_peer, round_, self._draw(f"peer {round_}", found), found)
+        settlement = settled(rule, one_peer, round_, _draw(f"peer {round_}", found), found)
         degree = {a.participant_id: a.verified_micro or 0 for a in found}
         median = float(np.median(list(degree.values())))
         return {p.participant_id: any(degree[q] > median for q in p.peers) for p in settlement.payments}
@@ -267,15 +267,8 @@ class _SeedRun:
         )
 
     def _settled(self, rule: str, round_: int, found: Sequence[Assessment]) -> Settlement:
-        return settled(rule, self._population.terms, round_, self._draw(str(round_), found), found)
-
-    def _draw(self, label: str, found: Sequence[Assessment]) -> Draw:
-        """A draw that is the same in every run, as if everyone who sent a model had its own chain of shares."""
-
-        def fixed(name: str) -> bytes:
-            return hashlib.sha256(f"{self._population.seed} {label} {name}".encode()).digest()
-
-        return Draw(fixed(""), {a.participant_id: fixed(a.participant_id) for a in found if a.model_sha256})
+        draw = _draw(f"{self._population.seed} {round_}", found)
+        return settled(rule, self._population.terms, round_, draw, found)
 
     def _mean(self, models: Sequence[Model]) -> dict[str, Any]:
         mean = {}
@@ -288,6 +281,13 @@ class _SeedRun:
         """Test accuracy of the models' mean; of the start where there is none."""
         model = self._mean(models) if models else self._start
         return evaluate(model, self._population.splits.test, self._population.recipe.model).accuracy
+
+
+def _draw(label: str, found: Sequence[Assessment]) -> Draw:
+    """The same for one label and the same submissions: a share comes of its participant's name."""
+    names = [a.participant_id for a in found if a.model_sha256]
+    shares = {name: hashlib.sha256(f"{label} {name}".encode()).digest() for name in names}
+    return Draw(hashlib.sha256(label.encode()).digest(), shares)
 
 
 def _incomes(settlement: Settlement) -> dict[str, float]:

@@ -12,13 +12,21 @@ import participant.steps
 from participant.backoff import Backoff
 from participant.effort import Fixed
 from participant.engagement import Engagement, join
-from participant.errors import CountsChangedError, NotFoundError, StateError, TaskError, TrainingError
+from participant.errors import (
+    CountsChangedError,
+    NotFoundError,
+    SharesLostError,
+    StateError,
+    TaskError,
+    TrainingError,
+)
 from participant.journal import Journal
 from participant.model_store import ModelStore
 from participant.report import TaskReport
 from participant.steps import MarketSteps
 from participant.work import LocalTrainer, ignore_activity, run_task
 from tests.participant.simulated_market import PARTICIPANT, Cats, Killed, SimulatedMarket
+from wire.certificates import new_key
 
 
 @pytest.fixture(autouse=True)
@@ -126,6 +134,41 @@ def test_any_sequence_of_faults_costs_nothing(
     fault: Callable[[int], str] = lambda number: faults[number - 1] if number <= len(faults) else ""  # noqa: E731
     market = SimulatedMarket(fault=fault)
     check_complete(market, through_restarts(market, tmp_path_factory.mktemp("faults"), limit=70))
+
+
+def test_a_journal_that_is_lost_anywhere_loses_no_draw_share(tmp_path: Path) -> None:
+    """Killed at any effect and its journal gone: the chain comes of the key, so every round is still delivered."""
+    (tmp_path / "counted").mkdir()
+    for at in range(1, effects_of_a_task(tmp_path) + 1):
+        folder = tmp_path / str(at)
+        folder.mkdir()
+        market = SimulatedMarket(fault=lambda number, at=at: "killed" if number == at else "")  # type: ignore[misc]  # mypy infers no default
+        with pytest.raises(Killed):
+            take_part(market, folder)
+        for file in folder.glob("journal.*"):
+            file.unlink()
+        take_part(market, folder)
+        assert len(market.claims) == 1, at
+        assert [len(market.models.get(number, [])) for number in (1, 2)] == [1, 1], at
+
+
+def test_another_key_without_the_journal_is_told_before_it_collects_or_trains(tmp_path: Path) -> None:
+    market, kept, elsewhere = SimulatedMarket(), tmp_path / "kept", tmp_path / "elsewhere"
+    for folder in (kept, elsewhere):
+        folder.mkdir()
+    journal = Journal(kept / "journal.db")
+    market.run(engage(market, kept, journal).claim(Decimal("0.5"), [30, 20]))
+    journal.close()
+    market.key = new_key()
+    task = Cats()
+    with pytest.raises(SharesLostError, match="draw shares"):
+        take_part(market, elsewhere, task)
+    assert (task.trained, task.counts) == ([], [30, 10])
+    # With the journal it goes on under the new key: its chain is the one that was claimed.
+    journal = Journal(kept / "journal.db")
+    journal.set_effort(market.terms.task_id, "0.5")
+    journal.close()
+    check_complete(market, take_part(market, kept))
 
 
 def test_a_cut_upload_goes_on_where_it_stopped(tmp_path: Path) -> None:
