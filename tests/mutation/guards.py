@@ -191,7 +191,7 @@ def killed(guard: Guard, histories: Histories) -> bool:
     child = os.fork()
     if child == 0:
         try:
-            with open(os.devnull, "w") as nowhere:
+            with Path(os.devnull).open("w") as nowhere:
                 os.dup2(nowhere.fileno(), 1)
                 os.dup2(nowhere.fileno(), 2)
                 apply(guard)
@@ -250,9 +250,7 @@ def main() -> None:
         if given.results is not None:
             given.results.write_text(json.dumps(known, indent=1))
         verdict = "killed" if known[guard.name] else "SURVIVES"
-        say(
-            f"{verdict} {guard.file}:{guard.line} {guard.text} ({time.monotonic() - began:.0f} s)", flush=True
-        )
+        say(f"{verdict} {guard.file}:{guard.line} {guard.text} ({time.monotonic() - began:.0f} s)")
     alive = [g for g in every if not known[g.name]]
     unexplained = [g for g in alive if g.name not in EQUIVALENT]
     say(f"{len(every)} guards, {len(every) - len(alive)} killed, {len(alive) - len(unexplained)} equivalent")
