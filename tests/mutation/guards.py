@@ -76,7 +76,7 @@ class Guard:
     Attributes:
         number: among those of the file.
         line: where it stands.
-        text: its condition, or the call.
+        text: its condition, or the call; numbered from its second occurrence on.
     """
 
     file: str
@@ -135,13 +135,19 @@ def guards(file: str) -> list[Guard]:
     walk = _Deletion(-1)
     walk.visit(ast.parse((ROOT / file).read_text()))
     texts = [ast.unparse(s.test if isinstance(s, ast.If) else s) for s in walk.found]
-    return [Guard(file, i, s.lineno, t) for i, (s, t) in enumerate(zip(walk.found, texts, strict=True))]
+    places = [texts[:i].count(text) + 1 for i, text in enumerate(texts)]
+    named = [text if place == 1 else f"{text}  [{place}]" for text, place in zip(texts, places, strict=True)]
+    return [Guard(file, i, s.lineno, t) for i, (s, t) in enumerate(zip(walk.found, named, strict=True))]
 
 
 def without(guard: Guard) -> str:
     """The file's text without a guard."""
     tree = _Deletion(guard.number).visit(ast.parse((ROOT / guard.file).read_text()))
     return ast.unparse(ast.fix_missing_locations(tree))
+
+
+#: What the exit code of a child says.
+_BY = ("", "histories", "tests", "an exception of the script")
 
 
 def apply(guard: Guard) -> None:
@@ -176,18 +182,15 @@ class Histories:
 
     def notice(self) -> bool:
         """Whether one of them is judged otherwise than it should be."""
-        for source in self.sound:
-            if not verify_ledger(source, KEY.verification_key).verified:
-                return True
         for source, words in self.forged:
             report = verify_ledger(source, KEY.verification_key)
             if report.verified or not any(word in report.problems[0].message for word in words):
                 return True
-        return False
+        return not all(verify_ledger(source, KEY.verification_key).verified for source in self.sound)
 
 
-def killed(guard: Guard, histories: Histories) -> bool:
-    """Whether a test fails without a guard."""
+def killed_by(guard: Guard, histories: Histories) -> str:
+    """What fails without a guard: "histories", "tests", or nothing."""
     child = os.fork()
     if child == 0:
         try:
@@ -195,10 +198,10 @@ def killed(guard: Guard, histories: Histories) -> bool:
                 os.dup2(nowhere.fileno(), 1)
                 os.dup2(nowhere.fileno(), 2)
                 apply(guard)
-                os._exit(1 if histories.notice() or _tests_fail(guard) else 0)
+                os._exit(1 if histories.notice() else 2 if _tests_fail(guard) else 0)
         except BaseException:
-            os._exit(1)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
+            os._exit(3)
+    return _BY[os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])]
 
 
 def _tests_fail(guard: Guard) -> bool:
@@ -236,7 +239,7 @@ def main() -> None:
             say(f"{guard.file}:{guard.line} {guard.text}")
         say(f"{len(every)} guards")
         return
-    known: dict[str, bool] = {}
+    known: dict[str, str] = {}
     if given.results is not None and given.results.exists():
         known = json.loads(given.results.read_text())
     histories = Histories()
@@ -246,10 +249,10 @@ def main() -> None:
         if guard.name in known:
             continue
         began = time.monotonic()
-        known[guard.name] = killed(guard, histories)
+        known[guard.name] = killed_by(guard, histories)
         if given.results is not None:
             given.results.write_text(json.dumps(known, indent=1))
-        verdict = "killed" if known[guard.name] else "SURVIVES"
+        verdict = f"killed by {known[guard.name]}" if known[guard.name] else "SURVIVES"
         say(f"{verdict} {guard.file}:{guard.line} {guard.text} ({time.monotonic() - began:.0f} s)")
     alive = [g for g in every if not known[g.name]]
     unexplained = [g for g in alive if g.name not in EQUIVALENT]
