@@ -37,9 +37,10 @@ from mechanism.ledger.merkle import Frontier, leaf_hash
 from mechanism.ledger.note import SigningKey
 from mechanism.ledger.verify import verify_ledger
 from mechanism.peers import round_seed, seed_commitment
-from mechanism.settlement import MICRO, Assessment, task_budget_micro
+from mechanism.settlement import MICRO, task_budget_micro
 from mechanism.statements import ClaimStatement, ModelStatement
 from mechanism.terms import Terms
+from mechanism.unmeasured import as_claimed
 
 BATCH = 1_000
 KEY = SigningKey("bench", 1, bytes(32))
@@ -287,9 +288,7 @@ def whole_task(task_id: str, *, enrol: bool, people: int = 100, rounds: int = 10
     """Signatures of statements are not real here; they are not part of what is measured."""
     from tests.ledger_samples import NONCE, names, private_key, terms
 
-    agreed: Terms = replace(
-        terms(task_id, 1, people), schedule=replace(terms(task_id, 1, people).schedule, rounds=rounds)
-    )
+    agreed: Terms = terms(task_id, rounds, people, rule="paper")
     agreed = replace(agreed, seed_commitment=seed_commitment(SECRET, rounds), budget_micro=0)
     agreed = replace(agreed, budget_micro=task_budget_micro(agreed))
     digest = agreed.digest
@@ -321,12 +320,12 @@ def whole_task(task_id: str, *, enrol: bool, people: int = 100, rounds: int = 10
     for round_ in range(1, rounds + 1):
         yield entries.transition(task_id, round_, "TRAINING")
         models = {name: hashlib.sha256(f"{task_id}{round_}{name}".encode()).digest() for name in who}
-        for name in who:
+        for sequence, name in enumerate(who, people * (round_ - 1) + 1):
             statement = ModelStatement(
                 f"m-{round_}-{name}", task_id, digest, name, round_, models[name], 64, 10, NONCE
             )
-            yield entries.model(statement, signature)
-        judged = [Assessment(name, models[name], degrees[name], round(degrees[name] * MICRO)) for name in who]
+            yield entries.model(statement, signature, sequence)
+        judged = [as_claimed(name, models[name], degrees[name]) for name in who]
         yield from (entries.verdict(task_id, round_, a) for a in judged)
         yield entries.transition(task_id, round_, "SCORED")
         seed = round_seed(SECRET, rounds, round_)
@@ -334,6 +333,7 @@ def whole_task(task_id: str, *, enrol: bool, people: int = 100, rounds: int = 10
         for line in settlement.payments:
             stakes[line.participant_id] += line.withheld_micro
         yield from settled
+        yield entries.aggregation(task_id, round_, models[who[0]], {})
         yield entries.transition(task_id, round_, "SETTLED")
     yield from entries.ending_entries(task_id, rounds, "CLOSED", [], stakes)
 
