@@ -599,8 +599,8 @@ def a_claim_comes_at_another_time() -> Cases:
 
 @forgery("has claimed before", "places of the task are taken", "open counts, which give", "used before")
 def a_claim_is_one_too_many_or_false() -> Cases:
-    for name in ("p000", "p003"):
-        history = claiming()
+    for name, claims in (("p000", 1), ("p001", 3)):
+        history = claiming(claims=claims)
         history.claim(name, submission_id="second", effort=Decimal("0.1"))
         yield f"{name} twice", history.log.entries
     history = started(Shape(people=5))

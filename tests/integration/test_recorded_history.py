@@ -13,7 +13,8 @@ from coordinator.folder import StateFolder
 from coordinator.ledger_sources import open_source
 from mechanism.ledger.entry import Entry
 from tests.integration import market
-from tests.integration.market import close, model_like, open_task, running, task_config, verified
+from tests.integration.market import close, model_like, open_task, refused, running, task_config, verified
+from wire.errors import Code
 
 
 def recorded(folder: StateFolder) -> list[Entry]:
@@ -40,6 +41,7 @@ async def test_failures_late_models_and_a_clock_set_back_leave_a_sound_history(t
         await dan.fail(1, "no disk")
         await ann.until("TRAINING", round_=2)
         assert (await dan.submit(model_like(7), 1)).late
+        await refused(dan.submit(model_like(8), 1, submission_id="again"), Code.SUBMISSION_CONFLICT)
         for number, client in enumerate((dan, ben, ann, cem)):
             await client.submit(model_like(10 + number), 2)
         await ann.until("CLOSED")
