@@ -251,15 +251,24 @@ def _enclosed(
     opposites: Sequence[list[Assessment]],
     penalties: Sequence[Decimal],
 ) -> Micros | None:
-    """The same from floating point, for the rule `verified`, or None: what the ledger's verifier mostly needs."""
-    if terms.rule.name != "verified" or len(set(map(len, opposites))) != 1:
+    """The same from floating point, or None: what the ledger's verifier mostly needs.
+
+    For the rule `verified`, and for `paper` where every claim is a whole number of millionths.
+    """
+    if terms.rule.name not in ("verified", "paper") or len(set(map(len, opposites))) != 1:
+        return None
+    paper = terms.rule.name == "paper"
+    degree_of = _claimed_micro if paper else _verified_degree
+    own = [degree_of(subject) for subject in subjects]
+    others = [[degree_of(peer) for peer in peers] for peers in opposites]
+    if None in own or any(None in peers for peers in others):
         return None
     return enclosed(
         terms.payment,
         (float(terms.Q), float(terms.phi), float(terms.upsilon)),
-        [_verified_degree(subject) for subject in subjects],
-        [[_verified_degree(peer) for peer in peers] for peers in opposites],
-        [subject.multiplier_ppm for subject in subjects],
+        own,  # type: ignore[arg-type]  # no None among them
+        others,  # type: ignore[arg-type]
+        [MICRO if paper else subject.multiplier_ppm for subject in subjects],
         [float(penalty) if penalty else 0.0 for penalty in penalties],
     )
 
@@ -366,6 +375,13 @@ def _penalty(terms: Terms, subject: Assessment) -> Decimal:
         return _NOTHING
     squared = _CONTEXT.divide(distance * distance, (claim.denominator * MICRO) ** 2)
     return _CONTEXT.multiply(terms.rule.claim_penalty, squared)
+
+
+def _claimed_micro(assessment: Assessment) -> int | None:
+    """The claimed degree in millionths, where it is a whole number of them."""
+    claimed = assessment.claimed_degree
+    micro, rest = divmod(claimed.numerator * MICRO, claimed.denominator)
+    return None if rest else micro
 
 
 def _verified_degree(assessment: Assessment) -> int:

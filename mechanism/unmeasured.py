@@ -1,6 +1,7 @@
 """Assessments that rest on no measurement: of whoever sent no model in time, and of everyone under the paper's rule."""
 
 from fractions import Fraction
+from functools import lru_cache
 
 from mechanism.settlement import MICRO, Assessment, Verdict
 
@@ -27,6 +28,12 @@ def as_claimed(participant_id: str, model_sha256: bytes, claimed_degree: Fractio
         participant_id=participant_id,
         model_sha256=model_sha256,
         claimed_degree=claimed_degree,
-        verified_micro=round(claimed_degree * MICRO),
+        verified_micro=_micro(claimed_degree),
         verdicts=(Verdict("contract", True, "The model fits the task's contract."),),
     )
+
+
+@lru_cache(maxsize=8192)
+def _micro(degree: Fraction) -> int:
+    """Millionths, half-even. A claim counts in every round."""
+    return round(degree * MICRO)

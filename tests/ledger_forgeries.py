@@ -599,8 +599,8 @@ def a_claim_comes_at_another_time() -> Cases:
 
 @forgery("has claimed before", "places of the task are taken", "open counts, which give", "used before")
 def a_claim_is_one_too_many_or_false() -> Cases:
-    for name in ("p000", "p003"):
-        history = claiming()
+    for name, claims in (("p000", 1), ("p001", 3)):
+        history = claiming(claims=claims)
         history.claim(name, submission_id="second", effort=Decimal("0.1"))
         yield f"{name} twice", history.log.entries
     history = started(Shape(people=5))
@@ -1052,6 +1052,28 @@ def a_task_ends_with_money_left_or_taken() -> Cases:
     history.log.write(taken)
     history.end()
     yield "a stake to somebody else", history.log.entries
+
+
+@forgery("does not belong here", "transfers", "expected")
+def an_entry_says_more_or_moves_money_of_its_own() -> Cases:
+    shape = Shape(private=frozenset({"p003"}), absent={1: {"p002": "no disk"}}, late=frozenset({(1, "p002")}))
+    history = played(shape)
+    history.log.revoke("p000")
+    ledger, seen = history.log.entries, set()
+    for place, entry in enumerate(ledger):
+        if entry.kind in seen:
+            continue
+        seen.add(entry.kind)
+        gift = (*entry.transfers, Post("treasury", "payable:p000", 5))
+        for label, other in (
+            (
+                "says more",
+                Entry(entry.id, entry.kind, {**entry.body, "note": "see elsewhere"}, entry.transfers),
+            ),
+            ("moves money", Entry(entry.id, entry.kind, entry.body, gift)),
+            ("has another id", Entry(entry.id + "-2", entry.kind, entry.body, entry.transfers)),
+        ):
+            yield f"{entry.kind} {label}", [*ledger[:place], other, *ledger[place + 1 :]]
 
 
 @forgery("is unknown, or out of place")

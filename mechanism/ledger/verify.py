@@ -600,7 +600,6 @@ def _row(
         name = transfer.reservation
         return index, position, "reserve", transfer.debit, transfer.credit, transfer.micro, name, 0
     held = reservation(transfer.reservation)
-    if held is None:
-        raise LedgerError(f"there is no reservation {transfer.reservation}")
+    assert held is not None  # the entry has been replayed
     micro, name = transfer.micro, transfer.reservation
     return index, position, "resolve", held.debit, held.credit, micro, name, held.micro

@@ -51,6 +51,36 @@ def test_an_entry_stays_under_64_kib() -> None:
         _ = Entry("a", "x", {"t": "y" * (MAX_ENTRY_BYTES - frame + 1)}).data
 
 
+LONG = b'{"body":{"t":"' + b"y" * 65_536 + b'"},"id":"x","kind":"k","v":1}'
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"[]", "an entry is an object"),
+        (b"null", "an entry is an object"),
+        (b'{"body":{},"id":"x","kind":"k","v":2}', "version 2"),
+        (b'{"body":{},"id":"x","kind":"k","v":true}', "version True"),
+        (b'{"body":{},"id":"x","kind":"k"}', "version None"),
+        (b'{"body":{},"id":"x","kind":"k","transfers":[],"v":1}', "a list that is not empty"),
+        (b'{"body":{},"id":"x","kind":"k","transfers":{},"v":1}', "a list that is not empty"),
+        (b'{"body":{},"extra":1,"id":"x","kind":"k","v":1}', "has the keys"),
+        (b'{"body":{},"kind":"k","v":1}', "has the keys"),
+        (b'{"body":[],"id":"x","kind":"k","v":1}', "a body"),
+        (b'{"body":{},"id":5,"kind":"k","v":1}', "a body"),
+        (b'{"body":{},"id":"x","kind":5,"v":1}', "a body"),
+        (b'{"body":{},"id":"a b","kind":"k","v":1}', "no entry id"),
+        (b'{"body":{},"id":"","kind":"k","v":1}', "no entry id"),
+        (b'{"body": {},"id":"x","kind":"k","v":1}', "canonical"),
+        (b'{"v":1,"body":{},"id":"x","kind":"k"}', "canonical"),
+        (LONG, "65535"),
+    ],
+)
+def test_what_is_no_entry_is_not_read_as_one(data: bytes, words: str) -> None:
+    with pytest.raises(EntryError, match=words):
+        Entry.parse(data)
+
+
 @pytest.mark.parametrize("entry_id", ["", "a b", "a\n", "é", "x" * 256])
 def test_an_id_without_form_is_refused(entry_id: str) -> None:
     with pytest.raises(EntryError, match="no entry id"):
@@ -110,6 +140,54 @@ def test_a_budget_below_the_bill_is_refused_and_the_whole_budget_reserved() -> N
 def test_a_malformed_transfer_is_refused(record: Any) -> None:
     with pytest.raises(EntryError):
         parse_transfer(record)
+
+
+def refusal(book: Book, *moves: Transfer) -> str:
+    """Why the last of the moves is refused; it changes nothing."""
+    *before, last = moves
+    for move in before:
+        book.apply(move)
+    held = {name: book.balance(name) for name in book.accounts()}
+    with pytest.raises(PostingError) as caught:
+        book.apply(last)
+    assert {name: book.balance(name) for name in held} == held
+    return str(caught.value)
+
+
+def test_each_transfer_that_the_accounts_do_not_allow_is_refused_in_words() -> None:
+    paid_in, held = Post("treasury", "escrow:a", 10), Reserve("a/1", "treasury", "escrow:a", 10)
+    most = 2**53 - 1
+    whole = [Post("treasury", "escrow:a", most)] * 1024
+    reserved = [Reserve(f"a/{i}", "treasury", "escrow:a", most) for i in range(1, 1025)]
+    for words, moves in {
+        "overdrawn: it holds 10": (paid_in, Post("escrow:a", "payable:p", 11)),
+        "overdrawn: it holds 0": (Post("payable:p", "treasury", 1),),
+        "overdrawn: it holds 4": (
+            paid_in,
+            Reserve("b/1", "escrow:a", "payable:p", 6),
+            Post("escrow:a", "payable:p", 5),
+        ),
+        "a posting of": (*whole, Post("treasury", "rounding", most)),
+        "a posting of 9007199254740991": (
+            Post("treasury", "rounding", 1),
+            *[Post("treasury", "escrow:a", most)] * 1023,
+            Post("rounding", "treasury", 1),
+            Post("treasury", "escrow:a", most),
+            Post("treasury", "escrow:a", most),
+        ),
+        "was made before": (held, held),
+        "holds 0 micro-credits; 5 cannot be reserved": (Reserve("b/1", "escrow:a", "payable:p", 5),),
+        "holds 4 micro-credits; 5 cannot be reserved": (
+            paid_in,
+            Reserve("b/1", "escrow:a", "payable:p", 6),
+            Reserve("b/2", "escrow:a", "payable:p", 5),
+        ),
+        "a reservation of": (*reserved, Reserve("b/1", "treasury", "rounding", most)),
+        "there is no reservation": (Resolve("a/1", 0),),
+        "is resolved already": (held, Resolve("a/1", 0), Resolve("a/1", 0)),
+        "11 cannot be paid": (held, Resolve("a/1", 11)),
+    }.items():
+        assert words in refusal(Book(), *moves)
 
 
 accounts = st.sampled_from(["treasury", "escrow:a", "payable:p", "payable:q", "stake:a:p", "rounding"])

@@ -1,0 +1,298 @@
+"""Heads, tiles, tables and receipts against the entries: what a source keeps besides them, altered one at a time."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from mechanism.ledger import entries
+from mechanism.ledger.accounts import Balance, Book, Post, Reserve
+from mechanism.ledger.entry import Entry
+from mechanism.ledger.merkle import inclusion_proof, leaf_hashes
+from mechanism.ledger.note import Checkpoint, Note, sign_checkpoint
+from mechanism.ledger.tiles import Coordinates, TileNodes, append_to_tiles
+from mechanism.ledger.tlog_proof import TlogProof
+from mechanism.ledger.verify import Known, Report, TransferRow, verify_ledger
+from tests import ledger_samples as samples
+from tests.ledger_histories import Shape, started
+from tests.memory_source import KEY, MemorySource, head
+
+
+def history() -> list[Entry]:
+    """More entries than a tile of the lowest level has, and a task with stakes and payments at their end."""
+    task = started(Shape())
+    strangers = [f"q{i:03d}" for i in range(300)]
+    key = samples.private_key("stranger").public_key()
+    task.log.entries[:0] = [entries.enrolment(name, key) for name in strangers]
+    task.play()
+    return task.log.entries
+
+
+LEDGER = history()
+SIZE = len(LEDGER)
+HEADS = (1, 17, 256, 300, SIZE)
+
+
+class Tables:
+    """What a database keeps, from the entries."""
+
+    def __init__(self, ledger: list[Entry]) -> None:
+        self.book = Book()
+        self.rows: list[TransferRow] = []
+        for index, entry in enumerate(ledger):
+            for position, transfer in enumerate(entry.transfers):
+                self.book.apply(transfer)
+                if isinstance(transfer, Post):
+                    kind, name, held = "post", None, 0
+                    debit, credit = transfer.debit, transfer.credit
+                elif isinstance(transfer, Reserve):
+                    kind, name, held = "reserve", transfer.reservation, 0
+                    debit, credit = transfer.debit, transfer.credit
+                else:
+                    made = self.book.reservation(transfer.reservation)
+                    assert made is not None
+                    kind, name, held = "resolve", transfer.reservation, made.micro
+                    debit, credit = made.debit, made.credit
+                self.rows.append((index, position, kind, debit, credit, transfer.micro, name, held))
+        self.known = [(entry.id, index) for index, entry in enumerate(ledger)]
+        self.sums = {name: self.book.balance(name) for name in self.book.accounts()}
+        self.whole = self.book.totals()
+        self.number, self.count = len(ledger), 0
+
+    def size(self) -> int:
+        return self.number
+
+    def transfers(self) -> Iterator[TransferRow]:
+        return iter(self.rows)
+
+    def balances(self) -> Mapping[str, Balance]:
+        return self.sums
+
+    def totals(self) -> Balance:
+        return self.whole
+
+    def ids(self) -> Iterator[tuple[str, int]]:
+        return iter(self.known)
+
+    def tiles(self) -> int:
+        return self.count
+
+
+class FullSource(MemorySource):
+    """A source with heads, tiles and tables."""
+
+    def __init__(self, ledger: list[Entry] | None = None) -> None:
+        ledger = LEDGER if ledger is None else ledger
+        super().__init__(ledger)
+        self.notes = [head(self.data, size) for size in HEADS if size <= len(ledger)]
+        self.stored: dict[Coordinates, bytes] = dict(
+            append_to_tiles(lambda wanted: {}, 0, leaf_hashes(self.data))
+        )
+        self.own = Tables(ledger)
+        self.own.count = len(self.stored)
+
+    def heads(self) -> Iterator[str]:
+        return iter(self.notes)
+
+    def tile(self, level: int, index: int, width: int) -> bytes | None:
+        return self.stored.get((level, index))
+
+    def tables(self) -> Any:
+        return self.own
+
+
+def verified(source: FullSource, known: str | None = None) -> Report:
+    return verify_ledger(source, KEY.verification_key, known)
+
+
+def receipt(index: int, size: int = SIZE) -> str:
+    data = [entry.data for entry in LEDGER[:size]]
+    tiles = dict(append_to_tiles(lambda wanted: {}, 0, leaf_hashes(data)))
+    nodes = TileNodes(lambda wanted: {tile: tiles[tile] for tile in wanted if tile in tiles}, size)
+    return str(
+        TlogProof(
+            index, tuple(inclusion_proof(nodes, index, size)), Note.parse(head(data, size)), data[index]
+        )
+    )
+
+
+def test_a_whole_source_is_verified_with_all_that_it_keeps() -> None:
+    report = verified(FullSource())
+    assert report.verified, report.problems
+    assert (report.heads, report.size, report.unsigned) == (len(HEADS), SIZE, 0)
+
+
+def flipped(data: bytes, place: int = 0) -> bytes:
+    return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+
+
+def forge_head(source: FullSource, number: int, size: int) -> None:
+    """A head of the log's key over a root that the entries do not give."""
+    source.notes[number] = str(sign_checkpoint(Checkpoint(KEY.name, size, bytes(32)), KEY))
+
+
+def row(source: FullSource, number: int, place: int, value: Any) -> None:
+    changed = list(source.own.rows[number])
+    changed[place] = value
+    source.own.rows[number] = tuple(changed)  # type: ignore[assignment]
+
+
+#: What is altered, and the place and the words of the first problem.
+ALTERED: Mapping[str, tuple[Callable[[FullSource], Any], str, str]] = {
+    "a head in a tile": (lambda s: forge_head(s, 1, 17), "head of 17", "do not give its root"),
+    "a head at a tile's end": (lambda s: forge_head(s, 2, 256), "head of 256", "do not give its root"),
+    "the last head": (lambda s: forge_head(s, 4, SIZE), f"head of {SIZE}", "do not give its root"),
+    "the latest head left out": (lambda s: s.notes.pop(), "head of 300", "is not the checkpoint"),
+    "a head twice": (lambda s: s.notes.insert(2, s.notes[1]), "head of 17", "kept after the head of 17"),
+    "a head out of order": (
+        lambda s: s.notes.insert(4, s.notes[0]),
+        "head of 1",
+        "kept after the head of 300",
+    ),
+    "a head unsigned": (lambda s: s.notes.__setitem__(1, "17\n"), "head after that of 1", "no note"),
+    "the first head unsigned": (lambda s: s.notes.__setitem__(0, "17\n"), "first head", "no note"),
+    "the checkpoint": (
+        lambda s: setattr(s, "note", str(sign_checkpoint(Checkpoint(KEY.name, SIZE, bytes(32)), KEY))),
+        "checkpoint",
+        "is not the signed one",
+    ),
+    "the checkpoint unsigned": (lambda s: setattr(s, "note", "none"), "checkpoint", "no note"),
+    "an entry missing at the end": (
+        lambda s: s.data.pop(),
+        f"entry {SIZE - 1}",
+        f"after {SIZE - 1} of the {SIZE}",
+    ),
+    "a leaf's hash": (
+        lambda s: s.stored.__setitem__((0, 0), flipped(s.stored[0, 0], 40)),
+        "tile 0/0",
+        "its hash 1 is not that of entry 1",
+    ),
+    "a node's hash": (
+        lambda s: s.stored.__setitem__((1, 0), flipped(s.stored[1, 0])),
+        "tile 1/0",
+        "not that of the entries below it",
+    ),
+    "a tile cut": (
+        lambda s: s.stored.__setitem__((0, 0), s.stored[0, 0][:-32]),
+        "tile 0/0",
+        "expected 256 hashes",
+    ),
+    "a tile too many": (lambda s: setattr(s.own, "count", s.own.count + 1), "tiles", "tiles are stored"),
+    "a transfer's amount": (lambda s: row(s, 3, 5, 7), "transfers of entry", "the database holds"),
+    "a transfer left out": (lambda s: s.own.rows.pop(4), "transfers of entry", "the database holds"),
+    "the last transfer left out": (lambda s: s.own.rows.pop(), "transfers of entry", "holds None"),
+    "a transfer too many": (
+        lambda s: s.own.rows.append((SIZE, 0, "post", "treasury", "payable:p000", 5, None, 0)),
+        f"transfers of entry {SIZE}",
+        "that no entry orders",
+    ),
+    "what is held": (lambda s: row(s, 2, 7, 1), "transfers of entry", "the database holds"),
+    "an id": (
+        lambda s: s.own.known.__setitem__(7, ("x", 7)),
+        "table ledger_ids",
+        "the database says ('x', 7)",
+    ),
+    "an id left out": (lambda s: s.own.known.pop(), "table ledger_ids", "the database says None"),
+    "an id too many": (lambda s: s.own.known.append(("x", SIZE)), "table ledger_ids", "of no entry"),
+    "the log's size": (lambda s: setattr(s.own, "number", 5), "table ledger_log", "it says 5 entries"),
+    "a balance": (
+        lambda s: s.own.sums.__setitem__("payable:p000", Balance(0, 1)),
+        "account payable:p000",
+        "the entries give",
+    ),
+    "an account too many": (
+        lambda s: s.own.sums.__setitem__("payable:zoe", Balance(1, 1)),
+        "account payable:zoe",
+        "the entries give",
+    ),
+    "an account left out": (lambda s: s.own.sums.pop("rounding"), "account rounding", "holds None"),
+    "the totals": (lambda s: setattr(s.own, "whole", Balance(1)), "table ledger_totals", "the entries give"),
+}
+
+
+@pytest.mark.parametrize("name", ALTERED)
+def test_what_is_kept_besides_the_entries_is_compared_with_them(name: str) -> None:
+    change, place, words = ALTERED[name]
+    source = FullSource()
+    change(source)
+    report = verified(source)
+    assert not report.verified
+    found = [p for p in report.problems if p.place.startswith(place)]
+    assert found, report.problems
+    assert words in found[0].message
+
+
+def test_an_altered_entry_is_named_by_its_place_and_one_beyond_the_head_is_unsigned() -> None:
+    source = FullSource()
+    source.data[9] = entries.enrolment("q009", samples.private_key("other").public_key()).data
+    report = verified(source)
+    assert report.problems[0].index == 9
+    assert "it was altered" in report.problems[0].message
+    source = FullSource()
+    source.note = head(source.data, 300)
+    source.notes = source.notes[:4]
+    report = verified(source)
+    assert report.verified, report.problems
+    assert report.unsigned == SIZE - 300
+
+
+def test_another_key_than_the_trusted_one_is_named() -> None:
+    source = FullSource()
+    source.verification_key = lambda: "nonsense"  # type: ignore[method-assign]
+    assert verified(source).problems[0].place == "key"
+
+
+@pytest.mark.parametrize("size", [1, 17, 256, 300, SIZE])
+def test_a_known_head_of_the_ledger_is_extended(size: int) -> None:
+    report = verified(FullSource(), head(FullSource().data, size))
+    assert report.verified, report.problems
+    assert (report.known, report.known_size) == (Known.EXTENDED, size)
+    assert report.record()["known"] == "extended"
+
+
+@pytest.mark.parametrize("size", [17, 256, 300, SIZE])
+def test_a_known_head_of_another_ledger_contradicts(size: int) -> None:
+    known = str(sign_checkpoint(Checkpoint(KEY.name, size, bytes(32)), KEY))
+    report = verified(FullSource(), known)
+    assert not report.verified
+    assert report.known is Known.CONTRADICTED
+    assert "not that of the head that was given: a fork" in report.problems[0].message
+
+
+def test_a_source_that_ends_before_the_known_head_is_older_and_otherwise_verified() -> None:
+    older = FullSource(LEDGER[:300])
+    for known in (head(FullSource().data, SIZE), receipt(5), receipt(SIZE - 1)):
+        report = verified(older, known)
+        assert report.verified, report.problems
+        assert (report.known, report.known_size, report.size) == (Known.OLDER, SIZE, 300)
+
+
+@pytest.mark.parametrize("index", [0, 255, 256, SIZE - 1])
+def test_a_receipt_is_compared_with_the_entry_in_its_place(index: int) -> None:
+    assert verified(FullSource(), receipt(index)).known is Known.EXTENDED
+    other = [*LEDGER]
+    other[index] = entries.enrolment("q-new", samples.private_key("new").public_key())
+    report = verified(FullSource(other), receipt(index))
+    assert report.known is Known.CONTRADICTED
+    found = [p for p in report.problems if p.place == "receipt"]
+    assert [p.index for p in found] == [index]
+    assert f"the receipt proves the entry {LEDGER[index].id}" in found[0].message
+    older = FullSource(other[:300])
+    if index < 300:  # the copy is older, and still contradicts: its entry is another one
+        assert verified(older, receipt(index)).known is Known.CONTRADICTED
+
+
+@pytest.mark.parametrize(
+    "known", ["", "nothing", "c2sp.org/tlog-proof@v1\n", "c2sp.org/tlog-proof@v1\nindex 0\n\n\n"]
+)
+def test_what_is_neither_a_head_nor_a_receipt_is_said_to_be_none(known: str) -> None:
+    report = verified(FullSource(), known)
+    assert report.problems[0].place == "known checkpoint"
+    assert report.known is None
+
+
+def test_a_receipt_that_does_not_hold_is_no_evidence() -> None:
+    for broken in (receipt(5).replace("index 5", "index 6"), receipt(5).replace("\nextra ", "\nextra AAAA")):
+        report = verified(FullSource(), broken)
+        assert report.problems[0].place == "known checkpoint"
+        assert report.known is None
