@@ -20,7 +20,7 @@ from mechanism.statements import ModelStatement, sign_statement
 from participant import AsyncParticipant, ForeignKeyError, ForeignKeyWarning, Participant
 from participant.cli import app as participant_app
 from participant.identity import StateFolder
-from protos.fedpeer.v1 import ledger_pb2
+from protos.fedpeer.v1 import ledger_pb2, market_pb2
 from tests.integration.serving import Served, served
 from wire.certificates import new_key
 
@@ -186,7 +186,14 @@ def test_a_key_history_that_grew_shorter_is_told(coordinator: Served, tmp_path: 
     with coordinator.participant("ada", tmp_path) as ada:
         assert ada.keys().problems == ()
         ada._journal._execute("UPDATE key_history SET number = number + 5")
-        with pytest.warns(ForeignKeyWarning, match="fewer keys"):
+        with pytest.warns(ForeignKeyWarning, match="shorter than it was"):
+            assert ada.keys().problems
+        ada._journal.forget_keys()
+        receipt = market_pb2.Receipt(ledger_index=1_000).SerializeToString()
+        ada._journal.add_task("lost", b"{}")
+        ada._journal.prepare("claim-lost", "lost", "claim", 0, b"")
+        ada._journal.record_receipt("claim-lost", receipt)
+        with pytest.warns(ForeignKeyWarning, match="shorter than it was"):
             assert ada.keys().problems
 
 
