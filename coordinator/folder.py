@@ -119,11 +119,13 @@ class StateFolder:
         if not older:
             return None
         try:
-            return Identity(load_private_key(path.read_bytes()), older[0])
+            identity = Identity(load_private_key(path.read_bytes()), older[0])
+            check_pair(identity)
         except OSError as error:
             raise FolderError(f"{path} cannot be read: {error.strerror}") from None
         except CertificateError as error:
             raise FolderError(f"{path}: {error}") from None
+        return identity
 
     def server(self) -> Identity:
         """The server's certificate with its key."""
@@ -197,7 +199,7 @@ class StateFolder:
             identity = issue_server_certificate(
                 self.older_authority() or self.authority(), hosts, datetime.now(UTC)
             )
-            self.replace(_identity_files("server", identity))
+            self._write_identity("server", identity)
         return identity
 
     def begin_authority(self, name: str) -> Identity:
@@ -282,22 +284,34 @@ class StateFolder:
             files: content by name; None: the file goes.
         """
         content = {n: None if c is None else base64.b64encode(c).decode() for n, c in files.items()}
-        write_private(self._pending, json.dumps(content).encode())
+        try:
+            write_private(self._pending, json.dumps(content).encode())
+        except OSError as error:
+            raise FolderError(
+                f"{self.path} cannot be written: {error.strerror}; nothing was changed"
+            ) from None
         self._finish_replacing()
 
     def _finish_replacing(self) -> None:
         if not self._pending.exists():
             return
-        content: dict[str, str | None] = json.loads(self._pending.read_text())
-        for name, text in content.items():
-            if text is None:
-                (self.path / name).unlink(missing_ok=True)
-            else:
-                mode = 0o644 if name.endswith(".pem") else 0o600
-                _write_file(self.path / name, base64.b64decode(text), mode)
-        _sync(self.path)
-        self._pending.unlink()
-        _sync(self.path)
+        try:
+            content: dict[str, str | None] = json.loads(self._pending.read_text())
+            for name, text in content.items():
+                if text is None:
+                    (self.path / name).unlink(missing_ok=True)
+                else:
+                    mode = 0o644 if name.endswith(".pem") else 0o600
+                    _write_file(self.path / name, base64.b64decode(text), mode)
+            _sync(self.path)
+            self._pending.unlink()
+            _sync(self.path)
+        except OSError as error:
+            raise FolderError(
+                f"{self.path} cannot be written: {error.strerror}; what {self._pending.name} says is done when it can"
+            ) from None
+        except ValueError:
+            raise FolderError(f"{self._pending} is damaged; restore the folder from a backup") from None
 
     @property
     def _pending(self) -> Path:
@@ -342,6 +356,9 @@ class StateFolder:
             with self.changing_keys():
                 return self._read_identity(name)
 
+    def _write_identity(self, name: str, identity: Identity) -> None:
+        self.replace(_identity_files(name, identity))
+
     def _read_identity(self, name: str) -> Identity:
         key, certificate = self.path / f"{name}.key", self.path / f"{name}.pem"
         try:
@@ -376,8 +393,8 @@ def initialise(path: Path, config_text: str, name: str, hosts: Sequence[str]) ->
     try:
         path.mkdir(parents=True, exist_ok=True)
         path.chmod(0o700)
-        with folder.changing_keys():
-            folder.replace({**_identity_files("authority", authority), **_identity_files("server", server)})
+        folder._write_identity("authority", authority)
+        folder._write_identity("server", server)
         (path / SERVICE_FILE).write_text(config_text)
     except OSError as error:
         raise FolderError(f"{path} cannot be written: {error.strerror}") from None

@@ -299,7 +299,7 @@ class _Tables:
         for entry_id, index in self._connection.execute(query, execution_options={"yield_per": 1000}):
             yield entry_id, int(index)
 
-    def keys(self) -> Iterator[tuple[int, int, bytes]]:
+    def keys(self) -> Iterator[tuple[int, int, bytes, bytes]]:
         return self._store.keys()
 
     def tiles(self) -> int:

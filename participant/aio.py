@@ -188,6 +188,7 @@ class AsyncParticipant(Membership, AbstractAsyncContextManager["AsyncParticipant
     ) -> TaskReport:
         """As `Participant.run`; the task's code, and so `on_activity` with its progress, runs in a worker thread."""
         if task_id is None:
+            await self.keys()  # at once: a task may be long in coming
             task_id = await self.client.transport.run(
                 await_task(self.client.steps, self._journal, self.participant_id)
             )

@@ -95,7 +95,9 @@ def read_history(
             answer = yield from market.keys(request)
         except InvalidSubmissionError as error:
             return _History(
-                first, tuple(rows), problem=f"the coordinator now has fewer keys than before ({error})"
+                first,
+                tuple(rows),
+                problem=f"the coordinator's log is shorter than it was when last seen: {error}",
             )
         proof = proof or answer.proof
         if len(answer.indices) != len(answer.entries):

@@ -16,6 +16,7 @@ from participant.config import ParticipantConfig, TaskSection
 from participant.effects import Stopped
 from participant.engagement import LOOK_SECONDS
 from participant.errors import (
+    ForeignKeyError,
     ParticipantError,
     RefusedError,
     SessionTakenOverError,
@@ -158,7 +159,10 @@ class Service:
         return may_pass(error) or (not isinstance(error, ParticipantError) and restarts < _RESTARTS)
 
     def _sit(self, seat: "_Seat") -> None:
-        begun = self._catch_up(seat) if seat is self._first else (0, 0)
+        begun = (0, 0)
+        if seat is self._first:
+            self._look_at_keys()
+            begun = self._catch_up(seat)
         if seat.section.id is not None:
             self._take_part(seat, seat.section.id)
             return
@@ -186,6 +190,12 @@ class Service:
                 self._leave(task_id, error)
             if self._once:
                 return
+
+    def _look_at_keys(self) -> None:
+        """At the start, whether or not there is a task; later looks come with tasks and receipts."""
+        problems = self._participant.keys().problems
+        if problems and self._config.service.foreign_keys == "stop":
+            raise ForeignKeyError(" ".join(problems))
 
     def _catch_up(self, seat: "_Seat") -> tuple[int, int]:
         """Fetches what ended tasks paid while this participant, or its journal, was away.

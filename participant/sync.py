@@ -145,6 +145,7 @@ class Participant(Membership, AbstractContextManager["Participant"]):
             private_counts: None: as the participant was made.
         """
         if task_id is None:
+            self.keys()  # at once: a task may be long in coming
             task_id = self.client.transport.run(
                 await_task(self.client.steps, self._journal, self.participant_id)
             )

@@ -133,7 +133,7 @@ def check_server(
     names = certificate_hosts(certificate)
     if not names:
         raise CertificateError("the certificate is for no DNS name and no IP address, so it is no server's")
-    if missing := [host for host in hosts if host not in names]:
+    if missing := [host for host in hosts if _plain_host(host) not in map(_plain_host, names)]:
         raise CertificateError(
             f"the certificate is for {', '.join(names)}; it must be for {', '.join(missing)} too"
         )
@@ -155,6 +155,14 @@ def certificate_hosts(certificate: x509.Certificate) -> list[str]:
     except x509.ExtensionNotFound:
         return []
     return [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
+
+
+def _plain_host(host: str) -> str:
+    """One way to write a name or an address: "::1" for "0:0::1", lower case, no dot at the end."""
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        return host.lower().removesuffix(".")
 
 
 def issuer_id(certificate: x509.Certificate) -> bytes:

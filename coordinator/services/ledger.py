@@ -21,8 +21,13 @@ class LedgerServicer(ledger_pb2_grpc.LedgerServicer):
         return ledger_pb2.Checkpoint(note=note, verification_key=key, key_changes=changes)
 
     async def GetKeys(self, request: ledger_pb2.GetKeysRequest, context: Any) -> ledger_pb2.Keys:
-        # The proof first: what it covers stands before what is read after it.
-        proof = await self._transact.proof(request.index) if request.HasField("index") else ""
+        proof = ""
+        if request.HasField("index"):
+            size = await self._transact.read(lambda t: t.journal.size())
+            if request.index >= size:
+                raise FieldError("index", request.index, f"below the size {size}")
+            # Before the keys are read: all that it covers are then among them.
+            proof = await self._transact.proof(request.index)
 
         def read(t: Transaction) -> ledger_pb2.Keys:
             count, _ = t.ledger.key_history()
@@ -30,8 +35,7 @@ class LedgerServicer(ledger_pb2_grpc.LedgerServicer):
                 raise FieldError("first", request.first, f"at most {count}, the enrolments and revocations")
             answer = ledger_pb2.Keys(count=count, proof=proof)
             used = 0
-            for _, index, _ in t.ledger.keys(request.first, LEDGER_BATCH_ENTRIES):
-                data = next(t.ledger.entries(index, 1))
+            for _, index, _, data in t.ledger.keys(request.first, LEDGER_BATCH_ENTRIES):
                 if answer.entries and used + len(data) > LEDGER_BATCH_BYTES:
                     break
                 answer.entries.append(data)

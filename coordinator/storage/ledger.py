@@ -81,6 +81,10 @@ _BALANCES = Among(ACCOUNTS, ACCOUNTS.c.name)
 _RESERVATIONS = Among(TRANSFERS, TRANSFERS.c.reservation)
 
 
+#: A row of the key history: number, index of the entry, digest after it, the entry.
+KeyRow = tuple[int, int, bytes, bytes]
+
+
 class SqlLedgerStore:
     """`mechanism.ledger.store.LedgerStore` within one transaction of a `Database`.
 
@@ -212,16 +216,16 @@ class SqlLedgerStore:
             self._locked_keys = found
         return found
 
-    def extend_key_history(self, first: int, rows: Sequence[tuple[int, bytes]]) -> None:
+    def extend_key_history(self, first: int, rows: Sequence[tuple[int, bytes, bytes]]) -> None:
         numbered = [(number, *row) for number, row in enumerate(rows, first)]
-        self._insert_rows("ledger_keys", ("number", "entry_index", "digest"), numbered)
+        self._insert_rows("ledger_keys", ("number", "entry_index", "digest", "entry"), numbered)
         if self._locked_size is not None:
             self._locked_keys = first + len(rows), rows[-1][1]
 
-    def keys(self, first: int = 0, count: int = MAX_SIZE) -> Iterator[tuple[int, int, bytes]]:
-        """The key history from its `first` row on: number, index of the entry, digest after it."""
+    def keys(self, first: int = 0, count: int = MAX_SIZE) -> Iterator[KeyRow]:
+        """The key history from its `first` row on: number, index of the entry, digest after it, the entry."""
         for row in self._connection.execute(_KEY_RUN, {"first": first, "end": first + count}):
-            yield int(row[0]), int(row[1]), bytes(row[2])
+            yield int(row[0]), int(row[1]), bytes(row[2]), bytes(row[3])
 
     def transfers(
         self, first: int, count: int

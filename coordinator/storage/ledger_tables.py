@@ -141,13 +141,15 @@ TOTALS = Table(
     ),
 )
 
-#: Enrolments and revocations in order: where each stands, and the digest of the key history after it.
+#: Enrolments and revocations in order: where each stands, the digest of the key history after it, and the entry, so
+#: that who asks for many of them does not have as many bundles read.
 KEYS = Table(
     "ledger_keys",
     METADATA,
     Column("number", _INDEX, primary_key=True, autoincrement=False),
     Column("entry_index", BigInteger, nullable=False),
     Column("digest", LargeBinary, nullable=False),
+    Column("entry", LargeBinary, nullable=False),
 )
 
 #: Every head that was ever signed.

@@ -145,7 +145,7 @@ class Journal:
         rows = []
         for index, entry in new:
             digest = extended(digest, index, entry.data)
-            rows.append((index, digest))
+            rows.append((index, digest, entry.data))
         self._store.extend_key_history(count, rows)
 
     def _nodes(self) -> TileNodes:

@@ -44,8 +44,8 @@ class LedgerStore(Protocol):
     def key_history(self) -> tuple[int, bytes]:
         """How many enrolments and revocations there are, and the digest over them."""
 
-    def extend_key_history(self, first: int, rows: Sequence[tuple[int, bytes]]) -> None:
-        """Adds (entry index, digest after it) behind the `first` that there are."""
+    def extend_key_history(self, first: int, rows: Sequence[tuple[int, bytes, bytes]]) -> None:
+        """Adds (entry index, digest after it, entry) behind the `first` that there are."""
 
     def post(self, transfers: Sequence[tuple[int, int, Transfer]]) -> None:
         """Applies (entry index, position in it, transfer) in order. The store enforces the accounts' rules too."""

@@ -15,6 +15,7 @@ from mechanism.canonical import Json
 from mechanism.ledger.accounts import Balance, Post, Reservation, Reserve, Transfer
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import EntryError, LedgerError
+from mechanism.ledger.key_history import extended
 from mechanism.ledger.log_keys import KeyChange, LogKeys, key_change
 from mechanism.ledger.merkle import HASH_BYTES, Frontier, leaf_hashes, perfect_root
 from mechanism.ledger.note import Checkpoint, Note, VerificationKey
@@ -47,8 +48,8 @@ class StoredTables(Protocol):
     def tiles(self) -> int:
         """How many tiles are stored."""
 
-    def keys(self) -> Iterator[tuple[int, int, bytes]]:
-        """The key history: number, index of the entry, digest after it."""
+    def keys(self) -> Iterator[tuple[int, int, bytes, bytes]]:
+        """The key history: number, index of the entry, digest after it, the entry."""
 
 
 class LedgerSource(Protocol):
@@ -227,7 +228,7 @@ class _Verification:
         self._tables: StoredTables | None = None
         self._id_rows: Iterator[tuple[str, int]] | None = None
         self._receipt: TlogProof | None = None
-        self._key_rows: Iterator[tuple[int, int, bytes]] | None = None
+        self._key_rows: Iterator[tuple[int, int, bytes, bytes]] | None = None
         self._keys = 0, replay.key_history
 
     # Keys and heads
@@ -495,9 +496,12 @@ class _Verification:
         number, digest = self._keys
         if self._key_rows is not None and digest != self._replayed.key_history:
             self._keys = number + 1, self._replayed.key_history
-            expected_key = number, index, self._replayed.key_history
-            if (key := next(self._key_rows, None)) != expected_key:
-                message = f"entry {index} makes the row {expected_key!r}; the database says {key!r:.200}"
+            key = next(self._key_rows, None)
+            made = (
+                None if key is None else extended(digest, index, key[3])
+            )  # so that the entry is the right one too
+            if key is None or key[:3] != (number, index, self._replayed.key_history) or made != key[2]:
+                message = f"entry {index} makes row {number}; the database says {key!r:.200}"
                 self._problem("table ledger_keys", message)
                 self._key_rows = None
         rows = self._rows

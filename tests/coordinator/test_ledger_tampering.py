@@ -167,7 +167,7 @@ def disarm(database: Database) -> None:
 
 TABLES = (
     "ledger_log", "ledger_bundles", "ledger_ids", "ledger_tiles", "ledger_accounts", "ledger_transfers",
-    "ledger_totals", "ledger_checkpoints",
+    "ledger_totals", "ledger_checkpoints", "ledger_keys",
 )  # fmt: skip
 
 
@@ -250,6 +250,15 @@ EDITS: dict[str, tuple[str, str]] = {
     "a deleted head": (
         "DELETE FROM ledger_checkpoints WHERE size = (SELECT max(size) FROM ledger_checkpoints)",
         "",
+    ),
+    "a deleted key": ("DELETE FROM ledger_keys WHERE number = 2", "table ledger_keys"),
+    "an invented key": (
+        "INSERT INTO ledger_keys SELECT 3, 9, digest, entry FROM ledger_keys WHERE number = 2",
+        "table ledger_keys",
+    ),
+    "another entry of a key": (
+        "UPDATE ledger_keys SET entry = (SELECT entry FROM ledger_keys WHERE number = 0) WHERE number = 1",
+        "table ledger_keys",
     ),
     "a deleted tile": ("DELETE FROM ledger_tiles", "tile"),
     "a smaller size": ("UPDATE ledger_log SET size = 3", "table ledger_log"),

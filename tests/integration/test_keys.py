@@ -20,8 +20,10 @@ from mechanism.statements import ModelStatement, sign_statement
 from participant import AsyncParticipant, ForeignKeyError, ForeignKeyWarning, Participant
 from participant.cli import app as participant_app
 from participant.identity import StateFolder
-from protos.fedpeer.v1 import ledger_pb2
+from participant.service import Service
+from protos.fedpeer.v1 import ledger_pb2, market_pb2
 from tests.integration.serving import Served, served
+from tests.integration.test_service import config
 from wire.certificates import new_key
 
 RUNNER = CliRunner()
@@ -184,11 +186,38 @@ def test_an_operator_that_hides_the_key_is_caught_by_the_digest(
         ada.join("task")
 
 
+@pytest.mark.parametrize("policy", ["refuse", "stop"])
+def test_a_service_looks_at_its_start_and_claims_nothing(
+    coordinator: Served, tmp_path: Path, caplog: pytest.LogCaptureFixture, policy: str
+) -> None:
+    state = coordinator.enrol("ada", tmp_path / "ada")
+    second_key(coordinator, "ada")
+    if policy == "refuse":
+        coordinator.open("task")
+    section = {
+        "factory": "tests.integration.serving:Shift", "options": {"counts": [3, 3, 3, 3]},
+    }  # fmt: skip
+    settings = config(coordinator, state, section)
+    service = settings.service.model_copy(update={"foreign_keys": policy})
+    running = Service(settings.model_copy(update={"service": service}), lambda activity: None)
+    with pytest.warns(ForeignKeyWarning), pytest.raises(ForeignKeyError, match="not its own"):
+        running.run()
+    assert "not its own" in caplog.text
+    assert all(not report.claimed for report in coordinator.office(lambda office: office.tasks()))
+
+
 def test_a_key_history_that_grew_shorter_is_told(coordinator: Served, tmp_path: Path) -> None:
     with coordinator.participant("ada", tmp_path) as ada:
         assert ada.keys().problems == ()
         ada._journal._execute("UPDATE key_history SET number = number + 5")
-        with pytest.warns(ForeignKeyWarning, match="fewer keys"):
+        with pytest.warns(ForeignKeyWarning, match="shorter than it was"):
+            assert ada.keys().problems
+        ada._journal.forget_keys()
+        receipt = market_pb2.Receipt(ledger_index=1_000).SerializeToString()
+        ada._journal.add_task("lost", b"{}")
+        ada._journal.prepare("claim-lost", "lost", "claim", 0, b"")
+        ada._journal.record_receipt("claim-lost", receipt)
+        with pytest.warns(ForeignKeyWarning, match="shorter than it was"):
             assert ada.keys().problems
 
 

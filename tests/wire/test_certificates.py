@@ -11,6 +11,7 @@ from wire.certificates import (
     CertificateError,
     certificate_key,
     certificate_name,
+    check_server,
     issue_participant_certificate,
     issue_server_certificate,
     load_certificate,
@@ -107,3 +108,11 @@ def test_keys_survive_their_files() -> None:
     assert public_key_pem(load_public_key(public_key_pem(AUTHORITY.key.public_key()))) == public_key_pem(
         load_private_key(AUTHORITY.key_pem).public_key()
     )
+
+
+def test_a_servers_certificate_is_for_its_hosts_however_they_are_written() -> None:
+    made = issue_server_certificate(AUTHORITY, ["::1", "Market.Example", "10.0.0.5"], NOW)
+    check_server(made, [AUTHORITY.certificate], ["0:0::1", "market.example.", "10.0.0.5"], NOW)
+    for host in ("::2", "example", "10.0.0.6"):
+        with pytest.raises(CertificateError, match=f"must be for {host}"):
+            check_server(made, [AUTHORITY.certificate], [host], NOW)

@@ -12,13 +12,16 @@ from coordinator.storage.database import Database
 from coordinator.storage.errors import ConstraintViolated, HeadRefused, UnknownSchema
 from coordinator.storage.ledger import SignedLog, SqlLedgerStore
 from coordinator.storage.schema import METADATA
+from mechanism.errors import FieldError
 from mechanism.ledger import entries
 from mechanism.ledger.accounts import Balance, Post, Reserve, Resolve
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import ConflictError, EntryError, PostingError, ProofError
 from mechanism.ledger.journal import Journal, Recorded
+from mechanism.ledger.key_history import keys_after
+from mechanism.ledger.log_keys import log_keys
 from mechanism.ledger.merkle import leaf_hash, tree_root, verify_consistency, verify_inclusion
-from mechanism.ledger.note import SigningKey
+from mechanism.ledger.note import Checkpoint, SigningKey
 from tests import ledger_samples as samples
 
 KEY = SigningKey.generate("example.com/fedpeer")
@@ -274,3 +277,45 @@ def test_an_id_with_a_backslash_is_stored_as_it_is(database: Database) -> None:
     append(database, sent)
     with database.read() as connection:
         assert SqlLedgerStore(connection).find(["a\\b", "c\\t1", "\\N"]) == {"a\\b": 0, "c\\t1": 1, "\\N": 2}
+
+
+def test_the_key_history_is_kept_with_the_entries_that_make_it(database: Database) -> None:
+    keys = [samples.private_key(name).public_key() for name in samples.names(3)]
+    made = [entries.enrolment(name, key) for name, key in zip(samples.names(3), keys, strict=True)]
+    append(database, [note(1), made[0], note(2)])
+    append(database, [made[1]])
+    append(
+        database, [made[0], entries.revocation("p000", keys[0], "gone"), made[2]]
+    )  # the first stands already
+    with database.read() as connection:
+        store = SqlLedgerStore(connection)
+        rows, (count, digest) = list(store.keys()), store.key_history()
+        assert [row[:2] for row in rows] == [(0, 1), (1, 3), (2, 4), (3, 5)]
+        assert (count, digest) == (4, rows[-1][2])
+        assert [row[3] for row in rows] == [next(store.entries(row[1], 1)) for row in rows]
+        assert digest == Journal(store).keys() == keys_after(map(Entry.parse, store.entries(0, 10)))
+        assert list(store.keys(2, 1)) == rows[2:3]
+
+
+def test_the_logs_key_changes_in_one_transaction_and_the_old_process_follows(database: Database) -> None:
+    append(database, [note(1)])
+    following = SigningKey.generate(KEY.name)
+    keys = {str(key.verification_key): key for key in (KEY, following)}
+    log, other = SignedLog(database, KEY, keys.get), SignedLog(database, KEY, keys.get)
+    log.sign_head()
+    other.sign_head()
+    assert log.change_key(following) == 1
+    head, key, changes = log.published()
+    for signer in (KEY, following):
+        assert Checkpoint.open(head, signer.verification_key).size == 2
+    assert key == str(following.verification_key)
+    append(database, [note(2)])
+    assert Checkpoint.open(other.sign_head(), following.verification_key).size == 3
+    assert other.receipt(2).verify(following.verification_key).size == 3
+    assert log_keys(KEY.verification_key, following.verification_key, changes).at(2) == KEY.verification_key
+    with database.read() as connection:
+        assert SqlLedgerStore(connection).first_key() == str(KEY.verification_key)
+    with pytest.raises(HeadRefused, match="own signing key"):
+        SignedLog(database, KEY).sign_head()
+    with pytest.raises(FieldError):
+        log.change_key(SigningKey.generate("another.log"))

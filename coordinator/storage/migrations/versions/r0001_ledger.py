@@ -67,6 +67,7 @@ def _create_log_tables() -> None:
         sa.Column("number", row_key, autoincrement=False, nullable=False),
         sa.Column("entry_index", sa.BigInteger(), nullable=False),
         sa.Column("digest", sa.LargeBinary(), nullable=False),
+        sa.Column("entry", sa.LargeBinary(), nullable=False),
         sa.PrimaryKeyConstraint("number", name="pk_ledger_keys"),
     )
     op.create_table(
