@@ -126,6 +126,10 @@ class Task(ABC):
     def train(self, weights: Weights, round: TrainingRound) -> Weights | Trained:  # noqa: A002 - the field's word
         """Trains from `weights` (a copy; change it freely) and returns the new weights.
 
+        NumPy has no bfloat16: tensors that the task's contract has as BF16 come as float32, and are rounded to the
+        nearest bfloat16, half to even, when they are sent. Every other type is sent as it is, and refused where the
+        contract has another.
+
         Call `round.progress(share, loss=...)` now and then. Raise any exception to give this round up. Of most
         only the kind is sent to the coordinator, because reasons stand in the ledger for everybody and a text may
         quote the data; raise `TrainingError("...")` to have your own words sent.

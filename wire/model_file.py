@@ -305,25 +305,20 @@ def tensor_spec(name: str, array: npt.NDArray[Any]) -> TensorSpec:
 def stored_spec(name: str, array: npt.NDArray[Any], wanted: TensorSpec | None) -> TensorSpec:
     """As what an array is written where a contract wants `wanted` under its name.
 
-    As what it is; but a float32 array as BF16 where that is wanted, since NumPy has no such type, and an array of the
-    type that other libraries register under the name bfloat16 as BF16.
+    As what it is; but a float32 array as BF16 where that is wanted, since NumPy has no such type.
 
     Raises:
         FieldError: an element type that safetensors has not.
     """
-    narrowed = wanted is not None and wanted.dtype == "BF16" and array.dtype == np.float32
-    if narrowed or array.dtype.name == "bfloat16":
+    if wanted is not None and wanted.dtype == "BF16" and array.dtype == np.float32:
         return TensorSpec(name, "BF16", tuple(int(n) for n in array.shape))
     return tensor_spec(name, array)
 
 
 def stored_block(block: npt.NDArray[Any], dtype: str) -> bytes:
     """The bytes of a piece of an array that is written as `dtype` of `stored_spec`."""
-    if dtype != "BF16":
-        return block.astype(_NUMPY[dtype], copy=False).tobytes()
-    if block.dtype.name == "bfloat16":
-        return block.view(np.uint16).astype("<u2", copy=False).tobytes()
-    return narrow(block).tobytes()
+    stored = narrow(block) if dtype == "BF16" else block.astype(_NUMPY[dtype], copy=False)
+    return bytes(stored.tobytes())
 
 
 def header(layout: Sequence[TensorSpec]) -> bytes:

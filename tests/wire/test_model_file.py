@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mechanism.errors import FieldError
+from mechanism.terms import TensorSpec
 from wire.limits import FRAME_BYTES, MAX_MODEL_HEADER_BYTES
 from wire.model_file import (
     ModelCheck,
@@ -197,3 +198,31 @@ def test_frames_from_any_offset_make_up_the_file(tmp_path: Path) -> None:
             assert start == position
             position += len(data)
     assert len(file_digest(path)) == 32
+
+
+def test_float32_is_rounded_to_the_nearest_bfloat16_half_to_even() -> None:
+    import torch
+
+    from wire.model_file import narrow, widen
+
+    bits = np.random.default_rng(3).integers(0, 2**32, 20_000, dtype=np.uint32)
+    edges = np.array(
+        [0x3F808000, 0x3F818000, 0x7F7FFFFF, 0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001, 0x80000000], np.uint32
+    )
+    values = np.concatenate([bits, edges]).view(np.float32)
+    expected = torch.from_numpy(values.copy()).to(torch.bfloat16).float().numpy()
+    found = widen(narrow(values))
+    assert np.array_equal(np.isnan(found), np.isnan(values)), "not a number stays so"
+    assert np.array_equal(found, expected, equal_nan=True)
+    halves = np.arange(2**16, dtype=np.uint32).astype("<u2")
+    numbers = halves[~np.isnan(widen(halves))]
+    assert np.array_equal(narrow(widen(numbers)), numbers)
+
+
+def test_only_float32_is_written_as_bfloat16_where_that_is_wanted() -> None:
+    from wire.model_file import stored_spec
+
+    wanted = TensorSpec("w", "BF16", (2,))
+    assert stored_spec("w", np.zeros(2, np.float32), wanted) == wanted
+    for other in (np.float64, np.float16, np.int32):
+        assert stored_spec("w", np.zeros(2, other), wanted) != wanted

@@ -1,7 +1,9 @@
 """The torch tasks on real digits."""
 
+from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from learning.models import initial_weights
+from learning.models import initial_weights, weights_of
 from learning.partition import uniform_reference
 from learning.training import evaluate
 from mechanism.degree import noniid_degree
@@ -18,8 +20,9 @@ from mechanism.payment import Log
 from mechanism.terms import Recipe, Rule, Schedule, Terms
 from participant.adapters.torch import DatasetTask, TorchTask
 from participant.errors import TaskError
+from participant.model_store import write_weights
 from participant.task import Trained, TrainingRound, Weights
-from wire.model_file import contract_of, encode_model
+from wire.model_file import contract_of, encode_model, open_model
 
 
 def digits_terms(**recipe: Any) -> Terms:
@@ -168,3 +171,24 @@ def test_training_on_cuda_gives_arrays_on_the_host() -> None:
     start = {n: t.numpy().copy() for n, t in Linear().state_dict().items()}
     made = task.train(start, TrainingRound(terms, "ada", 1))
     assert all(isinstance(array, np.ndarray) for array in made.weights.values())
+
+
+def test_a_module_in_bfloat16_trains_in_a_task_of_bfloat16(tmp_path: Path) -> None:
+    """Its weights come and go as float32, and are stored as what they are."""
+    module = nn.Linear(4, 2).to(torch.bfloat16)
+    inputs = torch.randn(40, 4, generator=torch.Generator().manual_seed(1)).to(torch.bfloat16)
+    labels = torch.arange(40) % 2
+    task = TorchTask(module, TensorDataset(inputs, labels), classes=2)
+    start = weights_of(module)
+    assert {array.dtype for array in start.values()} == {np.dtype(np.float32)}
+    terms = terms_for(start, Recipe("custom", 2, 8, "sgd", Decimal("0.5"), 40))
+    specs = tuple(replace(spec, dtype="BF16") for spec in terms.contract.tensors)
+    terms = replace(terms, reference=uniform_reference(2), contract=replace(terms.contract, tensors=specs))
+    task.prepare(terms)
+    made = task.train(start, TrainingRound(terms, "p", 1, None, lambda done, figures: None))
+    write_weights(tmp_path / "made", made.weights, terms.contract)
+    file = open_model(tmp_path / "made")
+    assert {t.spec.dtype for t in file.tensors} == {"BF16"}
+    for name, array in file.weights().items():
+        assert np.array_equal(array, made.weights[name])
+        assert not np.array_equal(array, start[name])
