@@ -18,6 +18,10 @@ from mechanism.ledger.note import Checkpoint, VerificationKey
 from mechanism.ledger.replay import Counts, Replay, ReplayError, Taken
 from mechanism.ledger.tiles import TILE_HEIGHT, TILE_WIDTH, split_hashes, tiles_of
 
+#: Bytes of entries that are read after the first wrong one, to tell an altered entry from an altered head. Whoever
+#: made the ledger says how many there are, and may have no end of them.
+MAX_AFTER_WRONG_BYTES = 1 << 28
+
 #: A row of the stored transfers: entry index, position, operation, debit, credit, micro, reservation, held.
 TransferRow = tuple[int, int, str, str, str, int, str | None, int]
 
@@ -246,8 +250,15 @@ class _Verification:
         self._compare_heads()
         entries = self._source.entries()
         try:
+            wrong = 0
             while chunk := list(islice(entries, TILE_WIDTH)):
                 self._take(chunk)
+                if self._replay is None:
+                    wrong += sum(map(len, chunk))
+                    if wrong > MAX_AFTER_WRONG_BYTES:
+                        self._stop(
+                            "entries", f"those from {self._frontier.size} on were not read: enough is wrong"
+                        )
                 if progress is not None:
                     progress(self._frontier.size, max(self._head.size, self._frontier.size))
         except LedgerError as error:
