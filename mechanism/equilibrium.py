@@ -25,7 +25,7 @@ monotonicity alone certify, and NONE where not.
 Source: Topkis 1998, theorem 4.2.1 and section 4.3; Tarski 1955.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -35,10 +35,11 @@ import numpy.typing as npt
 from mechanism.best_response import PeerRule, proof_basis, proof_status
 from mechanism.certificate import Certificate, Status
 from mechanism.clipped import ClippedField
+from mechanism.cost import shape_known
 from mechanism.curvature import Evidence
 from mechanism.field import Field, Layout, PeerField, Pool, blocks
 from mechanism.game import Game
-from mechanism.global_search import FINEST, bracket, maximise
+from mechanism.global_search import FINEST, SearchProblem, bracket, maximise
 from mechanism.jump import Profile, jumps
 from mechanism.monotone import ROUGH, SMALL, Climb, applies, below_kink, convex_marginal_cost
 from mechanism.payment import Log
@@ -171,8 +172,8 @@ def equilibrium(
             return _smooth(game, side, tolerance, pool)[0]
     if game.rule is PeerRule.RANDOM and isinstance(game.payment, Log) and convex_marginal_cost(game):
         return _clipped(game, side, tolerance, start)
-    if not game.curvature.holds:
-        return _cycling(game, side, tolerance)
+    if not (game.curvature.holds and shape_known(game.cost, game.size).all()):
+        return _searched(game, side, tolerance)
     return _general(game, side, tolerance, start)
 
 
@@ -275,18 +276,9 @@ def _brackets(
         ahead: the other end, beyond which none lies.
     """
     found = np.empty_like(degree)
-    everyone = np.arange(game.size)
-    wide = field is not None or game.rule is PeerRule.MEAN
-    step = SEARCHED if wide else max(1, min(SEARCHED, PAIRS // game.size))
     doubt = 0.0 if field is None else 4 * getattr(field, "level_error", field.error)
-    for at in range(0, game.size, step):
-        chunk = everyone[at : at + step]
+    for chunk, problem in _problems(game, degree, field):
         mine = degree[chunk]
-        problem = (
-            direct_problem(game, degree, chunk)
-            if field is None
-            else field_problem(game, field, degree, game.floor, game.start, everyone, chunk)
-        )
         if not ahead:  # best responses to an iterate lie further along
             problem = (
                 replace(problem, low=mine)
@@ -387,9 +379,8 @@ def _general(game: Game, side: Side, tolerance: float, start: Array | None = Non
     degree = (game.floor if side == "least" else game.start).copy()
     if start is not None:
         degree = game.profile(start).copy()
-    shared = game.rule is PeerRule.RANDOM and game.score.stieltjes and below_kink(game)
     with Pool(game.size) as pool:
-        layout = Layout.of(game.score, game.lowest**2, game.highest**2) if shared else None
+        layout = _layout(game) if _shares_field(game) else None
 
         def field_of(profile: Array) -> Field | None:
             return Field.of(layout, profile, pool) if layout is not None else None
@@ -409,19 +400,31 @@ def _general(game: Game, side: Side, tolerance: float, start: Array | None = Non
         return _judged(game, degree, field_of(degree), pool, sweeps, converged, within)
 
 
-def _cycling(game: Game, side: Side, tolerance: float) -> Equilibrium:
-    """Best responses of everyone against the last profile, for games that are not supermodular: they may cycle."""
+def _searched(game: Game, side: Side, tolerance: float) -> Equilibrium:
+    """Best responses of everyone against the last profile, by a search that brackets none of them.
+
+    For games that are not supermodular, where this may cycle, and for costs of unknown shape: nothing says which of
+    several equilibria is found.
+    """
     degree = (game.floor if side == "least" else game.start).copy()
+    supermodular = game.curvature.holds
+    shared = supermodular and _shares_field(game)
     converged, sweeps = False, 0
-    for sweeps in range(1, MAX_CYCLING + 1):  # noqa: B007  reported
-        new = _responses(game, degree, side)
-        move = float(np.abs(new - degree).max())
-        degree = new
-        if move <= max(tolerance / 10, 1e-13):
-            converged = True
-            break
     with Pool(game.size) as pool:
-        return _judged(game, degree, None, pool, sweeps, converged, np.inf)
+        layout = _layout(game) if shared else None
+        for sweeps in range(1, (MAX_SWEEPS if supermodular else MAX_CYCLING) + 1):  # noqa: B007  reported
+            new = _responses(
+                game, degree, side, Field.of(layout, degree, pool) if layout is not None else None
+            )
+            if supermodular:  # rounding must not turn a monotone iteration back
+                new = np.maximum(new, degree) if side == "least" else np.minimum(new, degree)
+            move = float(np.abs(new - degree).max())
+            degree = new
+            if move <= max(tolerance / 10, 1e-13):
+                converged = True
+                break
+        field = Field.of(layout, degree, pool) if layout is not None else None
+        return _judged(game, degree, field, pool, sweeps, converged, np.inf)
 
 
 def _judged(
@@ -437,15 +440,34 @@ def _judged(
     return _answer(game, degree, payment, _certificate(game, regret, converged), sweeps, converged, within)
 
 
-def _responses(game: Game, degree: Array, side: Side) -> Array:
+def _shares_field(game: Game) -> bool:
+    return game.rule is PeerRule.RANDOM and game.score.stieltjes and below_kink(game)
+
+
+def _layout(game: Game) -> Layout:
+    return Layout.of(game.score, game.lowest**2, game.highest**2)
+
+
+def _responses(game: Game, degree: Array, side: Side, field: Field | None) -> Array:
     new = np.empty_like(degree)
-    everyone = np.arange(game.size)
-    step = SEARCHED if game.rule is PeerRule.MEAN else max(1, min(SEARCHED, PAIRS // game.size))
-    for at in range(0, game.size, step):
-        chunk = everyone[at : at + step]
-        problem = direct_problem(game, degree, chunk)
+    for chunk, problem in _problems(game, degree, field):
         new[chunk] = maximise(problem, prefer=side, incumbent=degree[chunk]).degree
     return new
+
+
+def _problems(game: Game, degree: Array, field: PeerField | None) -> Iterator[tuple[Index, SearchProblem]]:
+    """Everyone's best-response problem against a profile, some at a time; without a field by sums over every peer."""
+    everyone = np.arange(game.size)
+    wide = field is not None or game.rule is PeerRule.MEAN
+    step = SEARCHED if wide else max(1, min(SEARCHED, PAIRS // game.size))
+    for at in range(0, game.size, step):
+        chunk = everyone[at : at + step]
+        yield (
+            chunk,
+            direct_problem(game, degree, chunk)
+            if field is None
+            else field_problem(game, field, degree, game.floor, game.start, everyone, chunk),
+        )
 
 
 def _certificate(game: Game, regret: Regret, converged: bool = True) -> Certificate:
