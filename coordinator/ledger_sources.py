@@ -398,7 +398,7 @@ class RemoteSource:
                         )
                     entries.append(entry)
                     used += len(entry)
-                if used > _PAGE_BYTES:
+                if len(entries) == count or used > _PAGE_BYTES:
                     return entries
         except grpc.RpcError as error:
             late = isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
@@ -412,12 +412,10 @@ class RemoteSource:
             raise _remote_error(self.name, error) from None
         finally:
             stream.cancel()
-        if len(entries) < count:
-            raise SourceError(
-                f"the coordinator at {self.name} sent {len(entries)} of the {count} entries from {first} on that it "
-                "claims to have"
-            )
-        return entries
+        raise SourceError(
+            f"the coordinator at {self.name} sent {len(entries)} of the {count} entries from {first} on that it claims "
+            "to have"
+        )
 
     def tile(self, level: int, index: int, width: int) -> bytes | None:
         return None

@@ -314,6 +314,8 @@ def test_what_cannot_be_a_path_is_no_ledger(honest: Path) -> None:
 def altered(path: Path, *statements: str) -> Path:
     """The database with its rules taken off and statements run, as whoever makes such a file would."""
     connection = sqlite3.connect(path)
+    for (trigger,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+        connection.execute(f"DROP TRIGGER {trigger}")
     query = "SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'ledger%'"
     for (table,) in connection.execute(query).fetchall():
         connection.execute(f"CREATE TABLE copied AS SELECT * FROM {table}")
