@@ -71,6 +71,8 @@ RELATIVE_REGRET = 1e-6
 SAME = 1e-9
 #: How close an equilibrium is tried to be shown; beyond the last it is not called located.
 WITHIN = (1e-9, 1e-8, 1e-7, 1e-6)
+#: Participants up to which it is tried, one by one: some ten seconds.
+MAX_LOCATED = 50_000
 #: To what brackets are known in the first sweeps.
 COARSEST = 1e-3
 #: Rounds of climbing and jumping.
@@ -261,53 +263,63 @@ def _clipped(game: Game, side: Side, tolerance: float, start: Array | None) -> E
     return _answer(game, degree, payment, certificate, climb.sweeps, climb.converged and rests, within)
 
 
-def _brackets(
-    game: Game,
-    side: Side,
-    degree: Array,
-    field: PeerField | None,
-    resolution: float,
-    ahead: bool = False,
-) -> Array:
-    """One end of where everyone's best responses to a profile lie: the lower from below, the upper from above.
+def _nearest(game: Game, side: Side, degree: Array, field: PeerField | None, resolution: float) -> Array:
+    """The nearest that everyone's best responses to an iterate can be: from below the least, from above the greatest.
 
     Args:
         field: that of the profile; None sums over every peer.
-        ahead: the other end, beyond which none lies.
     """
     found = np.empty_like(degree)
-    doubt = 0.0 if field is None else 4 * getattr(field, "level_error", field.error)
     for chunk, problem in _problems(game, degree, field):
-        mine = degree[chunk]
-        if not ahead:  # best responses to an iterate lie further along
-            problem = (
-                replace(problem, low=mine)
-                if side == "least"
-                else replace(problem, high=np.maximum(mine, problem.low))
-            )
-        ends = bracket(problem, mine, doubt, resolution)
-        found[chunk] = ends.lower if (side == "least") != ahead else ends.upper
-    return found
+        # Best responses lie further along.
+        beyond, end = _beyond(problem, side, degree[chunk]), "lower" if side == "least" else "upper"
+        ends = bracket(beyond, end, degree[chunk], _doubt(field), resolution)
+        found[chunk] = ends.lower if side == "least" else ends.upper
+    return np.where(np.isfinite(found), found, degree)
 
 
 def _within(game: Game, side: Side, degree: Array, field_of: Callable[[Array], PeerField | None]) -> float:
     """The least of `WITHIN` so that an equilibrium provably lies that close to `degree`, an end of a climb."""
+    if game.size > MAX_LOCATED:
+        return np.inf
     for width in WITHIN:
-        z = (
-            np.minimum(degree + width, game.start)
-            if side == "least"
-            else np.maximum(degree - width, game.floor)
-        )
-        ends = _brackets(game, side, z, field_of(z), width / 16, ahead=True)
-        if bool((ends <= z).all() if side == "least" else (ends >= z).all()):
+        moved = degree + width if side == "least" else degree - width
+        if _holds(game, side, degree, np.clip(moved, game.floor, game.start), field_of, width / 16):
             return width
     return np.inf
+
+
+def _holds(
+    game: Game,
+    side: Side,
+    degree: Array,
+    z: Array,
+    field_of: Callable[[Array], PeerField | None],
+    resolution: float,
+) -> bool:
+    """Whether nobody does better beyond `z` than at it or at `degree`, which lies before it, against peers at `z`."""
+    field = field_of(z)
+    for chunk, problem in _problems(game, z, field):
+        beyond, end = _beyond(problem, side, z[chunk]), "upper" if side == "least" else "lower"
+        ends = bracket(beyond, end, degree[chunk], _doubt(field), resolution)
+        if not (ends.upper <= z[chunk] if side == "least" else ends.lower >= z[chunk]).all():
+            return False
+    return True
+
+
+def _beyond(problem: SearchProblem, side: Side, degree: Array) -> SearchProblem:
+    return replace(problem, low=degree) if side == "least" else replace(problem, high=degree)
+
+
+def _doubt(field: PeerField | None) -> float:
+    """What a difference of two payments is off by, besides rounding."""
+    return 0.0 if field is None else 4 * getattr(field, "level_error", field.error)
 
 
 def _forward(climb: Climb, field_of: Callable[[Array], PeerField]) -> bool:
     """Move everyone to the nearest that a best response can be, however little it gains; whether anyone moved far."""
     degree = climb.answer()
-    ends = _brackets(climb.game, climb.side, degree, field_of(degree), FINEST)
+    ends = _nearest(climb.game, climb.side, degree, field_of(degree), SAME / 8)
     movers = np.flatnonzero(np.abs(ends - degree)[climb.order] > SAME)
     if movers.size:
         climb.jump(movers, ends[climb.order][movers])
@@ -387,7 +399,7 @@ def _general(game: Game, side: Side, tolerance: float, start: Array | None = Non
 
         converged, sweeps, resolution = False, 0, COARSEST
         for sweeps in range(1, MAX_SWEEPS + 1):  # noqa: B007  reported
-            new = _brackets(game, side, degree, field_of(degree), resolution)
+            new = _nearest(game, side, degree, field_of(degree), resolution)
             new = np.maximum(new, degree) if side == "least" else np.minimum(new, degree)
             move = float(np.abs(new - degree).max())
             degree = new

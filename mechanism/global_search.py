@@ -188,60 +188,104 @@ def _cell_bound(problem: SearchProblem, owner: Index, a: Array, b: Array, pa: Ar
 
 @dataclass(frozen=True)
 class Bracket:
-    """Every global maximizer of K participants lies in [lower, upper], rounding allowed for; shape (K,)."""
+    """Every global maximizer of K participants lies in [lower, upper], rounding allowed for; shape (K,).
+
+    (infinity, -infinity) where all of the range is worse than an incumbent outside of it.
+    """
 
     lower: Array
     upper: Array
 
 
 def bracket(
-    problem: SearchProblem, incumbent: Array, doubt: float = 0.0, resolution: float = FINEST
+    problem: SearchProblem,
+    end: Literal["lower", "upper"],
+    incumbent: Array,
+    doubt: float = 0.0,
+    resolution: float = FINEST,
 ) -> Bracket:
     """Where the global maxima of `problem` can lie. Tight only where H is convex and the costs' shapes are known.
 
     Args:
-        incumbent: a good degree for each: what is worse than it is excluded.
+        end: which end is to be sharp.
+        incumbent: a good degree for each, maybe outside of the range: what is worse than it is excluded.
         doubt: what a difference of two payments is off by, besides rounding.
-        resolution: width at which an end is known well enough.
+        resolution: width at which the end is known well enough.
     """
     count = problem.low.size
     everyone = np.arange(count)
     slack = 2 * problem.rounding() + doubt
-    best = problem.utility(everyone, np.clip(incumbent, problem.low, problem.high))
-    owner, a, b = everyone, problem.low.copy(), problem.high.copy()
-    pa, pb = problem.payment(owner, a), problem.payment(owner, b)
-    np.maximum.at(best, owner, pa - problem.costs(owner, a))
-    np.maximum.at(best, owner, pb - problem.costs(owner, b))
-    lower, upper = problem.low.copy(), problem.high.copy()
+    ends = [problem.payment(everyone, at) for at in (problem.low, problem.high)]
+    best = problem.utility(everyone, incumbent)
+    for paid, at in zip(ends, (problem.low, problem.high), strict=True):
+        np.maximum(best, paid - problem.costs(everyone, at), out=best)
+    known = _Cells.tested(problem, everyone, problem.low, problem.high, *ends)
     for _ in range(MAX_TRIMS):
         # Written so that a NaN stays.
-        good = ~(_cell_bound(problem, owner, a, b, pa, pb) < best[owner] - slack[owner])
-        if problem.convex:
-            least, most = _slope_range(problem, owner, a, b)
-            rises, falls = least > 0, most < 0
-            good &= ~((rises & (b < problem.high[owner])) | (falls & (a > problem.low[owner])))
-            a, b = np.where(rises, b, a), np.where(falls, a, b)
-            pa, pb = np.where(rises, pb, pa), np.where(falls, pa, pb)
-        owner, a, b, pa, pb = (v[good] for v in (owner, a, b, pa, pb))
-        lower[:], upper[:] = np.inf, -np.inf
-        np.minimum.at(lower, owner, a)
-        np.maximum.at(upper, owner, b)
+        known = known.at(~(known.bound < best[known.owner] - slack[known.owner]))
+        outermost = known.a == known.least(count)[known.owner]
+        if end == "upper":
+            outermost = known.b == known.greatest(count)[known.owner]
         # Only the outermost cells tell more; the others are cut while they are few, to find a better incumbent.
-        outermost = (a == lower[owner]) | (b == upper[owner])
-        cut = (b - a > resolution) & (outermost | (owner.size <= FEW_CELLS * count))
+        cut = (known.b - known.a > resolution) & (outermost | (known.owner.size <= FEW_CELLS * count))
         if not (cut & outermost).any():
             break
-        who, left, right = owner[cut], a[cut], b[cut]
-        middle = (left + right) / 2
-        paid = problem.payment(who, middle)
-        np.maximum.at(best, who, paid - problem.costs(who, middle))
-        keep = ~cut
-        owner = np.concatenate([owner[keep], who, who])
-        pa, pb = np.concatenate([pa[keep], pa[cut], paid]), np.concatenate([pb[keep], paid, pb[cut]])
-        a, b = np.concatenate([a[keep], left, middle]), np.concatenate([b[keep], middle, right])
-    # Nobody is without a maximizer: where rounding excluded all, nothing is known.
-    lost = lower > upper
-    return Bracket(np.where(lost, problem.low, lower), np.where(lost, problem.high, upper))
+        old = known.at(cut)
+        middle = (old.a + old.b) / 2
+        paid = problem.payment(old.owner, middle)
+        np.maximum.at(best, old.owner, paid - problem.costs(old.owner, middle))
+        halves = (
+            _Cells.tested(problem, old.owner, old.a, middle, old.pa, paid),
+            _Cells.tested(problem, old.owner, middle, old.b, paid, old.pb),
+        )
+        known = _Cells.joined(known.at(~cut), *halves)
+    return Bracket(known.least(count), known.greatest(count))
+
+
+@dataclass(frozen=True)
+class _Cells:
+    """Cells [a, b] that may hold a maximizer of their owner: H at both ends, and a bound on u in between."""
+
+    owner: Index
+    a: Array
+    b: Array
+    pa: Array
+    pb: Array
+    bound: Array
+
+    @classmethod
+    def tested(
+        cls, problem: SearchProblem, owner: Index, a: Array, b: Array, pa: Array, pb: Array
+    ) -> "_Cells":
+        """Those on which u' may change its sign; of others at an end of the range, that end alone."""
+        cells = cls(owner, a, b, pa, pb, _cell_bound(problem, owner, a, b, pa, pb))
+        if not problem.convex:
+            return cells
+        least, most = _slope_range(problem, owner, a, b)
+        rises, falls = least > 0, most < 0
+        inside = ~((rises & (b < problem.high[owner])) | (falls & (a > problem.low[owner])))
+        a, b = np.where(rises, b, a), np.where(falls, a, b)
+        pa, pb = np.where(rises, pb, pa), np.where(falls, pa, pb)
+        return cls(owner, a, b, pa, pb, cells.bound).at(inside)
+
+    @classmethod
+    def joined(cls, *parts: "_Cells") -> "_Cells":
+        return cls(*(np.concatenate([getattr(p, name) for p in parts]) for name in cls.__dataclass_fields__))
+
+    def at(self, chosen: npt.NDArray[np.bool_]) -> "_Cells":
+        return _Cells(*(getattr(self, name)[chosen] for name in self.__dataclass_fields__))
+
+    def least(self, count: int) -> Array:
+        """The least a of each owner, infinity where it has no cell."""
+        found = np.full(count, np.inf)
+        np.minimum.at(found, self.owner, self.a)
+        return found
+
+    def greatest(self, count: int) -> Array:
+        """The greatest b of each owner, minus infinity where it has no cell."""
+        found = np.full(count, -np.inf)
+        np.maximum.at(found, self.owner, self.b)
+        return found
 
 
 def _slope_range(problem: SearchProblem, owner: Index, a: Array, b: Array) -> tuple[Array, Array]:
