@@ -3,6 +3,9 @@
 SOURCE is an exported folder, a .jsonl or database file, a database URL, or a coordinator's host:port.
 """
 
+import hashlib
+import json
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -16,7 +19,9 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
+from rich.text import Text
 
+from coordinator.input_files import MAX_KEY_BYTES, MAX_RECEIPT_BYTES, is_file, read_bytes, read_text
 from coordinator.ledger_export import (
     export_csv,
     export_hledger,
@@ -36,7 +41,7 @@ from mechanism.ledger.note import COSIGNATURE_V1, Checkpoint, Note, SigningKey, 
 from mechanism.ledger.tlog_proof import TlogProof
 from mechanism.ledger.verify import Known, LedgerSource, Problem, Report, verify_ledger
 from mechanism.ledger.witness import AddCheckpoint, check_request, cosignature
-from wire.terminal import counted, output
+from wire.terminal import counted, output, shown
 
 app = typer.Typer(no_args_is_help=True, help="Read and check a ledger, offline or from a coordinator.")
 
@@ -45,6 +50,9 @@ _NO = 1
 
 #: Exit code of a ledger that holds, and is older than the head that it was to be compared with.
 _OLDER = 3
+
+#: Bytes of one part of a path on the usual file systems.
+_MAX_FILE_NAME = 255
 
 #: A verification that takes longer shows its progress; entries.
 _LONG = 20_000
@@ -141,7 +149,8 @@ def show(
         table = Table("index", "kind", "id", "micro-credits", "body", box=None, pad_edge=False)
         for _, (index, entry) in zip(range(count), chosen, strict=False):
             moved = ", ".join(f"{t.record()['micro']}" for t in entry.transfers)
-            table.add_row(str(index), entry.kind, entry.id, moved, _shortened(entry))
+            cells = (str(index), entry.kind, entry.id, moved, _shortened(entry))
+            table.add_row(*(Text(shown(cell)) for cell in cells))
         output().print(table)
 
 
@@ -245,7 +254,7 @@ def check(
     if as_json:
         _print_json(record)
     else:
-        typer.echo(sentence)
+        typer.echo(shown(sentence))
     if not record["verified"]:
         raise typer.Exit(_NO)
 
@@ -353,7 +362,7 @@ def witness(
         record.update(cosigned=True, old=old, size=new.size, checkpoint=str(note))
         sentence = str(note)
     except LedgerError as error:
-        record["problem"] = sentence = f"not cosigned: {error}"
+        record["problem"] = sentence = shown(f"not cosigned: {error}")
     if as_json:
         _print_json(record)
     else:
@@ -371,15 +380,19 @@ def _witnessed(
     """
     name = (trusted or VerificationKey.parse(source.verification_key())).name
     folder = state / _file_name(name)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SourceError(f"the folder {folder} cannot be made: {error.strerror}") from None
     pinned = folder / "key"
-    first = VerificationKey.parse(pinned.read_text().strip()) if pinned.exists() else trusted
+    seen = os.path.lexists(pinned)
+    first = VerificationKey.parse(read_text(pinned, MAX_KEY_BYTES).strip()) if seen else trusted
     note = Note.parse(source.checkpoint())
     keys = _followed(source, first, note)
     if trusted is not None and trusted not in keys.all:
         raise LedgerError(f"the log {name} has another key than the one seen first, {first}")
     last = folder / "checkpoint"
-    known = keys.open(last.read_text()) if last.exists() else None
+    known = keys.open(_file_text(str(last))) if os.path.lexists(last) else None
     old = 0 if known is None else known.size
     request = AddCheckpoint(old, tuple(consistency(source, old)), note)
     head = check_request(known, request, keys.at(Checkpoint.parse_text(note.text).size))
@@ -407,8 +420,8 @@ def _witness_key(state: Path, name: str) -> SigningKey:
     path = state / "witness.key"
     if state.exists() and not state.is_dir():
         raise SourceError(f"{state} is a file; --state takes the witness's folder")
-    if path.exists():
-        return SigningKey.parse(path.read_text())
+    if os.path.lexists(path):
+        return SigningKey.parse(read_text(path, MAX_KEY_BYTES))
     signer = SigningKey.generate(name, COSIGNATURE_V1)
     state.mkdir(parents=True, exist_ok=True)
     _write(path, signer.secret_text() + "\n", mode=0o600)
@@ -440,8 +453,9 @@ def _print_report(report: Report) -> None:
         )
         console.print(f"root {report.root}")
         console.print(
-            f"key  {report.key}"
-            + ("" if report.pinned else "  (the source's own: compare it, or give --key)")
+            shown(f"key  {report.key}")
+            + ("" if report.pinned else "  (the source's own: compare it, or give --key)"),
+            markup=False,
         )
         if report.known is Known.EXTENDED:
             console.print(f"it extends the head of {counted(report.known_size or 0, 'entry')} that was given")
@@ -459,11 +473,11 @@ def _print_report(report: Report) -> None:
         if report.unsigned:
             console.print(f"{report.unsigned} entries after the head are not signed yet")
         for name, state in report.open_tasks.items():
-            console.print(f"task {name} is open: {state or 'not yet open'}")
+            console.print(shown(f"task {name} is open: {state or 'not yet open'}"), markup=False)
         return
     console.print("NOT verified")
     for problem in report.problems:
-        console.print(f"{problem.place}: {problem.message}", markup=False)
+        console.print(shown(f"{problem.place}: {problem.message}"), markup=False)
     if report.holds:
         console.print(f"all before entry {report.holds} holds")
 
@@ -500,8 +514,8 @@ def _key(text: str | None) -> VerificationKey | None:
         return None
     if not text.strip():
         raise SourceError("--key is empty; expected the log's verification key, or a file with it")
-    if "+" not in text or Path(text).is_file():
-        text = _file_text(text).strip()
+    if "+" not in text or is_file(Path(text)):
+        text = _file_text(text, MAX_KEY_BYTES).strip()
     return VerificationKey.parse(text)
 
 
@@ -511,23 +525,20 @@ def _pair(certificate: Path | None, private_key: Path | None) -> tuple[Path, Pat
     return None if certificate is None or private_key is None else (certificate, private_key)
 
 
-def _file_bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise SourceError(f"{path} cannot be read: {error.strerror}") from None
+def _file_bytes(path: Path, limit: int = MAX_RECEIPT_BYTES) -> bytes:
+    return read_bytes(path, limit)
 
 
-def _file_text(path: str) -> str:
-    try:
-        return _file_bytes(Path(path)).decode()
-    except UnicodeDecodeError:
-        raise SourceError(f"{path} is not text") from None
+def _file_text(path: str, limit: int = MAX_RECEIPT_BYTES) -> str:
+    return read_text(Path(path), limit)
 
 
 def _file_name(origin: str) -> str:
     """A log's name as one part of a path."""
-    return "".join(c if c.isalnum() or c in "._-" else "_" for c in origin)
+    name = "".join(c if c.isalnum() or c in "._-" else "_" for c in origin)
+    if name.strip(".") and len(name.encode()) <= _MAX_FILE_NAME:
+        return name
+    return "log-" + hashlib.sha256(origin.encode()).hexdigest()
 
 
 def _write(path: Path, text: str, mode: int = 0o644) -> None:
@@ -536,4 +547,8 @@ def _write(path: Path, text: str, mode: int = 0o644) -> None:
 
 
 def _print_json(record: object) -> None:
-    typer.echo(orjson.dumps(record).decode())
+    """JSON whose strings cannot steer a terminal: orjson leaves what lies above ASCII as it is."""
+    text = orjson.dumps(record).decode()
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
+    typer.echo(text)

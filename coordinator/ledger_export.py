@@ -1,11 +1,20 @@
 """A ledger in other forms: tlog-tiles, JSON lines, CSV, hledger journal.
 
 The first two carry all that verification needs. Each is written beside its place and moved there when it is whole.
+
+What a log holds was written by others, and exports need not be verified first. In CSV and hledger, text is escaped so
+that it means nothing but itself, and can be had back:
+
+    backslash             \\\\, and what is not printable \\xNN, \\uNNNN or \\UNNNNNNNN, as Python has it
+    CSV                   a cell that a spreadsheet would take for a formula (= + - @) gets an apostrophe in front, as
+                          does one that begins with an apostrophe: take one away from every cell that has one
+    hledger               ; and |, which begin a comment or split a description, are written \\x3b and \\x7c
 """
 
 import csv
 import io
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,9 +30,16 @@ from mechanism.ledger.merkle import leaf_hash, perfect_root
 from mechanism.ledger.note import Checkpoint, Note
 from mechanism.ledger.tiles import TILE_WIDTH, bundle_path, pack_bundle, tile_path
 from mechanism.ledger.verify import LedgerSource
+from wire.terminal import shown
 
 #: hledger's name of the unit of account.
 _COMMODITY = "CREDIT"
+
+#: How a cell begins that a spreadsheet takes for a formula; and the mark before one that does, and before itself.
+_FORMULA = ("=", "+", "-", "@", "'")
+
+#: How a date begins.
+_DATE = re.compile(r"[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])(?:T|$)")
 
 #: Date of what stands before the first dated transition.
 _NO_DATE = "1970-01-01"
@@ -86,7 +102,8 @@ def export_csv(source: LedgerSource, path: Path) -> None:
             entry = Entry.parse(data)
             for transfer in entry.transfers:
                 book.apply(transfer)
-                writer.writerow([index, entry.id, entry.kind, *_csv_row(transfer, book)])
+                row = [index, entry.id, entry.kind, *_csv_row(transfer, book)]
+                writer.writerow([_cell(value) if isinstance(value, str) else value for value in row])
 
 
 def export_hledger(source: LedgerSource, path: Path) -> None:
@@ -96,18 +113,18 @@ def export_hledger(source: LedgerSource, path: Path) -> None:
     the other. Dates are those of the task's last dated transition.
     """
     with replaced(new_file(path)) as binary, _text(binary) as file:
-        file.write(f"; {source.name}\ncommodity {_COMMODITY} 1.000000\n")
+        file.write(f"; {_escaped(source.name)}\ncommodity {_COMMODITY} 1.000000\n")
         book = Book()
         date = _NO_DATE
         for index, data in enumerate(_covered(source)):
             entry = Entry.parse(data)
             at = entry.body.get("at")
-            if isinstance(at, str) and len(at) >= len(_NO_DATE):
+            if isinstance(at, str) and _DATE.match(at):
                 date = at[: len(_NO_DATE)]
             for transfer in entry.transfers:
                 book.apply(transfer)
                 for status, debit, credit, micro in _movements(transfer, book):
-                    file.write(f"\n{date} {status} ({index}) {entry.id}\n")
+                    file.write(f"\n{date} {status} ({index}) {_described(entry.id)}\n")
                     file.write(f"    {debit}  {_COMMODITY} {_credits(-micro)}\n")
                     file.write(f"    {credit}  {_COMMODITY} {_credits(micro)}\n")
 
@@ -200,6 +217,19 @@ def _movements(transfer: Transfer, book: Book) -> list[tuple[str, str, str, int]
                 raise SourceError(f"there is no reservation {name}")
             released = ("!", held.credit, held.debit, held.micro)
             return [released, ("*", held.debit, held.credit, micro)] if micro else [released]
+
+
+def _escaped(text: str) -> str:
+    return shown(text.replace("\\", "\\\\"))
+
+
+def _cell(text: str) -> str:
+    escaped = _escaped(text)
+    return f"'{escaped}" if escaped.lstrip().startswith(_FORMULA) else escaped
+
+
+def _described(text: str) -> str:
+    return _escaped(text).replace(";", "\\x3b").replace("|", "\\x7c")
 
 
 def _credits(micro: int) -> str:

@@ -72,7 +72,7 @@ def consistency(source: LedgerSource, first: int) -> list[bytes]:
 
 def entry(source: LedgerSource, index: int) -> bytes:
     """Entry `index`."""
-    one = source.entry(index) if isinstance(source, DatabaseSource) else None
+    one = source.entry(index) if isinstance(source, DatabaseSource | RemoteSource) else None
     found = one or next(source.entries(index), None)
     if found is None:
         raise SourceError(f"{source.name} has no entry {index}")

@@ -6,26 +6,46 @@ database   sqlite:///..., postgresql://...
 address    host:port of a coordinator's Ledger service
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import grpc
 import orjson
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Column, Connection, LargeBinary, Text, func, select, text
 
+from coordinator.input_files import (
+    MAX_KEY_BYTES,
+    MAX_LEDGER_BYTES,
+    MAX_PEM_BYTES,
+    SourceError,
+    is_file,
+    opened,
+    read_bytes,
+    read_lines,
+)
 from coordinator.storage.database import Database
 from coordinator.storage.errors import StorageError
 from coordinator.storage.ledger import SqlLedgerStore
-from coordinator.storage.ledger_tables import IDS, LOG, TILES, TOTALS
+from coordinator.storage.ledger_tables import (
+    ACCOUNTS,
+    BUNDLES,
+    CHECKPOINTS,
+    IDS,
+    LOG,
+    TILES,
+    TOTALS,
+    TRANSFERS,
+)
 from mechanism.ledger.accounts import Balance
 from mechanism.ledger.entry import MAX_ENTRY_BYTES
-from mechanism.ledger.errors import LedgerError
 from mechanism.ledger.journal import Journal
 from mechanism.ledger.log_keys import key_change
-from mechanism.ledger.merkle import MAX_SIZE
-from mechanism.ledger.note import Checkpoint, Note
+from mechanism.ledger.merkle import HASH_BYTES, MAX_SIZE
+from mechanism.ledger.note import MAX_NOTE_BYTES, Checkpoint, Note
 from mechanism.ledger.tiles import (
     TILE_WIDTH,
     Coordinates,
@@ -36,6 +56,11 @@ from mechanism.ledger.tiles import (
 from mechanism.ledger.tlog_proof import TlogProof
 from mechanism.ledger.verify import LedgerSource, StoredTables, TransferRow
 from protos.fedpeer.v1 import ledger_pb2, ledger_pb2_grpc
+from wire.limits import LEDGER_BATCH_BYTES
+from wire.terminal import printable
+
+#: What a ledger is read from in a database.
+_LEDGER_TABLES = (LOG, BUNDLES, IDS, TILES, ACCOUNTS, TRANSFERS, TOTALS, CHECKPOINTS)
 
 #: Version of the folder's and the JSON lines file's form.
 FORMAT = "fedpeer-ledger/1"
@@ -46,13 +71,29 @@ _SQLITE_MAGIC = b"SQLite format 3\x00"
 #: Longest line of a JSON lines file that is read: an entry or a note, and its frame.
 _MAX_LINE = 2 * MAX_ENTRY_BYTES
 
-#: Entries that are asked of a coordinator at once, and seconds that they may take: a link that is dead is noticed.
-_PAGE_ENTRIES = 4_096
-_PAGE_SECONDS = 60
+#: Bytes of a bundle of entries: each with its length, as tlog-tiles has it.
+_MAX_BUNDLE = TILE_WIDTH * (MAX_ENTRY_BYTES + 2)
 
+#: Bytes of one message of a coordinator: a batch, and the entry that passes its limit. A larger one is refused
+#: before it is taken in.
+_MAX_MESSAGE = LEDGER_BATCH_BYTES + 2 * MAX_ENTRY_BYTES
 
-class SourceError(LedgerError):
-    """A source that is no ledger, or cannot be read."""
+#: Entries and bytes of entries that are asked of a coordinator at once, and kept until all are there; and seconds that
+#: they may take.
+_PAGE_ENTRIES, _PAGE_BYTES, _PAGE_SECONDS = 4_096, 16 << 20, 60
+
+#: Entries or bytes that must arrive in that time: else whoever sends one now and then is waited for as long as it
+#: claims to have more. A modem brings as much.
+_LEAST_ENTRIES, _LEAST_BYTES = 64, 64 << 10
+
+#: Seconds that any other answer may take.
+_ANSWER_SECONDS = 10
+
+#: Hashes of a proof in a tree of 2^63 entries.
+_MAX_HASHES = 63
+
+#: Characters of a coordinator's own words that are passed on.
+_MAX_DETAILS = 300
 
 
 def open_source(
@@ -81,10 +122,14 @@ def open_source(
     if not source:
         raise SourceError("the source is empty; expected a folder, a file, a database URL or host:port")
     path = Path(source)
-    if path.is_dir():
+    try:
+        folder = path.is_dir()
+    except OSError:  # longer than a path may be
+        folder = False
+    if folder:
         return _folder(path, resources)
-    if path.is_file():
-        with path.open("rb") as file:
+    if is_file(path):
+        with opened(path, MAX_LEDGER_BYTES) as file:
             magic = file.read(len(_SQLITE_MAGIC))
         if magic == _SQLITE_MAGIC:
             return _database(f"sqlite:///{path}", resources)
@@ -95,7 +140,7 @@ def open_source(
             raise SourceError(f"{source!r} has the port {port}; expected 1 to 65535")
         return _remote(source, resources, ca, insecure, certificate)
     raise SourceError(
-        f"there is no ledger at {source!r}; expected a folder, a .jsonl or database file, "
+        f"there is no ledger at {source!r:.300}; expected a folder, a .jsonl or database file, "
         "a database URL or a coordinator's host:port"
     )
 
@@ -106,7 +151,7 @@ class FolderSource:
     def __init__(self, folder: Path) -> None:
         self.name = str(folder)
         self._folder = folder
-        header = _object(self._read("ledger.json"), "ledger.json")
+        header = _object(self._read("ledger.json", MAX_KEY_BYTES), "ledger.json")
         _check_format(header, {"format", "key"}, "ledger.json")
         self._key = str(header["key"])
         self._size = Checkpoint.parse_text(Note.parse(self.checkpoint()).text).size
@@ -115,11 +160,11 @@ class FolderSource:
         return self._key
 
     def checkpoint(self) -> str:
-        return _text(self._read("checkpoint"), "checkpoint")
+        return _text(self._read("checkpoint", 4 * MAX_NOTE_BYTES), "checkpoint")
 
     def heads(self) -> Iterator[str]:
         number = 0
-        for number, line in enumerate(_lines(self._folder / "heads"), 1):
+        for number, line in enumerate(read_lines(self._folder / "heads", _MAX_LINE), 1):
             record = _object(line, f"heads, line {number}")
             if record.keys() != {"head"}:
                 raise SourceError(f"heads, line {number}: expected an object with the key head")
@@ -131,26 +176,21 @@ class FolderSource:
         for start in range(first - first % TILE_WIDTH, self._size, TILE_WIDTH):
             width = min(TILE_WIDTH, self._size - start)
             path = bundle_path(start // TILE_WIDTH, width)
-            entries = unpack_bundle(self._read(path))
+            entries = unpack_bundle(self._read(path, _MAX_BUNDLE))
             if len(entries) != width:
                 raise SourceError(f"{path} holds {len(entries)} entries; expected {width}")
             yield from entries[max(0, first - start) :]
 
     def tile(self, level: int, index: int, width: int) -> bytes | None:
-        return self._read(tile_path(level, index, width))
+        return self._read(tile_path(level, index, width), TILE_WIDTH * HASH_BYTES)
 
     def tables(self) -> StoredTables | None:
         return None
 
-    def _read(self, path: str) -> bytes:
-        try:
-            return (self._folder / path).read_bytes()
-        except FileNotFoundError:
-            raise SourceError(
-                f"{self._folder / path} is missing; the folder is no ledger or incomplete"
-            ) from None
-        except OSError as error:
-            raise SourceError(f"{self._folder / path} cannot be read: {error.strerror}") from None
+    def _read(self, path: str, limit: int) -> bytes:
+        if not os.path.lexists(self._folder / path):
+            raise SourceError(f"{self._folder / path} is missing; the folder is no ledger or incomplete")
+        return read_bytes(self._folder / path, limit)
 
 
 class JsonLinesSource:
@@ -159,7 +199,7 @@ class JsonLinesSource:
     def __init__(self, path: Path) -> None:
         self.name = str(path)
         self._path = path
-        header = _object(next(_lines(path), b""), f"{path}, line 1")
+        header = _object(next(read_lines(path, _MAX_LINE), b""), f"{path}, line 1")
         _check_format(header, {"format", "key"}, f"{path}, line 1")
         self._key = str(header["key"])
         self._last = self._last_head()
@@ -192,7 +232,7 @@ class JsonLinesSource:
         return None
 
     def _body(self) -> Iterator[tuple[int, bytes]]:
-        lines = enumerate(_lines(self._path), 1)
+        lines = enumerate(read_lines(self._path, _MAX_LINE), 1)
         next(lines)
         return lines
 
@@ -307,15 +347,16 @@ class _Tables:
 
 
 class RemoteSource:
-    """A coordinator's Ledger service."""
+    """A coordinator's Ledger service, which may be anybody's.
+
+    What it sends is bounded in memory by the size of a message and of a page, in time by what each page must bring.
+    How many entries there are is its own word: verification stops at what is wrong.
+    """
 
     def __init__(self, address: str, channel: grpc.Channel) -> None:
         self.name = address
         self._stub = ledger_pb2_grpc.LedgerStub(channel)
-        try:
-            self._head = self._stub.GetCheckpoint(ledger_pb2.GetCheckpointRequest(), timeout=10)
-        except grpc.RpcError as error:
-            raise _remote_error(address, error) from None
+        self._head = self._answer(self._stub.GetCheckpoint, ledger_pb2.GetCheckpointRequest())
 
     def verification_key(self) -> str:
         changes = self.key_changes()
@@ -341,25 +382,62 @@ class RemoteSource:
 
     def entries(self, first: int = 0) -> Iterator[bytes]:
         size = Checkpoint.parse_text(Note.parse(self.checkpoint()).text).size
-        if first >= size:
-            return
-        for start in range(first, size, _PAGE_ENTRIES):
-            yield from self._page(start, min(_PAGE_ENTRIES, size - start))
+        while first < size:
+            page = self._page(first, min(_PAGE_ENTRIES, size - first))
+            yield from page
+            first += len(page)
+
+    def entry(self, index: int) -> bytes | None:
+        """Entry `index`; the coordinator says itself where there is none."""
+        return self._page(index, 1)[0]
 
     def _page(self, first: int, count: int) -> list[bytes]:
-        """Entries [first, first + count), whole: how long the caller takes over them is not the link's time."""
-        request = ledger_pb2.GetEntriesRequest(first=first, count=count)
+        """The next entries, at least one: how long the caller takes over them is not the link's time.
+
+        Raises:
+            SourceError: none came in time, too few, others than asked for, or more.
+        """
         entries: list[bytes] = []
+        used = 0
+        stream = self._stub.GetEntries(
+            ledger_pb2.GetEntriesRequest(first=first, count=count), timeout=_PAGE_SECONDS
+        )
         try:
-            for batch in self._stub.GetEntries(request, timeout=_PAGE_SECONDS):
-                if batch.first != first + len(entries):
+            for batch in stream:
+                due = first + len(entries)
+                if batch.first != due or not batch.entries:
                     raise SourceError(
-                        f"the coordinator sent entry {batch.first} where {first + len(entries)} was due"
+                        f"the coordinator sent {len(batch.entries)} entries from {batch.first} where {due} was due"
                     )
-                entries.extend(batch.entries)
+                if len(entries) + len(batch.entries) > count:
+                    raise SourceError(
+                        f"the coordinator sent more than the {count} entries that were asked for"
+                    )
+                for entry in batch.entries:
+                    if len(entry) > MAX_ENTRY_BYTES:
+                        raise SourceError(
+                            f"entry {len(entries) + first} has {len(entry)} bytes; expected at most {MAX_ENTRY_BYTES}"
+                        )
+                    entries.append(entry)
+                    used += len(entry)
+                if len(entries) == count or used > _PAGE_BYTES:
+                    return entries
         except grpc.RpcError as error:
+            late = isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            if late and (len(entries) >= _LEAST_ENTRIES or used >= _LEAST_BYTES):
+                return entries
+            if late:
+                raise SourceError(
+                    f"the coordinator at {self.name} does not answer fast enough: {len(entries)} of the entries from "
+                    f"{first} on in {_PAGE_SECONDS} seconds; try again on a faster link"
+                ) from None
             raise _remote_error(self.name, error) from None
-        return entries
+        finally:
+            stream.cancel()
+        raise SourceError(
+            f"the coordinator at {self.name} sent {len(entries)} of the {count} entries from {first} on that it claims "
+            "to have"
+        )
 
     def tile(self, level: int, index: int, width: int) -> bytes | None:
         return None
@@ -370,18 +448,27 @@ class RemoteSource:
     def inclusion_proof(self, index: int, size: int) -> Sequence[bytes]:
         """The coordinator's proof of entry `index` in its tree of `size`."""
         request = ledger_pb2.GetInclusionProofRequest(index=index, size=size)
-        try:
-            return list(self._stub.GetInclusionProof(request, timeout=10).hashes)
-        except grpc.RpcError as error:
-            raise _remote_error(self.name, error) from None
+        return _hashes(self._answer(self._stub.GetInclusionProof, request))
 
     def consistency_proof(self, first: int, second: int) -> Sequence[bytes]:
         """The coordinator's proof that its tree of `second` extends that of `first`."""
         request = ledger_pb2.GetConsistencyProofRequest(first=first, second=second)
+        return _hashes(self._answer(self._stub.GetConsistencyProof, request))
+
+    def _answer(self, method: Callable[..., Any], request: Any) -> Any:
         try:
-            return list(self._stub.GetConsistencyProof(request, timeout=10).hashes)
+            return method(request, timeout=_ANSWER_SECONDS)
         except grpc.RpcError as error:
             raise _remote_error(self.name, error) from None
+
+
+def _hashes(proof: Any) -> list[bytes]:
+    hashes = list(proof.hashes)
+    if len(hashes) > _MAX_HASHES or any(len(value) != HASH_BYTES for value in hashes):
+        raise SourceError(
+            f"the coordinator's proof is none; expected at most {_MAX_HASHES} hashes of {HASH_BYTES} bytes"
+        )
+    return hashes
 
 
 def _folder(path: Path, resources: ExitStack) -> LedgerSource:
@@ -401,7 +488,50 @@ def _database(url: str, resources: ExitStack) -> LedgerSource:
     database = Database(url, read_only=True)
     resources.callback(database.close)
     database.check_schema()
-    return DatabaseSource(database, resources.enter_context(database.read()))
+    connection = resources.enter_context(database.read())
+    if database.dialect == "sqlite":
+        _check_stored_types(database.display, connection)
+    return DatabaseSource(database, connection)
+
+
+def _check_stored_types(name: str, connection: Connection) -> None:
+    """That each column of the ledger's tables holds what it should: SQLite keeps whatever was put there.
+
+    Raises:
+        SourceError: a table that is none or lacks a column, or a value of another type.
+    """
+    kinds = dict(
+        row[:2]
+        for row in connection.execute(text("SELECT name, type FROM pragma_table_list WHERE schema = 'main'"))
+    )
+    for table in _LEDGER_TABLES:
+        if kinds.get(table.name) != "table":
+            found = kinds.get(table.name, "missing")
+            raise SourceError(f"{name}: {table.name} is {found}; expected a table; it was altered")
+        present = {
+            row[0] for row in connection.execute(text(f"SELECT name FROM pragma_table_info('{table.name}')"))
+        }
+        missing = [column.name for column in table.c if column.name not in present]
+        if missing:
+            raise SourceError(f"{name}: the table {table.name} lacks the column {missing[0]}; it was altered")
+        wrong = {column.name: _wrong_type(column) for column in table.c}
+        query = f"SELECT {', '.join(wrong)} FROM {table.name} WHERE {' OR '.join(wrong.values())} LIMIT 1"
+        row = connection.execute(text(query)).one_or_none()
+        if row is not None:
+            types = ", ".join(
+                f"{column} {type(value).__name__}" for column, value in zip(wrong, row, strict=True)
+            )
+            raise SourceError(
+                f"{name}: the table {table.name} holds a row of other types than fedpeer writes ({types}); "
+                "it was altered"
+            )
+
+
+def _wrong_type(column: Column[Any]) -> str:
+    """The condition, in SQLite's words, that a column's value is not of its type."""
+    kind = {LargeBinary: "blob", Text: "text"}.get(type(column.type), "integer")
+    allowed = f"'{kind}', 'null'" if column.nullable else f"'{kind}'"
+    return f"typeof({column.name}) NOT IN ({allowed})"
 
 
 def _remote(
@@ -411,14 +541,19 @@ def _remote(
     insecure: bool,
     certificate: tuple[Path, Path] | None,
 ) -> LedgerSource:
+    options = [
+        ("grpc.max_receive_message_length", _MAX_MESSAGE),
+        ("grpc.enable_retries", 0),
+        ("grpc.service_config_disable_resolution", 1),
+    ]
     if insecure:
-        channel = grpc.insecure_channel(address)
+        channel = grpc.insecure_channel(address, options)
     else:
         chain, key = certificate if certificate else (None, None)
         credentials = grpc.ssl_channel_credentials(
             root_certificates=_pem(ca), private_key=_pem(key), certificate_chain=_pem(chain)
         )
-        channel = grpc.secure_channel(address, credentials)
+        channel = grpc.secure_channel(address, credentials, options)
     resources.callback(channel.close)
     return RemoteSource(address, channel)
 
@@ -426,14 +561,12 @@ def _remote(
 def _pem(path: Path | None) -> bytes | None:
     if path is None:
         return None
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise SourceError(f"{path} cannot be read: {error.strerror}") from None
+    return read_bytes(path, MAX_PEM_BYTES)
 
 
 def _remote_error(address: str, error: grpc.RpcError) -> SourceError:
     details = (error.details() if isinstance(error, grpc.Call) else None) or str(error)
+    details = printable(" ".join(details[:_MAX_DETAILS].split()))
     return SourceError(f"the coordinator at {address} does not answer: {details}{_remedy(details)}")
 
 
@@ -454,20 +587,6 @@ def _check_format(header: Mapping[str, object], keys: set[str], place: str) -> N
         raise SourceError(f"{place}: the format is {header.get('format')!r:.60}; this program knows {FORMAT}")
     if header.keys() != keys:
         raise SourceError(f"{place}: expected exactly the keys {', '.join(sorted(keys))}")
-
-
-def _lines(path: Path) -> Iterator[bytes]:
-    """Lines without their newline; the last must have one too."""
-    try:
-        with path.open("rb") as file:
-            while line := file.readline(_MAX_LINE):
-                if not line.endswith(b"\n"):
-                    raise SourceError(
-                        f"{path} ends inside a line, or a line is too long; it is truncated or damaged"
-                    )
-                yield line[:-1]
-    except OSError as error:
-        raise SourceError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def _object(data: bytes, place: str) -> dict[str, object]:

@@ -122,7 +122,9 @@ def main() -> int:
         code = _exit_code(error)
         if code is None:
             raise
-        typer.echo(f"fedpeer: {error}", err=True)
+        from wire.terminal import printable  # somebody else's words may stand in it
+
+        typer.echo(f"fedpeer: {printable(str(error))}", err=True)
         return code
     return 0
 

@@ -23,6 +23,8 @@ from mechanism.payment import Log
 from mechanism.population import PlanInput, plan_input
 from mechanism.selection import QUORUM, Selection, select
 
+#: What is known of a Q that was chosen.
+BASIS = "the best Q is the best of {} coefficients that were solved; that none between them is better is not proved"
 #: Rows of the table before it is cut; `--json` has them all.
 MAX_ROWS = 40
 #: Digits of a budget: the greatest that a document can ask for is below 1e60, and six stand behind the point.
@@ -60,6 +62,10 @@ def plan(
             f"Q = {Q:g} is at most upsilon = {given.bound.upsilon:g}: a clipped log pays nobody anything"
         )
     result = _result(given, game, solution, robust)
+    result["search"] = _search(curve, robust)
+    notes += _unproved("least", solution.least) + _unproved("greatest", solution.greatest)
+    if robust is not None:
+        notes += _unproved("greatest, at the best Q against it,", robust.profile)
     selection = None
     if choose:
         if given.learner is None:
@@ -149,6 +155,29 @@ def _result(given: PlanInput, game: Game, solution: Solution, robust: Offer | No
     return result
 
 
+def _search(curve: list[Offer], robust: Offer | None) -> dict[str, Any] | None:
+    """How the best Q was found, and that this is no proof; None where Q was given."""
+    if robust is None:
+        return None
+    return {"evaluated": len(curve), "proved": False, "basis": BASIS.format(len(curve))}
+
+
+def _unproved(name: str, profile: Equilibrium) -> list[str]:
+    """What is not proved of a profile that is called an equilibrium."""
+    if profile.certified:
+        return []
+    regret = profile.certificate.max_regret
+    gains = (
+        f"nobody gains more than {regret:.3g} by leaving it"
+        if np.isfinite(regret)
+        else "no bound on what leaving it gains"
+    )
+    why = "" if profile.converged else "; the iteration did not come to rest"
+    return [
+        f"the {name} equilibrium is not proved to be one: {gains}, and no equilibrium is shown to lie near it{why}"
+    ]
+
+
 def _profile(profile: Equilibrium, given: PlanInput) -> dict[str, Any]:
     certificate = profile.certificate
     return {
@@ -158,6 +187,7 @@ def _profile(profile: Equilibrium, given: PlanInput) -> dict[str, Any]:
         "certified": profile.certified,
         "iterations": profile.iterations,
         "converged": profile.converged,
+        "within": profile.within if np.isfinite(profile.within) else None,
         "status": certificate.status.value,
         "basis": certificate.basis,
         "payments": profile.payment.tolist(),
@@ -212,8 +242,9 @@ def _print(result: dict[str, Any], solution: Solution, game: Game, given: PlanIn
     for name, profile in (("least", solution.least), ("greatest", solution.greatest)):
         certificate = profile.certificate
         console.print(
-            f"{name} equilibrium: no one gains more than {certificate.max_regret:.3g} by deviating "
-            f"({certificate.status.value}), {profile.iterations} sweeps"
+            f"{name} {'equilibrium' if profile.certified else 'profile, NOT proved to be an equilibrium'}: no one "
+            f"gains more than {certificate.max_regret:.3g} by deviating ({certificate.status.value}), "
+            f"{profile.iterations} sweeps"
             + ("" if profile.converged else ", NOT converged")
             + (f", payoff {result[name]['payoff']:.10g}" if given.learner is not None else "")
         )
@@ -227,6 +258,8 @@ def _print(result: dict[str, Any], solution: Solution, game: Game, given: PlanIn
         console.print(
             f"against the greatest equilibrium: best Q = {robust['Q']:.10g}, payoff {robust['payoff']:.10g}"
         )
+    if result["search"] is not None:
+        console.print(result["search"]["basis"])
     if "budget" in result:
         amounts = result["budget"]
         console.print(

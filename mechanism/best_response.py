@@ -31,7 +31,7 @@ from mechanism.curvature import CurvatureReport, Evidence, relative_curvature
 from mechanism.effort import EffortCurve
 from mechanism.errors import FieldError
 from mechanism.gap_bound import GapBound
-from mechanism.global_search import Maximum, SearchProblem, maximise
+from mechanism.global_search import ROUNDING, Maximum, SearchProblem, maximise
 from mechanism.payment import Linear, Log, PaymentFunction
 from mechanism.score import Score
 
@@ -218,9 +218,10 @@ def _respond(
     def payment(_: Index, degree: Array) -> Array:
         return _payments(score, degree, peers, rule)
 
-    def slopes(_: Index, degree: Array) -> tuple[Array, Array]:
+    def slopes(_: Index, degree: Array) -> tuple[Array, Array, Array]:
         z = _pair_sums(degree, peers, rule)
-        return score.first(z).mean(axis=1), score.second(z).mean(axis=1)
+        first = score.first(z).mean(axis=1)
+        return first, score.second(z).mean(axis=1), ROUNDING * np.abs(first)
 
     ends = np.array([low]), np.array([start])
     problem = SearchProblem(*ends, ends[1], payment, slopes, _ForAnyone(cost), report.holds)

@@ -97,9 +97,13 @@ class ClippedField:
             second += inverse**2
         return first / self.sorted.size, second / self.sorted.size
 
-    def near(self, s: Array) -> tuple[Array, Array, float]:
+    def near(self, s: Array) -> tuple[Array, Array, Array]:
         """As `slopes`, with the error bound of the first."""
-        return *self.slopes(s), self.error
+        return *self.slopes(s), self.first_error(s)
+
+    def first_error(self, s: Array) -> Array:
+        """`error`, and 0 where no peer pays: what is a sum of nothing is exact."""
+        return np.where(self._active(s)[0] > 0, self.error, 0.0)
 
     def _active(self, s: Array) -> tuple[Index, Index]:
         """How many peers pay at s, and the prefix before the last of them."""

@@ -7,7 +7,8 @@
     callable a user's own d, checked to be increasing
 
 As an effort curve, a cost may stand for one participant or for many. `convexity` is what the certificates
-lean on: a convex cost lies above its tangents, a concave one above its chords.
+lean on: a convex cost lies above its tangents, a concave one above its chords, and the marginal cost of either
+is greatest and least at an interval's ends.
 
 Source: Pang et al. 2025, section 4 (Cost_k).
 """
@@ -55,6 +56,10 @@ class CostFunction(Protocol):
 
     def take(self, index: Index) -> "CostFunction":
         """The costs of the participants at `index`."""
+
+
+#: (cost, low, high) -> two numbers a participant, of its cost over [low, high].
+Bounds = Callable[[CostFunction, Array, Array], tuple[Array, Array]]
 
 
 @dataclass(frozen=True)
@@ -228,6 +233,15 @@ class StackedCost:
     def take(self, index: Index) -> "StackedCost":
         return StackedCost(self.costs, np.asarray(self.who)[index])
 
+    def parted(self, bounds: "Bounds", low: Array, high: Array) -> tuple[Array, Array]:
+        """What `bounds` says of each participant's own cost."""
+        who = np.broadcast_to(np.asarray(self.who), low.shape)
+        first, second = np.empty_like(low), np.empty_like(low)
+        for k in np.unique(who):
+            mine = who == k
+            first[mine], second[mine] = bounds(self.costs[k], low[mine], high[mine])
+        return first, second
+
     def _each(self, method: str, x: npt.ArrayLike) -> Array:
         who = np.asarray(self.who)
         gaps = np.asarray(x, dtype=np.float64)
@@ -236,6 +250,43 @@ class StackedCost:
         for k in np.unique(who):
             result[..., who == k] = getattr(self.costs[k], method)(gaps[..., who == k])
         return result
+
+
+def marginal_range(cost: CostFunction, low: Array, high: Array) -> tuple[Array, Array]:
+    """Bounds of c * d' over x in [low, high], one entry a participant: its ends, where d' is monotone."""
+    if isinstance(cost, StackedCost):
+        return cost.parted(marginal_range, low, high)
+    if cost.convexity is Convexity.UNKNOWN:
+        return np.zeros_like(low), np.full_like(low, np.inf)
+    left, right = (np.broadcast_to(cost.first(x), low.shape) for x in (low, high))
+    return (right, left) if cost.convexity is Convexity.CONCAVE else (left, right)
+
+
+def line_below(cost: CostFunction, low: Array, high: Array) -> tuple[Array, Array]:
+    """A line that c * d lies above for x in [low, high], one entry a participant: its value at `high`, its slope.
+
+    A tangent of a convex cost, the chord of a concave one, and a constant for one of unknown shape.
+    """
+    if isinstance(cost, StackedCost):
+        return cost.parted(line_below, low, high)
+    shape = cost.convexity
+    if shape is Convexity.UNKNOWN:
+        return np.broadcast_to(cost.value(low), low.shape), np.zeros_like(low)
+    if shape is Convexity.CONVEX:
+        middle = (low + high) / 2
+        slope = np.broadcast_to(cost.first(middle), low.shape)
+        return np.asarray(cost.value(middle) + slope * (high - middle)), slope
+    top = np.broadcast_to(cost.value(high), low.shape)
+    width = high - low
+    return top, np.asarray((top - cost.value(low)) / np.where(width > 0, width, 1.0))
+
+
+def shape_known(cost: CostFunction, size: int) -> npt.NDArray[np.bool_]:
+    """Whether the convexity of each participant's cost is known, shape (size,)."""
+    if isinstance(cost, StackedCost):
+        known = np.array([one.convexity is not Convexity.UNKNOWN for one in cost.costs])
+        return np.broadcast_to(known[np.asarray(cost.who)], (size,))
+    return np.full(size, cost.convexity is not Convexity.UNKNOWN)
 
 
 def _power(x: npt.ArrayLike, exponent: float) -> Array:

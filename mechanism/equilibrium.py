@@ -7,7 +7,16 @@ learner the tightest bound.
 
     smooth games    `mechanism.monotone` on a shared field, O(N) a sweep
     clipped log     the same steps on the field of `mechanism.clipped`
-    all others      certified global best responses against every peer, O(N^2) a sweep (mean of peers: O(N))
+    all others      brackets of the global best responses against every peer, O(N^2) a sweep (mean of peers: O(N))
+
+Each of these passes no equilibrium on its way, so that one profile lies under all of them and the other over all.
+Two things remain to be shown of each, and what is not shown is not claimed:
+
+    max_regret      what anyone gains by leaving it: where a utility is flat a profile far from every equilibrium has
+                    next to none
+    within          an equilibrium lies no further from it than this. From below, with z the profile raised by
+                    this much: if no best response to z lies above z, best responses map what lies between the
+                    profile and z into itself, and hold still somewhere in it (Tarski)
 
 Outside the supermodular case nothing says that the iteration ends, or that an equilibrium exists. Then the
 answer says so: `certificate.status` is CONDITIONAL where a profile was found that bounds of the payment's
@@ -16,6 +25,7 @@ monotonicity alone certify, and NONE where not.
 Source: Topkis 1998, theorem 4.2.1 and section 4.3; Tarski 1955.
 """
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -25,10 +35,11 @@ import numpy.typing as npt
 from mechanism.best_response import PeerRule, proof_basis, proof_status
 from mechanism.certificate import Certificate, Status
 from mechanism.clipped import ClippedField
+from mechanism.cost import shape_known
 from mechanism.curvature import Evidence
-from mechanism.field import Field, Layout, Pool, blocks
+from mechanism.field import Field, Layout, PeerField, Pool, blocks
 from mechanism.game import Game
-from mechanism.global_search import maximise
+from mechanism.global_search import FINEST, SearchProblem, bracket, maximise
 from mechanism.jump import Profile, jumps
 from mechanism.monotone import ROUGH, SMALL, Climb, applies, below_kink, convex_marginal_cost
 from mechanism.payment import Log
@@ -58,6 +69,12 @@ LOOSE = 5e-11
 RELATIVE_REGRET = 1e-6
 #: Two equilibria closer than this everywhere are one.
 SAME = 1e-9
+#: How close an equilibrium is tried to be shown; beyond the last it is not called located.
+WITHIN = (1e-9, 1e-8, 1e-7, 1e-6)
+#: Participants up to which it is tried, one by one: some ten seconds.
+MAX_LOCATED = 50_000
+#: To what brackets are known in the first sweeps.
+COARSEST = 1e-3
 #: Rounds of climbing and jumping.
 MAX_ROUNDS = 10_000
 #: Sweeps of certified best responses.
@@ -77,6 +94,8 @@ class Equilibrium:
         payment, cost, utility: expected credits a round, shape (N,).
         iterations: sweeps over the participants.
         converged: whether the iteration came to rest; where not, the certificate still holds.
+        within: an equilibrium provably lies this close in every degree; infinity where that was not shown. Where
+            not, the profile is an epsilon-equilibrium, with `certificate.max_regret` for the epsilon.
     """
 
     degree: Array
@@ -87,10 +106,12 @@ class Equilibrium:
     certificate: Certificate
     iterations: int
     converged: bool
+    within: float = np.inf
 
     @property
     def certified(self) -> bool:
-        return self.certificate.certified and self.converged
+        """Whether it is proved that nobody gains more than `max_regret`, and that an equilibrium is `within`."""
+        return self.certificate.certified and self.converged and bool(np.isfinite(self.within))
 
 
 @dataclass(frozen=True)
@@ -108,7 +129,7 @@ class Solution:
     def unique(self) -> bool:
         """Proved only where both ends are certified: otherwise False says that it is not known."""
         meet = float(np.abs(self.least.degree - self.greatest.degree).max()) <= SAME
-        return meet and self.least.converged and self.greatest.converged
+        return meet and self.least.certified and self.greatest.certified
 
     def __iter__(self):  # type: ignore[no-untyped-def]  # unpacks as (least, greatest)
         return iter((self.least, self.greatest))
@@ -119,9 +140,22 @@ def solve(game: Game, tolerance: float = TOLERANCE) -> Solution:
     if _is_smooth(game):
         with Pool(game.size) as pool:
             least, climb = _smooth(game, "least", tolerance, pool)
-            return Solution(least, _smooth(game, "greatest", tolerance, pool, (least, climb))[0])
+            return _ordered(least, _smooth(game, "greatest", tolerance, pool, (least, climb))[0])
     ends = [equilibrium(game, side, tolerance) for side in SIDES]
-    return Solution(*ends)
+    return _ordered(*ends)
+
+
+def _ordered(least: Equilibrium, greatest: Equilibrium) -> Solution:
+    """Both ends, the least nowhere above the greatest."""
+    if (least.degree <= greatest.degree).all():
+        return Solution(least, greatest)
+    apart = float(np.abs(least.degree - greatest.degree).max())
+    one, other = sorted((least, greatest), key=lambda end: (not end.certified, end.certificate.max_regret))
+    if apart <= SAME and (one.certified or not other.certified):
+        return Solution(one, replace(one, iterations=greatest.iterations))
+    # Outside the supermodular case the two iterations need not be in order: neither is an extreme.
+    unproved = replace(one, converged=False, within=np.inf)
+    return Solution(unproved, unproved)
 
 
 def equilibrium(
@@ -140,7 +174,9 @@ def equilibrium(
             return _smooth(game, side, tolerance, pool)[0]
     if game.rule is PeerRule.RANDOM and isinstance(game.payment, Log) and convex_marginal_cost(game):
         return _clipped(game, side, tolerance, start)
-    return _general(game, side, tolerance)
+    if not (game.curvature.holds and shape_known(game.cost, game.size).all()):
+        return _searched(game, side, tolerance)
+    return _general(game, side, tolerance, start)
 
 
 def _is_smooth(game: Game) -> bool:
@@ -153,9 +189,13 @@ def _smooth(
     """The answer of one side, with its climb; `other` are those of the side that was solved before."""
     known = other[1] if other is not None and other[0].converged else None
     climb = Climb.start(game, side, pool, None if other is None else other[1].order)
-    rests = False
+    rests, within = False, np.inf
+
+    def field_of(degree: Array) -> Field:
+        return Field.of(climb.fine, degree, pool)
+
     if side == "greatest":
-        climb.field = Field.of(climb.fine, climb.degree, pool)
+        climb.field = field_of(climb.degree)
         _leave(climb)
     climb.approach(SMALL if known is None else ROUGH)
     if other is None:
@@ -175,14 +215,22 @@ def _smooth(
             return replace(other[0], iterations=climb.sweeps), climb
         regret = _regret(climb)
         rests = not _jump(climb, regret)
-        if rests:
+        if not rests:
+            continue
+        if climb.contraction < 1:
+            # The limit is known to a tenth of the tolerance, and the residual contracts by this factor.
+            within = tolerance / (1 - climb.contraction)
+        if within > SAME:
+            within = min(within, _within(game, side, climb.answer(), field_of))
+        if np.isfinite(within) or not _forward(climb, field_of):
             break
     assert climb.field is not None
     degree, payment = climb.answer(), np.empty(game.size)
     payment[climb.order] = field_payments(game, climb.field, climb.degree, pool)
     certificate = _certificate(game, regret)
     rests = rests and _at_rest(regret, payment)
-    return _answer(game, degree, payment, certificate, climb.sweeps, climb.converged and rests), climb
+    rests = climb.converged and rests
+    return _answer(game, degree, payment, certificate, climb.sweeps, rests, within), climb
 
 
 def _clipped(game: Game, side: Side, tolerance: float, start: Array | None) -> Equilibrium:
@@ -195,7 +243,7 @@ def _clipped(game: Game, side: Side, tolerance: float, start: Array | None) -> E
         climb = Climb.start(game, side, pool)
         if start is not None:
             climb.degree = game.profile(start).copy()
-        rests = False
+        rests, within = False, np.inf
         if side == "greatest":
             _jump(climb, clipped_regret(game, field_of(climb.degree), climb.degree, ENOUGH))
         for _ in range(MAX_ROUNDS):
@@ -203,13 +251,79 @@ def _clipped(game: Game, side: Side, tolerance: float, start: Array | None) -> E
             field = field_of(climb.degree)
             regret = clipped_regret(game, field, climb.degree, ENOUGH)
             rests = not _jump(climb, regret)
-            if rests:
+            if not rests:
+                continue
+            within = _within(game, side, climb.degree, field_of)
+            if np.isfinite(within) or not _forward(climb, field_of):
                 break
     degree, squares, others = climb.degree, np.square(climb.degree), game.size - 1
     payment = (game.size * field.level(squares) - game.score.value(2 * squares)) / others
     certificate = _certificate(game, regret)
     rests = rests and _at_rest(regret, payment)
-    return _answer(game, degree, payment, certificate, climb.sweeps, climb.converged and rests)
+    return _answer(game, degree, payment, certificate, climb.sweeps, climb.converged and rests, within)
+
+
+def _nearest(game: Game, side: Side, degree: Array, field: PeerField | None, resolution: float) -> Array:
+    """The nearest that everyone's best responses to an iterate can be: from below the least, from above the greatest.
+
+    Args:
+        field: that of the profile; None sums over every peer.
+    """
+    found = np.empty_like(degree)
+    for chunk, problem in _problems(game, degree, field):
+        # Best responses lie further along.
+        beyond, end = _beyond(problem, side, degree[chunk]), "lower" if side == "least" else "upper"
+        ends = bracket(beyond, end, degree[chunk], _doubt(field), resolution)
+        found[chunk] = ends.lower if side == "least" else ends.upper
+    return np.where(np.isfinite(found), found, degree)
+
+
+def _within(game: Game, side: Side, degree: Array, field_of: Callable[[Array], PeerField | None]) -> float:
+    """The least of `WITHIN` so that an equilibrium provably lies that close to `degree`, an end of a climb."""
+    if game.size > MAX_LOCATED:
+        return np.inf
+    for width in WITHIN:
+        moved = degree + width if side == "least" else degree - width
+        if _holds(game, side, degree, np.clip(moved, game.floor, game.start), field_of, width / 16):
+            return width
+    return np.inf
+
+
+def _holds(
+    game: Game,
+    side: Side,
+    degree: Array,
+    z: Array,
+    field_of: Callable[[Array], PeerField | None],
+    resolution: float,
+) -> bool:
+    """Whether nobody does better beyond `z` than at it or at `degree`, which lies before it, against peers at `z`."""
+    field = field_of(z)
+    for chunk, problem in _problems(game, z, field):
+        beyond, end = _beyond(problem, side, z[chunk]), "upper" if side == "least" else "lower"
+        ends = bracket(beyond, end, degree[chunk], _doubt(field), resolution)
+        if not (ends.upper <= z[chunk] if side == "least" else ends.lower >= z[chunk]).all():
+            return False
+    return True
+
+
+def _beyond(problem: SearchProblem, side: Side, degree: Array) -> SearchProblem:
+    return replace(problem, low=degree) if side == "least" else replace(problem, high=degree)
+
+
+def _doubt(field: PeerField | None) -> float:
+    """What a difference of two payments is off by, besides rounding."""
+    return 0.0 if field is None else 4 * getattr(field, "level_error", field.error)
+
+
+def _forward(climb: Climb, field_of: Callable[[Array], PeerField]) -> bool:
+    """Move everyone to the nearest that a best response can be, however little it gains; whether anyone moved far."""
+    degree = climb.answer()
+    ends = _nearest(climb.game, climb.side, degree, field_of(degree), SAME / 8)
+    movers = np.flatnonzero(np.abs(ends - degree)[climb.order] > SAME)
+    if movers.size:
+        climb.jump(movers, ends[climb.order][movers])
+    return bool(movers.size)
 
 
 def _regret(climb: Climb) -> Regret:
@@ -272,33 +386,74 @@ def direct_payments(game: Game, degree: Array) -> Array:
     return np.concatenate(parts)
 
 
-def _general(game: Game, side: Side, tolerance: float) -> Equilibrium:
-    """Certified best responses of everyone against the last profile, until it rests."""
-    shared = game.rule is PeerRule.RANDOM and game.score.stieltjes and below_kink(game)
+def _general(game: Game, side: Side, tolerance: float, start: Array | None = None) -> Equilibrium:
+    """Everyone to the nearest that its best responses to the last profile can be, until it rests."""
     degree = (game.floor if side == "least" else game.start).copy()
+    if start is not None:
+        degree = game.profile(start).copy()
+    with Pool(game.size) as pool:
+        layout = _layout(game) if _shares_field(game) else None
+
+        def field_of(profile: Array) -> Field | None:
+            return Field.of(layout, profile, pool) if layout is not None else None
+
+        converged, sweeps, resolution = False, 0, COARSEST
+        for sweeps in range(1, MAX_SWEEPS + 1):  # noqa: B007  reported
+            new = _nearest(game, side, degree, field_of(degree), resolution)
+            new = np.maximum(new, degree) if side == "least" else np.minimum(new, degree)
+            move = float(np.abs(new - degree).max())
+            degree = new
+            if resolution <= FINEST and move <= max(tolerance / 10, 1e-13):
+                converged = True
+                break
+            if move <= 8 * resolution:
+                resolution = max(resolution / 64, FINEST)
+        within = _within(game, side, degree, field_of) if converged else np.inf
+        return _judged(game, degree, field_of(degree), pool, sweeps, converged, within)
+
+
+def _searched(game: Game, side: Side, tolerance: float) -> Equilibrium:
+    """Best responses of everyone against the last profile, by a search that brackets none of them.
+
+    For games that are not supermodular, where this may cycle, and for costs of unknown shape: nothing says which of
+    several equilibria is found.
+    """
+    degree = (game.floor if side == "least" else game.start).copy()
+    supermodular = game.curvature.holds
+    shared = supermodular and _shares_field(game)
     converged, sweeps = False, 0
-    most = MAX_SWEEPS if game.curvature.holds else MAX_CYCLING
     with Pool(game.size) as pool:
         layout = _layout(game) if shared else None
-        for sweeps in range(1, most + 1):  # noqa: B007  reported
-            field = Field.of(layout, degree, pool) if layout is not None else None
-            new = _responses(game, degree, side, field)
-            if game.curvature.holds:  # rounding must not turn a monotone iteration back
+        for sweeps in range(1, (MAX_SWEEPS if supermodular else MAX_CYCLING) + 1):  # noqa: B007  reported
+            new = _responses(
+                game, degree, side, Field.of(layout, degree, pool) if layout is not None else None
+            )
+            if supermodular:  # rounding must not turn a monotone iteration back
                 new = np.maximum(new, degree) if side == "least" else np.minimum(new, degree)
             move = float(np.abs(new - degree).max())
             degree = new
             if move <= max(tolerance / 10, 1e-13):
                 converged = True
                 break
-        if layout is not None:
-            field = Field.of(layout, degree, pool)
-            everyone = np.arange(game.size)
-            regret = field_regret(game, field, degree, game.floor, game.start, everyone, pool, ENOUGH)
-            payment = field_payments(game, field, degree, pool)
-        else:
-            regret = direct_regret(game, degree, ENOUGH)
-            payment = direct_payments(game, degree)
-    return _answer(game, degree, payment, _certificate(game, regret, converged), sweeps, converged)
+        field = Field.of(layout, degree, pool) if layout is not None else None
+        return _judged(game, degree, field, pool, sweeps, converged, np.inf)
+
+
+def _judged(
+    game: Game, degree: Array, field: Field | None, pool: Pool, sweeps: int, converged: bool, within: float
+) -> Equilibrium:
+    if field is not None:
+        everyone = np.arange(game.size)
+        regret = field_regret(game, field, degree, game.floor, game.start, everyone, pool, ENOUGH)
+        payment = field_payments(game, field, degree, pool)
+    else:
+        regret = direct_regret(game, degree, ENOUGH)
+        payment = direct_payments(game, degree)
+    return _answer(game, degree, payment, _certificate(game, regret, converged), sweeps, converged, within)
+
+
+def _shares_field(game: Game) -> bool:
+    return game.rule is PeerRule.RANDOM and game.score.stieltjes and below_kink(game)
 
 
 def _layout(game: Game) -> Layout:
@@ -307,21 +462,24 @@ def _layout(game: Game) -> Layout:
 
 def _responses(game: Game, degree: Array, side: Side, field: Field | None) -> Array:
     new = np.empty_like(degree)
-    everyone = np.arange(game.size)
-    step = (
-        SEARCHED
-        if field is not None or game.rule is PeerRule.MEAN
-        else max(1, min(SEARCHED, PAIRS // game.size))
-    )
-    for at in range(0, game.size, step):
-        chunk = everyone[at : at + step]
-        problem = (
-            direct_problem(game, degree, chunk)
-            if field is None
-            else field_problem(game, field, degree, game.floor, game.start, everyone, chunk)
-        )
+    for chunk, problem in _problems(game, degree, field):
         new[chunk] = maximise(problem, prefer=side, incumbent=degree[chunk]).degree
     return new
+
+
+def _problems(game: Game, degree: Array, field: PeerField | None) -> Iterator[tuple[Index, SearchProblem]]:
+    """Everyone's best-response problem against a profile, some at a time; without a field by sums over every peer."""
+    everyone = np.arange(game.size)
+    wide = field is not None or game.rule is PeerRule.MEAN
+    step = SEARCHED if wide else max(1, min(SEARCHED, PAIRS // game.size))
+    for at in range(0, game.size, step):
+        chunk = everyone[at : at + step]
+        yield (
+            chunk,
+            direct_problem(game, degree, chunk)
+            if field is None
+            else field_problem(game, field, degree, game.floor, game.start, everyone, chunk),
+        )
 
 
 def _certificate(game: Game, regret: Regret, converged: bool = True) -> Certificate:
@@ -338,9 +496,15 @@ def _certificate(game: Game, regret: Regret, converged: bool = True) -> Certific
 
 
 def _answer(
-    game: Game, degree: Array, payment: Array, certificate: Certificate, sweeps: int, converged: bool
+    game: Game,
+    degree: Array,
+    payment: Array,
+    certificate: Certificate,
+    sweeps: int,
+    converged: bool,
+    within: float,
 ) -> Equilibrium:
     cost = game.costs(degree)
     return Equilibrium(
-        degree, game.efforts(degree), payment, cost, payment - cost, certificate, sweeps, converged
+        degree, game.efforts(degree), payment, cost, payment - cost, certificate, sweeps, converged, within
     )

@@ -246,7 +246,10 @@ class PeerField(Protocol):
 
     def slopes(self, s: Array) -> tuple[Array, Array]: ...
 
-    def near(self, s: Array) -> tuple[Array, Array, float]: ...
+    def near(self, s: Array) -> tuple[Array, Array, Array | float]: ...
+
+    def first_error(self, s: Array) -> Array | float:
+        """Bound on the error of M'(s)."""
 
 
 @dataclass(frozen=True)
@@ -331,6 +334,10 @@ class Field:
             v = self.layout.panels[i].local(s[members])
             first[members], second[members] = horner(self.first[i], v), horner(self.second[i], v)
         return first, second
+
+    def first_error(self, s: Array) -> float:
+        del s  # the same everywhere
+        return self.error
 
     def bends(self, s: Array) -> Array:
         """q'(s)."""

@@ -10,6 +10,13 @@ above its tangent and a concave C above its chord. So on a cell
 whose maximum is closed-form. Where phi is not convex, beta = 0: H falls, and no more is used. A cell whose
 bound exceeds the best value seen by no more than the tolerance is closed; the others are halved.
 
+Where H is convex, u' is bounded on a cell too, as H' rises with s and the marginal cost is monotone:
+
+    2 b H'(a^2) + min c d'  <=  u'(delta)  <=  2 a H'(b^2) + max c d'
+
+A cell on which u' has one sign holds no maximizer but an end of the whole range. Values tell a maximizer to the
+square root of their rounding, slopes to the rounding itself: `bracket` excludes cells by both.
+
 Sets of (participant, cell) pairs are worked on at once. Nothing is sampled: the bound returned covers every
 degree. Cells of a bound that closes only linearly (no convexity to lean on) are given up at a width, and
 their bounds stay in the result.
@@ -22,7 +29,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from mechanism.cost import Convexity, CostFunction
+from mechanism.cost import CostFunction, line_below, marginal_range, shape_known
 
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.intp]
@@ -37,6 +44,11 @@ MAX_HALVINGS = 40
 LINEAR_HALVINGS = 12
 #: Pairs that may be open at once; beyond it (a bound without convexity) the search stops and says so.
 MAX_PAIRS = 400_000
+#: Widths below which an end of a bracket is not sharpened: a few units in the last place of a degree.
+FINEST = 2.0**-46
+#: Times that the outermost cells of a bracket are cut, and cells a participant up to which all are.
+MAX_TRIMS, FEW_CELLS = 400, 24
+_EPS = float(np.finfo(np.float64).eps)
 #: Newton steps that polish a maximizer; they double the digits of one that is known to half of them.
 POLISH_STEPS = 12
 
@@ -49,7 +61,7 @@ class SearchProblem:
         low, high: the range of degrees, shape (K,).
         start: delta_0, shape (K,).
         payment: (owner, degree) -> H(degree^2) for pairs.
-        payment_slopes: (owner, degree) -> (H', H'') at degree^2.
+        payment_slopes: (owner, degree) -> (H', H'') at degree^2, and what H' is off by at most.
         cost: one entry a participant.
         convex: whether H is known to be convex in s.
     """
@@ -58,7 +70,7 @@ class SearchProblem:
     high: Array
     start: Array
     payment: Callable[[Index, Array], Array]
-    payment_slopes: Callable[[Index, Array], tuple[Array, Array]]
+    payment_slopes: Callable[[Index, Array], tuple[Array, Array, Array | float]]
     cost: CostFunction
     convex: bool
 
@@ -131,10 +143,12 @@ def maximise(
     a, b = nodes[:, :-1].ravel(), nodes[:, 1:].ravel()
     pa, pb = paid[:, :-1].ravel(), paid[:, 1:].ravel()
     upper = best.copy()
-    linear = not problem.convex or problem.cost.convexity is Convexity.UNKNOWN
-    for _ in range(LINEAR_HALVINGS if linear else MAX_HALVINGS):
+    sharp = shape_known(problem.cost, count) & problem.convex
+    for halving in range(MAX_HALVINGS):
         bound = _cell_bound(problem, owner, a, b, pa, pb)
         is_open = bound > best[owner] + tolerance + slack[owner]
+        if halving == LINEAR_HALVINGS:
+            is_open &= sharp[owner]
         closed = ~is_open
         np.maximum.at(upper, owner[closed], bound[closed])
         owner = owner[is_open]
@@ -162,26 +176,133 @@ def maximise(
 
 def _cell_bound(problem: SearchProblem, owner: Index, a: Array, b: Array, pa: Array, pb: Array) -> Array:
     """An upper bound on u over each cell."""
-    cost = problem.cost.take(owner)
     gap_a, gap_b = (np.maximum(problem.start[owner] - v, 0.0) for v in (a, b))
-    cost_a, cost_b = cost.value(gap_a), cost.value(gap_b)
-    width = b - a
-    safe_width = np.where(width > 0, width, 1.0)
-    shape = cost.convexity
-    if shape in (Convexity.LINEAR, Convexity.CONCAVE):
-        line_a, slope = cost_a, (cost_a - cost_b) / safe_width
-    elif shape is Convexity.CONVEX:
-        gap = (gap_a + gap_b) / 2
-        slope = cost.first(gap)
-        line_a = cost.value(gap) + slope * (gap_a - gap)
-    else:
-        line_a, slope = cost_b, np.zeros_like(a)
+    line_a, slope = line_below(problem.cost.take(owner), gap_b, gap_a)
     beta = np.zeros_like(a)
     if problem.convex:
         squares = b**2 - a**2
         beta = np.maximum(np.divide(pa - pb, squares, out=beta, where=squares > 0), 0.0)
     top = np.clip(np.divide(slope, 2 * beta, out=b.copy(), where=beta > 0), a, b)
     return np.asarray(pa - beta * (top**2 - a**2) - line_a + slope * (top - a))
+
+
+@dataclass(frozen=True)
+class Bracket:
+    """Every global maximizer of K participants lies in [lower, upper], rounding allowed for; shape (K,).
+
+    (infinity, -infinity) where all of the range is worse than an incumbent outside of it.
+    """
+
+    lower: Array
+    upper: Array
+
+
+def bracket(
+    problem: SearchProblem,
+    end: Literal["lower", "upper"],
+    incumbent: Array,
+    doubt: float = 0.0,
+    resolution: float = FINEST,
+) -> Bracket:
+    """Where the global maxima of `problem` can lie. Tight only where H is convex and the costs' shapes are known.
+
+    Args:
+        end: which end is to be sharp.
+        incumbent: a good degree for each, maybe outside of the range: what is worse than it is excluded.
+        doubt: what a difference of two payments is off by, besides rounding.
+        resolution: width at which the end is known well enough.
+    """
+    count = problem.low.size
+    everyone = np.arange(count)
+    slack = 2 * problem.rounding() + doubt
+    ends = [problem.payment(everyone, at) for at in (problem.low, problem.high)]
+    best = problem.utility(everyone, incumbent)
+    for paid, at in zip(ends, (problem.low, problem.high), strict=True):
+        np.maximum(best, paid - problem.costs(everyone, at), out=best)
+    known = _Cells.tested(problem, everyone, problem.low, problem.high, *ends)
+    for _ in range(MAX_TRIMS):
+        # Written so that a NaN stays.
+        known = known.at(~(known.bound < best[known.owner] - slack[known.owner]))
+        outermost = known.a == known.least(count)[known.owner]
+        if end == "upper":
+            outermost = known.b == known.greatest(count)[known.owner]
+        # Only the outermost cells tell more; the others are cut while they are few, to find a better incumbent.
+        cut = (known.b - known.a > resolution) & (outermost | (known.owner.size <= FEW_CELLS * count))
+        if not (cut & outermost).any():
+            break
+        old = known.at(cut)
+        middle = (old.a + old.b) / 2
+        paid = problem.payment(old.owner, middle)
+        np.maximum.at(best, old.owner, paid - problem.costs(old.owner, middle))
+        halves = (
+            _Cells.tested(problem, old.owner, old.a, middle, old.pa, paid),
+            _Cells.tested(problem, old.owner, middle, old.b, paid, old.pb),
+        )
+        known = _Cells.joined(known.at(~cut), *halves)
+    return Bracket(known.least(count), known.greatest(count))
+
+
+@dataclass(frozen=True)
+class _Cells:
+    """Cells [a, b] that may hold a maximizer of their owner: H at both ends, and a bound on u in between."""
+
+    owner: Index
+    a: Array
+    b: Array
+    pa: Array
+    pb: Array
+    bound: Array
+
+    @classmethod
+    def tested(
+        cls, problem: SearchProblem, owner: Index, a: Array, b: Array, pa: Array, pb: Array
+    ) -> "_Cells":
+        """Those on which u' may change its sign; of others at an end of the range, that end alone."""
+        cells = cls(owner, a, b, pa, pb, _cell_bound(problem, owner, a, b, pa, pb))
+        if not problem.convex:
+            return cells
+        least, most = _slope_range(problem, owner, a, b)
+        rises, falls = least > 0, most < 0
+        inside = ~((rises & (b < problem.high[owner])) | (falls & (a > problem.low[owner])))
+        a, b = np.where(rises, b, a), np.where(falls, a, b)
+        pa, pb = np.where(rises, pb, pa), np.where(falls, pa, pb)
+        return cls(owner, a, b, pa, pb, cells.bound).at(inside)
+
+    @classmethod
+    def joined(cls, *parts: "_Cells") -> "_Cells":
+        return cls(*(np.concatenate([getattr(p, name) for p in parts]) for name in cls.__dataclass_fields__))
+
+    def at(self, chosen: npt.NDArray[np.bool_]) -> "_Cells":
+        return _Cells(*(getattr(self, name)[chosen] for name in self.__dataclass_fields__))
+
+    def least(self, count: int) -> Array:
+        """The least a of each owner, infinity where it has no cell."""
+        found = np.full(count, np.inf)
+        np.minimum.at(found, self.owner, self.a)
+        return found
+
+    def greatest(self, count: int) -> Array:
+        """The greatest b of each owner, minus infinity where it has no cell."""
+        found = np.full(count, -np.inf)
+        np.maximum.at(found, self.owner, self.b)
+        return found
+
+
+def _slope_range(problem: SearchProblem, owner: Index, a: Array, b: Array) -> tuple[Array, Array]:
+    """Bounds of u' over each cell, where H is convex."""
+    gap_a, gap_b = (np.maximum(problem.start[owner] - v, 0.0) for v in (a, b))
+    left, _, left_error = problem.payment_slopes(owner, a)
+    right, _, right_error = problem.payment_slopes(owner, b)
+    low, high = marginal_range(problem.cost.take(owner), gap_b, gap_a)
+    least = 2 * b * np.minimum(left - left_error, 0.0)
+    most = 2 * a * np.minimum(right + right_error, 0.0)
+    # Rounding of the products and of the marginal cost, each a few units in the last place; a concave power's
+    # marginal cost is infinite where it begins, which decides nothing.
+    with np.errstate(invalid="ignore"):
+        return (
+            least + low - 16 * _EPS * (np.abs(least) + low),
+            most + high + 16 * _EPS * (np.abs(most) + high),
+        )
 
 
 def _pick(seen: list[tuple[Index, Array, Array]], best: Array, slack: Array, prefer: str) -> Array:
@@ -218,7 +339,7 @@ def _polish(problem: SearchProblem, degree: Array) -> tuple[Array, Array]:
 
 def _slopes(problem: SearchProblem, owner: Index, degree: Array) -> tuple[Array, Array]:
     """u' and u''."""
-    first, second = problem.payment_slopes(owner, degree)
+    first, second, _ = problem.payment_slopes(owner, degree)
     cost = problem.cost.take(owner)
     gap = np.maximum(problem.start[owner] - degree, 0.0)
     slope = 2 * degree * first + cost.first(gap)

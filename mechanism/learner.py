@@ -22,11 +22,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
+from mechanism.best_response import PeerRule
 from mechanism.clipped import ClippedField
+from mechanism.cost import shape_known
 from mechanism.equilibrium import ENOUGH, SAME, Equilibrium, Side, equilibrium
 from mechanism.errors import FieldError
 from mechanism.game import Game
-from mechanism.monotone import applies, convex_marginal_cost
 from mechanism.payment import Log
 from mechanism.regret import clipped_regret
 
@@ -181,8 +182,8 @@ def payoff_curve(game: Game, learner: Learner, side: Side = "least", partial: bo
     """Every offer that the search for the best coefficient evaluated, by increasing Q."""
     if (
         isinstance(game.payment, Log)
-        and convex_marginal_cost(game)
-        and applies(game.with_q(_unclipped(game)))
+        and game.rule is PeerRule.RANDOM  # what is clipped is summed for peers drawn at random
+        and shape_known(game.cost, game.size).all()
     ):
         offers = _log_offers(game, learner, side, partial)
     else:

@@ -8,8 +8,10 @@ under every equilibrium, and the limit, once it is an equilibrium, is the least;
     below   u' > 0 at x. Where u''' >= 0, which holds while delta^2 <= r + min delta_j^2 (for log, three times
             that), u' is convex and a Newton step -u'/u'' stops short of its root. Elsewhere
             u'' >= 2 H'(x^2) - c d'' and a step u'/|that| stops short.
-    above   u' < 0 at x. As u''' <= T = 12 delta H'', the root lies at least
-            2 |u'| / (sqrt(u''^2 + 2 T |u'|) - u'') below x.
+    above   u' < 0 at x. Down to x - S the payments' part of u'' is at most T s above what it is at x,
+            T = 12 delta H'', and the marginal cost grows by at most D s, D = c d'' at x - S. With
+            B = 2 H' + 4 x^2 H'' - D the root lies at least min(S, 2 |u'| / (sqrt(B^2 + 2 T |u'|) - B)) below x,
+            for every S. The whole range first, then twice the last step: D is close to c d'' at x for short ones.
 
 u' is shifted by the error bound of the field to the safe side. Where a clipped payment has kinks in reach, u'
 jumps up at each as the degree rises, which moves the roots further away on both sides: the steps stay valid.
@@ -64,6 +66,8 @@ CLOSE = 1e-2
 MEMORY = 4
 #: Newton steps are shortened by this share, more than the error of the interpolated second derivative.
 SHORTENED = 1e-3
+#: Ranges over which a step from above bounds a marginal cost that bends, each twice the last step.
+SHRUNK = 5
 #: u'' closer to 0 than this is taken for this: a step then leads beyond every degree that matters.
 TINY_BEND = 1e-300
 #: Extra steps a sweep for the few that still move far while most have settled; what share is few, how far is far.
@@ -319,9 +323,12 @@ class Climb:
         slack = (2 * (error * (self.game.size / (self.game.size - 1)) + doubt)) * x
         if self.side == "least":
             slope -= slack
-            return self._raised(x, slope, bend, first, curved, high)
+            raised = self._raised(x, slope, bend, first, curved, high)
+            # Where H' is 0 it is so further up: effort only costs.
+            free = first - error * (self.game.size / (self.game.size - 1)) - doubt >= 0
+            return np.where(free, high, raised)
         slope += slack
-        return self._lowered(x, slope, bend, field, low)
+        return self._lowered(x, slope, bend + curved, field, cost, low, high)
 
     def _raised(
         self, x: Array, slope: Array, bend: Array, first: Array, curved: Array | float, high: Array
@@ -346,13 +353,29 @@ class Climb:
             np.maximum(moved, x, out=moved)
         return np.asarray(np.minimum(moved, high, out=moved))
 
-    def _lowered(self, x: Array, slope: Array, bend: Array, field: PeerField, low: Array) -> Array:
+    def _lowered(
+        self,
+        x: Array,
+        slope: Array,
+        bend: Array,
+        field: PeerField,
+        cost: CostFunction,
+        low: Array,
+        high: Array,
+    ) -> Array:
+        """Args: bend is that of the payments alone."""
         fall = np.maximum(-slope, 0.0)
         steepest = float(field.slopes(self.fine.edges[:1])[1][0]) + field.slope_error  # phi'' falls with s
         third = (24 * steepest * (self.game.size / (self.game.size - 1))) * x
-        reach = np.sqrt(np.square(bend) + third * fall) - bend
-        step = np.divide(2 * (1 - SHORTENED) * fall, reach, out=np.zeros_like(x), where=reach > 0)
-        return np.maximum(x - step, low)
+        curved_costs = isinstance(cost, PowerCost) and cost.exponent > 2
+        reached, far = np.zeros_like(x), x - low
+        for _ in range(SHRUNK if curved_costs else 1):
+            inner = bend - cost_slopes(cost, high, x - far)[1]
+            reach = np.sqrt(np.square(inner) + third * fall) - inner
+            step = np.divide(2 * (1 - SHORTENED) * fall, reach, out=np.zeros_like(x), where=reach > 0)
+            reached = np.maximum(reached, np.minimum(step, far))
+            far = np.minimum(2 * reached, x - low)
+        return np.maximum(x - reached, low)
 
     def _newton(
         self, field: PeerField, cost: CostFunction, x: Array, own: Array, low: Array, high: Array

@@ -253,13 +253,16 @@ def field_problem(
         s = np.square(at)
         return np.asarray(grow * field.level(s) - game.score.value(s + squares[owner]) / others)
 
-    def slopes(owner: Index, at: Array) -> tuple[Array, Array]:
+    def slopes(owner: Index, at: Array) -> tuple[Array, Array, Array]:
         s = np.square(at)
         first, second = field.slopes(s)
         own = s + squares[owner]
+        mine = game.score.first(own) / others
+        error = grow * field.first_error(s) - ROUNDING * mine
         return (
-            np.asarray(grow * first - game.score.first(own) / others),
+            np.asarray(grow * first - mine),
             np.asarray(grow * second - game.score.second(own) / others),
+            np.asarray(error),
         )
 
     cost = game.cost.take(order[chunk])
@@ -321,12 +324,20 @@ def direct_problem(game: Game, degree: Array, chunk: Index) -> SearchProblem:
             result[part] = (total - evaluate(s[part] + whose[part])) / others
         return result
 
+    def slopes(owner: Index, at: Array) -> tuple[Array, Array, Array]:
+        first = means(owner, at, "first")
+        # All terms have one sign; the own one is taken out of their sum.
+        own = (
+            0.0 if game.rule is PeerRule.MEAN else score.first(np.square(at) + squares[chunk[owner]]) / others
+        )
+        return first, means(owner, at, "second"), np.asarray(ROUNDING * (np.abs(first) + 2 * np.abs(own)))
+
     return SearchProblem(
         game.floor[chunk],
         game.start[chunk],
         game.start[chunk],
         lambda owner, at: means(owner, at, "value"),
-        lambda owner, at: (means(owner, at, "first"), means(owner, at, "second")),
+        slopes,
         game.cost.take(chunk),
         game.curvature.holds,
     )

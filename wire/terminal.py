@@ -46,6 +46,14 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
+def shown(text: str) -> str:
+    """Somebody else's text on one line: what is not printable, line breaks and marks that turn the direction of text
+    included, as a backslash escape."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def configure_logs(
     form: str = "auto", *, level: int = logging.INFO, library_level: int = logging.INFO
 ) -> None:

@@ -42,6 +42,10 @@ from coordinator.storage.statements import driver
 #: How long a writer waits for another, seconds: a settlement of a thousand participants takes a tenth of that.
 LOCK_TIMEOUT_S = 30.0
 
+#: Bytes of one value of a SQLite file that is opened for reading alone, and of one row: a bundle of entries is the
+#: largest of the ledger's.
+MAX_VALUE_BYTES = 32 << 20
+
 _MIGRATIONS = Path(__file__).parent / "migrations"
 
 
@@ -209,12 +213,25 @@ class Database:
         connection.execute("PRAGMA foreign_keys = ON")
 
     def _read_only_connection(self) -> sqlite3.Connection:
+        """Of a file that somebody else may have made: no value of it takes more than `MAX_VALUE_BYTES`."""
         path = Path(self.url.database or "").resolve()
-        # Where SQLite cannot keep its own files beside the database, nobody else writes to it either.
-        mode = "mode=ro" if os.access(path.parent, os.W_OK) else "mode=ro&immutable=1"
-        return sqlite3.connect(
+        mode = "mode=ro"
+        if not os.access(path.parent, os.W_OK):
+            log = path.with_name(path.name + "-wal")
+            if log.exists() and log.stat().st_size and not path.with_name(path.name + "-shm").exists():
+                raise DatabaseReadOnly(
+                    f"{path} has transactions in {log.name} that cannot be read where its folder accepts no writes; "
+                    "copy both files to a folder of your own"
+                )
+            # Where SQLite cannot keep its own files beside the database, nobody else writes to it either.
+            if not log.exists():
+                mode = "mode=ro&immutable=1"
+        connection = sqlite3.connect(
             f"{path.as_uri()}?{mode}", uri=True, timeout=self._lock_timeout_s, check_same_thread=False
         )
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
+        connection.execute("PRAGMA trusted_schema = OFF")
+        return connection
 
 
 @contextmanager
@@ -282,6 +299,8 @@ def _sqlite_error(error: sqlite3.Error) -> StorageError:
         return DatabaseDamaged(f"the file is no SQLite database, or is damaged: {error}")
     if name.startswith("SQLITE_CONSTRAINT"):
         return ConstraintViolated(f"the database refuses this write: {error}")
+    if name.startswith("SQLITE_TOOBIG"):
+        return DatabaseDamaged(f"the database holds a value of more than {MAX_VALUE_BYTES} bytes")
     if name.startswith(
         ("SQLITE_CANTOPEN", "SQLITE_IOERR", "SQLITE_PERM", "SQLITE_AUTH", "SQLITE_PROTOCOL", "SQLITE_NOLFS")
     ):
