@@ -11,6 +11,8 @@ from experiments import cells
 from experiments.cells import Cell, CellStore, run_cells
 from experiments.errors import CellError, ExperimentError
 
+pytestmark = pytest.mark.arithmetic
+
 CALLS: list[int] = []
 
 

@@ -17,6 +17,8 @@ from mechanism.errors import FieldError
 from mechanism.gap_bound import GapBound
 from mechanism.payment import Linear, Log, Log1p, PaymentFunction, Power
 
+pytestmark = pytest.mark.arithmetic
+
 BOUND = GapBound(300, 200)
 PAYMENTS: list[PaymentFunction] = [Log(), Log1p(), Linear(Decimal("0.7")), Power(Decimal(2), Decimal("0.4"))]
 

@@ -35,6 +35,8 @@ from tests.coordinator.evidence.population import (
     submission,
 )
 
+pytestmark = pytest.mark.arithmetic
+
 DEGREES = [Fraction(d) for d in ("0", "0.15", "0.3", "0.45", "0.6", "0.75")]
 
 

@@ -21,6 +21,8 @@ from participant.errors import TaskError
 from participant.task import Trained, TrainingRound, Weights
 from wire.model_file import contract_of, encode_model
 
+pytestmark = pytest.mark.arithmetic
+
 
 def digits_terms(**recipe: Any) -> Terms:
     values = {
