@@ -16,6 +16,7 @@ ROUNDS = (
 
 TARGETS: dict[str, tuple[str, ...]] = {
     "mechanism/settlement.py": (
+        "tests/mechanism/test_settlement_amounts.py",
         "tests/mechanism/test_settlement.py",
         "tests/mechanism/test_enclosure.py",
         "tests/mechanism/ledger/test_dispute.py",
