@@ -208,7 +208,7 @@ class MarketSteps:
                     if self._clock() - began >= _SLOW_SECONDS:  # else nobody was there
                         size = _frame_bytes(size, sink.offset - request.offset)
                     if sink.grew:
-                        trial = _Trial(self)
+                        self._answered, trial = True, _Trial(self)
                     yield from trial.wait_after(error)
                 finally:
                     sink.close()

@@ -58,6 +58,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
         "tests/participant/test_mistakes.py",
     ),
     "participant/steps.py": (
+        "tests/participant/test_model_transfer.py",
         "tests/participant/test_steps_under_faults.py",
         "tests/participant/test_full_disk.py",
     ),
