@@ -39,7 +39,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "mechanism/ledger/tlog_proof.py": LEDGER,
     "mechanism/ledger/verify.py": LEDGER,
     "mechanism/ledger/witness.py": LEDGER,
-    "wire/codec.py": ("tests/wire/test_codec.py",),
+    "wire/codec.py": ("tests/wire/test_codec_fields.py", "tests/wire/test_codec.py"),
     "wire/frames.py": ("tests/wire/test_frames.py",),
     "coordinator/uploads.py": ("tests/coordinator/test_uploads.py", "tests/integration/test_refusals.py"),
     "coordinator/transactions.py": (
