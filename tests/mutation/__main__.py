@@ -80,6 +80,14 @@ def try_all(files: list[str], options: argparse.Namespace) -> None:
     wanted = {file: [m for m in chosen(file, options) if (file, m.name) not in results] for file in files}
     if not any(wanted.values()):
         return
+    keys = {
+        file: {
+            "file": file,
+            "source": digest(ROOT / file),
+            "tests": digest(*(ROOT / t for t in TARGETS[file])),
+        }
+        for file in wanted
+    }  # of what is copied now, whatever is edited meanwhile
     with Workplace() as place, RESULTS.open("a") as out:
         for file, left in wanted.items():
             if not left:
@@ -89,14 +97,9 @@ def try_all(files: list[str], options: argparse.Namespace) -> None:
                 raise SystemExit(f"{file}: its tests fail without a mutant ({whole.status}, {whole.by})")
             limit = 30 + 5 * whole.seconds
             print(f"{file}: {len(left)} mutants, {whole.seconds:.1f} s a run", flush=True)
-            key = {
-                "file": file,
-                "source": digest(ROOT / file),
-                "tests": digest(*(ROOT / t for t in TARGETS[file])),
-            }
             for mutant in left:
                 outcome = place.run(file, mutant.source, TARGETS[file], limit)
-                line = {**key, "mutant": mutant.name, "line": mutant.line, **asdict(outcome)}
+                line = {**keys[file], "mutant": mutant.name, "line": mutant.line, **asdict(outcome)}
                 out.write(json.dumps(line) + "\n")
                 out.flush()
                 if outcome.status == "survived":

@@ -206,7 +206,8 @@ class _Walk:
             if isinstance(child, ast.expr):
                 yield from self._expression(child)
             elif isinstance(child, ast.keyword):
-                yield from self._expression(child.value)
+                if child.arg != "strict":  # of zip: says what is known already
+                    yield from self._expression(child.value)
             elif isinstance(child, ast.comprehension):
                 yield from self._expression(child.iter)
                 for condition in child.ifs:

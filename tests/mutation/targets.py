@@ -41,7 +41,10 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "mechanism/ledger/witness.py": LEDGER,
     "wire/codec.py": ("tests/wire/test_codec_fields.py", "tests/wire/test_codec.py"),
     "wire/frames.py": ("tests/wire/test_frames.py",),
-    "coordinator/uploads.py": ("tests/coordinator/test_uploads.py", "tests/integration/test_refusals.py"),
+    "coordinator/uploads.py": (
+        "tests/coordinator/test_upload_fairness.py",
+        "tests/coordinator/test_uploads.py",
+    ),
     "coordinator/transactions.py": (
         "tests/coordinator/test_transactions.py",
         *ROUNDS,
