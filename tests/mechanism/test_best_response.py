@@ -128,7 +128,7 @@ def test_own_curves_and_costs_answer_as_the_shipped_ones_they_copy():
             answer = best_response(
                 payment=Log(), Q=1000, bound=BOUND, effort=curve, cost=cost, peers=[0.5, 0.6]
             )
-            assert answer.degree == pytest.approx(0.3678794411714423, abs=1e-9) or answer.degree > 0.3679
+            assert answer.degree >= np.exp(-1) - 1e-9, "no effort above 1"
             assert answer.certificate.max_regret < 1e-4
             reference = best_response(
                 payment=Log(),

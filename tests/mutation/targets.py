@@ -56,6 +56,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
         "tests/integration/test_idle_connections.py",
     ),
     "participant/journal.py": (
+        "tests/participant/test_journal_records.py",
         "tests/participant/test_journal.py",
         "tests/participant/test_full_disk.py",
         "tests/participant/test_mistakes.py",
