@@ -97,13 +97,16 @@ def try_all(files: list[str], options: argparse.Namespace) -> None:
                 raise SystemExit(f"{file}: its tests fail without a mutant ({whole.status}, {whole.by})")
             limit = 30 + 5 * whole.seconds
             print(f"{file}: {len(left)} mutants, {whole.seconds:.1f} s a run", flush=True)
-            for mutant in left:
-                outcome = place.run(file, mutant.source, TARGETS[file], limit)
-                line = {**keys[file], "mutant": mutant.name, "line": mutant.line, **asdict(outcome)}
-                out.write(json.dumps(line) + "\n")
-                out.flush()
-                if outcome.status == "survived":
-                    print(f"  survived {file}:{mutant.line} {mutant.name}", flush=True)
+            with place.collected(file, TARGETS[file]) as collected:
+                for mutant in left:
+                    outcome = collected.run(mutant.source, limit) if collected.fits(mutant.source) else None
+                    if outcome is None or outcome.status == "survived":
+                        outcome = place.run(file, mutant.source, TARGETS[file], limit)
+                    line = {**keys[file], "mutant": mutant.name, "line": mutant.line, **asdict(outcome)}
+                    out.write(json.dumps(line) + "\n")
+                    out.flush()
+                    if outcome.status == "survived":
+                        print(f"  survived {file}:{mutant.line} {mutant.name}", flush=True)
 
 
 def accepted() -> dict[tuple[str, str], str]:

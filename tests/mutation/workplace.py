@@ -1,10 +1,15 @@
 """A copy of the tree in a temporary folder, and tests in it: one forked process for each mutant.
 
-The process that forks has loaded the libraries, which take seconds, and none of our packages. Nothing is ever written
-to the tree itself.
+A mutant of a function's body is tried in a process forked from one that has collected the tests already: the functions
+get the code of the mutated text. Every other mutant, and each that survives so, is tried in a process that loads the
+mutated file; the one that forks it has loaded the libraries and none of our packages. Nothing is ever written to the
+tree itself.
 """
 
+import ast
+import gc
 import importlib
+import json
 import os
 import re
 import resource
@@ -14,10 +19,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -92,44 +100,22 @@ class Workplace:
         if source is not None:
             path.write_text(source)
         try:
-            return self._run(tests, seconds)
+            child = self._fork(tests)
+            began = time.monotonic()
+            code = _ended(child, began + seconds)
+            return self._outcome(code, time.monotonic() - began)
         finally:
             path.write_bytes(kept)
 
-    def _run(self, tests: Sequence[str], seconds: float) -> Outcome:
-        began, shown = time.monotonic(), self._folder / "shown"
+    def _fork(self, tests: Sequence[str], *plugins: object) -> int:
         child = os.fork()
-        if child == 0:
-            self._tests(tests, shown)  # does not come back
-        code = None
-        while code is None and time.monotonic() - began < seconds:
-            found, status = os.waitpid(child, os.WNOHANG)
-            if found:
-                code = os.waitstatus_to_exitcode(status)
-            else:
-                time.sleep(0.02)
-        # The child leads a group: what it has started ends with it.
-        with suppress(ProcessLookupError):
-            os.killpg(child, signal.SIGKILL)
-        if code is None:
-            os.waitpid(child, 0)
-        took = time.monotonic() - began
-        if code is None:
-            return Outcome("timeout", "", took)
-        text = shown.read_text(errors="replace")
-        if code == 5:
-            raise RuntimeError(f"no test ran:\n{text}")
-        by = re.search(r"^(?:FAILED|ERROR) (\S+)", text, re.MULTILINE)
-        return Outcome("killed" if code else "survived", by.group(1) if by else str(code), took)
-
-    def _tests(self, tests: Sequence[str], shown: Path) -> None:
+        if child:
+            return child
         code = 99
         try:
             os.setsid()
             resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY_BYTES, _MEMORY_BYTES))
-            output = os.open(shown, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
-            os.dup2(output, 1)
-            os.dup2(output, 2)
+            self.redirect()
             os.chdir(self.tree)
             os.environ["PYTHONPATH"] = str(self.tree)
             os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
@@ -140,19 +126,177 @@ class Workplace:
             importlib.invalidate_caches()
             import pytest
 
+            temp = f"--basetemp={self._folder / 'temp'}"
             code = int(
-                pytest.main(
-                    [
-                        "-x",
-                        "-q",
-                        "--tb=line",
-                        "-p",
-                        "no:cacheprovider",
-                        f"--basetemp={shown.parent / 'temp'}",
-                        *tests,
-                    ]
-                )
+                pytest.main(["-x", "-q", "--tb=line", "-p", "no:cacheprovider", temp, *tests], list(plugins))
             )
             sys.stdout.flush()
         finally:
             os._exit(code)
+
+    def redirect(self) -> None:
+        """What this process says goes to a file."""
+        output = os.open(self._shown, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.close(output)
+
+    @property
+    def _shown(self) -> Path:
+        return self._folder / "shown"
+
+    def _outcome(self, code: int | None, took: float) -> Outcome:
+        if code is None:
+            return Outcome("timeout", "", took)
+        text = self._shown.read_text(errors="replace")
+        if code == 5:
+            raise RuntimeError(f"no test ran:\n{text}")
+        by = re.search(r"^(?:FAILED|ERROR) (\S+)", text, re.MULTILINE)
+        return Outcome("killed" if code else "survived", by.group(1) if by else str(code), took)
+
+    def collected(self, name: str, tests: Sequence[str]) -> "Collected":
+        """The tests of a file, collected once for many mutants."""
+        return Collected(self, name, tests)
+
+
+class Collected:
+    """A process that has collected tests and forks one more for each mutant. A context manager, which ends it."""
+
+    def __init__(self, place: Workplace, name: str, tests: Sequence[str]) -> None:
+        self._place = place
+        self._path = place.tree / name
+        self._original = self._path.read_text()
+        orders, self._orders = os.pipe()
+        self._answers, answers = os.pipe()
+        self._child = place._fork(tests, _Server(place, self._path, orders, answers))
+        os.close(orders)
+        os.close(answers)
+        self._lines = os.fdopen(self._answers)
+
+    def __enter__(self) -> "Collected":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._orders)
+        self._lines.close()
+        with suppress(ProcessLookupError):
+            os.killpg(self._child, signal.SIGKILL)
+        os.waitpid(self._child, 0)
+
+    def fits(self, source: str) -> bool:
+        """Whether a mutant changes the bodies of functions alone."""
+        return _outside(source) == _outside(self._original)
+
+    def run(self, source: str, seconds: float) -> Outcome | None:
+        """As `Workplace.run`; None where the functions do not take the mutant's code."""
+        order = json.dumps({"source": source, "seconds": seconds}).encode()
+        os.write(self._orders, len(order).to_bytes(8, "big"))
+        sent = 0
+        while sent < len(order):
+            sent += os.write(self._orders, order[sent:])
+        answer = json.loads(self._lines.readline() or '{"code": 98, "took": 0}')
+        if answer["code"] in (97, 98):
+            return None
+        outcome = self._place._outcome(answer["code"], answer["took"])
+        return replace(outcome, by=answer["by"] or outcome.by)
+
+
+class _Server:
+    """A pytest plugin: in place of running the tests it waits for mutants."""
+
+    def __init__(self, place: Workplace, path: Path, orders: int, answers: int) -> None:
+        self._place, self._path, self._orders, self._answers = place, path, orders, answers
+
+    def pytest_runtestloop(self, session: Any) -> bool:
+        with os.fdopen(self._orders, "rb") as orders:
+            while head := orders.read(8):
+                order = json.loads(orders.read(int.from_bytes(head, "big")))
+                began = time.monotonic()
+                failed, failing = os.pipe()
+                child = os.fork()
+                if child == 0:
+                    self._try(session, order["source"], failing)  # does not come back
+                os.close(failing)
+                code = _ended(child, began + order["seconds"])
+                with os.fdopen(failed) as said:
+                    by = said.read() if code else ""
+                answer = {"code": code, "took": time.monotonic() - began, "by": by}
+                os.write(self._answers, json.dumps(answer).encode() + b"\n")
+        os._exit(0)
+
+    def _try(self, session: Any, source: str, failing: int) -> None:
+        code = 99
+        try:
+            os.setsid()
+            self._place.redirect()
+            try:
+                _swap(self._path, source)
+            except ValueError:
+                os._exit(97)
+            code = 0
+            for i, item in enumerate(session.items):
+                following = session.items[i + 1] if i + 1 < len(session.items) else None
+                item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+                if session.testsfailed:
+                    os.write(failing, item.nodeid.encode()[:2000])
+                    code = 1
+                    break
+        finally:
+            os._exit(code)
+
+
+def _outside(source: str) -> str:
+    """A module without the bodies of its functions."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            node.body = []
+    return ast.dump(tree)
+
+
+def _codes(code: CodeType) -> dict[tuple[str, int], CodeType]:
+    """The codes of a module's functions by qualified name, and by place among those of one name."""
+    found: dict[tuple[str, int], CodeType] = {}
+    left, seen = [code], Counter[str]()
+    while left:
+        inner = [c for c in left.pop(0).co_consts if isinstance(c, CodeType)]
+        for one in inner:
+            found[one.co_qualname, seen[one.co_qualname]] = one
+            seen[one.co_qualname] += 1
+        left += inner
+    return found
+
+
+def _swap(path: Path, source: str) -> None:
+    """Gives every function of the file the code that `source` has for it.
+
+    Raises:
+        ValueError: one does not take it.
+    """
+    before = _codes(compile(path.read_text(), str(path), "exec"))
+    after = _codes(compile(source, str(path), "exec"))
+    if before.keys() != after.keys():
+        raise ValueError("another set of functions")
+    places = {(c.co_qualname, c.co_firstlineno): after[key] for key, c in before.items()}
+    for function in gc.get_objects():
+        if isinstance(function, FunctionType) and function.__code__.co_filename == str(path):
+            code = places.get((function.__code__.co_qualname, function.__code__.co_firstlineno))
+            if code is None:
+                raise ValueError(f"{function.__qualname__} is not of this text")
+            function.__code__ = code
+
+
+def _ended(child: int, until: float) -> int | None:
+    """The exit code of a process that leads a group; None where it had to be ended. What it started ends with it."""
+    code = None
+    while code is None and time.monotonic() < until:
+        found, status = os.waitpid(child, os.WNOHANG)
+        if found:
+            code = os.waitstatus_to_exitcode(status)
+        else:
+            time.sleep(0.01)
+    with suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
+    if code is None:
+        os.waitpid(child, 0)
+    return code
