@@ -13,8 +13,6 @@ import pytest
 from coordinator.shadow_workers import ShadowWorkers, workers_for
 from mechanism.terms import Recipe
 
-pytestmark = pytest.mark.arithmetic
-
 DIGITS = Recipe("digits-cnn", 5, 20, "adam", Decimal("0.003"), 150)
 FASHION = Recipe("fashion-mnist-cnn", 5, 64, "adam", Decimal("0.001"), 500)
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from mechanism.canonical import canonical_bytes
 from mechanism.errors import FieldError, SettlementError
 from mechanism.evidence import (
+    ARITHMETIC,
     EXCESS_LEVELS,
     NANO,
     DegreeModel,
@@ -481,3 +482,10 @@ def test_figures_are_decimals_without_a_superfluous_digit(micro: int, text: str)
     limits = replace(LIMITS, improvement=-(10**9))
     found = assess(replace(EVIDENCE, thresholds=limits), [measured("a", improvement=micro)])[0]
     assert found.verdicts[2].figures["improvement"] == text
+
+
+def test_the_arithmetic_has_the_name_and_the_levels_that_ledgers_know_it_by() -> None:
+    assert ARITHMETIC == "linear-and-trees/half-even-micro-v3"
+    assert EXCESS_LEVELS == (0, 50_000, 100_000, 150_000, 200_000, 300_000, 500_000)
+    assert NANO == 10**9
+    assert EVIDENCE.record()["arithmetic"] == ARITHMETIC

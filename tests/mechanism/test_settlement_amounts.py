@@ -10,6 +10,7 @@ import pytest
 from mechanism.errors import FieldError, SettlementError
 from mechanism.payment import Linear, Log
 from mechanism.settlement import (
+    ARITHMETIC,
     MICRO,
     PAYMENT_RULES,
     Assessment,
@@ -18,6 +19,7 @@ from mechanism.settlement import (
     Verdict,
     largest_remainder,
     max_payment_micro,
+    peer_candidates,
     peer_payment,
     round_budget_micro,
     settle_round,
@@ -285,3 +287,17 @@ def test_who_stands_alone_is_its_own_peer_in_the_formula_and_in_no_draw() -> Non
     found = first(settle(PLAIN, person("p", 400_000), person("q", None)))
     assert found.peers == ()
     assert found.gross_micro == int(exact(PLAIN, Fraction(2, 5), Fraction(2, 5)))
+
+
+def test_candidates_are_the_scored_without_oneself_and_ones_own_cluster() -> None:
+    people = {
+        a.participant_id: a
+        for a in (person("a", 0), person("b", 0, cluster="b"), person("c", 0, cluster="b"), person("d", None))
+    }
+    assert peer_candidates(people["a"], people) == ["b", "c"]
+    assert peer_candidates(people["b"], people) == ["a"]
+    assert peer_candidates(people["d"], people) == ["a", "b", "c"]
+
+
+def test_the_arithmetic_has_the_name_that_ledgers_know_it_by() -> None:
+    assert ARITHMETIC == "decimal50-half-even/largest-remainder-v1"

@@ -55,6 +55,9 @@ _CHOSEN = {
     "ROUND_HALF_EVEN": "ROUND_HALF_UP",
 }
 
+#: Calls whose arguments may change places.
+_COMMUTATIVE = {"min", "max", "add", "multiply", "gcd", "union"}
+
 #: Calls whose text is for people.
 _SENTENCES = {"Verdict", "Refusal", "warning", "info", "debug", "error", "exception"}
 
@@ -84,7 +87,7 @@ class _Change:
 
 
 def mutants(source: str) -> list[Mutant]:
-    """All mutants of a module that are Python, in the order of the text."""
+    """All mutants of a module, in the order of the text. Expressions take the place of expressions, so that each is Python."""
     tree = ast.parse(source)
     lines = source.encode().split(b"\n")
     starts = [0]
@@ -101,10 +104,6 @@ def mutants(source: str) -> list[Mutant]:
         begin = starts[node.lineno - 1] + node.col_offset
         end = starts[node.end_lineno - 1] + node.end_col_offset
         mutated = (encoded[:begin] + change.text.encode() + encoded[end:]).decode()
-        try:
-            ast.parse(mutated)
-        except SyntaxError:
-            continue
         if mutated in sources:
             continue
         sources.add(mutated)
@@ -166,6 +165,8 @@ class _Walk:
                     yield from self._expression(child)
                 elif isinstance(child, ast.ExceptHandler):
                     yield from self._handler(child)
+                elif isinstance(child, ast.match_case):
+                    yield from self._body(child.body)
                 elif isinstance(child, ast.withitem):
                     yield from self._expression(child.context_expr)
 
@@ -268,6 +269,8 @@ class _Walk:
             yield self._change("word", node, repr(value + "X"))
 
     def _call(self, node: ast.Call) -> Iterator[_Change]:
+        if _called(node) in _COMMUTATIVE:
+            return
         for i in range(len(node.args) - 1):
             one, two = node.args[i], node.args[i + 1]
             alike = isinstance(one, ast.Name | ast.Attribute) and isinstance(two, ast.Name | ast.Attribute)
