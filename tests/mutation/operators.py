@@ -87,7 +87,7 @@ class _Change:
 
 
 def mutants(source: str) -> list[Mutant]:
-    """All mutants of a module, in the order of the text. Expressions take the place of expressions, so that each is Python."""
+    """All mutants of a module, in the order of the text; each is Python, as expressions take expressions' places."""
     tree = ast.parse(source)
     lines = source.encode().split(b"\n")
     starts = [0]
