@@ -489,3 +489,13 @@ def test_the_arithmetic_has_the_name_and_the_levels_that_ledgers_know_it_by() ->
     assert EXCESS_LEVELS == (0, 50_000, 100_000, 150_000, 200_000, 300_000, 500_000)
     assert NANO == 10**9
     assert EVIDENCE.record()["arithmetic"] == ARITHMETIC
+
+
+def test_what_was_not_measured_stands_as_nothing_in_the_record() -> None:
+    assert Measurement("a", "00" * 32, Fraction(1, 3), 4, 5, fault="late").record() == {
+        "participant_id": "a", "model_sha256": "00" * 32, "claimed_degree": "1/3", "order": 4, "samples": 5,
+        "fault": "late", "class_features": [], "global_features": [], "norm": 0, "alignment": 0, "novelty": 0,
+        "improvement": 0, "echo_distance": 0, "echo_cosine": 0, "nearest_broadcast": "", "twins": [], "harm": None,
+        "scores": {},
+    }  # fmt: skip
+    assert Measurement("a", "00" * 32, Fraction(0), 0, 0).fault == ""
