@@ -7,7 +7,7 @@ PROTO_FILES := $(wildcard protos/fedpeer/v1/*.proto)
 # Workers of the default suite; the machine's cores unless told otherwise.
 PYTEST_WORKERS ?= auto
 
-.PHONY: demo test test-slow test-flower lint types check-protos protos format bench bench-flower clean
+.PHONY: demo test test-slow test-arithmetics mutants test-flower lint types check-protos protos format bench bench-flower clean
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -23,6 +23,14 @@ test: $(STAMP)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow $(TEST_ARGS)
+
+# What trains or measures, under several instruction sets and numbers of threads: no test hangs on the last digits.
+test-arithmetics: $(STAMP)
+	$(BIN)/python -m tests.arithmetics $(TEST_ARGS)
+
+# Small changes that a test must notice, in what money depends on. MUTANTS_ARGS="wire/frames.py --guards --sample 50"
+mutants: $(STAMP)
+	nice -n 10 $(BIN)/python -m tests.mutation $(MUTANTS_ARGS)
 
 # Flower pins protobuf below 7 and other libraries to narrow ranges, so it has an environment of its own.
 FLOWER_VENV := .venv-flower

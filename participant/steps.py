@@ -216,7 +216,7 @@ class MarketSteps:
                     if self.clock() - began >= _SLOW_SECONDS:  # else nobody was there
                         size = _frame_bytes(size, sink.offset - request.offset)
                     if sink.grew:
-                        trial = _Trial(self)
+                        self._answered, trial = True, _Trial(self)
                     yield from trial.wait_after(error)
                 finally:
                     sink.close()

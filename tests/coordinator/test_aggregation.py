@@ -14,6 +14,8 @@ from coordinator.aggregation import Contribution, aggregate
 from mechanism.errors import FieldError
 from wire.model_file import encode_model, file_digest, open_model
 
+pytestmark = pytest.mark.arithmetic
+
 
 def contribution(folder: Path, name: str, samples: int, weights: dict[str, np.ndarray]) -> Contribution:
     path = folder / f"{name}.safetensors"

@@ -58,14 +58,17 @@ async def falls_silent() -> AsyncIterator[Frame]:
 class Desk:
     """Uploads whose receipts wait until they may be written."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, slots: int = 2) -> None:
         self.spool = Spool(folder / "spool")
-        self.uploads = Uploads(self.spool, BlobStore(folder / "models"), Metrics(), slots=2)
+        self.metrics = Metrics()
+        self.uploads = Uploads(self.spool, BlobStore(folder / "models"), self.metrics, slots=slots)
         self.may_record = asyncio.Event()
         self.recording = asyncio.Event()
         self.welcomed: list[str] = []
 
-    def receive(self, name: str, messages: Messages, offset: int = 0) -> "asyncio.Task[str]":
+    def receive(
+        self, name: str, messages: Messages, offset: int = 0, statement: ModelStatement = STATEMENT
+    ) -> "asyncio.Task[str]":
         async def welcome() -> None:
             self.welcomed.append(name)
 
@@ -82,7 +85,7 @@ class Desk:
             asyncio.run_coroutine_threadsafe(record(), loop)
 
         stream, pending = Stream(messages, welcome), Pending(done, post)
-        return asyncio.create_task(self.uploads.receive(stream, STATEMENT, offset, CONTRACT, pending))
+        return asyncio.create_task(self.uploads.receive(stream, statement, offset, CONTRACT, pending))
 
 
 @pytest.mark.parametrize("first_ends_before", [False, True])

@@ -1,6 +1,7 @@
 """Federated averaging on real digits: reproducible, weighted, and it learns."""
 
 import numpy as np
+import pytest
 
 from experiments.cells import compute
 from experiments.data import pools, splits
@@ -8,6 +9,8 @@ from experiments.federation import average, federation_cell, federation_paramete
 from experiments.populations import SHARES
 from experiments.settings import EPOCHS_ONCE, Settings
 from learning.datasets import load_splits
+
+pytestmark = pytest.mark.arithmetic
 
 SETTINGS = Settings("digits", rounds=2, seeds=1, quick=True)
 

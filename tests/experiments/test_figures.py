@@ -16,6 +16,8 @@ from experiments.plots import LINES, Page
 from experiments.populations import SHARES
 from experiments.settings import EPOCHS, EPOCHS_ONCE, PARTICIPANTS, Settings
 
+pytestmark = pytest.mark.arithmetic
+
 SETTINGS = Settings("digits", rounds=2, seeds=3)
 
 

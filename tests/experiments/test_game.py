@@ -27,6 +27,8 @@ from mechanism.degree import noniid_degree
 from mechanism.payment import Log
 from mechanism.settlement import MICRO
 
+pytestmark = pytest.mark.arithmetic
+
 SETTINGS = Settings("fashion-mnist")
 EACH = pytest.mark.parametrize("partition", PARTITIONS.values(), ids=PARTITIONS)
 

@@ -1,6 +1,7 @@
 """Norms and curvatures are those of the loss."""
 
 import numpy as np
+import pytest
 import torch
 
 from experiments.data import splits
@@ -16,6 +17,8 @@ from experiments.populations import SHARES
 from experiments.settings import EPOCHS_ONCE, Settings
 from learning.models import build, initial_weights, load_weights
 from learning.training import evaluate
+
+pytestmark = pytest.mark.arithmetic
 
 MODEL = "digits-cnn"
 

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from experiments.populations import CLASSES, PARTITIONS, SHARES, at_degrees
 from experiments.settings import PARTICIPANTS
 
+pytestmark = pytest.mark.arithmetic
+
 
 @pytest.mark.parametrize("samples", [100, 500, 600])
 @pytest.mark.parametrize("level", SHARES.levels)

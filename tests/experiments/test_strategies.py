@@ -1,5 +1,7 @@
 """The dishonest participants do what their names say."""
 
+import pytest
+
 from experiments.strategies import FreeRide, OverClaim
 from learning.models import initial_weights
 from learning.partition import uniform_reference
@@ -7,6 +9,8 @@ from mechanism.degree import noniid_degree
 from participant.task import TrainingRound
 from tests.participant.adapters.test_torch import digits_terms
 from wire.model_file import encode_model
+
+pytestmark = pytest.mark.arithmetic
 
 REFERENCE = uniform_reference(10)
 

@@ -17,6 +17,8 @@ from experiments.settings import EPOCHS_ONCE, Settings
 from experiments.study import Study
 from fedpeer.__main__ import main
 
+pytestmark = pytest.mark.arithmetic
+
 ROOT = Path(__file__).absolute().parents[2]
 
 #: One round, one seed, one epoch: the smallest study that goes all the way.

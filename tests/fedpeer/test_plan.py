@@ -12,6 +12,8 @@ import pytest
 
 from fedpeer.__main__ import main
 
+pytestmark = pytest.mark.arithmetic
+
 DOCUMENT = {
     "payment": "log",
     "Q": 2000.0,

@@ -8,6 +8,8 @@ from fedpeer.demo.population import MAX_PARTICIPANTS, MIN_PARTICIPANTS, Strategy
 from fedpeer.errors import CommandError
 from mechanism.terms import IDENTIFIER
 
+pytestmark = pytest.mark.arithmetic
+
 sizes = st.integers(MIN_PARTICIPANTS, MAX_PARTICIPANTS)
 
 

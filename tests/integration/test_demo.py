@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 #: Seconds: two whole markets of nine processes, on a machine that runs other tests beside them.
-pytestmark = pytest.mark.timeout(1500)
+pytestmark = [pytest.mark.timeout(1500), pytest.mark.arithmetic]
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ from participant.adapters.flower import ClientAppTask, NumPyClientTask, add_sett
 from tests.integration.serving import Served, served
 from tests.integration.test_examples import idle
 
+pytestmark = pytest.mark.arithmetic
+
 flwr = pytest.importorskip("flwr", reason="Flower is not installed here; `make test-flower` has it")
 
 SECRET = bytes(range(32))

@@ -319,6 +319,7 @@ async def test_a_model_that_comes_late_is_recorded_and_not_scored(
     receipt = await dan.submit(model_like(4), 1)
     assert receipt.late
     assert await dan.submit(model_like(4), 1) == receipt
+    await refused(dan.submit(model_like(5), 1, submission_id="again"), Code.SUBMISSION_CONFLICT)
     await refused(ann.submit(model_like(4), 1, submission_id="again"), Code.WRONG_ROUND)
     settlement = await dan.market.GetSettlement(market_pb2.GetSettlementRequest(task_id="late", round=1))
     assert settlement.paid_micro == 0

@@ -1,8 +1,10 @@
 """Spans of a round, by OpenTelemetry's own exporter to memory."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from coordinator.config import TracingSection
@@ -87,9 +89,41 @@ def test_without_an_endpoint_there_is_no_tracing() -> None:
     tracing.close()
 
 
-def test_an_endpoint_gets_an_exporter_and_closes_without_a_collector(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
-    tracing = exporting(TracingSection(endpoint="http://127.0.0.1:1"), "test")
+def one_span(endpoint: str) -> None:
+    tracing = exporting(TracingSection(endpoint=endpoint), "test")
+    assert tracing.on
     with tracing.span("something", task="task"):
         annotate(round=1)
     tracing.close()
+
+
+def test_an_endpoint_gets_the_spans_by_the_time_that_tracing_is_closed() -> None:
+    from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
+
+    exported = []
+
+    class Collector(trace_service_pb2_grpc.TraceServiceServicer):
+        def Export(self, request: Any, context: Any) -> Any:  # noqa: N802 - the RPC's name
+            exported.append(request)
+            return trace_service_pb2.ExportTraceServiceResponse()
+
+    server = grpc.server(ThreadPoolExecutor(1))
+    trace_service_pb2_grpc.add_TraceServiceServicer_to_server(Collector(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    one_span(f"http://127.0.0.1:{port}")
+    server.stop(None)
+    [request] = exported
+    [resource] = request.resource_spans
+    about = {pair.key: pair.value.string_value for pair in resource.resource.attributes}
+    assert (about["service.name"], about["service.instance.id"]) == ("fedpeer-coordinator", "test")
+    [span] = resource.scope_spans[0].spans
+    assert span.name == "something"
+    values = {pair.key: pair.value for pair in span.attributes}
+    assert values["fedpeer.task"].string_value == "task"
+    assert values["fedpeer.round"].int_value == 1
+
+
+def test_an_endpoint_where_nobody_listens_keeps_nobody_from_closing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
+    one_span("http://127.0.0.1:1")

@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from coordinator.config import TaskConfig
 from learning.datasets import LabelledData, load_splits
@@ -13,6 +14,8 @@ from protos.fedpeer.v1 import market_pb2
 from tests.integration.market import Client, enrol, make_folder, open_task, running, verified
 from wire.codec import decode_terms
 from wire.model_file import encode_model, open_model
+
+pytestmark = pytest.mark.arithmetic
 
 CONFIG = {
     "id": "task",

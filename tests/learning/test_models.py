@@ -18,6 +18,8 @@ from learning.models import (
     weights_of,
 )
 
+pytestmark = pytest.mark.arithmetic
+
 
 @pytest.mark.parametrize(
     ("name", "first", "second"),

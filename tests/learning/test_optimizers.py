@@ -10,6 +10,8 @@ from learning.errors import RecipeError
 from learning.optimizers import optimizer_of
 from mechanism.terms import Recipe
 
+pytestmark = pytest.mark.arithmetic
+
 
 def recipe(optimizer: str) -> Recipe:
     return Recipe("digits-cnn", 1, 20, optimizer, Decimal("0.05"), 100)

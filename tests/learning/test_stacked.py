@@ -13,6 +13,8 @@ from learning.stacked import STACK, train_many
 from learning.training import evaluate, train
 from mechanism.terms import Recipe
 
+pytestmark = pytest.mark.arithmetic
+
 RECIPE = Recipe(
     "digits-cnn", epochs=2, batch_size=20, optimizer="sgd", learning_rate=Decimal("0.01"), samples=70
 )

@@ -14,6 +14,8 @@ from learning.models import initial_weights
 from learning.training import evaluate, evaluation_of, log_probabilities, train
 from mechanism.terms import Recipe
 
+pytestmark = pytest.mark.arithmetic
+
 RECIPE = Recipe(
     "digits-cnn", epochs=3, batch_size=20, optimizer="adam", learning_rate=Decimal("0.005"), samples=150
 )

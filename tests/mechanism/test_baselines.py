@@ -21,6 +21,8 @@ from mechanism.baselines import (
 from mechanism.baselines.determinant_mutual_information import determinant
 from mechanism.errors import FieldError
 
+pytestmark = pytest.mark.arithmetic
+
 RNG = np.random.default_rng
 
 

@@ -17,6 +17,8 @@ from mechanism.errors import FieldError
 from mechanism.gap_bound import GapBound
 from mechanism.payment import Linear, Log, Log1p, PaymentFunction, Power
 
+pytestmark = pytest.mark.arithmetic
+
 BOUND = GapBound(300, 200)
 PAYMENTS: list[PaymentFunction] = [Log(), Log1p(), Linear(Decimal("0.7")), Power(Decimal(2), Decimal("0.4"))]
 
@@ -126,7 +128,7 @@ def test_own_curves_and_costs_answer_as_the_shipped_ones_they_copy():
             answer = best_response(
                 payment=Log(), Q=1000, bound=BOUND, effort=curve, cost=cost, peers=[0.5, 0.6]
             )
-            assert answer.degree == pytest.approx(0.3678794411714423, abs=1e-9) or answer.degree > 0.3679
+            assert answer.degree >= np.exp(-1) - 1e-9, "no effort above 1"
             assert answer.certificate.max_regret < 1e-4
             reference = best_response(
                 payment=Log(),

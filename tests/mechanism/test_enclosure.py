@@ -17,6 +17,8 @@ from mechanism.settlement import MICRO, Assessment, Settlement
 from mechanism.terms import Rule, Schedule, Terms
 from tests.mechanism.test_settlement import TERMS, settle
 
+pytestmark = pytest.mark.arithmetic
+
 FUNCTIONS = [Log(), Log1p(), Linear(Decimal(2)), Power(Decimal(3), Decimal("0.3"))]
 micros = st.one_of(st.integers(0, MICRO), st.sampled_from([0, 1, MICRO // 2, MICRO - 1, MICRO]))
 subjects = st.tuples(micros, micros, st.sampled_from([1, 3, 7]), st.sampled_from([MICRO, MICRO, 0, 333_333]))

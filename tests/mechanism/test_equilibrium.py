@@ -16,6 +16,8 @@ from mechanism.payment import Linear, Log
 from mechanism.verify import verify
 from tests.mechanism.games import BOUND, PAYMENTS, random_game, symmetric_game, utilities_on_grid, utility_at
 
+pytestmark = pytest.mark.arithmetic
+
 LOW, RATIO = np.exp(-1), 2 / 3
 #: Full effort is an equilibrium up to here: u' <= 0 at the lower end against itself.
 FULL_UNTIL = 2 * LOW / (2 * LOW**2 + RATIO)

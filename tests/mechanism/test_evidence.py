@@ -1,8 +1,10 @@
 """From logged integers to assessments: exact, replayable, and the truth is the best claim."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from mechanism.canonical import canonical_bytes
 from mechanism.errors import FieldError, SettlementError
 from mechanism.evidence import (
+    ARITHMETIC,
     EXCESS_LEVELS,
     NANO,
     DegreeModel,
@@ -224,3 +227,277 @@ def test_no_claim_pays_more_than_the_expected_estimate() -> None:
         apart = (float(claim) - estimates.mean()) ** 2 - (float(best) - estimates.mean()) ** 2
         cost = float(TERMS.rule.claim_penalty) * apart * len(estimates) * MICRO
         assert earned[best] - earned[claim] >= cost - 0.01 * MICRO * len(estimates)
+
+
+#: Each screen's figure, the threshold that it is held against, and the last value that passes.
+EDGES = [
+    ("echo_distance", LIMITS.echo_distance, -1, "echo"),
+    ("echo_cosine", LIMITS.echo_cosine, +1, "echo"),
+    ("norm", LIMITS.norm_low, -1, "trained"),
+    ("norm", LIMITS.norm_high, +1, "trained"),
+    ("alignment", LIMITS.alignment, -1, "trained"),
+    ("novelty", LIMITS.novelty, +1, "trained"),
+    ("improvement", LIMITS.improvement, -1, "trained"),
+]
+
+
+@pytest.mark.parametrize(("figure", "limit", "beyond", "screen"), EDGES)
+def test_a_figure_passes_up_to_its_threshold_and_not_a_millionth_beyond(
+    figure: str, limit: int, beyond: int, screen: str
+) -> None:
+    assert failed(only(measured("a", **{figure: limit}))) == []
+    found = only(measured("a", **{figure: limit + beyond}))
+    assert failed(found) == [screen]
+    assert found.verified_micro is None
+    verdict = next(v for v in found.verdicts if not v.passed)
+    name = {"echo_distance": "distance", "echo_cosine": "cosine"}.get(figure, figure)
+    assert Fraction(verdict.figures[name]) * MICRO == limit + beyond
+    assert verdict.figures[name] in verdict.explanation
+
+
+def test_every_fault_of_training_is_named_and_no_other() -> None:
+    faults = {"norm": 0, "alignment": 0, "novelty": 7_000_000, "improvement": -600_000}
+    words = {"norm": "length", "alignment": "cosine", "novelty": "deviations", "improvement": "nats"}
+    everything = only(measured("a", **faults)).verdicts[-1].explanation
+    assert all(word in everything for word in words.values())
+    for name, value in faults.items():
+        explanation = only(measured("a", **{name: value})).verdicts[-1].explanation
+        assert [word for word in words.values() if word in explanation] == [words[name]]
+
+
+def test_verdicts_come_in_the_order_applied_and_all_of_them_where_a_model_is_scored() -> None:
+    scored = only(measured("a"))
+    assert [v.screen for v in scored.verdicts] == [
+        "contract", "echo", "trained", "duplicate", "samples", "contribution", "claim",
+    ]  # fmt: skip
+    assert all(v.passed for v in scored.verdicts)
+    assert [v.screen for v in only(measured("a", norm=0)).verdicts] == ["contract", "echo", "trained"]
+    late = only(measured("a", fault="it came late"))
+    assert [(v.screen, v.passed) for v in late.verdicts] == [("contract", False)]
+    assert "it came late" in late.verdicts[0].explanation
+    assert late.verdicts[0].figures == {}
+
+
+def test_an_assessment_carries_what_the_submission_said() -> None:
+    given = {"claimed_degree": Fraction(2, 7), "scores": {"dmi": "0.5"}}
+    for changes in ({}, {"norm": 0}, {"fault": "late"}):
+        found = only(measured("a", **given, **changes))
+        assert (found.participant_id, found.model_sha256) == ("a", b"a" * 32)
+        assert (found.claimed_degree, found.scores, found.cluster) == (Fraction(2, 7), {"dmi": "0.5"}, None)
+
+
+@pytest.mark.parametrize(
+    ("quality", "kept"),
+    [
+        (299_999, 0),
+        (300_000, 0),
+        (300_001, 3),
+        (450_000, 500_000),
+        (599_999, 999_996),
+        (600_000, MICRO),
+        (600_001, MICRO),
+    ],
+)
+def test_the_payment_tapers_with_the_quality_between_two_levels(quality: int, kept: int) -> None:
+    found = only(measured("a", global_features=(MICRO - quality,)))
+    assert found.multiplier_ppm == kept
+    verdict = next(v for v in found.verdicts if v.screen == "samples")
+    assert verdict.passed == (kept == MICRO)
+    assert Fraction(verdict.figures["quality"]) * MICRO == quality
+    assert Fraction(verdict.figures["kept"]) * MICRO == kept
+
+
+@pytest.mark.parametrize(
+    ("harm", "kept"),
+    [(None, MICRO), (-5, MICRO), (300_000, MICRO), (300_001, 999_998), (650_000, 500_000), (MICRO, 0), (MICRO + 1, 0)],
+)  # fmt: skip
+def test_the_payment_tapers_with_the_harm_between_two_levels(harm: int | None, kept: int) -> None:
+    found = only(measured("a", harm=harm))
+    assert found.multiplier_ppm == kept
+    verdict = next(v for v in found.verdicts if v.screen == "contribution")
+    assert verdict.passed == (kept == MICRO)
+    assert Fraction(verdict.figures["harm"]) * MICRO == (harm or 0)
+    assert Fraction(verdict.figures["kept"]) * MICRO == kept
+
+
+@pytest.mark.parametrize(("claimed", "refuted"), [(350_000, False), (349_999, True)])
+def test_a_claim_may_be_as_much_too_low_as_the_band_is_wide(claimed: int, refuted: bool) -> None:
+    found = only(measured("a", (1.0, 0.0, 0.0), claimed_degree=Fraction(claimed, MICRO)))
+    assert found.refuted == refuted
+    claim = found.verdicts[-1]
+    assert claim.passed != refuted
+    assert claim.figures == {
+        "claimed": str(float(claimed / MICRO)), "verified": "0.5", "lower": "0.4", "upper": "0.6", "band": "0.15",
+    }  # fmt: skip
+
+
+def test_the_interval_stays_within_the_whole_and_pays_its_upper_end_only_beyond_the_limit() -> None:
+    def found(half: int, share: float) -> Assessment:
+        wide = replace(EVIDENCE, degree=replace(MODEL, half_width=half))
+        return assess(wide, [measured("a", (share, (1 - share) * 2 / 3, (1 - share) / 3))])[0]
+
+    assert found(LIMITS.wide, 1.0).verified_micro == 500_000
+    assert found(LIMITS.wide + 1, 1.0).verified_micro == 500_000 + LIMITS.wide + 1
+    assert (found(600_000, 1.0).lower_micro, found(600_000, 1.0).upper_micro) == (0, MICRO)
+    assert found(600_000, 1.0).verified_micro == MICRO
+
+
+def test_twins_are_told_by_their_updates_or_by_outputs_with_updates_that_are_near() -> None:
+    def twins(weights: int, outputs: int) -> bool:
+        a, b = measured("a", twins=(("b", weights, outputs),)), measured("b")
+        return assess(EVIDENCE, [a, b])[1].cluster is not None
+
+    assert [twins(750_000, 0), twins(749_999, 0)] == [True, False]
+    assert [twins(400_000, 780_000), twins(399_999, 780_000), twins(400_000, 779_999)] == [True, False, False]
+
+
+def test_a_copy_is_told_whose_and_how_near_and_the_original_that_it_was_first() -> None:
+    a = measured("a", order=9, twins=(("b", 800_000, 100_000), ("c", 760_000, 900_000)))
+    b = measured("b", order=2, twins=(("a", 800_000, 100_000),))
+    c = measured("c", order=5, twins=(("a", 760_000, 900_000),))
+    first, second, third = assess(EVIDENCE, [a, b, c])
+    assert [x.scored for x in (first, second, third)] == [False, True, False]
+    assert [x.cluster for x in (first, second, third)] == ["a", "a", "a"]
+    copy, original = first.verdicts[-1], next(v for v in second.verdicts if v.screen == "duplicate")
+    assert copy.figures == {"weights": "0.76", "outputs": "0.9", "nearest": "c"}
+    assert "b committed earlier" in copy.explanation
+    assert original.passed
+    assert original.figures == {"weights": "0.8", "outputs": "0.1", "nearest": "a"}
+    assert "committed first" in original.explanation
+    alone = only(measured("a")).verdicts[3]
+    assert (alone.passed, alone.figures) == (True, {})
+    assert "No other submission" in alone.explanation
+
+
+def test_of_two_commitments_with_one_place_the_first_name_counts() -> None:
+    a, b = measured("a", order=1, twins=(("b", MICRO, 0),)), measured("b", order=1)
+    assert [x.scored for x in assess(EVIDENCE, [b, a])] == [True, False]
+
+
+def test_a_twin_that_is_not_there_makes_no_cluster() -> None:
+    assert only(measured("a", twins=(("gone", MICRO, MICRO),))).cluster is None
+
+
+def test_the_degree_is_the_mean_of_line_and_trees_within_its_range() -> None:
+    tall = replace(MODEL, forest=Forest((Tree((-1,), (400_000,), (0,)),), 15), intercept=NANO // 10)
+    found = assess(replace(EVIDENCE, degree=tall), [measured("a", (1.0, 0.0, 0.0))])[0]
+    # The line says 2 * 0.5 + 0.1 and the tree 0.4.
+    assert found.verified_micro == 750_000
+    low = replace(MODEL, intercept=-9 * NANO)
+    assert assess(replace(EVIDENCE, degree=low), [measured("a")])[0].verified_micro == 0
+    high = replace(MODEL, intercept=9 * NANO)
+    assert assess(replace(EVIDENCE, degree=high), [measured("a")])[0].verified_micro == 833_333
+
+
+def test_shares_have_an_intercept_and_the_labels_mean() -> None:
+    shifted = replace(MODEL, share_own=(NANO, NANO // 4), share_intercept=NANO // 5)
+    rows = [(100_000, 40_000), (200_000, 80_000), (300_000, 30_000)]
+    # Own 1 and 1/4, the mean of the second column half of 50,000, and 0.2.
+    assert shifted.shares(rows) == (335_000, 445_000, 532_500)
+    with pytest.raises(FieldError) as refused:
+        shifted.shares(rows[:2])
+    assert "3 rows of 2 integers" in str(refused.value)
+
+
+def test_the_distance_is_that_of_the_positive_shares_in_proportion() -> None:
+    z = regressors(REFERENCE, (1, 0), [(1, 30), (3, 20), (2, 10)], (300_000, -5, 100_000), (7, 8))
+    assert z[:6] == (10, 20, 30, 1, 2, 3)
+    assert z[6:9] == (-5, 100_000, 300_000)
+    # Shares 3/4, 0, 1/4 beside 1/2, 1/3, 1/6.
+    assert z[9] == round((Fraction(1, 4) + Fraction(1, 3) + Fraction(1, 12)) / 2 * MICRO)
+    assert z[-2:] == (7, 8)
+
+
+def test_coefficients_that_do_not_fit_one_another_are_refused() -> None:
+    with pytest.raises(FieldError) as refused:
+        replace(MODEL, quality_weights=(0,) * 14)
+    assert refused.value.field == "quality_weights"
+    assert "15 coefficients" in str(refused.value)
+    with pytest.raises(FieldError) as refused:
+        replace(MODEL, forest=Forest((Tree((-1,), (0,), (0,)),), 14))
+    assert refused.value.field == "forest"
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda r: r.update(arithmetic="v0"),
+        lambda r: r.pop("arithmetic"),
+        lambda r: r["degree"].update(reference=["1/0"]),
+        lambda r: r["degree"].update(reference=["x"]),
+        lambda r: r["degree"].update(more=1),
+        lambda r: r["degree"].pop("weights"),
+        lambda r: r.update(degree=[]),
+        lambda r: r.update(degree=None),
+        lambda r: r["thresholds"].pop("wide"),
+        lambda r: r["thresholds"].update(more=1),
+        lambda r: r.update(thresholds=[]),
+        lambda r: r["degree"].update(forest=3),
+        lambda r: r["degree"].update(weights=3),
+        lambda r: r["degree"].update(quality_weights=[1]),
+        lambda r: r.pop("start_sha256"),
+        lambda r: r.pop("validation_sha256"),
+        lambda r: r.pop("shadows_sha256"),
+    ],
+)
+def test_a_record_of_another_form_is_refused_as_a_field(spoil: Callable[[Any], None]) -> None:
+    record = json.loads(canonical_bytes(EVIDENCE.record()))
+    spoil(record)
+    with pytest.raises(FieldError):
+        EvidenceModel.from_record(record)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda r: r.update(claimed_degree="1/0"),
+        lambda r: r.update(claimed_degree="x"),
+        lambda r: r.update(claimed_degree=None),
+        lambda r: r.update(class_features=[3]),
+        lambda r: r.update(global_features=3),
+        lambda r: r.update(twins=[["b", 1]]),
+        lambda r: r.update(more=1),
+        lambda r: r.pop("order"),
+        lambda r: r.pop("twins"),
+    ],
+)
+def test_a_measurement_of_another_form_is_refused_as_a_field(spoil: Callable[[Any], None]) -> None:
+    record = json.loads(canonical_bytes(measured("a").record()))
+    spoil(record)
+    with pytest.raises(FieldError) as refused:
+        Measurement.from_record(record)
+    assert refused.value.field == "measurement"
+
+
+@pytest.mark.parametrize(
+    ("micro", "text"),
+    [
+        (0, "0"),
+        (1, "0.000001"),
+        (-1, "-0.000001"),
+        (1_500_000, "1.5"),
+        (-2_000_000, "-2"),
+        (10_000_000, "10"),
+    ],
+)
+def test_figures_are_decimals_without_a_superfluous_digit(micro: int, text: str) -> None:
+    limits = replace(LIMITS, improvement=-(10**9))
+    found = assess(replace(EVIDENCE, thresholds=limits), [measured("a", improvement=micro)])[0]
+    assert found.verdicts[2].figures["improvement"] == text
+
+
+def test_the_arithmetic_has_the_name_and_the_levels_that_ledgers_know_it_by() -> None:
+    assert ARITHMETIC == "linear-and-trees/half-even-micro-v3"
+    assert EXCESS_LEVELS == (0, 50_000, 100_000, 150_000, 200_000, 300_000, 500_000)
+    assert NANO == 10**9
+    assert EVIDENCE.record()["arithmetic"] == ARITHMETIC
+
+
+def test_what_was_not_measured_stands_as_nothing_in_the_record() -> None:
+    assert Measurement("a", "00" * 32, Fraction(1, 3), 4, 5, fault="late").record() == {
+        "participant_id": "a", "model_sha256": "00" * 32, "claimed_degree": "1/3", "order": 4, "samples": 5,
+        "fault": "late", "class_features": [], "global_features": [], "norm": 0, "alignment": 0, "novelty": 0,
+        "improvement": 0, "echo_distance": 0, "echo_cosine": 0, "nearest_broadcast": "", "twins": [], "harm": None,
+        "scores": {},
+    }  # fmt: skip
+    assert Measurement("a", "00" * 32, Fraction(0), 0, 0).fault == ""

@@ -16,6 +16,8 @@ from mechanism.payment import Linear, Log, Power
 from mechanism.selection import required_coefficients, select
 from tests.mechanism.games import BOUND, random_game, symmetric_game, utilities_on_grid, utility_at
 
+pytestmark = pytest.mark.arithmetic
+
 
 def test_under_a_log_payment_the_best_coefficient_is_the_participation_boundary():
     game, learner = symmetric_game(0.5, 50), Learner(omega=1, gamma=5, reward=20_000)

@@ -19,6 +19,8 @@ from mechanism.payment import Log
 from mechanism.verify import verify
 from tests.mechanism.games import BOUND, PAYMENTS, random_game
 
+pytestmark = pytest.mark.arithmetic
+
 
 def field_of(game, degree):
     with Pool(game.size) as pool:

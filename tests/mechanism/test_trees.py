@@ -11,6 +11,8 @@ from mechanism.canonical import canonical_bytes
 from mechanism.errors import FieldError
 from mechanism.trees import Forest, Tree
 
+pytestmark = pytest.mark.arithmetic
+
 #: x_0 <= 10 ? (x_1 <= 0 ? 1 : 2) : 5
 TREE = Tree((0, 1, -1, -1, -1), (10, 0, 1, 2, 5), (4, 3, 0, 0, 0))
 

@@ -27,6 +27,8 @@ from mechanism.bounds.steps import step_sums
 from mechanism.errors import FieldError
 from mechanism.gap_bound import GapBound
 
+pytestmark = pytest.mark.arithmetic
+
 DRAWS = 250
 
 

@@ -17,6 +17,8 @@ from mechanism.monotone import Climb, applies
 from mechanism.score import Score
 from tests.mechanism.games import BOUND, PAYMENTS, random_game, utilities_on_grid, utility_at
 
+pytestmark = pytest.mark.arithmetic
+
 degrees = st.floats(0, 1)
 payments = st.sampled_from(PAYMENTS)
 

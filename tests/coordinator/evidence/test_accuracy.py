@@ -25,6 +25,8 @@ from mechanism.settlement import MICRO, Assessment
 from mechanism.terms import Recipe
 from tests.coordinator.evidence.population import RECIPE, UNIFORM, mean_of, submission
 
+pytestmark = pytest.mark.arithmetic
+
 FASHION = Recipe("fashion-mnist-cnn", 5, 64, "adam", Decimal("0.001"), 500)
 
 

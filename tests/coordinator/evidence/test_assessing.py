@@ -20,6 +20,7 @@ from coordinator.shadow_workers import ShadowWorkers
 from learning.datasets import LabelledData, Splits, load_splits, stratified_split
 from learning.models import initial_weights
 from learning.partition import draw, majority_minority
+from learning.stacked import train_many
 from learning.training import train
 from mechanism.canonical import canonical_bytes, parse_canonical
 from mechanism.errors import FieldError
@@ -34,6 +35,8 @@ from tests.coordinator.evidence.population import (
     repeated,
     submission,
 )
+
+pytestmark = pytest.mark.arithmetic
 
 DEGREES = [Fraction(d) for d in ("0", "0.15", "0.3", "0.45", "0.6", "0.75")]
 
@@ -68,7 +71,9 @@ def scene() -> Scene:
     splits = load_splits("digits", seed=0)
     first = initial_weights("digits-cnn", 0)
     start = mean_of([w for _, w in honest_models(splits, first, DEGREES, seed=1)])
-    evidence = ShadowEvidence(splits.validation, UNIFORM, RECIPE, seed=5, shadows=64)
+    # As many shadows as a task has by default: of 64 only two have a single label, and what the maps then say of a
+    # participant of one label hangs on the last digits of the training.
+    evidence = ShadowEvidence(splits.validation, UNIFORM, RECIPE, seed=5)
     cloud = evidence.prepare(start, 2, [Broadcast("round 1", first)])
     return Scene(splits, evidence, first, start, cloud, honest_models(splits, start, DEGREES, seed=2))
 
@@ -177,20 +182,21 @@ def test_few_samples_and_wrong_labels_cost_the_payment(scene: Scene) -> None:
 def test_honest_participants_of_one_label_are_scored_and_read_as_such(scene: Scene) -> None:
     generator = np.random.default_rng(8)
     counts = np.eye(10, dtype=int) * RECIPE.samples
-    single = {
-        f"only{label}": train(
-            scene.start,
-            draw(scene.splits.train, tuple(counts[label].tolist()), generator).data,
-            RECIPE,
-            seed=label,
-        )
-        for label in (1, 6)
-    }
-    found = scene.assess(**single)
-    for name in single:
-        assert found[name].scored, found[name].verdicts
-        assert (found[name].verified_micro or 0) > 0.6 * MICRO
-        assert failed(found[name]) == ["claim"], "of the reference, when it has one label"
+    samples = [draw(scene.splits.train, tuple(row.tolist()), generator).data for row in counts]
+    trained = train_many(scene.start, samples, RECIPE, range(10))
+    found = scene.assess(**{f"only{label}": weights for label, weights in enumerate(trained)})
+    kept = []
+    for label in range(10):
+        assessment = found[f"only{label}"]
+        assert assessment.scored, assessment.verdicts
+        assert (assessment.verified_micro or 0) > 0.6 * MICRO
+        assert "claim" in failed(assessment), "of the reference, when it has one label"
+        assert set(failed(assessment)) <= {"claim", "contribution", "samples"}
+        kept += [float(v.figures["kept"]) for v in assessment.verdicts if v.screen == "samples"]
+    # The screen's line is drawn where one sound shadow in twenty lies, less a margin: it is allowed to be wrong about
+    # one, as the digits of another processor may have it, and not about the kind.
+    assert len(kept) == 10
+    assert sum(share == 1 for share in kept) >= 9, kept
 
 
 @pytest.mark.parametrize(
@@ -266,17 +272,15 @@ class TestReplay:
 def test_a_cloud_is_trained_once_and_is_the_same_from_several_processes(scene: Scene) -> None:
     assert scene.evidence.prepare(scene.start, 2, scene.history) is scene.cloud
     with ShadowWorkers(2) as executor:
-        other = ShadowEvidence(
-            scene.splits.validation, UNIFORM, RECIPE, seed=5, shadows=64, executor=executor
-        ).prepare(scene.start, 2, scene.history)
+        other = ShadowEvidence(scene.splits.validation, UNIFORM, RECIPE, seed=5, executor=executor).prepare(
+            scene.start, 2, scene.history
+        )
     assert other.model == scene.cloud.model
     assert (other.mean_update == scene.cloud.mean_update).all()
 
 
 def test_other_rules_get_their_scores(scene: Scene) -> None:
-    evidence = ShadowEvidence(
-        scene.splits.validation, UNIFORM, RECIPE, seed=5, shadows=64, scores=SCORED_RULES
-    )
+    evidence = ShadowEvidence(scene.splits.validation, UNIFORM, RECIPE, seed=5, scores=SCORED_RULES)
     submissions = [submission(f"h{i}", w, d, order=i) for i, (d, w) in enumerate(scene.honest)]
     found = evidence.assess(scene.cloud, submissions, scene.history).assessments
     scores = [{name: float(value) for name, value in a.scores.items()} for a in found]

@@ -1,12 +1,15 @@
 """Likeness of models beyond what a label mix in common explains."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.evidence.likeness import MOST_EXPLAINED, Likeness, fit_likeness, label_mix
 from coordinator.evidence.sketch import Array
 from coordinator.evidence.updates import directions
+
+pytestmark = pytest.mark.arithmetic
 
 COSINES = st.floats(-1, 1)
 COMMON = st.floats(0, 1)

@@ -1,11 +1,14 @@
 """Shares from the direction of an update."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.evidence.sketch import Array
 from coordinator.evidence.updates import directions, fit_update_shares
+
+pytestmark = pytest.mark.arithmetic
 
 
 def pulled(shares: Array, noise: float, generator: np.random.Generator) -> Array:

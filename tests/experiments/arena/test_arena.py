@@ -21,6 +21,8 @@ from fedpeer.errors import CommandError
 from learning.partition import LabelMix
 from mechanism.settlement import peer_payment
 
+pytestmark = pytest.mark.arithmetic
+
 CHOSEN = (
     "no-effort", "no-effort-claims-full", "over-claim", "echo", "echo-noise", "random", "sign-flipped", "copy",
     "sybils", "shuffled-labels", "late", "double", "nan",

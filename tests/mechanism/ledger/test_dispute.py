@@ -257,3 +257,67 @@ def test_an_opening_that_does_not_hold_is_refused(
     with pytest.raises(FieldError):
         check_opening(TERMS, commit_counts((78, 22), SALT), claimed, counts, salt)
     check_opening(TERMS, commit_counts((78, 22), SALT), Fraction(28, 100), (78, 22), SALT)
+
+
+SUBJECT = Assessment("p", bytes(32), Fraction(3, 10), 350_000, 300_000, 400_000)
+PEER = Assessment("q", bytes(32), Fraction(1, 2), 500_000, 450_000, 550_000)
+
+
+@pytest.mark.parametrize(
+    ("claimed", "agreed"),
+    [
+        (Fraction(3, 10), True),
+        (Fraction(4, 10), True),
+        (Fraction(299_999, MICRO), False),
+        (Fraction(3, 10) - Fraction(1, 10**9), False),
+        (Fraction(400_001, MICRO), False),
+        (Fraction(4, 10) + Fraction(1, 10**9), False),
+    ],
+)
+def test_the_interval_bears_a_claim_out_up_to_both_its_ends(claimed: Fraction, agreed: bool) -> None:
+    found = review(TERMS, replace(SUBJECT, claimed_degree=claimed), [PEER], 0)
+    assert found.agreed == agreed
+    assert (found.award_micro > 0) == agreed
+    assert f"{float(claimed):.4f}" in found.explanation
+    assert "0.3000 to 0.4000" in found.explanation
+    assert ("agrees with" in found.explanation) == agreed
+    assert ("lies outside" in found.explanation) != agreed
+
+
+def test_an_award_is_the_claimed_degrees_payment_rounded_down_less_what_was_paid() -> None:
+    whole_payment = Fraction(peer_payment(TERMS, Fraction(3, 10), Fraction(1, 2))) * MICRO
+    assert review(TERMS, SUBJECT, [PEER], 0).award_micro == int(whole_payment)
+    one_more = review(TERMS, SUBJECT, [PEER], int(whole_payment) - 1)
+    assert one_more.award_micro == 1
+    assert "the round is paid as claimed" in one_more.explanation
+    nothing_more = review(TERMS, SUBJECT, [PEER], int(whole_payment))
+    assert (nothing_more.agreed, nothing_more.award_micro) == (True, 0)
+    assert "paid no less than that already" in nothing_more.explanation
+    half = review(TERMS, replace(SUBJECT, multiplier_ppm=500_000), [PEER], 0)
+    assert half.award_micro == int(whole_payment / 2), "what the screens left stays"
+
+
+def test_who_had_no_peer_is_reviewed_against_its_claim() -> None:
+    alone = Fraction(peer_payment(TERMS, Fraction(3, 10), Fraction(3, 10))) * MICRO
+    assert review(TERMS, SUBJECT, [], 0).award_micro == int(alone)
+
+
+@pytest.mark.parametrize("missing", ["verified_micro", "lower_micro", "upper_micro"])
+def test_what_was_not_measured_bears_nothing_out(missing: str) -> None:
+    found = review(TERMS, replace(SUBJECT, **{missing: None}), [PEER], 0)
+    assert (found.agreed, found.award_micro) == (False, 0)
+    assert "No model of this round was scored" in found.explanation
+
+
+def test_disputes_need_private_counts_a_window_and_the_rule() -> None:
+    assert disputes_possible(TERMS, ["p003"])
+    one_second = replace(TERMS, schedule=replace(TERMS.schedule, dispute_seconds=1))
+    assert disputes_possible(one_second, {"p003"})
+
+
+def test_an_opening_that_does_not_hold_names_what_was_expected() -> None:
+    commitment = commit_counts((78, 22), SALT)
+    with pytest.raises(FieldError, match="with the salt, those that the claim committed to"):
+        check_opening(TERMS, commitment, Fraction(28, 100), (22, 78), SALT)
+    with pytest.raises(FieldError, match=r"those of the claimed degree 1/4; theirs is 7/25"):
+        check_opening(TERMS, commitment, Fraction(1, 4), (78, 22), SALT)

@@ -23,6 +23,8 @@ from participant.errors import TaskError
 from participant.task import TrainingRound
 from tests.participant.adapters.test_torch import terms_for
 
+pytestmark = pytest.mark.arithmetic
+
 SECRET = bytes(range(32))
 START = {"array-000": np.zeros((2, 3), np.float32), "array-001": np.zeros(2, np.float32)}
 

@@ -18,6 +18,8 @@ from participant.task import TrainingRound
 from tests.participant.adapters.test_torch import terms_for
 from wire.model_file import encode_model
 
+pytestmark = pytest.mark.arithmetic
+
 INPUTS, LABELS = load_digits(return_X_y=True)
 INPUTS = INPUTS / 16
 

@@ -24,6 +24,8 @@ from participant.model_store import write_weights
 from participant.task import Trained, TrainingRound, Weights
 from wire.model_file import contract_of, encode_model, open_model
 
+pytestmark = pytest.mark.arithmetic
+
 
 def digits_terms(**recipe: Any) -> Terms:
     values = {

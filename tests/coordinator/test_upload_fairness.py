@@ -1,0 +1,255 @@
+"""Slots go round: who is slow is cut short as soon as somebody waits, who is quick is not, and nothing is lost."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import coordinator.uploads
+from coordinator.blobs import BlobStore
+from coordinator.spool import UploadKey
+from coordinator.uploads import _data, _in_time
+from protos.fedpeer.v1.market_pb2 import ModelHeader
+from tests.coordinator.test_uploads import CONTENT, KEY, STATEMENT, Desk, falls_silent, nothing, whole
+from wire.errors import Code, Refusal
+from wire.frames import Frame
+from wire.limits import FRAME_BYTES
+
+BEN = replace(STATEMENT, participant_id="ben", submission_id="model-2")
+CYD = replace(STATEMENT, participant_id="cyd", submission_id="model-3")
+
+
+def contended(monkeypatch: pytest.MonkeyPatch, seconds: float, bytes_per_second: float) -> None:
+    monkeypatch.setattr(coordinator.uploads, "CONTENDED_SECONDS", seconds)
+    monkeypatch.setattr(coordinator.uploads, "CONTENDED_BYTES_PER_SECOND", bytes_per_second)
+
+
+async def received(desk: Desk, bytes_: int) -> None:
+    async with asyncio.timeout(10):
+        while desk.spool.size(KEY) < bytes_:
+            await asyncio.sleep(0)
+
+
+async def test_a_slow_upload_is_cut_short_when_somebody_comes_to_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contended(monkeypatch, 0, 1e9)
+    desk = Desk(tmp_path, slots=1)
+    desk.may_record.set()
+    slow = desk.receive("slow", falls_silent())
+    await received(desk, 40)
+    assert not slow.done(), "nobody waits, so it may take its time"
+    async with asyncio.timeout(10):
+        assert await desk.receive("ben", whole(), statement=BEN) == "ben"
+        with pytest.raises(Refusal, match="Others wait, and this upload is slow") as refused:
+            await slow
+    assert refused.value.code is Code.QUOTA_EXCEEDED
+    assert await desk.uploads.held(KEY) == 40, "what it sent is kept"
+    desk.uploads.stop()
+
+
+async def test_a_slow_upload_that_gets_its_slot_while_others_wait_is_cut_short_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contended(monkeypatch, 0, 1e9)
+    desk = Desk(tmp_path, slots=1)
+    desk.may_record.set()
+    slow = [
+        desk.receive("ann", falls_silent()),
+        desk.receive("ben", falls_silent(), statement=BEN),
+    ]
+    async with asyncio.timeout(10):
+        assert await desk.receive("cyd", whole(), statement=CYD) == "cyd"
+        for upload in slow:
+            with pytest.raises(Refusal, match="Others wait"):
+                await upload
+    assert desk.welcomed == ["ann", "ben", "cyd"], "in the order in which they came"
+    assert desk.metrics.uploads._value.get() == 0
+    desk.uploads.stop()
+
+
+async def test_an_upload_that_is_quick_enough_keeps_its_slot_while_others_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contended(monkeypatch, 0, 1e-3)  # each byte buys a quarter of an hour
+    desk = Desk(tmp_path, slots=1)
+    desk.may_record.set()
+    go_on = asyncio.Event()
+
+    async def in_two() -> AsyncIterator[Frame]:
+        yield Frame(0, memoryview(CONTENT)[:40])
+        await go_on.wait()
+        yield Frame(40, memoryview(CONTENT)[40:])
+
+    first = desk.receive("first", in_two())
+    await received(desk, 40)
+    second = desk.receive("second", whole(), statement=BEN)
+    while desk.uploads._waiting == 0:
+        await asyncio.sleep(0)
+    assert not first.done()
+    assert desk.metrics.uploads._value.get() == 1
+    go_on.set()
+    async with asyncio.timeout(10):
+        assert [await first, await second] == ["first", "second"]
+    assert desk.metrics.received_bytes._value.get() == 2 * len(CONTENT)
+    desk.uploads.stop()
+
+
+async def test_seconds_are_granted_before_the_first_byte_has_to_be_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contended(monkeypatch, 1000, 1e9)
+    desk = Desk(tmp_path, slots=1)
+    desk.may_record.set()
+    go_on = asyncio.Event()
+
+    async def late() -> AsyncIterator[Frame]:
+        await go_on.wait()
+        yield Frame(0, memoryview(CONTENT))
+
+    first = desk.receive("first", late())
+    while desk.welcomed != ["first"]:
+        await asyncio.sleep(0)
+    second = desk.receive("second", whole(), statement=BEN)
+    while desk.uploads._waiting == 0:
+        await asyncio.sleep(0)
+    go_on.set()
+    async with asyncio.timeout(10):
+        assert [await first, await second] == ["first", "second"]
+    desk.uploads.stop()
+
+
+async def test_a_stream_that_falls_silent_ends_though_nobody_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinator.uploads, "UPLOAD_IDLE_SECONDS", 0.01)
+    monkeypatch.setattr(
+        coordinator.uploads, "MIN_UPLOAD_BYTES_PER_SECOND", 0.1
+    )  # else the whole would be too slow
+    desk = Desk(tmp_path)
+    async with asyncio.timeout(10):
+        with pytest.raises(
+            Refusal, match=r"No frame came for 0\.01 seconds; the upload can be resumed"
+        ) as refused:
+            await desk.receive("first", falls_silent())
+    assert refused.value.code is Code.QUOTA_EXCEEDED
+    assert await desk.uploads.held(KEY) == 40
+    desk.uploads.stop()
+
+
+async def test_no_upload_holds_a_slot_longer_than_its_bytes_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator.uploads, "UPLOAD_IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(coordinator.uploads, "MIN_UPLOAD_BYTES_PER_SECOND", 1000)
+    with pytest.raises(Refusal, match="took more than 0 seconds; it can be resumed") as refused:
+        async with _in_time(10):
+            await asyncio.Event().wait()
+    assert refused.value.code is Code.QUOTA_EXCEEDED
+    async with _in_time(10**6):  # a thousand seconds
+        await asyncio.sleep(0)
+
+
+async def test_one_participant_uploads_one_model_at_a_time(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    desk.may_record.set()
+    go_on = asyncio.Event()
+
+    async def held_up() -> AsyncIterator[Frame]:
+        await go_on.wait()
+        yield Frame(0, memoryview(CONTENT))
+
+    first = desk.receive("first", held_up())
+    while desk.welcomed != ["first"]:
+        await asyncio.sleep(0)
+    second = desk.receive("second", whole(), statement=replace(STATEMENT, submission_id="model-9"))
+    other = desk.receive("other", whole(), statement=BEN)
+    async with asyncio.timeout(10):
+        assert await other == "other", "a second slot is free for others"
+        assert desk.welcomed == ["first", "other"]
+        assert desk.uploads.busy("task") == {KEY, UploadKey("task", "ann", "model-9")}
+        assert desk.uploads.busy("another") == set()
+        go_on.set()
+        assert [await first, await second] == ["first", "second"]
+    desk.uploads.stop()
+
+
+async def test_who_takes_over_ends_the_older_stream_with_a_reason(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    desk.may_record.set()
+    first = desk.receive("first", falls_silent())
+    await received(desk, 40)
+    async with asyncio.timeout(10):
+        assert await desk.receive("second", whole()) == "second"
+        with pytest.raises(Refusal, match="Another stream of the same upload has taken over") as refused:
+            await first
+    assert refused.value.code is Code.QUOTA_EXCEEDED
+    desk.uploads.stop()
+
+
+async def test_a_file_of_another_digest_is_refused_and_nothing_of_it_kept(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    signed = replace(STATEMENT, model_sha256=bytes(32))
+    with pytest.raises(Refusal) as refused:
+        await desk.receive("first", whole(), statement=signed)
+    assert refused.value.code is Code.MODEL_INVALID
+    assert hashlib.sha256(CONTENT).hexdigest() in str(refused.value)
+    assert bytes(32).hex() in str(refused.value)
+    assert not desk.recording.is_set()
+    assert await desk.uploads.held(KEY) == 0
+    blobs = BlobStore(tmp_path / "models")
+    assert not blobs.intact(bytes(32))
+    assert not blobs.intact(hashlib.sha256(CONTENT).digest())
+    desk.uploads.stop()
+
+
+@pytest.mark.parametrize("offset", [0, 17, 40])
+async def test_an_upload_may_go_on_from_any_byte_that_is_held(tmp_path: Path, offset: int) -> None:
+    desk = Desk(tmp_path)
+    desk.may_record.set()
+
+    async def part() -> AsyncIterator[Frame]:
+        yield Frame(0, memoryview(CONTENT)[:40])
+
+    with pytest.raises(Refusal, match="ended at byte 40"):
+        await desk.receive("first", part())
+    with pytest.raises(Refusal, match="begins at byte 41, but 40 bytes are held") as refused:
+        await desk.receive("beyond", nothing(), offset=41)
+    assert refused.value.metadata == {"offset": "40"}
+
+    async def rest() -> AsyncIterator[Frame]:
+        yield Frame(offset, memoryview(CONTENT)[offset:])
+
+    assert await desk.receive("second", rest(), offset=offset) == "second"
+    assert BlobStore(tmp_path / "models").intact(STATEMENT.model_sha256)
+    desk.uploads.stop()
+
+
+def test_a_frame_belongs_where_it_begins_and_has_a_byte_at_least() -> None:
+    frame = Frame(5, memoryview(b"abc"))
+    assert bytes(_data(frame, 5, 8)) == b"abc"
+    for message in (
+        Frame(4, memoryview(b"abc")),
+        Frame(6, memoryview(b"abc")),
+        Frame(5, memoryview(b"")),
+        ModelHeader(),
+    ):
+        with pytest.raises(Refusal, match="at least one byte at offset 5") as refused:
+            _data(message, 5, 8)
+        assert refused.value.code is Code.FRAMES_INVALID
+        assert refused.value.metadata == {"offset": "5"}
+    with pytest.raises(Refusal, match="The stream ended at byte 5 of 8") as ended:
+        _data(None, 5, 8)
+    assert ended.value.code is Code.FRAMES_INVALID
+
+
+def test_a_frame_has_at_most_the_frames_limit_and_what_was_announced() -> None:
+    most = Frame(0, memoryview(bytes(FRAME_BYTES)))
+    assert len(_data(most, 0, FRAME_BYTES)) == FRAME_BYTES
+    for frame, total in ((most, FRAME_BYTES - 1), (Frame(0, memoryview(bytes(FRAME_BYTES + 1))), 1 << 30)):
+        with pytest.raises(Refusal, match="exceeds the frame's limit") as refused:
+            _data(frame, 0, total)
+        assert refused.value.code is Code.TOO_LARGE
+    with pytest.raises(Refusal, match="exceeds"):
+        _data(Frame(7, memoryview(b"ab")), 7, 8)

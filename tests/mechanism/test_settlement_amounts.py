@@ -1,0 +1,303 @@
+"""What a round pays, amount by amount: roundings, boundaries, multipliers, penalties, stakes and scores."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
+
+import pytest
+
+from mechanism.errors import FieldError, SettlementError
+from mechanism.payment import Linear, Log
+from mechanism.settlement import (
+    ARITHMETIC,
+    MICRO,
+    PAYMENT_RULES,
+    Assessment,
+    Payment,
+    Settlement,
+    Verdict,
+    largest_remainder,
+    max_payment_micro,
+    peer_candidates,
+    peer_payment,
+    round_budget_micro,
+    settle_round,
+    task_budget_micro,
+)
+from mechanism.terms import Rule, Terms
+from tests.mechanism.test_settlement import SEED, TERMS
+
+PLAIN = replace(TERMS, rule=Rule())
+SCORES = ("leave_one_out", "shapley", "correlated_agreement", "dmi")
+
+
+def person(name: str, verified: int | None, claimed: Fraction | None = None, **more: object) -> Assessment:
+    claim = Fraction(verified or 0, MICRO) if claimed is None else claimed
+    return Assessment(name, name[:1].encode() * 32, claim, verified, **more)  # type: ignore[arg-type]
+
+
+def settle(
+    terms: Terms, *people: Assessment, round_: int = 1, stakes: Mapping[str, int] | None = None
+) -> Settlement:
+    return settle_round(terms, round_, SEED, people, stakes)
+
+
+def first(settlement: Settlement) -> Payment:
+    return settlement.payments[0]
+
+
+def exact(terms: Terms, mine: Fraction, theirs: Fraction) -> Fraction:
+    """f(Q / (Phi d^2 + Phi d'^2 + Upsilon)) in micro-credits, unrounded, to 50 digits."""
+    return Fraction(peer_payment(terms, mine, theirs)) * MICRO
+
+
+@pytest.mark.parametrize("name", ["verified_micro", "lower_micro", "upper_micro", "multiplier_ppm"])
+def test_an_assessment_holds_millionths_of_a_whole_and_nothing_else(name: str) -> None:
+    good = person("p", 1)
+    for value in (-1, MICRO + 1):
+        with pytest.raises(FieldError) as refused:
+            replace(good, **{name: value})
+        assert refused.value.field == name
+    for value in (0, MICRO):
+        assert getattr(replace(good, **{name: value}), name) == value
+
+
+def test_a_claimed_degree_lies_between_nothing_and_the_whole() -> None:
+    for claimed in (Fraction(-1, 3), Fraction(4, 3), Fraction(1_000_001, MICRO)):
+        with pytest.raises(FieldError) as refused:
+            person("p", 0, claimed)
+        assert refused.value.field == "claimed_degree"
+    assert [person("p", 0, Fraction(c)).claimed_degree for c in (0, 1)] == [0, 1]
+
+
+def test_who_is_scored_is_said_and_a_whole_multiplier_is_the_default() -> None:
+    assert person("p", 0).scored
+    assert not person("p", None).scored
+    assert person("p", 0).multiplier_ppm == MICRO
+    assert not person("p", 0).refuted
+
+
+def test_a_verdicts_record_has_all_four_of_its_parts() -> None:
+    verdict = Verdict("echo", False, "It is an echo.", {"distance": "0.1"})
+    assert verdict.record() == {
+        "screen": "echo", "passed": False, "explanation": "It is an echo.", "figures": {"distance": "0.1"},
+    }  # fmt: skip
+
+
+def test_a_round_is_one_of_the_schedule() -> None:
+    last = PLAIN.schedule.rounds
+    for outside in (0, -1, last + 1):
+        with pytest.raises(FieldError) as refused:
+            settle(PLAIN, person("p", 0), round_=outside)
+        assert refused.value.field == "round"
+    for inside in (1, last):
+        found = settle(PLAIN, person("p", 0), round_=inside)
+        assert (found.task_id, found.round, found.seed) == (PLAIN.task_id, inside, SEED)
+
+
+@pytest.mark.parametrize("length", [0, 31, 33])
+def test_who_is_scored_has_a_digest_of_32_bytes_and_who_is_not_may_have_none(length: int) -> None:
+    good = person("p", 300_000)
+    with pytest.raises(SettlementError, match="p is scored without a model digest"):
+        settle(PLAIN, person("o", 0), replace(good, model_sha256=bytes(length)))
+    none = replace(person("q", None), model_sha256=b"")
+    both, alone = settle(PLAIN, good, none), settle(PLAIN, good)
+    assert both.submissions_digest == alone.submissions_digest, "who sent nothing is no submission"
+    assert first(both) == first(alone)
+    sent = settle(PLAIN, good, person("q", None))
+    assert sent.submissions_digest != alone.submissions_digest, "who sent a model is one, scored or not"
+
+
+def test_payments_are_rounded_by_the_rule_and_the_formula_is_that_of_the_paper() -> None:
+    mine, theirs = 123_457, 654_321
+    paid = settle(PLAIN, person("p", mine), person("q", theirs))
+    amount = exact(PLAIN, Fraction(mine, MICRO), Fraction(theirs, MICRO))
+    floor, fraction = divmod(amount, 1)
+    # Both are paid the same amount; of their two equal fractions the sum decides.
+    units = int(2 * fraction)
+    assert [line.paid_micro for line in paid.payments] == [floor + units, floor]
+    assert [line.gross_micro for line in paid.payments] == [floor, floor]
+    assert paid.rounding_micro == 1
+    assert paid.total_micro == sum(line.paid_micro for line in paid.payments) + 1
+    assert paid.total_micro == 2 * floor + units + 1
+
+
+def test_the_screens_multiplier_takes_its_part_of_the_payment() -> None:
+    whole = exact(PLAIN, Fraction(1, 4), Fraction(1, 2))
+    for ppm in (0, 1, 333_333, 999_999, MICRO):
+        found = settle(PLAIN, person("p", 250_000, multiplier_ppm=ppm), person("q", 500_000))
+        assert first(found).gross_micro == int(whole * ppm / MICRO)
+        assert abs(first(found).paid_micro - whole * ppm / MICRO) < 1
+    paper = replace(PLAIN, rule=Rule("paper"))
+    cut = settle(paper, person("p", 250_000, multiplier_ppm=0), person("q", 500_000))
+    assert first(cut).gross_micro == int(whole), "the paper's rule knows no screen"
+
+
+@pytest.mark.parametrize("claimed", [Fraction(1, 10), Fraction(1, 3), Fraction(1, 2)])
+def test_a_claim_costs_the_square_of_its_distance(claimed: Fraction) -> None:
+    terms = replace(PLAIN, rule=Rule(claim_penalty=Decimal("1.5")))
+    found = first(settle(terms, person("p", 300_000, claimed), person("q", 500_000)))
+    penalty = Fraction(3, 2) * (claimed - Fraction(3, 10)) ** 2 * MICRO
+    gross = exact(terms, Fraction(3, 10), Fraction(1, 2))
+    assert found.penalty_micro == -int(-penalty // 1)
+    assert found.gross_micro == int(gross)
+    assert abs(found.paid_micro - (gross - penalty)) < 1
+
+
+def test_a_penalty_beyond_the_payment_leaves_nothing_and_takes_nothing() -> None:
+    terms = replace(PLAIN, rule=Rule(claim_penalty=Decimal(100)))
+    found = settle(terms, person("p", 0, Fraction(1)), person("q", 500_000))
+    assert first(found).paid_micro == 0
+    assert first(found).penalty_micro == 100 * MICRO
+    assert found.payments[1].paid_micro > 0
+
+
+def test_only_the_verified_rule_has_a_penalty() -> None:
+    for rule in ("paper", *SCORES):
+        terms = replace(PLAIN, rule=Rule(rule, claim_penalty=Decimal(5)))
+        people = (
+            person("p", 0, Fraction(1, 2), scores={rule: "1"}),
+            person("q", 500_000, scores={rule: "1"}),
+        )
+        assert [line.penalty_micro for line in settle(terms, *people).payments] == [0, 0]
+
+
+def test_the_papers_rule_pays_on_both_claims() -> None:
+    terms = replace(PLAIN, rule=Rule("paper"))
+    found = settle(terms, person("p", 900_000, Fraction(1, 7)), person("q", 800_000, Fraction(2, 7)))
+    assert first(found).gross_micro == int(exact(terms, Fraction(1, 7), Fraction(2, 7)))
+
+
+@pytest.mark.parametrize("rule", SCORES)
+def test_a_score_is_paid_in_proportion_whoever_the_peer_is(rule: str) -> None:
+    terms = replace(PLAIN, rule=Rule(rule))
+    most = Fraction(peer_payment(PLAIN, Fraction(0), Fraction(0))) * MICRO
+    for score in ("0", "0.25", "1"):
+        for other in (0, MICRO):
+            found = settle(terms, person("p", 400_000, scores={rule: score}), person("q", other))
+            assert first(found).gross_micro == int(most * Fraction(score))
+            assert found.payments[1].paid_micro == 0, "one without a score earns nothing"
+
+
+@pytest.mark.parametrize("score", ["-0.000001", "1.000001", "2", "-1"])
+def test_a_score_outside_of_nothing_to_the_whole_is_refused(score: str) -> None:
+    terms = replace(PLAIN, rule=Rule("shapley"))
+    with pytest.raises(SettlementError, match=r"p has the shapley score .*; expected a decimal in \[0, 1\]"):
+        settle(terms, person("p", 0, scores={"shapley": score}))
+
+
+def test_a_score_that_is_no_number_is_refused() -> None:
+    with pytest.raises(FieldError) as refused:
+        settle(replace(PLAIN, rule=Rule("dmi")), person("p", 0, scores={"dmi": "much"}))
+    assert refused.value.field == "scores.dmi"
+
+
+def test_nobody_is_paid_on_a_degree_that_was_not_verified() -> None:
+    with pytest.raises(SettlementError, match="p has no verified degree"):
+        PAYMENT_RULES["verified"](PLAIN, person("p", None), [person("q", 0)])
+    with pytest.raises(SettlementError, match="q has no verified degree"):
+        PAYMENT_RULES["verified"](PLAIN, person("p", 0), [person("q", None)])
+
+
+def test_the_mean_is_over_all_peers() -> None:
+    terms = replace(PLAIN, rule=Rule(peers=3))
+    people = [person(name, degree) for name, degree in zip("pqrs", (0, 250_000, 500_000, MICRO), strict=True)]
+    line = first(settle(terms, *people))
+    assert sorted(line.peers) == ["q", "r", "s"]
+    parts = [exact(terms, Fraction(0), Fraction(d, MICRO)) for d in (250_000, 500_000, MICRO)]
+    assert line.gross_micro == int(sum(parts) / 3)
+
+
+def test_members_of_a_cluster_draw_outside_of_it_and_others_from_everyone() -> None:
+    people = [
+        person("a", 0, cluster="a"), person("b", 0, cluster="a"), person("c", 0, cluster="c"),
+        person("d", 0, cluster="c"), person("e", None), person("f", 0),
+    ]  # fmt: skip
+    drawn = {
+        line.participant_id: set(line.peers)
+        for line in settle(replace(PLAIN, rule=Rule(peers=6)), *people).payments
+    }
+    assert drawn == {
+        "a": {"c", "d", "f"}, "b": {"c", "d", "f"}, "c": {"a", "b", "f"}, "d": {"a", "b", "f"}, "e": set(),
+        "f": {"a", "b", "c", "d"},
+    }  # fmt: skip
+
+
+STAKE = replace(PLAIN, rule=Rule(stake_micro=3 * MICRO))
+
+
+@pytest.mark.parametrize(
+    ("held", "withheld"),
+    [(0, None), (3 * MICRO - 10, 10), (3 * MICRO, 0), (3 * MICRO + 7, 0)],
+    ids=["less than the stake is earned", "a little is missing", "full", "more than full"],
+)
+def test_a_stake_takes_what_is_earned_until_it_is_full(held: int, withheld: int | None) -> None:
+    found = first(settle(STAKE, person("p", 0), person("q", 0), stakes={"p": held}))
+    assert 0 < found.paid_micro < 3 * MICRO
+    assert found.withheld_micro == (found.paid_micro if withheld is None else withheld)
+    assert found.stake_lost_micro == 0
+
+
+@pytest.mark.parametrize(("held", "lost"), [(0, 0), (5, 5), (3 * MICRO, 3 * MICRO), (4 * MICRO, 3 * MICRO)])
+def test_a_refuted_claim_costs_what_is_held_up_to_the_stake(held: int, lost: int) -> None:
+    refuted = person("p", 0, refuted=True)
+    found = first(settle(STAKE, refuted, person("q", 0), stakes={"p": held, "q": 9}))
+    assert (found.stake_lost_micro, found.withheld_micro) == (lost, 0)
+    unscored = first(settle(STAKE, replace(refuted, verified_micro=None), person("q", 0), stakes={"p": held}))
+    assert (unscored.stake_lost_micro, unscored.paid_micro, unscored.gross_micro) == (lost, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("credits_", "micros", "residue"),
+    [
+        ({"a": "0.0000004", "b": "0.0000004", "c": "0.0000004"}, [1, 0, 0], 1),
+        ({"a": "0.0000005", "b": "0.0000005"}, [1, 0], 0),
+        ({"a": "0.0000001", "b": "0.0000009"}, [0, 1], 0),
+        ({"b": "0.0000009", "a": "0.0000008", "c": "0.0000003"}, [1, 1, 0], 0),
+        ({"a": "1", "b": "2.000001"}, [1_000_000, 2_000_001], 0),
+        ({"a": "0", "b": "0"}, [0, 0], 0),
+        ({}, [], 0),
+        ({"a": "0.00000000001"}, [0], 1),
+    ],
+)
+def test_units_go_to_the_largest_fractions_and_of_equals_to_the_first_name(
+    credits_: dict[str, str], micros: list[int], residue: int
+) -> None:
+    found, rest = largest_remainder({name: Decimal(value) for name, value in credits_.items()})
+    assert [found[name] for name in sorted(found)] == micros
+    assert rest == residue
+
+
+def test_budgets_are_the_largest_payment_rounded_up_by_capacity_and_rounds() -> None:
+    # ln 10 = 2.302585092..., which lies above 2302585 micro-credits.
+    assert max_payment_micro(Decimal(2000), Decimal(200), Log().exact) == 2_302_586
+    assert max_payment_micro(Decimal(3), Decimal(2), Linear(Decimal(2)).exact) == 3 * MICRO
+    assert max_payment_micro(Decimal(1), Decimal(1), Log().exact) == 0
+    assert round_budget_micro(PLAIN) == 12 * 2_302_586
+    assert task_budget_micro(PLAIN) == 3 * 12 * 2_302_586
+
+
+def test_each_participant_is_assessed_once() -> None:
+    with pytest.raises(SettlementError, match="twice"):
+        settle(PLAIN, person("p", 0), person("q", 0), person("p", None))
+
+
+def test_who_stands_alone_is_its_own_peer_in_the_formula_and_in_no_draw() -> None:
+    found = first(settle(PLAIN, person("p", 400_000), person("q", None)))
+    assert found.peers == ()
+    assert found.gross_micro == int(exact(PLAIN, Fraction(2, 5), Fraction(2, 5)))
+
+
+def test_candidates_are_the_scored_without_oneself_and_ones_own_cluster() -> None:
+    people = {
+        a.participant_id: a
+        for a in (person("a", 0), person("b", 0, cluster="b"), person("c", 0, cluster="b"), person("d", None))
+    }
+    assert peer_candidates(people["a"], people) == ["b", "c"]
+    assert peer_candidates(people["b"], people) == ["a"]
+    assert peer_candidates(people["d"], people) == ["a", "b", "c"]
+
+
+def test_the_arithmetic_has_the_name_that_ledgers_know_it_by() -> None:
+    assert ARITHMETIC == "decimal50-half-even/largest-remainder-v1"
