@@ -28,7 +28,7 @@ test-slow: $(STAMP)
 test-arithmetics: $(STAMP)
 	$(BIN)/python -m tests.arithmetics $(TEST_ARGS)
 
-# Small changes that a test must notice, in what money depends on. MUTANTS_ARGS="wire/frames.py --guards --sample 50"
+# Small changes that a test must notice, in what money depends on. MUTANTS_ARGS="fedpeer/protocol/frames.py --guards --sample 50"
 mutants: $(STAMP)
 	nice -n 10 $(BIN)/python -m tests.mutation $(MUTANTS_ARGS)
 
@@ -66,10 +66,10 @@ $(PROTOS_STAMP): pyproject.toml
 	touch $(PROTOS_STAMP)
 
 protos: $(PROTOS_STAMP)
-	$(PROTOS_VENV)/bin/python -m protos.generate
+	$(PROTOS_VENV)/bin/python protos/generate.py
 
 check-protos: $(PROTOS_STAMP)
-	$(PROTOS_VENV)/bin/python -m protos.generate --check
+	$(PROTOS_VENV)/bin/python protos/generate.py --check
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks

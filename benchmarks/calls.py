@@ -26,10 +26,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from benchmarks.serving import enrolled, environment, model, prepared, serving
 from coordinator.folder import StateFolder
+from fedpeer.protocol.codec import encode_claim
+from fedpeer.v1 import market_pb2
 from mechanism.statements import sign_statement
-from protos.fedpeer.v1 import market_pb2
 from tests.integration.market import Client
-from wire.codec import encode_claim
 
 
 async def timed(call: Callable[[], Awaitable[object]]) -> float:

@@ -15,11 +15,11 @@ from fractions import Fraction
 import numpy as np
 import torch
 
-from coordinator.evidence import ShadowEvidence, Submission
-from learning.datasets import LabelledData
-from learning.models import initial_weights
-from learning.partition import uniform_reference
-from learning.training import log_probabilities, train
+from fedpeer.evidence import ShadowEvidence, Submission
+from fedpeer.learning.datasets import LabelledData
+from fedpeer.learning.models import initial_weights
+from fedpeer.learning.partition import uniform_reference
+from fedpeer.learning.training import log_probabilities, train
 from mechanism.terms import Recipe
 
 RECIPE = Recipe("mnist-cnn", 1, 256, "adam", Decimal("0.01"), 600)

@@ -26,10 +26,10 @@ from pathlib import Path
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from coordinator.ledger_proofs import receipt
-from coordinator.ledger_sources import open_source
-from coordinator.storage.database import Database
-from coordinator.storage.ledger import SignedLog, SqlLedgerStore
+from fedpeer.audit.proofs import receipt
+from fedpeer.audit.sources import open_source
+from fedpeer.audit.sql.database import Database
+from fedpeer.audit.sql.ledger import SignedLog, SqlLedgerStore
 from mechanism.ledger import entries
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.journal import Journal

@@ -40,12 +40,12 @@ from benchmarks.serving import (
 )
 from benchmarks.uploads import submit
 from fedpeer.allocator import keep_pages
+from fedpeer.protocol.codec import encode_model_header
+from fedpeer.protocol.limits import FRAME_BYTES
+from fedpeer.v1 import market_pb2
 from mechanism.statements import sign_statement
 from participant.steps import FETCH_MODEL
-from protos.fedpeer.v1 import market_pb2
 from tests.integration.market import Client, model_statement
-from wire.codec import encode_model_header
-from wire.limits import FRAME_BYTES
 
 #: (participants, bytes of the model, rounds).
 SCALES = (

@@ -18,10 +18,10 @@ import numpy as np
 from coordinator.folder import StateFolder
 from coordinator.office import Office
 from coordinator.opening import prepare_task
-from protos.fedpeer.v1 import enrolment_pb2, enrolment_pb2_grpc
+from fedpeer.protocol.certificates import new_key, signing_request
+from fedpeer.protocol.model_file import encode_model
+from fedpeer.v1 import enrolment_pb2, enrolment_pb2_grpc
 from tests.integration.market import CONFIG, Client, make_folder, task_config
-from wire.certificates import new_key, signing_request
-from wire.model_file import encode_model
 
 #: Requests a second of one address: all clients enrol from this one.
 _BENCH_CONFIG = CONFIG + "requests_per_second = 1000\n"

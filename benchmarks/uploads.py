@@ -40,15 +40,15 @@ from benchmarks.serving import (
     serving,
 )
 from fedpeer.allocator import keep_pages
+from fedpeer.protocol.certificates import private_key_pem
+from fedpeer.protocol.codec import encode_model_header
+from fedpeer.protocol.frames import upload_message
+from fedpeer.protocol.limits import FRAME_BYTES
+from fedpeer.v1 import market_pb2
 from mechanism.statements import sign_statement
 from mechanism.terms import MIN_QUORUM
 from participant.steps import SUBMIT_MODEL
-from protos.fedpeer.v1 import market_pb2
 from tests.integration.market import Client
-from wire.certificates import private_key_pem
-from wire.codec import encode_model_header
-from wire.frames import upload_message
-from wire.limits import FRAME_BYTES
 
 #: Participants that upload at once; every round has room for each crowd's models.
 CROWDS = (1, 10, 20)

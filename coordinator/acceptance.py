@@ -13,15 +13,7 @@ from math import lcm
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from mechanism.canonical import MAX_INTEGER, canonical_bytes
-from mechanism.errors import FieldError
-from mechanism.ledger import entries
-from mechanism.ledger.entry import Entry
-from mechanism.ledger.errors import EntryError
-from mechanism.statements import EFFORT_PLACES, NONCE_BYTES, ClaimStatement, ModelStatement
-from mechanism.terms import Terms
-from protos.fedpeer.v1 import market_pb2, terms_pb2
-from wire.codec import (
+from fedpeer.protocol.codec import (
     decode_claim,
     decode_counts,
     decode_model_header,
@@ -30,7 +22,15 @@ from wire.codec import (
     encode_model_header,
     encode_terms,
 )
-from wire.limits import MAX_MESSAGE_BYTES, MAX_NUMBER_CHARACTERS, METHODS
+from fedpeer.protocol.limits import MAX_MESSAGE_BYTES, MAX_NUMBER_CHARACTERS, METHODS
+from fedpeer.v1 import market_pb2, terms_pb2
+from mechanism.canonical import MAX_INTEGER, canonical_bytes
+from mechanism.errors import FieldError
+from mechanism.ledger import entries
+from mechanism.ledger.entry import Entry
+from mechanism.ledger.errors import EntryError
+from mechanism.statements import EFFORT_PLACES, NONCE_BYTES, ClaimStatement, ModelStatement
+from mechanism.terms import Terms
 
 #: The longest id (`mechanism.terms.IDENTIFIER`) and signature (DER, P-256).
 _LONGEST_ID = "z" * 64

@@ -9,6 +9,8 @@ the wrong time is refused and changes nothing.
 from coordinator.derivation import nonce
 from coordinator.identity import Caller
 from coordinator.storage.market import ClaimRow, MarketStore, ModelStanding, ReceiptRow, TaskRow
+from fedpeer.protocol.errors import Code, Refusal
+from fedpeer.protocol.limits import MAX_UPLOADS_PER_ROUND
 from mechanism.degree import noniid_degree
 from mechanism.dispute import DISPUTED_RULE, disputes_possible
 from mechanism.errors import FieldError
@@ -21,8 +23,6 @@ from mechanism.statements import (
     statement_digest,
 )
 from mechanism.terms import Terms
-from wire.errors import Code, Refusal
-from wire.limits import MAX_UPLOADS_PER_ROUND
 
 
 def check_author(

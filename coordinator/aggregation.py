@@ -29,9 +29,9 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from fedpeer.protocol.model_file import ModelFile, header, narrow, open_model, widen
 from mechanism.errors import FieldError
 from mechanism.terms import DTYPE_BYTES, TensorSpec
-from wire.model_file import ModelFile, header, narrow, open_model, widen
 
 #: Elements that are read of one file at once.
 _BLOCK = 1 << 17

@@ -34,7 +34,7 @@ from coordinator.blobs import BlobStore
 from coordinator.config import SERVICE_FILE
 from coordinator.errors import FolderError
 from coordinator.folder import OLD_AUTHORITY_KEY, StateFolder
-from coordinator.storage.database import translated
+from fedpeer.audit.sql.database import translated
 
 #: Version of the form. A reader refuses what it does not know.
 VERSION = 1

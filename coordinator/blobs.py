@@ -10,7 +10,7 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
-from wire.model_file import file_digest
+from fedpeer.protocol.model_file import file_digest
 
 _SUFFIX = ".safetensors"
 

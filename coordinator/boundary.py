@@ -3,7 +3,7 @@ errors that a client can act on. Servicers behind it know nothing of this.
 
 Authentication and limits stand here and not in the servicers, so that a new method cannot forget them, and so does the
 end of every stream whose caller is one no longer; the libraries' own services (health, reflection) come through here,
-too. A method without a line in `wire.limits.METHODS` is not served.
+too. A method without a line in `fedpeer.protocol.limits.METHODS` is not served.
 
 gRPC reads the message of a call with one message before it asks for a handler. Here every call is served as a stream of
 requests, so that nothing is read for a caller that is not known or has enough calls open.
@@ -29,7 +29,8 @@ from coordinator.identity import Caller
 from coordinator.metrics import Metrics
 from coordinator.quotas import Quotas
 from coordinator.spool import SpoolFull
-from coordinator.storage.errors import (
+from coordinator.tracing import Tracing, annotate, end, fail
+from fedpeer.audit.sql.errors import (
     DatabaseDamaged,
     DatabaseFull,
     DatabaseLocked,
@@ -38,12 +39,10 @@ from coordinator.storage.errors import (
     NotALedger,
     StorageError,
 )
-from coordinator.tracing import Tracing, annotate, end, fail
-from mechanism.errors import FieldError, MechanismError
-from wire.errors import Code, FieldViolation, Refusal, status_of
-from wire.faults import code_of
-from wire.frames import parse_upload_message
-from wire.limits import (
+from fedpeer.protocol.errors import Code, FieldViolation, Refusal, status_of
+from fedpeer.protocol.faults import code_of
+from fedpeer.protocol.frames import parse_upload_message
+from fedpeer.protocol.limits import (
     MAX_REFUSAL_FIELD,
     MAX_REFUSAL_SENTENCE,
     MAX_REFUSAL_VIOLATIONS,
@@ -52,7 +51,8 @@ from wire.limits import (
     METHODS,
     MethodLimits,
 )
-from wire.model_file import ModelFileError
+from fedpeer.protocol.model_file import ModelFileError
+from mechanism.errors import FieldError, MechanismError
 
 log = structlog.get_logger()
 

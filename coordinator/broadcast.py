@@ -10,8 +10,8 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 
-from protos.fedpeer.v1 import market_pb2
-from wire.limits import FRAME_BYTES
+from fedpeer.protocol.limits import FRAME_BYTES
+from fedpeer.v1 import market_pb2
 
 #: Frames that are kept: those between the fastest and the slowest of participants who fetch side by side.
 _KEPT = 6

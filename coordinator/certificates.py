@@ -8,8 +8,8 @@ from cryptography import x509
 
 from coordinator.config import ServerSection
 from coordinator.folder import StateFolder
-from wire.certificates import Identity, certificates_pem
-from wire.limits import AUTHORITY_WARNING, SERVER_CERTIFICATE_WARNING
+from fedpeer.protocol.certificates import Identity, certificates_pem
+from fedpeer.protocol.limits import AUTHORITY_WARNING, SERVER_CERTIFICATE_WARNING
 
 #: What the certificates are called in metrics and in `status`.
 SERVER, AUTHORITY, OLD_AUTHORITY = "server", "authority", "old_authority"

@@ -22,9 +22,9 @@ from coordinator.doorbell import ANSWER_SECONDS
 from coordinator.errors import FolderError, TaskError
 from coordinator.folder import StateFolder, initialise
 from coordinator.office import Office, TaskReport
+from fedpeer.protocol.certificates import certificate_hosts
+from fedpeer.terminal import configure_logs, counted, output, printable
 from mechanism.settlement import MICRO
-from wire.certificates import certificate_hosts
-from wire.terminal import configure_logs, counted, output, printable
 
 app = typer.Typer(
     help="Run a market: publish tasks, invite participants, serve, settle.", no_args_is_help=True

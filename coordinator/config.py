@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from coordinator.errors import ConfigError
-from wire.limits import (
+from fedpeer.protocol.limits import (
     MAX_BYTES_PER_HOUR,
     MAX_CONCURRENT_UPLOADS,
     MAX_PARTICIPANTS,
@@ -189,7 +189,7 @@ class DataSection(_Section):
     """The learner's own data: D_c, and a held-out test set where there is one.
 
     Attributes:
-        dataset: a name that `learning.datasets` knows; split by `seed` into `validation` and `test` samples.
+        dataset: a name that `fedpeer.learning.datasets` knows; split by `seed` into `validation` and `test` samples.
         file: instead, an .npz with `images` (n, channels, height, width), `labels` (n,) and `classes`.
         test_file: the same for the test set.
         root: the folder of the data sets.

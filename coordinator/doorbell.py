@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from wire.limits import CONTROL_SOCKET
+from fedpeer.protocol.limits import CONTROL_SOCKET
 
 #: Longest path of a Unix socket on Linux, with its terminating zero; others have a little less.
 _PATH_BYTES = 100

@@ -1,4 +1,4 @@
-"""What the coordinator's commands refuse. (What its calls refuse is `wire.errors.Refusal`.)
+"""What the coordinator's commands refuse. (What its calls refuse is `fedpeer.protocol.errors.Refusal`.)
 
 CoordinatorError(ValueError)
  +- ConfigError    a configuration file that cannot be used: names the file, the key and what was expected

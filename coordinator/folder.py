@@ -34,9 +34,7 @@ from cryptography import x509
 
 from coordinator.config import SERVICE_FILE, ServiceConfig, read_config
 from coordinator.errors import AlreadyServed, ConfigError, FolderError
-from mechanism.ledger.errors import NoteError
-from mechanism.ledger.note import SigningKey
-from wire.certificates import (
+from fedpeer.protocol.certificates import (
     CertificateError,
     Identity,
     certificate_hosts,
@@ -48,6 +46,8 @@ from wire.certificates import (
     load_private_key,
     make_authority,
 )
+from mechanism.ledger.errors import NoteError
+from mechanism.ledger.note import SigningKey
 
 #: The key of the authority that is being replaced.
 OLD_AUTHORITY_KEY = "authority.old.key"
@@ -135,7 +135,7 @@ class StateFolder:
         """The server's certificate, which participants will accept.
 
         Args:
-            hosts: as `wire.certificates.check_server`.
+            hosts: as `fedpeer.protocol.certificates.check_server`.
 
         Raises:
             FolderError: it cannot be read or used; the sentence says what is wrong and what to do.

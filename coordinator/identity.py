@@ -19,8 +19,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from coordinator.storage.market import CertificateRow, InvitationRow, MarketStore, ParticipantRow
-from mechanism.terms import identifier
-from wire.certificates import (
+from fedpeer.protocol.certificates import (
     CertificateError,
     Identity,
     PublicKey,
@@ -33,8 +32,9 @@ from wire.certificates import (
     load_public_key,
     public_key_pem,
 )
-from wire.errors import Code, Refusal
-from wire.limits import TOKEN_BYTES, TOKEN_LIFETIME
+from fedpeer.protocol.errors import Code, Refusal
+from fedpeer.protocol.limits import TOKEN_BYTES, TOKEN_LIFETIME
+from mechanism.terms import identifier
 
 #: Parsed certificates that are kept; parsing one takes about 50 microseconds.
 _PARSED_CERTIFICATES = 4096

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 
 from coordinator.storage.market import EventRow
+from fedpeer.protocol.errors import Code, Refusal
 from mechanism.lifecycle import State
-from wire.errors import Code, Refusal
 
 
 @dataclass(eq=False)

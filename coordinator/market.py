@@ -30,17 +30,17 @@ from coordinator.storage.market import EventRow, ReceiptRow
 from coordinator.tracing import annotate
 from coordinator.transactions import Transaction, failure_digest
 from coordinator.uploads import Stream
+from fedpeer.protocol.codec import decode_model_header
+from fedpeer.protocol.errors import Code, Refusal
+from fedpeer.protocol.frames import Frame
+from fedpeer.protocol.limits import FRAME_BYTES, MAX_REASON_CHARACTERS, MIN_FRAME_BYTES, PLAIN_FRAME_BYTES
+from fedpeer.terminal import printable
+from fedpeer.v1 import market_pb2
 from mechanism.dispute import Review, check_opening
 from mechanism.errors import FieldError
 from mechanism.lifecycle import State
 from mechanism.statements import ClaimStatement, ModelStatement, statement_digest
 from mechanism.terms import identifier
-from protos.fedpeer.v1 import market_pb2
-from wire.codec import decode_model_header
-from wire.errors import Code, Refusal
-from wire.frames import Frame
-from wire.limits import FRAME_BYTES, MAX_REASON_CHARACTERS, MIN_FRAME_BYTES, PLAIN_FRAME_BYTES
-from wire.terminal import printable
 
 log = structlog.get_logger()
 

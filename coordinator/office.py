@@ -25,14 +25,14 @@ from coordinator.metrics import Metrics
 from coordinator.opening import PreparedTask
 from coordinator.scoring import make_scorer
 from coordinator.states import Progress
-from coordinator.storage.database import Database
-from coordinator.storage.errors import DatabaseUnreachable, NotALedger
-from coordinator.storage.ledger import SignedLog
 from coordinator.storage.market import ClaimRow, FailureRow, ParticipantRow, RoundRow, TaskRow
 from coordinator.transactions import Transaction, Transactions
+from fedpeer.audit.sql.database import Database
+from fedpeer.audit.sql.errors import DatabaseUnreachable, NotALedger
+from fedpeer.audit.sql.ledger import SignedLog
+from fedpeer.protocol.certificates import Identity, authority_id, issuer_id, load_certificate
 from mechanism.ledger.note import VerificationKey
 from mechanism.lifecycle import State
-from wire.certificates import Identity, authority_id, issuer_id, load_certificate
 
 Result = TypeVar("Result")
 

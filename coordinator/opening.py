@@ -15,7 +15,16 @@ from coordinator.config import DataSection, TaskConfig
 from coordinator.derivation import chain_secret, initial_seed, task_root, validation_salt
 from coordinator.errors import TaskError
 from coordinator.storage.market import TaskRow
-from learning.datasets import LabelledData, load_splits
+from fedpeer.learning.datasets import LabelledData, load_splits
+from fedpeer.protocol.model_file import (
+    ModelCheck,
+    ModelFileError,
+    check_header,
+    contract_of,
+    encode_model,
+    header,
+    model_specs,
+)
 from mechanism.canonical import MAX_INTEGER, canonical_bytes
 from mechanism.degree import reference_distribution
 from mechanism.errors import FieldError
@@ -31,15 +40,6 @@ from mechanism.terms import (
     Schedule,
     TensorSpec,
     Terms,
-)
-from wire.model_file import (
-    ModelCheck,
-    ModelFileError,
-    check_header,
-    contract_of,
-    encode_model,
-    header,
-    model_specs,
 )
 
 #: Norm that any model may have, and how many times the initial one's it may have beyond that: training on
@@ -205,7 +205,7 @@ def _too_expensive(terms: Terms) -> FieldError:
 
 def _check_fits(model: str, data: LearnerData) -> None:
     """Raises TaskError where the named architecture cannot read the learner's images."""
-    from learning.models import ARCHITECTURES  # imports torch
+    from fedpeer.learning.models import ARCHITECTURES  # imports torch
 
     if (known := ARCHITECTURES.get(model)) is None:
         return  # "custom": only its file knows
@@ -293,7 +293,7 @@ def _initial_model(config: TaskConfig, root: bytes) -> bytes:
             return config.initial_model.read_bytes()
         except OSError as error:
             raise TaskError(f"initial_model {config.initial_model}: {error.strerror}") from None
-    from learning.models import initial_weights  # imports torch, seconds
+    from fedpeer.learning.models import initial_weights  # imports torch, seconds
 
     return encode_model(initial_weights(config.recipe.model, initial_seed(root)))
 
@@ -341,7 +341,7 @@ def _check_evaluates(config: TaskConfig, initial_model: bytes, contract: ModelCo
     """
     if config.initial_model is None:
         return
-    from learning.models import ARCHITECTURES, initial_weights  # imports torch
+    from fedpeer.learning.models import ARCHITECTURES, initial_weights  # imports torch
 
     if config.recipe.model not in ARCHITECTURES:
         return  # "custom": nothing is evaluated

@@ -11,10 +11,10 @@ import structlog
 
 from coordinator.storage.market import TaskRow
 from coordinator.transactions import Transaction, Transactions
+from fedpeer.protocol.errors import Code, Refusal
 from mechanism.errors import FieldError
 from mechanism.ledger.entries import assessment_from_record
 from mechanism.settlement import Assessment
-from wire.errors import Code, Refusal
 
 log = structlog.get_logger()
 

@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from wire.errors import Code, Refusal
-from wire.limits import MAX_BYTES_PER_HOUR, MAX_REQUESTS_PER_SECOND, MAX_STREAMS_PER_IDENTITY
+from fedpeer.protocol.errors import Code, Refusal
+from fedpeer.protocol.limits import MAX_BYTES_PER_HOUR, MAX_REQUESTS_PER_SECOND, MAX_STREAMS_PER_IDENTITY
 
 #: Seconds over which the request rate is averaged: a burst of a reconnecting client is no attack.
 _WINDOW = 10.0

@@ -17,15 +17,15 @@ from coordinator.errors import TaskError
 from coordinator.opening import LearnerData, commit_validation, load_learner_data
 from coordinator.shadow_workers import workers_for
 from coordinator.storage.market import TaskRow
+from fedpeer.protocol.model_file import open_model
 from mechanism.canonical import Json
 from mechanism.lifecycle import needs_evidence
 from mechanism.settlement import Assessment
 from mechanism.unmeasured import as_claimed
-from wire.model_file import open_model
 
 if TYPE_CHECKING:  # evidence imports torch, which most commands do without
-    from coordinator.evidence import Cloud
-    from coordinator.evidence.assessing import Broadcast
+    from fedpeer.evidence import Cloud
+    from fedpeer.evidence.assessing import Broadcast
 
 
 @dataclass(frozen=True)
@@ -112,10 +112,10 @@ class ClaimedDegrees:
 
 
 class ShadowModels:
-    """Degrees measured on D_c, against shadow models of known degree: `coordinator.evidence`."""
+    """Degrees measured on D_c, against shadow models of known degree: `fedpeer.evidence`."""
 
     def __init__(self, data: LearnerData, row: TaskRow) -> None:
-        from coordinator.evidence import EvidenceError, ShadowEvidence
+        from fedpeer.evidence import EvidenceError, ShadowEvidence
 
         self._data = data
         self._model = row.terms.recipe.model
@@ -139,7 +139,7 @@ class ShadowModels:
         self._cloud(start)
 
     def score(self, start: RoundStart, submissions: Sequence[Submission]) -> Scored:
-        from coordinator import evidence
+        from fedpeer import evidence
 
         found = self._evidence.assess(
             self._cloud(start),
@@ -168,7 +168,7 @@ class ShadowModels:
 
 
 def _broadcasts(start: RoundStart) -> "list[Broadcast]":
-    from coordinator.evidence.assessing import Broadcast
+    from fedpeer.evidence.assessing import Broadcast
 
     return [Broadcast(f"round {number}", path) for number, path in enumerate(start.history, 1)]
 
@@ -202,8 +202,8 @@ def evaluate_on(data: LearnerData | None, architecture: str, model: Callable[[],
     if data is None:
         return None
     # Here, because it imports torch, and most commands need none.
-    from learning.models import ARCHITECTURES
-    from learning.training import evaluate
+    from fedpeer.learning.models import ARCHITECTURES
+    from fedpeer.learning.training import evaluate
 
     if architecture not in ARCHITECTURES:
         return None  # a model of the learner's own

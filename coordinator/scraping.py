@@ -1,4 +1,4 @@
-"""The page that Prometheus scrapes, over plain HTTP, within `wire.limits.METRICS_PORT`.
+"""The page that Prometheus scrapes, over plain HTTP, within `fedpeer.protocol.limits.METRICS_PORT`.
 
 The library's own server keeps a thread for every connection for as long as the other side likes.
 """
@@ -12,7 +12,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
-from wire.limits import METRICS_PORT
+from fedpeer.protocol.limits import METRICS_PORT
 
 
 class MetricsServer:

@@ -44,25 +44,17 @@ from coordinator.services.health import HealthServicer
 from coordinator.services.ledger import LedgerServicer
 from coordinator.services.market import MarketServicer
 from coordinator.spool import Spool
-from coordinator.storage.database import Database
-from coordinator.storage.errors import LeaseLost
 from coordinator.storage.lease import Lease
-from coordinator.storage.ledger import SignedLog
 from coordinator.storage.market import EventRow, TaskRow
 from coordinator.supervision import Duty, Supervisor
 from coordinator.tracing import Tracing, exporting
 from coordinator.transactions import Transaction, Transactions
 from coordinator.uploads import Uploads
-from protos.fedpeer.v1 import (
-    enrolment_pb2,
-    enrolment_pb2_grpc,
-    ledger_pb2,
-    ledger_pb2_grpc,
-    market_pb2,
-    market_pb2_grpc,
-)
-from wire.errors import Code, Refusal
-from wire.limits import (
+from fedpeer.audit.sql.database import Database
+from fedpeer.audit.sql.errors import LeaseLost
+from fedpeer.audit.sql.ledger import SignedLog
+from fedpeer.protocol.errors import Code, Refusal
+from fedpeer.protocol.limits import (
     HANDSHAKE_SECONDS,
     IDLE_CONNECTION_SECONDS,
     KEEPALIVE_SECONDS,
@@ -72,6 +64,14 @@ from wire.limits import (
     OPEN_FILES,
     PUBLIC_PORT,
     PortLimits,
+)
+from fedpeer.v1 import (
+    enrolment_pb2,
+    enrolment_pb2_grpc,
+    ledger_pb2,
+    ledger_pb2_grpc,
+    market_pb2,
+    market_pb2_grpc,
 )
 
 log = structlog.get_logger()

@@ -14,7 +14,7 @@ from concurrent.futures.process import BrokenProcessPool
 from functools import cache
 from typing import Any, TypeVar
 
-from learning.workers import begin_worker
+from fedpeer.learning.workers import begin_worker
 from mechanism.terms import Recipe
 
 Result = TypeVar("Result")

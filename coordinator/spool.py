@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from fedpeer.protocol.limits import RESERVE_BYTES
+from fedpeer.protocol.model_file import ModelCheck, ModelFileError
 from mechanism.terms import identifier
-from wire.limits import RESERVE_BYTES
-from wire.model_file import ModelCheck, ModelFileError
 
 Result = TypeVar("Result")
 

@@ -7,9 +7,9 @@ from rich.table import Table
 from rich.text import Text
 
 from coordinator.office import Standing, TaskReport
+from fedpeer.terminal import counted, printable
 from mechanism.lifecycle import State
 from mechanism.settlement import MICRO
-from wire.terminal import counted, printable
 
 #: What ends each phase before its deadline.
 _EARLIER = {

@@ -23,8 +23,6 @@ from coordinator.identity import Enrolled
 from coordinator.metrics import Metrics
 from coordinator.opening import PreparedTask
 from coordinator.scoring import Quality
-from coordinator.storage.database import Database
-from coordinator.storage.ledger import SignedLog, SqlLedgerStore
 from coordinator.storage.market import (
     ClaimRow,
     FailureRow,
@@ -35,7 +33,11 @@ from coordinator.storage.market import (
     StaleTask,
     TaskRow,
 )
-from coordinator.storage.statements import driver
+from fedpeer.audit.sql.database import Database
+from fedpeer.audit.sql.ledger import SignedLog, SqlLedgerStore
+from fedpeer.audit.sql.statements import driver
+from fedpeer.protocol.certificates import certificate_key, load_certificate, load_public_key
+from fedpeer.protocol.errors import Code, FieldViolation, Refusal
 from mechanism.canonical import Json, canonical_digest, decimal_text
 from mechanism.dispute import Review, disputes_possible, review
 from mechanism.errors import MechanismError
@@ -49,8 +51,6 @@ from mechanism.peers import Draw
 from mechanism.settlement import Assessment, Settlement
 from mechanism.statements import ClaimStatement, ModelStatement, statement_digest
 from mechanism.terms import Terms
-from wire.certificates import certificate_key, load_certificate, load_public_key
-from wire.errors import Code, FieldViolation, Refusal
 
 Result = TypeVar("Result")
 

@@ -23,19 +23,19 @@ from coordinator.blobs import BlobStore
 from coordinator.metrics import Metrics
 from coordinator.spool import Spool, SpooledUpload, UploadKey
 from coordinator.transactions import Pending
-from mechanism.statements import ModelStatement
-from mechanism.terms import ModelContract
-from protos.fedpeer.v1.market_pb2 import ModelHeader
-from wire.errors import Code, Refusal
-from wire.frames import Frame
-from wire.limits import (
+from fedpeer.protocol.errors import Code, Refusal
+from fedpeer.protocol.frames import Frame
+from fedpeer.protocol.limits import (
     CONTENDED_BYTES_PER_SECOND,
     CONTENDED_SECONDS,
     FRAME_BYTES,
     MIN_UPLOAD_BYTES_PER_SECOND,
     UPLOAD_IDLE_SECONDS,
 )
-from wire.model_file import ModelCheck
+from fedpeer.protocol.model_file import ModelCheck
+from fedpeer.v1.market_pb2 import ModelHeader
+from mechanism.statements import ModelStatement
+from mechanism.terms import ModelContract
 
 Result = TypeVar("Result")
 Messages = AsyncIterator[ModelHeader | Frame]

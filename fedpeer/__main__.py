@@ -17,7 +17,7 @@ from typing import NamedTuple
 import typer
 
 from fedpeer.allocator import keep_pages
-from wire.streams import secure_standard_streams
+from fedpeer.protocol.streams import secure_standard_streams
 
 
 class _Command(NamedTuple):
@@ -31,42 +31,42 @@ class _Command(NamedTuple):
 _GROUPS = {
     "coordinator": _Command("coordinator.cli", "app", "Run a market: publish tasks, invite, serve, settle."),
     "participant": _Command("participant.cli", "app", "Take part: enrol, train, earn."),
-    "ledger": _Command(
-        "coordinator.ledger_cli", "app", "Read and check a ledger, offline or from a coordinator."
-    ),
+    "ledger": _Command("fedpeer.audit.cli", "app", "Read and check a ledger, offline or from a coordinator."),
 }
 _FUNCTIONS = {
     "demo": _Command(
         "fedpeer.demo.command", "demo", "A whole market on this machine, with real processes and data."
     ),
     "plan": _Command(
-        "fedpeer.plan", "plan", "Efforts, equilibria and the best payment coefficient for a population."
+        "fedpeer.cli.plan", "plan", "Efforts, equilibria and the best payment coefficient for a population."
     ),
-    "arena": _Command("fedpeer.arena", "arena", "Measure what every attack earns under every payment rule."),
+    "arena": _Command(
+        "fedpeer.cli.arena", "arena", "Measure what every attack earns under every payment rule."
+    ),
     "health": _Command(
-        "fedpeer.health", "health", "Whether a coordinator serves or a participant can; for platforms."
+        "fedpeer.cli.health", "health", "Whether a coordinator serves or a participant can; for platforms."
     ),
-    "figures": _Command("fedpeer.figures", "figures", "Reproduce the paper's experiments."),
+    "figures": _Command("fedpeer.cli.figures", "figures", "Reproduce the paper's experiments."),
 }
 
 #: Errors that are a user's to mend, by where they are defined, with the exit code. A class whose module was
 #: never imported cannot have been raised.
 _USER_ERRORS = (
     ("mechanism.errors", "MechanismError", 2),
-    ("learning.errors", "LearningError", 2),
-    ("experiments.errors", "ExperimentError", 2),
-    ("wire.certificates", "CertificateError", 2),
-    ("wire.model_file", "ModelFileError", 2),
-    ("wire.errors", "Refusal", 3),
+    ("fedpeer.learning.errors", "LearningError", 2),
+    ("fedpeer.experiments.errors", "ExperimentError", 2),
+    ("fedpeer.protocol.certificates", "CertificateError", 2),
+    ("fedpeer.protocol.model_file", "ModelFileError", 2),
+    ("fedpeer.protocol.errors", "Refusal", 3),
     ("coordinator.errors", "AlreadyServed", 3),
     ("coordinator.errors", "CoordinatorError", 2),
-    ("coordinator.storage.errors", "LeaseTaken", 3),
-    ("coordinator.storage.errors", "LeaseLost", 3),
-    ("coordinator.storage.errors", "StorageError", 2),
+    ("fedpeer.audit.sql.errors", "LeaseTaken", 3),
+    ("fedpeer.audit.sql.errors", "LeaseLost", 3),
+    ("fedpeer.audit.sql.errors", "StorageError", 2),
     ("participant.errors", "ConfigurationError", 2),
     ("participant.errors", "SessionTakenOverError", 5),
     ("participant.errors", "ParticipantError", 3),
-    ("fedpeer.errors", "CommandError", 2),
+    ("fedpeer.cli.errors", "CommandError", 2),
 )
 
 
@@ -122,7 +122,7 @@ def main() -> int:
         code = _exit_code(error)
         if code is None:
             raise
-        from wire.terminal import printable  # somebody else's words may stand in it
+        from fedpeer.terminal import printable  # somebody else's words may stand in it
 
         typer.echo(f"fedpeer: {printable(str(error))}", err=True)
         return code

@@ -2,7 +2,7 @@
 
 The coordinator trains shadow models of known degree from the round's start and fits an `EvidenceModel`; of every
 submission it takes a `Measurement`. Both are integers and are logged. This module turns them into assessments;
-the ledger's verifier calls it again on the logged integers. How they are measured is `coordinator.evidence`.
+the ledger's verifier calls it again on the logged integers. How they are measured is `fedpeer.evidence`.
 
 The verified degree takes two steps. x_ij is feature j of label i, in millionths:
 

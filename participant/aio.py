@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy.typing as npt
 
+from fedpeer.v1 import enrolment_pb2, ledger_pb2, market_pb2
 from participant.aio_transport import AsyncTransport
 from participant.backoff import Backoff
 from participant.dispute import Dispute, open_dispute
@@ -45,7 +46,6 @@ from participant.steps import (
 from participant.sync import trainer_of
 from participant.task import ProgressCallback, Task, Weights
 from participant.work import ActivityCallback, LocalTrainer, Trainer, ignore_activity, run_task, settle_past
-from protos.fedpeer.v1 import enrolment_pb2, ledger_pb2, market_pb2
 
 if TYPE_CHECKING:
     from participant.keys import KeyReport

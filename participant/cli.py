@@ -12,6 +12,7 @@ import typer
 from rich import box
 from rich.table import Table
 
+from fedpeer.terminal import LOG_FORMATS, configure_logs, counted, output, printable
 from mechanism.errors import FieldError
 from mechanism.settlement import MICRO
 from mechanism.terms import identifier
@@ -28,7 +29,6 @@ from participant.report import TaskReport, report_of
 from participant.service import Service
 from participant.sync import Participant
 from participant.work import Activity
-from wire.terminal import LOG_FORMATS, configure_logs, counted, output, printable
 
 app = typer.Typer(no_args_is_help=True, help="Take part in a market: enrol, train, earn.")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from fedpeer.v1 import enrolment_pb2, ledger_pb2, market_pb2
 from participant.backoff import Backoff
 from participant.endpoint import Endpoint
 from participant.steps import (
@@ -18,7 +19,6 @@ from participant.steps import (
     MarketSteps,
 )
 from participant.transport import SyncTransport
-from protos.fedpeer.v1 import enrolment_pb2, ledger_pb2, market_pb2
 
 
 class Client:

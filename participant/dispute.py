@@ -14,13 +14,13 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from fedpeer.v1 import market_pb2
 from mechanism.settlement import MICRO
 from participant.effects import Steps
 from participant.errors import StateError
 from participant.identity import StateFolder
 from participant.journal import Journal
 from participant.steps import MarketSteps
-from protos.fedpeer.v1 import market_pb2
 
 #: The file of the state folder: a JSON list of `Dispute.record`.
 DISPUTES = "disputes.json"

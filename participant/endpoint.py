@@ -13,6 +13,7 @@ from time import sleep
 
 import grpc
 
+from fedpeer.protocol.limits import KEEPALIVE_SECONDS, KEEPALIVE_TIMEOUT_SECONDS, MAX_MESSAGE_BYTES
 from participant.errors import (
     CertificateExpiredError,
     ConfigurationError,
@@ -23,7 +24,6 @@ from participant.errors import (
 )
 from participant.identity import Credentials, utc_now
 from participant.proxy import proxy_for, warn_of_unusable_proxy
-from wire.limits import KEEPALIVE_SECONDS, KEEPALIVE_TIMEOUT_SECONDS, MAX_MESSAGE_BYTES
 
 #: Seconds in which a connection and a handshake must come about when the address is looked at.
 PROBE_SECONDS = 5.0

@@ -19,6 +19,12 @@ from typing import TYPE_CHECKING
 from cryptography.hazmat.primitives.asymmetric import ec
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from fedpeer.protocol.codec import decode_claim, decode_terms, encode_claim, encode_model_header
+from fedpeer.protocol.errors import Code
+from fedpeer.protocol.faults import Outlook, outlook
+from fedpeer.protocol.limits import MAX_REASON_CHARACTERS
+from fedpeer.protocol.model_file import file_digest
+from fedpeer.v1 import market_pb2
 from mechanism.canonical import MAX_INTEGER, canonical_bytes
 from mechanism.degree import noniid_degree
 from mechanism.errors import FieldError
@@ -58,12 +64,6 @@ from participant.report import (
     stored_settlement,
 )
 from participant.steps import ENDED, MarketSteps
-from protos.fedpeer.v1 import market_pb2
-from wire.codec import decode_claim, decode_terms, encode_claim, encode_model_header
-from wire.errors import Code
-from wire.faults import Outlook, outlook
-from wire.limits import MAX_REASON_CHARACTERS
-from wire.model_file import file_digest
 
 if TYPE_CHECKING:
     from participant.keys import KeyWatch

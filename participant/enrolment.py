@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, field
 
+from fedpeer.v1 import enrolment_pb2
 from mechanism.errors import FieldError
 from mechanism.terms import identifier
 from participant.errors import ConfigurationError, TLSError
 from participant.identity import Credentials, StateFolder, check_authority
-from protos.fedpeer.v1 import enrolment_pb2
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class EnrolmentRequest:
         Raises:
             TLSError: a certificate for another name or key, or one that none of the authorities has signed.
         """
-        from wire.certificates import (
+        from fedpeer.protocol.certificates import (
             CertificateError,
             certificate_name,
             issued_by_one_of,

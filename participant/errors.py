@@ -39,7 +39,7 @@ ParticipantError(Exception)
 
 from collections.abc import Sequence
 
-from wire.errors import Code, Refusal
+from fedpeer.protocol.errors import Code, Refusal
 
 __all__ = [
     "CertificateExpiredError",
@@ -118,7 +118,7 @@ class RefusedError(ParticipantError):
     """The coordinator refused a call; nothing has changed there.
 
     Attributes:
-        code: the reason, from the catalogue in `wire.errors`.
+        code: the reason, from the catalogue in `fedpeer.protocol.errors`.
         reasons: the fields at fault and what is wrong with each, as sentences.
         request_id: what the coordinator's log calls the request; may be empty.
     """

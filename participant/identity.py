@@ -25,7 +25,7 @@ if (
 ):  # X.509 takes a fifth of the time that importing this package may take; it comes with the first use
     from cryptography import x509
 
-    from wire.certificates import PrivateKey
+    from fedpeer.protocol.certificates import PrivateKey
 
 KEY, CERTIFICATE, AUTHORITY, JOURNAL, MODELS, OWN_KEYS = (
     "key.pem", "certificate.pem", "authority.pem", "journal.db", "models", "own_keys.txt",
@@ -54,7 +54,7 @@ class Credentials:
 
     @property
     def key_pem(self) -> bytes:
-        from wire.certificates import private_key_pem
+        from fedpeer.protocol.certificates import private_key_pem
 
         return private_key_pem(self.key)
 
@@ -107,7 +107,7 @@ class StateFolder:
 
     def key(self, *, create: bool = False) -> "PrivateKey":
         """The key, made on the first call with `create`."""
-        from wire.certificates import CertificateError, load_private_key, new_key, private_key_pem
+        from fedpeer.protocol.certificates import CertificateError, load_private_key, new_key, private_key_pem
 
         path = self.path / KEY
         if create and not path.exists():
@@ -151,7 +151,12 @@ class StateFolder:
         Raises:
             ConfigurationError: not enrolled yet, or files that do not fit together.
         """
-        from wire.certificates import CertificateError, certificate_key, certificate_name, load_certificate
+        from fedpeer.protocol.certificates import (
+            CertificateError,
+            certificate_key,
+            certificate_name,
+            load_certificate,
+        )
 
         if not (self.path / CERTIFICATE).exists():
             raise ConfigurationError(
@@ -180,7 +185,7 @@ class StateFolder:
 
     def signing_request(self, participant_id: str) -> bytes:
         """PEM of a signing request for this folder's key, which is made if there is none."""
-        from wire.certificates import signing_request
+        from fedpeer.protocol.certificates import signing_request
 
         return signing_request(participant_id, self.key(create=True))
 
@@ -213,7 +218,7 @@ def check_authority(pem: bytes, what: str, advice: str) -> None:
         what: names the file in the message.
         advice: what to do.
     """
-    from wire.certificates import CertificateError, load_certificate
+    from fedpeer.protocol.certificates import CertificateError, load_certificate
 
     try:
         load_certificate(pem)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fedpeer.v1 import ledger_pb2, market_pb2
 from mechanism.canonical import canonical_digest
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import LedgerError
@@ -27,7 +28,6 @@ from participant.identity import StateFolder
 from participant.journal import KEY_PROBLEMS, Journal, KeyRow, key_problems
 from participant.log_keys import following_keys, pin_log_key, pinned_log_keys
 from participant.steps import MarketSteps
-from protos.fedpeer.v1 import ledger_pb2, market_pb2
 
 _log = logging.getLogger("participant")
 

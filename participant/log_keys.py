@@ -2,6 +2,7 @@
 
 import json
 
+from fedpeer.v1 import ledger_pb2
 from mechanism.ledger.errors import LedgerError
 from mechanism.ledger.log_keys import LogKeys, log_keys
 from mechanism.ledger.note import VerificationKey
@@ -10,7 +11,6 @@ from participant.effects import Steps
 from participant.errors import StateError
 from participant.journal import LOG_KEY, LOG_KEY_CHANGES, Journal
 from participant.steps import MarketSteps
-from protos.fedpeer.v1 import ledger_pb2
 
 
 def pinned_log_keys(journal: Journal) -> LogKeys | None:

@@ -4,6 +4,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
+from fedpeer.v1 import enrolment_pb2
 from mechanism.terms import Terms
 from participant.effects import Steps
 from participant.endpoint import Endpoint
@@ -16,7 +17,6 @@ from participant.model_store import ModelStore
 from participant.report import TaskReport, report_of
 from participant.steps import MarketSteps
 from participant.task import ProgressCallback, TrainingRound
-from protos.fedpeer.v1 import enrolment_pb2
 
 if TYPE_CHECKING:
     from participant.keys import KeyReport, KeyWatch
@@ -107,7 +107,7 @@ class Membership:
         return EnrolmentRequest(self._folder, self.participant_id, token="")
 
     def _superseded(self, authority: bytes) -> bool:
-        from wire.certificates import CertificateError, issued_by_one_of, load_certificates
+        from fedpeer.protocol.certificates import CertificateError, issued_by_one_of, load_certificates
 
         if self._insecure:
             return False

@@ -1,7 +1,7 @@
 """Model files of rounds that are not finished.
 
 A trained model is written tensor by tensor, so that no second copy of it is ever in memory, in exactly the bytes
-of `wire.model_file.encode_model`: the same weights have the same digest, whoever wrote them.
+of `fedpeer.protocol.model_file.encode_model`: the same weights have the same digest, whoever wrote them.
 """
 
 import os
@@ -12,12 +12,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedpeer.protocol.model_file import (
+    ModelFileError,
+    check_model,
+    header,
+    open_model,
+    stored_block,
+    stored_spec,
+)
 from mechanism.errors import FieldError
 from mechanism.terms import ModelContract
 from participant.errors import StateError, WeightsError
 from participant.identity import storage_error
 from participant.task import Weights
-from wire.model_file import ModelFileError, check_model, header, open_model, stored_block, stored_spec
 
 #: The order in which safetensors lays element types out, widest alignment first.
 _LAYOUT = ("I64", "F64", "F32", "I32", "BF16", "F16", "I16", "I8", "U8", "BOOL")

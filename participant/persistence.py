@@ -10,11 +10,11 @@ from collections.abc import Callable
 from time import monotonic, sleep
 from typing import TypeVar
 
+from fedpeer.protocol.faults import passes
 from participant.backoff import Backoff
 from participant.effects import Pause, Steps
 from participant.errors import DiskFullError, StateError
 from participant.steps import DOUBT_SECONDS
-from wire.faults import passes
 
 T = TypeVar("T")
 

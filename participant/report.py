@@ -8,10 +8,10 @@ from fractions import Fraction
 
 from google.protobuf.message import DecodeError
 
+from fedpeer.protocol.codec import decode_verdict
+from fedpeer.v1 import market_pb2
 from mechanism.settlement import MICRO, Verdict
 from participant.journal import Journal, key_problems
-from protos.fedpeer.v1 import market_pb2
-from wire.codec import decode_verdict
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 Every call is safe to repeat: a state-changing message carries a submission id, and the same id with the same
 content gives the same receipt. So a call whose reply was lost is made again, after a wait with jitter, until the
-client's patience is at an end. What the coordinator refuses is not repeated, unless `wire.faults` says that it may
+client's patience is at an end. What the coordinator refuses is not repeated, unless `fedpeer.protocol.faults` says that it may
 pass.
 """
 
@@ -17,6 +17,12 @@ from typing import Any, TypeVar
 import grpc
 from google.protobuf.message import Message
 
+from fedpeer.protocol.errors import Code
+from fedpeer.protocol.faults import Outlook, outlook
+from fedpeer.protocol.frames import Frame, parse_frame, upload_message
+from fedpeer.protocol.limits import FRAME_BYTES, MIN_FRAME_BYTES
+from fedpeer.protocol.model_file import frames
+from fedpeer.v1 import enrolment_pb2, ledger_pb2, market_pb2
 from participant.backoff import Backoff
 from participant.effects import (
     Diagnose,
@@ -43,12 +49,6 @@ from participant.errors import (
     UnreachableError,
 )
 from participant.identity import storage_error
-from protos.fedpeer.v1 import enrolment_pb2, ledger_pb2, market_pb2
-from wire.errors import Code
-from wire.faults import Outlook, outlook
-from wire.frames import Frame, parse_frame, upload_message
-from wire.limits import FRAME_BYTES, MIN_FRAME_BYTES
-from wire.model_file import frames
 
 T = TypeVar("T")
 

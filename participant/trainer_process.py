@@ -24,11 +24,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
+from fedpeer.protocol.streams import secure_standard_streams, unfailing
 from mechanism.terms import Terms
 from participant.errors import ConfigurationError, ParticipantError, TaskError, TrainingError
 from participant.task import Task, TrainingCancelled, TrainingRound
 from participant.work import LocalTrainer, TrainedFile
-from wire.streams import secure_standard_streams, unfailing
 
 #: Seconds that a trainer which is told to end may take before it is killed.
 END_SECONDS = 5.0

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import grpc
 
+from fedpeer.protocol.errors import refusal_of
 from participant.effects import (
     Diagnose,
     Download,
@@ -26,7 +27,6 @@ from participant.effects import (
 )
 from participant.endpoint import Endpoint
 from participant.errors import refused
-from wire.errors import refusal_of
 
 T = TypeVar("T")
 

@@ -11,6 +11,7 @@ from operator import index
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from fedpeer.protocol.faults import Outlook, outlook
 from mechanism.terms import Terms
 from participant.effects import Steps, Work, transform
 from participant.effort import EffortStrategy, decision_of
@@ -26,7 +27,6 @@ from participant.errors import (
 from participant.model_store import read_weights, write_weights
 from participant.persistence import patiently
 from participant.task import ProgressCallback, Task, Trained, TrainingCancelled, TrainingRound
-from wire.faults import Outlook, outlook
 
 _log = logging.getLogger("participant")
 

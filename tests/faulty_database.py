@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy.engine import make_url
 
-import coordinator.storage.database
+import fedpeer.audit.sql.database
 
 #: Decides by a statement's text and number, from 1 on, whether it fails; the number counts while it decides.
 Decide = Callable[[str, int], bool]
@@ -102,7 +102,7 @@ def faulty_journals(monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
 def faulty_sqlite(monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
     """Coordinators' databases that are opened inside fail as the faults say."""
     faults = Faults()
-    make = coordinator.storage.database.create_engine
+    make = fedpeer.audit.sql.database.create_engine
 
     def faulty(url: Any, **options: Any) -> Any:
         if make_url(url).get_backend_name() == "sqlite":
@@ -110,5 +110,5 @@ def faulty_sqlite(monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
         return make(url, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(coordinator.storage.database, "create_engine", faulty)
+        patch.setattr(fedpeer.audit.sql.database, "create_engine", faulty)
         yield faults

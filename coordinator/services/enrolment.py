@@ -9,7 +9,7 @@ from typing import Any
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from coordinator.identity import Enrolled
-from protos.fedpeer.v1 import enrolment_pb2, enrolment_pb2_grpc
+from fedpeer.v1 import enrolment_pb2, enrolment_pb2_grpc
 
 #: Participant id, token, signing request to a certificate.
 Enrol = Callable[[str, str, bytes], Awaitable[Enrolled]]

@@ -2,7 +2,7 @@
 
 As the library's, but for three things: a Watch of an unknown service is refused as a Check of it is, so that nobody can
 have names kept; a watcher that does not read holds nobody up, neither others nor the change itself; and a watcher's
-stream ends (`wire.limits.METHODS`), after which clients of this protocol open it anew.
+stream ends (`fedpeer.protocol.limits.METHODS`), after which clients of this protocol open it anew.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from typing import Any
 
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from wire.errors import Code, Refusal
+from fedpeer.protocol.errors import Code, Refusal
 
 
 class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # the library has no types

@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from coordinator.transactions import Transaction, Transactions
+from fedpeer.protocol.limits import LEDGER_BATCH_BYTES, LEDGER_BATCH_ENTRIES, LEDGER_MESSAGE_BYTES
+from fedpeer.v1 import ledger_pb2, ledger_pb2_grpc
 from mechanism.errors import FieldError
 from mechanism.ledger.note import Note
-from protos.fedpeer.v1 import ledger_pb2, ledger_pb2_grpc
-from wire.limits import LEDGER_BATCH_BYTES, LEDGER_BATCH_ENTRIES, LEDGER_MESSAGE_BYTES
 
 
 class LedgerServicer(ledger_pb2_grpc.LedgerServicer):

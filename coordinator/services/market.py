@@ -15,12 +15,12 @@ from coordinator.metrics import Metrics
 from coordinator.payrolls import PaidRound
 from coordinator.runner import LiveTask
 from coordinator.storage.market import ReceiptRow
+from fedpeer.protocol.codec import decode_claim, decode_counts, encode_terms, encode_verdict
+from fedpeer.protocol.frames import Frame
+from fedpeer.protocol.limits import MAX_PAGE_BYTES
+from fedpeer.v1 import market_pb2, market_pb2_grpc
 from mechanism.lifecycle import State
 from mechanism.settlement import MICRO
-from protos.fedpeer.v1 import market_pb2, market_pb2_grpc
-from wire.codec import decode_claim, decode_counts, encode_terms, encode_verdict
-from wire.frames import Frame
-from wire.limits import MAX_PAGE_BYTES
 
 _STATES: dict[State, market_pb2.TaskState] = {
     state: getattr(market_pb2, f"TASK_STATE_{state}") for state in State
@@ -81,7 +81,7 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
         offset, complete = await self._market.upload_status(caller(), live, request.submission_id)
         return market_pb2.UploadStatus(offset=offset, complete=complete)
 
-    async def SubmitModel(  # type: ignore[override]  # its messages come from `wire.frames`
+    async def SubmitModel(  # type: ignore[override]  # its messages come from `fedpeer.protocol.frames`
         self, request_iterator: AsyncIterator[market_pb2.ModelHeader | Frame], context: Any
     ) -> market_pb2.Receipt:
         welcome = partial(context.send_initial_metadata, ())

@@ -19,8 +19,8 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
-from coordinator.storage.database import translated
-from coordinator.storage.errors import DatabaseUnreachable, LeaseTaken
+from fedpeer.audit.sql.database import translated
+from fedpeer.audit.sql.errors import DatabaseUnreachable, LeaseTaken
 
 #: First half of the advisory lock's key, ours alone; the second is the schema's hash, so that two markets can share
 #: one database.

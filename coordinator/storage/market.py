@@ -42,7 +42,7 @@ from coordinator.storage.market_tables import (
     tasks,
     uploads,
 )
-from coordinator.storage.statements import Statement
+from fedpeer.audit.sql.statements import Statement
 from mechanism.lifecycle import State, check_step
 from mechanism.terms import Terms
 

@@ -18,7 +18,7 @@ from sqlalchemy import (
     Text,
 )
 
-from coordinator.storage.ledger_tables import METADATA
+from fedpeer.audit.sql.tables import METADATA
 
 _ID = String(64)
 _DIGEST = LargeBinary(32)

@@ -12,15 +12,15 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from coordinator.ledger_export import export_tiles
-from coordinator.ledger_sources import open_source
+from fedpeer.audit.export import export_tiles
+from fedpeer.audit.sources import open_source
+from fedpeer.cli.errors import CommandError
 from fedpeer.demo.population import population
 from fedpeer.demo.result import LedgerFacts
 from fedpeer.demo.settings import DATASETS
-from fedpeer.errors import CommandError
+from fedpeer.terminal import output
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.verify import verify_ledger
-from wire.terminal import output
 
 #: Where results land when no folder is named.
 DEFAULT_OUT = Path("fedpeer-demo")

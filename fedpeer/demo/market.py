@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from coordinator.config import TaskConfig, read_config, resolve_paths
 from coordinator.folder import StateFolder, initialise
 from coordinator.office import Office, TaskReport
+from fedpeer.cli.errors import CommandError
 from fedpeer.demo.population import Member, Strategy
 from fedpeer.demo.settings import (
     CLAIM_PENALTY,
@@ -35,12 +36,11 @@ from fedpeer.demo.settings import (
     UPSILON,
     Q,
 )
-from fedpeer.errors import CommandError
+from fedpeer.protocol.certificates import PrivateKey, private_key_pem
 from mechanism.terms import MIN_QUORUM
 from participant import Participant
 from participant.identity import KEY
 from participant.identity import StateFolder as ParticipantFolder
-from wire.certificates import PrivateKey, private_key_pem
 
 #: Seconds that a process gets to end after SIGTERM before it is killed.
 STOP_SECONDS = 20
@@ -215,9 +215,9 @@ def participant_file(plan: DemoPlan, member: Member, serving: dict[str, Any]) ->
     effort = f'strategy = "best-response"\ncost = {float(member.cost)}\nrate = {EFFORT_RATE}'
     factory = "participant.adapters.torch:DatasetTask"
     if member.strategy is Strategy.OVER_CLAIM:
-        factory, effort = "experiments.strategies:OverClaim", 'strategy = "fixed"\neffort = 1.0'
+        factory, effort = "fedpeer.experiments.strategies:OverClaim", 'strategy = "fixed"\neffort = 1.0'
     if member.strategy is Strategy.FREE_RIDE:
-        factory, effort = "experiments.strategies:FreeRide", 'strategy = "fixed"\neffort = 1.0'
+        factory, effort = "fedpeer.experiments.strategies:FreeRide", 'strategy = "fixed"\neffort = 1.0'
         options = {}
     return f"""\
 id = "{member.id}"

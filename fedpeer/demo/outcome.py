@@ -11,6 +11,7 @@ from fractions import Fraction
 from typing import Any
 
 from coordinator.office import TaskReport
+from fedpeer.cli.errors import CommandError
 from fedpeer.demo.market import DemoPlan
 from fedpeer.demo.population import Member, Strategy
 from fedpeer.demo.result import (
@@ -22,8 +23,7 @@ from fedpeer.demo.result import (
     TaskFacts,
 )
 from fedpeer.demo.settings import EFFORT_RATE
-from fedpeer.errors import CommandError
-from learning.partition import LabelMix, majority_minority, toward_reference
+from fedpeer.learning.partition import LabelMix, majority_minority, toward_reference
 from mechanism.cost import LinearCost
 from mechanism.effort import ExponentialEffort
 from mechanism.settlement import MICRO, Verdict

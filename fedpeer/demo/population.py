@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 
-from fedpeer.errors import CommandError
+from fedpeer.cli.errors import CommandError
 from mechanism.terms import MIN_QUORUM
 
 #: Fewest participants: a quorum of honest ones, the over-claimer and the free rider.

@@ -22,7 +22,7 @@ class DatasetSettings:
     """How one data set is learned in the demo.
 
     Attributes:
-        model: architecture in `learning.models`.
+        model: architecture in `fedpeer.learning.models`.
         classes: labels I.
         samples: of one participant in one round.
         epochs, batch_size, learning_rate: the recipe, with Adam.

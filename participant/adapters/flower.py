@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedpeer.protocol.model_file import contract_of, encode_model
 from mechanism.canonical import Json, canonical_bytes
 from mechanism.degree import noniid_degree, reference_distribution
 from mechanism.errors import FieldError
@@ -38,7 +39,6 @@ from mechanism.settlement import MICRO, Assessment, settle_round, task_budget_mi
 from mechanism.terms import Recipe, Rule, Schedule, Terms, decimal
 from participant.errors import TaskError
 from participant.task import Task, Trained, TrainingRound, Weights
-from wire.model_file import contract_of, encode_model
 
 
 def array_names(count: int) -> list[str]:

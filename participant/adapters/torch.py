@@ -13,15 +13,15 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
-from learning.datasets import LabelledData, load_splits
-from learning.models import load_weights, weights_of
-from learning.partition import LabelMix, draw, majority_minority, toward_reference
-from learning.training import evaluate, train
+from fedpeer.learning.datasets import LabelledData, load_splits
+from fedpeer.learning.models import load_weights, weights_of
+from fedpeer.learning.partition import LabelMix, draw, majority_minority, toward_reference
+from fedpeer.learning.training import evaluate, train
+from fedpeer.protocol.model_file import stored_spec
 from mechanism.effort import EffortCurve, ExponentialEffort
 from mechanism.terms import Terms
 from participant.errors import TaskError
 from participant.task import Task, Trained, TrainingRound, Weights
-from wire.model_file import stored_spec
 
 #: Makes the optimizer of one round from the module's parameters.
 OptimizerFactory = Callable[[Any], torch.optim.Optimizer]

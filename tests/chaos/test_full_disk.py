@@ -12,13 +12,13 @@ import pytest
 
 from coordinator.folder import StateFolder, initialise
 from coordinator.opening import prepare_task
-from coordinator.storage.errors import DatabaseFull
+from fedpeer.audit.sql.errors import DatabaseFull
+from fedpeer.protocol.limits import RESERVE_BYTES
 from mechanism.lifecycle import State
 from participant import Participant
 from tests.chaos.test_coordinator_kills import CONFIG, NAMES, ROUNDS, Flock, Service, check, free_port, office
 from tests.integration.market import verified
 from tests.integration.serving import task_config
-from wire.limits import RESERVE_BYTES
 
 #: Of the small file system: what the coordinator leaves free for its database, and as much as it needs here.
 DISK_BYTES = RESERVE_BYTES + (32 << 20)

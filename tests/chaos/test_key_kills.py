@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from coordinator.folder import StateFolder, initialise
-from coordinator.ledger_sources import open_source
 from coordinator.office import Office
+from fedpeer.audit.sources import open_source
 from mechanism.ledger.verify import verify_ledger
 
 CONFIG = """
@@ -27,7 +27,7 @@ import os, signal, sys
 from pathlib import Path
 from coordinator.folder import StateFolder
 from coordinator.office import Office
-from coordinator.storage.database import Database
+from fedpeer.audit.sql.database import Database
 
 left = int(sys.argv[2])
 

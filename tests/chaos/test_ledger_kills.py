@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.ledger_sources import DatabaseSource
-from coordinator.storage.database import Database
-from coordinator.storage.ledger import SignedLog, SqlLedgerStore
+from fedpeer.audit.sources import DatabaseSource
+from fedpeer.audit.sql.database import Database
+from fedpeer.audit.sql.ledger import SignedLog, SqlLedgerStore
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.journal import Journal
 from mechanism.ledger.note import Checkpoint

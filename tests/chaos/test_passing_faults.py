@@ -21,6 +21,8 @@ import participant.persistence
 import participant.steps
 from coordinator.blobs import BlobStore
 from coordinator.spool import Spool, SpooledUpload
+from fedpeer.protocol.errors import Code
+from fedpeer.protocol.model_file import encode_model
 from participant import AsyncParticipant, Backoff, TaskReport
 from participant.errors import CoordinatorFaultError, RefusedError
 from participant.journal import Journal
@@ -33,8 +35,6 @@ from tests.integration.test_service import config, shift
 from tests.participant.simulated_market import SimulatedMarket, start_weights
 from tests.participant.test_steps_under_faults import check_complete, engage
 from tests.participant.test_steps_under_faults import take_part as alone
-from wire.errors import Code
-from wire.model_file import encode_model
 
 NUMBERS = (errno.EIO, errno.EMFILE, errno.ENOSPC)
 

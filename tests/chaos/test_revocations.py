@@ -19,12 +19,14 @@ import pytest
 
 from coordinator.clock import ManualClock
 from coordinator.folder import StateFolder
-from coordinator.ledger_sources import open_source
 from coordinator.office import Office
 from coordinator.server import Coordinator
+from fedpeer.audit.sources import open_source
+from fedpeer.protocol.codec import encode_model_header
+from fedpeer.protocol.errors import Code, refusal_of
+from fedpeer.v1 import market_pb2
 from mechanism.ledger.entry import Entry
 from mechanism.statements import sign_statement
-from protos.fedpeer.v1 import market_pb2
 from tests.backends import DURABLE, scratch_url
 from tests.integration.market import (
     CONFIG,
@@ -40,8 +42,6 @@ from tests.integration.market import (
     verified,
 )
 from tests.integration.test_standing import renew
-from wire.codec import encode_model_header
-from wire.errors import Code, refusal_of
 
 HONEST = ("zoe-1", "zoe-2", "zoe-3")
 KINDS = ("claim", "upload", "failure", "renewal")

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedpeer.protocol.model_file import contract_of, encode_model
 from participant import Backoff, Participant
 from participant.model_store import write_weights
 from tests.chaos.faulty_link import FaultyLink
 from tests.integration.serving import Served, served
 from tests.integration.test_examples import idle
-from wire.model_file import contract_of, encode_model
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -17,15 +17,8 @@ import pytest
 from coordinator.acceptance import check_acceptable
 from coordinator.errors import TaskError
 from coordinator.opening import prepare_task
-from mechanism.canonical import canonical_bytes
-from mechanism.errors import FieldError
-from mechanism.ledger import entries
-from mechanism.terms import TensorSpec, Terms
-from protos.fedpeer.v1 import terms_pb2
-from tests import ledger_samples as samples
-from tests.integration.serving import task_config
-from wire.codec import decode_terms, encode_terms
-from wire.limits import (
+from fedpeer.protocol.codec import decode_terms, encode_terms
+from fedpeer.protocol.limits import (
     MAX_DIMENSIONS,
     MAX_LABELS,
     MAX_MODEL_HEADER_BYTES,
@@ -36,7 +29,14 @@ from wire.limits import (
     MAX_TENSOR_NAME,
     MAX_TENSORS,
 )
-from wire.model_file import ModelFileError, check_header, encode_model, header
+from fedpeer.protocol.model_file import ModelFileError, check_header, encode_model, header
+from fedpeer.v1 import terms_pb2
+from mechanism.canonical import canonical_bytes
+from mechanism.errors import FieldError
+from mechanism.ledger import entries
+from mechanism.terms import TensorSpec, Terms
+from tests import ledger_samples as samples
+from tests.integration.serving import task_config
 
 
 def weights(count: int, name: str = "layer.{:05d}.attention.self.query.weight") -> dict[str, Any]:
@@ -184,7 +184,7 @@ def test_a_first_model_that_no_participant_could_send_is_refused(tmp_path: Path)
 
 def test_what_the_evidence_cannot_read_is_refused_by_its_reason(tmp_path: Path) -> None:
     """Evidence is made of small updates in the architecture's own type."""
-    from learning.models import initial_weights
+    from fedpeer.learning.models import initial_weights
 
     own = initial_weights("digits-cnn", 0)
     common: dict[str, Any] = {

@@ -13,15 +13,15 @@ from coordinator.clock import SystemClock
 from coordinator.metrics import Metrics
 from coordinator.opening import prepare_task
 from coordinator.states import State
-from coordinator.storage.database import Database
-from coordinator.storage.ledger import SignedLog
 from coordinator.storage.market import ModelStanding, ReceiptRow, TaskRow
 from coordinator.transactions import Transaction, Transactions
+from fedpeer.audit.sql.database import Database
+from fedpeer.audit.sql.ledger import SignedLog
+from fedpeer.protocol.errors import Code, Refusal
 from mechanism.ledger.note import SigningKey
 from mechanism.statements import ClaimStatement, ModelStatement
 from tests.backends import DURABLE, scratch_url
 from tests.integration.serving import task_config
-from wire.errors import Code, Refusal
 
 
 @pytest.fixture(params=DURABLE)

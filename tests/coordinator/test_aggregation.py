@@ -11,8 +11,8 @@ from safetensors.numpy import load_file
 
 from coordinator import aggregation
 from coordinator.aggregation import Contribution, aggregate
+from fedpeer.protocol.model_file import encode_model, file_digest, open_model
 from mechanism.errors import FieldError
-from wire.model_file import encode_model, file_digest, open_model
 
 pytestmark = pytest.mark.arithmetic
 

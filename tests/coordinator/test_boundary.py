@@ -8,9 +8,9 @@ import pytest
 from coordinator.boundary import refusal_for
 from coordinator.spool import SpoolFull
 from coordinator.storage import errors
-from coordinator.storage.database import translated
-from coordinator.storage.errors import StorageError
-from wire.errors import Code
+from fedpeer.audit.sql.database import translated
+from fedpeer.audit.sql.errors import StorageError
+from fedpeer.protocol.errors import Code
 
 KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, StorageError)]
 

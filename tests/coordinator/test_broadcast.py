@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from coordinator.broadcast import Broadcast
-from protos.fedpeer.v1 import market_pb2
-from wire.limits import FRAME_BYTES
+from fedpeer.protocol.limits import FRAME_BYTES
+from fedpeer.v1 import market_pb2
 
 
 async def test_who_asks_at_the_same_time_gets_the_same_bytes(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@ import asyncio
 
 from coordinator.live import Feed, Session
 from coordinator.storage.market import EventRow
+from fedpeer.protocol.errors import Code, Refusal
 from mechanism.lifecycle import State
-from wire.errors import Code, Refusal
 
 
 def event(cursor: int, state: State) -> EventRow:

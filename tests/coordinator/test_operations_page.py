@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from coordinator.cli import app
 from coordinator.config import ServiceConfig
 from coordinator.metrics import Metrics
-from wire.errors import Code
+from fedpeer.protocol.errors import Code
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "operations.md").read_text()
 

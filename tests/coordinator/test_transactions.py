@@ -10,14 +10,14 @@ from sqlalchemy import event
 
 from coordinator.clock import SystemClock
 from coordinator.metrics import Metrics
-from coordinator.storage.database import Database
-from coordinator.storage.errors import ConstraintViolated
-from coordinator.storage.ledger import SignedLog
 from coordinator.storage.market import InvitationRow, ParticipantRow
 from coordinator.transactions import Transaction, Transactions
+from fedpeer.audit.sql.database import Database
+from fedpeer.audit.sql.errors import ConstraintViolated
+from fedpeer.audit.sql.ledger import SignedLog
+from fedpeer.protocol.errors import Code, Refusal
 from mechanism.ledger.note import SigningKey
 from tests.backends import DURABLE, scratch_url
-from wire.errors import Code, Refusal
 
 KEY = SigningKey("test", 1, bytes(32))
 

@@ -12,11 +12,11 @@ import coordinator.uploads
 from coordinator.blobs import BlobStore
 from coordinator.spool import UploadKey
 from coordinator.uploads import _data, _in_time
-from protos.fedpeer.v1.market_pb2 import ModelHeader
+from fedpeer.protocol.errors import Code, Refusal
+from fedpeer.protocol.frames import Frame
+from fedpeer.protocol.limits import FRAME_BYTES
+from fedpeer.v1.market_pb2 import ModelHeader
 from tests.coordinator.test_uploads import CONTENT, KEY, STATEMENT, Desk, falls_silent, nothing, whole
-from wire.errors import Code, Refusal
-from wire.frames import Frame
-from wire.limits import FRAME_BYTES
 
 BEN = replace(STATEMENT, participant_id="ben", submission_id="model-2")
 CYD = replace(STATEMENT, participant_id="cyd", submission_id="model-3")

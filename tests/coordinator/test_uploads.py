@@ -19,10 +19,10 @@ from coordinator.metrics import Metrics
 from coordinator.spool import Spool, SpooledUpload, SpoolFull, UploadKey
 from coordinator.transactions import Pending
 from coordinator.uploads import Messages, Stream, Uploads
+from fedpeer.protocol.errors import Code, Refusal
+from fedpeer.protocol.frames import Frame
+from fedpeer.protocol.model_file import ModelFileError, contract_of, encode_model
 from mechanism.statements import ModelStatement
-from wire.errors import Code, Refusal
-from wire.frames import Frame
-from wire.model_file import ModelFileError, contract_of, encode_model
 
 WEIGHTS = {"weight": np.arange(12, dtype=np.float32)}
 CONTENT = encode_model(WEIGHTS)

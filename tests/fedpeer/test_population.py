@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedpeer.cli.errors import CommandError
 from fedpeer.demo.population import MAX_PARTICIPANTS, MIN_PARTICIPANTS, Strategy, population
-from fedpeer.errors import CommandError
 from mechanism.terms import IDENTIFIER
 
 pytestmark = pytest.mark.arithmetic

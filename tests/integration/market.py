@@ -16,20 +16,20 @@ import pytest
 from coordinator.clock import Clock
 from coordinator.config import TaskConfig
 from coordinator.folder import StateFolder, initialise
-from coordinator.ledger_sources import open_source
 from coordinator.office import Office
 from coordinator.opening import prepare_task
 from coordinator.server import Coordinator
+from fedpeer.audit.sources import open_source
+from fedpeer.protocol.certificates import PrivateKey, new_key, private_key_pem, signing_request
+from fedpeer.protocol.codec import decode_terms, encode_claim, encode_model_header
+from fedpeer.protocol.errors import Code, Refusal, refusal_of
+from fedpeer.protocol.limits import FRAME_BYTES
+from fedpeer.protocol.model_file import encode_model
+from fedpeer.v1 import enrolment_pb2, enrolment_pb2_grpc, ledger_pb2_grpc, market_pb2, market_pb2_grpc
 from mechanism.degree import noniid_degree
 from mechanism.ledger.verify import Report, verify_ledger
 from mechanism.peers import draw_head, draw_share
 from mechanism.statements import ClaimStatement, ModelStatement, sign_statement
-from protos.fedpeer.v1 import enrolment_pb2, enrolment_pb2_grpc, ledger_pb2_grpc, market_pb2, market_pb2_grpc
-from wire.certificates import PrivateKey, new_key, private_key_pem, signing_request
-from wire.codec import decode_terms, encode_claim, encode_model_header
-from wire.errors import Code, Refusal, refusal_of
-from wire.limits import FRAME_BYTES
-from wire.model_file import encode_model
 
 #: A model without an architecture: tests of the market need none.
 WEIGHTS = {"bias": np.zeros(4, np.float32), "weight": np.ones((4, 3), np.float32)}

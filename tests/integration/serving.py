@@ -16,8 +16,8 @@ from coordinator.folder import StateFolder, initialise
 from coordinator.office import Office
 from coordinator.opening import prepare_task
 from coordinator.server import Coordinator
+from fedpeer.protocol.model_file import encode_model
 from participant import Participant, Task, Trained, TrainingRound, Weights
-from wire.model_file import encode_model
 
 CONFIG = """
 name = "test"

@@ -11,11 +11,14 @@ import numpy as np
 import pytest
 
 from coordinator.config import TaskConfig
-from learning.datasets import LabelledData, load_splits
-from learning.training import train
+from fedpeer.learning.datasets import LabelledData, load_splits
+from fedpeer.learning.training import train
+from fedpeer.protocol.codec import decode_terms, encode_claim
+from fedpeer.protocol.errors import Code
+from fedpeer.protocol.model_file import encode_model, open_model
+from fedpeer.v1 import market_pb2
 from mechanism.statements import commit_counts, sign_statement
 from participant import NotFoundError, StateError
-from protos.fedpeer.v1 import market_pb2
 from tests.integration.market import (
     Client,
     enrol,
@@ -28,9 +31,6 @@ from tests.integration.market import (
 from tests.integration.serving import Served, served
 from tests.integration.test_participant_command import DIGITS, fedpeer
 from tests.integration.test_verified_round import CONFIG, fetched
-from wire.codec import decode_terms, encode_claim
-from wire.errors import Code
-from wire.model_file import encode_model, open_model
 
 SALT = bytes(range(32))
 

@@ -15,14 +15,16 @@ from typing import Any
 import pytest
 
 from coordinator.folder import StateFolder
-from coordinator.ledger_sources import open_source
+from fedpeer.audit.sources import open_source
+from fedpeer.protocol.codec import encode_claim, encode_model_header
+from fedpeer.protocol.errors import Code
+from fedpeer.v1 import ledger_pb2, market_pb2
 from mechanism.ledger.entry import Entry
 from mechanism.peers import draw_head, draw_share
 from mechanism.statements import sign_statement
 from participant import Activity, AsyncParticipant, Participant, SharesLostError
 from participant.journal import Journal
 from participant.service import Service
-from protos.fedpeer.v1 import ledger_pb2, market_pb2
 from tests.integration.market import (
     Client,
     close,
@@ -41,8 +43,6 @@ from tests.integration.market import (
 )
 from tests.integration.serving import Served, Shift, served
 from tests.integration.test_service import config, shift
-from wire.codec import encode_claim, encode_model_header
-from wire.errors import Code
 
 NAMES = ("ann", "bob", "cyd")
 EVEN = [5, 5, 5, 5]

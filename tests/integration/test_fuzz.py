@@ -16,8 +16,10 @@ from typing import Any
 import grpc
 import pytest
 
+from fedpeer.protocol.codec import encode_claim, encode_model_header
+from fedpeer.protocol.errors import Code, refusal_of
+from fedpeer.v1 import enrolment_pb2, ledger_pb2, market_pb2
 from mechanism.statements import sign_statement
-from protos.fedpeer.v1 import enrolment_pb2, ledger_pb2, market_pb2
 from tests.integration.market import (
     CONFIG,
     Client,
@@ -29,8 +31,6 @@ from tests.integration.market import (
     running,
     task_config,
 )
-from wire.codec import encode_claim, encode_model_header
-from wire.errors import Code, refusal_of
 
 #: What a client may be told; anything else means that something broke inside.
 ALLOWED = set(Code) - {Code.INTERNAL}

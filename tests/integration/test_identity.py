@@ -14,7 +14,16 @@ from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
 from coordinator.server import Coordinator
-from protos.fedpeer.v1 import enrolment_pb2, enrolment_pb2_grpc, ledger_pb2, market_pb2
+from fedpeer.protocol.certificates import (
+    Identity,
+    issue_participant_certificate,
+    make_authority,
+    new_key,
+    private_key_pem,
+    signing_request,
+)
+from fedpeer.protocol.errors import Code, refusal_of
+from fedpeer.v1 import enrolment_pb2, enrolment_pb2_grpc, ledger_pb2, market_pb2
 from tests.integration.market import (
     Client,
     enrol,
@@ -26,15 +35,6 @@ from tests.integration.market import (
     running,
     task_config,
 )
-from wire.certificates import (
-    Identity,
-    issue_participant_certificate,
-    make_authority,
-    new_key,
-    private_key_pem,
-    signing_request,
-)
-from wire.errors import Code, refusal_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
+from fedpeer.protocol.certificates import private_key_pem
+from fedpeer.protocol.limits import HANDSHAKE_SECONDS
 from tests.integration.market import Client, enrol, make_folder, model_like, open_task, running, task_config
-from wire.certificates import private_key_pem
-from wire.limits import HANDSHAKE_SECONDS
 
 #: The client's connection preface and an empty SETTINGS frame, RFC 9113 section 3.4.
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])

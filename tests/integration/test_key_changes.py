@@ -23,10 +23,17 @@ from typer.testing import CliRunner, Result
 from coordinator.cli import app
 from coordinator.errors import FolderError
 from coordinator.folder import StateFolder, initialise
-from coordinator.ledger_cli import app as ledger
-from coordinator.ledger_sources import open_source
 from coordinator.office import Office
-from coordinator.storage.errors import HeadRefused
+from fedpeer.audit.cli import app as ledger
+from fedpeer.audit.sources import open_source
+from fedpeer.audit.sql.errors import HeadRefused
+from fedpeer.protocol.certificates import (
+    Identity,
+    issue_server_certificate,
+    load_certificates,
+    make_authority,
+    new_key,
+)
 from mechanism.ledger.note import Checkpoint, SigningKey, VerificationKey
 from mechanism.ledger.verify import Report, verify_ledger
 from participant import NotEnrolledError, Participant, StateError, TransportError
@@ -35,13 +42,6 @@ from participant.earnings import check_earnings
 from participant.identity import StateFolder as OwnFolder
 from participant.log_keys import pinned_log_keys
 from tests.integration.serving import Served, served
-from wire.certificates import (
-    Identity,
-    issue_server_certificate,
-    load_certificates,
-    make_authority,
-    new_key,
-)
 
 RUNNER = CliRunner()
 
@@ -281,7 +281,7 @@ def test_a_change_of_the_logs_key_that_is_killed_is_done_or_not_done(
     old = office.verification_key
     with monkeypatch.context() as patch:
         if point == "prepared":
-            patch.setattr("coordinator.storage.ledger.SignedLog.change_key", die)
+            patch.setattr("fedpeer.audit.sql.ledger.SignedLog.change_key", die)
         else:
             patch.setattr(StateFolder, "changed_signing_key", die)
         with pytest.raises(Killed):

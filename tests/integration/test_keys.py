@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from coordinator.ledger_cli import app as ledger_app
-from coordinator.ledger_sources import open_source
 from coordinator.office import Office
 from coordinator.services.ledger import LedgerServicer
+from fedpeer.audit.cli import app as ledger_app
+from fedpeer.audit.sources import open_source
+from fedpeer.protocol.certificates import new_key
+from fedpeer.v1 import ledger_pb2, market_pb2
 from mechanism.ledger import entries
 from mechanism.ledger.verify import verify_ledger
 from mechanism.statements import ModelStatement, sign_statement
@@ -21,10 +23,8 @@ from participant import AsyncParticipant, ForeignKeyError, ForeignKeyWarning, Pa
 from participant.cli import app as participant_app
 from participant.identity import StateFolder
 from participant.service import Service
-from protos.fedpeer.v1 import ledger_pb2, market_pb2
 from tests.integration.serving import Served, served
 from tests.integration.test_service import config
-from wire.certificates import new_key
 
 RUNNER = CliRunner()
 

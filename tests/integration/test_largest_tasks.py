@@ -11,15 +11,8 @@ import torch
 from safetensors.torch import save as save_tensors
 
 from coordinator.blobs import BlobStore
-from mechanism.canonical import MAX_INTEGER
-from mechanism.terms import DTYPE_BYTES
-from participant import Participant, RefusedError, Task, TaskReport, Trained, TrainingRound, Weights
-from participant.steps import LIST_TASKS
-from protos.fedpeer.v1 import market_pb2
-from tests.integration.market import verified
-from tests.integration.serving import Served, served
-from wire.codec import encode_terms
-from wire.limits import (
+from fedpeer.protocol.codec import encode_terms
+from fedpeer.protocol.limits import (
     MAX_DIMENSIONS,
     MAX_LABELS,
     MAX_MESSAGE_BYTES,
@@ -28,7 +21,14 @@ from wire.limits import (
     MAX_TENSOR_NAME,
     MAX_TENSORS,
 )
-from wire.model_file import open_model
+from fedpeer.protocol.model_file import open_model
+from fedpeer.v1 import market_pb2
+from mechanism.canonical import MAX_INTEGER
+from mechanism.terms import DTYPE_BYTES
+from participant import Participant, RefusedError, Task, TaskReport, Trained, TrainingRound, Weights
+from participant.steps import LIST_TASKS
+from tests.integration.market import verified
+from tests.integration.serving import Served, served
 
 NAMES = ("ada", "ben", "cho")
 

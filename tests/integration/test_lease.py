@@ -15,8 +15,8 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
 
 from coordinator.server import Coordinator
-from coordinator.storage.errors import LeaseTaken
 from coordinator.storage.lease import Lease
+from fedpeer.audit.sql.errors import LeaseTaken
 from tests.backends import DURABLE, scratch_url
 from tests.integration.market import CONFIG, make_folder, running
 

@@ -29,7 +29,10 @@ from coordinator.doorbell import Doorbell
 from coordinator.folder import StateFolder
 from coordinator.scraping import MetricsServer
 from coordinator.server import Coordinator
-from protos.fedpeer.v1 import enrolment_pb2, ledger_pb2
+from fedpeer.protocol.certificates import new_key, signing_request
+from fedpeer.protocol.errors import Code, refusal_of
+from fedpeer.protocol.limits import METHODS, PUBLIC_PORT
+from fedpeer.v1 import enrolment_pb2, ledger_pb2
 from tests.integration.market import (
     Client,
     enrol,
@@ -42,9 +45,6 @@ from tests.integration.market import (
     task_config,
 )
 from tests.integration.test_idle_connections import PREFACE, ended, frame, headers
-from wire.certificates import new_key, signing_request
-from wire.errors import Code, refusal_of
-from wire.limits import METHODS, PUBLIC_PORT
 
 WATCH = "/grpc.health.v1.Health/Watch"
 CHECK = "/grpc.health.v1.Health/Check"
@@ -123,7 +123,9 @@ async def test_every_method_of_every_server_has_its_line(
         described = await reflected(channel)
     assert len(served) > 15
     assert described - served == set()
-    assert served - set(METHODS) == set(), "methods without limits: add them to wire.limits.METHODS"
+    assert served - set(METHODS) == set(), (
+        "methods without limits: add them to fedpeer.protocol.limits.METHODS"
+    )
     assert set(METHODS) - served <= {LIST}, "limits of methods that nobody serves"
 
 

@@ -22,8 +22,11 @@ from coordinator.folder import StateFolder
 from coordinator.office import Office, TaskReport
 from coordinator.server import INSECURE_NAME
 from coordinator.transactions import Transaction
+from fedpeer.protocol.certificates import new_key, signing_request
+from fedpeer.protocol.codec import encode_model_header
+from fedpeer.protocol.errors import Code, refusal_of
+from fedpeer.v1 import enrolment_pb2, enrolment_pb2_grpc, ledger_pb2, market_pb2, market_pb2_grpc
 from mechanism.statements import sign_statement
-from protos.fedpeer.v1 import enrolment_pb2, enrolment_pb2_grpc, ledger_pb2, market_pb2, market_pb2_grpc
 from tests.integration.market import (
     CONFIG,
     Client,
@@ -41,9 +44,6 @@ from tests.integration.market import (
     task_config,
     verified,
 )
-from wire.certificates import new_key, signing_request
-from wire.codec import encode_model_header
-from wire.errors import Code, refusal_of
 
 NAMES = ("ann", "bob", "cyd", "dan")
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from coordinator import server
+from fedpeer.protocol.certificates import make_authority
 from participant import (
     Activity,
     AsyncParticipant,
@@ -36,7 +37,6 @@ from participant.endpoint import Endpoint
 from participant.journal import Journal
 from participant.sync import Client
 from tests.integration.serving import WEIGHTS, Served, Shift, served
-from wire.certificates import make_authority
 
 NAMES = ("ada", "ben", "cho")
 COUNTS = {"ada": [25, 25, 25, 25], "ben": [40, 20, 20, 20], "cho": [70, 10, 10, 10]}
@@ -124,7 +124,7 @@ def test_a_receipt_that_was_touched_does_not_hold(coordinator: Served, tmp_path:
     journal = Journal(tmp_path / "ada" / "journal.db")
     [(round_, message)] = journal.settlements("task")
     for change in ("paid_micro", "round", "ledger_index"):
-        from protos.fedpeer.v1 import market_pb2
+        from fedpeer.v1 import market_pb2
 
         altered = market_pb2.Settlement.FromString(message)
         setattr(altered, change, getattr(altered, change) + 1)

@@ -110,10 +110,14 @@ def test_honest_and_dishonest_processes_go_through_a_task(coordinator: Served, t
             coordinator, tmp_path / "honest", "honest", "participant.adapters.torch:DatasetTask", dataset
         ),
         "liar": configured(
-            coordinator, tmp_path / "liar", "liar", "experiments.strategies:OverClaim", dataset
+            coordinator, tmp_path / "liar", "liar", "fedpeer.experiments.strategies:OverClaim", dataset
         ),
         "rider": configured(
-            coordinator, tmp_path / "rider", "rider", "experiments.strategies:FreeRide", 'claimed = "0.1"'
+            coordinator,
+            tmp_path / "rider",
+            "rider",
+            "fedpeer.experiments.strategies:FreeRide",
+            'claimed = "0.1"',
         ),
     }
     explained = json.loads(fedpeer(folders["honest"], "explain", "--json").stdout)

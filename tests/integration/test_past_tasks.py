@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
+from fedpeer.v1 import market_pb2
 from participant import Activity, AsyncParticipant, Participant
 from participant.earnings import check_earnings
 from participant.journal import Journal
 from participant.service import Service
-from protos.fedpeer.v1 import market_pb2
 from tests.integration.serving import Served, Shift, served
 from tests.integration.test_participant_command import configured, environment, fedpeer
 from tests.integration.test_service import config, shift

@@ -10,11 +10,11 @@ import pytest
 from coordinator.clock import ManualClock
 from coordinator.errors import TaskError
 from coordinator.folder import StateFolder
-from coordinator.ledger_sources import open_source
+from fedpeer.audit.sources import open_source
+from fedpeer.protocol.errors import Code
 from mechanism.ledger.entry import Entry
 from tests.integration import market
 from tests.integration.market import close, model_like, open_task, refused, running, task_config, verified
-from wire.errors import Code
 
 
 def recorded(folder: StateFolder) -> list[Entry]:

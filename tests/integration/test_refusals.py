@@ -13,8 +13,13 @@ import pytest
 import pytest_asyncio
 
 from coordinator.server import Coordinator
+from fedpeer.protocol.certificates import new_key
+from fedpeer.protocol.codec import encode_claim, encode_model_header
+from fedpeer.protocol.errors import Code
+from fedpeer.protocol.limits import FRAME_BYTES
+from fedpeer.protocol.model_file import encode_model
+from fedpeer.v1 import ledger_pb2, market_pb2
 from mechanism.statements import sign_statement
-from protos.fedpeer.v1 import ledger_pb2, market_pb2
 from tests.integration.market import (
     WEIGHTS,
     Client,
@@ -28,11 +33,6 @@ from tests.integration.market import (
     stream,
     task_config,
 )
-from wire.certificates import new_key
-from wire.codec import encode_claim, encode_model_header
-from wire.errors import Code
-from wire.limits import FRAME_BYTES
-from wire.model_file import encode_model
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -10,13 +10,13 @@ import pytest
 
 import coordinator.identity
 from coordinator.clock import SystemClock
+from fedpeer.protocol.certificates import issue_participant_certificate
+from fedpeer.protocol.limits import CLOCK_SKEW
 from participant import AsyncParticipant, NotEnrolledError, Participant, Task, TrainingRound, Weights
 from participant.identity import StateFolder
 from participant.service import Service
 from tests.integration.serving import Served, served
 from tests.integration.test_service import config, peers
-from wire.certificates import issue_participant_certificate
-from wire.limits import CLOCK_SKEW
 
 
 class AheadClock(SystemClock):

@@ -10,7 +10,7 @@ import pytest
 from coordinator.runner import TaskRunner
 from coordinator.server import Coordinator
 from coordinator.states import Step
-from protos.fedpeer.v1 import ledger_pb2, market_pb2
+from fedpeer.v1 import ledger_pb2, market_pb2
 from tests.integration.market import (
     Client,
     enrol,
@@ -140,8 +140,8 @@ async def test_an_interrupted_upload_survives_a_restart(tmp_path: Path) -> None:
 
 async def interrupt(client: Client, content: bytes, held: int) -> None:
     """Sends the first `held` bytes, waits until the coordinator has them, and breaks the connection."""
+    from fedpeer.protocol.codec import encode_model_header
     from mechanism.statements import sign_statement
-    from wire.codec import encode_model_header
 
     statement = await client.model_statement(content, 1)
     call = client.market.SubmitModel()
@@ -159,7 +159,7 @@ async def interrupt(client: Client, content: bytes, held: int) -> None:
 async def test_other_terms_than_the_ledgers_are_refused(tmp_path: Path) -> None:
     from sqlalchemy import text
 
-    from coordinator.storage.database import Database
+    from fedpeer.audit.sql.database import Database
 
     folder = make_folder(tmp_path / "state")
     open_task(folder, task_config(tmp_path))

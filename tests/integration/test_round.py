@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
-from coordinator.storage.errors import DatabaseLocked
 from coordinator.storage.market import MarketStore
+from fedpeer.audit.sql.errors import DatabaseLocked
+from fedpeer.protocol.model_file import encode_model
+from fedpeer.v1 import ledger_pb2, market_pb2
 from mechanism.ledger.tlog_proof import TlogProof
-from protos.fedpeer.v1 import ledger_pb2, market_pb2
 from tests.integration.market import (
     Client,
     close,
@@ -25,7 +26,6 @@ from tests.integration.market import (
     task_config,
     verified,
 )
-from wire.model_file import encode_model
 
 
 async def fetch(client: Client, round_: int) -> bytes:

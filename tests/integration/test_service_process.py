@@ -20,9 +20,9 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 import coordinator.doorbell
 from coordinator.folder import StateFolder
 from fedpeer.__main__ import main
-from protos.fedpeer.v1 import enrolment_pb2, enrolment_pb2_grpc, market_pb2
+from fedpeer.protocol.certificates import new_key, signing_request
+from fedpeer.v1 import enrolment_pb2, enrolment_pb2_grpc, market_pb2
 from tests.integration.market import Client, model_like, task_config, verified
-from wire.certificates import new_key, signing_request
 
 TASK = """
 id = "task"

@@ -13,12 +13,17 @@ import numpy as np
 import pytest
 
 from coordinator.clock import ManualClock
-from coordinator.ledger_sources import open_source
 from coordinator.office import Office
 from coordinator.server import Coordinator
+from fedpeer.audit.sources import open_source
+from fedpeer.protocol.certificates import new_key, signing_request
+from fedpeer.protocol.codec import encode_model_header
+from fedpeer.protocol.errors import Code, refusal_of
+from fedpeer.protocol.limits import MIN_FRAME_BYTES
+from fedpeer.protocol.model_file import encode_model
+from fedpeer.v1 import enrolment_pb2, enrolment_pb2_grpc, market_pb2
 from mechanism.ledger.entry import Entry
 from mechanism.statements import sign_statement
-from protos.fedpeer.v1 import enrolment_pb2, enrolment_pb2_grpc, market_pb2
 from tests.backends import DURABLE, scratch_url
 from tests.integration.market import (
     CONFIG,
@@ -37,11 +42,6 @@ from tests.integration.market import (
     task_config,
     verified,
 )
-from wire.certificates import new_key, signing_request
-from wire.codec import encode_model_header
-from wire.errors import Code, refusal_of
-from wire.limits import MIN_FRAME_BYTES
-from wire.model_file import encode_model
 
 NAMES = ("ada", "ben", "cho")
 

@@ -10,9 +10,9 @@ import pytest
 from coordinator.config import TracingSection
 from coordinator.server import Coordinator
 from coordinator.tracing import Tracing, annotate, exporting
-from protos.fedpeer.v1 import market_pb2
+from fedpeer.protocol.errors import Code
+from fedpeer.v1 import market_pb2
 from tests.integration.market import enrol, make_folder, model_like, open_task, refused, task_config
-from wire.errors import Code
 
 pytest.importorskip("opentelemetry.sdk", reason="needs OpenTelemetry: install fedpeer[tracing]")
 

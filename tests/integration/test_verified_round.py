@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from coordinator.config import TaskConfig
-from learning.datasets import LabelledData, load_splits
-from learning.training import train
+from fedpeer.learning.datasets import LabelledData, load_splits
+from fedpeer.learning.training import train
+from fedpeer.protocol.codec import decode_terms
+from fedpeer.protocol.model_file import encode_model, open_model
+from fedpeer.v1 import market_pb2
 from mechanism.terms import Recipe
-from protos.fedpeer.v1 import market_pb2
 from tests.integration.market import Client, enrol, make_folder, open_task, running, verified
-from wire.codec import decode_terms
-from wire.model_file import encode_model, open_model
 
 pytestmark = pytest.mark.arithmetic
 

@@ -15,12 +15,12 @@ from typing import Any
 
 import grpc
 
+from fedpeer.protocol.certificates import new_key, private_key_pem, signing_request
+from fedpeer.protocol.codec import encode_claim, encode_model_header
+from fedpeer.v1 import enrolment_pb2, enrolment_pb2_grpc, market_pb2, market_pb2_grpc
 from mechanism.peers import draw_head
 from mechanism.statements import ClaimStatement, sign_statement
-from protos.fedpeer.v1 import enrolment_pb2, enrolment_pb2_grpc, market_pb2, market_pb2_grpc
 from tests.integration.market import frames, model_like, model_statement, share_secret, stream
-from wire.certificates import new_key, private_key_pem, signing_request
-from wire.codec import encode_claim, encode_model_header
 
 #: Enrolments of this process that run at once: each has a TLS handshake.
 ENROLLING = 20

@@ -74,7 +74,7 @@ def test_a_forest_without_trees_or_over_other_regressors_is_refused() -> None:
 def test_fitted_trees_in_integers_agree_with_the_fitted_ones() -> None:
     from sklearn.ensemble import ExtraTreesRegressor
 
-    from coordinator.evidence.fitting import MICRO, _Degree, _ridge, _tree
+    from fedpeer.evidence.fitting import MICRO, _Degree, _ridge, _tree
 
     generator = np.random.default_rng(0)
     # Multiples of 1/64 are exact in single precision, in which scikit-learn compares.

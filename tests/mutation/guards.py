@@ -43,7 +43,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "mechanism/ledger/entry.py": (f"{_LEDGER}/test_entries.py", f"{_LEDGER}/test_replay.py"),
     "mechanism/ledger/journal.py": (
         f"{_LEDGER}/test_entries.py",
-        "tests/coordinator/storage/test_ledger_contract.py",
+        "tests/fedpeer/audit/sql/test_ledger_contract.py",
     ),
     "mechanism/ledger/merkle.py": (f"{_LEDGER}/test_merkle.py", f"{_LEDGER}/test_tiles.py"),
     "mechanism/ledger/note.py": (f"{_LEDGER}/test_note.py",),

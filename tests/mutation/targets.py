@@ -4,8 +4,8 @@ EVIDENCE_UNITS = ("tests/mechanism/test_evidence.py", "tests/mechanism/ledger/te
 
 LEDGER = (
     "tests/mechanism/ledger",
-    "tests/coordinator/test_ledger_tampering.py",
-    "tests/coordinator/test_ledger_cli.py",
+    "tests/fedpeer/audit/test_ledger_tampering.py",
+    "tests/fedpeer/audit/test_ledger_cli.py",
 )
 
 ROUNDS = (
@@ -25,7 +25,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "mechanism/peers.py": ("tests/mechanism/test_peers.py", "tests/mechanism/test_settlement.py"),
     "mechanism/evidence.py": EVIDENCE_UNITS,
     "mechanism/trees.py": ("tests/mechanism/test_trees.py", *EVIDENCE_UNITS),
-    "mechanism/statements.py": ("tests/mechanism/test_statements.py", "tests/wire/test_codec.py"),
+    "mechanism/statements.py": ("tests/mechanism/test_statements.py", "tests/fedpeer/protocol/test_codec.py"),
     "mechanism/dispute.py": ("tests/mechanism/ledger/test_dispute.py",),
     "mechanism/ledger/accounts.py": LEDGER,
     "mechanism/ledger/entries.py": LEDGER,
@@ -39,8 +39,11 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "mechanism/ledger/tlog_proof.py": LEDGER,
     "mechanism/ledger/verify.py": LEDGER,
     "mechanism/ledger/witness.py": LEDGER,
-    "wire/codec.py": ("tests/wire/test_codec_fields.py", "tests/wire/test_codec.py"),
-    "wire/frames.py": ("tests/wire/test_frames.py",),
+    "fedpeer/protocol/codec.py": (
+        "tests/fedpeer/protocol/test_codec_fields.py",
+        "tests/fedpeer/protocol/test_codec.py",
+    ),
+    "fedpeer/protocol/frames.py": ("tests/fedpeer/protocol/test_frames.py",),
     "coordinator/uploads.py": (
         "tests/coordinator/test_upload_fairness.py",
         "tests/coordinator/test_uploads.py",

@@ -16,6 +16,12 @@ import grpc
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from fedpeer.protocol.certificates import new_key
+from fedpeer.protocol.codec import decode_claim, decode_model_header, encode_terms
+from fedpeer.protocol.errors import Code, Refusal
+from fedpeer.protocol.frames import Frame, parse_upload_message
+from fedpeer.protocol.model_file import contract_of, encode_model
+from fedpeer.v1 import ledger_pb2, market_pb2
 from mechanism.payment import Log
 from mechanism.peers import share_fits
 from mechanism.statements import signature_holds, statement_digest
@@ -36,12 +42,6 @@ from participant.effects import (
 )
 from participant.errors import refused
 from participant.task import Task, Trained, TrainingRound, Weights
-from protos.fedpeer.v1 import ledger_pb2, market_pb2
-from wire.certificates import new_key
-from wire.codec import decode_claim, decode_model_header, encode_terms
-from wire.errors import Code, Refusal
-from wire.frames import Frame, parse_upload_message
-from wire.model_file import contract_of, encode_model
 
 T = TypeVar("T")
 

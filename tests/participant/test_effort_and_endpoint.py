@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedpeer.protocol.certificates import make_authority
 from mechanism.cost import CallableCost, LinearCost
 from mechanism.effort import CallableEffort, ExponentialEffort, TabulatedEffort
 from participant.effort import BestResponse, Fixed, strategy_of
 from participant.endpoint import Endpoint
 from participant.errors import ConfigurationError, EffortError, UnreachableError
 from tests.participant.simulated_market import terms
-from wire.certificates import make_authority
 
 COUNTS = [30, 10]  # a degree of 1/4 against (1/2, 1/2)
 

@@ -19,8 +19,8 @@ from participant.identity import StateFolder
 from participant.journal import Journal
 from participant.model_store import write_weights
 from participant.steps import _Sink
-from protos.fedpeer.v1 import market_pb2
-from wire.model_file import contract_of
+from fedpeer.v1 import market_pb2
+from fedpeer.protocol.model_file import contract_of
 
 def limit(size):
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))

@@ -11,6 +11,14 @@ import numpy as np
 import pytest
 
 import participant.model_store
+from fedpeer.protocol.certificates import (
+    Identity,
+    issue_participant_certificate,
+    issue_server_certificate,
+    make_authority,
+    new_key,
+    private_key_pem,
+)
 from participant.errors import (
     CertificateExpiredError,
     ConfigurationError,
@@ -23,14 +31,6 @@ from participant.identity import StateFolder
 from participant.journal import VERSION, Journal
 from participant.model_store import ModelStore, read_weights, write_weights
 from tests.participant.simulated_market import start_weights, terms
-from wire.certificates import (
-    Identity,
-    issue_participant_certificate,
-    issue_server_certificate,
-    make_authority,
-    new_key,
-    private_key_pem,
-)
 
 NOW = datetime.now(UTC)
 

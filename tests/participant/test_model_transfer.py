@@ -9,6 +9,9 @@ import grpc
 import pytest
 
 import participant.steps
+from fedpeer.protocol.errors import Code, Refusal
+from fedpeer.protocol.frames import Frame, parse_upload_message
+from fedpeer.v1 import ledger_pb2, market_pb2
 from participant.backoff import Backoff
 from participant.effects import (
     Diagnose,
@@ -35,9 +38,6 @@ from participant.errors import (
     refused,
 )
 from participant.steps import GET_UPLOAD, MarketSteps, _frame_bytes
-from protos.fedpeer.v1 import ledger_pb2, market_pb2
-from wire.errors import Code, Refusal
-from wire.frames import Frame, parse_upload_message
 
 #: Frames of a hundredth of the product's, so that a test is quick; their ratio is the same.
 FRAME_BYTES, MIN_FRAME_BYTES = 1 << 15, 1 << 10

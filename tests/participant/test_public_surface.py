@@ -9,11 +9,11 @@ import pytest
 
 import participant
 import participant.errors
+from fedpeer.protocol.errors import Code, FieldViolation, Refusal
 from participant.aio import AsyncClient, AsyncJoinedTask, AsyncParticipant, AsyncRound
 from participant.client import Client
 from participant.errors import ParticipantError, RefusedError, refused
 from participant.sync import JoinedTask, Participant, Round
-from wire.errors import Code, FieldViolation, Refusal
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import participant.steps
+from fedpeer.protocol.certificates import new_key
 from participant.backoff import Backoff
 from participant.effort import Fixed
 from participant.engagement import Engagement, join
@@ -26,7 +27,6 @@ from participant.report import TaskReport
 from participant.steps import MarketSteps
 from participant.work import LocalTrainer, ignore_activity, run_task
 from tests.participant.simulated_market import PARTICIPANT, Cats, Killed, SimulatedMarket
-from wire.certificates import new_key
 
 
 @pytest.fixture(autouse=True)

@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedpeer.protocol.model_file import encode_model
 from participant.errors import ConfigurationError, TaskError, TrainingError, WeightsError
 from participant.model_store import read_weights
 from participant.task import TrainingCancelled, TrainingRound
 from participant.trainer_process import ProcessTrainer, TaskSpec
 from tests.participant.simulated_market import PARTICIPANT, start_weights, terms
-from wire.model_file import encode_model
 
 TASKS = """
 import os, signal, sys, time

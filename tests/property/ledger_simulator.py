@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from coordinator.storage.database import Database
-from coordinator.storage.ledger import SignedLog, SqlLedgerStore
+from fedpeer.audit.sql.database import Database
+from fedpeer.audit.sql.ledger import SignedLog, SqlLedgerStore
 from mechanism.ledger.accounts import Post, Reserve, Resolve, Transfer
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import ConflictError, PostingError

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from coordinator.storage.database import Database
+from fedpeer.audit.sql.database import Database
 from tests.property.ledger_simulator import Simulation
 
 #: Seeds in the default suite; FEDPEER_TEST_SEEDS asks for more, FEDPEER_TEST_FIRST_SEED starts elsewhere.

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from learning.partition import uniform_reference
+from fedpeer.learning.partition import uniform_reference
 from mechanism.errors import FieldError
 from mechanism.peers import Draw, seed_commitment
 from mechanism.settlement import Assessment, settle_round

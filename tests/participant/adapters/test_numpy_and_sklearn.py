@@ -9,14 +9,14 @@ import pytest
 from sklearn.datasets import load_digits
 from sklearn.linear_model import PassiveAggressiveClassifier, Perceptron, SGDClassifier
 
-from learning.partition import uniform_reference
+from fedpeer.learning.partition import uniform_reference
+from fedpeer.protocol.model_file import encode_model
 from mechanism.terms import Recipe, Terms
 from participant.adapters.numpy import FunctionTask, SoftmaxRegression
 from participant.adapters.sklearn import SklearnTask
 from participant.errors import TaskError
 from participant.task import TrainingRound
 from tests.participant.adapters.test_torch import terms_for
-from wire.model_file import encode_model
 
 pytestmark = pytest.mark.arithmetic
 

@@ -12,9 +12,10 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from learning.models import initial_weights, weights_of
-from learning.partition import uniform_reference
-from learning.training import evaluate
+from fedpeer.learning.models import initial_weights, weights_of
+from fedpeer.learning.partition import uniform_reference
+from fedpeer.learning.training import evaluate
+from fedpeer.protocol.model_file import contract_of, encode_model, open_model
 from mechanism.degree import noniid_degree
 from mechanism.payment import Log
 from mechanism.terms import Recipe, Rule, Schedule, Terms
@@ -22,7 +23,6 @@ from participant.adapters.torch import DatasetTask, TorchTask
 from participant.errors import TaskError
 from participant.model_store import write_weights
 from participant.task import Trained, TrainingRound, Weights
-from wire.model_file import contract_of, encode_model, open_model
 
 pytestmark = pytest.mark.arithmetic
 
@@ -80,7 +80,7 @@ def test_effort_moves_the_counts_along_the_curve() -> None:
 
 
 def test_the_data_are_none_of_the_learners() -> None:
-    from learning.datasets import load_splits
+    from fedpeer.learning.datasets import load_splits
 
     splits = load_splits("digits", seed=0)
     kept = {image.tobytes() for image in np.concatenate([splits.validation.images, splits.test.images])}

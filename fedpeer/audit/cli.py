@@ -1,0 +1,554 @@
+"""`fedpeer ledger`: verify, read, prove and export a ledger, and witness its heads.
+
+SOURCE is an exported folder, a .jsonl or database file, a database URL, or a coordinator's host:port.
+"""
+
+import hashlib
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import orjson
+import typer
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+from rich.text import Text
+
+from coordinator.input_files import MAX_KEY_BYTES, MAX_RECEIPT_BYTES, is_file, read_bytes, read_text
+from fedpeer.audit.export import (
+    export_csv,
+    export_hledger,
+    export_json_lines,
+    export_tiles,
+    replaced,
+)
+from fedpeer.audit.proofs import consistency, receipt, trusted_keys
+from fedpeer.audit.sources import SourceError, open_source
+from fedpeer.audit.sql.errors import StorageError
+from fedpeer.terminal import counted, output, shown
+from mechanism.ledger.accounts import Balance, Book
+from mechanism.ledger.entry import Entry
+from mechanism.ledger.errors import LedgerError, SignatureError
+from mechanism.ledger.key_history import KINDS, HeldKey, held_keys, key_event
+from mechanism.ledger.log_keys import LogKeys
+from mechanism.ledger.note import COSIGNATURE_V1, Checkpoint, Note, SigningKey, VerificationKey
+from mechanism.ledger.tlog_proof import TlogProof
+from mechanism.ledger.verify import Known, LedgerSource, Problem, Report, verify_ledger
+from mechanism.ledger.witness import AddCheckpoint, check_request, cosignature
+
+app = typer.Typer(no_args_is_help=True, help="Read and check a ledger, offline or from a coordinator.")
+
+#: Exit code of "checked, and the answer is no".
+_NO = 1
+
+#: Exit code of a ledger that holds, and is older than the head that it was to be compared with.
+_OLDER = 3
+
+#: Bytes of one part of a path on the usual file systems.
+_MAX_FILE_NAME = 255
+
+#: A verification that takes longer shows its progress; entries.
+_LONG = 20_000
+
+
+class Format(StrEnum):
+    """Forms of an export."""
+
+    TILES = "tiles"
+    JSONL = "jsonl"
+    CSV = "csv"
+    HLEDGER = "hledger"
+
+
+Source = Annotated[str, typer.Argument(help="Folder, .jsonl or database file, database URL, or host:port.")]
+Key = Annotated[
+    str | None,
+    typer.Option(
+        "--key", envvar="FEDPEER_LOG_KEY", help="The log's verification key (name+id+key), or a file with it."
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Ca = Annotated[
+    Path | None, typer.Option("--ca", help="PEM of the authority behind a coordinator's certificate.")
+]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Speak to a coordinator without TLS.")]
+Certificate = Annotated[
+    Path | None, typer.Option("--certificate", help="PEM of your certificate, where the port asks for one.")
+]
+PrivateKey = Annotated[Path | None, typer.Option("--private-key", help="PEM of its private key.")]
+
+
+@app.command()
+def verify(
+    source: Source,
+    key: Key = None,
+    known: Annotated[
+        str | None,
+        typer.Option(
+            "--from", help="A checkpoint or receipt seen before (a file): the ledger must not contradict it."
+        ),
+    ] = None,
+    as_json: Json = False,
+    ca: Ca = None,
+    insecure: Insecure = False,
+    certificate: Certificate = None,
+    private_key: PrivateKey = None,
+) -> None:
+    """Recompute everything that a ledger claims.
+
+    Exit 0 where all of it holds, 1 where not, 3 where it holds and ends before the head of --from.
+    """
+    try:
+        with ExitStack() as resources:
+            opened = open_source(
+                source, resources, ca=ca, insecure=insecure, certificate=_pair(certificate, private_key)
+            )
+            report = _verified(opened, _key(key), None if known is None else _file_text(known))
+    except (LedgerError, StorageError) as error:
+        report = Report(source, problems=[Problem("source", str(error))])
+    if as_json:
+        _print_json(report.record())
+    else:
+        _print_report(report)
+    if not report.verified:
+        raise typer.Exit(_NO)
+    if report.known is Known.OLDER:
+        raise typer.Exit(_OLDER)
+
+
+@app.command()
+def show(
+    source: Source,
+    first: Annotated[int, typer.Option("--first", min=0, help="Index of the first entry.")] = 0,
+    count: Annotated[int, typer.Option("--count", min=1, help="How many entries at most.")] = 50,
+    kind: Annotated[str | None, typer.Option("--kind", help="Only entries of this kind.")] = None,
+    task: Annotated[str | None, typer.Option("--task", help="Only entries of this task.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print entries as JSON, one a line.")] = False,
+    ca: Ca = None,
+    insecure: Insecure = False,
+    certificate: Certificate = None,
+    private_key: PrivateKey = None,
+) -> None:
+    """Print entries, as they stand; nothing is verified."""
+    with ExitStack() as resources:
+        opened = open_source(
+            source, resources, ca=ca, insecure=insecure, certificate=_pair(certificate, private_key)
+        )
+        chosen = _chosen(opened, first, kind, task)
+        if as_json:
+            for _, (index, entry) in zip(range(count), chosen, strict=False):
+                _print_json({"index": index, "entry": orjson.loads(entry.data)})
+            return
+        table = Table("index", "kind", "id", "micro-credits", "body", box=None, pad_edge=False)
+        for _, (index, entry) in zip(range(count), chosen, strict=False):
+            moved = ", ".join(f"{t.record()['micro']}" for t in entry.transfers)
+            cells = (str(index), entry.kind, entry.id, moved, _shortened(entry))
+            table.add_row(*(Text(shown(cell)) for cell in cells))
+        output().print(table)
+
+
+@app.command()
+def balance(
+    source: Source,
+    account: Annotated[
+        str | None, typer.Argument(help="Such as payable:alice, escrow:TASK, treasury; all where omitted.")
+    ] = None,
+    as_json: Json = False,
+    ca: Ca = None,
+    insecure: Insecure = False,
+    certificate: Certificate = None,
+    private_key: PrivateKey = None,
+) -> None:
+    """Print what accounts hold, computed from the entries' transfers, in micro-credits."""
+    with ExitStack() as resources:
+        opened = open_source(
+            source, resources, ca=ca, insecure=insecure, certificate=_pair(certificate, private_key)
+        )
+        book = Book()
+        for data in opened.entries():
+            for transfer in Entry.parse(data).transfers:
+                book.apply(transfer)
+    names = list(book.accounts()) if account is None else [account]
+    if account is not None and account not in book.accounts():
+        typer.echo(f"nothing was ever posted to {account}", err=True)
+    balances = {name: book.balance(name) for name in names}
+    if as_json:
+        _print_json({name: _balance_record(held) for name, held in balances.items()})
+        return
+    table = Table("account", box=None, pad_edge=False)
+    for column in ("holds", "debits", "credits", "debits pending", "credits pending"):
+        table.add_column(column, justify="right")
+    for name, held in balances.items():
+        table.add_row(name, *(str(value) for value in _balance_record(held).values()))
+    output().print(table)
+
+
+@app.command()
+def prove(
+    source: Source,
+    index: Annotated[int, typer.Argument(min=0, help="Index of the entry.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Where to write the receipt; standard output where omitted.")
+    ] = None,
+    ca: Ca = None,
+    insecure: Insecure = False,
+    certificate: Certificate = None,
+    private_key: PrivateKey = None,
+) -> None:
+    """Write the receipt of an entry: a C2SP tlog-proof, which `check` verifies offline."""
+    with ExitStack() as resources:
+        opened = open_source(
+            source, resources, ca=ca, insecure=insecure, certificate=_pair(certificate, private_key)
+        )
+        text = str(receipt(opened, index))
+    if out is None:
+        typer.echo(text, nl=False)
+        return
+    _write(out, text)
+    typer.echo(f"the receipt of entry {index} is in {out}", err=True)
+
+
+@app.command()
+def check(
+    receipt_file: Annotated[Path, typer.Argument(metavar="RECEIPT", help="A .tlog-proof file.")],
+    key: Key = None,
+    entry: Annotated[
+        Path | None, typer.Option("--entry", help="The entry that it must prove; else the one it carries.")
+    ] = None,
+    ledger: Annotated[
+        str | None,
+        typer.Option("--ledger", help="The log, a SOURCE, where its key may have changed since."),
+    ] = None,
+    as_json: Json = False,
+    ca: Ca = None,
+    insecure: Insecure = False,
+) -> None:
+    """Verify a receipt offline, with the log's key alone; exit 0 where it holds, 1 where not.
+
+    The key must be the one that signed the receipt's head. With --ledger an earlier one will do: the changes of key
+    since then are read there.
+    """
+    trusted = _key(key)
+    if trusted is None:
+        raise typer.BadParameter("give the log's key, as the operator publishes it", param_hint="--key")
+    record: dict[str, object] = {"receipt": str(receipt_file), "verified": False}
+    try:
+        proof = TlogProof.parse(_file_text(str(receipt_file)))
+        keys = LogKeys(trusted)
+        if ledger is not None:
+            with ExitStack() as resources:
+                keys = trusted_keys(open_source(ledger, resources, ca=ca, insecure=insecure), trusted)
+        head = keys.verify(proof, None if entry is None else _file_bytes(entry))
+        recorded = Entry.parse(proof.entry or _file_bytes(entry or receipt_file))
+        record.update(verified=True, index=proof.index, size=head.size, entry=orjson.loads(recorded.data))
+        sentence = f"entry {proof.index} ({recorded.id}) is in the log {head.origin} of {head.size} entries"
+    except LedgerError as error:
+        record["problem"] = sentence = str(error)
+    if as_json:
+        _print_json(record)
+    else:
+        typer.echo(shown(sentence))
+    if not record["verified"]:
+        raise typer.Exit(_NO)
+
+
+@app.command()
+def export(
+    source: Source,
+    form: Annotated[Format, typer.Option("--format", help="tiles and jsonl can be verified again.")],
+    out: Annotated[Path, typer.Option("--out", help="A new folder for tiles, a file for the others.")] = Path(
+        "/dev/stdout"
+    ),
+    ca: Ca = None,
+    insecure: Insecure = False,
+    certificate: Certificate = None,
+    private_key: PrivateKey = None,
+) -> None:
+    """Write a ledger in another form."""
+    if form is Format.TILES and out == Path("/dev/stdout"):
+        raise typer.BadParameter("tiles are a folder; name it", param_hint="--out")
+    writers = {
+        Format.TILES: export_tiles,
+        Format.JSONL: export_json_lines,
+        Format.CSV: export_csv,
+        Format.HLEDGER: export_hledger,
+    }
+    with ExitStack() as resources:
+        opened = open_source(
+            source, resources, ca=ca, insecure=insecure, certificate=_pair(certificate, private_key)
+        )
+        writers[form](opened, out)
+
+
+@app.command()
+def keys(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A participant's id.")],
+    source: Source,
+    key: Key = None,
+    as_json: Json = False,
+    ca: Ca = None,
+    insecure: Insecure = False,
+    certificate: Certificate = None,
+    private_key: PrivateKey = None,
+) -> None:
+    """Verify a ledger and print every key that it holds for a participant; exit 1 where it does not verify.
+
+    Whoever holds one of these keys can claim and send models in that name, so each must be the participant's own.
+    """
+    with ExitStack() as resources:
+        opened = open_source(
+            source, resources, ca=ca, insecure=insecure, certificate=_pair(certificate, private_key)
+        )
+        report = _verified(opened, _key(key), None)
+        if not report.verified:
+            _print_report(report)
+            raise typer.Exit(_NO)
+        events = [
+            key_event(index, entry.data)
+            for index, entry in _chosen(opened, 0, None, None)
+            if index < report.size and entry.kind in KINDS
+        ]
+    held = held_keys(events).get(name, [])
+    if as_json:
+        _print_json({"participant": name, "key": report.key, "keys": [one.record() for one in held]})
+    elif not held:
+        typer.echo(f"the ledger holds no key for {name}")
+    else:
+        output().print(keys_table(held))
+
+
+def keys_table(held: list[HeldKey]) -> Table:
+    """The keys of one name: fingerprint, where each was enrolled, and whether it still counts."""
+    table = Table("fingerprint", "enrolled by entry", "standing", box=None, pad_edge=False)
+    for one in held:
+        standing = "counts" if one.revoked_at is None else f"revoked by entry {one.revoked_at}: {one.reason}"
+        table.add_row(one.fingerprint, str(one.enrolled_at), standing)
+    return table
+
+
+@app.command()
+def witness(
+    source: Source,
+    state: Annotated[Path, typer.Option("--state", help="Folder of the witness's key and last heads.")],
+    key: Key = None,
+    name: Annotated[
+        str, typer.Option("--name", help="The witness's name, for its key on first use.")
+    ] = "fedpeer-witness",
+    as_json: Json = False,
+    ca: Ca = None,
+    insecure: Insecure = False,
+    certificate: Certificate = None,
+    private_key: PrivateKey = None,
+) -> None:
+    """Cosign a log's latest head where it extends the last one seen; exit 1 where it does not."""
+    record: dict[str, object] = {"cosigned": False}
+    try:
+        with ExitStack() as resources:
+            opened = open_source(
+                source, resources, ca=ca, insecure=insecure, certificate=_pair(certificate, private_key)
+            )
+            signer = _witness_key(
+                state, name
+            )  # after the source: a mistake in its name leaves no folder behind
+            record["witness"] = str(signer.verification_key)
+            note, old, new = _witnessed(opened, state, _key(key), signer)
+        record.update(cosigned=True, old=old, size=new.size, checkpoint=str(note))
+        sentence = str(note)
+    except LedgerError as error:
+        record["problem"] = sentence = shown(f"not cosigned: {error}")
+    if as_json:
+        _print_json(record)
+    else:
+        typer.echo(sentence, nl=not record["cosigned"])
+    if not record["cosigned"]:
+        raise typer.Exit(_NO)
+
+
+def _witnessed(
+    source: LedgerSource, state: Path, trusted: VerificationKey | None, signer: SigningKey
+) -> tuple[Note, int, Checkpoint]:
+    """The cosigned head, the size that it extends, and the head; remembered durably before it is signed.
+
+    A key once seen is kept: without --key the first one is trusted, and ever after only one that is announced under it.
+    """
+    name = (trusted or VerificationKey.parse(source.verification_key())).name
+    folder = state / _file_name(name)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SourceError(f"the folder {folder} cannot be made: {error.strerror}") from None
+    pinned = folder / "key"
+    seen = os.path.lexists(pinned)
+    first = VerificationKey.parse(read_text(pinned, MAX_KEY_BYTES).strip()) if seen else trusted
+    note = Note.parse(source.checkpoint())
+    keys = _followed(source, first, note)
+    if trusted is not None and trusted not in keys.all:
+        raise LedgerError(f"the log {name} has another key than the one seen first, {first}")
+    last = folder / "checkpoint"
+    known = keys.open(_file_text(str(last))) if os.path.lexists(last) else None
+    old = 0 if known is None else known.size
+    request = AddCheckpoint(old, tuple(consistency(source, old)), note)
+    head = check_request(known, request, keys.at(Checkpoint.parse_text(note.text).size))
+    _write(pinned, f"{keys.first}\n")
+    _write(last, str(note))
+    return note.with_signature(cosignature(request, signer, int(time.time()))), old, head
+
+
+def _followed(source: LedgerSource, first: VerificationKey | None, note: Note) -> LogKeys:
+    """The log's keys from the trusted one on; its changes are read only where that has not signed the latest head."""
+    keys = LogKeys(first or VerificationKey.parse(source.verification_key()))
+    try:
+        keys.open(note)
+    except SignatureError as error:
+        keys = trusted_keys(source, first)
+        if not keys.changes:
+            raise LedgerError(
+                f"the log {keys.first.name} now has another key than the one seen first, {keys.first}, and does not "
+                f"announce it: {error}"
+            ) from None
+    return keys
+
+
+def _witness_key(state: Path, name: str) -> SigningKey:
+    path = state / "witness.key"
+    if state.exists() and not state.is_dir():
+        raise SourceError(f"{state} is a file; --state takes the witness's folder")
+    if os.path.lexists(path):
+        return SigningKey.parse(read_text(path, MAX_KEY_BYTES))
+    signer = SigningKey.generate(name, COSIGNATURE_V1)
+    state.mkdir(parents=True, exist_ok=True)
+    _write(path, signer.secret_text() + "\n", mode=0o600)
+    return signer
+
+
+def _verified(source: LedgerSource, key: VerificationKey | None, known: str | None) -> Report:
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("verifying", total=None, visible=False)
+
+        def advance(done: int, total: int) -> None:
+            progress.update(bar, completed=done, total=total, visible=total > _LONG)
+
+        return verify_ledger(source, key, known, progress=advance)
+
+
+def _print_report(report: Report) -> None:
+    console = Console(soft_wrap=True, highlight=False, no_color=not sys.stdout.isatty())
+    counts = report.counts
+    if report.verified:
+        console.print(
+            # A coordinator serves its latest head alone, which is always checked.
+            f"verified: {counted(report.size, 'entry')}, {counted(max(1, report.heads), 'head')}, "
+            f"{counted(counts.tasks, 'task')}, {counted(counts.statements, 'signed statement')}, "
+            f"{counted(counts.verdicts, 'verdict')}, {counted(counts.degrees, 'degree')} recomputed from "
+            f"evidence, {counted(counts.settlements, 'settlement')}, "
+            f"{counted(counts.payments, 'payment')} of {counts.paid_micro} micro-credits"
+        )
+        console.print(f"root {report.root}")
+        console.print(
+            shown(f"key  {report.key}")
+            + ("" if report.pinned else "  (the source's own: compare it, or give --key)"),
+            markup=False,
+        )
+        if report.known is Known.EXTENDED:
+            console.print(f"it extends the head of {counted(report.known_size or 0, 'entry')} that was given")
+        elif report.known is Known.OLDER:
+            console.print(
+                f"OLDER: it ends after {counted(report.size, 'entry')}, the head that was given covers "
+                f"{report.known_size}. Nothing that it holds contradicts that head; verify a newer copy. Where this "
+                "is the coordinator's own ledger, it was rolled back."
+            )
+        if len(report.keys) > 1:
+            console.print(
+                f"the log's key was changed {counted(len(report.keys) - 1, 'time')}; before: "
+                + ", ".join(report.keys[:-1])
+            )
+        if report.unsigned:
+            console.print(f"{report.unsigned} entries after the head are not signed yet")
+        for name, state in report.open_tasks.items():
+            console.print(shown(f"task {name} is open: {state or 'not yet open'}"), markup=False)
+        return
+    console.print("NOT verified")
+    for problem in report.problems:
+        console.print(shown(f"{problem.place}: {problem.message}"), markup=False)
+    if report.holds:
+        console.print(f"all before entry {report.holds} holds")
+
+
+def _chosen(
+    source: LedgerSource, first: int, kind: str | None, task: str | None
+) -> Iterator[tuple[int, Entry]]:
+    for index, data in enumerate(source.entries(first), first):
+        entry = Entry.parse(data)
+        statement = entry.body.get("statement")
+        about = statement if isinstance(statement, dict) else entry.body
+        if (kind is None or entry.kind == kind) and (task is None or about.get("task_id") == task):
+            yield index, entry
+
+
+def _shortened(entry: Entry) -> str:
+    text = orjson.dumps(entry.body).decode()
+    return text if len(text) <= 100 else text[:97] + "..."
+
+
+def _balance_record(held: Balance) -> dict[str, int]:
+    return {
+        "holds": held.holds,
+        "debits_posted": held.debits_posted,
+        "credits_posted": held.credits_posted,
+        "debits_pending": held.debits_pending,
+        "credits_pending": held.credits_pending,
+    }
+
+
+def _key(text: str | None) -> VerificationKey | None:
+    """A key given as text or as a file that holds it."""
+    if text is None:
+        return None
+    if not text.strip():
+        raise SourceError("--key is empty; expected the log's verification key, or a file with it")
+    if "+" not in text or is_file(Path(text)):
+        text = _file_text(text, MAX_KEY_BYTES).strip()
+    return VerificationKey.parse(text)
+
+
+def _pair(certificate: Path | None, private_key: Path | None) -> tuple[Path, Path] | None:
+    if (certificate is None) != (private_key is None):
+        raise typer.BadParameter("give both or none", param_hint="--certificate, --private-key")
+    return None if certificate is None or private_key is None else (certificate, private_key)
+
+
+def _file_bytes(path: Path, limit: int = MAX_RECEIPT_BYTES) -> bytes:
+    return read_bytes(path, limit)
+
+
+def _file_text(path: str, limit: int = MAX_RECEIPT_BYTES) -> str:
+    return read_text(Path(path), limit)
+
+
+def _file_name(origin: str) -> str:
+    """A log's name as one part of a path."""
+    name = "".join(c if c.isalnum() or c in "._-" else "_" for c in origin)
+    if name.strip(".") and len(name.encode()) <= _MAX_FILE_NAME:
+        return name
+    return "log-" + hashlib.sha256(origin.encode()).hexdigest()
+
+
+def _write(path: Path, text: str, mode: int = 0o644) -> None:
+    with replaced(path, mode) as file:
+        file.write(text.encode())
+
+
+def _print_json(record: object) -> None:
+    """JSON whose strings cannot steer a terminal: orjson leaves what lies above ASCII as it is."""
+    text = orjson.dumps(record).decode()
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
+    typer.echo(text)

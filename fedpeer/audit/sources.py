@@ -1,0 +1,614 @@
+"""Where a ledger can be read from: an exported folder, a JSON lines file, a database, a coordinator's address.
+
+folder     ledger.json, checkpoint, heads, tile/..., tile/entries/...   (tlog-tiles, see `ledger_export`)
+file       .jsonl, or a SQLite database
+database   sqlite:///..., postgresql://...
+address    host:port of a coordinator's Ledger service
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import grpc
+import orjson
+from sqlalchemy import Column, Connection, LargeBinary, Text, func, select, text
+
+from coordinator.input_files import (
+    MAX_KEY_BYTES,
+    MAX_LEDGER_BYTES,
+    MAX_PEM_BYTES,
+    SourceError,
+    is_file,
+    opened,
+    read_bytes,
+    read_lines,
+)
+from fedpeer.audit.sql.database import Database
+from fedpeer.audit.sql.errors import StorageError
+from fedpeer.audit.sql.ledger import SqlLedgerStore
+from fedpeer.audit.sql.tables import (
+    ACCOUNTS,
+    BUNDLES,
+    CHECKPOINTS,
+    IDS,
+    LOG,
+    TILES,
+    TOTALS,
+    TRANSFERS,
+)
+from fedpeer.protocol.limits import LEDGER_BATCH_BYTES
+from fedpeer.terminal import printable
+from fedpeer.v1 import ledger_pb2, ledger_pb2_grpc
+from mechanism.ledger.accounts import Balance
+from mechanism.ledger.entry import MAX_ENTRY_BYTES
+from mechanism.ledger.journal import Journal
+from mechanism.ledger.log_keys import key_change
+from mechanism.ledger.merkle import HASH_BYTES, MAX_SIZE
+from mechanism.ledger.note import MAX_NOTE_BYTES, Checkpoint, Note
+from mechanism.ledger.tiles import (
+    TILE_WIDTH,
+    Coordinates,
+    bundle_path,
+    tile_path,
+    unpack_bundle,
+)
+from mechanism.ledger.tlog_proof import TlogProof
+from mechanism.ledger.verify import LedgerSource, StoredTables, TransferRow
+
+#: What a ledger is read from in a database.
+_LEDGER_TABLES = (LOG, BUNDLES, IDS, TILES, ACCOUNTS, TRANSFERS, TOTALS, CHECKPOINTS)
+
+#: Version of the folder's and the JSON lines file's form.
+FORMAT = "fedpeer-ledger/1"
+
+#: A SQLite file begins so.
+_SQLITE_MAGIC = b"SQLite format 3\x00"
+
+#: Longest line of a JSON lines file that is read: an entry or a note, and its frame.
+_MAX_LINE = 2 * MAX_ENTRY_BYTES
+
+#: Bytes of a bundle of entries: each with its length, as tlog-tiles has it.
+_MAX_BUNDLE = TILE_WIDTH * (MAX_ENTRY_BYTES + 2)
+
+#: Bytes of one message of a coordinator: a batch, and the entry that passes its limit. A larger one is refused
+#: before it is taken in.
+_MAX_MESSAGE = LEDGER_BATCH_BYTES + 2 * MAX_ENTRY_BYTES
+
+#: Entries and bytes of entries that are asked of a coordinator at once, and kept until all are there; and seconds that
+#: they may take.
+_PAGE_ENTRIES, _PAGE_BYTES, _PAGE_SECONDS = 4_096, 16 << 20, 60
+
+#: Entries or bytes that must arrive in that time: else whoever sends one now and then is waited for as long as it
+#: claims to have more. A modem brings as much.
+_LEAST_ENTRIES, _LEAST_BYTES = 64, 64 << 10
+
+#: Seconds that any other answer may take.
+_ANSWER_SECONDS = 10
+
+#: Hashes of a proof in a tree of 2^63 entries.
+_MAX_HASHES = 63
+
+#: Characters of a coordinator's own words that are passed on.
+_MAX_DETAILS = 300
+
+
+def open_source(
+    source: str,
+    resources: ExitStack,
+    *,
+    ca: Path | None = None,
+    insecure: bool = False,
+    certificate: tuple[Path, Path] | None = None,
+) -> LedgerSource:
+    """The ledger at `source`.
+
+    Args:
+        source: folder, file, database URL or host:port.
+        resources: closes what was opened.
+        ca: PEM of the authority that signed the coordinator's certificate, for an address.
+        insecure: speak to an address without TLS.
+        certificate: PEM files of the caller's certificate and key, where the coordinator asks for one.
+
+    Raises:
+        SourceError: no such source, or not a ledger of a known form.
+        StorageError: a database that cannot be opened.
+    """
+    if "://" in source:
+        return _database(source, resources)
+    if not source:
+        raise SourceError("the source is empty; expected a folder, a file, a database URL or host:port")
+    path = Path(source)
+    try:
+        folder = path.is_dir()
+    except OSError:  # longer than a path may be
+        folder = False
+    if folder:
+        return _folder(path, resources)
+    if is_file(path):
+        with opened(path, MAX_LEDGER_BYTES) as file:
+            magic = file.read(len(_SQLITE_MAGIC))
+        if magic == _SQLITE_MAGIC:
+            return _database(f"sqlite:///{path}", resources)
+        return JsonLinesSource(path)
+    host, _, port = source.rpartition(":")
+    if host and port.isdigit():
+        if not 1 <= int(port) <= 65_535:
+            raise SourceError(f"{source!r} has the port {port}; expected 1 to 65535")
+        return _remote(source, resources, ca, insecure, certificate)
+    raise SourceError(
+        f"there is no ledger at {source!r:.300}; expected a folder, a .jsonl or database file, "
+        "a database URL or a coordinator's host:port"
+    )
+
+
+class FolderSource:
+    """A folder in tlog-tiles form."""
+
+    def __init__(self, folder: Path) -> None:
+        self.name = str(folder)
+        self._folder = folder
+        header = _object(self._read("ledger.json", MAX_KEY_BYTES), "ledger.json")
+        _check_format(header, {"format", "key"}, "ledger.json")
+        self._key = str(header["key"])
+        self._size = Checkpoint.parse_text(Note.parse(self.checkpoint()).text).size
+
+    def verification_key(self) -> str:
+        return self._key
+
+    def checkpoint(self) -> str:
+        return _text(self._read("checkpoint", 4 * MAX_NOTE_BYTES), "checkpoint")
+
+    def heads(self) -> Iterator[str]:
+        number = 0
+        for number, line in enumerate(read_lines(self._folder / "heads", _MAX_LINE), 1):
+            record = _object(line, f"heads, line {number}")
+            if record.keys() != {"head"}:
+                raise SourceError(f"heads, line {number}: expected an object with the key head")
+            yield str(record["head"])
+        if not number:
+            raise SourceError("heads is empty; expected every head that was signed")
+
+    def entries(self, first: int = 0) -> Iterator[bytes]:
+        for start in range(first - first % TILE_WIDTH, self._size, TILE_WIDTH):
+            width = min(TILE_WIDTH, self._size - start)
+            path = bundle_path(start // TILE_WIDTH, width)
+            entries = unpack_bundle(self._read(path, _MAX_BUNDLE))
+            if len(entries) != width:
+                raise SourceError(f"{path} holds {len(entries)} entries; expected {width}")
+            yield from entries[max(0, first - start) :]
+
+    def tile(self, level: int, index: int, width: int) -> bytes | None:
+        return self._read(tile_path(level, index, width), TILE_WIDTH * HASH_BYTES)
+
+    def tables(self) -> StoredTables | None:
+        return None
+
+    def _read(self, path: str, limit: int) -> bytes:
+        if not os.path.lexists(self._folder / path):
+            raise SourceError(f"{self._folder / path} is missing; the folder is no ledger or incomplete")
+        return read_bytes(self._folder / path, limit)
+
+
+class JsonLinesSource:
+    """A file of lines: a header, then entries, with each signed head after the last entry that it covers."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = str(path)
+        self._path = path
+        header = _object(next(read_lines(path, _MAX_LINE), b""), f"{path}, line 1")
+        _check_format(header, {"format", "key"}, f"{path}, line 1")
+        self._key = str(header["key"])
+        self._last = self._last_head()
+
+    def verification_key(self) -> str:
+        return self._key
+
+    def checkpoint(self) -> str:
+        return self._last
+
+    def heads(self) -> Iterator[str]:
+        count = 0
+        for number, line in self._body():
+            if _is_head(line):
+                head = str(_object(line, f"line {number}")["head"])
+                size = Checkpoint.parse_text(Note.parse(head).text).size
+                if size != count:
+                    raise SourceError(f"line {number}: a head of {size} stands after {count} entries")
+                yield head
+            else:
+                count += 1
+
+    def entries(self, first: int = 0) -> Iterator[bytes]:
+        return islice((line for _, line in self._body() if not _is_head(line)), first, None)
+
+    def tile(self, level: int, index: int, width: int) -> bytes | None:
+        return None
+
+    def tables(self) -> StoredTables | None:
+        return None
+
+    def _body(self) -> Iterator[tuple[int, bytes]]:
+        lines = enumerate(read_lines(self._path, _MAX_LINE), 1)
+        next(lines)
+        return lines
+
+    def _last_head(self) -> str:
+        """The last line, which a truncated file lacks."""
+        last = b""
+        for _, line in self._body():
+            last = line
+        if not _is_head(last):
+            raise SourceError(f"{self._path} does not end with a signed head; the file is truncated")
+        return str(_object(last, f"{self._path}, last line")["head"])
+
+
+class DatabaseSource:
+    """A coordinator's database, seen in one reading transaction."""
+
+    def __init__(self, database: Database, connection: Connection) -> None:
+        self.name = database.display
+        self._store = SqlLedgerStore(connection)
+        self._journal = Journal(self._store)
+        self._tables = _Tables(connection)
+        self._cache: dict[Coordinates, bytes] = {}
+
+    def verification_key(self) -> str:
+        key = self._store.first_key()
+        if key is None:
+            raise SourceError(f"{self.name} has no signed head yet; there is nothing to verify")
+        return key
+
+    def checkpoint(self) -> str:
+        note = self._store.checkpoint()
+        if note is None:
+            raise SourceError(f"{self.name} has no signed head yet; there is nothing to verify")
+        return note
+
+    def heads(self) -> Iterator[str]:
+        for size, note in self._store.checkpoints():
+            if Checkpoint.parse_text(Note.parse(note).text).size != size:
+                raise SourceError(f"the head that is kept as that of {size} is of another size")
+            yield note
+
+    def entries(self, first: int = 0) -> Iterator[bytes]:
+        if first:
+            yield from self._store.entries(first, MAX_SIZE - first)
+            return
+        expected = 0
+        try:
+            for start, entries in self._store.bundles():
+                if start != expected:
+                    raise SourceError(f"the stored bundle at entry {start} should begin at entry {expected}")
+                expected += len(entries)
+                yield from entries
+        except StorageError as error:
+            raise SourceError(str(error)) from None
+
+    def tile(self, level: int, index: int, width: int) -> bytes | None:
+        if (level, index) not in self._cache:  # verification asks for one after the other
+            self._cache = self._store.tile_run(level, index, 64)
+        return self._cache.get((level, index), b"")
+
+    def key_changes(self) -> list[TlogProof]:
+        """The receipts of every change of the log's key."""
+        return self._store.key_changes()
+
+    def inclusion_proof(self, index: int, size: int) -> Sequence[bytes]:
+        """The proof of entry `index` in the tree of `size`, from the few tiles that it takes."""
+        return self._journal.inclusion_proof(index, size)
+
+    def consistency_proof(self, first: int, second: int) -> Sequence[bytes]:
+        """The proof that the tree of `second` extends that of `first`."""
+        return self._journal.consistency_proof(first, second)
+
+    def entry(self, index: int) -> bytes | None:
+        """Entry `index`, None where there is none."""
+        return next(self._store.entries(index, 1), None)
+
+    def tables(self) -> StoredTables | None:
+        return self._tables
+
+
+class _Tables:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._store = SqlLedgerStore(connection)
+
+    def size(self) -> int:
+        """-1 where the one row that says it is missing."""
+        query = select(LOG.c.size).where(LOG.c.id == 1)
+        size = self._connection.execute(query).scalar_one_or_none()
+        return -1 if size is None else int(size)
+
+    def transfers(self) -> Iterator[TransferRow]:
+        return self._store.transfers(0, 2**62)
+
+    def balances(self) -> Mapping[str, Balance]:
+        return self._store.all_balances()
+
+    def totals(self) -> Balance:
+        row = self._connection.execute(select(*TOTALS.c[1:]).where(TOTALS.c.id == 1)).one_or_none()
+        return Balance(-1, -1, -1, -1) if row is None else Balance(*row)
+
+    def ids(self) -> Iterator[tuple[str, int]]:
+        query = select(IDS.c.id, IDS.c.entry_index).order_by(IDS.c.entry_index, IDS.c.id)
+        for entry_id, index in self._connection.execute(query, execution_options={"yield_per": 1000}):
+            yield entry_id, int(index)
+
+    def keys(self) -> Iterator[tuple[int, int, bytes, bytes]]:
+        return self._store.keys()
+
+    def tiles(self) -> int:
+        return int(self._connection.execute(select(func.count()).select_from(TILES)).scalar_one())
+
+
+class RemoteSource:
+    """A coordinator's Ledger service, which may be anybody's.
+
+    What it sends is bounded in memory by the size of a message and of a page, in time by what each page must bring.
+    How many entries there are is its own word: verification stops at what is wrong.
+    """
+
+    def __init__(self, address: str, channel: grpc.Channel) -> None:
+        self.name = address
+        self._stub = ledger_pb2_grpc.LedgerStub(channel)
+        self._head = self._answer(self._stub.GetCheckpoint, ledger_pb2.GetCheckpointRequest())
+
+    def verification_key(self) -> str:
+        changes = self.key_changes()
+        if not changes:
+            return str(self._head.verification_key)
+        change = key_change(changes[0].index, changes[0].entry)
+        if change is None:
+            raise SourceError(f"the coordinator at {self.name} sent a change of key that announces none")
+        return str(change.previous)
+
+    def key_changes(self) -> list[TlogProof]:
+        """The receipts of every change of the log's key."""
+        return [TlogProof.parse(text) for text in self._head.key_changes]
+
+    def checkpoint(self) -> str:
+        return str(self._head.note)
+
+    def heads(self) -> Iterator[str]:
+        """The heads under which the log's key was changed, and the latest."""
+        latest = self.checkpoint()
+        handed_over = [str(proof.checkpoint) for proof in self.key_changes()]
+        return iter([note for note in handed_over if note != latest] + [latest])
+
+    def entries(self, first: int = 0) -> Iterator[bytes]:
+        size = Checkpoint.parse_text(Note.parse(self.checkpoint()).text).size
+        while first < size:
+            page = self._page(first, min(_PAGE_ENTRIES, size - first))
+            yield from page
+            first += len(page)
+
+    def entry(self, index: int) -> bytes | None:
+        """Entry `index`; the coordinator says itself where there is none."""
+        return self._page(index, 1)[0]
+
+    def _page(self, first: int, count: int) -> list[bytes]:
+        """The next entries, at least one: how long the caller takes over them is not the link's time.
+
+        Raises:
+            SourceError: none came in time, too few, others than asked for, or more.
+        """
+        entries: list[bytes] = []
+        used = 0
+        stream = self._stub.GetEntries(
+            ledger_pb2.GetEntriesRequest(first=first, count=count), timeout=_PAGE_SECONDS
+        )
+        try:
+            for batch in stream:
+                due = first + len(entries)
+                if batch.first != due or not batch.entries:
+                    raise SourceError(
+                        f"the coordinator sent {len(batch.entries)} entries from {batch.first} where {due} was due"
+                    )
+                if len(entries) + len(batch.entries) > count:
+                    raise SourceError(
+                        f"the coordinator sent more than the {count} entries that were asked for"
+                    )
+                for entry in batch.entries:
+                    if len(entry) > MAX_ENTRY_BYTES:
+                        raise SourceError(
+                            f"entry {len(entries) + first} has {len(entry)} bytes; expected at most {MAX_ENTRY_BYTES}"
+                        )
+                    entries.append(entry)
+                    used += len(entry)
+                if len(entries) == count or used > _PAGE_BYTES:
+                    return entries
+        except grpc.RpcError as error:
+            late = isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            if late and (len(entries) >= _LEAST_ENTRIES or used >= _LEAST_BYTES):
+                return entries
+            if late:
+                raise SourceError(
+                    f"the coordinator at {self.name} does not answer fast enough: {len(entries)} of the entries from "
+                    f"{first} on in {_PAGE_SECONDS} seconds; try again on a faster link"
+                ) from None
+            raise _remote_error(self.name, error) from None
+        finally:
+            stream.cancel()
+        raise SourceError(
+            f"the coordinator at {self.name} sent {len(entries)} of the {count} entries from {first} on that it claims "
+            "to have"
+        )
+
+    def tile(self, level: int, index: int, width: int) -> bytes | None:
+        return None
+
+    def tables(self) -> StoredTables | None:
+        return None
+
+    def inclusion_proof(self, index: int, size: int) -> Sequence[bytes]:
+        """The coordinator's proof of entry `index` in its tree of `size`."""
+        request = ledger_pb2.GetInclusionProofRequest(index=index, size=size)
+        return _hashes(self._answer(self._stub.GetInclusionProof, request))
+
+    def consistency_proof(self, first: int, second: int) -> Sequence[bytes]:
+        """The coordinator's proof that its tree of `second` extends that of `first`."""
+        request = ledger_pb2.GetConsistencyProofRequest(first=first, second=second)
+        return _hashes(self._answer(self._stub.GetConsistencyProof, request))
+
+    def _answer(self, method: Callable[..., Any], request: Any) -> Any:
+        try:
+            return method(request, timeout=_ANSWER_SECONDS)
+        except grpc.RpcError as error:
+            raise _remote_error(self.name, error) from None
+
+
+def _hashes(proof: Any) -> list[bytes]:
+    hashes = list(proof.hashes)
+    if len(hashes) > _MAX_HASHES or any(len(value) != HASH_BYTES for value in hashes):
+        raise SourceError(
+            f"the coordinator's proof is none; expected at most {_MAX_HASHES} hashes of {HASH_BYTES} bytes"
+        )
+    return hashes
+
+
+def _folder(path: Path, resources: ExitStack) -> LedgerSource:
+    """An exported folder, or one that holds it or a database, as the demo's and a coordinator's do."""
+    for folder in (path, path / "ledger"):
+        if (folder / "ledger.json").exists() or (folder / "checkpoint").exists():
+            return FolderSource(folder)
+    databases = sorted(path.glob("*.db"))
+    if len(databases) == 1:
+        return _database(f"sqlite:///{databases[0]}", resources)
+    raise SourceError(
+        f"the folder {path} holds no ledger: no ledger.json, no ledger/ and no one database file"
+    )
+
+
+def _database(url: str, resources: ExitStack) -> LedgerSource:
+    database = Database(url, read_only=True)
+    resources.callback(database.close)
+    database.check_schema()
+    connection = resources.enter_context(database.read())
+    if database.dialect == "sqlite":
+        _check_stored_types(database.display, connection)
+    return DatabaseSource(database, connection)
+
+
+def _check_stored_types(name: str, connection: Connection) -> None:
+    """That each column of the ledger's tables holds what it should: SQLite keeps whatever was put there.
+
+    Raises:
+        SourceError: a table that is none or lacks a column, or a value of another type.
+    """
+    kinds = dict(
+        row[:2]
+        for row in connection.execute(text("SELECT name, type FROM pragma_table_list WHERE schema = 'main'"))
+    )
+    for table in _LEDGER_TABLES:
+        if kinds.get(table.name) != "table":
+            found = kinds.get(table.name, "missing")
+            raise SourceError(f"{name}: {table.name} is {found}; expected a table; it was altered")
+        present = {
+            row[0] for row in connection.execute(text(f"SELECT name FROM pragma_table_info('{table.name}')"))
+        }
+        missing = [column.name for column in table.c if column.name not in present]
+        if missing:
+            raise SourceError(f"{name}: the table {table.name} lacks the column {missing[0]}; it was altered")
+        wrong = {column.name: _wrong_type(column) for column in table.c}
+        query = f"SELECT {', '.join(wrong)} FROM {table.name} WHERE {' OR '.join(wrong.values())} LIMIT 1"
+        row = connection.execute(text(query)).one_or_none()
+        if row is not None:
+            types = ", ".join(
+                f"{column} {type(value).__name__}" for column, value in zip(wrong, row, strict=True)
+            )
+            raise SourceError(
+                f"{name}: the table {table.name} holds a row of other types than fedpeer writes ({types}); "
+                "it was altered"
+            )
+
+
+def _wrong_type(column: Column[Any]) -> str:
+    """The condition, in SQLite's words, that a column's value is not of its type."""
+    kind = {LargeBinary: "blob", Text: "text"}.get(type(column.type), "integer")
+    allowed = f"'{kind}', 'null'" if column.nullable else f"'{kind}'"
+    return f"typeof({column.name}) NOT IN ({allowed})"
+
+
+def _remote(
+    address: str,
+    resources: ExitStack,
+    ca: Path | None,
+    insecure: bool,
+    certificate: tuple[Path, Path] | None,
+) -> LedgerSource:
+    options = [
+        ("grpc.max_receive_message_length", _MAX_MESSAGE),
+        ("grpc.enable_retries", 0),
+        ("grpc.service_config_disable_resolution", 1),
+    ]
+    if insecure:
+        channel = grpc.insecure_channel(address, options)
+    else:
+        chain, key = certificate if certificate else (None, None)
+        credentials = grpc.ssl_channel_credentials(
+            root_certificates=_pem(ca), private_key=_pem(key), certificate_chain=_pem(chain)
+        )
+        channel = grpc.secure_channel(address, credentials, options)
+    resources.callback(channel.close)
+    return RemoteSource(address, channel)
+
+
+def _pem(path: Path | None) -> bytes | None:
+    if path is None:
+        return None
+    return read_bytes(path, MAX_PEM_BYTES)
+
+
+def _remote_error(address: str, error: grpc.RpcError) -> SourceError:
+    details = (error.details() if isinstance(error, grpc.Call) else None) or str(error)
+    details = printable(" ".join(details[:_MAX_DETAILS].split()))
+    return SourceError(f"the coordinator at {address} does not answer: {details}{_remedy(details)}")
+
+
+def _remedy(details: str) -> str:
+    """What to do about a connection that TLS ended, which gRPC tells in its library's words."""
+    if "CERTIFICATE_VERIFY_FAILED" in details:
+        return "; its certificate is of an authority unknown here: name that authority's PEM by --ca"
+    if "Socket closed" in details or "PEER_DID_NOT_RETURN_A_CERTIFICATE" in details or "SSL" in details:
+        return (
+            "; it may speak TLS (leave --insecure out, give --ca), or ask for a certificate "
+            "(--certificate and --private-key; its public port asks for none)"
+        )
+    return ""
+
+
+def _check_format(header: Mapping[str, object], keys: set[str], place: str) -> None:
+    if header.get("format") != FORMAT:
+        raise SourceError(f"{place}: the format is {header.get('format')!r:.60}; this program knows {FORMAT}")
+    if header.keys() != keys:
+        raise SourceError(f"{place}: expected exactly the keys {', '.join(sorted(keys))}")
+
+
+def _object(data: bytes, place: str) -> dict[str, object]:
+    """A canonical JSON object of strings."""
+    try:
+        value = orjson.loads(data)
+    except ValueError:
+        raise SourceError(f"{place}: expected a JSON object; is this a fedpeer ledger?") from None
+    if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
+        raise SourceError(f"{place}: expected a JSON object of strings; is this a fedpeer ledger?")
+    if orjson.dumps(value, option=orjson.OPT_SORT_KEYS) != data:
+        raise SourceError(f"{place}: it is not in its canonical form; it was altered")
+    return value
+
+
+def _is_head(line: bytes) -> bool:
+    """Entries begin with their body."""
+    return line.startswith(b'{"head":')
+
+
+def _text(data: bytes, place: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise SourceError(f"{place} is not UTF-8; it was altered") from None

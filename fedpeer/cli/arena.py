@@ -1,0 +1,152 @@
+"""`fedpeer arena`: what every attack earns under every payment rule."""
+
+import json
+import os
+from enum import StrEnum
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedpeer.cli.errors import CommandError, writable
+from fedpeer.cli.progress import cell_progress
+from fedpeer.experiments.arena import ATTACKS, RULES, ArenaResult, ArenaSetting, run_arena
+from fedpeer.experiments.arena.running import arena_cells
+from fedpeer.experiments.cells import CellStore, local_executor
+
+
+class ArenaDataset(StrEnum):
+    DIGITS = "digits"
+    FASHION_MNIST = "fashion-mnist"
+
+
+def arena(
+    dataset: Annotated[ArenaDataset, typer.Option(help="Data set that is traded.")] = ArenaDataset.DIGITS,
+    rule: Annotated[
+        list[str] | None,
+        typer.Option(help=f"Payment rule, repeatable: {', '.join(RULES)}. Default: verified, paper."),
+    ] = None,
+    attack: Annotated[list[str] | None, typer.Option(help="Attack, repeatable. Default: all.")] = None,
+    participants: Annotated[int, typer.Option(min=5, help="Honest participants; one at a time turns.")] = 8,
+    attackers: Annotated[
+        int, typer.Option(min=1, help="How many of them turn, each in a run of its own.")
+    ] = 4,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds, the first from a fresh start.")] = 2,
+    seeds: Annotated[int, typer.Option(min=1, help="Populations, data splits and shadows, each anew.")] = 3,
+    shadows: Annotated[int, typer.Option(min=30, help="Sound shadow models a round.")] = 100,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes, a seed each at a time.  [default: one a CPU core]")
+    ] = None,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for arena.json, arena.png and finished seeds: what is there is not run again."
+        ),
+    ] = None,
+) -> None:
+    """Measure what every attack earns under every payment rule, through the real evidence and settlement."""
+    setting = ArenaSetting(
+        dataset=dataset.value,
+        rules=_chosen("--rule", rule, RULES, ("verified", "paper")),
+        attacks=_chosen("--attack", attack, tuple(ATTACKS), tuple(ATTACKS)),
+        participants=participants,
+        attackers=min(attackers, participants),
+        rounds=rounds,
+        seeds=tuple(range(seeds)),
+        shadows=shadows,
+    )
+    _check_rounds(setting)
+    for name in ("arena.json", "arena.png"):
+        if out is not None and (out / name).is_dir():
+            raise CommandError(f"{out / name} is a folder; name another one with --out")
+    with TemporaryDirectory() as scratch, writable(out or Path(scratch)):
+        cells = (out or Path(scratch)) / "cells"
+        cells.mkdir(parents=True, exist_ok=True)
+        result = _run(setting, cells, workers or os.cpu_count() or 1)
+        summary = result.summary()
+        if out is not None:
+            (out / "arena.json").write_text(json.dumps(summary, indent=2, allow_nan=False) + "\n")
+            result.heat_map(out / "arena.png")
+    if json_output:
+        typer.echo(json.dumps(summary, allow_nan=False))
+    else:
+        _print(summary)
+
+
+def _chosen(
+    option: str, given: list[str] | None, known: tuple[str, ...], default: tuple[str, ...]
+) -> tuple[str, ...]:
+    if not given:
+        return default
+    for name in given:
+        if name not in known:
+            raise CommandError(f"{option} {name}: no such thing; expected one of {', '.join(known)}")
+    return tuple(dict.fromkeys(given))
+
+
+def _check_rounds(setting: ArenaSetting) -> None:
+    """Raises CommandError where no round is late enough for an attack."""
+    late = [name for name in setting.attacks if ATTACKS[name].needs_history]
+    if setting.rounds < 2 and len(late) == len(setting.attacks):
+        raise CommandError(
+            f"--rounds {setting.rounds}: {', '.join(late)} need a round before theirs; ask for 2 rounds at least"
+        )
+    if setting.rounds < 2 and late:
+        Console(stderr=True).print(f"Left out, since there is no second round: {', '.join(late)}.")
+
+
+def _run(setting: ArenaSetting, folder: Path, workers: int) -> ArenaResult:
+    """Runs what `folder` lacks; progress goes to standard error."""
+    store = CellStore(folder)
+    cells = arena_cells(setting)
+    missing = len(cells) - len(store.finished(cells))
+    with (
+        cell_progress(f"{setting.dataset}, seeds", missing) as done,
+        local_executor(max(1, min(workers, missing))) as executor,
+    ):
+        return run_arena(setting, store, executor, done)
+
+
+def _print(summary: dict[str, Any]) -> None:
+    console = Console()
+    for rule, found in summary["rules"].items():
+        table = Table(
+            title=f"{summary['dataset']}, rule {rule}: credits a round",
+            caption="gain: over an honest participant with the same data, with its 95 % interval",
+            box=None,
+            padding=(0, 1),
+            header_style="underline",
+        )
+        table.add_column("attack", no_wrap=True)
+        for heading in ("earns", "honest", "gain", "from", "to", "caught", "lost"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        for attack, v in found["attacks"].items():
+            low, high = v["ci"]
+            table.add_row(
+                attack,
+                f"{v['attacker']:.2f}",
+                f"{v['honest']:.2f}",
+                f"{v['advantage']:+.2f}",
+                f"{low:+.2f}",
+                f"{high:+.2f}",
+                f"{100 * v['caught']:.0f} %",
+                f"{100 * v['accuracy_lost']:+.1f} %",
+                style="red" if high > 0 else None,
+            )
+        console.print(table)
+        console.print(
+            f"lost: accuracy of the global model. Honest participants wrongly hurt: "
+            f"{100 * found['honest_refused']:.1f} %"
+        )
+        if "degree" in found and found["degree"]["mae"] is not None:
+            degree = found["degree"]
+            console.print(
+                f"verified degree: mean error {degree['mae']:.3f}, rank correlation {degree['rank']:.3f}, "
+                f"coverage of the 90 % interval {100 * degree['coverage']:.0f} %, n = {degree['n']}"
+            )

@@ -1,0 +1,345 @@
+"""`fedpeer plan`: efforts, equilibria and the best payment coefficient for a population."""
+
+import json
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from decimal import ROUND_CEILING, Context, Decimal
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedpeer.cli.errors import CommandError
+from mechanism.budget import budget_bound
+from mechanism.equilibrium import Equilibrium, Solution, solve
+from mechanism.errors import MISSING, FieldError
+from mechanism.game import Game
+from mechanism.learner import Offer, max_offer, payoff_curve
+from mechanism.payment import Log
+from mechanism.population import PlanInput, plan_input
+from mechanism.selection import QUORUM, Selection, select
+
+#: What is known of a Q that was chosen.
+BASIS = "the best Q is the best of {} coefficients that were solved; that none between them is better is not proved"
+#: Rows of the table before it is cut; `--json` has them all.
+MAX_ROWS = 40
+#: Digits of a budget: the greatest that a document can ask for is below 1e60, and six stand behind the point.
+DIGITS = 80
+#: Participants whose utility curves are drawn, evenly chosen by their degree.
+CURVES = 4
+#: Points of a drawn curve.
+POINTS = 241
+
+
+def plan(
+    file: Annotated[
+        Path,
+        typer.Argument(help="Population and terms, TOML or JSON; docs/plan.md has every key and an example."),
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw utility curves and the payoff over Q into this folder.")
+    ] = None,
+    budget: Annotated[bool, typer.Option("--budget", help="The most that the task can cost.")] = False,
+    choose: Annotated[
+        bool, typer.Option("--select", help="Whom to select, and what each would be paid.")
+    ] = False,
+) -> None:
+    """Both extremal equilibria, what each participant does, earns and pays for, and the learner's best Q."""
+    given = plan_input(_document(file))
+    notes: list[str] = []
+    with _progress("solving", as_json):
+        curve, robust = _curves(given)
+        Q = given.Q if given.Q is not None else max_offer(curve).Q
+        game = _game(given, Q)
+        solution = solve(game)
+    if isinstance(given.payment, Log) and given.bound.upsilon >= Q:
+        notes.append(
+            f"Q = {Q:g} is at most upsilon = {given.bound.upsilon:g}: a clipped log pays nobody anything"
+        )
+    result = _result(given, game, solution, robust)
+    result["search"] = _search(curve, robust)
+    notes += _unproved("least", solution.least) + _unproved("greatest", solution.greatest)
+    if robust is not None:
+        notes += _unproved("greatest, at the best Q against it,", robust.profile)
+    selection = None
+    if choose:
+        if given.learner is None:
+            raise FieldError(
+                "learner", MISSING, "a table with omega, gamma and reward: a selection needs a payoff"
+            )
+        with _progress("selecting", as_json):
+            selection = select(game, given.learner, min(QUORUM, game.size), fixed_q=given.Q is not None)
+        result["selection"] = _selection(selection)
+    if budget:
+        result["budget"] = _budget(given, game, solution.least)
+    if plot is not None:
+        with _progress("drawing", as_json):
+            result["plots"] = _plots(plot, given, game, solution, curve)
+    result["notes"] = notes
+    if as_json:
+        typer.echo(json.dumps(result, allow_nan=False))
+    else:
+        _print(result, solution, game, given)
+
+
+def _document(file: Path) -> dict[str, Any]:
+    try:
+        text = file.read_text(encoding="utf-8-sig")  # some editors begin with a mark
+    except OSError as error:
+        raise CommandError(f"cannot read {file}: {error.strerror}; give a TOML or JSON file") from None
+    except UnicodeDecodeError:
+        raise CommandError(f"{file} is not UTF-8 text; give a TOML or JSON file") from None
+    try:
+        loaded = (
+            tomllib.loads(text)
+            if file.suffix.lower() == ".toml"
+            else json.loads(text, object_pairs_hook=_unrepeated)
+        )
+    except (ValueError, RecursionError) as error:
+        kind = "TOML" if file.suffix.lower() == ".toml" else "JSON (name a TOML file *.toml)"
+        raise CommandError(f"{file} is no valid {kind}: {error}") from None
+    if not isinstance(loaded, dict):
+        raise CommandError(
+            f"{file} holds a {type(loaded).__name__}; expected one object with phi, upsilon, ..."
+        )
+    return loaded
+
+
+def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON, which may name a key twice; TOML may not."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {twice!r} is given twice in one object")
+    return found
+
+
+def _game(given: PlanInput, Q: float) -> Game:
+    return Game(given.payment, Q, given.bound, given.population.effort, given.population.cost, given.rule)
+
+
+def _curves(given: PlanInput) -> tuple[list[Offer], Offer | None]:
+    """The offers over Q against the least equilibrium, and the best against the greatest; none where Q is given."""
+    if given.Q is not None:
+        return [], None
+    if given.learner is None:
+        raise FieldError("learner", MISSING, "a table with omega, gamma and reward, or a value for Q")
+    game = _game(given, given.bound.upsilon)
+    return (
+        payoff_curve(game, given.learner, "least"),
+        max_offer(payoff_curve(game, given.learner, "greatest")),
+    )
+
+
+def _result(given: PlanInput, game: Game, solution: Solution, robust: Offer | None) -> dict[str, Any]:
+    least = solution.least
+    result: dict[str, Any] = {
+        "least": _profile(least, given),
+        "greatest": _profile(solution.greatest, given),
+        "unique": solution.unique,
+        "Q": game.Q,
+        "payments": least.payment.tolist(),
+        "costs": least.cost.tolist(),
+        "utilities": least.utility.tolist(),
+        "payoff": None if given.learner is None else given.learner.payoff(least),
+        "slack": least.utility.tolist(),
+    }
+    if robust is not None:
+        result["robust"] = {"Q": robust.Q, "payoff": robust.payoff}
+    return result
+
+
+def _search(curve: list[Offer], robust: Offer | None) -> dict[str, Any] | None:
+    """How the best Q was found, and that this is no proof; None where Q was given."""
+    if robust is None:
+        return None
+    return {"evaluated": len(curve), "proved": False, "basis": BASIS.format(len(curve))}
+
+
+def _unproved(name: str, profile: Equilibrium) -> list[str]:
+    """What is not proved of a profile that is called an equilibrium."""
+    if profile.certified:
+        return []
+    regret = profile.certificate.max_regret
+    gains = (
+        f"nobody gains more than {regret:.3g} by leaving it"
+        if np.isfinite(regret)
+        else "no bound on what leaving it gains"
+    )
+    why = "" if profile.converged else "; the iteration did not come to rest"
+    return [
+        f"the {name} equilibrium is not proved to be one: {gains}, and no equilibrium is shown to lie near it{why}"
+    ]
+
+
+def _profile(profile: Equilibrium, given: PlanInput) -> dict[str, Any]:
+    certificate = profile.certificate
+    return {
+        "delta": profile.degree.tolist(),
+        "effort": profile.effort.tolist(),
+        "max_regret": certificate.max_regret if np.isfinite(certificate.max_regret) else None,
+        "certified": profile.certified,
+        "iterations": profile.iterations,
+        "converged": profile.converged,
+        "within": profile.within if np.isfinite(profile.within) else None,
+        "status": certificate.status.value,
+        "basis": certificate.basis,
+        "payments": profile.payment.tolist(),
+        "costs": profile.cost.tolist(),
+        "utilities": profile.utility.tolist(),
+        "payoff": None if given.learner is None else given.learner.payoff(profile),
+    }
+
+
+def _selection(selection: Selection) -> dict[str, Any]:
+    profile = selection.offer.profile
+    return {
+        "selected": selection.selected.tolist(),
+        "required": selection.required.tolist(),
+        "threshold": selection.threshold,
+        "Q": selection.offer.Q,
+        "delta": profile.degree.tolist(),
+        "effort": profile.effort.tolist(),
+        "payments": profile.payment.tolist(),
+        "costs": profile.cost.tolist(),
+        "utilities": profile.utility.tolist(),
+        "payoff": selection.offer.payoff,
+        "payoffs": {str(size): payoff for size, payoff in selection.payoffs.items() if np.isfinite(payoff)},
+    }
+
+
+def _budget(given: PlanInput, game: Game, least: Equilibrium) -> dict[str, Any]:
+    rounds = given.learner.rounds if given.learner is not None else 1
+    bound = budget_bound(given.payment, Decimal(game.Q), Decimal(given.bound.upsilon), game.size, rounds)
+    # Credits to the micro-credit, rounded up: the escrow holds at least this.
+    return {
+        "bound": format(bound.quantize(Decimal("1e-6"), ROUND_CEILING, Context(prec=DIGITS)), "f"),
+        "expected": float(rounds * least.payment.sum()),
+        "rounds": rounds,
+    }
+
+
+def _print(result: dict[str, Any], solution: Solution, game: Game, given: PlanInput) -> None:
+    console = Console()
+    least = solution.least
+    table = Table("id", "effort", "degree", "payment", "cost", "utility", "at greatest")
+    for k in range(min(game.size, MAX_ROWS)):
+        table.add_row(
+            str(k),
+            *(f"{v[k]:.6f}" for v in (least.effort, least.degree, least.payment, least.cost, least.utility)),
+            f"{solution.greatest.degree[k]:.6f}",
+        )
+    console.print(f"Q = {game.Q:.10g}" + ("" if given.Q is not None else " (best)"))
+    console.print(table)
+    if game.size > MAX_ROWS:
+        console.print(f"... and {game.size - MAX_ROWS} more; --json has all of them")
+    for name, profile in (("least", solution.least), ("greatest", solution.greatest)):
+        certificate = profile.certificate
+        console.print(
+            f"{name} {'equilibrium' if profile.certified else 'profile, NOT proved to be an equilibrium'}: no one "
+            f"gains more than {certificate.max_regret:.3g} by deviating ({certificate.status.value}), "
+            f"{profile.iterations} sweeps"
+            + ("" if profile.converged else ", NOT converged")
+            + (f", payoff {result[name]['payoff']:.10g}" if given.learner is not None else "")
+        )
+    console.print(
+        "the equilibrium is unique"
+        if solution.unique
+        else "the equilibrium is not unique, or not known to be"
+    )
+    if "robust" in result:
+        robust = result["robust"]
+        console.print(
+            f"against the greatest equilibrium: best Q = {robust['Q']:.10g}, payoff {robust['payoff']:.10g}"
+        )
+    if result["search"] is not None:
+        console.print(result["search"]["basis"])
+    if "budget" in result:
+        amounts = result["budget"]
+        console.print(
+            f"budget: at most {amounts['bound']} over {amounts['rounds']} rounds; expected {amounts['expected']:.6f}"
+        )
+    if "selection" in result:
+        _print_selection(console, result["selection"])
+    for path in result.get("plots", []):
+        console.print(f"drawn: {path}")
+    for note in result["notes"]:
+        console.print(f"note: {note}")
+
+
+def _print_selection(console: Console, selection: dict[str, Any]) -> None:
+    table = Table("selected", "required Q among all", "effort", "payment", "utility")
+    for row, k in enumerate(selection["selected"][:MAX_ROWS]):
+        table.add_row(
+            str(k),
+            f"{selection['required'][k]:.6g}",
+            *(f"{selection[key][row]:.6f}" for key in ("effort", "payments", "utilities")),
+        )
+    console.print(
+        f"select {len(selection['selected'])} of {len(selection['required'])}: those who need least, at most "
+        f"Q = {selection['threshold']:.6g} while all take part; in the game among the selected alone, "
+        f"offered Q = {selection['Q']:.10g}, payoff {selection['payoff']:.10g}"
+    )
+    console.print(table)
+
+
+def _plots(folder: Path, given: PlanInput, game: Game, solution: Solution, curve: list[Offer]) -> list[str]:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CommandError(f"cannot make the folder {folder}: {error.strerror}") from None
+    drawn = [folder / "utility.png"]
+    figure, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
+    least = solution.least
+    for k in np.unique(np.linspace(0, game.size - 1, CURVES).astype(int)):
+        degree, utility = utility_curve(game, least.degree, int(k))
+        (line,) = axes.plot(degree, utility, label=f"participant {k}")
+        axes.plot(least.degree[k], least.utility[k], "o", color=line.get_color())
+    axes.set(
+        xlabel="degree (lower is more effort)", ylabel="utility, credits a round", title=f"Q = {game.Q:.6g}"
+    )
+    axes.legend()
+    figure.savefig(drawn[0], dpi=144)
+    pyplot.close(figure)
+    if given.learner is not None:
+        offers = curve or payoff_curve(game, given.learner, "least")
+        best = max_offer(offers)
+        figure, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
+        axes.plot([one.Q for one in offers], [one.payoff for one in offers], ".-", label="least equilibrium")
+        axes.axvline(best.Q, linestyle="--", color="gray", label=f"best Q = {best.Q:.6g}")
+        axes.set(xscale="log", xlabel="payment coefficient Q", ylabel="learner's payoff, credits")
+        axes.legend()
+        drawn.append(folder / "payoff.png")
+        figure.savefig(drawn[1], dpi=144)
+        pyplot.close(figure)
+    return [str(path) for path in drawn]
+
+
+def utility_curve(game: Game, profile: np.ndarray[Any, Any], k: int) -> tuple[Any, Any]:
+    """Degrees of participant `k`'s range and its expected utility there, the others held."""
+    from mechanism.regret import direct_problem
+
+    degree = np.linspace(game.floor[k], game.start[k], POINTS)
+    problem = direct_problem(game, profile, np.array([k]))
+    return degree, problem.utility(np.zeros(POINTS, dtype=np.intp), degree)
+
+
+@contextmanager
+def _progress(doing: str, quiet: bool) -> Iterator[None]:
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield
+        return
+    with console.status(doing):
+        yield

@@ -1,0 +1,226 @@
+"""What attackers submit, what they claim, and what it truly costs them.
+
+An attack turns the position of one trader into entries of a round. Its cost is that of the data it collects;
+training, copying and noise are free to it, which favours the attacker. Every attack but the honest ones claims
+the degree of full effort, unless its name says otherwise.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from fedpeer.evidence.shadows import relabelled
+from fedpeer.experiments.arena.setting import Population, Trader
+from fedpeer.learning.datasets import LabelledData
+from fedpeer.learning.models import initial_weights
+from fedpeer.learning.partition import draw
+from fedpeer.learning.training import train
+
+Model = Mapping[str, Any]
+
+#: Noise added to a model, over what training changes in each tensor.
+_NOISE = 0.5
+
+#: Samples a label of an attacker that repeats a handful.
+_HANDFUL = 2
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One submission of an attack.
+
+    Attributes:
+        name: identity under which it comes.
+        model: what is submitted; None where nothing comes.
+        claimed: degree.
+        fault: why the service does not score it whatever it holds.
+        head: which of the attacking traders it stands in for; None for an identity beyond these.
+    """
+
+    name: str
+    model: Model | None
+    claimed: Fraction
+    fault: str = ""
+    head: int | None = 0
+
+
+@dataclass(frozen=True)
+class Position:
+    """What an attacker knows and has in one round.
+
+    Attributes:
+        population: of the seed.
+        trader: whose part it plays; `others` are the honest rest, the best data first.
+        start: this round's broadcast model; `history` those before, oldest first.
+        optimal: its own model had it been honest.
+        idle: its own model trained on its data without effort.
+        models: every honest trader's model.
+        round: 1..T.
+        spoilt_peer: whether its peer of the round before had a worse degree than the median.
+    """
+
+    population: Population
+    trader: Trader
+    others: Sequence[Trader]
+    start: Model
+    history: Sequence[Model]
+    optimal: Model
+    idle: Model
+    models: Mapping[str, Model]
+    round: int
+    spoilt_peer: bool
+    generator: np.random.Generator
+
+    @property
+    def full_effort(self) -> Fraction:
+        """The degree that full effort would reach, a twentieth of the start's."""
+        return self.trader.start.degree / 20
+
+    def alone(self, model: Model | None, claimed: Fraction | None = None, fault: str = "") -> list[Entry]:
+        return [Entry(self.trader.name, model, self.full_effort if claimed is None else claimed, fault)]
+
+
+@dataclass(frozen=True)
+class Attack:
+    """A strategy.
+
+    Attributes:
+        play: entries of a round.
+        spent: share of the honest optimum's cost that it pays; or a function of the position.
+        heads: honest traders that it replaces.
+        needs_history: only possible from the second round on.
+    """
+
+    name: str
+    play: Callable[[Position], list[Entry]]
+    spent: Callable[[Position], float]
+    heads: int = 1
+    needs_history: bool = False
+
+
+def blended(start: Model, model: Model, factor: float) -> Model:
+    """start + factor * (model - start), each tensor in its own type."""
+    return {n: (start[n] + factor * (model[n] - start[n])).astype(start[n].dtype) for n in start}
+
+
+def noisy(position: Position, model: Model, factor: float) -> Model:
+    """`model` with noise, in each trained tensor `factor` times as long as what training changes there."""
+    result = dict(model)
+    for name, array in model.items():
+        if array.dtype.kind == "f" and "running" not in name:
+            noise = position.generator.normal(size=array.shape)
+            length = np.linalg.norm(position.idle[name] - position.start[name])
+            noise *= factor * length / max(float(np.linalg.norm(noise)), 1e-12)
+            result[name] = (array + noise).astype(array.dtype)
+    return result
+
+
+def _nothing(position: Position) -> float:
+    return 0.0
+
+
+def _honest_cost(position: Position) -> float:
+    return position.trader.spent(position.trader.optimal)
+
+
+def _handful_cost(position: Position) -> float:
+    """Collecting a handful costs as much less as it is smaller."""
+    balanced = position.population.balanced(position.population.recipe.samples)
+    share = _HANDFUL * len(position.population.reference) / position.population.recipe.samples
+    return share * position.trader.spent(balanced)
+
+
+def _last_step(position: Position) -> Model:
+    return blended(position.start, position.history[-1], -1.0)
+
+
+def _handful(position: Position) -> Model:
+    population = position.population
+    mix = population.balanced(_HANDFUL * len(population.reference))
+    few = draw(population.splits.train, mix.counts, position.generator).data
+    data = few.select(np.resize(np.arange(len(few)), population.recipe.samples))
+    return train(position.start, data, population.recipe, int(position.generator.integers(2**31)))
+
+
+def _shuffled(position: Position) -> Model:
+    population = position.population
+    data = population.samples(position.trader.start)
+    labels = relabelled(data.labels, population.reference, position.generator)
+    renamed = LabelledData(data.name, data.images, labels, data.classes)
+    return train(position.start, renamed, population.recipe, int(position.generator.integers(2**31)))
+
+
+def _best_peer(position: Position) -> Model:
+    return position.models[position.others[0].name]
+
+
+def _colluders(count: int) -> Callable[[Position], list[Entry]]:
+    def play(position: Position) -> list[Entry]:
+        names = [position.trader.name, *(t.name for t in position.others[-(count - 1) :])]
+        return [Entry(n, position.idle, position.full_effort, head=i) for i, n in enumerate(names)]
+
+    return play
+
+
+def _sybils(position: Position) -> list[Entry]:
+    """Three identities with one honest model, lightly disguised."""
+    claimed = position.trader.optimal.degree
+    own = [Entry(position.trader.name, position.optimal, claimed)]
+    extra = [noisy(position, position.optimal, 0.2 * (i + 1)) for i in range(2)]
+    return own + [Entry(f"{position.trader.name}-s{i}", m, claimed, head=None) for i, m in enumerate(extra)]
+
+
+def _drop_out(position: Position) -> list[Entry]:
+    if position.spoilt_peer:
+        return position.alone(None)
+    return position.alone(position.optimal, position.trader.optimal.degree)
+
+
+def _broken(position: Position) -> Model:
+    name = sorted(position.start)[0]
+    return {**position.idle, name: np.full_like(position.idle[name], np.nan)}
+
+
+def _over_claim(position: Position) -> list[Entry]:
+    degree = position.trader.optimal.degree
+    return position.alone(position.optimal, max(Fraction(0), degree - Fraction(3, 10)))
+
+
+def _attacks() -> list[Attack]:
+    free = _nothing
+    return [
+        Attack("no-effort", lambda p: p.alone(p.idle, p.trader.start.degree), free),
+        Attack("over-claim", _over_claim, _honest_cost),
+        Attack("no-effort-claims-full", lambda p: p.alone(p.idle), free),
+        Attack("echo", lambda p: p.alone(p.start), free),
+        Attack("echo-noise", lambda p: p.alone(noisy(p, p.start, 1.0)), free),
+        Attack("old-model", lambda p: p.alone(p.history[-1]), free, needs_history=True),
+        Attack("last-step", lambda p: p.alone(_last_step(p)), free, needs_history=True),
+        Attack(
+            "last-step-noise", lambda p: p.alone(noisy(p, _last_step(p), _NOISE)), free, needs_history=True
+        ),
+        Attack(
+            "random", lambda p: p.alone(initial_weights(p.population.recipe.model, 10_000 + p.round)), free
+        ),
+        Attack("pulled-back", lambda p: p.alone(blended(p.start, p.idle, 0.5)), free),
+        Attack("scaled", lambda p: p.alone(blended(p.start, p.idle, 2.0)), free),
+        Attack("sign-flipped", lambda p: p.alone(blended(p.start, p.idle, -1.0)), free),
+        Attack("copy", lambda p: p.alone(_best_peer(p)), free),
+        Attack("copy-noise", lambda p: p.alone(noisy(p, _best_peer(p), _NOISE)), free),
+        Attack("colluders-2", _colluders(2), free, heads=2),
+        Attack("colluders-4", _colluders(4), free, heads=4),
+        Attack("sybils", _sybils, _honest_cost),
+        Attack("shuffled-labels", lambda p: p.alone(_shuffled(p)), free),
+        Attack("handful", lambda p: p.alone(_handful(p)), _handful_cost),
+        Attack("drop-out", _drop_out, lambda p: 0.0 if p.spoilt_peer else _honest_cost(p)),
+        Attack("late", lambda p: p.alone(p.optimal, fault="it came after the deadline"), _honest_cost),
+        # The second submission is refused (another digest under one round); the first one counts.
+        Attack("double", lambda p: p.alone(p.optimal, p.trader.optimal.degree), _honest_cost),
+        Attack("nan", lambda p: p.alone(_broken(p)), free),
+    ]
+
+
+ATTACKS: Mapping[str, Attack] = {attack.name: attack for attack in _attacks()}

@@ -1,0 +1,188 @@
+"""Data, terms and costs of an arena, and its honest population at the least equilibrium.
+
+Participant k starts with a majority-minority mix of degree delta_k(0); full effort takes its degree to a
+twentieth of that, at c_k a unit of degree. Honest participants collect what the equilibrium says, claim the
+degree that their counts give, and train by the recipe.
+
+The bound's constants are chosen so that payment depends on degrees within reach: Upsilon/Phi = 1/20, where the
+paper's 2/3 leaves most participants no reason to make an effort. The claim's penalty and the stake are those of
+the service's examples.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+
+from fedpeer.learning.datasets import LabelledData, Splits, load_splits
+from fedpeer.learning.models import initial_weights
+from fedpeer.learning.partition import LabelMix, draw, majority_minority, toward_reference, uniform_reference
+from mechanism.cost import LinearCost
+from mechanism.effort import ExponentialEffort
+from mechanism.equilibrium import equilibrium
+from mechanism.game import Game
+from mechanism.gap_bound import GapBound
+from mechanism.payment import Log
+from mechanism.settlement import MICRO
+from mechanism.terms import ModelContract, Recipe, Rule, Schedule, TensorSpec, Terms
+
+#: Q, Phi and Upsilon: f(Q/Upsilon) = ln 60 = 4.1 credits at best, 0.6 where both degrees are 0.9.
+_Q, _PHI, _UPSILON = Decimal(60), Decimal(20), Decimal(1)
+
+#: Effort curve delta_k(e) = delta_k(0) exp(-RATE e): full effort leaves a twentieth.
+_RATE = 3.0
+
+#: Range of the participants' costs, credits a unit of degree, and of their degrees without effort.
+_COSTS, _STARTS = (0.8, 2.0), (0.4, 0.8)
+
+#: Credits lost for a squared claim error of 1, and micro-credits of stake for a refuted claim.
+_PENALTY, _STAKE = Decimal(4), MICRO // 2
+
+#: Samples of the test set on which global models are compared.
+_TEST_SAMPLES = 1_000
+
+_RECIPES = {
+    "digits": Recipe("digits-cnn", 5, 20, "adam", Decimal("0.003"), 150),
+    "fashion-mnist": Recipe("fashion-mnist-cnn", 5, 64, "adam", Decimal("0.001"), 500),
+}
+
+
+@dataclass(frozen=True)
+class ArenaSetting:
+    """What one run of the arena covers.
+
+    Attributes:
+        dataset: "digits" or "fashion-mnist".
+        rules, attacks: names.
+        participants: honest participants, of whom one at a time is replaced by an attacker; at least 5.
+        attackers: how many of them take the attacker's part, each in its own run of a round.
+        rounds: from a fresh start; later rounds start from the honest aggregate.
+        seeds: populations, data splits and shadows, each anew.
+        shadows: sound shadow models a round.
+    """
+
+    dataset: str
+    rules: tuple[str, ...]
+    attacks: tuple[str, ...]
+    participants: int = 8
+    attackers: int = 8
+    rounds: int = 2
+    seeds: tuple[int, ...] = (0, 1, 2)
+    shadows: int = 100
+
+
+@dataclass(frozen=True)
+class Trader:
+    """One participant: where its data start, what it does about it, and what a unit of degree costs it."""
+
+    name: str
+    start: LabelMix
+    optimal: LabelMix
+    cost: float
+
+    def spent(self, mix: LabelMix) -> float:
+        """Cost of going from the start to `mix`, credits."""
+        return self.cost * max(0.0, float(self.start.degree - mix.degree))
+
+
+@dataclass(frozen=True)
+class Population:
+    """A seed's data, traders and terms."""
+
+    seed: int
+    splits: Splits
+    terms: Terms
+    traders: tuple[Trader, ...]
+    generator: np.random.Generator = field(compare=False)
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.terms.recipe
+
+    @property
+    def reference(self) -> tuple[Fraction, ...]:
+        return self.terms.reference
+
+    def samples(self, mix: LabelMix) -> LabelledData:
+        """A round's samples at `mix`, drawn anew from the pool."""
+        return draw(self.splits.train, mix.counts, self.generator).data
+
+    def balanced(self, samples: int) -> LabelMix:
+        return LabelMix(
+            majority_minority(self.reference, samples, majority=0, degree=0).counts, self.reference
+        )
+
+
+def make_population(setting: ArenaSetting, seed: int) -> Population:
+    """The population of one seed."""
+    recipe = _RECIPES[setting.dataset]
+    splits = load_splits(setting.dataset, seed=seed)
+    if len(splits.test) > _TEST_SAMPLES:
+        test = splits.test.select(np.arange(_TEST_SAMPLES))
+        splits = Splits(splits.train, splits.validation, test)
+    generator = np.random.default_rng([seed, 1])
+    reference = uniform_reference(splits.train.classes)
+    degrees = np.linspace(*_STARTS, setting.participants)
+    costs = generator.permutation(np.linspace(*_COSTS, setting.participants))
+    starts = [_start(reference, recipe.samples, float(degree), generator) for degree in degrees]
+    optimal = _optimal_degrees([float(s.degree) for s in starts], costs)
+    traders = tuple(
+        Trader(
+            name=f"p{k:02d}",
+            start=start,
+            optimal=toward_reference(start, min(Fraction(float(degree)), start.degree)),
+            cost=float(cost),
+        )
+        for k, (start, degree, cost) in enumerate(zip(starts, optimal, costs, strict=True))
+    )
+    terms = _terms(reference, recipe, setting, seed)
+    return Population(seed, splits, terms, traders, generator)
+
+
+def _start(
+    reference: Sequence[Fraction], samples: int, degree: float, generator: np.random.Generator
+) -> LabelMix:
+    majority = int(generator.integers(len(reference)))
+    order = [int(label) for label in generator.permutation(len(reference)) if label != majority]
+    return majority_minority(reference, samples, majority=majority, degree=degree, order=order)
+
+
+def _optimal_degrees(starts: Sequence[float], costs: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    game = Game(
+        payment=Log(),
+        Q=float(_Q),
+        bound=GapBound(float(_PHI), float(_UPSILON)),
+        effort=ExponentialEffort(np.array(starts), _RATE),
+        cost=LinearCost(costs),
+    )
+    return equilibrium(game, "least").degree
+
+
+def _terms(reference: tuple[Fraction, ...], recipe: Recipe, setting: ArenaSetting, seed: int) -> Terms:
+    weights = initial_weights(recipe.model, seed)
+    tensors = tuple(
+        TensorSpec(name, "F32" if weights[name].dtype.kind == "f" else "I64", weights[name].shape)
+        for name in sorted(weights)
+    )
+    salt = hashlib.sha256(f"arena {seed}".encode()).digest()
+    return Terms(
+        task_id=f"arena-{setting.dataset}-{seed}",
+        reference=reference,
+        Q=_Q,
+        phi=_PHI,
+        upsilon=_UPSILON,
+        payment=Log(),
+        # Every other participant as a peer: the payment is then its own expectation over the random peer.
+        rule=Rule("verified", peers=setting.participants + 8, claim_penalty=_PENALTY, stake_micro=_STAKE),
+        schedule=Schedule(setting.rounds, 3, setting.participants + 8, 60, 60),
+        contract=ModelContract(tensors, Decimal(10_000), 1 << 26),
+        recipe=recipe,
+        budget_micro=0,
+        seed_commitment=salt,
+        validation_commitment=salt,
+        initial_model=salt,
+    )

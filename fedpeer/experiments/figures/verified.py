@@ -1,0 +1,109 @@
+"""Figure 9: the degree that the evidence verifies against the true one.
+
+Ours: the paper pays on the degree that a participant reports.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from fedpeer.experiments.cells import Cell, Record
+from fedpeer.experiments.federation import federation_parameters
+from fedpeer.experiments.figures.figure import Finding, Results, finished
+from fedpeer.experiments.figures.gap import spread_counts
+from fedpeer.experiments.plots import LINES, Page
+from fedpeer.experiments.priorities import priority
+from fedpeer.experiments.settings import EPOCHS, Settings
+
+#: Shadow models a round: the service's default, and with --quick.
+SHADOWS, SHADOWS_QUICK = 100, 40
+#: Rounds after which the evidence is asked: the first, and one in the middle of the training.
+PROBED = (1, 5)
+
+
+@dataclass(frozen=True)
+class VerifiedFigure:
+    """Verified against true degree."""
+
+    number: int = 9
+    name: str = "verified"
+    title: str = "Verified against true degree"
+
+    def cells(self, settings: Settings) -> list[Cell]:
+        return list(self._cells(settings).values())
+
+    def _cells(self, settings: Settings) -> dict[int, Cell]:
+        probed = sorted({min(r, settings.rounds) for r in PROBED})
+        extra = {"probed": probed, "shadows": SHADOWS_QUICK if settings.quick else SHADOWS}
+        return {
+            seed: Cell(
+                "verified",
+                {**federation_parameters(settings, spread_counts(settings), EPOCHS, seed), **extra},
+                priority("verified", seed),
+            )
+            for seed in range(min(settings.seeds, 2))
+        }
+
+    def draw(self, settings: Settings, results: Results, page: Page) -> list[Finding]:
+        runs = finished(self._cells(settings), results)
+        if not runs:
+            return []
+        columns = ("round", "participant", "degree", "verified", "lower", "upper", "refuted")
+        page.table(
+            ("seed", *columns, "screens_failed"),
+            [
+                (seed, *("" if row[c] is None else row[c] for c in columns), " ".join(row["failed"]))
+                for seed, run in runs.items()
+                for row in run["degrees"]
+            ],
+        )
+        with page.panels(1) as axes:
+            panel = axes[0]
+            panel.plot((0, 1), (0, 1), color="0.5", linewidth=0.8)
+            numbers = sorted({row["round"] for run in runs.values() for row in run["degrees"]})
+            for line, number in zip(LINES, numbers, strict=False):
+                rows = [row for row in _scored(runs) if row["round"] == number]
+                if not rows:
+                    continue
+                x, y = (np.array([row[c] for row in rows]) for c in ("degree", "verified"))
+                ends = [np.clip(y - [row["lower"] for row in rows], 0, None),
+                        np.clip([row["upper"] for row in rows] - y, 0, None)]  # fmt: skip
+                panel.errorbar(
+                    x, y, yerr=ends, fmt=line.marker, color=line.colour, linewidth=0.7, capsize=1.5,
+                    label=f"round {number}, with its interval",
+                )  # fmt: skip
+            panel.set_xlabel(r"true degree $\delta_k$")
+            panel.set_ylabel("verified degree $v_k$")
+            panel.set_title(settings.dataset)
+            panel.legend(loc="upper left")
+        return [_finding(runs)]
+
+
+def _scored(runs: Mapping[int, Record]) -> list[Record]:
+    return [row for run in runs.values() for row in run["degrees"] if row["verified"] is not None]
+
+
+def _finding(runs: Mapping[int, Record]) -> Finding:
+    every = [row for run in runs.values() for row in run["degrees"]]
+    scored = _scored(runs)
+    if len(scored) < 3:
+        return Finding(
+            claim="The degree of a participant can be told from the model that it sends.",
+            found=f"only {len(scored)} of {len(every)} honest submissions were scored",
+            holds=False,
+        )
+    x, y = (np.array([row[c] for row in scored]) for c in ("degree", "verified"))
+    inside = float(np.mean([row["lower"] <= row["degree"] <= row["upper"] for row in scored]))
+    error, rank = float(np.abs(x - y).mean()), float(stats.spearmanr(x, y).statistic)
+    refuted = sum(row["refuted"] for row in every)
+    return Finding(
+        claim="The degree of a participant can be told from the model that it sends.",
+        found=(
+            f"over {len(every)} honest submissions, {len(scored)} of them scored, the mean error is {error:.3f}, the "
+            f"rank correlation {rank:.2f}, the interval holds the truth in {inside:.0%}, and {refuted} true claims "
+            "were refuted"
+        ),
+        numbers={"mean_error": error, "rank_correlation": rank, "coverage": inside, "refuted": refuted},
+    )

@@ -1,0 +1,174 @@
+"""Local training by a recipe, and evaluation: weights in, weights out.
+
+Reproducible to the bit on one machine: the order of samples comes from a generator seeded with `seed`, no layer
+draws random numbers, and the work runs on one thread (`one_thread`), because torch splits sums by the number
+of threads and so rounds differently with another number. Another CPU may round differently still.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+from torch.nn import functional
+
+from fedpeer.learning.datasets import LabelledData
+from fedpeer.learning.errors import DataError
+from fedpeer.learning.models import Weights, build, load_weights, weights_of
+from fedpeer.learning.optimizers import optimizer_of
+from mechanism.terms import Recipe
+
+#: Images in one forward pass of an evaluation. Larger batches cost page faults: 1,000 is a third slower.
+EVALUATION_BATCH = 256
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """torch computes on one thread inside; the number of threads is put back afterwards.
+
+    The setting is the process's: threads of the same process that use torch meanwhile are slowed, not changed
+    in their results.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def train(
+    weights: Weights,
+    data: LabelledData,
+    recipe: Recipe,
+    seed: int,
+    on_epoch: Callable[[int], None] | None = None,
+    *,
+    device: str = "cpu",
+) -> dict[str, npt.NDArray[Any]]:
+    """`recipe.epochs` passes over `data` from `weights`; returns the new weights.
+
+    Cross-entropy, mean over the batch. The order is drawn anew in each epoch. A last batch of a single sample is
+    left out: batch normalisation has no variance there.
+
+    Args:
+        weights: of the architecture `recipe.model`.
+        data: the participant's samples, all of which are used (`recipe.samples` says how many a round asks for).
+        seed: decides the order of the samples.
+        on_epoch: is told the number of passes that are done, after each.
+        device: where torch computes; reproducible to the bit on "cpu" only.
+
+    Raises:
+        ModelError: an unknown architecture, or weights that are not its own.
+        RecipeError: an unknown optimizer.
+        DataError: fewer than two samples.
+    """
+    if len(data) < 2:
+        raise DataError(f"training on {len(data)} samples; expected at least 2")
+    module = build(recipe.model, seed=0)
+    load_weights(module, weights)
+    # Channels last is torch's faster layout for these convolutions on a CPU.
+    module.to(device).train().to(memory_format=torch.channels_last)
+    optimizer = optimizer_of(list(module.parameters()), recipe)
+    images = torch.from_numpy(data.images).to(device).contiguous(memory_format=torch.channels_last)
+    labels = torch.from_numpy(data.labels).to(device)
+    with one_thread():
+        for epoch, batches in enumerate(epoch_batches(len(data), recipe, seed), start=1):
+            for batch in batches:
+                functional.cross_entropy(module(images[batch]), labels[batch]).backward()  # type: ignore[no-untyped-call]  # torch's own stub
+                optimizer.step()
+            if on_epoch is not None:
+                on_epoch(epoch)
+    return weights_of(module)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How a model does on labelled data.
+
+    Attributes:
+        loss: mean cross-entropy, nats.
+        accuracy: share of samples whose most likely label is the true one, [0, 1].
+        class_losses: mean cross-entropy of each label, length I; NaN for a label without samples.
+        class_accuracies: the same for the accuracy.
+        samples: number of samples.
+    """
+
+    loss: float
+    accuracy: float
+    class_losses: tuple[float, ...]
+    class_accuracies: tuple[float, ...]
+    samples: int
+
+
+def evaluate(weights: Weights, data: LabelledData, model: str, *, device: str = "cpu") -> Evaluation:
+    """Loss and accuracy of `weights` of the architecture `model` on `data`, overall and by label.
+
+    Raises:
+        ModelError: an unknown architecture, or weights that are not its own.
+        DataError: no samples.
+    """
+    return evaluation_of(log_probabilities(weights, data.images, model, device=device), data)
+
+
+def log_probabilities(
+    weights: Weights, images: npt.NDArray[np.float32], model: str, *, device: str = "cpu"
+) -> npt.NDArray[np.float32]:
+    """log softmax of the model's outputs, natural logarithm, shape (n, I).
+
+    Raises:
+        ModelError: an unknown architecture, or weights that are not its own.
+    """
+    module = build(model, seed=0)
+    load_weights(module, weights)
+    return module_log_probabilities(module.to(device), images)
+
+
+def module_log_probabilities(module: nn.Module, images: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """`log_probabilities` of a module that has its weights; leaves it in evaluation mode, on its device."""
+    module.eval()
+    device = next(module.parameters()).device
+    outputs = []
+    with one_thread(), torch.inference_mode():
+        for batch in torch.split(torch.from_numpy(images), EVALUATION_BATCH):
+            outputs.append(functional.log_softmax(module(batch.to(device)), dim=1).cpu())
+    result: npt.NDArray[np.float32] = torch.cat(outputs).numpy()
+    return result
+
+
+def evaluation_of(log_probability: npt.NDArray[np.float32], data: LabelledData) -> Evaluation:
+    """The evaluation that follows from `log_probabilities` on `data`; sums are float64.
+
+    Raises:
+        DataError: no samples, or shapes that do not fit.
+    """
+    if not len(data) or log_probability.shape != (len(data), data.classes):
+        raise DataError(
+            f"log probabilities have shape {log_probability.shape}; expected ({len(data)}, {data.classes}) "
+            "and at least one sample"
+        )
+    losses = -log_probability[np.arange(len(data)), data.labels].astype(np.float64)
+    right = (log_probability.argmax(axis=1) == data.labels).astype(np.float64)
+    counts = np.bincount(data.labels, minlength=data.classes).astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        class_losses = np.bincount(data.labels, weights=losses, minlength=data.classes) / counts
+        class_accuracies = np.bincount(data.labels, weights=right, minlength=data.classes) / counts
+    return Evaluation(
+        loss=float(losses.mean()),
+        accuracy=float(right.mean()),
+        class_losses=tuple(class_losses.tolist()),
+        class_accuracies=tuple(class_accuracies.tolist()),
+        samples=len(data),
+    )
+
+
+def epoch_batches(samples: int, recipe: Recipe, seed: int) -> Iterator[list[torch.Tensor]]:
+    """For each epoch the indices of its batches; a last batch of one sample is left out."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(recipe.epochs):
+        order = torch.randperm(samples, generator=generator)
+        yield [batch for batch in torch.split(order, recipe.batch_size) if len(batch) > 1]

@@ -1,0 +1,366 @@
+import datetime
+
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from fedpeer.v1 import terms_pb2 as _terms_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class TaskState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TASK_STATE_UNSPECIFIED: _ClassVar[TaskState]
+    TASK_STATE_OPEN: _ClassVar[TaskState]
+    TASK_STATE_EFFORT: _ClassVar[TaskState]
+    TASK_STATE_SELECTED: _ClassVar[TaskState]
+    TASK_STATE_TRAINING: _ClassVar[TaskState]
+    TASK_STATE_SCORED: _ClassVar[TaskState]
+    TASK_STATE_SETTLED: _ClassVar[TaskState]
+    TASK_STATE_CLOSED: _ClassVar[TaskState]
+    TASK_STATE_CANCELLED: _ClassVar[TaskState]
+TASK_STATE_UNSPECIFIED: TaskState
+TASK_STATE_OPEN: TaskState
+TASK_STATE_EFFORT: TaskState
+TASK_STATE_SELECTED: TaskState
+TASK_STATE_TRAINING: TaskState
+TASK_STATE_SCORED: TaskState
+TASK_STATE_SETTLED: TaskState
+TASK_STATE_CLOSED: TaskState
+TASK_STATE_CANCELLED: TaskState
+
+class ListTasksRequest(_message.Message):
+    __slots__ = ("page",)
+    PAGE_FIELD_NUMBER: _ClassVar[int]
+    page: str
+    def __init__(self, page: _Optional[str] = ...) -> None: ...
+
+class ListTasksResponse(_message.Message):
+    __slots__ = ("tasks", "next_page")
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_FIELD_NUMBER: _ClassVar[int]
+    tasks: _containers.RepeatedCompositeFieldContainer[Task]
+    next_page: str
+    def __init__(self, tasks: _Optional[_Iterable[_Union[Task, _Mapping]]] = ..., next_page: _Optional[str] = ...) -> None: ...
+
+class GetTaskRequest(_message.Message):
+    __slots__ = ("task_id",)
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    def __init__(self, task_id: _Optional[str] = ...) -> None: ...
+
+class Task(_message.Message):
+    __slots__ = ("terms", "terms_digest", "state", "round", "nonce", "submissions", "deadline", "selected", "draw_head")
+    TERMS_FIELD_NUMBER: _ClassVar[int]
+    TERMS_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    SUBMISSIONS_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_FIELD_NUMBER: _ClassVar[int]
+    SELECTED_FIELD_NUMBER: _ClassVar[int]
+    DRAW_HEAD_FIELD_NUMBER: _ClassVar[int]
+    terms: _terms_pb2.Terms
+    terms_digest: bytes
+    state: TaskState
+    round: int
+    nonce: bytes
+    submissions: _containers.RepeatedScalarFieldContainer[str]
+    deadline: _timestamp_pb2.Timestamp
+    selected: bool
+    draw_head: bytes
+    def __init__(self, terms: _Optional[_Union[_terms_pb2.Terms, _Mapping]] = ..., terms_digest: _Optional[bytes] = ..., state: _Optional[_Union[TaskState, str]] = ..., round: _Optional[int] = ..., nonce: _Optional[bytes] = ..., submissions: _Optional[_Iterable[str]] = ..., deadline: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., selected: bool = ..., draw_head: _Optional[bytes] = ...) -> None: ...
+
+class WatchRequest(_message.Message):
+    __slots__ = ("task_id", "cursor")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    cursor: int
+    def __init__(self, task_id: _Optional[str] = ..., cursor: _Optional[int] = ...) -> None: ...
+
+class Event(_message.Message):
+    __slots__ = ("cursor", "task_id", "state", "round", "deadline", "selected", "round_opened", "round_settled", "cancelled")
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_FIELD_NUMBER: _ClassVar[int]
+    SELECTED_FIELD_NUMBER: _ClassVar[int]
+    ROUND_OPENED_FIELD_NUMBER: _ClassVar[int]
+    ROUND_SETTLED_FIELD_NUMBER: _ClassVar[int]
+    CANCELLED_FIELD_NUMBER: _ClassVar[int]
+    cursor: int
+    task_id: str
+    state: TaskState
+    round: int
+    deadline: _timestamp_pb2.Timestamp
+    selected: Selected
+    round_opened: RoundOpened
+    round_settled: RoundSettled
+    cancelled: Cancelled
+    def __init__(self, cursor: _Optional[int] = ..., task_id: _Optional[str] = ..., state: _Optional[_Union[TaskState, str]] = ..., round: _Optional[int] = ..., deadline: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., selected: _Optional[_Union[Selected, _Mapping]] = ..., round_opened: _Optional[_Union[RoundOpened, _Mapping]] = ..., round_settled: _Optional[_Union[RoundSettled, _Mapping]] = ..., cancelled: _Optional[_Union[Cancelled, _Mapping]] = ...) -> None: ...
+
+class Selected(_message.Message):
+    __slots__ = ("participants",)
+    PARTICIPANTS_FIELD_NUMBER: _ClassVar[int]
+    participants: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, participants: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class RoundOpened(_message.Message):
+    __slots__ = ("model_sha256", "model_bytes")
+    MODEL_SHA256_FIELD_NUMBER: _ClassVar[int]
+    MODEL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    model_sha256: bytes
+    model_bytes: int
+    def __init__(self, model_sha256: _Optional[bytes] = ..., model_bytes: _Optional[int] = ...) -> None: ...
+
+class RoundSettled(_message.Message):
+    __slots__ = ("ledger_size", "settlement")
+    LEDGER_SIZE_FIELD_NUMBER: _ClassVar[int]
+    SETTLEMENT_FIELD_NUMBER: _ClassVar[int]
+    ledger_size: int
+    settlement: Settlement
+    def __init__(self, ledger_size: _Optional[int] = ..., settlement: _Optional[_Union[Settlement, _Mapping]] = ...) -> None: ...
+
+class Cancelled(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class SubmitEffortRequest(_message.Message):
+    __slots__ = ("submission_id", "task_id", "participant_id", "effort", "degree", "counts", "counts_commitment", "nonce", "signature", "draw_head")
+    SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTICIPANT_ID_FIELD_NUMBER: _ClassVar[int]
+    EFFORT_FIELD_NUMBER: _ClassVar[int]
+    DEGREE_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_COMMITMENT_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    DRAW_HEAD_FIELD_NUMBER: _ClassVar[int]
+    submission_id: str
+    task_id: str
+    participant_id: str
+    effort: str
+    degree: str
+    counts: LabelCounts
+    counts_commitment: bytes
+    nonce: bytes
+    signature: bytes
+    draw_head: bytes
+    def __init__(self, submission_id: _Optional[str] = ..., task_id: _Optional[str] = ..., participant_id: _Optional[str] = ..., effort: _Optional[str] = ..., degree: _Optional[str] = ..., counts: _Optional[_Union[LabelCounts, _Mapping]] = ..., counts_commitment: _Optional[bytes] = ..., nonce: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., draw_head: _Optional[bytes] = ...) -> None: ...
+
+class LabelCounts(_message.Message):
+    __slots__ = ("counts",)
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    counts: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, counts: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class FetchModelRequest(_message.Message):
+    __slots__ = ("task_id", "round", "offset", "max_frame_bytes")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MAX_FRAME_BYTES_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    round: int
+    offset: int
+    max_frame_bytes: int
+    def __init__(self, task_id: _Optional[str] = ..., round: _Optional[int] = ..., offset: _Optional[int] = ..., max_frame_bytes: _Optional[int] = ...) -> None: ...
+
+class ModelFrame(_message.Message):
+    __slots__ = ("offset", "data")
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    data: bytes
+    def __init__(self, offset: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class ModelHeader(_message.Message):
+    __slots__ = ("submission_id", "task_id", "participant_id", "round", "model_sha256", "model_bytes", "samples", "nonce", "signature", "offset", "draw_share")
+    SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTICIPANT_ID_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    MODEL_SHA256_FIELD_NUMBER: _ClassVar[int]
+    MODEL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DRAW_SHARE_FIELD_NUMBER: _ClassVar[int]
+    submission_id: str
+    task_id: str
+    participant_id: str
+    round: int
+    model_sha256: bytes
+    model_bytes: int
+    samples: int
+    nonce: bytes
+    signature: bytes
+    offset: int
+    draw_share: bytes
+    def __init__(self, submission_id: _Optional[str] = ..., task_id: _Optional[str] = ..., participant_id: _Optional[str] = ..., round: _Optional[int] = ..., model_sha256: _Optional[bytes] = ..., model_bytes: _Optional[int] = ..., samples: _Optional[int] = ..., nonce: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., offset: _Optional[int] = ..., draw_share: _Optional[bytes] = ...) -> None: ...
+
+class SubmitModelRequest(_message.Message):
+    __slots__ = ("header", "frame")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    FRAME_FIELD_NUMBER: _ClassVar[int]
+    header: ModelHeader
+    frame: ModelFrame
+    def __init__(self, header: _Optional[_Union[ModelHeader, _Mapping]] = ..., frame: _Optional[_Union[ModelFrame, _Mapping]] = ...) -> None: ...
+
+class GetUploadRequest(_message.Message):
+    __slots__ = ("task_id", "submission_id")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    submission_id: str
+    def __init__(self, task_id: _Optional[str] = ..., submission_id: _Optional[str] = ...) -> None: ...
+
+class UploadStatus(_message.Message):
+    __slots__ = ("offset", "complete")
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    COMPLETE_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    complete: bool
+    def __init__(self, offset: _Optional[int] = ..., complete: bool = ...) -> None: ...
+
+class ReportFailureRequest(_message.Message):
+    __slots__ = ("submission_id", "task_id", "participant_id", "round", "reason")
+    SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTICIPANT_ID_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    submission_id: str
+    task_id: str
+    participant_id: str
+    round: int
+    reason: str
+    def __init__(self, submission_id: _Optional[str] = ..., task_id: _Optional[str] = ..., participant_id: _Optional[str] = ..., round: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class GetReceiptRequest(_message.Message):
+    __slots__ = ("task_id", "submission_id")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    submission_id: str
+    def __init__(self, task_id: _Optional[str] = ..., submission_id: _Optional[str] = ...) -> None: ...
+
+class Receipt(_message.Message):
+    __slots__ = ("submission_id", "task_id", "participant_id", "round", "kind", "digest", "ledger_index", "late")
+    SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTICIPANT_ID_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_INDEX_FIELD_NUMBER: _ClassVar[int]
+    LATE_FIELD_NUMBER: _ClassVar[int]
+    submission_id: str
+    task_id: str
+    participant_id: str
+    round: int
+    kind: str
+    digest: bytes
+    ledger_index: int
+    late: bool
+    def __init__(self, submission_id: _Optional[str] = ..., task_id: _Optional[str] = ..., participant_id: _Optional[str] = ..., round: _Optional[int] = ..., kind: _Optional[str] = ..., digest: _Optional[bytes] = ..., ledger_index: _Optional[int] = ..., late: bool = ...) -> None: ...
+
+class OpenDisputeRequest(_message.Message):
+    __slots__ = ("task_id", "counts", "salt")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    SALT_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    counts: LabelCounts
+    salt: bytes
+    def __init__(self, task_id: _Optional[str] = ..., counts: _Optional[_Union[LabelCounts, _Mapping]] = ..., salt: _Optional[bytes] = ...) -> None: ...
+
+class Dispute(_message.Message):
+    __slots__ = ("task_id", "participant_id", "ledger_index", "rounds", "paid")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTICIPANT_ID_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_INDEX_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    PAID_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    participant_id: str
+    ledger_index: int
+    rounds: _containers.RepeatedCompositeFieldContainer[DisputedRound]
+    paid: bool
+    def __init__(self, task_id: _Optional[str] = ..., participant_id: _Optional[str] = ..., ledger_index: _Optional[int] = ..., rounds: _Optional[_Iterable[_Union[DisputedRound, _Mapping]]] = ..., paid: bool = ...) -> None: ...
+
+class DisputedRound(_message.Message):
+    __slots__ = ("round", "agreed", "explanation", "award_micro")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    AGREED_FIELD_NUMBER: _ClassVar[int]
+    EXPLANATION_FIELD_NUMBER: _ClassVar[int]
+    AWARD_MICRO_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    agreed: bool
+    explanation: str
+    award_micro: int
+    def __init__(self, round: _Optional[int] = ..., agreed: bool = ..., explanation: _Optional[str] = ..., award_micro: _Optional[int] = ...) -> None: ...
+
+class GetSettlementRequest(_message.Message):
+    __slots__ = ("task_id", "round")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    round: int
+    def __init__(self, task_id: _Optional[str] = ..., round: _Optional[int] = ...) -> None: ...
+
+class Verdict(_message.Message):
+    __slots__ = ("screen", "passed", "explanation", "figures")
+    class FiguresEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    SCREEN_FIELD_NUMBER: _ClassVar[int]
+    PASSED_FIELD_NUMBER: _ClassVar[int]
+    EXPLANATION_FIELD_NUMBER: _ClassVar[int]
+    FIGURES_FIELD_NUMBER: _ClassVar[int]
+    screen: str
+    passed: bool
+    explanation: str
+    figures: _containers.ScalarMap[str, str]
+    def __init__(self, screen: _Optional[str] = ..., passed: bool = ..., explanation: _Optional[str] = ..., figures: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class Settlement(_message.Message):
+    __slots__ = ("task_id", "round", "participant_id", "paid_micro", "penalty_micro", "stake_lost_micro", "claimed_degree", "verified_degree", "peers", "verdicts", "ledger_index", "proof")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    PARTICIPANT_ID_FIELD_NUMBER: _ClassVar[int]
+    PAID_MICRO_FIELD_NUMBER: _ClassVar[int]
+    PENALTY_MICRO_FIELD_NUMBER: _ClassVar[int]
+    STAKE_LOST_MICRO_FIELD_NUMBER: _ClassVar[int]
+    CLAIMED_DEGREE_FIELD_NUMBER: _ClassVar[int]
+    VERIFIED_DEGREE_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    VERDICTS_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_INDEX_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    round: int
+    participant_id: str
+    paid_micro: int
+    penalty_micro: int
+    stake_lost_micro: int
+    claimed_degree: str
+    verified_degree: str
+    peers: _containers.RepeatedScalarFieldContainer[str]
+    verdicts: _containers.RepeatedCompositeFieldContainer[Verdict]
+    ledger_index: int
+    proof: str
+    def __init__(self, task_id: _Optional[str] = ..., round: _Optional[int] = ..., participant_id: _Optional[str] = ..., paid_micro: _Optional[int] = ..., penalty_micro: _Optional[int] = ..., stake_lost_micro: _Optional[int] = ..., claimed_degree: _Optional[str] = ..., verified_degree: _Optional[str] = ..., peers: _Optional[_Iterable[str]] = ..., verdicts: _Optional[_Iterable[_Union[Verdict, _Mapping]]] = ..., ledger_index: _Optional[int] = ..., proof: _Optional[str] = ...) -> None: ...

@@ -1,5 +1,0 @@
-"""Data sets, partitions, architectures and local training: what both the learner and the participants do.
-
-Arrays in, arrays out: data and weights are NumPy arrays at this package's edges; torch stays inside
-`learning.models` and `learning.training`, which are the only modules that import it.
-"""

@@ -1,0 +1,150 @@
+"""A whole study on real digits: computed once, drawn, written down, from the command line."""
+
+import csv
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from fedpeer.__main__ import main
+from fedpeer.experiments.errors import ExperimentError
+from fedpeer.experiments.figures import FIGURES, figures
+from fedpeer.experiments.figures.accuracy import AccuracyFigure
+from fedpeer.experiments.populations import SHARES
+from fedpeer.experiments.settings import EPOCHS_ONCE, Settings
+from fedpeer.experiments.study import Study
+
+pytestmark = pytest.mark.arithmetic
+
+ROOT = Path(__file__).absolute().parents[2]
+
+#: One round, one seed, one epoch: the smallest study that goes all the way.
+SMALL = AccuracyFigure(1, "accuracy", "Accuracy by degree", SHARES, (EPOCHS_ONCE,))
+
+
+def _computed(folder: Path) -> tuple[Study, list[str]]:
+    study = Study(Settings("digits", rounds=1, seeds=1, quick=True), [SMALL], folder)
+    done: list[str] = []
+    with ThreadPoolExecutor(1) as executor:
+        study.compute(executor, done=lambda cell, seconds: done.append(cell.key))
+    return study, done
+
+
+def test_a_study_is_computed_drawn_and_not_computed_again(tmp_path: Path) -> None:
+    study, done = _computed(tmp_path)
+    assert len(done) == len(study.cells()) == 4
+    assert study.missing() == []
+    (drawn,) = study.draw()
+    assert [path.name for path in drawn.files] == [
+        "accuracy-digits.csv",
+        "accuracy-digits.png",
+        "accuracy-digits.pdf",
+        "accuracy-digits-peers.csv",
+        "accuracy-digits-peers.png",
+        "accuracy-digits-peers.pdf",
+    ]
+    for path in drawn.files:
+        assert path.stat().st_size > 100
+    assert all(path.stat().st_size < 100_000 for path in drawn.files if path.suffix == ".png")
+    assert _computed(tmp_path)[1] == []
+
+
+def test_every_number_of_the_plot_is_in_the_table(tmp_path: Path) -> None:
+    study, _ = _computed(tmp_path)
+    study.draw()
+    with (tmp_path / "accuracy-digits.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert [(row["share"], row["degree"], row["seed"], row["round"]) for row in rows] == [
+        ("0.1", "0", "0", "1"),
+        ("0.5", "0.47", "0", "1"),
+        ("0.9", "0.8", "0", "1"),
+    ]
+    results = study.store.finished(study.cells())
+    for row, level in zip(rows, SHARES.levels, strict=True):
+        cell = SMALL._level_cells(study.settings, level, EPOCHS_ONCE)[0]
+        assert float(row["accuracy"]) == pytest.approx(results[cell.key]["global"][0]["accuracy"], rel=1e-5)
+
+
+def test_settings_seeds_versions_and_findings_are_recorded(tmp_path: Path) -> None:
+    study, _ = _computed(tmp_path)
+    study.draw()
+    record = json.loads((tmp_path / "accuracy-digits.json").read_text())
+    assert record["settings"] == {"dataset": "digits", "rounds": 1, "seeds": 1, "quick": True}
+    assert record["seeds"] == [0]
+    assert {"torch", "numpy", "fedpeer"} <= record["versions"].keys()
+    assert record["finished_cells"] == record["cells"] == 4
+    assert all(finding["claim"] and finding["found"] for finding in record["findings"])
+    text = (tmp_path / "findings-digits.md").read_text()
+    assert all(finding["found"] in text for finding in record["findings"])
+
+
+def test_without_finished_cells_nothing_is_drawn_and_that_is_said(tmp_path: Path) -> None:
+    study = Study(Settings("digits", rounds=1, seeds=1), [SMALL], tmp_path)
+    (drawn,) = study.draw()
+    assert drawn.files == drawn.findings == ()
+    assert (drawn.finished, drawn.cells) == (0, 4)
+    assert "0 of 4 cells finished" in (tmp_path / "findings-digits.md").read_text()
+
+
+def test_every_figure_has_a_number_a_name_and_known_cells() -> None:
+    assert [figure.number for figure in FIGURES] == list(range(1, 10))
+    assert len({figure.name for figure in FIGURES}) == 9
+    for figure in figures():
+        keys = [cell.key for cell in figure.cells(Settings("digits", rounds=2, seeds=2, quick=True))]
+        assert len(set(keys)) == len(keys)
+
+
+def test_figures_are_found_by_name_and_by_number() -> None:
+    assert [figure.name for figure in figures(["payoff", "1"])] == ["accuracy", "payoff"]
+    with pytest.raises(ExperimentError, match=r"no figure 'accurcy'; expected one of 1 \(accuracy\)"):
+        figures(["accurcy"])
+
+
+def _command(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "fedpeer", "figures", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=240,
+    )
+
+
+def test_the_command_computes_draws_and_prints_json(tmp_path: Path) -> None:
+    options = ("gradients", "--quick", "--rounds", "1", "--seeds", "1", "--jobs", "1", "--json")
+    done = _command(*options, "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    (record,) = json.loads(done.stdout)
+    assert record["name"] == "gradients"
+    assert record["finished_cells"] == record["cells"] == 1
+    assert len(list((tmp_path / "cells").glob("*.json"))) == 1
+    assert "1 of 1 cells" in done.stderr
+    again = _command(*options, "--out", str(tmp_path))
+    assert json.loads(again.stdout) == [record]
+    assert "cells" not in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("nonsense",), "there is no figure 'nonsense'"),
+        (("payoff", "--dataset", "imagenet"), "there is no data set 'imagenet'"),
+        (("payoff", "--device", "tpu"), "--device is 'tpu'; expected auto, cpu or cuda"),
+        (("gap", "--out", "/dev/null/figures"), "cannot be written"),
+    ],
+)
+def test_a_users_mistake_is_one_sentence(
+    arguments: tuple[str, ...],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["fedpeer", "figures", *arguments])
+    assert main() == 2
+    printed = capsys.readouterr()
+    assert message in printed.err
+    assert printed.err.count("\n") == 1
+    assert printed.out == ""
