@@ -26,6 +26,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from coordinator.storage.schema import migrate
 from fedpeer.audit.proofs import receipt
 from fedpeer.audit.sources import open_source
 from fedpeer.audit.sql.database import Database
@@ -179,7 +180,7 @@ def bare_postgresql(server: str, data: Sequence[bytes], *, copy: bool) -> float:
 def append(url: str, made: Sequence[Entry]) -> float:
     """Canonical bytes, leaves, tree, ids, rows, commit."""
     database = Database(url)
-    database.migrate()
+    migrate(database)
     taken = 0.0
     for start in range(0, len(made), BATCH):
         # As in the service, a batch is new, without bytes computed before, and gone after its transaction.
@@ -261,7 +262,7 @@ def peak_mb() -> float:
 def build(url: str, count: int) -> int:
     """A ledger of whole tasks of 100 participants and 10 rounds, at least `count` entries."""
     database = Database(url)
-    database.migrate()
+    migrate(database)
     log = SignedLog(database, KEY)
     pending: list[Entry] = []
     made = 0

@@ -26,6 +26,7 @@ from coordinator.opening import PreparedTask
 from coordinator.scoring import make_scorer
 from coordinator.states import Progress
 from coordinator.storage.market import ClaimRow, FailureRow, ParticipantRow, RoundRow, TaskRow
+from coordinator.storage.schema import migrate
 from coordinator.transactions import Transaction, Transactions
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.errors import DatabaseUnreachable, NotALedger
@@ -167,7 +168,7 @@ class Office:
         try:
             self._database.check_schema()
         except (NotALedger, DatabaseUnreachable):  # none yet; an older one is for the service to migrate
-            self._database.migrate()
+            migrate(self._database)
         key = folder.signing_key(self.config.name)
         self._log = SignedLog(self._database, key, folder.changed_signing_key)
         self._log.follow_key()

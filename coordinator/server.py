@@ -46,6 +46,7 @@ from coordinator.services.market import MarketServicer
 from coordinator.spool import Spool
 from coordinator.storage.lease import Lease
 from coordinator.storage.market import EventRow, TaskRow
+from coordinator.storage.schema import migrate
 from coordinator.supervision import Duty, Supervisor
 from coordinator.tracing import Tracing, exporting
 from coordinator.transactions import Transaction, Transactions
@@ -189,7 +190,7 @@ class Coordinator:
         try:
             await asyncio.to_thread(self._lease.take)
             self._guard_lease()
-            await asyncio.to_thread(self._database.migrate)
+            await asyncio.to_thread(migrate, self._database)
             await self._transact.sign_head()
             await asyncio.to_thread(self._work.blobs.prepare)
             await self._clear_spool()

@@ -1,8 +1,43 @@
-"""All of the coordinator's tables, whichever module declares them."""
+"""All of the coordinator's tables, whichever module declares them, and how a database comes to have them."""
 
-from coordinator.storage import ledger_tables, market_tables
+from pathlib import Path
 
-METADATA = ledger_tables.METADATA
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import text
+
+from coordinator.storage import market_tables
+from fedpeer.audit.sql import tables
+from fedpeer.audit.sql.database import Database, refuse_unknown, revision
+
+METADATA = tables.METADATA
 
 #: The modules that declare tables; importing them is what fills the metadata.
-DECLARED_IN = (ledger_tables, market_tables)
+DECLARED_IN = (tables, market_tables)
+
+MIGRATIONS = Path(__file__).parent / "migrations"
+
+
+def migrate(database: Database) -> None:
+    """Brings the schema to this version, in one transaction; does nothing where it is there.
+
+    Raises:
+        UnknownSchema: the database was written by a newer version.
+        StorageError: as `Database.begin`.
+    """
+    with database.begin() as connection:
+        if (
+            database.dialect == "postgresql"
+        ):  # two coordinators that start at once migrate one after the other
+            connection.execute(text("SELECT pg_advisory_xact_lock(7313726543)"))
+        refuse_unknown(revision(connection))
+        config = configuration()
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+
+
+def configuration() -> Config:
+    """Alembic's configuration: where the migrations lie."""
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    return config

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.storage.schema import migrate
 from fedpeer.audit.sources import DatabaseSource
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.ledger import SignedLog, SqlLedgerStore
@@ -121,7 +122,7 @@ def check_paid_once(data: list[bytes], store: SqlLedgerStore) -> None:
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     with scratch_url(request.param, tmp_path) as scratch:
         database = Database(scratch)
-        database.migrate()
+        migrate(database)
         database.close()
         yield scratch
 

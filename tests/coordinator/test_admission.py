@@ -14,6 +14,7 @@ from coordinator.metrics import Metrics
 from coordinator.opening import prepare_task
 from coordinator.states import State
 from coordinator.storage.market import ModelStanding, ReceiptRow, TaskRow
+from coordinator.storage.schema import migrate
 from coordinator.transactions import Transaction, Transactions
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.ledger import SignedLog
@@ -28,7 +29,7 @@ from tests.integration.serving import task_config
 def transact(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Transactions]:
     with scratch_url(request.param, tmp_path) as url:
         database = Database(url)
-        database.migrate()
+        migrate(database)
         log = SignedLog(database, SigningKey("test", 1, bytes(32)))
         transactions = Transactions(database, log, SystemClock(), Metrics())
         yield transactions

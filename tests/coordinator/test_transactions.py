@@ -11,6 +11,7 @@ from sqlalchemy import event
 from coordinator.clock import SystemClock
 from coordinator.metrics import Metrics
 from coordinator.storage.market import InvitationRow, ParticipantRow
+from coordinator.storage.schema import migrate
 from coordinator.transactions import Transaction, Transactions
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.errors import ConstraintViolated
@@ -26,7 +27,7 @@ KEY = SigningKey("test", 1, bytes(32))
 async def transact(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Transactions]:
     with scratch_url(request.param, tmp_path) as url:
         database = Database(url)
-        database.migrate()
+        migrate(database)
         transactions = Transactions(database, SignedLog(database, KEY), SystemClock(), Metrics())
         yield transactions
         transactions.stop()

@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 
+from coordinator.storage.schema import migrate
 from fedpeer.audit.sql.database import Database
 from tests.property.ledger_simulator import Simulation
 
@@ -17,7 +18,7 @@ CHUNK = 20
 def template() -> sqlite3.Connection:
     """A migrated, empty database to start every seed from."""
     database = Database("sqlite://")
-    database.migrate()
+    migrate(database)
     copy = sqlite3.connect(":memory:")
     with database.read() as connection:
         connection.connection.dbapi_connection.backup(copy)  # type: ignore[union-attr]

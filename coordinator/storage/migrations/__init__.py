@@ -1,1 +1,1 @@
-"""Alembic's environment: one revision a file under versions/, applied by `Database.migrate`."""
+"""Alembic's environment: one revision a file under versions/, applied by `coordinator.storage.schema.migrate`."""

@@ -1,4 +1,4 @@
-"""Runs migrations on the connection that `Database.migrate` hands over, inside its transaction."""
+"""Runs migrations on the connection that `coordinator.storage.schema.migrate` hands over, inside its transaction."""
 
 from alembic import context
 

@@ -16,10 +16,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from alembic import command
-from alembic.config import Config
-from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, create_engine, event, inspect, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
@@ -46,7 +42,8 @@ LOCK_TIMEOUT_S = 30.0
 #: largest of the ledger's.
 MAX_VALUE_BYTES = 32 << 20
 
-_MIGRATIONS = Path(__file__).parent / "migrations"
+#: The schema's revisions, the oldest first; `coordinator.storage.migrations` has the step to each.
+REVISIONS = ("0001", "0002", "0003", "0004")
 
 
 class Database:
@@ -116,24 +113,6 @@ class Database:
             finally:
                 self._rollback(connection)
 
-    def migrate(self) -> None:
-        """Brings the schema to this version, in one transaction; does nothing where it is there.
-
-        Raises:
-            UnknownSchema: the database was written by a newer version.
-            StorageError: as `begin`.
-        """
-        with self.begin() as connection:
-            if (
-                self.dialect == "postgresql"
-            ):  # two coordinators that start at once migrate one after the other
-                connection.execute(text("SELECT pg_advisory_xact_lock(7313726543)"))
-            current = _revision(connection)
-            _refuse_unknown(current)
-            config = _alembic()
-            config.attributes["connection"] = connection
-            command.upgrade(config, "head")
-
     def check_schema(self) -> None:
         """Raises NotALedger or UnknownSchema unless the database has exactly this version's schema."""
         if self.dialect == "sqlite" and not _in_memory(self.url):
@@ -141,16 +120,15 @@ class Database:
             if not path.is_file():
                 raise DatabaseUnreachable(f"there is no database file {path}")
         with self.read() as connection:
-            current = _revision(connection)
+            current = revision(connection)
             if current is None and not inspect(connection).has_table("ledger_log"):
                 raise NotALedger(
                     f"{self.display} is a database without fedpeer's tables; is it the right one?"
                 )
-        _refuse_unknown(current)
-        head = ScriptDirectory.from_config(_alembic()).get_current_head()
-        if current != head:
+        refuse_unknown(current)
+        if current != REVISIONS[-1]:
             raise UnknownSchema(
-                f"{self.display} has the schema {current}, this program has {head}; "
+                f"{self.display} has the schema {current}, this program has {REVISIONS[-1]}; "
                 "start the coordinator once to migrate it"
             )
 
@@ -330,19 +308,17 @@ def _in_memory(url: URL) -> bool:
     return url.database in (None, "", ":memory:")
 
 
-def _alembic() -> Config:
-    config = Config()
-    config.set_main_option("script_location", str(_MIGRATIONS))
-    return config
+def revision(connection: Connection) -> str | None:
+    """The schema's revision as the migrations left it; None where none ever ran."""
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    found: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    return found
 
 
-def _revision(connection: Connection) -> str | None:
-    return MigrationContext.configure(connection).get_current_revision()
-
-
-def _refuse_unknown(revision: str | None) -> None:
-    known = {script.revision for script in ScriptDirectory.from_config(_alembic()).walk_revisions()}
-    if revision is not None and revision not in known:
+def refuse_unknown(revision: str | None) -> None:
+    """Raises UnknownSchema for a revision that is none of `REVISIONS`."""
+    if revision is not None and revision not in REVISIONS:
         raise UnknownSchema(
             f"the database has the schema {revision}, which this program does not know; use a newer fedpeer"
         )

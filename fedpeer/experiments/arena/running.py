@@ -1,9 +1,9 @@
 """Rounds of honest participants, and of one attacker among them.
 
 Every seed has its own data split, population and shadows. A round is settled once with everyone honest; then, for
-each attacker and attack, once more with the attacker's entries in place of its honest one. The difference of the
-two is the attack's advantage: the same data, peers and models on both sides. The next round starts from the
-honest aggregate, so that every attack meets the same market. A seed is a cell (`fedpeer.experiments.cells`): kept once it is
+each attacker and attack, once more with the attacker's entries in place of its honest one. The difference of the two
+is the attack's advantage: the same data, peers and models on both sides. The next round starts from the honest
+aggregate, so that every attack meets the same market. A seed is a cell (`fedpeer.experiments.cells`): kept once it is
 done, and computed beside others.
 """
 

@@ -28,6 +28,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from coordinator import ledger_sources
+from coordinator.storage.schema import migrate
 from fedpeer.audit.cli import app
 from fedpeer.audit.export import export_csv, export_hledger, export_tiles
 from fedpeer.audit.sql.database import Database
@@ -55,7 +56,7 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A settled task: l.db, tiles/, l.jsonl, a receipt and a key."""
     made = tmp_path_factory.mktemp("ledger")
     database = Database(f"sqlite:///{made / 'l.db'}")
-    database.migrate()
+    migrate(database)
     log = SignedLog(database, KEY)
     for step in samples.transactions(samples.terms(rounds=1, capacity=3), samples.names(3)):
         with database.begin() as connection:

@@ -19,6 +19,7 @@ from sqlalchemy import text
 from typer.testing import CliRunner, Result
 
 from coordinator.services.ledger import LedgerServicer
+from coordinator.storage.schema import migrate
 from fedpeer.audit.cli import app
 from fedpeer.audit.sources import open_source
 from fedpeer.audit.sql.database import Database
@@ -43,7 +44,7 @@ PAID = sum(int(str(e.body["paid_micro"])) for step in STEPS for e in step if e.k
 def settle(url: str, steps: int = len(STEPS)) -> str:
     """Records the first transactions of a task; returns the latest head."""
     database = Database(url)
-    database.migrate()
+    migrate(database)
     log = SignedLog(database, KEY)
     for step in STEPS[:steps]:
         with database.begin() as connection:
@@ -116,7 +117,7 @@ def test_verify_from_an_older_head_and_not_from_a_foreign_one(folder: Path, tmp_
 def forked(path: Path, change: Callable[[Entry], Entry]) -> Path:
     """The first two transactions of the task, one entry of them rewritten and all signed anew."""
     database = Database(f"sqlite:///{path}")
-    database.migrate()
+    migrate(database)
     log = SignedLog(database, KEY)
     with database.begin() as connection:
         Journal(SqlLedgerStore(connection)).append([change(entry) for step in STEPS[:2] for entry in step])
@@ -269,7 +270,7 @@ def test_a_witness_cosigns_what_extends_and_refuses_a_fork(folder: Path, tmp_pat
     assert "not cosigned" in refused.output
     fork = tmp_path / "fork.db"
     database = Database(f"sqlite:///{fork}")
-    database.migrate()
+    migrate(database)
     other = samples.terms(rounds=3, capacity=5)
     for step in samples.transactions(other, samples.names(5)):
         with database.begin() as connection:
@@ -544,7 +545,7 @@ def test_an_export_that_fails_leaves_nothing(folder: Path, tmp_path: Path) -> No
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Database]:
     opened = Database(f"sqlite:///{tmp_path / 'l.db'}", lock_timeout_s=0.1)
-    opened.migrate()
+    migrate(opened)
     yield opened
     opened.close()
 
@@ -609,7 +610,7 @@ def test_a_read_only_postgresql_is_one_sentence(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_made_is_one_sentence() -> None:
     database = Database("sqlite:////nonexistent/folder/l.db")
     with pytest.raises(DatabaseUnreachable, match="cannot be opened"):
-        database.migrate()
+        migrate(database)
 
 
 def test_the_head_in_a_checkpoint_file_is_that_of_the_source(folder: Path) -> None:

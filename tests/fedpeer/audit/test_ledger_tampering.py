@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import Connection, inspect, text
 from sqlalchemy.exc import IntegrityError
 
+from coordinator.storage.schema import migrate
 from fedpeer.audit.export import export_json_lines, export_tiles
 from fedpeer.audit.sources import DatabaseSource, open_source
 from fedpeer.audit.sql.database import Database
@@ -46,7 +47,7 @@ def ledgers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """One settled task as database, folder and file."""
     folder = tmp_path_factory.mktemp("ledger")
     database = Database(f"sqlite:///{folder / 'l.db'}")
-    database.migrate()
+    migrate(database)
     settle(database)
     database.close()
     with ExitStack() as resources:
@@ -175,7 +176,7 @@ TABLES = (
 def settled(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
     with scratch_url(request.param, tmp_path) as url:
         database = Database(url)
-        database.migrate()
+        migrate(database)
         settle(database)
         disarm(database)
         yield database
@@ -281,7 +282,7 @@ def test_an_edit_of_the_database_is_named(settled: Database, edit: str) -> None:
 
 def test_a_resigned_fork_is_caught_by_an_older_head(ledgers: dict[str, Path], tmp_path: Path) -> None:
     other = Database(f"sqlite:///{tmp_path / 'fork.db'}")
-    other.migrate()
+    migrate(other)
     log = SignedLog(other, KEY)
     richer = list(samples.transactions(samples.terms(rounds=1, capacity=4), samples.names(4)))
     for step in richer:
@@ -305,7 +306,7 @@ def test_a_resigned_fork_is_caught_by_an_older_head(ledgers: dict[str, Path], tm
 def test_a_ledger_of_several_tiles_verifies_and_every_tile_and_head_counts(tmp_path: Path) -> None:
     """Heads inside tiles and at their ends; a second level of tiles."""
     database = Database(f"sqlite:///{tmp_path / 'l.db'}")
-    database.migrate()
+    migrate(database)
     log = SignedLog(database, KEY)
     made = [entries.enrolment(name, samples.private_key(name).public_key()) for name in samples.names(700)]
     for start, end in ((0, 1), (1, 200), (200, 256), (256, 511), (511, 700)):

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.storage.schema import migrate
 from fedpeer.audit.sql.database import Database
 from tests.backends import BACKENDS, scratch_url
 
@@ -12,6 +13,6 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
     """A migrated database of each kind."""
     with scratch_url(request.param, tmp_path) as url:
         opened = Database(url)
-        opened.migrate()
+        migrate(opened)
         yield opened
         opened.close()

@@ -8,6 +8,7 @@ from threading import Barrier
 
 import pytest
 
+from coordinator.storage.schema import migrate
 from fedpeer.audit.sources import DatabaseSource
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.ledger import SignedLog, SqlLedgerStore
@@ -27,7 +28,7 @@ WRITERS = 50
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     with scratch_url(request.param, tmp_path) as scratch:
         database = Database(scratch)
-        database.migrate()
+        migrate(database)
         database.close()
         yield scratch
 

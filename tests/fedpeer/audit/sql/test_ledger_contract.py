@@ -8,7 +8,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import text
 
-from coordinator.storage.schema import METADATA
+from coordinator.storage.schema import METADATA, migrate
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.errors import ConstraintViolated, HeadRefused, UnknownSchema
 from fedpeer.audit.sql.ledger import SignedLog, SqlLedgerStore
@@ -254,7 +254,7 @@ def test_a_schema_of_another_version_is_refused(database: Database) -> None:
     with pytest.raises(UnknownSchema, match="newer fedpeer"):
         database.check_schema()
     with pytest.raises(UnknownSchema, match="newer fedpeer"):
-        database.migrate()
+        migrate(database)
 
 
 def test_a_balance_of_an_unused_account_is_zero(database: Database) -> None:
