@@ -11,15 +11,11 @@ RUN pip install ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} "torch>=2.4" "torchvi
 
 WORKDIR /src
 COPY pyproject.toml README.md ./
-COPY protos protos
-COPY wire wire
 COPY mechanism mechanism
-COPY learning learning
 COPY coordinator coordinator
 COPY participant participant
 COPY fedpeer fedpeer
-COPY experiments experiments
-RUN pip install ".[postgresql,tracing]"
+RUN pip install ".[all]"
 
 
 FROM python:3.11-slim-bookworm

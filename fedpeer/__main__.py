@@ -17,6 +17,7 @@ from typing import NamedTuple
 import typer
 
 from fedpeer.allocator import keep_pages
+from fedpeer.extras import missing
 from fedpeer.protocol.streams import secure_standard_streams
 
 
@@ -117,6 +118,12 @@ def main() -> int:
             raise
         _discard_output()
         typer.echo(f"fedpeer: the output cannot be written: {error.strerror}", err=True)
+        return 2
+    except ImportError as error:
+        sentence = missing(error, called)
+        if sentence is None:
+            raise
+        typer.echo(f"fedpeer: {sentence}", err=True)
         return 2
     except Exception as error:
         code = _exit_code(error)

@@ -2,8 +2,8 @@
 
 Every call is safe to repeat: a state-changing message carries a submission id, and the same id with the same
 content gives the same receipt. So a call whose reply was lost is made again, after a wait with jitter, until the
-client's patience is at an end. What the coordinator refuses is not repeated, unless `fedpeer.protocol.faults` says that it may
-pass.
+client's patience is at an end. What the coordinator refuses is not repeated, unless `fedpeer.protocol.faults` says
+that it may pass.
 """
 
 import hashlib
