@@ -9,8 +9,6 @@ bytes under the same id again or fetches the receipt; it never claims or submits
     round.status        missed                   nothing was submitted: `reason`
 """
 
-import fcntl
-import os
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
@@ -18,10 +16,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import sleep
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from participant.errors import ConfigurationError, DiskFullError, JournalError
 from participant.persistence import may_pass
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 #: Version of the tables; a journal of a newer one is refused.
 VERSION = 2
@@ -391,7 +392,7 @@ class Journal:
 
     def _release(self) -> None:
         if self._lock is not None:
-            os.close(self._lock)
+            self._lock.release()
             self._lock = None
 
     @contextmanager
@@ -420,18 +421,19 @@ def _bytes(value: Any) -> bytes:
     return value if isinstance(value, bytes) else repr(value).encode()
 
 
-def _take_lock(path: Path) -> int:
+def _take_lock(path: Path) -> "BaseFileLock":
     """A lock that the operating system gives back when the process ends, however it ends."""
-    lock = path.with_suffix(".lock")
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path.with_suffix(".lock"), mode=0o600, blocking=False)
     try:
-        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise JournalError(f"{lock} cannot be opened ({error.strerror}); check the folder") from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
+        lock.acquire()
+    except Timeout:
         raise JournalError(
             f"{path.parent} is in use by another process; one participant runs once, stop the other first"
         ) from None
-    return descriptor
+    except OSError as error:
+        raise JournalError(
+            f"{lock.lock_file} cannot be opened ({error.strerror}); check the folder"
+        ) from error
+    return lock

@@ -13,7 +13,6 @@ import logging
 import os
 import queue
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -22,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import IO, Any, cast
 
 from fedpeer.protocol.streams import secure_standard_streams, unfailing
 from mechanism.terms import Terms
@@ -175,17 +174,14 @@ class _Child:
     def __init__(self, spec: TaskSpec, cancelled: threading.Event) -> None:
         self.prepared = False
         self._cancelled = cancelled
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "participant.trainer_process", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=sys.stderr.fileno() if _has_descriptor(sys.stderr) else None,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(part for part in sys.path if part)},
-            )
-        self._lines = ours.makefile("rwb")
-        ours.close()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "participant.trainer_process"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(part for part in sys.path if part)},
+        )
+        self._requests = cast("IO[bytes]", self._process.stdin)
+        self._answers = cast("IO[bytes]", self._process.stdout)
         self.call({"do": "build", "factory": spec.factory, "options": dict(spec.options)})
 
     @property
@@ -199,9 +195,9 @@ class _Child:
     def call(self, request: Mapping[str, Any], round_: TrainingRound | None = None) -> Any:
         """The child's answer; its progress goes to `round_`."""
         try:
-            self._lines.write(json.dumps(request).encode() + b"\n")
-            self._lines.flush()
-            for line in self._lines:
+            self._requests.write(json.dumps(request).encode() + b"\n")
+            self._requests.flush()
+            for line in self._answers:
                 answer = json.loads(line)
                 if "progress" in answer:
                     if round_ is not None:
@@ -226,12 +222,13 @@ class _Child:
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
-            self._lines.close()  # the child ends when its socket does
+            self._requests.close()  # the child ends when its requests do
         try:
             self._process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._answers.close()
 
     def _end(self) -> str:
         code = self._process.wait()
@@ -255,18 +252,12 @@ def _failure(answer: Mapping[str, Any]) -> ParticipantError:
     return kind(answer["failed"])
 
 
-def _has_descriptor(stream: Any) -> bool:
-    try:
-        return bool(stream.fileno() >= 0)
-    except (AttributeError, OSError, ValueError):
-        return False
-
-
 class _Server:
     """The child's side."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        self._lines = connection.makefile("rwb")
+    def __init__(self, lines: IO[bytes], answers: IO[bytes]) -> None:
+        self._lines = lines
+        self._answers = answers
         self._requests: queue.Queue[dict[str, Any]] = queue.Queue()
         self._trainer: LocalTrainer | None = None
         self._terms: Terms | None = None
@@ -319,8 +310,8 @@ class _Server:
         return {"samples": made.samples, "metrics": dict(made.metrics)}
 
     def _send(self, answer: Mapping[str, Any]) -> None:
-        self._lines.write(json.dumps(answer).encode() + b"\n")
-        self._lines.flush()
+        self._answers.write(json.dumps(answer).encode() + b"\n")
+        self._answers.flush()
 
     def _read(self) -> None:
         """Takes requests in, and ends the process with its parent, even in the middle of a training."""
@@ -337,7 +328,15 @@ def main() -> None:
     sys.stdout = unfailing(sys.stdout)  # what a task prints goes to the service's log
     # A terminal sends Ctrl-C to the whole group; the parent decides what becomes of the training.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _Server(socket.socket(fileno=int(sys.argv[1]))).serve()
+    # Standard input and output are the service's line to the child; what the training prints goes to standard error.
+    lines, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    try:
+        os.dup2(2, 1)
+    except OSError:  # the service has no standard error
+        os.dup2(nothing, 1)
+    _Server(lines, answers).serve()
 
 
 if __name__ == "__main__":

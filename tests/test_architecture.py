@@ -115,7 +115,9 @@ def test_imports_go_down_within_the_coordinator() -> None:
 def test_only_adapters_use_the_learning_package() -> None:
     for name, path in modules().items():
         if name.startswith("participant") and not name.startswith("participant.adapters"):
-            used = {other for other in imported(path) if other.startswith(("fedpeer.learning", "fedpeer.audit"))}
+            used = {
+                other for other in imported(path) if other.startswith(("fedpeer.learning", "fedpeer.audit"))
+            }
             assert not used, f"{name} imports {', '.join(sorted(used))}"
 
 
