@@ -1,0 +1,114 @@
+"""The base install, as a user gets it: in an environment of its own, from a wheel, in a market."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.packaging.market import SCRIPT, paid_in_a_market
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+#: Bytes that a base install may take on the disk.
+MOST_BYTES = 200_000_000
+
+#: Seconds that importing the SDK may take; the best of some tries, since a machine may be busy.
+MOST_SECONDS = 0.5
+
+
+def lowest() -> list[str]:
+    """The lower bounds of the base install, as pins."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    bounds = [re.match(r"([\w-]+)>=([\w.]+)", line) for line in project["dependencies"]]
+    assert all(bounds), "every dependency of the base install has a lower bound"
+    return [f"{found[1]}=={found[2]}" for found in bounds if found]
+
+
+def installed(folder: Path, *constraints: str, python: str = sys.executable) -> Path:
+    """An environment with the base install alone; its interpreter."""
+    subprocess.run([python, "-m", "venv", folder], check=True)
+    interpreter = folder / "bin" / "python"
+    pins = folder / "constraints.txt"
+    pins.write_text("\n".join(constraints))
+    done = subprocess.run(
+        [interpreter, "-m", "pip", "install", "--quiet", "--constraint", pins, ROOT],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode and "No matching distribution" in done.stderr:
+        pytest.skip("no package index can be reached")
+    assert done.returncode == 0, done.stderr
+    return interpreter
+
+
+def takes_part(interpreter: Path, folder: Path) -> None:
+    script = folder / "train.py"
+    script.write_text(SCRIPT.read_text())
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+    def run(state: Path, market: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [interpreter, script, state, market],
+            cwd=folder, env=environment, capture_output=True, text=True, timeout=240, check=False,
+        )  # fmt: skip
+
+    paid_in_a_market(folder, run)
+
+
+@pytest.fixture(scope="module")
+def newest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return installed(tmp_path_factory.mktemp("newest") / "env")
+
+
+def test_a_base_install_is_small(newest: Path) -> None:
+    listed = subprocess.run(
+        [newest, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    libraries = Path(listed.stdout.strip())
+    sizes = {
+        part.name: sum(file.lstat().st_size for file in part.rglob("*") if file.is_file())
+        for part in libraries.iterdir()
+        if part.name.partition("-")[0] not in ("pip", "setuptools")
+    }
+    assert sum(sizes.values()) <= MOST_BYTES, sorted(sizes.items(), key=lambda item: -item[1])[:10]
+    assert not {"torch", "scipy", "sklearn", "sqlalchemy"} & sizes.keys()
+    ours = {"coordinator", "fedpeer", "mechanism", "participant"}
+    assert not {"protos", "wire", "learning", "experiments", "tests", "benchmarks"} & sizes.keys()
+    assert ours <= sizes.keys()
+
+
+def test_the_sdk_is_imported_quickly(newest: Path) -> None:
+    program = "import time; t = time.perf_counter(); from fedpeer import Participant; print(time.perf_counter() - t)"
+    times = [
+        float(subprocess.run([newest, "-c", program], capture_output=True, text=True, check=True).stdout)
+        for _ in range(7)
+    ]
+    assert min(times) < MOST_SECONDS, times
+
+
+def test_the_newest_versions_take_part(newest: Path, tmp_path: Path) -> None:
+    takes_part(newest, tmp_path)
+
+
+def test_the_lowest_versions_take_part(tmp_path: Path) -> None:
+    takes_part(installed(tmp_path / "env", *lowest()), tmp_path)
+
+
+@pytest.mark.parametrize("version", ["3.12", "3.13", "3.14"])
+def test_another_python_takes_part(tmp_path: Path, version: str) -> None:
+    found = subprocess.run(
+        [f"python{version}", "-c", "import sys; print(sys.executable)"],
+        capture_output=True, text=True, check=False,
+    ) if _on_path(f"python{version}") else None  # fmt: skip
+    if found is None or found.returncode:
+        pytest.skip(f"no Python {version} here")
+    takes_part(installed(tmp_path / "env", python=found.stdout.strip()), tmp_path)
+
+
+def _on_path(name: str) -> bool:
+    return any(os.access(Path(folder) / name, os.X_OK) for folder in os.get_exec_path())

@@ -1,0 +1,112 @@
+"""The SDK in somebody's project: their folders stay theirs, and their system need be no POSIX one."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedpeer.extras import EXTRAS
+from tests.packaging.market import SCRIPT, paid_in_a_market
+
+ROOT = Path(__file__).resolve().parents[2]
+
+#: Hides modules from a program, as if they were not there.
+HIDE = """
+import importlib.abc, sys
+class Hidden(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {hidden}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Hidden())
+for name in [n for n in sys.modules if n.partition(".")[0] in {hidden}]:
+    del sys.modules[name]
+"""
+POSIX_ONLY = {
+    "fcntl", "grp", "pty", "pwd", "readline", "resource", "spwd", "syslog", "termios", "tty", "_posixshmem",
+}  # fmt: skip
+
+
+def environment(*folders: Path) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (*folders, ROOT)))}
+
+
+def test_a_project_with_folders_of_the_same_names_takes_part(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    for name in ("protos", "wire", "learning", "experiments", "benchmarks", "docs"):
+        (project / name).mkdir(parents=True)
+        (project / name / "__init__.py").write_text(
+            "raise ImportError('this folder is the project\\'s own')\n"
+        )
+    script = project / "train.py"
+    script.write_text(SCRIPT.read_text())
+
+    def run(state: Path, market: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [sys.executable, str(script), str(state), market],
+            cwd=project, env=environment(project), capture_output=True, text=True, timeout=240, check=False,
+        )  # fmt: skip
+
+    paid_in_a_market(tmp_path, run)
+
+
+def test_the_sdk_takes_part_without_posix_modules(tmp_path: Path) -> None:
+    program = HIDE.format(hidden=POSIX_ONLY) + SCRIPT.read_text()
+
+    def run(state: Path, market: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [sys.executable, "-c", program, str(state), market],
+            cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=240, check=False,
+        )  # fmt: skip
+
+    paid_in_a_market(tmp_path, run)
+
+
+@pytest.mark.parametrize(
+    "module", ["participant.service", "participant.cli", "fedpeer.__main__", "fedpeer.cli.plan"]
+)
+def test_what_a_participant_uses_needs_no_posix_module(module: str) -> None:
+    program = HIDE.format(hidden=POSIX_ONLY) + f"import {module}"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "extra"),
+    [
+        (["coordinator", "init", "market"], "coordinator"),
+        (["demo"], "all"),
+        (["arena"], "research"),
+        (["figures"], "research"),
+        (["ledger", "verify", "sqlite:///ledger.db"], "sql"),
+    ],
+)
+def test_a_command_names_the_extra_that_is_missing(tmp_path: Path, arguments: list[str], extra: str) -> None:
+    program = HIDE.format(hidden=set(EXTRAS)) + (
+        f"sys.argv = ['fedpeer', *{arguments!r}]\nfrom fedpeer.__main__ import main\nsys.exit(main())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert f"pip install 'fedpeer[{extra}]'" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "arguments", [["participant", "--help"], ["ledger", "--help"], ["plan", "--help"], ["--help"]]
+)
+def test_the_base_commands_need_no_extra(tmp_path: Path, arguments: list[str]) -> None:
+    program = HIDE.format(hidden=set(EXTRAS)) + (
+        f"sys.argv = ['fedpeer', *{arguments!r}]\nfrom fedpeer.__main__ import main\nsys.exit(main())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
