@@ -6,8 +6,11 @@ STAMP := $(VENV)/.installed
 PROTO_FILES := $(wildcard protos/fedpeer/v1/*.proto)
 # Workers of the default suite; the machine's cores unless told otherwise.
 PYTEST_WORKERS ?= auto
+FAST_TESTS := tests/test_architecture.py tests/mechanism tests/fedpeer/protocol tests/participant/test_journal.py \
+	tests/participant/test_config.py tests/participant/test_public_surface.py tests/coordinator/test_states.py
 
-.PHONY: demo test test-slow test-arithmetics mutants test-flower lint types check-protos protos format bench bench-flower clean
+.PHONY: demo docs test test-fast test-install test-slow test-arithmetics mutants test-flower lint types check-protos protos format \
+	bench bench-flower clean
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -20,6 +23,14 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadscope $(TEST_ARGS)
+
+# The mathematics, the protocol and the house's own rules: what to run after every change.
+test-fast: $(STAMP)
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadscope -q $(FAST_TESTS) $(TEST_ARGS)
+
+# The base install from a wheel, with the lowest and the newest versions, on every Python that is here.
+test-install: $(STAMP)
+	$(BIN)/python -m pytest -m slow tests/packaging/test_install.py $(TEST_ARGS)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow $(TEST_ARGS)
@@ -44,6 +55,9 @@ $(FLOWER_VENV)/.installed: pyproject.toml
 test-flower: $(FLOWER_VENV)/.installed
 	$(FLOWER_VENV)/bin/python -m pytest tests/participant/adapters/test_flower.py \
 		tests/integration/test_flower_task.py tests/integration/test_examples.py
+
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
 lint: $(STAMP)
 	$(BIN)/python -m ruff check .
@@ -79,4 +93,4 @@ bench-flower: $(STAMP) $(FLOWER_VENV)/.installed
 	$(BIN)/python -m benchmarks.rounds --flower $(FLOWER_VENV)/bin/python
 
 clean:
-	rm -rf $(VENV) $(PROTOS_VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PROTOS_VENV) site build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
