@@ -5,7 +5,7 @@
 Positive harm means that the aggregate is better without k. Shapley values average the marginal gain
 L(S) - L(S + k) over orders of the participants, truncated where the loss of everyone together is nearly reached.
 
-Models are loaded one at a time; a sum in float64 stands for all of them.
+Models are loaded one at a time; a running sum stands for all of them.
 
 Sources: leave-one-out and truncated Monte Carlo Shapley, Ghorbani and Zou 2019, algorithm 1.
 """
@@ -13,9 +13,9 @@ Sources: leave-one-out and truncated Monte Carlo Shapley, Ghorbani and Zou 2019,
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from fedpeer.learning.datasets import LabelledData
+from fedpeer.learning.mean import ModelSum
 from fedpeer.learning.models import Weights
 from fedpeer.learning.training import evaluate
 
@@ -27,7 +27,6 @@ PROBE_SAMPLES = 256
 #: of an order counts as adding nothing.
 SHAPLEY_ORDERS, SHAPLEY_TRUNCATION = 24, 0.005
 
-Sum = dict[str, npt.NDArray[np.float64]]
 Load = Callable[[str], Weights]
 
 
@@ -54,15 +53,11 @@ class Aggregate:
         ordered = sorted(names)
         if len(ordered) < 2:
             return {}
-        total = self._zero()
-        for name in ordered:
-            self._add(total, name)
-        everyone = self._loss(total, sum(self._samples[n] for n in ordered))
+        total = self._sum(ordered)
+        everyone = self._loss(total)
         harms = {}
         for name in ordered:
-            weights, n = self._load(name), self._samples[name]
-            rest = {key: value - n * weights[key] for key, value in total.items()}
-            without = self._loss(rest, sum(self._samples[m] for m in ordered if m != name))
+            without = self._loss(total.without(self._load(name), self._samples[name]))
             harms[name] = (everyone - without) / max(without, 1e-9)
         return harms
 
@@ -71,42 +66,32 @@ class Aggregate:
         ordered = sorted(names)
         generator = np.random.default_rng(seed)
         first = evaluate(start, self._probe, self._model).loss
-        total = self._zero()
-        for name in ordered:
-            self._add(total, name)
-        last = self._loss(total, sum(self._samples[n] for n in ordered)) if ordered else first
+        last = self._loss(self._sum(ordered)) if ordered else first
         values = dict.fromkeys(ordered, 0.0)
         # Orders have coalitions in common, small and large ones above all: each is judged once.
         losses: dict[frozenset[str], float] = {frozenset(ordered): last}
         for _ in range(SHAPLEY_ORDERS):
-            before, sum_, count, members = first, self._zero(), 0, frozenset[str]()
+            before, total, members = first, ModelSum(self._layout), frozenset[str]()
             for j in generator.permutation(len(ordered)):
-                if abs(before - last) < SHAPLEY_TRUNCATION and count:
+                if abs(before - last) < SHAPLEY_TRUNCATION and members:
                     break
                 name = ordered[j]
-                self._add(sum_, name)
-                count += self._samples[name]
+                total.add(self._load(name), self._samples[name])
                 members |= {name}
                 if members not in losses:
-                    losses[members] = self._loss(sum_, count)
+                    losses[members] = self._loss(total)
                 now = losses[members]
                 values[name] += (before - now) / SHAPLEY_ORDERS
                 before = now
         return values
 
-    def _zero(self) -> Sum:
-        return {name: np.zeros(array.shape) for name, array in self._layout.items()}
+    def _sum(self, names: Sequence[str]) -> ModelSum:
+        total = ModelSum(self._layout)
+        for name in names:
+            total.add(self._load(name), self._samples[name])
+        return total
 
-    def _add(self, total: Sum, name: str) -> None:
-        weights, n = self._load(name), self._samples[name]
-        for key, value in total.items():
-            value += n * weights[key]
-
-    def _loss(self, total: Sum, count: int) -> float:
-        mean = {}
-        for name, array in self._layout.items():
-            value = total[name] / count
-            mean[name] = (np.rint(value) if array.dtype.kind in "iu" else value).astype(array.dtype)
-        loss = evaluate(mean, self._probe, self._model).loss
+    def _loss(self, total: ModelSum) -> float:
+        loss = evaluate(total.rounded(), self._probe, self._model).loss
         # An aggregate that overflows is as bad as can be.
         return loss if np.isfinite(loss) else 1e6

@@ -12,12 +12,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from fedpeer.experiments.data import generator, pools, splits
 from fedpeer.experiments.settings import Settings
 from fedpeer.learning.datasets import LabelledData, Splits
+from fedpeer.learning.mean import weighted_mean
 from fedpeer.learning.models import Weights, initial_weights
 from fedpeer.learning.partition import draw
 from fedpeer.learning.training import evaluate, train
@@ -73,7 +71,7 @@ def rounds(
             train(weights, data, recipe, order_seed(seed, r, k), device=device)
             for k, data in enumerate(samples)
         ]
-        merged = average(local, [len(data) for data in samples])
+        merged = weighted_mean(local, [len(data) for data in samples])
         yield Round(r, weights, samples, local, merged)
         weights = merged
 
@@ -81,18 +79,6 @@ def rounds(
 def order_seed(seed: int, round_: int, participant: int) -> int:
     """The seed of the order in which a participant sees its samples."""
     return int(generator(seed, _ORDER, round_, participant).integers(2**31))
-
-
-def average(models: Sequence[Weights], samples: Sequence[int]) -> dict[str, npt.NDArray[np.generic]]:
-    """The mean of the models, weighted by samples; counters are rounded down."""
-    total = sum(samples)
-    merged: dict[str, npt.NDArray[np.generic]] = {}
-    for name, first in models[0].items():
-        mean = np.zeros(first.shape, dtype=np.float64)
-        for weights, n in zip(models, samples, strict=True):
-            mean += weights[name].astype(np.float64) * (n / total)
-        merged[name] = mean.astype(first.dtype)
-    return merged
 
 
 def federation_parameters(

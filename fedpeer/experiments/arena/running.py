@@ -12,7 +12,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from fedpeer.experiments.arena.rules import assessments_under, settled
 from fedpeer.experiments.arena.setting import ArenaSetting, Population, Trader, make_population
 from fedpeer.experiments.cells import Cell, CellStore, Record, run_cells
 from fedpeer.experiments.errors import ExperimentError
+from fedpeer.learning.mean import weighted_mean
 from fedpeer.learning.models import initial_weights
 from fedpeer.learning.stacked import train_many
 from fedpeer.learning.training import evaluate
@@ -134,7 +134,8 @@ class _SeedRun:
                 self._fight(round_, attacker, attack, honest, table, result)
         self._spoilt = self._spoilt_peers(round_, honest)
         self._history.append(self._start)
-        self._start = self._mean(list(honest.optimal.values()))
+        optimal = list(honest.optimal.values())
+        self._start = weighted_mean(optimal, [1] * len(optimal))
 
     def _honest_round(self, round_: int, table: RoundMeasurements) -> _Honest:
         traders = self._population.traders
@@ -270,16 +271,9 @@ class _SeedRun:
         draw = _draw(f"{self._population.seed} {round_}", found)
         return settled(rule, self._population.terms, round_, draw, found)
 
-    def _mean(self, models: Sequence[Model]) -> dict[str, Any]:
-        mean = {}
-        for name, array in self._start.items():
-            value = np.mean([m[name] for m in models], axis=0, dtype=np.float64)
-            mean[name] = (np.rint(value) if array.dtype.kind in "iu" else value).astype(array.dtype)
-        return mean
-
     def _accuracy(self, models: Sequence[Model]) -> float:
         """Test accuracy of the models' mean; of the start where there is none."""
-        model = self._mean(models) if models else self._start
+        model = weighted_mean(models, [1] * len(models)) if models else self._start
         return evaluate(model, self._population.splits.test, self._population.recipe.model).accuracy
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from fedpeer.experiments.cells import compute
 from fedpeer.experiments.data import pools, splits
-from fedpeer.experiments.federation import average, federation_cell, federation_parameters, rounds
+from fedpeer.experiments.federation import federation_cell, federation_parameters, rounds
 from fedpeer.experiments.populations import SHARES
 from fedpeer.experiments.settings import EPOCHS_ONCE, Settings
 from fedpeer.learning.datasets import load_splits
@@ -51,17 +51,6 @@ def test_each_round_trains_on_fresh_samples_of_the_same_labels() -> None:
         assert first.samples[k].counts() == counts == second.samples[k].counts()
         assert not np.array_equal(first.samples[k].images, second.samples[k].images)
     assert second.start is first.merged
-
-
-def test_the_average_weighs_by_samples_and_keeps_types() -> None:
-    models = [
-        {"w": np.array([0.0, 2.0], dtype=np.float32), "n": np.array(3, dtype=np.int64)},
-        {"w": np.array([4.0, 6.0], dtype=np.float32), "n": np.array(3, dtype=np.int64)},
-    ]
-    merged = average(models, [100, 300])
-    np.testing.assert_array_equal(merged["w"], np.array([3.0, 5.0], dtype=np.float32))
-    assert merged["w"].dtype == np.float32
-    assert merged["n"] == 3
 
 
 def test_participants_hold_disjoint_parts_where_the_data_suffice_and_else_share() -> None:
