@@ -169,6 +169,7 @@ def test_larger_populations_are_bracketed_too(exponent, size):
         assert gain.max() <= end.certificate.max_regret
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", list(PeerRule))
 @pytest.mark.parametrize("exponent", [1.0, 1.6, 2.5])
 @pytest.mark.parametrize("side", ["least", "greatest"])
