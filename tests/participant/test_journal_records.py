@@ -3,6 +3,7 @@
 import sqlite3
 import stat
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,10 @@ from participant.journal import VERSION, Journal, RoundRecord, SubmissionRecord,
 
 
 @pytest.fixture
-def journal(tmp_path: Path) -> Journal:
-    return Journal(tmp_path / "journal.db")
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    opened = Journal(tmp_path / "journal.db")
+    yield opened
+    opened.close()
 
 
 def test_a_task_is_kept_with_what_was_decided_and_claimed(journal: Journal) -> None:
@@ -171,7 +174,7 @@ def test_a_lock_that_another_holds_costs_no_descriptor(journal: Journal, tmp_pat
     for _ in range(3):
         with pytest.raises(JournalError, match="in use"):
             Journal(tmp_path / "journal.db")
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
 
 
 @pytest.mark.parametrize("words", ["database or disk is full", "disk I/O error"])
