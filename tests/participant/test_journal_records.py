@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from participant.errors import ConfigurationError, DiskFullError, JournalError
-from participant.journal import VERSION, Journal, RoundRecord, SubmissionRecord, TaskRecord
+from participant.journal import LOG_KEY, VERSION, Journal, RoundRecord, SubmissionRecord, TaskRecord
 
 
 @pytest.fixture
@@ -112,6 +112,7 @@ def test_settlements_come_in_the_order_of_their_rounds_and_the_last_word_counts(
 
 
 def test_facts_are_kept_and_the_owner_is_the_first(journal: Journal) -> None:
+    assert LOG_KEY == "log_key", "journals that are written already have it under this name"
     assert journal.meta("log_key") is None
     journal.set_meta("log_key", "one")
     journal.set_meta("log_key", "two")
