@@ -232,9 +232,7 @@ def main() -> None:
     )
     parser.add_argument("--list", action="store_true", help="name the guards and delete none")
     parser.add_argument("--only", help="guards with this text alone")
-    parser.add_argument(
-        "--file", help="guards of this file alone; again for more", choices=sorted(FILES), action="append"
-    )
+    parser.add_argument("--file", help="guards of this file alone", choices=sorted(FILES), action="append")
     parser.add_argument(
         "--results", type=Path, help="keeps results; what stands there already is not run again"
     )
