@@ -21,7 +21,6 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from coordinator.input_files import MAX_KEY_BYTES, MAX_RECEIPT_BYTES, is_file, read_bytes, read_text
 from fedpeer.audit.export import (
     export_csv,
     export_hledger,
@@ -29,6 +28,7 @@ from fedpeer.audit.export import (
     export_tiles,
     replaced,
 )
+from fedpeer.audit.input_files import MAX_KEY_BYTES, MAX_RECEIPT_BYTES, is_file, read_bytes, read_text
 from fedpeer.audit.proofs import consistency, receipt, trusted_keys
 from fedpeer.audit.sources import SourceError, open_source
 from fedpeer.audit.sql.errors import StorageError

@@ -17,7 +17,7 @@ import grpc
 import orjson
 from sqlalchemy import Column, Connection, LargeBinary, Text, func, select, text
 
-from coordinator.input_files import (
+from fedpeer.audit.input_files import (
     MAX_KEY_BYTES,
     MAX_LEDGER_BYTES,
     MAX_PEM_BYTES,
