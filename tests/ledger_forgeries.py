@@ -452,10 +452,10 @@ def a_task_goes_on_after_its_end_or_before_its_beginning() -> Cases:
     history.enter(State.TRAINING)
     yield "a state", history.log.entries
     history = played()
-    history.log.write(entries.published(history.terms))
+    history.log.write(*entries.published(history.terms))
     yield "the terms again", history.log.entries
     history = trained()
-    history.log.write(entries.published(history.terms))
+    history.log.write(*entries.published(history.terms))
     yield "the terms while it runs", history.log.entries
     history = started()
     history.claim("p000")
@@ -840,16 +840,16 @@ def a_budget_or_its_reservations_are_too_small() -> Cases:
     for short in (1, 1_000_000):
         history = started()
         poor = replace(history.terms, budget_micro=history.terms.budget_micro - short)
-        history.log.write(entries.published(poor), *(entries.reservation(poor, r) for r in (1, 2)))
+        history.log.write(*entries.published(poor), *(entries.reservation(poor, r) for r in (1, 2)))
         yield f"{short} less", history.log.entries
     for left in (0, 1):
         history = started()
         made = [entries.reservation(history.terms, r) for r in (1, 2)]
-        history.log.write(entries.published(history.terms), made[left])
+        history.log.write(*entries.published(history.terms), made[left])
         history.enter(State.OPEN)
         yield f"only the reservation {left + 1}", history.log.entries
     history = started()
-    history.log.write(entries.published(history.terms))
+    history.log.write(*entries.published(history.terms))
     history.enter(State.OPEN)
     yield "no reservation", history.log.entries
 

@@ -78,9 +78,10 @@ def request_for(method: MethodDescriptor, participant_id: str) -> Any:
     if method.input_type.name == "SubmitEffortRequest":
         message.effort, message.degree, message.nonce = "0.5", "0", bytes(16)
         message.counts.counts.extend([1, 1, 1, 1])
+        message.draw_head = bytes(32)
     if method.input_type.name == "SubmitModelRequest":
         filled.model_sha256, filled.model_bytes, filled.samples = bytes(32), 100, 1
-        filled.nonce = bytes(16)
+        filled.nonce, filled.draw_share = bytes(16), bytes(32)
     return message
 
 

@@ -459,7 +459,7 @@ async def test_the_control_socket_takes_a_word_and_no_more(
         nonlocal rings
         rings += 1
 
-    bell = Doorbell(tmp_path / "bell", answer)
+    bell = Doorbell(tmp_path / "bell", answer, dict)
     await bell.start()
     try:
         async with asyncio.timeout(20):

@@ -78,7 +78,7 @@ def forged(index: int, change: Callable[[Any], None]) -> bytes:
 
 def test_a_missing_repeated_or_exchanged_part_is_refused() -> None:
     first, second, last = PARTS[0], PARTS[1], PARTS[-1]
-    refused([*LEDGER[:second], *LEDGER[second + 1 :]], "out of place")
+    refused([*LEDGER[:second], *LEDGER[second + 1 :]], "task/terms/")
     refused([*LEDGER[:first], *LEDGER[first + 1 :]], "out of place")
     refused([*LEDGER[:last], *LEDGER[last + 1 :]], "has no terms")
     refused(LEDGER[:last], "end early")
@@ -100,7 +100,7 @@ def test_terms_are_cut_in_one_way_alone() -> None:
     small = entries.published(samples.terms(rounds=1))[0].body["terms"]
     short = entries._cut("task/terms", "terms", {"task_id": "task"}, small)
     rest = [entry for entry in LEDGER if entry.kind != "terms"]
-    refused([*rest[: PARTS[0]], *short, *rest[PARTS[0] :]], "cut")
+    refused([*rest[: PARTS[0]], *short, *rest[PARTS[0] :]], "expected the terms task/terms here")
     pieces = "".join(str(LEDGER[i].body["data"]) for i in PARTS)
     first = len(str(LEDGER[PARTS[0]].body["data"]))
     for size in (40_000, first - 4):  # more parts, and as many
@@ -120,12 +120,15 @@ def test_terms_are_cut_in_one_way_alone() -> None:
             for number, piece in enumerate(cut, 1)
         ]
         assert (len(cut) == len(PARTS)) == (size == first - 4)
-        refused([*rest[: PARTS[0]], *other, *rest[PARTS[0] :]], "cut" if size == 40_000 else "data is")
+        refused(
+            [*rest[: PARTS[0]], *other, *rest[PARTS[0] :]],
+            "what they say together" if size == 40_000 else "data is",
+        )
 
 
 def test_terms_in_parts_cannot_interrupt_each_other() -> None:
     other = entries.published(large(2_000, task="other"))
-    refused([*LEDGER[: PARTS[1]], *other], "out of place")
+    refused([*LEDGER[: PARTS[1]], *other], "task/terms/")
     refused([*LEDGER[: PARTS[1]], *entries.published(samples.terms("third"))], "interrupts")
 
 
