@@ -18,7 +18,7 @@ import typer
 
 from fedpeer.allocator import keep_pages
 from fedpeer.extras import missing
-from fedpeer.protocol.streams import secure_standard_streams
+from fedpeer.streams import secure_standard_streams
 
 
 class _Command(NamedTuple):

@@ -23,7 +23,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, Any, cast
 
-from fedpeer.protocol.streams import secure_standard_streams, unfailing
+from fedpeer.streams import secure_standard_streams, unfailing
 from mechanism.terms import Terms
 from participant.errors import ConfigurationError, ParticipantError, TaskError, TrainingError
 from participant.task import Task, TrainingCancelled, TrainingRound

@@ -28,9 +28,16 @@ from fedpeer.audit.export import (
     export_tiles,
     replaced,
 )
-from fedpeer.audit.input_files import MAX_KEY_BYTES, MAX_RECEIPT_BYTES, is_file, read_bytes, read_text
+from fedpeer.audit.input_files import (
+    MAX_KEY_BYTES,
+    MAX_RECEIPT_BYTES,
+    SourceError,
+    is_file,
+    read_bytes,
+    read_text,
+)
 from fedpeer.audit.proofs import consistency, receipt, trusted_keys
-from fedpeer.audit.sources import SourceError, open_source
+from fedpeer.audit.sources import open_source
 from fedpeer.audit.sql.errors import StorageError
 from fedpeer.terminal import counted, output, shown
 from mechanism.ledger.accounts import Balance, Book
