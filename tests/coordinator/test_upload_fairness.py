@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 import coordinator.uploads
 from coordinator.blobs import BlobStore
-from coordinator.spool import UploadKey
+from coordinator.spool import SpooledUpload, UploadKey
 from coordinator.uploads import _data, _in_time
 from protos.fedpeer.v1.market_pb2 import ModelHeader
 from tests.coordinator.test_uploads import CONTENT, KEY, STATEMENT, Desk, falls_silent, nothing, whole
@@ -253,3 +254,32 @@ def test_a_frame_has_at_most_the_frames_limit_and_what_was_announced() -> None:
         assert refused.value.code is Code.TOO_LARGE
     with pytest.raises(Refusal, match="exceeds"):
         _data(Frame(7, memoryview(b"ab")), 7, 8)
+
+
+async def test_a_slot_is_held_until_nothing_that_was_received_is_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_append, appending = threading.Event(), asyncio.Event()
+    loop, append = asyncio.get_running_loop(), SpooledUpload.append
+
+    def slow(self: SpooledUpload, data: memoryview) -> None:
+        loop.call_soon_threadsafe(appending.set)
+        may_append.wait()
+        append(self, data)
+
+    monkeypatch.setattr(SpooledUpload, "append", slow)
+    desk = Desk(tmp_path, slots=1)
+    desk.may_record.set()
+    first = desk.receive("first", whole())
+    second = desk.receive("second", whole(), statement=BEN)
+    try:
+        async with asyncio.timeout(10):
+            await appending.wait()
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert desk.welcomed == ["first"]
+    finally:
+        may_append.set()
+    async with asyncio.timeout(10):
+        assert [await first, await second] == ["first", "second"]
+    desk.uploads.stop()
