@@ -17,7 +17,7 @@ from typing import NamedTuple
 import typer
 
 from fedpeer.allocator import keep_pages
-from fedpeer.extras import missing
+from fedpeer.extras import missing, unmet
 from fedpeer.streams import secure_standard_streams
 
 
@@ -102,6 +102,9 @@ def main() -> int:
     called = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
     try:
         try:
+            if called is not None and "--help" not in sys.argv and (sentence := unmet(called)) is not None:
+                typer.echo(f"fedpeer: {sentence}", err=True)
+                return 2
             application(called)()
         finally:
             sys.stdout.flush()  # here, where a full disk can still be told

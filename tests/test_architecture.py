@@ -26,8 +26,8 @@ FLOORS = (
 )
 #: The floors within the coordinator: values, storage, rules, transactions, work, services, the server, its commands.
 COORDINATOR = (
-    ("acceptance", "aggregation", "blobs", "broadcast", "clock", "derivation", "doorbell", "errors", "metrics", "quotas",
-     "scraping", "shadow_workers", "spool", "states"),
+    ("acceptance", "aggregation", "blobs", "broadcast", "clock", "derivation", "doorbell", "errors", "metrics",
+     "quotas", "scraping", "shadow_workers", "spool", "states"),
     ("config", "storage", "supervision"),
     ("folder", "identity", "live", "opening", "selection", "tracing"),
     ("admission", "backup", "boundary", "certificates", "scoring"),
