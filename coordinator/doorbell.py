@@ -3,7 +3,8 @@
 The service listens on a Unix socket in its state folder, which only the folder's owner can reach. A ring makes
 it read again what others can change (tasks, participants, revocations); the answer comes when that has been
 done, so that `fedpeer coordinator revoke` returns when the revocation is in force. The database stays the only
-truth: without a running service nobody answers, and nothing is lost.
+truth: without a running service nobody answers, and nothing is lost. That nobody answers does not mean that nobody
+serves: the database's lease says that.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from enum import Enum
 from pathlib import Path
 
 #: Longest path of a Unix socket on Linux, with its terminating zero; others have a little less.
@@ -56,22 +58,31 @@ class Doorbell:
             writer.close()
 
 
-def ring(path: Path) -> bool:
-    """Rings at a service's doorbell and waits until it has looked; False where no service runs.
+class Answer(Enum):
+    """What came of a ring: the service has looked, somebody is there and has not, or nobody is there."""
 
-    Raises:
-        TimeoutError: a service is there but does not answer.
-    """
+    LOOKED = "looked"
+    SILENT = "silent"
+    NOBODY = "nobody"
+
+
+def ring(path: Path) -> Answer:
+    """Rings at a service's doorbell and waits until it has looked, for at most `ANSWER_SECONDS`."""
     caller = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     caller.settimeout(ANSWER_SECONDS)
     with caller:
         try:
             with _short(path) as name:
                 caller.connect(name)
+        except (FileNotFoundError, ConnectionRefusedError):
+            return Answer.NOBODY
+        except OSError:  # no right to it, or a queue that is full since nobody takes from it
+            return Answer.SILENT
+        try:
             caller.sendall(_RING)
-            return caller.recv(len(_DONE)) == _DONE
-        except (FileNotFoundError, ConnectionError):
-            return False
+            return Answer.LOOKED if caller.recv(len(_DONE)) == _DONE else Answer.SILENT
+        except OSError:
+            return Answer.SILENT
 
 
 @contextmanager

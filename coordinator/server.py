@@ -135,7 +135,7 @@ class Coordinator:
         self._looking: asyncio.Task[None] | None = None
         #: Set when the service must end by itself: it may no longer serve its database.
         self.halted = asyncio.Event()
-        self._log = SignedLog(self._database, folder.signing_key(self.config.name))
+        self._log = SignedLog(self._database, folder.signing_key())
         self._transact = Transactions(self._database, self._log, self._clock, self.metrics)
         self._roster = Roster()
         section = self.config.server
@@ -158,6 +158,7 @@ class Coordinator:
             bytes_per_hour=section.bytes_per_hour,
         )
         self._doorbell = Doorbell(folder.doorbell, self.reload)
+        self._reloading = asyncio.Lock()
         self._health = health.aio.HealthServicer()
         self._credentials = None if self.config.server.insecure else _ServerCertificate(folder)
         self._servers: list[grpc.aio.Server] = []
@@ -172,6 +173,7 @@ class Coordinator:
         """Takes up every task where it stands, and serves."""
         self._exit.enter_context(self.folder.lock())
         try:
+            await asyncio.to_thread(self._database.check_present)
             await asyncio.to_thread(self._lease.take)
             self._guard_lease()
             await asyncio.to_thread(self._database.migrate)
@@ -179,8 +181,9 @@ class Coordinator:
             await asyncio.to_thread(self._work.blobs.prepare)
             await self._clear_spool()
             await self._bind()
-            await self.reload()
+            # First the bell: what a command changes after it has been read here is rung for.
             await self._doorbell.start()
+            await self.reload()
             for server in self._servers:
                 await server.start()
             await self._set_health(health_pb2.HealthCheckResponse.SERVING)
@@ -229,7 +232,10 @@ class Coordinator:
 
     async def reload(self) -> None:
         """Reads again what commands on the command line can change: participants and tasks."""
+        async with self._reloading:  # two commands at once must not take up one task twice
+            await self._reload()
 
+    async def _reload(self) -> None:
         def read(t: Transaction) -> tuple[Any, Any, list[TaskRow]]:
             return t.market.participants(), t.market.certificates(), t.market.tasks()
 

@@ -1,0 +1,98 @@
+"""Revocations that a restored log has forgotten, taken over from a copy of the log that was made later.
+
+A backup ends where it ends: whoever was revoked after it stands again. Any copy of the log that goes further (an
+export, a mirror's) still says who that was. It must verify under this log's own key, and begin as this log does. What
+it says after the point where the two part is not taken over, since the restored log has gone, or will go, another way
+from there: only that these keys count for nothing.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from coordinator.errors import FolderError
+from coordinator.transactions import Transaction
+from mechanism.ledger.entry import Entry
+from mechanism.ledger.note import VerificationKey
+from mechanism.ledger.verify import LedgerSource, verify_ledger
+
+
+@dataclass(frozen=True)
+class CarriedOver:
+    """What a later copy of the log has told.
+
+    Attributes:
+        revoked: participants whose keys were revoked here, by id.
+        invite_again: those of them who had enrolled anew, with a key that this log has never seen.
+        shared: entries that the two logs have in common.
+        beyond: entries of the copy after those.
+    """
+
+    revoked: tuple[str, ...]
+    invite_again: tuple[str, ...]
+    shared: int
+    beyond: int
+
+
+def check_copy(source: LedgerSource, key: VerificationKey) -> None:
+    """That a copy of the log holds under the log's own key.
+
+    Raises:
+        FolderError: it does not.
+    """
+    report = verify_ledger(source, key)
+    if not report.verified:
+        problem = report.problems[0]
+        raise FolderError(
+            f"{source.name} does not verify as a copy of this log ({problem.place}: {problem.message}); no "
+            "revocation was carried over. Take an export of the log that this coordinator wrote"
+        )
+
+
+def carry_over(t: Transaction, source: LedgerSource) -> CarriedOver:
+    """Records the revocations that `source`, which has been checked, has and this log has not. Safe to repeat.
+
+    Raises:
+        FolderError: it begins as another log does.
+    """
+    shared, beyond = 0, 0
+    keys: dict[str, Entry] = {}
+    revocations: list[Entry] = []
+    standing: dict[str, bool] = {}
+    for ours, theirs in zip_longest(_entries(t), source.entries()):
+        if theirs is None:
+            break
+        if not beyond and ours == theirs:
+            shared += 1
+            continue
+        beyond += 1
+        entry = Entry.parse(theirs)
+        if entry.kind == "enrolment":
+            keys[entry.id] = entry
+            standing[entry.body["participant_id"]] = True
+        elif entry.kind == "revocation":
+            revocations.append(entry)
+            standing[entry.body["participant_id"]] = False
+    if beyond and not shared and t.journal.size():
+        raise FolderError(f"{source.name} is the copy of another log: not even its first entry is this one's")
+    revoked = {e.body["participant_id"]: None for e in revocations if _revoke(t, e, keys)}
+    return CarriedOver(tuple(revoked), tuple(name for name in revoked if standing[name]), shared, beyond)
+
+
+def _revoke(t: Transaction, entry: Entry, keys: dict[str, Entry]) -> bool:
+    """Revokes a key here, and whoever stands under its participant's name; False where that has been done before."""
+    if t.ledger.find([entry.id]):
+        return False
+    name = entry.body["participant_id"]
+    t.revoke(name, entry.body["reason"])  # invitations too, and whatever key has the name now
+    if not t.ledger.find([entry.id]):
+        key = f"participant/{name}/key/{entry.body['fingerprint']}"
+        if not t.ledger.find([key]):
+            # Never enrolled here. Now it is, for the length of a transaction, so that it can never be.
+            t.journal.append([keys[key]])
+        t.journal.append([entry])
+    return True
+
+
+def _entries(t: Transaction) -> Iterator[bytes]:
+    return t.ledger.entries(0, t.journal.size())
