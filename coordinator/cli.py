@@ -455,8 +455,8 @@ def _changed(office: Office, as_json: bool, record: dict[str, Any], done: str, r
             _note(
                 "Recorded, NOT CONFIRMED: the coordinator that serves this database has not answered for "
                 f"{ANSWER_SECONDS:g} seconds, or runs from elsewhere. It takes it up when it goes on, at the "
-                "next command that it answers, or when it is started again; do not repeat the command, `status` shows whether it "
-                "answers."
+                "next command that it answers, or when it is started again; do not repeat the command, "
+                "`status` shows whether it answers."
             )
             raise typer.Exit(UNCONFIRMED)
 

@@ -10,8 +10,8 @@
     serving.json         while a service runs: the addresses that it is bound to
 
 `init` makes all that a coordinator is, aside, and puts it in its place when it is whole; nothing is ever made anew
-in the place of what has been lost. The folder and all that is secret is for its owner alone: keys, and the configuration,
-which may name a database's password.
+in the place of what has been lost. The folder and all that is secret is for its owner alone: keys, and the
+configuration, which may name a database's password.
 """
 
 import os

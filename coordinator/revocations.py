@@ -67,15 +67,16 @@ def carry_over(t: Transaction, source: LedgerSource) -> CarriedOver:
             continue
         beyond += 1
         entry = Entry.parse(theirs)
+        name = str(entry.body.get("participant_id", ""))
         if entry.kind == "enrolment":
             keys[entry.id] = entry
-            standing[entry.body["participant_id"]] = True
+            standing[name] = True
         elif entry.kind == "revocation":
             revocations.append(entry)
-            standing[entry.body["participant_id"]] = False
+            standing[name] = False
     if beyond and not shared and t.journal.size():
         raise FolderError(f"{source.name} is the copy of another log: not even its first entry is this one's")
-    revoked = {e.body["participant_id"]: None for e in revocations if _revoke(t, e, keys)}
+    revoked = {str(e.body["participant_id"]): None for e in revocations if _revoke(t, e, keys)}
     return CarriedOver(tuple(revoked), tuple(name for name in revoked if standing[name]), shared, beyond)
 
 
@@ -83,8 +84,8 @@ def _revoke(t: Transaction, entry: Entry, keys: dict[str, Entry]) -> bool:
     """Revokes a key here, and whoever stands under its participant's name; False where that has been done before."""
     if t.ledger.find([entry.id]):
         return False
-    name = entry.body["participant_id"]
-    t.revoke(name, entry.body["reason"])  # invitations too, and whatever key has the name now
+    name = str(entry.body["participant_id"])
+    t.revoke(name, str(entry.body["reason"]))  # invitations too, and whatever key has the name now
     if not t.ledger.find([entry.id]):
         key = f"participant/{name}/key/{entry.body['fingerprint']}"
         if not t.ledger.find([key]):

@@ -418,7 +418,9 @@ def prepare_file(path: Path) -> None:
     except FileExistsError:
         pass
     except OSError as error:
-        raise DatabaseUnreachable(f"the database file {path} cannot be made: {error.strerror}") from None
+        raise DatabaseUnreachable(
+            f"the database file {path} cannot be opened or made: {error.strerror}"
+        ) from None
     try:
         links = path.stat().st_nlink
     except OSError as error:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -84,7 +85,8 @@ async def test_the_second_is_refused_and_takes_over_from_a_killed_one(tmp_path: 
 def test_a_second_service_is_refused_in_a_sentence_and_one_whose_lease_is_lost_ends(tmp_path: Path) -> None:
     with scratch_url("postgresql", tmp_path) as database:
         folder = make_folder(tmp_path / "state", STORED_AT.format(database=database)).path
-        second = make_folder(tmp_path / "second", STORED_AT.format(database=database)).path
+        second = tmp_path / "second"
+        shutil.copytree(folder, second)  # with the same keys: as a stand-by on another machine has
         with serve(folder) as serving, serve(second) as other:
             # Either comes first.
             until(lambda: serving.poll() is not None or other.poll() is not None)
