@@ -262,7 +262,7 @@ def test_a_task_file_that_is_wrong_is_refused_in_a_sentence(idle: Path, case: st
 
 
 def test_a_service_that_does_not_answer_is_told_and_nothing_is_lost(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def run(*arguments: str, code: int = 0, state: Path = folder) -> tuple[dict[str, Any], str]:
         monkeypatch.setattr(
@@ -294,7 +294,7 @@ def test_a_service_that_does_not_answer_is_told_and_nothing_is_lost(
         assert "has not answered" in note
         for arguments in (
             ("revoke", "bob"),
-            ("open", str(folder.parent / "task.toml"), "--yes"),
+            ("open", str(tmp_path / "task.toml"), "--yes"),
             ("invite", "ann"),
         ):
             record, note = run(*arguments, code=UNCONFIRMED)  # the last is the invitation that is used below
