@@ -22,7 +22,7 @@ from coordinator.folder import StateFolder
 from coordinator.identity import invite
 from coordinator.metrics import Metrics
 from coordinator.opening import PreparedTask
-from coordinator.revocations import CarriedOver, carry_over, check_copy
+from coordinator.revocations import CarriedOver, carry_over, check_copy, forgotten
 from coordinator.scoring import make_scorer
 from coordinator.states import Progress, State
 from coordinator.storage.database import Database
@@ -315,7 +315,8 @@ class Office:
         with ExitStack() as resources:
             opened = open_source(source, resources)
             check_copy(opened, self.verification_key)
-            return self._act(lambda t: carry_over(t, opened))
+            told = self._transact.look(lambda t: forgotten(t, opened))
+        return self._act(lambda t: carry_over(t, told))
 
     def _act(self, work: Callable[[Transaction], Result]) -> Result:
         result = self._transact.run(work)

@@ -6,7 +6,7 @@ it says after the point where the two part is not taken over, since the restored
 from there: only that these keys count for nothing.
 """
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -49,8 +49,19 @@ def check_copy(source: LedgerSource, key: VerificationKey) -> None:
         )
 
 
-def carry_over(t: Transaction, source: LedgerSource) -> CarriedOver:
-    """Records the revocations that `source`, which has been checked, has and this log has not. Safe to repeat.
+@dataclass(frozen=True)
+class Forgotten:
+    """What a later copy of the log says and this log does not: its keys and revocations, in their order."""
+
+    keys: Mapping[str, Entry]
+    revocations: tuple[Entry, ...]
+    standing: Mapping[str, bool]
+    shared: int
+    beyond: int
+
+
+def forgotten(t: Transaction, source: LedgerSource) -> Forgotten:
+    """Compares this log with a copy that has been checked.
 
     Raises:
         FolderError: it begins as another log does.
@@ -59,7 +70,8 @@ def carry_over(t: Transaction, source: LedgerSource) -> CarriedOver:
     keys: dict[str, Entry] = {}
     revocations: list[Entry] = []
     standing: dict[str, bool] = {}
-    for ours, theirs in zip_longest(_entries(t), source.entries()):
+    size = t.journal.size()
+    for ours, theirs in zip_longest(t.ledger.entries(0, size), source.entries()):
         if theirs is None:
             break
         if not beyond and ours == theirs:
@@ -74,13 +86,19 @@ def carry_over(t: Transaction, source: LedgerSource) -> CarriedOver:
         elif entry.kind == "revocation":
             revocations.append(entry)
             standing[name] = False
-    if beyond and not shared and t.journal.size():
+    if beyond and not shared and size:
         raise FolderError(f"{source.name} is the copy of another log: not even its first entry is this one's")
-    revoked = {str(e.body["participant_id"]): None for e in revocations if _revoke(t, e, keys)}
-    return CarriedOver(tuple(revoked), tuple(name for name in revoked if standing[name]), shared, beyond)
+    return Forgotten(keys, tuple(revocations), standing, shared, beyond)
 
 
-def _revoke(t: Transaction, entry: Entry, keys: dict[str, Entry]) -> bool:
+def carry_over(t: Transaction, told: Forgotten) -> CarriedOver:
+    """Records the revocations that this log has not. Safe to repeat: what is recorded here stays as it is."""
+    revoked = {str(e.body["participant_id"]): None for e in told.revocations if _revoke(t, e, told.keys)}
+    again = tuple(name for name in revoked if told.standing[name])
+    return CarriedOver(tuple(revoked), again, told.shared, told.beyond)
+
+
+def _revoke(t: Transaction, entry: Entry, keys: Mapping[str, Entry]) -> bool:
     """Revokes a key here, and whoever stands under its participant's name; False where that has been done before."""
     if t.ledger.find([entry.id]):
         return False
@@ -93,7 +111,3 @@ def _revoke(t: Transaction, entry: Entry, keys: dict[str, Entry]) -> bool:
             t.journal.append([keys[key]])
         t.journal.append([entry])
     return True
-
-
-def _entries(t: Transaction) -> Iterator[bytes]:
-    return t.ledger.entries(0, t.journal.size())
