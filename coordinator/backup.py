@@ -51,8 +51,7 @@ from coordinator.folder import (
     StateFolder,
     assembling,
     check_free,
-    erasing,
-    free_database,
+    new_database,
     write_private,
 )
 from coordinator.staging import staged, sync
@@ -237,8 +236,7 @@ def read_backup(
                 raise FolderError(
                     f"the backup is of a {manifest.database} database; name one of that kind with --database"
                 )
-            restored = free_database(made.database_url(config))
-            undo.push(erasing(restored))
+            restored = undo.enter_context(new_database(made.database_url(config)))
             _restore_database(made.path / _DATABASE, restored, manifest)
             (made.path / _DATABASE).unlink(missing_ok=True)
             _check_restored(restored, manifest)
@@ -526,6 +524,7 @@ def _copy_sqlite(database: Database, target: Path, ended_before: float) -> _Fact
 def _copy_postgresql(database: Database, target: Path, ended_before: float) -> _Facts:
     """What pg_dump sees is what the facts are read from: one snapshot."""
     with database.read() as connection:
+        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         schema = connection.execute(text("SELECT current_schema()")).scalar_one()
         snapshot = connection.execute(text("SELECT pg_export_snapshot()")).scalar_one()
         options = [f"--snapshot={snapshot}", f"--schema={_quoted(schema)}", "--no-privileges"]

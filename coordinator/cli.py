@@ -26,7 +26,7 @@ from coordinator.errors import TaskError
 from coordinator.folder import StateFolder, initialise
 from coordinator.office import Notice, Office, TaskReport
 from coordinator.revocations import CarriedOver
-from coordinator.storage.database import parse_url
+from coordinator.storage.database import Database, parse_url
 from mechanism.settlement import MICRO
 from wire.terminal import configure_logs, counted, output, printable
 
@@ -267,6 +267,9 @@ def restore(
     def carry_over(made: StateFolder) -> CarriedOver | None:
         if revocations is None:
             return None
+        database = Database(made.database_url(made.config()))
+        database.migrate()  # of an older version, as the service does
+        database.close()
         office = Office(made)
         try:
             return office.carry_over_revocations(revocations)

@@ -15,6 +15,10 @@ from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 
+import structlog
+
+log = structlog.get_logger()
+
 #: Longest path of a Unix socket on Linux, with its terminating zero; others have a little less.
 _PATH_BYTES = 100
 
@@ -54,6 +58,10 @@ class Doorbell:
                 await writer.drain()
         except ConnectionError:
             pass  # whoever rang has left; what was asked for has been done
+        except Exception as error:  # whoever rang is not told "done", and says so
+            log.warning(
+                "what a command has changed could not be read; at the next ring again", exc_info=error
+            )
         finally:
             writer.close()
 

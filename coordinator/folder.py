@@ -15,7 +15,7 @@ configuration, which may name a database's password.
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -27,6 +27,7 @@ from coordinator.errors import AlreadyServed, FolderError
 from coordinator.staging import staged, sync
 from coordinator.storage.database import Database, parse_url, shown, sqlite_file
 from coordinator.storage.errors import DatabaseUnreachable
+from coordinator.storage.lease import Lease
 from coordinator.storage.ledger import SignedLog
 from mechanism.ledger.errors import NoteError
 from mechanism.ledger.note import SigningKey
@@ -204,8 +205,7 @@ def initialise(path: Path, config_text: str, name: str, hosts: Sequence[str]) ->
             made._write_identity("server", server)
             write_private(made.ledger_key, SigningKey.generate(config.name).secret_text().encode())
             write_private(made.path / SERVICE_FILE, config_text.encode())
-            database = free_database(made.database_url(config))
-            undo.push(erasing(database))
+            database = undo.enter_context(new_database(made.database_url(config)))
             database.migrate()
             SignedLog(database, made.signing_key()).sign_head()
             database.close()
@@ -272,38 +272,53 @@ def _move_in(made: Path, target: Path) -> None:
         raise
 
 
-def free_database(url: str) -> Database:
-    """A database that holds nothing of a market yet.
+@contextmanager
+def new_database(url: str) -> Iterator[Database]:
+    """A database that holds nothing yet, for nobody else during the block; emptied again where the block raises.
 
     Raises:
         FolderError: it holds something; nothing was changed.
+        LeaseTaken: somebody else serves it, or is filling it.
         StorageError: it cannot be reached.
     """
     database = Database(url)
-    path = sqlite_file(database.url)
-    if path is not None:
-        for found in (path, *(Path(f"{path}{end}") for end in ("-wal", "-shm", "-journal"))):
-            if os.path.lexists(found):
+    lease = Lease(database.url)
+    try:
+        path = sqlite_file(database.url)
+        if path is not None:
+            _reserve(path)
+        else:
+            lease.take(wait_s=0)
+            if tables := database.tables():
                 raise FolderError(
-                    f"{found} exists already; nothing was changed. Move it away, or name another database"
+                    f"the database {database.display} holds {counted(len(tables), 'table')}; nothing was changed. Name "
+                    "an empty one, with --database"
                 )
-    elif tables := database.tables():
-        raise FolderError(
-            f"the database {database.display} holds {counted(len(tables), 'table')}; nothing was changed. Name an "
-            "empty one, with --database"
-        )
-    return database
-
-
-def erasing(database: Database) -> Callable[..., None]:
-    """For an ExitStack: what was made in a database is taken away where the block raises."""
-
-    def leave(kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
+        try:
+            yield database
+        except BaseException:
             database.erase()
+            raise
+    finally:
         database.close()
+        lease.release()
 
-    return leave
+
+def _reserve(path: Path) -> None:
+    """An empty file in the place of a SQLite database, of which nothing was there."""
+    for beside in (Path(f"{path}{end}") for end in ("-wal", "-shm", "-journal")):
+        if os.path.lexists(beside):
+            raise FolderError(
+                f"{beside} exists already; nothing was changed. Move it away, or name another database"
+            )
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        raise FolderError(
+            f"{path} exists already; nothing was changed. Move it away, or name another database"
+        ) from None
+    except OSError as error:
+        raise DatabaseUnreachable(f"the database file {path} cannot be made: {error.strerror}") from None
 
 
 def write_private(path: Path, content: bytes) -> None:

@@ -54,8 +54,12 @@ def _locked(folder: Path, target: Path) -> int:
             raise FolderError(f"there is no folder {folder.parent}; make it first") from None
         except OSError as error:
             raise FolderError(f"{folder} cannot be made: {error.strerror}") from None
+        if os.fstat(descriptor).st_uid != os.geteuid():
+            os.close(descriptor)
+            raise FolderError(f"{folder} is somebody else's; remove it, or name another place")
         try:
             flock(descriptor, LOCK_EX | LOCK_NB)
+            os.fchmod(descriptor, 0o700)
             if os.path.samestat(os.fstat(descriptor), folder.stat()):
                 return descriptor
         except FileNotFoundError:

@@ -3,6 +3,8 @@
 import shutil
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -129,6 +131,30 @@ def test_of_two_inits_at_once_one_makes_the_folder(tmp_path: Path) -> None:
     folder.authority()
     Office(folder).close()
     assert list(tmp_path.iterdir()) == [folder.path]
+
+
+@pytest.mark.parametrize("backend", DURABLE)
+def test_of_two_folders_made_at_once_on_one_database_one_has_it(tmp_path: Path, backend: str) -> None:
+    with scratch_url(backend, tmp_path) as url:
+        config = f"{CONFIG}[storage]\ndatabase = {url!r}\n"
+        start = threading.Barrier(2)
+
+        def attempt(name: str) -> Exception | None:
+            start.wait()
+            try:
+                made(tmp_path / name, config)
+            except (CoordinatorError, StorageError) as error:
+                return error
+            return None
+
+        with ThreadPoolExecutor(2) as both:
+            ended = dict(zip(("a", "b"), both.map(attempt, ("a", "b")), strict=True))
+        (first,) = [name for name, error in ended.items() if error is None]
+        (second,) = {"a", "b"} - {first}
+        assert not (tmp_path / second).exists()
+        office = Office(StateFolder(tmp_path / first))
+        office.invite("ann")
+        office.close()
 
 
 async def test_a_lost_database_or_key_is_never_made_anew(tmp_path: Path) -> None:
