@@ -20,7 +20,7 @@ import pytest
 from sqlalchemy import create_engine, inspect, text
 
 import coordinator.backup as form
-from coordinator.backup import Manifest, check_backup, read_backup
+from coordinator.backup import Manifest, Member, check_backup, read_backup
 from coordinator.errors import FolderError
 from coordinator.folder import StateFolder
 from coordinator.office import Office
@@ -222,6 +222,13 @@ def test_a_member_that_leads_elsewhere_is_refused_though_everything_fits(
         return replace(manifest, members=(*manifest.members, first))
 
     assert "is no file of a coordinator" in refused(rewritten(whole, renamed), tmp_path / "elsewhere")
+
+
+@pytest.mark.parametrize("digest", ["../../up", "/abs", "", "0" * 63, "A" * 64, "0" * 64 + "/x"])
+def test_a_model_of_a_name_that_is_no_digest_is_refused(whole: Path, tmp_path: Path, digest: str) -> None:
+    model = Member(f"models/{digest}", 0, digest)
+    content = rewritten(whole, lambda m: replace(m, members=(*m.members, model)))
+    assert "is no file of a coordinator" in refused(content, tmp_path / "digest")
 
 
 def test_a_member_too_few_or_twice_or_of_another_name_is_refused(whole: Path, tmp_path: Path) -> None:
