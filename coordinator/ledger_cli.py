@@ -30,7 +30,7 @@ from coordinator.ledger_export import (
     replaced,
 )
 from coordinator.ledger_proofs import consistency, receipt, trusted_keys
-from coordinator.ledger_sources import SourceError, open_source
+from coordinator.ledger_sources import SourceError, named, open_source
 from coordinator.storage.errors import StorageError
 from mechanism.ledger.accounts import Balance, Book
 from mechanism.ledger.entry import Entry
@@ -112,7 +112,7 @@ def verify(
             )
             report = _verified(opened, _key(key), None if known is None else _file_text(known))
     except (LedgerError, StorageError) as error:
-        report = Report(source, problems=[Problem("source", str(error))])
+        report = Report(named(source), problems=[Problem("source", str(error))])
     if as_json:
         _print_json(report.record())
     else:

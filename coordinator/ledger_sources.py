@@ -27,7 +27,7 @@ from coordinator.input_files import (
     read_bytes,
     read_lines,
 )
-from coordinator.storage.database import Database
+from coordinator.storage.database import Database, parse_url, shown
 from coordinator.storage.errors import StorageError
 from coordinator.storage.ledger import SqlLedgerStore
 from coordinator.storage.ledger_tables import (
@@ -143,6 +143,16 @@ def open_source(
         f"there is no ledger at {source!r:.300}; expected a folder, a .jsonl or database file, "
         "a database URL or a coordinator's host:port"
     )
+
+
+def named(source: str) -> str:
+    """What was given as a source, for people: a database's URL without its secrets."""
+    if "://" not in source:
+        return source
+    try:
+        return shown(parse_url(source))
+    except StorageError:
+        return f"{source.partition('://')[0]}://..."
 
 
 class FolderSource:

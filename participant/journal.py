@@ -422,8 +422,13 @@ def _bytes(value: Any) -> bytes:
 
 def _take_lock(path: Path) -> int:
     """A lock that the operating system gives back when the process ends, however it ends."""
-    lock = path.with_suffix(".lock")
+    journal = path.resolve()  # one lock, whatever links lead there
+    lock = journal.with_suffix(".lock")
     try:
+        if journal.exists() and journal.stat().st_nlink > 1:
+            raise JournalError(
+                f"{path} has several names (hard links), and SQLite keeps its log beside a name; remove the others"
+            )
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise JournalError(f"{lock} cannot be opened ({error.strerror}); check the folder") from error
