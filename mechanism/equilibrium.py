@@ -272,7 +272,8 @@ def _nearest(game: Game, side: Side, degree: Array, field: PeerField | None, res
     found = np.empty_like(degree)
     for chunk, problem in _problems(game, degree, field):
         # Best responses lie further along.
-        beyond, end = _beyond(problem, side, degree[chunk]), "lower" if side == "least" else "upper"
+        beyond = _beyond(problem, side, degree[chunk])
+        end: Literal["lower", "upper"] = "lower" if side == "least" else "upper"
         ends = bracket(beyond, end, degree[chunk], _doubt(field), resolution)
         found[chunk] = ends.lower if side == "least" else ends.upper
     return np.where(np.isfinite(found), found, degree)
@@ -300,7 +301,8 @@ def _holds(
     """Whether nobody does better beyond `z` than at it or at `degree`, which lies before it, against peers at `z`."""
     field = field_of(z)
     for chunk, problem in _problems(game, z, field):
-        beyond, end = _beyond(problem, side, z[chunk]), "upper" if side == "least" else "lower"
+        beyond = _beyond(problem, side, z[chunk])
+        end: Literal["lower", "upper"] = "upper" if side == "least" else "lower"
         ends = bracket(beyond, end, degree[chunk], _doubt(field), resolution)
         if not (ends.upper <= z[chunk] if side == "least" else ends.lower >= z[chunk]).all():
             return False

@@ -298,9 +298,11 @@ def _slope_range(problem: SearchProblem, owner: Index, a: Array, b: Array) -> tu
     most = 2 * a * np.minimum(right + right_error, 0.0)
     # Rounding of the products and of the marginal cost, each a few units in the last place; a concave power's
     # marginal cost is infinite where it begins, which decides nothing.
+    # Where H' is 0 on the whole cell effort only costs, however little: a marginal cost may be too small for a float.
+    free = left - left_error >= 0
     with np.errstate(invalid="ignore"):
         return (
-            least + low - 16 * _EPS * (np.abs(least) + low),
+            np.where(free, np.inf, least + low - 16 * _EPS * (np.abs(least) + low)),
             most + high + 16 * _EPS * (np.abs(most) + high),
         )
 

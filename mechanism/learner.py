@@ -45,6 +45,8 @@ GOLDEN_STEPS, HALVINGS = 28, 24
 BOUNDARY = 1e-13
 #: Leavers whose point of indifference is looked for at once, and halvings of ln Q that find it.
 LEAVERS, BISECTIONS = 16, 55
+#: Share of Q by which it is raised at most so that nobody is too close to indifferent for a proof.
+INDIFFERENT = 2e-10
 #: The same of the greatest profile: what nobody leaves for less than `ENOUGH` is known no better.
 JUMP = 1e-11
 #: Brackets of the greatest profile's boundary this narrow are tried at a point of indifference.
@@ -372,13 +374,18 @@ def _settled(game: Game, free: Equilibrium, Q: float, side: Side) -> tuple[float
     """`Q` and its extremal equilibrium as `equilibrium` finds it, which is `free`.
 
     At the boundary somebody is indifferent, to rounding: Q rises by as little as it takes for the solver, which
-    knows nothing of this search, to agree.
+    knows nothing of this search, to agree, and if so little is enough, to prove it.
     """
-    step = BOUNDARY
+    step, most = BOUNDARY, np.inf
+    agreed: tuple[float, Equilibrium] | None = None
     while True:
         found = equilibrium(game.with_q(Q), side)
         if _same(found.degree, free) or _unclipped(game) <= Q:
-            return Q, found
+            agreed, most = agreed or (Q, found), min(most, Q * (1 + INDIFFERENT))
+            if found.certified:
+                return Q, found
+        if agreed is not None and Q * (1 + step) > most:
+            return agreed
         Q, step = Q * (1 + step), 4 * step
 
 

@@ -11,7 +11,7 @@ under every equilibrium, and the limit, once it is an equilibrium, is the least;
     above   u' < 0 at x. Down to x - S the payments' part of u'' is at most T s above what it is at x,
             T = 12 delta H'', and the marginal cost grows by at most D s, D = c d'' at x - S. With
             B = 2 H' + 4 x^2 H'' - D the root lies at least min(S, 2 |u'| / (sqrt(B^2 + 2 T |u'|) - B)) below x,
-            for every S. The whole range first, then twice the last step: D is close to c d'' at x for short ones.
+            for every S. The whole range first, then closer to the step itself: D is close to c d'' at x for short ones.
 
 u' is shifted by the error bound of the field to the safe side. Where a clipped payment has kinks in reach, u'
 jumps up at each as the degree rises, which moves the roots further away on both sides: the steps stay valid.
@@ -66,8 +66,8 @@ CLOSE = 1e-2
 MEMORY = 4
 #: Newton steps are shortened by this share, more than the error of the interpolated second derivative.
 SHORTENED = 1e-3
-#: Ranges over which a step from above bounds a marginal cost that bends, each twice the last step.
-SHRUNK = 5
+#: Ranges over which a step from above bounds a marginal cost that bends: halvings of the logarithm.
+HALVED = 9
 #: u'' closer to 0 than this is taken for this: a step then leads beyond every degree that matters.
 TINY_BEND = 1e-300
 #: Extra steps a sweep for the few that still move far while most have settled; what share is few, how far is far.
@@ -369,12 +369,15 @@ class Climb:
         third = (24 * steepest * (self.game.size / (self.game.size - 1))) * x
         curved_costs = isinstance(cost, PowerCost) and cost.exponent > 2
         reached, far = np.zeros_like(x), x - low
-        for _ in range(SHRUNK if curved_costs else 1):
-            inner = bend - cost_slopes(cost, high, x - far)[1]
+        tried = far
+        for _ in range(HALVED if curved_costs else 1):
+            inner = bend - cost_slopes(cost, high, x - tried)[1]
             reach = np.sqrt(np.square(inner) + third * fall) - inner
             step = np.divide(2 * (1 - SHORTENED) * fall, reach, out=np.zeros_like(x), where=reach > 0)
-            reached = np.maximum(reached, np.minimum(step, far))
-            far = np.minimum(2 * reached, x - low)
+            reached = np.maximum(reached, np.minimum(step, tried))
+            # A longer range shortens the step: somewhere between what was reached and what was too far they are equal.
+            far = np.where(step < tried, tried, far)
+            tried = np.sqrt(reached * far)
         return np.maximum(x - reached, low)
 
     def _newton(

@@ -46,6 +46,11 @@ INSTRUCTIONS: dict[str, dict[str, str]] = {
 
 THREADS = (1, 2)
 
+MARKED = "arithmetic and not slow"
+
+#: Seconds of one test: older instructions take several times as long.
+TIMEOUT = 1800
+
 _IN_FORCE = """
 import json, re
 import numpy, scipy.linalg, sklearn, torch
@@ -94,7 +99,7 @@ def main() -> int:
             print(f"left out: the same as {seen[text]}", flush=True)
             continue
         seen[text] = name
-        command = [sys.executable, "-m", "pytest", "-q", "-m", "arithmetic and not slow", *rest]
+        command = [sys.executable, "-m", "pytest", "-q", f"--timeout={TIMEOUT}", "-m", MARKED, *rest]
         if subprocess.run(command, env=env).returncode:
             failed.append(name)
     print(f"failed under: {', '.join(failed)}" if failed else f"green under: {', '.join(seen.values())}")

@@ -201,7 +201,12 @@ def evidence_is_about_what_nobody_signed() -> Cases:
 
 
 @forgery(
-    "the evidence is of round", "another reference", "its form does not know", "is missing", "arithmetic"
+    "the evidence is of round",
+    "another reference",
+    "its form does not know",
+    "is missing",
+    "arithmetic",
+    "2 parts; what they say together makes 1",
 )
 def evidence_is_not_of_this_round_or_form() -> Cases:
     history = trained()
@@ -212,6 +217,18 @@ def evidence_is_not_of_this_round_or_form() -> Cases:
     record["model"]["degree"] = {**record["model"]["degree"], "reference": ["1/3", "2/3"]}
     history.settle(record)
     yield "another reference", history.log.entries
+    history = trained()
+    [whole] = entries.evidence_entries("task", 1, history.evidence())
+    data = str(whole.body["data"])
+    history.log.write(
+        *[
+            Entry(
+                f"{whole.id[:-1]}{part}", "evidence", {**whole.body, "part": part, "parts": 2, "data": piece}
+            )
+            for part, piece in ((1, data[:400]), (2, data[400:]))
+        ]
+    )
+    yield "in more parts than it needs", history.log.entries
     for place in ("record", "model", "measurements"):
         history = trained()
         record = history.evidence()

@@ -219,7 +219,7 @@ class _Revoked:
 
     owner: str
     key: ec.EllipticCurvePublicKey
-    index: int
+    entry: int
 
 
 class Taken(NamedTuple):
@@ -362,7 +362,7 @@ class Replay:
         _same(entry, events.enrolment(name, key))
         mark = fingerprint(events.public_key_bytes(key))
         if (revoked := self._revoked.get(mark)) is not None:
-            raise _Wrong(f"this key was revoked before, as {revoked.owner}'s in entry {revoked.index}")
+            raise _Wrong(f"this key was revoked before, as {revoked.owner}'s in entry {revoked.entry}")
         if entry.id in self._known_keys:
             raise _Wrong("this key was enrolled before")
         self._known_keys.add(entry.id)
@@ -404,7 +404,7 @@ class Replay:
         for revoked in gone:
             if _signed_by(revoked.key, message, signature):
                 raise _Wrong(
-                    f"it is signed by a key of {name} that was revoked before, in entry {revoked.index}: nothing "
+                    f"it is signed by a key of {name} that was revoked before, in entry {revoked.entry}: nothing "
                     "signed by that key counts from there on"
                 )
         if keys:

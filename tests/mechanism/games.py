@@ -46,7 +46,7 @@ def utilities_on_grid(game, degree, points):
             others = np.array([others.mean()])
         gap = game.bound.phi * (grid[k][:, None] ** 2 + others) + game.bound.upsilon
         paid = game.payment.value(game.Q / gap).mean(axis=1)
-        utility[k] = paid - game.cost.take(np.full(points, k)).value(game.start[k] - grid[k])
+        utility[k] = paid - game.cost.take(np.full(points, k)).value(np.maximum(game.start[k] - grid[k], 0))
     return grid, utility
 
 

@@ -16,7 +16,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType
@@ -214,8 +214,8 @@ def _tests_fail(guard: Guard) -> bool:
     return pytest.main([*options, *(str(ROOT / test) for test in FILES[guard.file])]) != 0
 
 
-def chosen(only: str | None, file: str | None) -> Iterator[Guard]:
-    for name in FILES if file is None else [file]:
+def chosen(only: str | None, files: Sequence[str] | None) -> Iterator[Guard]:
+    for name in files or FILES:
         for guard in guards(name):
             if only is None or only in guard.text:
                 yield guard
@@ -232,7 +232,7 @@ def main() -> None:
     )
     parser.add_argument("--list", action="store_true", help="name the guards and delete none")
     parser.add_argument("--only", help="guards with this text alone")
-    parser.add_argument("--file", help="guards of this file alone", choices=sorted(FILES))
+    parser.add_argument("--file", help="guards of this file alone", choices=sorted(FILES), action="append")
     parser.add_argument(
         "--results", type=Path, help="keeps results; what stands there already is not run again"
     )

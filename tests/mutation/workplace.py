@@ -128,7 +128,10 @@ class Workplace:
 
             temp = f"--basetemp={self._folder / 'temp'}"
             code = int(
-                pytest.main(["-x", "-q", "--tb=line", "-p", "no:cacheprovider", temp, *tests], list(plugins))
+                pytest.main(
+                    ["-x", "-q", "--tb=line", "-p", "no:cacheprovider", "-o", "timeout=30", temp, *tests],
+                    list(plugins),
+                )
             )
             sys.stdout.flush()
         finally:

@@ -3,17 +3,20 @@
 import sqlite3
 import stat
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from participant.errors import ConfigurationError, DiskFullError, JournalError
-from participant.journal import VERSION, Journal, RoundRecord, SubmissionRecord, TaskRecord
+from participant.journal import LOG_KEY, VERSION, Journal, RoundRecord, SubmissionRecord, TaskRecord
 
 
 @pytest.fixture
-def journal(tmp_path: Path) -> Journal:
-    return Journal(tmp_path / "journal.db")
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    opened = Journal(tmp_path / "journal.db")
+    yield opened
+    opened.close()
 
 
 def test_a_task_is_kept_with_what_was_decided_and_claimed(journal: Journal) -> None:
@@ -109,6 +112,7 @@ def test_settlements_come_in_the_order_of_their_rounds_and_the_last_word_counts(
 
 
 def test_facts_are_kept_and_the_owner_is_the_first(journal: Journal) -> None:
+    assert LOG_KEY == "log_key", "journals that are written already have it under this name"
     assert journal.meta("log_key") is None
     journal.set_meta("log_key", "one")
     journal.set_meta("log_key", "two")
@@ -171,7 +175,7 @@ def test_a_lock_that_another_holds_costs_no_descriptor(journal: Journal, tmp_pat
     for _ in range(3):
         with pytest.raises(JournalError, match="in use"):
             Journal(tmp_path / "journal.db")
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
 
 
 @pytest.mark.parametrize("words", ["database or disk is full", "disk I/O error"])

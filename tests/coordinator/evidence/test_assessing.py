@@ -15,6 +15,7 @@ from safetensors.numpy import save_file
 
 from coordinator.evidence import Cloud, EvidenceError, RoundEvidence, ShadowEvidence
 from coordinator.evidence.assessing import SCORED_RULES, Broadcast, replay
+from coordinator.evidence.fitting import MIN_SHADOWS
 from coordinator.evidence.shadows import relabelled
 from coordinator.shadow_workers import ShadowWorkers
 from learning.datasets import LabelledData, Splits, load_splits, stratified_split
@@ -271,12 +272,16 @@ class TestReplay:
 
 def test_a_cloud_is_trained_once_and_is_the_same_from_several_processes(scene: Scene) -> None:
     assert scene.evidence.prepare(scene.start, 2, scene.history) is scene.cloud
+    clouds = []
     with ShadowWorkers(2) as executor:
-        other = ShadowEvidence(scene.splits.validation, UNIFORM, RECIPE, seed=5, executor=executor).prepare(
-            scene.start, 2, scene.history
-        )
-    assert other.model == scene.cloud.model
-    assert (other.mean_update == scene.cloud.mean_update).all()
+        for workers in (None, executor):
+            evidence = ShadowEvidence(
+                scene.splits.validation, UNIFORM, RECIPE, seed=5, shadows=MIN_SHADOWS, executor=workers
+            )
+            clouds.append(evidence.prepare(scene.start, 2, scene.history))
+    one, other = clouds
+    assert other.model == one.model
+    assert (other.mean_update == one.mean_update).all()
 
 
 def test_other_rules_get_their_scores(scene: Scene) -> None:
