@@ -2,16 +2,18 @@
 
 import asyncio
 import hashlib
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import coordinator.uploads
 from coordinator.blobs import BlobStore
-from coordinator.spool import UploadKey
-from coordinator.uploads import _data, _in_time
+from coordinator.spool import SpooledUpload, UploadKey
+from coordinator.uploads import Stream, _data, _in_time
 from protos.fedpeer.v1.market_pb2 import ModelHeader
 from tests.coordinator.test_uploads import CONTENT, KEY, STATEMENT, Desk, falls_silent, nothing, whole
 from wire.errors import Code, Refusal
@@ -253,3 +255,77 @@ def test_a_frame_has_at_most_the_frames_limit_and_what_was_announced() -> None:
         assert refused.value.code is Code.TOO_LARGE
     with pytest.raises(Refusal, match="exceeds"):
         _data(Frame(7, memoryview(b"ab")), 7, 8)
+
+
+async def test_a_slot_is_held_until_nothing_that_was_received_is_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_append, appending = threading.Event(), asyncio.Event()
+    loop, append = asyncio.get_running_loop(), SpooledUpload.append
+
+    def slow(self: SpooledUpload, data: memoryview) -> None:
+        loop.call_soon_threadsafe(appending.set)
+        may_append.wait()
+        append(self, data)
+
+    monkeypatch.setattr(SpooledUpload, "append", slow)
+    desk = Desk(tmp_path, slots=1)
+    desk.may_record.set()
+    first = desk.receive("first", whole())
+    second = desk.receive("second", whole(), statement=BEN)
+    try:
+        async with asyncio.timeout(10):
+            await appending.wait()
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert desk.welcomed == ["first"]
+    finally:
+        may_append.set()
+    async with asyncio.timeout(10):
+        assert [await first, await second] == ["first", "second"]
+    desk.uploads.stop()
+
+
+async def test_a_slot_is_free_while_a_whole_file_is_put_in_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_adopt, adopt = threading.Event(), BlobStore.adopt
+
+    def slow(self: BlobStore, *given: Any, **more: Any) -> None:
+        may_adopt.wait()
+        adopt(self, *given, **more)
+
+    monkeypatch.setattr(BlobStore, "adopt", slow)
+    desk = Desk(tmp_path, slots=1)
+    desk.may_record.set()
+    first = desk.receive("first", whole())
+    second = desk.receive("second", whole(), statement=BEN)
+    try:
+        async with asyncio.timeout(10):
+            while desk.welcomed != ["first", "second"]:
+                await asyncio.sleep(0)
+        assert not first.done()
+    finally:
+        may_adopt.set()
+    async with asyncio.timeout(10):
+        assert [await first, await second] == ["first", "second"]
+    desk.uploads.stop()
+
+
+async def test_who_announces_nothing_is_told_so_before_it_has_a_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator.uploads, "UPLOAD_IDLE_SECONDS", 0.01)
+
+    async def silent() -> AsyncIterator[Frame]:
+        await asyncio.Event().wait()
+        yield Frame(0, memoryview(b""))
+
+    async def welcome() -> None:
+        raise AssertionError("it has no slot")
+
+    stream = Stream(silent(), welcome)
+    async with asyncio.timeout(10):
+        with pytest.raises(Refusal, match="No frame came"):
+            await stream.next()
+    stream.end("The service stops.")
+    with pytest.raises(Refusal, match=r"The service stops\."):
+        await stream.next()
