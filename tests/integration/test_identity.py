@@ -77,10 +77,11 @@ def request_for(method: MethodDescriptor, participant_id: str) -> Any:
             setattr(filled, field.name, values[field.name])
     if method.input_type.name == "SubmitEffortRequest":
         message.effort, message.degree, message.nonce = "0.5", "0", bytes(16)
+        message.draw_head = bytes(32)
         message.counts.counts.extend([1, 1, 1, 1])
     if method.input_type.name == "SubmitModelRequest":
         filled.model_sha256, filled.model_bytes, filled.samples = bytes(32), 100, 1
-        filled.nonce = bytes(16)
+        filled.nonce, filled.draw_share = bytes(16), bytes(32)
     return message
 
 
