@@ -144,8 +144,7 @@ class Coordinator:
         self._lease = Lease(self._database.url)
         #: Set when the service must end by itself: it may no longer serve its database.
         self.halted = asyncio.Event()
-        key = folder.signing_key(self.config.name)
-        self._log = SignedLog(self._database, key, folder.changed_signing_key)
+        self._log = SignedLog(self._database, folder.signing_key(), folder.changed_signing_key)
         self._transact = Transactions(self._database, self._log, self._clock, self.metrics)
         self._roster = Roster()
         section = self.config.server
@@ -188,6 +187,7 @@ class Coordinator:
         """Takes up every task where it stands, and serves."""
         self._exit.enter_context(self.folder.lock())
         try:
+            await asyncio.to_thread(self._database.check_present)
             await asyncio.to_thread(self._lease.take)
             self._guard_lease()
             await asyncio.to_thread(migrate, self._database)
@@ -195,9 +195,10 @@ class Coordinator:
             await asyncio.to_thread(self._work.blobs.prepare)
             await self._clear_spool()
             await self._bind()
-            await self.reload()
-            self._supervisor.begin("commands", self._follow_commands)
+            # First the bell: what a command changes after it has been read here is rung for.
             await self._doorbell.start()
+            await self._reload()
+            self._supervisor.begin("commands", self._follow_commands)
             for server in self._servers:
                 await server.start()
             self._health.set(health_pb2.HealthCheckResponse.SERVING)
@@ -244,8 +245,11 @@ class Coordinator:
             "metrics": self.metrics_address,
         }
 
-    async def reload(self) -> None:
-        """Reads again what commands on the command line can change: certificates, participants and tasks."""
+    async def _reload(self) -> None:
+        """Reads again what commands on the command line can change: certificates, participants and tasks.
+
+        Not to be called while it is at it: once at the start, then by the duty that follows commands.
+        """
         self.reload_certificates()
 
         def read(t: Transaction) -> tuple[Any, Any, list[TaskRow]]:
@@ -293,7 +297,7 @@ class Coordinator:
             self._outdated.clear()
             waiting, self._following = self._following, []
             try:
-                await self.reload()
+                await self._reload()
             except BaseException:
                 self._following = waiting + self._following
                 self._outdated.set()

@@ -6,6 +6,7 @@ torch. A user's mistake ends in one sentence on standard error and an exit code:
     0  done          1  checked, and the answer is no (a ledger that does not verify, say)
     2  bad input     3  no connection, or refused by the other side     130  interrupted
     5  another process with this participant's identity has taken over
+    6  recorded, but the coordinator that runs has not confirmed that it has taken notice
 """
 
 import errno

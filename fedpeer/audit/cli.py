@@ -37,7 +37,7 @@ from fedpeer.audit.input_files import (
     read_text,
 )
 from fedpeer.audit.proofs import consistency, receipt, trusted_keys
-from fedpeer.audit.sources import open_source
+from fedpeer.audit.sources import named, open_source
 from fedpeer.audit.sql.errors import StorageError
 from fedpeer.terminal import counted, output, shown
 from mechanism.ledger.accounts import Balance, Book
@@ -119,7 +119,7 @@ def verify(
             )
             report = _verified(opened, _key(key), None if known is None else _file_text(known))
     except (LedgerError, StorageError) as error:
-        report = Report(source, problems=[Problem("source", str(error))])
+        report = Report(named(source), problems=[Problem("source", str(error))])
     if as_json:
         _print_json(report.record())
     else:

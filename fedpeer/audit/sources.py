@@ -125,6 +125,19 @@ def open_source(
     )
 
 
+def named(source: str) -> str:
+    """What was given as a source, for people: a database's URL without its secrets."""
+    if "://" not in source:
+        return source
+    from fedpeer.audit.sql.database import parse_url, shown  # an extra, as above
+    from fedpeer.audit.sql.errors import StorageError
+
+    try:
+        return shown(parse_url(source))
+    except StorageError:
+        return f"{source.partition('://')[0]}://..."
+
+
 class FolderSource:
     """A folder in tlog-tiles form."""
 
