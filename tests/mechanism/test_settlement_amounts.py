@@ -26,7 +26,7 @@ from mechanism.settlement import (
     task_budget_micro,
 )
 from mechanism.terms import Rule, Terms
-from tests.mechanism.test_settlement import SEED, TERMS
+from tests.mechanism.test_settlement import SEED, TERMS, drawn
 
 PLAIN = replace(TERMS, rule=Rule())
 SCORES = ("leave_one_out", "shapley", "correlated_agreement", "dmi")
@@ -40,7 +40,7 @@ def person(name: str, verified: int | None, claimed: Fraction | None = None, **m
 def settle(
     terms: Terms, *people: Assessment, round_: int = 1, stakes: Mapping[str, int] | None = None
 ) -> Settlement:
-    return settle_round(terms, round_, SEED, people, stakes)
+    return settle_round(terms, round_, drawn(people), people, stakes)
 
 
 def first(settlement: Settlement) -> Payment:
@@ -294,9 +294,9 @@ def test_candidates_are_the_scored_without_oneself_and_ones_own_cluster() -> Non
         a.participant_id: a
         for a in (person("a", 0), person("b", 0, cluster="b"), person("c", 0, cluster="b"), person("d", None))
     }
-    assert peer_candidates(people["a"], people) == ["b", "c"]
-    assert peer_candidates(people["b"], people) == ["a"]
-    assert peer_candidates(people["d"], people) == ["a", "b", "c"]
+    assert peer_candidates(people["a"], people) == {"b", "c"}
+    assert peer_candidates(people["b"], people) == {"a"}
+    assert peer_candidates(people["d"], people) == {"a", "b", "c"}
 
 
 def test_the_arithmetic_has_the_name_that_ledgers_know_it_by() -> None:

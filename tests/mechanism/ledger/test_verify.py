@@ -9,6 +9,7 @@ from mechanism.ledger import entries
 from mechanism.ledger.accounts import Balance, Book, Post, Reserve
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import NoteError
+from mechanism.ledger.key_history import KINDS, NO_KEYS, extended
 from mechanism.ledger.merkle import inclusion_proof, leaf_hashes
 from mechanism.ledger.note import Checkpoint, Note, sign_checkpoint
 from mechanism.ledger.tiles import Coordinates, TileNodes, append_to_tiles
@@ -59,6 +60,12 @@ class Tables:
         self.sums = {name: self.book.balance(name) for name in self.book.accounts()}
         self.whole = self.book.totals()
         self.number, self.count = len(ledger), 0
+        self.history: list[tuple[int, int, bytes, bytes]] = []
+        digest = NO_KEYS
+        for index, entry in enumerate(ledger):
+            if entry.kind in KINDS:
+                digest = extended(digest, index, entry.data)
+                self.history.append((len(self.history), index, digest, entry.data))
 
     def size(self) -> int:
         return self.number
@@ -74,6 +81,9 @@ class Tables:
 
     def ids(self) -> Iterator[tuple[str, int]]:
         return iter(self.known)
+
+    def keys(self) -> Iterator[tuple[int, int, bytes, bytes]]:
+        return iter(self.history)
 
     def tiles(self) -> int:
         return self.count
