@@ -173,6 +173,8 @@ class Coordinator:
         self._following: list[asyncio.Future[None]] = []
         self._health = HealthServicer(("", *_SERVICES))
         self._certificates = read_certificates(folder, self.config.server, datetime.now(UTC))
+        #: Why those in the folder are not served; "" where they are.
+        self._refused_certificates = ""
         self._credentials = None if section.insecure else _ServerCredentials(self._certificates)
         self._use_certificates(self._certificates)
         self._servers: list[grpc.aio.Server] = []
@@ -270,7 +272,8 @@ class Coordinator:
     def troubles(self) -> dict[str, str]:
         """What does not go as it should, by the name of the duty or task, and why; for `status`."""
         stalled = {f"task {live.row.id}": live.broken for live in self.market.tasks() if live.broken}
-        return {**stalled, **self._supervisor.troubles()}
+        certificates = {"certificates": self._refused_certificates} if self._refused_certificates else {}
+        return {**stalled, **certificates, **self._supervisor.troubles()}
 
     def _end_streams(self) -> None:
         for boundary in self._boundaries:
@@ -489,7 +492,9 @@ class Coordinator:
             found = read_certificates(self.folder, self.config.server, datetime.now(UTC))
         except FolderError as error:
             log.error("the certificates were not taken over; those in force stay", why=str(error))
+            self._refused_certificates = str(error)
             return
+        self._refused_certificates = ""
         if found == self._certificates:
             return
         self._certificates = found

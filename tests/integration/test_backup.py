@@ -22,8 +22,8 @@ from sqlalchemy import create_engine, inspect, text
 import coordinator.backup as form
 from coordinator.backup import Manifest, Member, check_backup, read_backup
 from coordinator.errors import FolderError
-from coordinator.folder import StateFolder
-from coordinator.office import Office
+from coordinator.folder import OLD_AUTHORITY_KEY, StateFolder
+from coordinator.office import Notice, Office
 from fedpeer.__main__ import main
 from fedpeer.audit.sql.errors import StorageError
 from tests.backends import emptied, postgresql_database
@@ -100,6 +100,42 @@ async def go_on(restored: StateFolder, members: list[Client]) -> None:
         for client in members:
             await client.close()
     assert verified(restored).counts.payments == 6
+
+
+def test_a_backup_of_the_middle_of_replacements_is_of_one_moment(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "state")
+    first, second = Office(folder), Office(folder)
+    try:
+        first.begin_authority()
+        assert first.notice is Notice.NOT_SERVED
+        # Another process announces a key of the log, and dies before it puts the key in its place.
+        with folder.changing_keys():
+            key = folder.prepare_signing_key("test")
+            second._log.change_key(key)
+        first.back_up(tmp_path / "backup.tar")
+    finally:
+        first.close()
+        second.close()
+    read_backup(tmp_path / "backup.tar", tmp_path / "restored")
+    restored = StateFolder(tmp_path / "restored")
+    assert restored.authorities() == folder.authorities()
+    older = restored.older_authority()
+    assert older is not None
+    assert (restored.path / OLD_AUTHORITY_KEY).stat().st_mode & 0o777 == 0o600
+    office = Office(restored)
+    try:
+        assert office.verification_key == key.verification_key
+        office.invite("ann")
+        assert office.unsigned is None
+        office.end_authority()
+        office.change_log_key()
+        back_up(restored, tmp_path / "again.tar")
+    finally:
+        office.close()
+    verified(restored)
+    read_backup(tmp_path / "again.tar", tmp_path / "ended")
+    assert StateFolder(tmp_path / "ended").older_authority() is None
+    verified(StateFolder(tmp_path / "ended"))
 
 
 @pytest.fixture(scope="module")

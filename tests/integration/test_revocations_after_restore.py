@@ -215,3 +215,20 @@ def test_a_restored_log_of_another_beginning_is_not_mixed(tmp_path: Path) -> Non
     copy = exported(StateFolder(tmp_path / "left"), tmp_path / "copy")
     with pytest.raises(FolderError, match="is the copy of another log"):
         carry(StateFolder(tmp_path / "right"), copy)
+
+
+def test_a_copy_counts_though_the_log_has_changed_its_key_since(tmp_path: Path) -> None:
+    folder = made(tmp_path / "one")
+    office = Office(folder)
+    office.back_up(tmp_path / "backup.tar")
+    office.change_log_key()
+    office.close()
+    copy = exported(folder, tmp_path / "copy")
+    read_backup(tmp_path / "backup.tar", tmp_path / "restored")
+    restored = StateFolder(tmp_path / "restored")
+    assert carry(restored, copy)[0].beyond == 1
+    office = Office(restored)
+    office.change_log_key()  # another one than the copy's
+    office.close()
+    assert carry(restored, copy)[0].beyond == 1
+    verified(restored)

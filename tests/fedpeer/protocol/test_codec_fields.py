@@ -160,6 +160,7 @@ def test_a_claim_is_written_under_its_names_with_open_or_with_private_counts() -
     assert message == market_pb2.SubmitEffortRequest(
         submission_id="claim-1", task_id="task-7", participant_id="ann", effort="0.25", degree="3/7",
         nonce=b"n" * 16, signature=b"sig", counts=market_pb2.LabelCounts(counts=[1, 2, 4]),
+        draw_head=b"h" * 32,
     )  # fmt: skip
     assert message.WhichOneof("evidence") == "counts"
     assert decode_claim(message, b"t" * 32) == CLAIM

@@ -30,7 +30,7 @@ def history() -> list[Entry]:
     return task.log.entries
 
 
-LEDGER = history()
+LEDGER = samples.stamped(history())
 SIZE = len(LEDGER)
 HEADS = (1, 17, 256, 300, SIZE)
 
