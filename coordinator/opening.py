@@ -399,7 +399,7 @@ def _read_npz(path: Path) -> LabelledData:
     except TaskError:
         raise
     except Exception as error:  # a damaged file fails in as many ways as its formats have parts
-        why = str(error).partition("\n")[0] or type(error).__name__
+        why = str(error).partition("\n")[0].partition("If you trust")[0].strip() or type(error).__name__
         raise TaskError(
             f"{path} is no .npz with images, labels and classes, or it is damaged: {why}"
         ) from None
@@ -431,4 +431,4 @@ def _largest(labels: Any) -> int:
             "`classes` as the list of their names"
         )
     largest = float(labels.max())
-    return int(largest) if math.isfinite(largest) and 0 < largest < MAX_LABELS else 1
+    return int(min(max(largest, 1.0), MAX_LABELS - 1.0)) if math.isfinite(largest) else 1

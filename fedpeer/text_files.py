@@ -83,7 +83,7 @@ def parse_toml(text: str) -> dict[str, Any]:
     if (long := _LONG_KEY.search(text)) is not None:
         line = text.count("\n", 0, long.start()) + 1
         raise TextFileError(
-            f"it is no valid TOML for us: line {line} has a key of more than {MAX_LEVELS} parts"
+            f"line {line} has a key of more than {MAX_LEVELS} parts"
         )
     try:
         document = tomllib.loads(text)

@@ -105,7 +105,7 @@ def _label(key: Any) -> int | None:
     return key if isinstance(key, int) else None
 
 
-def _by_position(counts: Any) -> Sequence[Any]:
+def _by_position(counts: Any) -> list[Any]:
     expected = "a list with one count for each label, or a mapping of labels to counts"
     if isinstance(counts, str | bytes | bytearray):
         raise FieldError("counts", counts, expected)

@@ -330,7 +330,7 @@ def _torchvision_half(name: str, kind: str, root: Path, train: bool) -> Any:
 
 
 def _remove_empty(made: list[Path]) -> None:
-    """Removes the folders that a failed download has made and left empty: one that stays would be taken for the data."""
+    """Removes the folders that a failed download has made and left empty, the innermost first."""
     for folder in made:
         with contextlib.suppress(OSError):  # not empty: part of a file came, or another process downloads
             folder.rmdir()
