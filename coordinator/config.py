@@ -7,8 +7,6 @@ Unknown keys, missing keys and values out of range are refused with the key's pa
 against the folder of the file that names them.
 """
 
-import json
-import tomllib
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -25,6 +23,7 @@ from fedpeer.protocol.limits import (
     MAX_ROUNDS,
     MAX_STREAMS_PER_IDENTITY,
 )
+from fedpeer.text_files import TextFileError, parse_toml, read_toml
 
 #: Name of the service's configuration file in the state folder.
 SERVICE_FILE = "coordinator.toml"
@@ -191,7 +190,8 @@ class DataSection(_Section):
 
     Attributes:
         dataset: a name that `fedpeer.learning.datasets` knows; split by `seed` into `validation` and `test` samples.
-        file: instead, an .npz with `images` (n, channels, height, width), `labels` (n,) and `classes`.
+        file: instead, an .npz with `images` (n, channels, height, width), `labels` (n,) and `classes`: how many, or
+            their names, by which labels may then be written.
         test_file: the same for the test set.
         root: the folder of the data sets.
     """
@@ -273,19 +273,24 @@ def read_config(path: Path, kind: type[ConfigModel]) -> ConfigModel:
         ConfigError: unreadable, no TOML, an unknown or missing key, or a value of the wrong type or range.
     """
     try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
-        raise ConfigError(f"{path} cannot be read: {reason}") from None
-    return parse_config(text, kind, path)
+        return _validated(read_toml(path), kind, path)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+    except TextFileError as error:
+        raise ConfigError(f"{path} cannot be used: {error}") from None
 
 
 def parse_config(text: str, kind: type[ConfigModel], path: Path) -> ConfigModel:
     """The configuration that `text` is, of the file at `path`. Raises ConfigError as above."""
     try:
-        return kind.model_validate(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+        return _validated(parse_toml(text), kind, path)
+    except TextFileError as error:
+        raise ConfigError(f"{path} cannot be used: {error}") from None
+
+
+def _validated(document: dict[str, Any], kind: type[ConfigModel], path: Path) -> ConfigModel:
+    try:
+        return kind.model_validate(document)
     except ValidationError as error:
         raise ConfigError("\n".join(f"{path}: {line}" for line in _violations(error, kind))) from None
 

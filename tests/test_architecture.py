@@ -12,7 +12,14 @@ ROOT = Path(__file__).resolve().parent.parent
 #: The floors, from the ground up: a package imports its own modules and what stands on a floor below. Two names on one
 #: floor never import each other. `participant.adapters` stands above `participant`.
 FLOORS = (
-    ("mechanism", "fedpeer.v1", "fedpeer.extras", "fedpeer.streams", "fedpeer.allocator"),
+    (
+        "mechanism",
+        "fedpeer.v1",
+        "fedpeer.extras",
+        "fedpeer.streams",
+        "fedpeer.allocator",
+        "fedpeer.text_files",
+    ),
     ("fedpeer.terminal",),
     ("fedpeer.protocol", "fedpeer.learning"),
     ("fedpeer.evidence",),

@@ -26,8 +26,8 @@ from mechanism.ledger.tlog_proof import TlogProof
 #: Places of what contradicts a head, or a receipt, that was seen before.
 _KNOWN, _RECEIPT = "known checkpoint", "receipt"
 
-#: Bytes and number of entries that are read after the first wrong one, to tell an altered entry from an altered head. Whoever
-#: made the ledger says how many there are, and may have no end of them.
+#: Bytes and number of entries that are read after the first wrong one, to tell an altered entry from an altered head.
+#: Whoever made the ledger says how many there are, and may have no end of them.
 MAX_AFTER_WRONG_BYTES, MAX_AFTER_WRONG_ENTRIES = 1 << 28, 1 << 17
 
 #: A row of the stored transfers: entry index, position, operation, debit, credit, micro, reservation, held.
