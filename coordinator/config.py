@@ -7,6 +7,7 @@ Unknown keys, missing keys and values out of range are refused with the key's pa
 against the folder of the file that names them.
 """
 
+import json
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
