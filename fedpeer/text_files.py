@@ -82,9 +82,7 @@ def parse_toml(text: str) -> dict[str, Any]:
     """
     if (long := _LONG_KEY.search(text)) is not None:
         line = text.count("\n", 0, long.start()) + 1
-        raise TextFileError(
-            f"line {line} has a key of more than {MAX_LEVELS} parts"
-        )
+        raise TextFileError(f"line {line} has a key of more than {MAX_LEVELS} parts")
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
