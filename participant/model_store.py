@@ -122,9 +122,13 @@ def moved(start: Path, trained: Path) -> bool:
         old = {tensor.spec: tensor for tensor in before.tensors}
         if old.keys() != {tensor.spec for tensor in after.tensors}:
             return True  # another layout, which is refused for itself
-        pairs = [(after.array(tensor), before.array(old[tensor.spec])) for tensor in after.tensors]
-        floating = [(new, was) for new, was in pairs if new.dtype.kind == "f"]
-        return changed(floating) if floating else not all(np.array_equal(new, was) for new, was in pairs)
+        floating = [t for t in after.tensors if t.spec.dtype in ("F64", "F32", "F16", "BF16")]
+        pairs = (
+            pair
+            for t in floating or after.tensors
+            for pair in zip(after.blocks(t), before.blocks(old[t.spec]), strict=True)
+        )
+        return changed(pairs) if floating else not all(np.array_equal(new, was) for new, was in pairs)
     except (OSError, ModelFileError) as error:
         raise StateError(f"{start} or {trained} cannot be read ({error}); delete both") from error
 
