@@ -169,7 +169,7 @@ def plain_array(name: str, value: Any) -> npt.NDArray[Any]:
     if array.dtype.name == "bfloat16":  # of the package ml_dtypes
         return array.astype(np.float32)
     if array.dtype.kind not in "fiub":
-        raise FieldError(f"weights[{name}]", f"an array of {array.dtype}", expected)
+        raise FieldError(f"weights[{name}]", f"an array of dtype {array.dtype}", expected)
     return array
 
 

@@ -49,7 +49,7 @@ def second_key(running: Served, name: str) -> Any:
 
 def stepped(round_: Any) -> dict[str, Any]:
     """The weights of a round after a step: what nothing has moved is not sent."""
-    return {name: array + np.float32(1) for name, array in round_.weights().items()}
+    return {n: a + 1 if a.dtype == np.float32 else a for n, a in round_.weights().items()}
 
 
 def config_of(running: Served, state: Path, name: str) -> Path:

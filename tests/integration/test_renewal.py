@@ -69,7 +69,7 @@ class Patient(Task):
         while self.folder.credentials().certificate_pem == self.first.certificate_pem:
             pause.wait(0.05)
         AheadClock.ahead = 2 * BRIEF.total_seconds()
-        return {name: array + np.float32(1) for name, array in weights.items()}
+        return {n: a + 1 if a.dtype == np.float32 else a for n, a in weights.items()}
 
 
 def test_a_running_service_renews_its_certificate_and_loses_no_round(
