@@ -103,6 +103,7 @@ def load_learner_data(section: DataSection) -> LearnerData:
         )
         return LearnerData(splits.validation, splits.test)
     test = None if section.test_file is None else _read_npz(section.test_file)
+    assert section.file is not None, "the section has one source"
     return LearnerData(_read_npz(section.file), test)
 
 

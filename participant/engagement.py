@@ -590,16 +590,14 @@ def read_counts(counts: Counts, terms: Terms, what: str) -> tuple[int, ...]:
     """
     try:
         whole = label_counts(counts, len(terms.reference))
+        if max(whole) > MAX_INTEGER:  # more than a signed statement can carry
+            raise FieldError("counts", max(whole), f"at most {MAX_INTEGER} samples of a label")
     except FieldError as error:
         raise EffortError(
             f"{what} cannot be used: {error}. Give one whole number for each of the reference's "
             f"{len(terms.reference)} labels, as a list in its order or as a mapping of labels to counts",
             public="the participant's label counts cannot be used",
         ) from None
-    if max(whole) > MAX_INTEGER:
-        raise EffortError(
-            f"{what} cannot be used: {max(whole)} samples of one label; expected at most {MAX_INTEGER}"
-        )
     return whole
 
 
@@ -610,8 +608,9 @@ def whole_samples(round_: int, samples: Any) -> int:
     except (TypeError, ValueError, RuntimeError):
         whole = None
     if whole is None or not 1 <= whole <= MAX_INTEGER:
+        wrong = FieldError("samples", samples, f"a whole number from 1 to {MAX_INTEGER}")
         raise TaskError(
-            f"the model of round {round_} has {samples!r:.60} samples; expected a whole number from 1 to {MAX_INTEGER}",
+            f"the model of round {round_} cannot be sent: {wrong}",
             public="the number of samples cannot be used",
         )
     return whole

@@ -42,8 +42,8 @@ class OverClaim(DatasetTask):
 
 
 class FreeRide(Task):
-    """Has no data. Claims counts of the degree `claimed` and returns each round's weights with one of them moved by the
-    least that its type can: the SDK sends no model that nothing has moved.
+    """Has no data. Claims counts of the degree `claimed` and returns each round's weights with one of them moved by a
+    millionth of the model's length: the SDK sends no model that nothing has moved.
 
     Args:
         samples: how many it pretends to have; default: what the recipe asks for.
@@ -67,7 +67,10 @@ class FreeRide(Task):
 
     def train(self, weights: Weights, round: TrainingRound) -> Trained:  # noqa: A002 - as Task.train
         round.progress(1.0)
-        name = next(name for name, array in weights.items() if array.dtype.kind == "f" and array.size)
-        hair = weights[name].copy()
-        hair.flat[0] = np.nextafter(hair.flat[0], np.inf, dtype=hair.dtype)
+        floating = {name: array for name, array in weights.items() if array.dtype.kind == "f" and array.size}
+        name = next(iter(floating))
+        hair = floating[name].copy()
+        hair.flat[0] += 1e-6 * np.sqrt(
+            sum(float(np.square(array, dtype=np.float64).sum()) for array in floating.values())
+        )
         return Trained({**weights, name: hair}, sum(self.label_counts()))

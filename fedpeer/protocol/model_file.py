@@ -90,6 +90,23 @@ class ModelFile:
         mapped = self._mapped()
         return {t.spec.name: np.array(_view(mapped, t)) for t in self.tensors}
 
+    def blocks(self, tensor: StoredTensor) -> Iterator[npt.NDArray[Any]]:
+        """The tensor's elements one after the other, in pieces that are read and not mapped; bfloat16 comes widened.
+
+        Raises:
+            ModelFileError: the file has been cut since it was opened.
+        """
+        spec, left = tensor.spec, tensor.spec.size_bytes
+        with self.path.open("rb") as file:
+            file.seek(tensor.start)
+            while left:
+                data = file.read(min(left, _BLOCK * DTYPE_BYTES[spec.dtype]))
+                if len(data) % DTYPE_BYTES[spec.dtype] or not data:
+                    raise ModelFileError(f"the file ends in the tensor {spec.name!r}")
+                left -= len(data)
+                block: npt.NDArray[Any] = np.frombuffer(data, _NUMPY[spec.dtype])
+                yield widen(block) if spec.dtype == "BF16" else block
+
     def _mapped(self) -> npt.NDArray[np.uint8]:
         return np.memmap(self.path, np.uint8, mode="r")
 

@@ -14,8 +14,9 @@ from fedpeer.learning.errors import DataError
 from fedpeer.learning.labels import Classes, class_count, real_inputs, whole_labels
 from mechanism.terms import TensorSpec, Terms
 from participant.engagement import read_counts
-from participant.errors import ParticipantError, TaskError
-from participant.task import Counts
+from participant.errors import ParticipantError, TaskError, TrainingError
+from participant.model_store import changed
+from participant.task import Counts, Weights
 
 _TYPES: Mapping[str, type[np.floating[Any]]] = {
     "F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": np.float32,
@@ -93,6 +94,16 @@ def tried() -> Iterator[None]:
             f"one step of training was tried before the claim and failed with {kind}: {error}",
             public=f"a step of training failed with {kind}",
         ) from error
+
+
+def check_moved(before: Weights, after: Weights, parameters: Iterable[str]) -> None:
+    """Raises TrainingError where a training moved no parameter; buffers such as running means move all the same."""
+    if not changed([(after[name], before[name]) for name in parameters]):
+        raise TrainingError(
+            "the training moved no parameter; look for a learning rate that is too small for their type, and for "
+            "parameters that the optimizer does not have",
+            public="the training moved no weight",
+        )
 
 
 def check_linear(terms: Terms, start: Mapping[str, npt.NDArray[Any]], classes: int) -> None:

@@ -100,13 +100,13 @@ class SklearnTask(Task):
         # The first call allocates what later ones update in place.
         model.partial_fit(self.inputs[:1], self.labels[:1], classes=np.arange(self.classes))
         for name, shape in ((n, a.shape) for n, a in self.start_weights().items()):
-            own = getattr(model, name, None)
-            if np.shape(own) != shape:
+            own: Any = getattr(model, name, None)
+            if not isinstance(own, np.ndarray) or own.shape != shape:
                 raise TaskError(
                     f"{type(model).__name__} keeps no {name} of shape {shape}, so it is no linear model that can "
                     "travel; use SGDClassifier, for one"
                 )
-            setattr(model, name, np.array(weights[name], dtype=own.dtype, order="C"))
+            setattr(model, name, np.ascontiguousarray(weights[name].astype(own.dtype)))
         if hasattr(model, "t_"):
             model.t_ = 1.0  # the step that learning rates which decay count from
         return model

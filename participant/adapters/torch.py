@@ -19,14 +19,14 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from fedpeer.learning.datasets import LabelledData, load_splits
 from fedpeer.learning.labels import Classes, class_count, whole_labels
-from fedpeer.learning.models import initial_weights, inside, load_weights, weights_of
+from fedpeer.learning.models import build, initial_weights, inside, load_weights, weights_of
 from fedpeer.learning.partition import LabelMix, draw, majority_minority, toward_reference
 from fedpeer.learning.training import evaluate, joined_batches, train
 from fedpeer.protocol.model_file import stored_spec
 from mechanism.effort import EffortCurve, ExponentialEffort
 from mechanism.terms import Terms
-from participant.adapters.fitting import counts_of, refusing, tried
-from participant.errors import TaskError, TrainingError
+from participant.adapters.fitting import check_moved, counts_of, refusing, tried
+from participant.errors import TaskError
 from participant.task import Counts, Task, Trained, TrainingRound, Weights
 
 _log = logging.getLogger("participant")
@@ -117,12 +117,7 @@ class TorchTask(Task):
                 total, batches = total + loss, batches + 1
             round.progress((epoch + 1) / recipe.epochs, loss=total / max(batches, 1.0))
         trained = weights_of(module)
-        if all(np.array_equal(trained[name], weights[name]) for name, _ in module.named_parameters()):
-            raise TrainingError(
-                "the training moved no parameter; look for a learning rate that is too small for their type, and for "
-                "parameters that the optimizer does not have",
-                public="the training moved no weight",
-            )
+        check_moved(weights, trained, (name for name, _ in module.named_parameters()))
         return Trained(trained, samples)
 
     @property
@@ -269,7 +264,7 @@ class DatasetTask(Task):
                 "learner, or bring a task of your own"
             )
         with tried():
-            few = np.arange(min(len(self.pool), samples, terms.recipe.batch_size))
+            few = np.arange(min(len(self.pool), samples, max(2, terms.recipe.batch_size)))
             train(start, self.pool.select(few), replace(terms.recipe, epochs=1), seed=0)
 
     def label_counts(self) -> Sequence[int]:
@@ -289,6 +284,7 @@ class DatasetTask(Task):
             round.seed(self.seed),
             on_epoch=lambda done: round.progress(done / recipe.epochs),
         )
+        check_moved(weights, made, (name for name, _ in build(recipe.model, seed=0).named_parameters()))
         return Trained(made, len(data), self._metrics(made, data, recipe.model))
 
     def _metrics(self, weights: Weights, data: LabelledData, model: str) -> Mapping[str, float]:

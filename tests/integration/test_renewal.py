@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import coordinator.identity
@@ -68,7 +69,7 @@ class Patient(Task):
         while self.folder.credentials().certificate_pem == self.first.certificate_pem:
             pause.wait(0.05)
         AheadClock.ahead = 2 * BRIEF.total_seconds()
-        return weights
+        return {n: a + 1 if a.dtype == np.float32 else a for n, a in weights.items()}
 
 
 def test_a_running_service_renews_its_certificate_and_loses_no_round(

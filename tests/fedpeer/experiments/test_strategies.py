@@ -35,5 +35,5 @@ def test_a_free_rider_returns_what_it_was_sent_but_for_a_hair() -> None:
     made = task.train(start, TrainingRound(digits_terms(), "rider", 1))
     assert encode_model(made.weights) != encode_model(start), "the SDK sends no model that nothing has moved"
     assert sum(int((made.weights[name] != start[name]).sum()) for name in start) == 1
-    assert all(np.allclose(made.weights[name], start[name], rtol=1e-6, atol=0) for name in start)
+    assert all(np.allclose(made.weights[name], start[name], rtol=0, atol=1e-4) for name in start)
     assert made.samples == sum(task.label_counts()) == 200
