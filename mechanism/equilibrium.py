@@ -14,8 +14,8 @@ Two things remain to be shown of each, and what is not shown is not claimed:
 
     max_regret      what anyone gains by leaving it: where a utility is flat a profile far from every equilibrium has
                     next to none
-    within          an equilibrium lies no further from it than this. From below, with z the profile raised by
-                    this much: if no best response to z lies above z, best responses map what lies between the
+    within          an equilibrium lies no further from it than this. From below, with z no more than this above
+                    the profile: if no best response to z lies above z, best responses map what lies between the
                     profile and z into itself, and hold still somewhere in it (Tarski)
 
 Outside the supermodular case nothing says that the iteration ends, or that an equilibrium exists. Then the
@@ -69,8 +69,10 @@ LOOSE = 5e-11
 RELATIVE_REGRET = 1e-6
 #: Two equilibria closer than this everywhere are one.
 SAME = 1e-9
-#: How close an equilibrium is tried to be shown; beyond the last it is not called located.
-WITHIN = (1e-9, 1e-8, 1e-7, 1e-6)
+#: Distances at which an equilibrium is tried to be shown, and the one beyond which it is not called located.
+WITHIN, FURTHEST = (1e-9, 1e-8, 1e-7, 5e-7), 1e-6
+#: Times that a distance is widened for those who would go further, and how much further than they would.
+WIDENED, WIDER = 12, 1.25
 #: Participants up to which it is tried, one by one: some ten seconds.
 MAX_LOCATED = 50_000
 #: To what brackets are known in the first sweeps.
@@ -280,33 +282,45 @@ def _nearest(game: Game, side: Side, degree: Array, field: PeerField | None, res
 
 
 def _within(game: Game, side: Side, degree: Array, field_of: Callable[[Array], PeerField | None]) -> float:
-    """The least of `WITHIN` so that an equilibrium provably lies that close to `degree`, an end of a climb."""
+    """How far from `degree`, an end of a climb, an equilibrium provably lies at most; infinity where not shown.
+
+    Everyone is moved by the same at first. Whose best responses then lie further along, though those of all together
+    come closer, is moved further.
+    """
     if game.size > MAX_LOCATED:
         return np.inf
     for width in WITHIN:
-        moved = degree + width if side == "least" else degree - width
-        if _holds(game, side, degree, np.clip(moved, game.floor, game.start), field_of, width / 16):
-            return width
+        z = degree + width if side == "least" else degree - width
+        for _ in range(WIDENED):
+            z = np.clip(z, game.floor, game.start)
+            apart = float(np.abs(z - degree).max())
+            if not apart <= FURTHEST:
+                break
+            reached = _reached(game, side, degree, z, field_of(z), width / 16)
+            over = reached > z if side == "least" else reached < z
+            if not over.any() and np.isfinite(reached).all():
+                return apart
+            z = np.where(over, degree + WIDER * (reached - degree), z)
     return np.inf
 
 
-def _holds(
-    game: Game,
-    side: Side,
-    degree: Array,
-    z: Array,
-    field_of: Callable[[Array], PeerField | None],
-    resolution: float,
-) -> bool:
-    """Whether nobody does better beyond `z` than at it or at `degree`, which lies before it, against peers at `z`."""
-    field = field_of(z)
+def _reached(
+    game: Game, side: Side, degree: Array, z: Array, field: PeerField | None, resolution: float
+) -> Array:
+    """The furthest beyond `z` that anybody may do better against peers at `z` than at `z` or `degree` before it.
+
+    `z` itself where nobody can.
+    """
+    furthest = np.empty_like(z)
     for chunk, problem in _problems(game, z, field):
         beyond = _beyond(problem, side, z[chunk])
         end: Literal["lower", "upper"] = "upper" if side == "least" else "lower"
         ends = bracket(beyond, end, degree[chunk], _doubt(field), resolution)
-        if not (ends.upper <= z[chunk] if side == "least" else ends.lower >= z[chunk]).all():
-            return False
-    return True
+        if side == "least":
+            furthest[chunk] = np.maximum(ends.upper, z[chunk])
+        else:
+            furthest[chunk] = np.minimum(ends.lower, z[chunk])
+    return furthest
 
 
 def _beyond(problem: SearchProblem, side: Side, degree: Array) -> SearchProblem:

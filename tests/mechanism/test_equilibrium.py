@@ -12,7 +12,7 @@ from mechanism.equilibrium import equilibrium, solve
 from mechanism.errors import FieldError
 from mechanism.game import Game
 from mechanism.gap_bound import GapBound
-from mechanism.payment import Linear, Log
+from mechanism.payment import Linear, Log, Log1p
 from mechanism.verify import verify
 from tests.mechanism.games import BOUND, PAYMENTS, random_game, symmetric_game, utilities_on_grid, utility_at
 
@@ -79,6 +79,16 @@ def test_both_ends_are_certified_and_no_grid_finds_a_better_deviation(payment, Q
         assert verify(game, end.degree).max_regret < 1e-9
         assert game.effort.degree(end.effort) == pytest.approx(end.degree, abs=1e-12)
     assert (solution.least.degree <= solution.greatest.degree + 1e-9).all()
+
+
+@pytest.mark.parametrize(("seed", "size"), [(13, 13), (11, 11)])
+def test_who_answers_its_peers_by_more_than_they_move_is_located_too(seed, size):
+    """Moved by the same, one of them would go further than that; all of them together come closer."""
+    solution = solve(random_game(seed, size, Log1p(), 500.0, rule=PeerRule.MEAN))
+    assert solution.unique
+    for end in solution:
+        assert end.certified
+        assert end.within <= 1e-8
 
 
 @pytest.mark.parametrize(("payment", "Q"), PAYMENTS)
