@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
 from mechanism.evidence import EvidenceModel, Measurement, assess
@@ -34,6 +35,13 @@ class Forgery:
 
 
 FORGERIES: list[Forgery] = []
+
+
+@cache
+def cases_of(forged: Forgery) -> list[tuple[str, list[Entry]]]:
+    """All cases, made once for every test that needs them."""
+    return list(forged.cases())
+
 
 PLAIN, PAPER = Shape(), Shape(rule="paper")
 PRIVATE = Shape(private=frozenset({"p003"}))

@@ -99,7 +99,7 @@ class Example:
         task.enter(entries.State.SETTLED)
 
     def draw(self, number: int) -> Draw:
-        sent = [name for name in self.task.models[number]]
+        sent = list(self.task.models[number])
         return Draw(
             round_seed(samples.SECRET, 2, number), {name: self.task.share(name, number) for name in sent}
         )
@@ -267,7 +267,9 @@ def _money(made: Example) -> dict[str, str]:
     judged = {a.participant_id: a for a in made.judged[1]}
     by_name = {line.participant_id: line for line in settlement.payments}
     found: dict[str, str] = {}
-    degrees = {n: Fraction(a.verified_micro, MICRO) for n, a in judged.items() if a.verified_micro is not None}
+    degrees = {
+        n: Fraction(a.verified_micro, MICRO) for n, a in judged.items() if a.verified_micro is not None
+    }
     for peer in by_name["p000"].peers:
         found[f"p000 against {peer}"] = str(peer_payment(terms, degrees["p000"], degrees[peer]))
     for name, line in by_name.items():
@@ -305,9 +307,9 @@ def _verdicts(made: Example) -> dict[str, str]:
     return {
         "sha256 of the evidence": evidence["sha256"],
         "start of round 1": record["model"]["start_sha256"],
-        "start of round 2": json.loads(base64.b64decode(str(made.find("demo/round/2/evidence/1").body["data"])))[
-            "model"
-        ]["start_sha256"],
+        "start of round 2": json.loads(
+            base64.b64decode(str(made.find("demo/round/2/evidence/1").body["data"]))
+        )["model"]["start_sha256"],
         "verdict of p002": made.find("demo/round/1/verdict/p002").data.decode(),
     }
 

@@ -530,8 +530,8 @@ def gross(terms: Terms, subject: Record, peers: Sequence[Record]) -> Decimal:
     score = subject["scores"].get(terms.rule)
     require(
         isinstance(score, str)
-        and re.fullmatch(r"[0-9]{1,30}(\.[0-9]{1,30})?", score) is not None
-        and Decimal(score) <= 1,
+        and re.fullmatch(r"-?[0-9]{1,30}(\.[0-9]{1,30})?", score) is not None
+        and 0 <= Decimal(score) <= 1,
         f"{subject['participant_id']} has no {terms.rule} score in [0, 1]",
     )
     return FIFTY.multiply(Decimal(score), terms.most())
@@ -868,7 +868,7 @@ class Replay:
             terms = self._terms_in_parts(entry)
         name = terms.task_id
         require(name not in self.tasks, f"the task {name} has terms already")
-        require(terms.budget >= terms.bill(), "the budget is below the maximal bill")
+        require(terms.budget >= max(terms.bill(), terms.rounds), "the budget is below the maximal bill")
         rounds = range(1, terms.rounds + 1)
         task = Task(terms, "", terms.initial, terms.seed, set(rounds))
         for number in rounds:
@@ -990,7 +990,7 @@ class Replay:
     def selection(self, entry: Entry) -> None:
         task = self.task(entry.body["task_id"])
         require(task.state == "EFFORT", f"a selection in {task.state}")
-        parts, last = self._parts(entry, f"{task.id}/selection")
+        parts, _ = self._parts(entry, f"{task.id}/selection")
         everyone = sorted(task.claims)
         standing = [name for name in everyone if self.keys.get(name)]
         for chosen in (standing, everyone):
@@ -1012,15 +1012,16 @@ class Replay:
 
     def _parts(self, entry: Entry, prefix: str) -> tuple[list[Entry], Entry]:
         """All parts that begin with `entry`."""
-        found = [entry]
-        while type(entry.body["part"]) is int and entry.body["part"] != entry.body["parts"]:
-            number = entry.body["part"] + 1
+        found = []
+        while True:
+            found.append(entry)
+            number = integer(entry.body["part"], len(found), "part", len(found))
+            if number == integer(entry.body["parts"], number, "parts"):
+                return found, entry
             entry = self.take()
             require(
-                entry.id == f"{prefix}/{number}" and entry.kind == found[0].kind, "a part is out of place"
+                entry.id == f"{prefix}/{number + 1}" and entry.kind == found[0].kind, "a part is out of place"
             )
-            found.append(entry)
-        return found, entry
 
     def model(self, entry: Entry) -> None:
         body = shaped(entry.body, "statement signature sequence late keys", "a model")
@@ -1309,9 +1310,9 @@ class Replay:
             accuracy = text(figures["accuracy"], "accuracy")
             text(figures["loss"], "loss")
             require(
-                re.fullmatch(r"[0-9]{1,30}(\.[0-9]{1,30})?", accuracy) is not None, "accuracy is no decimal"
+                re.fullmatch(r"-?[0-9]{1,30}(\.[0-9]{1,30})?", accuracy) is not None, "accuracy is no decimal"
             )
-            require(Decimal(accuracy) <= 1, "an accuracy above 1")
+            require(0 <= Decimal(accuracy) <= 1, "an accuracy outside [0, 1]")
         require(scored or digest == task.start, "the model has changed in a round in which nobody was scored")
         task.start = digest
 
