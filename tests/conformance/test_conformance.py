@@ -77,10 +77,10 @@ def measured(path: Path) -> int:
     """Models in time that were measured: as many verdicts are taken as given."""
     with ExitStack() as resources:
         ledger = [orjson.loads(data) for data in open_source(str(path), resources).entries()]
-    rules = {e["body"]["task_id"]: e["body"]["terms"]["rule"]["name"] for e in ledger if e["kind"] == "terms"}
+    rounds = {(e["body"]["task_id"], e["body"]["round"]) for e in ledger if e["kind"] == "evidence"}
     return sum(
         e["kind"] == "verdict"
-        and rules[e["body"]["task_id"]] != "paper"
+        and (e["body"]["task_id"], e["body"]["round"]) in rounds
         and e["body"]["assessment"]["model_sha256"] != ""
         for e in ledger
     )
