@@ -1,12 +1,6 @@
-"""FedAvg from files: a weighted mean, in participant-id order, reproducible to the bit.
+"""FedAvg from files: the weighted mean of `fedpeer.learning.mean`, in participant-id order, reproducible to the bit.
 
-    w = sum_k n_k w_k / sum_k n_k
-
-Floating-point tensors are accumulated in float64, block by block and participant by participant, then rounded
-once to their own type. Since the order of additions is fixed, the same files give the same bytes on every
-machine with IEEE 754 arithmetic. Running means and variances of batch normalisation are floating-point tensors
-and are averaged as such. Integer tensors (batch counters) are averaged exactly in integers and rounded half to
-even; boolean ones take the weighted majority, false on a tie.
+Running means and variances of batch normalisation are floating-point tensors and are averaged as such.
 
 Blocks are worked out side by side, a few at a time: those few are in memory, whatever the size and number of the
 models. What a block comes to depends on no other.
@@ -20,7 +14,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -29,6 +22,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from fedpeer.learning.mean import WeightedSum
 from fedpeer.protocol.model_file import ModelFile, header, narrow, open_model, widen
 from mechanism.errors import FieldError
 from mechanism.terms import DTYPE_BYTES, TensorSpec
@@ -36,16 +30,14 @@ from mechanism.terms import DTYPE_BYTES, TensorSpec
 #: Elements that are read of one file at once.
 _BLOCK = 1 << 17
 
-#: Elements that are weighted and added at once: 512 KiB of float64, which stay in the cache. Smaller pieces are no
-#: faster by themselves, and threads get into each other's way: each piece asks for the interpreter's lock.
-_PIECE = 1 << 16
-
 #: Threads that accumulate: NumPy releases the interpreter's lock. More than a few only wait for the memory.
 _THREADS = min(4, os.cpu_count() or 1)
 
-#: NumPy's types; a bfloat16 is read as what it is, the upper half of a float32.
-_FLOATS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
-_INTEGERS = {"I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1", "BOOL": "u1"}
+#: NumPy's types; a bfloat16 is read as what it is, the upper half of a float32, and a boolean as its byte.
+_STORED = {
+    "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2",
+    "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1", "BOOL": "u1",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -120,12 +112,11 @@ def _block_means(
     places_by_name = [{t.spec.name: (file.path, t.start) for t in file.tensors} for file in files]
     for spec in layout:
         starts = [places[spec.name] for places in places_by_name]
-        mean = _integer_mean if spec.dtype in _INTEGERS else _float_mean
         elements = prod(spec.shape)
         for first in range(0, elements, _BLOCK):
             offset = first * DTYPE_BYTES[spec.dtype]
             places = [(path, start + offset) for path, start in starts]
-            yield partial(mean, places, weights, spec.dtype, min(_BLOCK, elements - first))
+            yield partial(_mean, places, weights, spec.dtype, min(_BLOCK, elements - first))
 
 
 def _read(place: tuple[Path, int], into: npt.NDArray[Any]) -> None:
@@ -139,34 +130,12 @@ def _read(place: tuple[Path, int], into: npt.NDArray[Any]) -> None:
         raise OSError(f"{path} ends within a tensor; restore it from a backup")
 
 
-def _float_mean(places: Sequence[tuple[Path, int]], weights: Sequence[int], dtype: str, count: int) -> bytes:
-    raw = np.empty(count, _FLOATS[dtype])
-    total = np.full(count, -0.0)  # unlike 0.0, it changes nothing that is added to it
-    weighted = np.empty(min(count, _PIECE))
+def _mean(places: Sequence[tuple[Path, int]], weights: Sequence[int], dtype: str, count: int) -> bytes:
+    raw = np.empty(count, _STORED[dtype])
+    bfloat16 = dtype == "BF16"
+    total = WeightedSum(count, np.float32 if bfloat16 else raw.dtype)
     for place, weight in zip(places, weights, strict=True):
         _read(place, raw)
-        values = widen(raw) if dtype == "BF16" else raw
-        for first in range(0, count, _PIECE):
-            piece = values[first : first + _PIECE]
-            product = weighted[: len(piece)]
-            product[...] = piece
-            product *= weight
-            total[first : first + _PIECE] += product
-    total /= sum(weights)
-    if dtype == "BF16":
-        return narrow(total.astype(np.float32)).tobytes()
-    return total.astype(_FLOATS[dtype]).tobytes()
-
-
-def _integer_mean(
-    places: Sequence[tuple[Path, int]], weights: Sequence[int], dtype: str, count: int
-) -> bytes:
-    # Python's integers: a product of a counter and a number of samples can exceed 64 bits.
-    raw = np.empty(count, _INTEGERS[dtype])
-    total = np.zeros(count, object)
-    for place, weight in zip(places, weights, strict=True):
-        _read(place, raw)
-        total += raw.astype(object) * weight
-    samples = sum(weights)
-    means = [round(Fraction(int(value), samples)) for value in total]
-    return np.array(means, dtype=_INTEGERS[dtype]).tobytes()
+        total.add(widen(raw) if bfloat16 else raw, weight)
+    mean = total.rounded()
+    return (narrow(mean) if bfloat16 else mean).tobytes()

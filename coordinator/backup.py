@@ -1,208 +1,630 @@
 """Backups of everything that a coordinator is: keys, configuration, database, the models that tasks need.
 
-One tar file, readable by its owner alone, since it holds the keys:
+One tar file, readable by its owner alone from its first byte, since it holds the keys:
 
-    manifest.json              version of the form, when, the ledger's size, the database's kind
-    coordinator.toml *.key *.pem
+    manifest.json              what the backup is, and every member after it with its size and SHA-256
+    coordinator.toml, keys, certificates   see `folder.KEPT_FILES`
     database                   a SQLite file, or a dump of PostgreSQL in its custom format
     models/<sha256>            model files
 
-The database is copied as it stands at one moment while the service goes on; model files never change. So a backup is
-consistent whenever it is taken.
+The database is copied as it stands at one moment while the service goes on, and it says which models are kept; model
+files never change. So a backup is consistent whenever it is taken.
+
+Any tar program can list and unpack one. Nothing here does: a backup is read as the very bytes that its manifest says it
+must be, headers and padding included, so that one bit that differs, a member too few or too many, and a name that
+leads elsewhere are all found, before anything is written. What a backup cannot show is that it is the right one: who
+can write the file can write another.
 
 What the ledger signed after a backup was taken is not in it. A restored coordinator therefore signs heads that do not
 extend those later ones: whoever saw them will notice the fork, as they should. Restore the latest backup there is.
 """
 
-import io
-import json
+import ctypes
+import errno
+import hashlib
 import os
+import re
 import shutil
+import signal
 import sqlite3
+import stat
 import subprocess
+import sys
 import tarfile
-import tempfile
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, TypeVar
 
-from sqlalchemy import Connection, create_engine, inspect
-from sqlalchemy.engine import URL, make_url
+import orjson
+from pydantic import TypeAdapter, ValidationError
+from sqlalchemy import Connection, text
+from sqlalchemy.engine import URL
 
 from coordinator.blobs import BlobStore
-from coordinator.config import SERVICE_FILE
+from coordinator.config import SERVICE_FILE, ServiceConfig, config_text, parse_config
 from coordinator.errors import FolderError
-from coordinator.folder import OLD_AUTHORITY_KEY, StateFolder
-from fedpeer.audit.sql.database import translated
+from coordinator.folder import (
+    KEPT_FILES,
+    StateFolder,
+    assembling,
+    check_free,
+    new_database,
+    write_private,
+)
+from coordinator.staging import staged, sync
+from coordinator.storage.market import MarketStore
+from fedpeer.audit.sql.database import Database, parse_url, refuse_unknown, sqlite_file, translated
+from fedpeer.audit.sql.errors import DatabaseDamaged
+from fedpeer.audit.sql.ledger import SqlLedgerStore
+
+Result = TypeVar("Result")
+
+#: Loaded before a fork, after which little is safe.
+_LIBC = ctypes.CDLL(None)
 
 #: Version of the form. A reader refuses what it does not know.
-VERSION = 1
+VERSION = 2
 
-_KEYS = ("authority.key", "authority.pem", "server.key", "server.pem", "ledger.key", SERVICE_FILE)
+#: Bytes of a tar's block, and of a piece that is read at once.
+_BLOCK = 512
+_PIECE = 1 << 20
 
-#: Members that are there only while an authority takes another's place.
-_SOMETIMES = (OLD_AUTHORITY_KEY,)
+#: Largest manifest that is read: a million models' lines take two thirds of it.
+_MAX_MANIFEST = 1 << 28
+
+#: The first time that a tar's header has no room for, seconds since the epoch.
+_LATEST = 8**11
+
+_MANIFEST, _DATABASE, _MODELS = "manifest.json", "database", "models/"
+
+#: Without these nothing can be served.
+_NEEDED = {
+    SERVICE_FILE,
+    "authority.key",
+    "authority.pem",
+    "server.key",
+    "server.pem",
+    "ledger.key",
+    _DATABASE,
+}
+
+
+@dataclass(frozen=True)
+class Member:
+    """One file of a backup: its name there, its size, and its SHA-256 in hexadecimal."""
+
+    name: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a backup is.
+
+    Attributes:
+        created: when, whole seconds since the epoch.
+        ledger_size, ledger_head: entries, and the latest signed head as a note ("" before the first).
+        database: "sqlite" or "postgresql".
+        schema: PostgreSQL's schema that the tables are in; "" for SQLite.
+        revision: version of the tables.
+        left_out: digests of models that a task needs and that were missing or damaged.
+        members: all files, in their order.
+    """
+
+    version: int
+    created: int
+    ledger_size: int
+    ledger_head: str
+    database: str
+    schema: str
+    revision: str
+    left_out: tuple[str, ...]
+    members: tuple[Member, ...]
+
+    @property
+    def models(self) -> int:
+        """How many model files there are."""
+        return sum(member.name.startswith(_MODELS) for member in self.members)
+
+
+_MANIFESTS = TypeAdapter(Manifest)
 
 
 def write_backup(
-    folder: StateFolder, target: Path, models: Iterable[bytes], ledger_size: int, now: float
-) -> int:
-    """Writes a backup to `target`, which must not exist yet; returns its size in bytes.
+    folder: StateFolder, database: Database, target: Path, ended_before: float, now: float
+) -> Manifest:
+    """Writes a backup to `target`, which must not exist yet, and reads it again before it gets that name.
 
     Args:
-        models: digests of the model files to keep.
+        database: the folder's.
+        ended_before: models of tasks that ended before this are not kept.
 
     Raises:
-        FolderError: the file is there already or cannot be written, or PostgreSQL's pg_dump fails.
+        FolderError: the file is there already, is being written by another process, or cannot be written.
+        StorageError: the database cannot be copied.
     """
-    if target.exists():
-        raise FolderError(f"{target} exists already; choose another name for the backup")
-    url = make_url(folder.database_url(folder.config()))
-    blobs = BlobStore(folder.models)
-    part = target.with_name(target.name + ".part")
+    _refuse_existing(target)
     try:
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with (
-            os.fdopen(descriptor, "wb") as file,
-            tarfile.open(fileobj=file, mode="w") as archive,
-            tempfile.TemporaryDirectory(dir=target.parent) as scratch,
-        ):
-            copy = Path(scratch) / "database"
-            _copy_database(url, copy)
-            manifest = {
-                "version": VERSION,
-                "created": now,
-                "ledger_size": ledger_size,
-                "database": url.get_backend_name(),
+        with staged(target) as scratch:
+            copy, archive = scratch / "database", scratch / "archive"
+            if database.dialect == "sqlite":
+                facts = _copy_sqlite(database, copy, ended_before)
+            else:
+                facts = _copy_postgresql(database, copy, ended_before)
+            blobs = BlobStore(folder.models)
+            models = {digest: blobs.intact(digest) for digest in sorted(facts.models)}
+            sources: dict[str, bytes | Path] = {
+                name: (folder.path / name).read_bytes() for name in folder.kept_files()
             }
-            _add_bytes(archive, "manifest.json", json.dumps(manifest).encode())
-            for name in (*_KEYS, *(n for n in _SOMETIMES if (folder.path / n).exists())):
-                archive.add(folder.path / name, name)
-            archive.add(copy, "database")
-            for digest in sorted(models):
-                if blobs.holds(digest):
-                    archive.add(blobs.path(digest), f"models/{digest.hex()}")
-            archive.close()
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(target)
+            sources[_DATABASE] = copy
+            sources |= {f"{_MODELS}{d.hex()}": blobs.path(d) for d, intact in models.items() if intact}
+            manifest = Manifest(
+                version=VERSION,
+                created=int(now),
+                ledger_size=facts.ledger_size,
+                ledger_head=facts.ledger_head,
+                database=database.dialect,
+                schema=facts.schema,
+                revision=database.revision() or "",
+                left_out=tuple(digest.hex() for digest, intact in models.items() if not intact),
+                members=tuple(_member(name, source) for name, source in sources.items()),
+            )
+            with os.fdopen(os.open(archive, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                _write(file, manifest, sources)
+                file.flush()
+                os.fsync(file.fileno())
+            check_backup(archive, shown_as=target)
+            _give_name(archive, target)
+            sync(target.parent)
     except OSError as error:
-        raise FolderError(f"{target} cannot be written: {error.strerror or error}") from None
-    finally:
-        part.unlink(missing_ok=True)
-    return target.stat().st_size
+        raise FolderError(
+            f"{error.filename or target} cannot be written or read: {error.strerror or error}"
+        ) from None
+    return manifest
 
 
-def read_backup(source: Path, path: Path) -> dict[str, Any]:
-    """Makes the state folder `path` from a backup; returns its manifest.
-
-    The database goes where the configuration says: a PostgreSQL database must exist and be empty.
+def check_backup(source: Path, *, shown_as: Path | None = None) -> Manifest:
+    """The manifest of a backup, every byte of which has been checked.
 
     Raises:
-        FolderError: no backup, one of another version, or the folder is a coordinator's already; nothing has been
-            written then.
+        FolderError: no backup, one of another version, or one that is not what was written.
     """
-    if (path / SERVICE_FILE).exists():
-        raise FolderError(f"{path} is a coordinator's folder already; restore into an empty one")
+    with _opened(source) as file:
+        reader = _Reader(file, shown_as or source)
+        for member in reader.manifest.members:
+            for _ in reader.content(member):
+                pass
+        reader.end()
+        return reader.manifest
+
+
+def read_backup(
+    source: Path,
+    path: Path,
+    *,
+    database: str | None = None,
+    act: Callable[[StateFolder], Result] = lambda made: None,  # type: ignore[assignment,return-value]  # no result
+) -> tuple[Manifest, Result]:
+    """Makes the state folder `path` from a backup; returns its manifest, and what `act` returned.
+
+    The whole backup is checked first. Then the folder is made aside, and takes its place at the very end; where
+    anything fails before, nothing is left.
+
+    Args:
+        database: URL of the database to restore into, in place of the configuration's.
+        act: done with the folder before it takes its place.
+
+    Raises:
+        FolderError: see `check_backup`; or a part of a coordinator is in the folder, or something in the database.
+        CoordinatorError, StorageError: the configuration or the database cannot be used.
+    """
+    folder = StateFolder(path)
+    check_free(folder)
+    manifest = check_backup(source)
+    refuse_unknown(manifest.revision)
     try:
-        with tarfile.open(source) as archive:
-            manifest = _manifest(archive, source)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
-                archive.extractall(scratch, filter="data")
-                _move_in(Path(scratch), StateFolder(path), manifest)
-    except (tarfile.TarError, EOFError) as error:
-        raise FolderError(f"{source} is no backup: {error}") from None
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as undo, assembling(folder) as made:
+            _unpack(source, manifest, made)
+            config = _configured(made, path / SERVICE_FILE, database)
+            url = parse_url(made.database_url(config))
+            if url.get_backend_name() != manifest.database:
+                raise FolderError(
+                    f"the backup is of a {manifest.database} database; name one of that kind with --database"
+                )
+            restored = undo.enter_context(new_database(made.database_url(config)))
+            _restore_database(made.path / _DATABASE, restored, manifest)
+            (made.path / _DATABASE).unlink(missing_ok=True)
+            _check_restored(restored, manifest)
+            restored.close()
+            result = act(made)
     except OSError as error:
-        raise FolderError(f"{error.filename or source}: {error.strerror or error}") from None
-    return manifest
+        raise FolderError(f"{error.filename or path} cannot be written: {error.strerror or error}") from None
+    return manifest, result
 
 
-def _manifest(archive: tarfile.TarFile, source: Path) -> dict[str, Any]:
-    try:
-        file = archive.extractfile("manifest.json")
-        manifest: dict[str, Any] = json.loads(file.read() if file is not None else b"")
-    except (KeyError, ValueError):
-        raise FolderError(f"{source} is no backup: it has no manifest") from None
-    if manifest.get("version") != VERSION:
-        raise FolderError(
-            f"{source} has the form {manifest.get('version')!r}; this program knows {VERSION}; use a newer fedpeer"
-        )
-    return manifest
+# The form
 
 
-def _move_in(scratch: Path, folder: StateFolder, manifest: dict[str, Any]) -> None:
-    """The database first, which can fail; the configuration last, which makes the folder a coordinator's."""
-    url = make_url(folder.database_url(StateFolder(scratch).config()))
-    if url.get_backend_name() != manifest["database"]:
-        raise FolderError(f"the backup is of {manifest['database']}, the configuration names {url}")
-    folder.path.mkdir(parents=True, exist_ok=True)
-    folder.path.chmod(0o700)
-    _restore_database(scratch / "database", url)
-    blobs = BlobStore(folder.models)
-    for file in sorted((scratch / "models").glob("*")) if (scratch / "models").is_dir() else ():
-        blobs.adopt(file, bytes.fromhex(file.name))
-    for name in (*(n for n in _SOMETIMES if (scratch / n).exists()), *_KEYS):
-        (scratch / name).chmod(0o600 if name.endswith(".key") else 0o644)
-        shutil.move(scratch / name, folder.path / name)
+def _write(file: IO[bytes], manifest: Manifest, sources: Mapping[str, bytes | Path]) -> None:
+    content = _encoded(manifest)
+    _write_member(file, _header(_MANIFEST, len(content), manifest.created), [content])
+    for member in manifest.members:
+        header = _header(member.name, member.bytes, manifest.created)
+        _write_member(file, header, _pieces(sources[member.name]))
+    file.write(bytes(2 * _BLOCK))
 
 
-def _copy_database(url: URL, target: Path) -> None:
-    if url.get_backend_name() == "sqlite":
-        source = sqlite3.connect(f"{Path(url.database or '').resolve().as_uri()}?mode=ro", uri=True)
-        copy = sqlite3.connect(target)
+def _write_member(file: IO[bytes], header: bytes, pieces: Iterable[bytes]) -> None:
+    file.write(header)
+    size = 0
+    for piece in pieces:
+        size += file.write(piece)
+    file.write(bytes(-size % _BLOCK))
+
+
+def _header(name: str, size: int, created: int) -> bytes:
+    """GNU's form: one block, whatever the size."""
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mtime, entry.mode = size, created, 0o600
+    return entry.tobuf(tarfile.GNU_FORMAT)
+
+
+def _encoded(manifest: Manifest) -> bytes:
+    """Canonical JSON, with its own digest."""
+    record = asdict(manifest)
+    digest = hashlib.sha256(_canonical(record)).hexdigest()
+    return _canonical({**record, "sha256": digest})
+
+
+def _canonical(record: Mapping[str, Any]) -> bytes:
+    return orjson.dumps(record, option=orjson.OPT_SORT_KEYS)
+
+
+def _member(name: str, source: bytes | Path) -> Member:
+    digest, size = hashlib.sha256(), 0
+    for piece in _pieces(source):
+        digest.update(piece)
+        size += len(piece)
+    return Member(name, size, digest.hexdigest())
+
+
+def _pieces(source: bytes | Path) -> Iterator[bytes]:
+    if isinstance(source, bytes):
+        yield source
+        return
+    with source.open("rb") as file:
+        while piece := file.read(_PIECE):
+            yield piece
+
+
+class _Reader:
+    """Reads a backup as the bytes that it must be.
+
+    Raises:
+        FolderError: on construction and from every method.
+    """
+
+    def __init__(self, file: IO[bytes], place: Path) -> None:
+        self._file = file
+        self._place = place
+        self.manifest = self._read_manifest()
+
+    def content(self, member: Member) -> Iterator[bytes]:
+        """The pieces of the next member; it is right when they have ended."""
+        name = member.name
+        header = _header(name, member.bytes, self.manifest.created)
+        if self._exactly(_BLOCK, name) != header:
+            raise self._damaged(f"another member stands where {name} should")
+        digest, left = hashlib.sha256(), member.bytes
+        while left:
+            piece = self._exactly(min(left, _PIECE), name)
+            digest.update(piece)
+            left -= len(piece)
+            yield piece
+        if digest.hexdigest() != member.sha256:
+            raise self._damaged(f"{name} is not what was backed up")
+        self._zeros(-member.bytes % _BLOCK, name)
+
+    def end(self) -> None:
+        """That nothing follows."""
+        self._zeros(2 * _BLOCK, "its end")
+        if self._file.read(1):
+            raise self._damaged("something follows after its end")
+
+    def _read_manifest(self) -> Manifest:
+        header = self._file.read(_BLOCK)
         try:
-            source.backup(copy)
-        finally:
-            copy.close()
-            source.close()
-        return
-    _run("pg_dump", "--format=custom", f"--file={target}", f"--dbname={_libpq(url)}")
-
-
-def _restore_database(source: Path, url: URL) -> None:
-    if url.get_backend_name() == "sqlite":
-        target = Path(url.database or "")
-        if target.exists():
-            raise FolderError(f"{target} exists already; move it away before restoring")
-        shutil.move(source, target)
-        return
-    with translated(), _connected(url) as connection:
-        if tables := inspect(connection).get_table_names():
+            entry = tarfile.TarInfo.frombuf(header, "utf-8", "strict")
+        except (tarfile.TarError, UnicodeDecodeError, ValueError):
             raise FolderError(
-                f"the database {url.render_as_string()} holds {len(tables)} tables; restore into an empty one"
+                f"{self._place} is no backup: it is no tar file, or its beginning is damaged"
+            ) from None
+        if entry.name != _MANIFEST or not 0 < entry.size <= _MAX_MANIFEST:
+            raise FolderError(f"{self._place} is no backup: it does not begin with {_MANIFEST}")
+        content = self._exactly(entry.size, _MANIFEST)
+        try:
+            version = orjson.loads(content)["version"]
+        except (ValueError, LookupError, TypeError):
+            raise self._damaged(f"{_MANIFEST} cannot be read") from None
+        if version != VERSION:
+            raise FolderError(
+                f"{self._place} has the form {version!r:.20}; this program knows {VERSION}; use the "
+                "fedpeer that wrote it"
             )
-    options = ["--no-owner", "--exit-on-error", "--single-transaction"]
-    _run("pg_restore", *options, f"--dbname={_libpq(url)}", str(source))
+        try:
+            manifest = _MANIFESTS.validate_json(content, strict=True)
+        except ValidationError:
+            raise self._damaged(f"{_MANIFEST} is not what was written") from None
+        if _encoded(manifest) != content or not 0 <= manifest.created < _LATEST:
+            raise self._damaged(f"{_MANIFEST} is not what was written")
+        if header != _header(_MANIFEST, len(content), manifest.created):
+            raise self._damaged(f"the header of {_MANIFEST} is not what was written")
+        self._zeros(-len(content) % _BLOCK, _MANIFEST)
+        self._check_names(manifest)
+        return manifest
+
+    def _check_names(self, manifest: Manifest) -> None:
+        """A manifest that somebody else wrote could name anything."""
+        names = [member.name for member in manifest.members]
+        foreign = [member.name for member in manifest.members if not _ours(member)]
+        if foreign:
+            raise self._damaged(f"{foreign[0]!r:.80} is no file of a coordinator")
+        if len(set(names)) != len(names):
+            raise self._damaged("it lists a member twice")
+        if missing := _NEEDED - set(names):
+            raise self._damaged(f"it lists no {', '.join(sorted(missing))}")
+
+    def _exactly(self, size: int, where: str) -> bytes:
+        content = self._file.read(size)
+        if len(content) != size:
+            raise self._damaged(f"it ends inside {where}: it was cut off")
+        return content
+
+    def _zeros(self, size: int, where: str) -> None:
+        if any(self._exactly(size, where)):
+            raise self._damaged(f"something stands behind {where}")
+
+    def _damaged(self, what: str) -> FolderError:
+        return FolderError(
+            f"{self._place} is damaged, or no backup: {what}. Take another copy or an earlier backup"
+        )
 
 
-@contextmanager
-def _connected(url: URL) -> Iterator[Connection]:
-    engine = create_engine(url.set(drivername="postgresql+psycopg"))
+def _ours(member: Member) -> bool:
+    if member.bytes < 0 or not re.fullmatch("[0-9a-f]{64}", member.sha256):
+        return False
+    if member.name.startswith(_MODELS):
+        return member.name == f"{_MODELS}{member.sha256}"
+    plain = "/" not in member.name and not member.name.startswith(".") and member.name.isprintable()
+    return member.name == _DATABASE or (plain and any(fnmatchcase(member.name, p) for p in KEPT_FILES))
+
+
+def _opened(source: Path) -> IO[bytes]:
     try:
-        with engine.connect() as connection:
-            yield connection
+        if not stat.S_ISREG(source.stat().st_mode):
+            raise FolderError(f"{source} is no file; a backup is one")
+        return source.open("rb")
+    except OSError as error:
+        raise FolderError(f"{source} cannot be read: {error.strerror}") from None
+
+
+def _refuse_existing(target: Path) -> None:
+    if os.path.lexists(target):
+        raise FolderError(f"{target} exists already; choose another name for the backup")
+
+
+def _give_name(archive: Path, target: Path) -> None:
+    try:
+        os.link(archive, target)  # which never replaces anything
+    except FileExistsError:
+        _refuse_existing(target)
+        raise
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
+            raise
+        _refuse_existing(target)  # a file system without links
+        archive.rename(target)
+
+
+# Restoring
+
+
+def _unpack(source: Path, manifest: Manifest, made: StateFolder) -> None:
+    blobs = BlobStore(made.models)
+    with _opened(source) as file:
+        reader = _Reader(file, source)
+        if reader.manifest != manifest:
+            raise FolderError(f"{source} has changed meanwhile; nothing was restored")
+        for member in manifest.members:
+            if member.name.startswith(_MODELS):
+                target = blobs.path(bytes.fromhex(member.sha256))
+                target.parent.mkdir(exist_ok=True)
+            else:
+                target = made.path / member.name
+            mode = next((m for pattern, m in KEPT_FILES.items() if fnmatchcase(member.name, pattern)), 0o600)
+            with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as written:
+                for piece in reader.content(member):
+                    written.write(piece)
+        reader.end()
+
+
+def _configured(made: StateFolder, place: Path, database: str | None) -> ServiceConfig:
+    file = made.path / SERVICE_FILE
+    try:
+        config = parse_config(file.read_text(), ServiceConfig, place)
+    except UnicodeDecodeError:
+        raise FolderError(f"the backup's {SERVICE_FILE} is no text") from None
+    if database is None:
+        return config
+    config = config.model_copy(update={"storage": config.storage.model_copy(update={"database": database})})
+    head = "# Written by `restore --database`; the file with its comments is in the backup.\n"
+    write_private(file, (head + config_text(config)).encode())
+    return made.config()
+
+
+def _check_restored(database: Database, manifest: Manifest) -> None:
+    with database.read() as connection:
+        store = SqlLedgerStore(connection)
+        found = store.size(), store.checkpoint() or ""
+    if found != (manifest.ledger_size, manifest.ledger_head):
+        raise FolderError(
+            f"the restored ledger has {found[0]} entries and not the {manifest.ledger_size} of the "
+            "backup's manifest, or another head; nothing was restored. Take an earlier backup"
+        )
+
+
+# Databases
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What stands in the very copy that was taken."""
+
+    ledger_size: int
+    ledger_head: str
+    models: frozenset[bytes]
+    schema: str = ""
+
+
+def _facts(connection: Connection, ended_before: float, schema: str = "") -> _Facts:
+    store = SqlLedgerStore(connection)
+    models = MarketStore(connection).referenced_models(ended_before)
+    return _Facts(store.size(), store.checkpoint() or "", frozenset(models), schema)
+
+
+def _copy_sqlite(database: Database, target: Path, ended_before: float) -> _Facts:
+    path = sqlite_file(database.url)
+    assert path is not None  # a coordinator's is a file
+    os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    with (
+        translated(),
+        closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as source,
+        closing(sqlite3.connect(target)) as copy,
+    ):
+        source.backup(copy)
+        copy.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside it
+        (found,) = copy.execute("PRAGMA quick_check(1)").fetchone()
+    if found != "ok":
+        raise DatabaseDamaged(
+            f"{database.display} is damaged ({found}); no backup was written: restore an earlier one"
+        )
+    copied = Database(database.url.set(database=str(target)), read_only=True)
+    try:
+        with copied.read() as connection:
+            return _facts(connection, ended_before)
     finally:
-        engine.dispose()
+        copied.close()
 
 
-def _libpq(url: URL) -> str:
-    return url.set(drivername="postgresql").render_as_string(hide_password=False)
+def _copy_postgresql(database: Database, target: Path, ended_before: float) -> _Facts:
+    """What pg_dump sees is what the facts are read from: one snapshot."""
+    with database.read() as connection:
+        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        schema = connection.execute(text("SELECT current_schema()")).scalar_one()
+        snapshot = connection.execute(text("SELECT pg_export_snapshot()")).scalar_one()
+        options = [f"--snapshot={snapshot}", f"--schema={_quoted(schema)}", "--no-privileges"]
+        _run(database.url, "pg_dump", "--format=custom", f"--file={target}", *options)
+        return _facts(connection, ended_before, schema)
 
 
-def _run(*command: str) -> None:
+def _restore_database(dump: Path, database: Database, manifest: Manifest) -> None:
+    if (path := sqlite_file(database.url)) is not None:
+        with staged(path) as scratch:
+            whole = scratch / "database"
+            if dump.stat().st_dev == scratch.stat().st_dev:
+                dump.rename(whole)
+            else:
+                shutil.copyfile(dump, whole)
+                whole.chmod(0o600)
+            sync(whole)
+            whole.rename(path)
+        sync(path.parent)
+        return
+    with database.read() as connection:
+        schema = connection.execute(text("SELECT current_schema()")).scalar_one()
+    if schema != manifest.schema:
+        raise FolderError(
+            f"the backup is of the schema {manifest.schema}, and the database's URL leads to "
+            f"{schema or 'none'}; make that schema, and name it in the URL: ?options=-csearch_path={manifest.schema}"
+        )
+    # The schema is there, and is its owner's.
+    listed = _run(database.url, "pg_restore", "--list", str(dump), connect=False).splitlines()
+    wanted = dump.with_name("database.list")
+    wanted.write_text("\n".join(line for line in listed if not _of_schema(line)) + "\n")
+    options = ["--no-owner", "--no-privileges", "--exit-on-error", "--single-transaction"]
+    _run(database.url, "pg_restore", *options, f"--use-list={wanted}", str(dump))
+    wanted.unlink()
+
+
+def _of_schema(line: str) -> bool:
+    """Whether a line of pg_restore's list is about the schema itself: "7; 2615 2200 SCHEMA - public owner"."""
+    words = line.split()
+    return "SCHEMA" in words[3:6]
+
+
+def _quoted(name: str) -> str:
+    """A name as a pattern of pg_dump that matches it alone."""
+    doubled = name.replace('"', '""')
+    return f'"{doubled}"'
+
+
+def _run(url: URL, *command: str, connect: bool = True) -> str:
+    """Runs a program of PostgreSQL; returns what it printed. It ends when this process does, however that ends.
+
+    The process table shows its arguments to everybody: whatever leads to the database goes by the environment.
+    """
+    environment, arguments = _libpq(url) if connect else ({}, [])
     try:
-        subprocess.run(command, check=True, capture_output=True, text=True)
+        done = subprocess.run(
+            [command[0], *arguments, *command[1:]],
+            check=True,
+            capture_output=True,
+            text=True,
+            env={**os.environ, **environment},
+            preexec_fn=_end_with_parent,
+        )
     except FileNotFoundError:
         raise FolderError(
             f"{command[0]} is not installed; it comes with PostgreSQL's client programs"
         ) from None
     except subprocess.CalledProcessError as error:
-        raise FolderError(f"{command[0]} failed: {error.stderr.strip()}") from None
+        said = error.stderr.strip()
+        for secret in {environment.get("PGPASSWORD", "")} - {""}:
+            said = said.replace(secret, "***")
+        raise FolderError(f"{command[0]} failed: {said or f'it ended with {error.returncode}'}") from None
+    return done.stdout
 
 
-def _add_bytes(archive: tarfile.TarFile, name: str, content: bytes) -> None:
-    entry = tarfile.TarInfo(name)
-    entry.size = len(content)
-    archive.addfile(entry, io.BytesIO(content))
+def _libpq(url: URL) -> tuple[dict[str, str], list[str]]:
+    """How a program of PostgreSQL is told what a URL says: its environment, and arguments without a secret."""
+    from psycopg import pq
+    from psycopg.conninfo import make_conninfo
+
+    _, given = url.get_dialect()().create_connect_args(url)
+    known = {option.keyword.decode(): option for option in pq.Conninfo.get_defaults()}
+    environment: dict[str, str] = {}
+    rest: dict[str, str] = {"fallback_application_name": "fedpeer"}
+    for name, value in given.items():
+        if (option := known.get(name)) is None:
+            continue  # psycopg's own
+        if option.envvar is not None:
+            environment[option.envvar.decode()] = str(value)
+        elif option.dispchar:
+            raise FolderError(
+                f"PostgreSQL's programs take {name} from their command line alone, where others see it; give the "
+                "database another way to know you (a password file, a key without a password)"
+            )
+        else:
+            rest[name] = str(value)
+    return environment, [f"--dbname={make_conninfo(**rest)}"]
+
+
+def _end_with_parent() -> None:
+    """In the child: Linux kills it when the parent is gone, so that nothing is committed for nobody."""
+    if sys.platform == "linux":
+        _LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

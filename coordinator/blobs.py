@@ -51,7 +51,9 @@ class BlobStore:
         try:
             source.replace(target)
         except FileNotFoundError:
-            if target.parent.is_dir():
+            if (
+                not source.exists()
+            ):  # and not whether the folder is there: another upload may have made it by now
                 raise
             target.parent.mkdir(exist_ok=True)
             _sync(self._folder)

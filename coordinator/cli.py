@@ -1,11 +1,14 @@
 """`fedpeer coordinator`: set a market up, run it, offer tasks, invite and revoke, look at it.
 
-Results go to standard output (one JSON object with --json), everything else to standard error.
+Results go to standard output (one JSON object with --json), everything else to standard error. A command that changes
+something says whether it is in force: confirmed by the service that runs (exit code 0), recorded where none runs (0),
+or recorded and not confirmed by one that runs (`UNCONFIRMED`).
 """
 
 import asyncio
 import json
 import logging
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,12 +19,15 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from coordinator.backup import read_backup
+from coordinator.backup import Manifest, check_backup, read_backup
 from coordinator.config import TaskConfig, read_config, resolve_paths
 from coordinator.doorbell import ANSWER_SECONDS
 from coordinator.errors import FolderError, TaskError
 from coordinator.folder import StateFolder, initialise
-from coordinator.office import Office, TaskReport
+from coordinator.office import Notice, Office, TaskReport
+from coordinator.revocations import CarriedOver
+from coordinator.storage.schema import migrate
+from fedpeer.audit.sql.database import Database, parse_url
 from fedpeer.protocol.certificates import certificate_hosts
 from fedpeer.terminal import configure_logs, counted, output, printable
 from mechanism.settlement import MICRO
@@ -49,6 +55,18 @@ State = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 DEFAULT_STATE = Path()
 
+#: A database's URL. By the environment where it holds a password: the process table shows arguments to everybody.
+DatabaseUrl = typer.Option(
+    envvar="FEDPEER_DATABASE",
+    help="SQLAlchemy URL. With a password in it, give it by the environment: others see arguments.",
+)
+
+#: Exit code of a change that is recorded, and that the service which runs has not said to have taken up.
+UNCONFIRMED = 6
+
+#: Exit code of a backup without all models that tasks need.
+INCOMPLETE = 1
+
 
 @app.command()
 def init(
@@ -61,17 +79,17 @@ def init(
     market: Annotated[str, typer.Option(help="Address of the mutual TLS port.")] = "0.0.0.0:7443",
     public: Annotated[str, typer.Option(help="Address of the enrolment port.")] = "0.0.0.0:7444",
     metrics: Annotated[str, typer.Option(help="Address for Prometheus; empty: off.")] = "127.0.0.1:9464",
-    database: Annotated[str, typer.Option(help="SQLAlchemy URL; empty: SQLite in the folder.")] = "",
+    database: Annotated[str, DatabaseUrl] = "",
     insecure: Annotated[bool, typer.Option("--insecure", help="No TLS. For experiments only.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Make a state folder: certificate authority, server certificate, ledger key, configuration."""
     hosts = host or ["localhost", "127.0.0.1"]
     text = _config_text(name, market, public, metrics, database, insecure, hosts)
-    made = initialise(folder, text, name, hosts)
-    office = Office(made)
-    key = str(office.verification_key)
-    office.close()
+    _warn_of_password(database)
+    with _cleaning_up():
+        made = initialise(folder, text, name, hosts)
+    key = str(made.signing_key().verification_key)
     if insecure:
         _note("INSECURE: this coordinator will serve without TLS; anyone can act as any participant")
     _show(
@@ -120,15 +138,19 @@ def open_(
             typer.confirm("Open the task?", abort=True, err=True)
         office.open(prepared)
         row = prepared.row
-        _show(
+        record = {
+            "task": row.id,
+            "terms_digest": row.terms_digest.hex(),
+            "bill_micro": prepared.bill_micro,
+            "budget_micro": row.terms.budget_micro,
+        }
+        digest = row.terms_digest.hex()
+        _changed(
+            office,
             as_json,
-            {
-                "task": row.id,
-                "terms_digest": row.terms_digest.hex(),
-                "bill_micro": prepared.bill_micro,
-                "budget_micro": row.terms.budget_micro,
-            },
-            f"Task {row.id} is open; terms {row.terms_digest.hex()}.",
+            record,
+            f"Task {row.id} is open; terms {digest}.",
+            f"Task {row.id} is recorded, and not offered yet; terms {digest}.",
         )
 
 
@@ -154,12 +176,11 @@ def invite(
             "market": bound.get("market", server.market),
             "authority": authority,
         }
-        _show(
-            as_json,
-            record,
+        text = (
             f"{made.token}\n\nHand this token and {state / 'authority.pem'} to {name}. It works once, until "
-            f"{_time(made.expires)}." + (" The earlier token no longer works." if made.withdrawn else ""),
+            f"{_time(made.expires)}." + (" The earlier token no longer works." if made.withdrawn else "")
         )
+        _changed(office, as_json, record, text, text)
 
 
 @app.command()
@@ -172,11 +193,15 @@ def revoke(
     """Revoke a participant's certificates, at once; of one that has not enrolled, withdraw the invitation."""
     with _office(state) as office:
         enrolled = office.revoke(name, reason)
-    _show(
-        as_json,
-        {"participant": name, "revoked": enrolled, "withdrawn": not enrolled},
-        f"{name} is revoked." if enrolled else f"{name} had not enrolled; its invitation is withdrawn.",
-    )
+        _changed(
+            office,
+            as_json,
+            {"participant": name, "revoked": enrolled, "withdrawn": not enrolled},
+            f"{name} is revoked." if enrolled else f"{name} had not enrolled; its invitation is withdrawn.",
+            f"The revocation of {name} is recorded."
+            if enrolled
+            else f"{name}'s invitation is recorded as withdrawn.",
+        )
 
 
 @certificate_app.command("renew")
@@ -193,12 +218,9 @@ def renew_certificate(
     """Make a new certificate and key for the server; a running service serves them from then on."""
     with _office(state) as office:
         made = office.renew_server(host or []).certificate
-    names, until = certificate_hosts(made), made.not_valid_after_utc
-    _show(
-        as_json,
-        {"hosts": names, "expires": until.timestamp()},
-        f"The server's certificate is for {', '.join(names)}, until {until:%Y-%m-%d}.",
-    )
+        names, until = certificate_hosts(made), made.not_valid_after_utc
+        text = f"The server's certificate is for {', '.join(names)}, until {until:%Y-%m-%d}."
+        _changed(office, as_json, {"hosts": names, "expires": until.timestamp()}, text, text)
 
 
 @authority_app.command("rotate")
@@ -210,12 +232,17 @@ def rotate_authority(state: State = DEFAULT_STATE, as_json: AsJson = False) -> N
     with _office(state) as office:
         until = office.begin_authority().certificate.not_valid_after_utc
         behind = office.behind()
-    _show(
-        as_json,
-        {"authority": str(state / "authority.pem"), "expires": until.timestamp(), "behind": behind},
-        f"A new authority issues from now on, until {until:%Y-%m-%d}; the old one counts beside it.\n"
-        f"{counted(len(behind), 'participant')} have yet to take it over. Then: fedpeer coordinator authority end",
-    )
+        rest = (
+            f"the old one counts beside it.\n{counted(len(behind), 'participant')} have yet to take it over. Then: "
+            "fedpeer coordinator authority end"
+        )
+        _changed(
+            office,
+            as_json,
+            {"authority": str(state / "authority.pem"), "expires": until.timestamp(), "behind": behind},
+            f"A new authority issues from now on, until {until:%Y-%m-%d}; {rest}",
+            f"A new authority is made, until {until:%Y-%m-%d}; {rest}",
+        )
 
 
 @authority_app.command("end")
@@ -232,12 +259,14 @@ def end_authority(
     """End the old authority: its certificates no longer count, and the server's is issued by the new one."""
     with _office(state) as office:
         behind = office.end_authority(left_behind=leave_behind)
-    _show(
-        as_json,
-        {"authority": str(state / "authority.pem"), "left_behind": behind},
-        "The old authority has ended."
-        + (f" Left behind, to be invited again: {', '.join(behind)}." if behind else ""),
-    )
+        rest = f" Left behind, to be invited again: {', '.join(behind)}." if behind else ""
+        _changed(
+            office,
+            as_json,
+            {"authority": str(state / "authority.pem"), "left_behind": behind},
+            f"The old authority has ended.{rest}",
+            f"The end of the old authority is recorded.{rest}",
+        )
 
 
 @log_key_app.command("rotate")
@@ -248,11 +277,9 @@ def rotate_log_key(state: State = DEFAULT_STATE, as_json: AsJson = False) -> Non
     """
     with _office(state) as office:
         old, new, index = office.change_log_key()
-    _show(
-        as_json,
-        {"old": str(old), "ledger_key": str(new), "entry": index},
-        f"Ledger key: {new}\nEntry {index} announces it under {old}. Publish it.",
-    )
+        text = f"Ledger key: {new}\nEntry {index} announces it under {old}. Publish it."
+        record = {"old": str(old), "ledger_key": str(new), "entry": index}
+        _changed(office, as_json, record, text, text)
 
 
 @app.command()
@@ -265,7 +292,14 @@ def cancel(
     """Cancel a task and refund what is not yet paid."""
     with _office(state) as office:
         report = office.cancel(task, reason)
-    _show(as_json, report.record(), f"Task {task} is cancelled; {_paid(report)} credits had been paid.")
+        paid = f"{_paid(report)} credits had been paid."
+        _changed(
+            office,
+            as_json,
+            report.record(),
+            f"Task {task} is cancelled; {paid}",
+            f"The cancellation of task {task} is recorded; {paid}",
+        )
 
 
 @app.command()
@@ -274,30 +308,99 @@ def backup(
     state: State = DEFAULT_STATE,
     as_json: AsJson = False,
 ) -> None:
-    """Write keys, configuration, database and models to one file, also while serving."""
-    with _office(state) as office:
-        size = office.back_up(file)
+    """Write keys, configuration, database and models to one file, also while serving; it is read again to check it."""
+    with _office(state) as office, _cleaning_up():
+        manifest = office.back_up(file)
+    left_out = list(manifest.left_out)
     _show(
         as_json,
-        {"file": str(file), "bytes": size},
-        f"{file}: {size:,} bytes. Keep it secret: it has the keys.",
+        {"file": str(file), "bytes": file.stat().st_size, **_facts(manifest), "left_out": left_out},
+        f"{file}: {file.stat().st_size:,} bytes, {_summary(manifest)}. Keep it secret: it has the keys.",
     )
+    if left_out:
+        _note(
+            f"INCOMPLETE: {counted(len(left_out), 'model file')} that tasks need is missing or damaged in "
+            f"{state / 'models'}, and so not in the backup: {', '.join(left_out)}"
+        )
+        raise typer.Exit(INCOMPLETE)
+
+
+@app.command("check-backup")
+def check_backup_(
+    file: Annotated[Path, typer.Argument(help="A file that `backup` wrote.")], as_json: AsJson = False
+) -> None:
+    """Check every byte of a backup, and write nothing."""
+    manifest = check_backup(file)
+    _show(as_json, {"file": str(file), **_facts(manifest)}, f"{file} is whole: {_summary(manifest)}.")
 
 
 @app.command()
 def restore(
     file: Annotated[Path, typer.Argument(help="A file that `backup` wrote.")],
     folder: Annotated[Path, typer.Argument(help="The state folder to make.")],
+    database: Annotated[str | None, DatabaseUrl] = None,
+    revocations: Annotated[
+        str | None,
+        typer.Option(
+            "--revocations-from",
+            help="A later copy of the ledger (an export, a database): what it has revoked since is revoked again.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a state folder from a backup."""
-    manifest = read_backup(file, folder)
-    size = manifest["ledger_size"]
+    """Make a state folder from a backup, all of it or nothing; with --database, from another database."""
+    _warn_of_password(database or "")
+
+    def carry_over(made: StateFolder) -> CarriedOver | None:
+        if revocations is None:
+            return None
+        database = Database(made.database_url(made.config()))
+        migrate(database)  # of an older version, as the service does
+        database.close()
+        office = Office(made)
+        try:
+            return office.carry_over_revocations(revocations)
+        finally:
+            office.close()
+
+    with _cleaning_up():
+        manifest, carried = read_backup(file, folder, database=database or None, act=carry_over)
     _note(
-        f"The ledger has {counted(size, 'entry')}. What was signed after this backup was taken is not in it: "
-        "whoever saw a later head will see a fork."
+        f"The ledger has {counted(manifest.ledger_size, 'entry')}, as of {_time(manifest.created)}. What was signed "
+        "after this backup was taken is not in it: whoever saw a later head will see a fork."
     )
-    _show(as_json, {"state": str(folder), "ledger_size": size}, f"{folder} is restored.")
+    if carried is None:
+        _note(
+            "REVOCATIONS made since then are forgotten: who was revoked is let in again. Before you serve, revoke them "
+            "again, or take them from a later copy of the ledger: "
+            f"fedpeer coordinator carry-revocations LEDGER --state {folder}"
+        )
+    else:
+        _note(_told(carried))
+    if manifest.left_out:
+        _note(
+            f"{counted(len(manifest.left_out), 'model file')} that tasks need was not there to be backed up"
+        )
+    record = {
+        "state": str(folder),
+        **_facts(manifest),
+        "carried_over": None if carried is None else vars(carried),
+    }
+    _show(as_json, record, f"{folder} is restored: {_summary(manifest)}.")
+
+
+@app.command("carry-revocations")
+def carry_revocations(
+    ledger: Annotated[
+        str, typer.Argument(help="A later copy of this ledger: an exported folder or file, or a database.")
+    ],
+    state: State = DEFAULT_STATE,
+    as_json: AsJson = False,
+) -> None:
+    """After a restore: revoke again whoever a later copy of the ledger says was revoked."""
+    with _office(state) as office:
+        carried = office.carry_over_revocations(ledger)
+        _changed(office, as_json, vars(carried), _told(carried), f"Recorded: {_told(carried)}")
 
 
 @app.command()
@@ -326,6 +429,11 @@ def status(
             ],
             "tasks": [report.record() for report in reports],
         }
+        if service is not None and not service.answers:
+            _note(
+                f"The coordinator that serves {state} has not answered for {ANSWER_SECONDS:g} seconds, or runs from "
+                "elsewhere: it is stopped, is starting, or waits for its disk or database. What was changed is kept."
+            )
         if as_json:
             _print_json(record)
             return
@@ -416,13 +524,80 @@ def _office(state: Path) -> Iterator[Office]:
     office = Office(StateFolder(state))
     try:
         yield office
-        if office.unanswered:
-            _note(
-                f"The coordinator that runs from {state} has not answered for {ANSWER_SECONDS:g} seconds: it is "
-                "stopped, or waits for its disk or database. What was changed is kept; it takes it up when it goes on."
-            )
     finally:
         office.close()
+
+
+@contextmanager
+def _cleaning_up() -> Iterator[None]:
+    """SIGTERM ends the block as Ctrl-C does: what it has begun is taken away."""
+
+    def end(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _changed(office: Office, as_json: bool, record: dict[str, Any], done: str, recorded: str) -> None:
+    """Shows what a command has changed and whether it is in force, which its exit code says too.
+
+    Args:
+        done: what is so where it is in force.
+        recorded: what is so where that is not known.
+    """
+    notice = office.notice
+    assert notice is not None
+    _show(as_json, {**record, "service": notice.value}, recorded if notice is Notice.UNCONFIRMED else done)
+    if office.unsigned is not None:
+        _note(f"Recorded, and not yet under a signed head: {office.unsigned}")
+    match notice:
+        case Notice.CONFIRMED:
+            _note("In force: the coordinator that runs has taken notice.")
+        case Notice.NOT_SERVED:
+            _note("Recorded. No coordinator runs; the next one begins with it.")
+        case Notice.UNCONFIRMED:
+            _note(
+                "Recorded, NOT CONFIRMED: the coordinator that serves this database has not answered for "
+                f"{ANSWER_SECONDS:g} seconds, or runs from elsewhere. It takes it up when it goes on, at the "
+                "next command that it answers, or when it is started again; do not repeat the command, "
+                "`status` shows whether it answers."
+            )
+            raise typer.Exit(UNCONFIRMED)
+
+
+def _facts(manifest: Manifest) -> dict[str, Any]:
+    return {
+        "created": manifest.created,
+        "ledger_size": manifest.ledger_size,
+        "models": manifest.models,
+        "database": manifest.database,
+    }
+
+
+def _summary(manifest: Manifest) -> str:
+    return f"{counted(manifest.ledger_size, 'ledger entry')}, {counted(manifest.models, 'model')}"
+
+
+def _told(carried: CarriedOver) -> str:
+    names = ", ".join(carried.revoked) or "nobody more"
+    again = ", ".join(carried.invite_again)
+    return (
+        f"revoked: {names}. The copy has {counted(carried.beyond, 'entry')} that this log has not; those that were "
+        f"signed contradict it from entry {carried.shared} on."
+        + (f" Invite again, since they had enrolled with new keys: {again}." if again else "")
+    )
+
+
+def _warn_of_password(url: str) -> None:
+    if url and any(url in argument for argument in sys.argv) and "@" in url and parse_url(url).password:
+        _note(
+            "The database's password stood among this command's arguments, where others can see it; give the URL by "
+            "FEDPEER_DATABASE, or leave the password to PostgreSQL's password file"
+        )
 
 
 def _config_text(

@@ -7,7 +7,7 @@ Unknown keys, missing keys and values out of range are refused with the key's pa
 against the folder of the file that names them.
 """
 
-import tomllib
+import json
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -24,6 +24,7 @@ from fedpeer.protocol.limits import (
     MAX_ROUNDS,
     MAX_STREAMS_PER_IDENTITY,
 )
+from fedpeer.text_files import TextFileError, parse_toml, read_toml
 
 #: Name of the service's configuration file in the state folder.
 SERVICE_FILE = "coordinator.toml"
@@ -106,7 +107,7 @@ class StorageSection(_Section):
     """Where state lives.
 
     Attributes:
-        database: an SQLAlchemy URL; empty: SQLite in the state folder.
+        database: an SQLAlchemy URL; empty: SQLite in the state folder, from which relative paths are taken too.
         retention_days: how long model files outlive their task.
     """
 
@@ -190,7 +191,8 @@ class DataSection(_Section):
 
     Attributes:
         dataset: a name that `fedpeer.learning.datasets` knows; split by `seed` into `validation` and `test` samples.
-        file: instead, an .npz with `images` (n, channels, height, width), `labels` (n,) and `classes`.
+        file: instead, an .npz with `images` (n, channels, height, width), `labels` (n,) and `classes`: how many, or
+            their names, by which labels may then be written.
         test_file: the same for the test set.
         root: the folder of the data sets.
     """
@@ -272,16 +274,37 @@ def read_config(path: Path, kind: type[ConfigModel]) -> ConfigModel:
         ConfigError: unreadable, no TOML, an unknown or missing key, or a value of the wrong type or range.
     """
     try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
-        raise ConfigError(f"{path} cannot be read: {reason}") from None
+        return _validated(read_toml(path), kind, path)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+    except TextFileError as error:
+        raise ConfigError(f"{path} cannot be used: {error}") from None
+
+
+def parse_config(text: str, kind: type[ConfigModel], path: Path) -> ConfigModel:
+    """The configuration that `text` is, of the file at `path`. Raises ConfigError as above."""
     try:
-        return kind.model_validate(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+        return _validated(parse_toml(text), kind, path)
+    except TextFileError as error:
+        raise ConfigError(f"{path} cannot be used: {error}") from None
+
+
+def _validated(document: dict[str, Any], kind: type[ConfigModel], path: Path) -> ConfigModel:
+    try:
+        return kind.model_validate(document)
     except ValidationError as error:
         raise ConfigError("\n".join(f"{path}: {line}" for line in _violations(error, kind))) from None
+
+
+def config_text(config: ServiceConfig) -> str:
+    """What `parse_config` reads as `config`: the keys that it was given."""
+    lines: list[str] = []
+    for key, value in config.model_dump(exclude_unset=True).items():
+        if isinstance(value, dict):
+            lines += ["", f"[{key}]", *(f"{name} = {json.dumps(held)}" for name, held in value.items())]
+        else:
+            lines.insert(0, f"{key} = {json.dumps(value)}")
+    return "\n".join([*lines, ""])
 
 
 def resolve_paths(config: TaskConfig, folder: Path) -> TaskConfig:
@@ -314,7 +337,10 @@ def _violations(error: ValidationError, kind: type[BaseModel]) -> list[str]:
             case "value_error":
                 lines.append(f"{key}: {item['ctx']['error']}")
             case _:
-                lines.append(f"{key} is {item['input']!r:.120}; expected {_expected(item, kind, location)}")
+                found = f"{item['input']!r:.120}"
+                if "storage" in location[:1] or "://" in found:
+                    found = "not what it should be (its value may hold a password and is not shown)"
+                lines.append(f"{key} is {found}; expected {_expected(item, kind, location)}")
     return list(dict.fromkeys(lines))
 
 

@@ -3,7 +3,8 @@
 The service listens on a Unix socket in its state folder, which only the folder's owner can reach. A ring makes
 it read again what others can change (tasks, participants, revocations); the answer comes when that has been
 done, so that `fedpeer coordinator revoke` returns when the revocation is in force. The database stays the only
-truth: without a running service nobody answers, and nothing is lost. `ask` makes it say what does not go well.
+truth: without a running service nobody answers, and nothing is lost. That nobody answers does not mean that nobody
+serves: the database's lease says that. `ask` makes the service say what does not go well.
 """
 
 import asyncio
@@ -12,9 +13,14 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from enum import Enum
 from pathlib import Path
 
+import structlog
+
 from fedpeer.protocol.limits import CONTROL_SOCKET
+
+log = structlog.get_logger()
 
 #: Longest path of a Unix socket on Linux, with its terminating zero; others have a little less.
 _PATH_BYTES = 100
@@ -69,55 +75,78 @@ class Doorbell:
         self._open += 1
         try:
             async with asyncio.timeout(CONTROL_SOCKET.seconds):
-                asked = await reader.readline()
+                asked = await _line(reader)
                 if asked == _RING:
                     await self._answer()
                     writer.write(_DONE)
                 elif asked == _ASK:
                     writer.write(json.dumps(self._troubles()).encode() + b"\n")
                 await writer.drain()
-        except (ConnectionError, TimeoutError, ValueError):
-            pass  # whoever rang has left, says nothing or too much; what was asked for has been done
+        except (ConnectionError, TimeoutError):
+            pass  # whoever rang has left, or says nothing; what was asked for is done all the same
+        except Exception as error:  # whoever rang is not told "done", and says so
+            log.warning(
+                "what a command has changed could not be read; at the next ring again", exc_info=error
+            )
         finally:
             self._open -= 1
             writer.close()
 
 
-def ring(path: Path) -> bool:
-    """Rings at a service's doorbell and waits until it has looked; False where no service runs.
+class Answer(Enum):
+    """What came of a ring: the service has looked, somebody is there and has not, or nobody is there."""
 
-    Raises:
-        TimeoutError: a service is there but does not answer.
-    """
-    return _said(path, _RING) == _DONE
+    LOOKED = "looked"
+    SILENT = "silent"
+    NOBODY = "nobody"
 
 
-def ask(path: Path) -> dict[str, str]:
-    """What does not go well in a service, by the name of a task or duty, and why; nothing where no service runs.
+def ring(path: Path) -> Answer:
+    """Rings at a service's doorbell and waits until it has looked, for at most `ANSWER_SECONDS`."""
+    said = _said(path, _RING)
+    if isinstance(said, Answer):
+        return said
+    return Answer.LOOKED if said == _DONE else Answer.SILENT
 
-    Raises:
-        TimeoutError: a service is there but does not answer.
-    """
+
+def ask(path: Path) -> dict[str, str] | None:
+    """What does not go well in a service, by the name of a task or duty, and why; None where no service answers."""
+    said = _said(path, _ASK)
+    if isinstance(said, Answer):
+        return None
     try:
-        found: dict[str, str] = json.loads(_said(path, _ASK) or b"{}")
+        found: dict[str, str] = json.loads(said)
     except ValueError:  # it ended in the middle of its answer
-        return {}
+        return None
     return found
 
 
-def _said(path: Path, question: bytes) -> bytes:
-    """The service's answer; nothing where none runs."""
+def _said(path: Path, question: bytes) -> bytes | Answer:
+    """The service's line; NOBODY or SILENT where there is none."""
     caller = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     caller.settimeout(ANSWER_SECONDS)
     with caller:
         try:
             with _short(path) as name:
                 caller.connect(name)
+        except (FileNotFoundError, ConnectionRefusedError):
+            return Answer.NOBODY
+        except OSError:  # no right to it, or a queue that is full since nobody takes from it
+            return Answer.SILENT
+        try:
             caller.sendall(question)
             with caller.makefile("rb") as answer:
                 return answer.readline(_ANSWER_BYTES)
-        except (FileNotFoundError, ConnectionError):
-            return b""
+        except OSError:
+            return Answer.SILENT
+
+
+async def _line(reader: asyncio.StreamReader) -> bytes:
+    """What somebody says; nothing where it is more than anybody has to say."""
+    try:
+        return await reader.readline()
+    except ValueError:
+        return b""
 
 
 @contextmanager

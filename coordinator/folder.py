@@ -14,8 +14,10 @@
     doorbell.sock        while a service runs
     serving.json         while a service runs: the addresses that it is bound to
 
-Keys are readable by their owner alone. Files that belong together change together: `StateFolder.replace` writes all
-of them into `keys.pending` first, and whoever opens the folder after a crash finishes what that says.
+`init` makes all that a coordinator is, aside, and puts it in its place when it is whole; nothing is ever made anew
+in the place of what has been lost. The folder and all that is secret is for its owner alone: keys, and the
+configuration, which may name a database's password. Files that belong together change together: `StateFolder.replace`
+writes all of them into `keys.pending` first, and whoever opens the folder after a crash finishes what that says.
 """
 
 import base64
@@ -24,7 +26,7 @@ import json
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fcntl import LOCK_EX, LOCK_NB, flock
@@ -32,8 +34,14 @@ from pathlib import Path
 
 from cryptography import x509
 
-from coordinator.config import SERVICE_FILE, ServiceConfig, read_config
-from coordinator.errors import AlreadyServed, ConfigError, FolderError
+from coordinator.config import SERVICE_FILE, ServiceConfig, parse_config, read_config
+from coordinator.errors import AlreadyServed, FolderError
+from coordinator.staging import staged, sync
+from coordinator.storage.lease import Lease
+from coordinator.storage.schema import erase, migrate
+from fedpeer.audit.sql.database import Database, parse_url, shown, sqlite_file
+from fedpeer.audit.sql.errors import DatabaseUnreachable
+from fedpeer.audit.sql.ledger import SignedLog
 from fedpeer.protocol.certificates import (
     CertificateError,
     Identity,
@@ -46,8 +54,26 @@ from fedpeer.protocol.certificates import (
     load_private_key,
     make_authority,
 )
+from fedpeer.terminal import counted
 from mechanism.ledger.errors import NoteError
 from mechanism.ledger.note import SigningKey
+
+#: The files that make a folder this coordinator's, as patterns, with their modes: what a backup keeps and a restore
+#: puts back, and what `init` never touches where it is there.
+KEPT_FILES = {SERVICE_FILE: 0o600, "*.key": 0o600, "*.pem": 0o644}
+
+#: What else a coordinator makes in its folder.
+_MADE = (
+    "coordinator.db*",
+    "models",
+    "spool",
+    "serve.lock",
+    "serving.json",
+    "doorbell.sock",
+    "ledger.key.next",
+    "keys.pending",
+    "keys.lock",
+)
 
 #: The key of the authority that is being replaced.
 OLD_AUTHORITY_KEY = "authority.old.key"
@@ -95,7 +121,38 @@ class StateFolder:
         return read_config(self.path / SERVICE_FILE, ServiceConfig)
 
     def database_url(self, config: ServiceConfig) -> str:
-        return config.storage.database or f"sqlite:///{self.path.absolute() / 'coordinator.db'}"
+        """Its database; a relative path is taken from this folder.
+
+        Raises:
+            DatabaseUnreachable: the configuration names none that can be used.
+        """
+        url = parse_url(config.storage.database or "sqlite:///coordinator.db")
+        if url.get_backend_name() == "sqlite":
+            path = sqlite_file(url)
+            if path is None:
+                raise DatabaseUnreachable(
+                    "storage.database is in memory; a market's database is kept: name a file"
+                )
+            if ".." in path.parts:
+                raise DatabaseUnreachable(
+                    f"storage.database is {shown(url)}; a relative path stays in the state folder: name an absolute one"
+                )
+            url = url.set(database=str(self.path.absolute() / path))
+        return url.render_as_string(hide_password=False)
+
+    def kept_files(self) -> dict[str, int]:
+        """Names and modes of the files that are there of those that a backup keeps."""
+        return {
+            path.name: mode
+            for pattern, mode in KEPT_FILES.items()
+            for path in sorted(self.path.glob(pattern))
+            if path.is_file()
+        }
+
+    def found(self) -> list[str]:
+        """Names of whatever is there that a coordinator makes."""
+        patterns = (*KEPT_FILES, *_MADE)
+        return sorted({path.name for pattern in patterns for path in self.path.glob(pattern)})
 
     def authority(self) -> Identity:
         """The certificate authority with its key."""
@@ -150,13 +207,15 @@ class StateFolder:
             ) from None
         return identity
 
-    def signing_key(self, name: str) -> SigningKey:
-        """The log's signing key; made where there is none yet, under the coordinator's name."""
+    def signing_key(self) -> SigningKey:
+        """The log's signing key. Raises FolderError where it is missing or damaged."""
         self._check_initialised()
-        if not self.ledger_key.exists():
-            write_private(self.ledger_key, SigningKey.generate(name).secret_text().encode())
         key = self._signing_key(self.ledger_key)
-        assert key is not None  # made above
+        if key is None:
+            raise FolderError(
+                f"{self.ledger_key} is missing: the log cannot go on under its name without it; restore it from a "
+                "backup"
+            )
         return key
 
     def changed_signing_key(self, verification_key: str) -> SigningKey | None:
@@ -169,7 +228,7 @@ class StateFolder:
         if following is not None and str(following.verification_key) == verification_key:
             with contextlib.suppress(FileNotFoundError):  # another process has just done it
                 self.next_ledger_key.replace(self.ledger_key)
-            _sync(self.path)
+            sync(self.path)
         return self._signing_key(self.ledger_key)
 
     def prepare_signing_key(self, name: str) -> SigningKey:
@@ -183,8 +242,9 @@ class StateFolder:
             return SigningKey.parse(path.read_text())
         except FileNotFoundError:
             return None
-        except OSError as error:
-            raise FolderError(f"{path} cannot be read: {error.strerror}") from None
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is no text"
+            raise FolderError(f"{path} cannot be read: {why}") from None
         except NoteError as error:
             raise FolderError(f"{path}: {error}") from None
 
@@ -303,9 +363,9 @@ class StateFolder:
                 else:
                     mode = 0o644 if name.endswith(".pem") else 0o600
                     _write_file(self.path / name, base64.b64decode(text), mode)
-            _sync(self.path)
+            sync(self.path)
             self._pending.unlink()
-            _sync(self.path)
+            sync(self.path)
         except OSError as error:
             raise FolderError(
                 f"{self.path} cannot be written: {error.strerror}; what {self._pending.name} says is done when it can"
@@ -378,38 +438,147 @@ class StateFolder:
 
 
 def initialise(path: Path, config_text: str, name: str, hosts: Sequence[str]) -> StateFolder:
-    """Makes a state folder with an authority and a server certificate for `hosts`.
+    """Makes a state folder with an authority, a server certificate for `hosts`, a log's key and an empty database.
 
     Raises:
-        FolderError: there is one already, or the folder cannot be written.
-        FieldError: a host that is neither a DNS name nor an IP address; nothing has been written.
+        FolderError: a part of a coordinator is there already, or the folder cannot be written.
+        ConfigError: the configuration cannot be used.
+        FieldError: a host that is neither a DNS name nor an IP address.
+        StorageError: the database cannot be reached, or holds something. In every case nothing is left behind.
     """
     folder = StateFolder(path)
-    if (path / SERVICE_FILE).exists():
-        raise FolderError(f"{path} is a coordinator's folder already; its keys are not overwritten")
+    check_free(folder)
+    config = parse_config(config_text, ServiceConfig, path / SERVICE_FILE)
     now = datetime.now(UTC)
     authority = make_authority(f"{name} authority", now)
     server = issue_server_certificate(authority, hosts, now)
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        path.chmod(0o700)
-        folder._write_identity("authority", authority)
-        folder._write_identity("server", server)
-        (path / SERVICE_FILE).write_text(config_text)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as undo, assembling(folder) as made:
+            made._write_identity("authority", authority)
+            made._write_identity("server", server)
+            write_private(made.ledger_key, SigningKey.generate(config.name).secret_text().encode())
+            write_private(made.path / SERVICE_FILE, config_text.encode())
+            database = undo.enter_context(new_database(made.database_url(config)))
+            migrate(database)
+            SignedLog(database, made.signing_key()).sign_head()
+            database.close()
     except OSError as error:
-        raise FolderError(f"{path} cannot be written: {error.strerror}") from None
-    try:
-        folder.config()
-    except ConfigError:
-        (path / SERVICE_FILE).unlink()
-        raise
+        raise FolderError(f"{error.filename or path} cannot be written: {error.strerror or error}") from None
     return folder
+
+
+def check_free(folder: StateFolder) -> None:
+    """Raises FolderError where the folder holds any part of a coordinator, or is no folder."""
+    if folder.path.exists() and not folder.path.is_dir():
+        raise FolderError(f"{folder.path} is a file; name a folder")
+    found = folder.found()
+    if SERVICE_FILE in found and set(found) >= {"authority.key", "ledger.key"}:
+        raise FolderError(
+            f"{folder.path} is a coordinator's folder already, with {', '.join(found)}; nothing was overwritten"
+        )
+    if found:
+        raise FolderError(
+            f"{folder.path} holds parts of a coordinator, {', '.join(found)}; nothing was overwritten. Name another "
+            "folder, or restore what is missing from a backup"
+        )
+
+
+@contextmanager
+def assembling(folder: StateFolder) -> Iterator[StateFolder]:
+    """A folder aside, which takes the place of `folder` at the end of the block, or is gone where that raises.
+
+    Into a folder that is there (a volume that is mounted, say) its parts move one by one, the configuration last,
+    without which it is nobody's.
+
+    Raises:
+        FolderError: somebody else is making it.
+        OSError: it cannot be written.
+    """
+    target = folder.path.resolve()
+    inside = target.is_dir()
+    with staged(target / "coordinator" if inside else target) as scratch:
+        made = StateFolder(scratch / "made")
+        made.path.mkdir(mode=0o700)
+        yield made
+        for found in (made.path, *made.path.rglob("*")):
+            sync(found)
+        check_free(folder)
+        if inside:
+            target.chmod(0o700)
+            _move_in(made.path, target)
+        else:
+            made.path.rename(target)
+    sync(target if inside else target.parent)
+
+
+def _move_in(made: Path, target: Path) -> None:
+    moved = []
+    try:
+        for part in sorted(made.iterdir(), key=lambda part: part.name == SERVICE_FILE):
+            if os.path.lexists(target / part.name):
+                raise FolderError(f"{target / part.name} exists already; nothing was overwritten")
+            part.rename(target / part.name)
+            moved.append(part)
+    except BaseException:
+        for part in moved:
+            (target / part.name).rename(part)
+        raise
+
+
+@contextmanager
+def new_database(url: str) -> Iterator[Database]:
+    """A database that holds nothing yet, for nobody else during the block; emptied again where the block raises.
+
+    Raises:
+        FolderError: it holds something; nothing was changed.
+        LeaseTaken: somebody else serves it, or is filling it.
+        StorageError: it cannot be reached.
+    """
+    database = Database(url)
+    lease = Lease(database.url)
+    try:
+        path = sqlite_file(database.url)
+        if path is not None:
+            _reserve(path)
+        else:
+            lease.take(wait_s=0)
+            if tables := database.tables():
+                raise FolderError(
+                    f"the database {database.display} holds {counted(len(tables), 'table')}; nothing was changed. Name "
+                    "an empty one, with --database"
+                )
+        try:
+            yield database
+        except BaseException:
+            erase(database)
+            raise
+    finally:
+        database.close()
+        lease.release()
+
+
+def _reserve(path: Path) -> None:
+    """An empty file in the place of a SQLite database, of which nothing was there."""
+    for beside in (Path(f"{path}{end}") for end in ("-wal", "-shm", "-journal")):
+        if os.path.lexists(beside):
+            raise FolderError(
+                f"{beside} exists already; nothing was changed. Move it away, or name another database"
+            )
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        raise FolderError(
+            f"{path} exists already; nothing was changed. Move it away, or name another database"
+        ) from None
+    except OSError as error:
+        raise DatabaseUnreachable(f"the database file {path} cannot be made: {error.strerror}") from None
 
 
 def write_private(path: Path, content: bytes) -> None:
     """Writes a file that only its owner can read, durably; it is never readable by others in between."""
     _write_file(path, content, 0o600)
-    _sync(path.parent)
+    sync(path.parent)
 
 
 def _identity_files(name: str, identity: Identity) -> dict[str, bytes]:
@@ -424,12 +593,3 @@ def _write_file(path: Path, content: bytes, mode: int) -> None:
         file.flush()
         os.fsync(file.fileno())
     new.replace(path)
-
-
-def _sync(folder: Path) -> None:
-    """Makes the folder's names durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

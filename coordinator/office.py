@@ -1,41 +1,57 @@
 """What the operator does, on the state folder, whether or not a service runs from it.
 
 Each act is one transaction in the database. A running service is told by its doorbell, and the act returns when
-the service has taken notice.
+the service has taken notice; `Office.notice` says whether it has.
 """
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from coordinator.backup import write_backup
+from coordinator.backup import Manifest, write_backup
 from coordinator.blobs import BlobStore
 from coordinator.certificates import Certificates, read_certificates
 from coordinator.clock import Clock, SystemClock
 from coordinator.config import ServiceConfig
-from coordinator.doorbell import ask, ring
+from coordinator.doorbell import Answer, ask, ring
 from coordinator.errors import FolderError, TaskError
 from coordinator.folder import StateFolder
 from coordinator.identity import invite
 from coordinator.metrics import Metrics
 from coordinator.opening import PreparedTask
+from coordinator.revocations import CarriedOver, carry_over, check_copy, earlier_keys, forgotten
 from coordinator.scoring import make_scorer
 from coordinator.states import Progress
+from coordinator.storage.lease import served
 from coordinator.storage.market import ClaimRow, FailureRow, ParticipantRow, RoundRow, TaskRow
-from coordinator.storage.schema import migrate
 from coordinator.transactions import Transaction, Transactions
 from fedpeer.audit.sql.database import Database
-from fedpeer.audit.sql.errors import DatabaseUnreachable, NotALedger
+from fedpeer.audit.sql.errors import StorageError
 from fedpeer.audit.sql.ledger import SignedLog
 from fedpeer.protocol.certificates import Identity, authority_id, issuer_id, load_certificate
 from mechanism.ledger.note import VerificationKey
 from mechanism.lifecycle import State
 
 Result = TypeVar("Result")
+
+
+class Notice(StrEnum):
+    """Whether what was changed is in force.
+
+    CONFIRMED: a service runs and has taken notice.
+    NOT_SERVED: no service runs: the next one begins with it.
+    UNCONFIRMED: a service holds the database and has not said that it has taken notice: it does when it looks again,
+        at the next command that it answers or when it starts again.
+    """
+
+    CONFIRMED = "confirmed"
+    NOT_SERVED = "not served"
+    UNCONFIRMED = "unconfirmed"
 
 
 @dataclass(frozen=True)
@@ -165,16 +181,15 @@ class Office:
         self.config: ServiceConfig = folder.config()
         self._clock = clock or SystemClock()
         self._database = Database(folder.database_url(self.config))
-        try:
-            self._database.check_schema()
-        except (NotALedger, DatabaseUnreachable):  # none yet; an older one is for the service to migrate
-            migrate(self._database)
-        key = folder.signing_key(self.config.name)
-        self._log = SignedLog(self._database, key, folder.changed_signing_key)
+        self._database.check_schema()  # an older one is for the service to migrate
+        self._log = SignedLog(self._database, folder.signing_key(), folder.changed_signing_key)
         self._log.follow_key()
         self._transact = Transactions(self._database, self._log, self._clock, Metrics())
-        #: Whether a service runs from the folder that does not answer.
-        self.unanswered = False
+        #: Whether the last act is in force; None before the first.
+        self.notice: Notice | None = None
+        #: Why the last act has no signed head yet: it is recorded all the same, and signed with the next.
+        self.unsigned: StorageError | None = None
+        self._silent = False
 
     @property
     def verification_key(self) -> VerificationKey:
@@ -277,24 +292,44 @@ class Office:
 
     def serving(self) -> Service | None:
         """The service that runs from this folder; None where none does."""
-        if not self._ring():
+        notice = self._ring()
+        if notice is Notice.NOT_SERVED:
             return None
         try:
             addresses: dict[str, str] = json.loads(self.folder.addresses.read_text())
-        except (OSError, ValueError):  # it is just starting
+        except (OSError, ValueError):  # it is just starting, or runs from elsewhere
             addresses = {}
-        return Service(addresses, not self.unanswered, self._troubles())
+        troubles = ask(self.folder.doorbell) if notice is Notice.CONFIRMED else None
+        return Service(addresses, troubles is not None, troubles or {})
 
-    def back_up(self, target: Path) -> int:
-        """Writes a backup, also while a service runs; returns its size in bytes.
+    def back_up(self, target: Path) -> Manifest:
+        """Writes a backup, also while a service runs.
 
         Raises:
-            FolderError: it cannot be written.
+            FolderError, StorageError: it cannot be written.
         """
-        before = self._clock.now() - self.config.storage.retention_days * 86_400
-        models, size = self._transact.look(lambda t: (t.market.referenced_models(before), t.journal.size()))
+        now = self._clock.now()
+        before = now - self.config.storage.retention_days * 86_400
         with self.folder.changing_keys():  # so that the keys and the database are of one moment
-            return write_backup(self.folder, target, models, size, self._clock.now())
+            self._log.follow_key()
+            return write_backup(self.folder, self._database, target, before, now)
+
+    def carry_over_revocations(self, source: str) -> CarriedOver:
+        """Records here the revocations that a later copy of this log has: see `coordinator.revocations`.
+
+        Args:
+            source: an exported folder or file, a database, or an address.
+
+        Raises:
+            LedgerError, FolderError: no copy of this log; nothing was changed.
+        """
+        from fedpeer.audit.sources import open_source  # gRPC takes its time
+
+        with ExitStack() as resources:
+            opened = open_source(source, resources)
+            check_copy(opened, [self.verification_key, *self._transact.look(earlier_keys)])
+            told = self._transact.look(lambda t: forgotten(t, opened))
+        return self._act(lambda t: carry_over(t, told))
 
     def certificates(self) -> Certificates:
         """The certificates in the folder.
@@ -311,13 +346,13 @@ class Office:
             hosts: names and addresses; none: those of the configuration, or of the present certificate.
         """
         made = self.folder.issue_server(hosts or self.config.server.hosts)
-        self._ring()
+        self._tell()
         return made
 
     def begin_authority(self) -> Identity:
         """A new authority, beside the old one until `end_authority`; participants learn of it by themselves."""
         made = self.folder.begin_authority(self.config.name)
-        self._ring()
+        self._tell()
         return made
 
     def behind(self) -> list[str]:
@@ -350,7 +385,7 @@ class Office:
                 "to be invited again"
             )
         self.folder.end_authority(self.config.server.hosts)
-        self._ring()
+        self._tell()
         return behind
 
     def change_log_key(self) -> tuple[VerificationKey, VerificationKey, int]:
@@ -365,30 +400,36 @@ class Office:
             key = self.folder.prepare_signing_key(old.name)
             index = self._log.change_key(key)
             self.folder.changed_signing_key(str(key.verification_key))
-        self._ring()
+        self._tell()
         return old, key.verification_key, index
 
     def _act(self, work: Callable[[Transaction], Result]) -> Result:
         result = self._transact.run(work)
-        self._log.sign_head()
-        self._ring()
+        try:
+            self._log.sign_head()
+        except StorageError as error:
+            self._tell(unsigned=error)
+        else:
+            self._tell()
         return result
 
-    def _troubles(self) -> dict[str, str]:
-        try:
-            return {} if self.unanswered else ask(self.folder.doorbell)
-        except TimeoutError:
-            self.unanswered = True
-            return {}
+    def _tell(self, unsigned: StorageError | None = None) -> None:
+        """What every act ends with."""
+        self.unsigned = unsigned
+        self.notice = self._ring()
 
-    def _ring(self) -> bool:
-        """Whether a service runs from the folder. One that has not answered once is not waited for again."""
-        if not self.unanswered:
-            try:
-                return ring(self.folder.doorbell)
-            except TimeoutError:
-                self.unanswered = True
-        return True
+    def _ring(self) -> Notice:
+        """Tells the service. One that has not answered once is not waited for again."""
+        answer = Answer.SILENT if self._silent else ring(self.folder.doorbell)
+        self._silent = answer is Answer.SILENT
+        if answer is Answer.LOOKED:
+            return Notice.CONFIRMED
+        # No answer at the door, and yet somebody may serve: from another folder or machine, or while it starts. Who
+        # has ended since has given up the lease.
+        try:
+            return Notice.UNCONFIRMED if served(self._database.url) else Notice.NOT_SERVED
+        except StorageError:
+            return Notice.UNCONFIRMED
 
 
 def _task(t: Transaction, task_id: str) -> TaskRow:

@@ -6,9 +6,11 @@ import math
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Decimal
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib.npyio import NpzFile
 
 from coordinator.acceptance import check_acceptable
 from coordinator.config import DataSection, TaskConfig
@@ -16,6 +18,9 @@ from coordinator.derivation import chain_secret, initial_seed, task_root, valida
 from coordinator.errors import TaskError
 from coordinator.storage.market import TaskRow
 from fedpeer.learning.datasets import LabelledData, load_splits
+from fedpeer.learning.errors import DataError
+from fedpeer.learning.labels import class_count, real_inputs, whole_labels
+from fedpeer.protocol.limits import MAX_LABELS
 from fedpeer.protocol.model_file import (
     ModelCheck,
     ModelFileError,
@@ -373,13 +378,57 @@ def _words(spec: TensorSpec | None) -> str:
     return "absent" if spec is None else f"{spec.dtype} of shape {list(spec.shape)}"
 
 
-def _read_npz(path: Any) -> LabelledData:
+def _read_npz(path: Path) -> LabelledData:
+    """Data from an .npz of `images`, `labels` and, where they are not 0 to the largest label, `classes`: their number,
+    or their names, by which labels may then be written.
+
+    Raises:
+        TaskError: another file, a damaged one, or arrays that are no labelled images.
+    """
     try:
-        with np.load(path, allow_pickle=False) as stored:
-            images, labels = stored["images"], stored["labels"]
-            classes = int(stored["classes"]) if "classes" in stored else int(labels.max()) + 1
+        with path.open("rb") as file:
+            stored = np.load(file, allow_pickle=False)
+            if not isinstance(stored, NpzFile):
+                raise TaskError(
+                    f"{path} is no .npz with images, labels and classes but one array, as np.save writes it; write it "
+                    "with np.savez"
+                )
+            arrays = {name: stored[name] for name in ("images", "labels", "classes") if name in stored}
     except OSError as error:
         raise TaskError(f"{path} cannot be read: {error.strerror or error}") from None
-    except (ValueError, KeyError) as error:
-        raise TaskError(f"{path} is no .npz with images, labels and classes: {error}") from None
-    return LabelledData(path.stem, images.astype(np.float32), labels.astype(np.int64), classes)
+    except TaskError:
+        raise
+    except Exception as error:  # a damaged file fails in as many ways as its formats have parts
+        why = str(error).partition("\n")[0].partition("If you trust")[0].strip() or type(error).__name__
+        raise TaskError(
+            f"{path} is no .npz with images, labels and classes, or it is damaged: {why}"
+        ) from None
+    if missing := {"images", "labels"} - arrays.keys():
+        raise TaskError(
+            f"{path} is no .npz with images, labels and classes: it has no {' and no '.join(sorted(missing))}"
+        )
+    try:
+        labels = arrays["labels"]
+        classes = _classes(arrays["classes"]) if "classes" in arrays else _largest(labels) + 1
+        count = class_count(classes)
+        if count > MAX_LABELS:
+            raise DataError(f"there are {count} classes; expected at most {MAX_LABELS}")
+        images = real_inputs(arrays["images"], np.float32)
+        return LabelledData(path.stem, images, whole_labels(labels, classes), count)
+    except DataError as error:
+        raise TaskError(f"{path} cannot be used: {error}") from None
+
+
+def _classes(stored: Any) -> Any:
+    """The number of classes, or their names, as an .npz has them."""
+    return stored.item() if stored.size == 1 else stored.tolist()
+
+
+def _largest(labels: Any) -> int:
+    if labels.dtype.kind not in "iufb" or labels.size == 0:
+        raise DataError(
+            f"its labels are {labels.size} of {labels.dtype}, and it has no classes; expected whole numbers, or "
+            "`classes` as the list of their names"
+        )
+    largest = float(labels.max())
+    return int(min(max(largest, 1.0), MAX_LABELS - 1.0)) if math.isfinite(largest) else 1

@@ -144,8 +144,7 @@ class Coordinator:
         self._lease = Lease(self._database.url)
         #: Set when the service must end by itself: it may no longer serve its database.
         self.halted = asyncio.Event()
-        key = folder.signing_key(self.config.name)
-        self._log = SignedLog(self._database, key, folder.changed_signing_key)
+        self._log = SignedLog(self._database, folder.signing_key(), folder.changed_signing_key)
         self._transact = Transactions(self._database, self._log, self._clock, self.metrics)
         self._roster = Roster()
         section = self.config.server
@@ -174,6 +173,8 @@ class Coordinator:
         self._following: list[asyncio.Future[None]] = []
         self._health = HealthServicer(("", *_SERVICES))
         self._certificates = read_certificates(folder, self.config.server, datetime.now(UTC))
+        #: Why those in the folder are not served; "" where they are.
+        self._refused_certificates = ""
         self._credentials = None if section.insecure else _ServerCredentials(self._certificates)
         self._use_certificates(self._certificates)
         self._servers: list[grpc.aio.Server] = []
@@ -188,6 +189,7 @@ class Coordinator:
         """Takes up every task where it stands, and serves."""
         self._exit.enter_context(self.folder.lock())
         try:
+            await asyncio.to_thread(self._database.check_present)
             await asyncio.to_thread(self._lease.take)
             self._guard_lease()
             await asyncio.to_thread(migrate, self._database)
@@ -195,9 +197,10 @@ class Coordinator:
             await asyncio.to_thread(self._work.blobs.prepare)
             await self._clear_spool()
             await self._bind()
-            await self.reload()
-            self._supervisor.begin("commands", self._follow_commands)
+            # First the bell: what a command changes after it has been read here is rung for.
             await self._doorbell.start()
+            await self._reload()
+            self._supervisor.begin("commands", self._follow_commands)
             for server in self._servers:
                 await server.start()
             self._health.set(health_pb2.HealthCheckResponse.SERVING)
@@ -244,8 +247,11 @@ class Coordinator:
             "metrics": self.metrics_address,
         }
 
-    async def reload(self) -> None:
-        """Reads again what commands on the command line can change: certificates, participants and tasks."""
+    async def _reload(self) -> None:
+        """Reads again what commands on the command line can change: certificates, participants and tasks.
+
+        Not to be called while it is at it: once at the start, then by the duty that follows commands.
+        """
         self.reload_certificates()
 
         def read(t: Transaction) -> tuple[Any, Any, list[TaskRow]]:
@@ -266,7 +272,8 @@ class Coordinator:
     def troubles(self) -> dict[str, str]:
         """What does not go as it should, by the name of the duty or task, and why; for `status`."""
         stalled = {f"task {live.row.id}": live.broken for live in self.market.tasks() if live.broken}
-        return {**stalled, **self._supervisor.troubles()}
+        certificates = {"certificates": self._refused_certificates} if self._refused_certificates else {}
+        return {**stalled, **certificates, **self._supervisor.troubles()}
 
     def _end_streams(self) -> None:
         for boundary in self._boundaries:
@@ -293,7 +300,7 @@ class Coordinator:
             self._outdated.clear()
             waiting, self._following = self._following, []
             try:
-                await self.reload()
+                await self._reload()
             except BaseException:
                 self._following = waiting + self._following
                 self._outdated.set()
@@ -485,7 +492,9 @@ class Coordinator:
             found = read_certificates(self.folder, self.config.server, datetime.now(UTC))
         except FolderError as error:
             log.error("the certificates were not taken over; those in force stay", why=str(error))
+            self._refused_certificates = str(error)
             return
+        self._refused_certificates = ""
         if found == self._certificates:
             return
         self._certificates = found

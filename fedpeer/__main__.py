@@ -6,6 +6,7 @@ torch. A user's mistake ends in one sentence on standard error and an exit code:
     0  done          1  checked, and the answer is no (a ledger that does not verify, say)
     2  bad input     3  no connection, or refused by the other side     130  interrupted
     5  another process with this participant's identity has taken over
+    6  recorded, but the coordinator that runs has not confirmed that it has taken notice
 """
 
 import errno
@@ -17,8 +18,8 @@ from typing import NamedTuple
 import typer
 
 from fedpeer.allocator import keep_pages
-from fedpeer.extras import missing
-from fedpeer.protocol.streams import secure_standard_streams
+from fedpeer.extras import missing, unmet
+from fedpeer.streams import secure_standard_streams
 
 
 class _Command(NamedTuple):
@@ -102,6 +103,9 @@ def main() -> int:
     called = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
     try:
         try:
+            if called is not None and "--help" not in sys.argv and (sentence := unmet(called)) is not None:
+                typer.echo(f"fedpeer: {sentence}", err=True)
+                return 2
             application(called)()
         finally:
             sys.stdout.flush()  # here, where a full disk can still be told

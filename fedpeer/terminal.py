@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from fedpeer.protocol.streams import unfailing
+from fedpeer.streams import unfailing
 
 if TYPE_CHECKING:
     from rich.console import Console

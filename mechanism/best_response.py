@@ -218,13 +218,15 @@ def _respond(
     def payment(_: Index, degree: Array) -> Array:
         return _payments(score, degree, peers, rule)
 
-    def slopes(_: Index, degree: Array) -> tuple[Array, Array, Array]:
-        z = _pair_sums(degree, peers, rule)
-        first = score.first(z).mean(axis=1)
-        return first, score.second(z).mean(axis=1), ROUNDING * np.abs(first)
+    def slope(_: Index, degree: Array) -> tuple[Array, Array]:
+        first = score.first(_pair_sums(degree, peers, rule)).mean(axis=1)
+        return first, ROUNDING * np.abs(first)
+
+    def bend(_: Index, degree: Array) -> Array:
+        return np.asarray(score.second(_pair_sums(degree, peers, rule)).mean(axis=1))
 
     ends = np.array([low]), np.array([start])
-    problem = SearchProblem(*ends, ends[1], payment, slopes, _ForAnyone(cost), report.holds)
+    problem = SearchProblem(*ends, ends[1], payment, slope, bend, _ForAnyone(cost), report.holds)
     return maximise(problem, incumbent=_closed_form(score, cost, low, start, peers, rule))
 
 

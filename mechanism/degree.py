@@ -9,11 +9,13 @@ label counts with exact rationals: everyone gets the same number.
 Source: Pang et al. 2025, section 3 (definition of delta_k).
 """
 
+import array
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from numbers import Rational
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +24,9 @@ from mechanism.errors import FieldError
 
 #: How far from 1 the sum of a floating-point distribution may lie: the rounding of 10^6 terms.
 SUM_TOLERANCE = 1e-9
+
+#: A label's number as text, the form that JSON gives a key.
+_LABEL = re.compile(r"0|[1-9][0-9]{0,9}")
 
 _RATIONAL = re.compile(r"[+-]?[0-9]+(\.[0-9]+|/[0-9]+)?")
 
@@ -47,6 +52,74 @@ def reference_distribution(values: Sequence[int | str | Decimal | Fraction]) -> 
             "reference", [str(e) for e in entries], f"probabilities that sum to 1, not {sum(entries)}"
         )
     return tuple(entries)
+
+
+def label_counts(counts: Any, labels: int) -> tuple[int, ...]:
+    """Samples of each of `labels` labels, in the reference's order, from whatever holds them.
+
+    A list, a tuple or a one-dimensional array is read by position. A mapping (a Counter, a pandas Series) is read by
+    label: its keys are label numbers 0 to I - 1, also as text, and a label without a key has no samples. What has no
+    order (a set, views of a dictionary) or gives its items once (an iterator) is refused, and so is every count that
+    is no integer: nothing is rounded.
+
+    Raises:
+        FieldError: one of these, a key that is no label, or another number of counts.
+    """
+    if isinstance(counts, Mapping) or (hasattr(counts, "keys") and hasattr(counts, "items")):
+        found = _by_label(counts, labels)
+    else:
+        found = _by_position(counts)
+        if len(found) != labels:
+            raise FieldError("counts", found, f"{labels} labels, as the reference has")
+    plain = [_scalar(count) for count in found]
+    label_distribution(plain)
+    return tuple(int(count) for count in plain)
+
+
+def _scalar(count: Any) -> Any:
+    """An array of no dimension, such as a sum over one, as the number that it holds."""
+    return count.item() if getattr(count, "shape", None) == () and hasattr(count, "item") else count
+
+
+def _by_label(counts: Any, labels: int) -> list[Any]:
+    found: dict[int, Any] = {}
+    for key, count in counts.items():
+        label = _label(key)
+        if label is None or not 0 <= label < labels:
+            raise FieldError("counts", key, f"keys that are the labels 0 to {labels - 1}")
+        if label in found:
+            raise FieldError("counts", key, f"one count of label {label}, it has two keys")
+        found[label] = count
+    return [found.get(label, 0) for label in range(labels)]
+
+
+def _label(key: Any) -> int | None:
+    """The label that a key names; None where it names none."""
+    key = _scalar(key)
+    if isinstance(key, bool):
+        return None
+    if isinstance(key, str):
+        return int(key) if _LABEL.fullmatch(key) else None
+    if isinstance(key, float):  # a Counter of float labels
+        return int(key) if key.is_integer() else None
+    return key if isinstance(key, int) else None
+
+
+def _by_position(counts: Any) -> list[Any]:
+    expected = "a list with one count for each label, or a mapping of labels to counts"
+    if isinstance(counts, str | bytes | bytearray):
+        raise FieldError("counts", counts, expected)
+    if isinstance(counts, Sequence | array.array):
+        return list(counts)
+    shape = getattr(counts, "shape", None)
+    if shape is not None and hasattr(counts, "tolist"):  # an array of any library
+        if len(shape) != 1:
+            raise FieldError("counts", f"an array of shape {tuple(shape)}", "one dimension, the labels")
+        if np.ma.is_masked(counts):
+            raise FieldError("counts", "an array with masked counts", "a count for each label")
+        return list(counts.tolist())
+    order = ", which has no order of labels" if isinstance(counts, Collection) else ""
+    raise FieldError("counts", f"a {type(counts).__name__}{order}", expected)
 
 
 def label_distribution(counts: Sequence[int]) -> tuple[Fraction, ...]:
@@ -78,6 +151,8 @@ def noniid_degree(counts: Sequence[int], reference: Sequence[Fraction]) -> Fract
     Raises:
         FieldError: as `label_distribution`, or where the lengths differ.
     """
+    if not isinstance(counts, Sequence | np.ndarray):  # a mapping would give its keys
+        raise FieldError("counts", f"a {type(counts).__name__}", "a list; `label_counts` makes one")
     distribution = label_distribution(counts)
     if len(distribution) != len(reference):
         raise FieldError("counts", list(counts), f"{len(reference)} labels, as the reference has")
@@ -103,11 +178,11 @@ def noniid_degree_of_distribution(
     q = np.asarray(reference, dtype=np.float64)
     if q.ndim != 1 or p.ndim == 0 or p.shape[-1] != q.shape[0]:
         raise FieldError("distribution", f"an array of shape {p.shape}", f"shape (..., {q.size})")
-    for name, array in (("distribution", p), ("reference", q)):
-        if not np.isfinite(array).all() or (array < 0).any():
-            raise FieldError(name, array, "finite probabilities of at least 0")
-        if (np.abs(array.sum(axis=-1) - 1) > SUM_TOLERANCE).any():
-            raise FieldError(name, array, "probabilities that sum to 1")
+    for name, values in (("distribution", p), ("reference", q)):
+        if not np.isfinite(values).all() or (values < 0).any():
+            raise FieldError(name, values, "finite probabilities of at least 0")
+        if (np.abs(values.sum(axis=-1) - 1) > SUM_TOLERANCE).any():
+            raise FieldError(name, values, "probabilities that sum to 1")
     return np.asarray(np.abs(p - q).sum(axis=-1) / 2)
 
 

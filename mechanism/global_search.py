@@ -22,7 +22,7 @@ degree. Cells of a bound that closes only linearly (no convexity to lean on) are
 their bounds stay in the result.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -61,7 +61,8 @@ class SearchProblem:
         low, high: the range of degrees, shape (K,).
         start: delta_0, shape (K,).
         payment: (owner, degree) -> H(degree^2) for pairs.
-        payment_slopes: (owner, degree) -> (H', H'') at degree^2, and what H' is off by at most.
+        payment_slope: (owner, degree) -> H' at degree^2, and what it is off by at most.
+        payment_bend: (owner, degree) -> H'' at degree^2.
         cost: one entry a participant.
         convex: whether H is known to be convex in s.
     """
@@ -70,7 +71,8 @@ class SearchProblem:
     high: Array
     start: Array
     payment: Callable[[Index, Array], Array]
-    payment_slopes: Callable[[Index, Array], tuple[Array, Array, Array | float]]
+    payment_slope: Callable[[Index, Array], tuple[Array, Array]]
+    payment_bend: Callable[[Index, Array], Array]
     cost: CostFunction
     convex: bool
 
@@ -215,91 +217,116 @@ def bracket(
     count = problem.low.size
     everyone = np.arange(count)
     slack = 2 * problem.rounding() + doubt
-    ends = [problem.payment(everyone, at) for at in (problem.low, problem.high)]
+    low, high = (_Nodes.at(problem, everyone, at) for at in (problem.low, problem.high))
     best = problem.utility(everyone, incumbent)
-    for paid, at in zip(ends, (problem.low, problem.high), strict=True):
-        np.maximum(best, paid - problem.costs(everyone, at), out=best)
-    known = _Cells.tested(problem, everyone, problem.low, problem.high, *ends)
+    for one in (low, high):
+        np.maximum(best, one.payment - problem.costs(everyone, one.degree), out=best)
+    known = _Cells.tested(problem, everyone, low, high)
     for _ in range(MAX_TRIMS):
         # Written so that a NaN stays.
-        known = known.at(~(known.bound < best[known.owner] - slack[known.owner]))
-        outermost = known.a == known.least(count)[known.owner]
+        known = known.chosen(~(known.bound < best[known.owner] - slack[known.owner]))
+        outermost = known.left.degree == known.least(count)[known.owner]
         if end == "upper":
-            outermost = known.b == known.greatest(count)[known.owner]
+            outermost = known.right.degree == known.greatest(count)[known.owner]
         # Only the outermost cells tell more; the others are cut while they are few, to find a better incumbent.
-        cut = (known.b - known.a > resolution) & (outermost | (known.owner.size <= FEW_CELLS * count))
+        wide = known.right.degree - known.left.degree > resolution
+        cut = wide & (outermost | (known.owner.size <= FEW_CELLS * count))
         if not (cut & outermost).any():
             break
-        old = known.at(cut)
-        middle = (old.a + old.b) / 2
-        paid = problem.payment(old.owner, middle)
-        np.maximum.at(best, old.owner, paid - problem.costs(old.owner, middle))
-        halves = (
-            _Cells.tested(problem, old.owner, old.a, middle, old.pa, paid),
-            _Cells.tested(problem, old.owner, middle, old.b, paid, old.pb),
-        )
-        known = _Cells.joined(known.at(~cut), *halves)
+        old = known.chosen(cut)
+        middle = _Nodes.at(problem, old.owner, (old.left.degree + old.right.degree) / 2)
+        np.maximum.at(best, old.owner, middle.payment - problem.costs(old.owner, middle.degree))
+        owner = np.concatenate([old.owner, old.owner])
+        lefts, rights = _Nodes.joined([old.left, middle]), _Nodes.joined([middle, old.right])
+        known = _Cells.joined(known.chosen(~cut), _Cells.tested(problem, owner, lefts, rights))
     return Bracket(known.least(count), known.greatest(count))
 
 
 @dataclass(frozen=True)
+class _Nodes:
+    """Degrees with H there, H', and what H' is off by at most; the last two are unused where H is not convex."""
+
+    degree: Array
+    payment: Array
+    slope: Array
+    error: Array
+
+    @classmethod
+    def at(cls, problem: SearchProblem, owner: Index, degree: Array) -> "_Nodes":
+        slope = error = np.zeros_like(degree)
+        if problem.convex:
+            slope, error = problem.payment_slope(owner, degree)
+        return cls(degree, problem.payment(owner, degree), slope, error)
+
+    @classmethod
+    def joined(cls, parts: Sequence["_Nodes"]) -> "_Nodes":
+        return cls(*(np.concatenate([getattr(p, name) for p in parts]) for name in cls.__dataclass_fields__))
+
+    def chosen(self, which: npt.NDArray[np.bool_]) -> "_Nodes":
+        return _Nodes(*(getattr(self, name)[which] for name in self.__dataclass_fields__))
+
+    def where(self, which: npt.NDArray[np.bool_], other: "_Nodes") -> "_Nodes":
+        """These where `which`, elsewhere the others."""
+        fields = self.__dataclass_fields__
+        return _Nodes(*(np.where(which, getattr(self, name), getattr(other, name)) for name in fields))
+
+
+@dataclass(frozen=True)
 class _Cells:
-    """Cells [a, b] that may hold a maximizer of their owner: H at both ends, and a bound on u in between."""
+    """Cells that may hold a maximizer of their owner, and a bound on u in between."""
 
     owner: Index
-    a: Array
-    b: Array
-    pa: Array
-    pb: Array
+    left: _Nodes
+    right: _Nodes
     bound: Array
 
     @classmethod
-    def tested(
-        cls, problem: SearchProblem, owner: Index, a: Array, b: Array, pa: Array, pb: Array
-    ) -> "_Cells":
+    def tested(cls, problem: SearchProblem, owner: Index, left: _Nodes, right: _Nodes) -> "_Cells":
         """Those on which u' may change its sign; of others at an end of the range, that end alone."""
-        cells = cls(owner, a, b, pa, pb, _cell_bound(problem, owner, a, b, pa, pb))
+        bound = _cell_bound(problem, owner, left.degree, right.degree, left.payment, right.payment)
+        cells = cls(owner, left, right, bound)
         if not problem.convex:
             return cells
-        least, most = _slope_range(problem, owner, a, b)
+        least, most = _slope_range(problem, owner, left, right)
         rises, falls = least > 0, most < 0
-        inside = ~((rises & (b < problem.high[owner])) | (falls & (a > problem.low[owner])))
-        a, b = np.where(rises, b, a), np.where(falls, a, b)
-        pa, pb = np.where(rises, pb, pa), np.where(falls, pa, pb)
-        return cls(owner, a, b, pa, pb, cells.bound).at(inside)
+        inside = (rises & (right.degree < problem.high[owner])) | (falls & (left.degree > problem.low[owner]))
+        return cls(owner, right.where(rises, left), left.where(falls, right), bound).chosen(~inside)
 
     @classmethod
     def joined(cls, *parts: "_Cells") -> "_Cells":
-        return cls(*(np.concatenate([getattr(p, name) for p in parts]) for name in cls.__dataclass_fields__))
+        owner, bound = (
+            np.concatenate(arrays) for arrays in zip(*((p.owner, p.bound) for p in parts), strict=True)
+        )
+        return cls(
+            owner, _Nodes.joined([p.left for p in parts]), _Nodes.joined([p.right for p in parts]), bound
+        )
 
-    def at(self, chosen: npt.NDArray[np.bool_]) -> "_Cells":
-        return _Cells(*(getattr(self, name)[chosen] for name in self.__dataclass_fields__))
+    def chosen(self, which: npt.NDArray[np.bool_]) -> "_Cells":
+        return _Cells(self.owner[which], self.left.chosen(which), self.right.chosen(which), self.bound[which])
 
     def least(self, count: int) -> Array:
-        """The least a of each owner, infinity where it has no cell."""
+        """The least degree in the cells of each owner, infinity where it has none."""
         found = np.full(count, np.inf)
-        np.minimum.at(found, self.owner, self.a)
+        np.minimum.at(found, self.owner, self.left.degree)
         return found
 
     def greatest(self, count: int) -> Array:
-        """The greatest b of each owner, minus infinity where it has no cell."""
+        """The greatest degree in the cells of each owner, minus infinity where it has none."""
         found = np.full(count, -np.inf)
-        np.maximum.at(found, self.owner, self.b)
+        np.maximum.at(found, self.owner, self.right.degree)
         return found
 
 
-def _slope_range(problem: SearchProblem, owner: Index, a: Array, b: Array) -> tuple[Array, Array]:
+def _slope_range(problem: SearchProblem, owner: Index, left: _Nodes, right: _Nodes) -> tuple[Array, Array]:
     """Bounds of u' over each cell, where H is convex."""
-    gap_a, gap_b = (np.maximum(problem.start[owner] - v, 0.0) for v in (a, b))
-    left, _, left_error = problem.payment_slopes(owner, a)
-    right, _, right_error = problem.payment_slopes(owner, b)
+    gap_a, gap_b = (np.maximum(problem.start[owner] - v.degree, 0.0) for v in (left, right))
     low, high = marginal_range(problem.cost.take(owner), gap_b, gap_a)
-    least = 2 * b * np.minimum(left - left_error, 0.0)
-    most = 2 * a * np.minimum(right + right_error, 0.0)
+    least = 2 * right.degree * np.minimum(left.slope - left.error, 0.0)
+    most = 2 * left.degree * np.minimum(right.slope + right.error, 0.0)
     # Rounding of the products and of the marginal cost, each a few units in the last place; a concave power's
     # marginal cost is infinite where it begins, which decides nothing.
     # Where H' is 0 on the whole cell effort only costs, however little: a marginal cost may be too small for a float.
-    free = left - left_error >= 0
+    free = left.slope - left.error >= 0
     with np.errstate(invalid="ignore"):
         return (
             np.where(free, np.inf, least + low - 16 * _EPS * (np.abs(least) + low)),
@@ -341,7 +368,7 @@ def _polish(problem: SearchProblem, degree: Array) -> tuple[Array, Array]:
 
 def _slopes(problem: SearchProblem, owner: Index, degree: Array) -> tuple[Array, Array]:
     """u' and u''."""
-    first, second, _ = problem.payment_slopes(owner, degree)
+    first, second = problem.payment_slope(owner, degree)[0], problem.payment_bend(owner, degree)
     cost = problem.cost.take(owner)
     gap = np.maximum(problem.start[owner] - degree, 0.0)
     slope = 2 * degree * first + cost.first(gap)

@@ -441,7 +441,7 @@ def block_costs(cost: CostFunction, order: Index) -> list[CostFunction]:
 
 def utility_slopes(
     game: Game, field: PeerField, cost: CostFunction, x: Array, own: Array, start: Array
-) -> tuple[Array, Array, Array, Array | float, float]:
+) -> tuple[Array, Array, Array, Array | float, Array | float]:
     """u', u'', H', c d'' of one block's participants at `x`, and the error bound of M'.
 
     Args:

@@ -253,20 +253,18 @@ def field_problem(
         s = np.square(at)
         return np.asarray(grow * field.level(s) - game.score.value(s + squares[owner]) / others)
 
-    def slopes(owner: Index, at: Array) -> tuple[Array, Array, Array]:
+    def slope(owner: Index, at: Array) -> tuple[Array, Array]:
         s = np.square(at)
-        first, second = field.slopes(s)
-        own = s + squares[owner]
-        mine = game.score.first(own) / others
+        mine = game.score.first(s + squares[owner]) / others
         error = grow * field.first_error(s) - ROUNDING * mine
-        return (
-            np.asarray(grow * first - mine),
-            np.asarray(grow * second - game.score.second(own) / others),
-            np.asarray(error),
-        )
+        return np.asarray(grow * field.slopes(s)[0] - mine), np.asarray(error)
+
+    def bend(owner: Index, at: Array) -> Array:
+        s = np.square(at)
+        return np.asarray(grow * field.slopes(s)[1] - game.score.second(s + squares[owner]) / others)
 
     cost = game.cost.take(order[chunk])
-    return SearchProblem(low[chunk], high[chunk], high[chunk], payment, slopes, cost, True)
+    return SearchProblem(low[chunk], high[chunk], high[chunk], payment, slope, bend, cost, True)
 
 
 def _search(
@@ -324,20 +322,21 @@ def direct_problem(game: Game, degree: Array, chunk: Index) -> SearchProblem:
             result[part] = (total - evaluate(s[part] + whose[part])) / others
         return result
 
-    def slopes(owner: Index, at: Array) -> tuple[Array, Array, Array]:
+    def slope(owner: Index, at: Array) -> tuple[Array, Array]:
         first = means(owner, at, "first")
         # All terms have one sign; the own one is taken out of their sum.
         own = (
             0.0 if game.rule is PeerRule.MEAN else score.first(np.square(at) + squares[chunk[owner]]) / others
         )
-        return first, means(owner, at, "second"), np.asarray(ROUNDING * (np.abs(first) + 2 * np.abs(own)))
+        return first, np.asarray(ROUNDING * (np.abs(first) + 2 * np.abs(own)))
 
     return SearchProblem(
         game.floor[chunk],
         game.start[chunk],
         game.start[chunk],
         lambda owner, at: means(owner, at, "value"),
-        slopes,
+        slope,
+        lambda owner, at: means(owner, at, "second"),
         game.cost.take(chunk),
         game.curvature.holds,
     )

@@ -15,7 +15,7 @@ journal's short transactions run on the loop.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from pathlib import Path
@@ -44,7 +44,7 @@ from participant.steps import (
     MarketSteps,
 )
 from participant.sync import trainer_of
-from participant.task import ProgressCallback, Task, Weights
+from participant.task import Counts, ProgressCallback, Task, Weights
 from participant.work import ActivityCallback, LocalTrainer, Trainer, ignore_activity, run_task, settle_past
 
 if TYPE_CHECKING:
@@ -262,7 +262,7 @@ class AsyncJoinedTask(TaskMembership):
         await self._transport.run(run_task(self._engagement, trainer_of(task), strategy, on_activity))
         return self.report()
 
-    async def claim(self, effort: float, counts: Sequence[int]) -> Receipt:
+    async def claim(self, effort: float, counts: Counts) -> Receipt:
         """As `JoinedTask.claim`."""
         return await self._transport.run(self._engagement.claim(effort_decimal(effort), counts))
 

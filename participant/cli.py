@@ -69,7 +69,11 @@ def enroll(
     token: Annotated[
         str,
         typer.Option(
-            envvar="FEDPEER_INVITATION", prompt="Invitation", hide_input=True, help="The invitation."
+            envvar="FEDPEER_INVITATION",
+            prompt="Invitation",
+            hide_input=True,
+            help="The invitation; - reads it from standard input. Others see arguments: better there, by the "
+            "environment, or at the prompt.",
         ),
     ],
     config: ConfigOption = Path(CONFIG_FILE),
@@ -77,6 +81,8 @@ def enroll(
 ) -> None:
     """Make a key and have it certified. The key never leaves the state folder."""
     settings = _settings(config)
+    if token == "-":
+        token = sys.stdin.readline()
     credentials = Participant.enroll(
         settings.state,
         participant_id=settings.id,

@@ -4,17 +4,17 @@ Unknown keys, missing keys and values out of range are refused with the key's pa
 the folder of the file.
 """
 
-import tomllib
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from fedpeer.text_files import TextFileError, read_toml
 from mechanism.errors import FieldError
 from mechanism.terms import identifier
 from participant.effort import BestResponse, EffortStrategy, Fixed
 from participant.errors import ConfigurationError
-from participant.trainer_process import TaskSpec
+from participant.trainer_process import TaskSpec, check_options
 
 #: Name of the file that `init` writes.
 CONFIG_FILE = "participant.toml"
@@ -151,13 +151,13 @@ def read_config(path: Path) -> ParticipantConfig:
         ConfigurationError: unreadable, no TOML, an unknown or missing key, or a value out of range.
     """
     try:
-        content = tomllib.loads(path.read_text())
+        content = read_toml(path)
     except OSError as error:
         raise ConfigurationError(
             f"{path} cannot be read ({error.strerror}); make one with: fedpeer participant init"
         ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path} is not valid TOML: {error}") from None
+    except TextFileError as error:
+        raise ConfigurationError(f"{path} cannot be used: {error}") from None
     try:
         config = ParticipantConfig.model_validate(content)
     except ValidationError as error:
@@ -179,6 +179,7 @@ def _check_tasks(path: Path, config: ParticipantConfig) -> None:
         raise ConfigurationError(f"{path}: a task id occurs twice; one [[task]] for each")
     for number, task in enumerate(config.task):
         try:
+            check_options(task.options)
             task.effort.build()
         except ConfigurationError as error:
             raise ConfigurationError(f"{path}: task.{number}.{error}") from None
@@ -196,7 +197,7 @@ def _violations(error: ValidationError) -> list[str]:
             case "missing":
                 lines.append(f"missing key {key}")
             case _:
-                lines.append(f"{key} is {item['input']!r}: {item['msg']}")
+                lines.append(f"{key} is {item['input']!r:.120}: {item['msg']}")
     return lines
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
-from mechanism.degree import noniid_degree
+from mechanism.degree import label_counts, noniid_degree
 from mechanism.errors import MechanismError
 from mechanism.statements import EFFORT_PLACES
 from mechanism.terms import Terms
@@ -122,7 +122,7 @@ class BestResponse:
         from mechanism.gap_bound import GapBound
 
         try:
-            start = noniid_degree(counts, terms.reference)
+            start = noniid_degree(label_counts(counts, len(terms.reference)), terms.reference)
             curve, cost = self._curve(float(start)), self._cost()
             bound = GapBound(float(terms.phi), float(terms.upsilon))
             answer = best_response(

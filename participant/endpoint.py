@@ -14,6 +14,7 @@ from time import sleep
 import grpc
 
 from fedpeer.protocol.limits import KEEPALIVE_SECONDS, KEEPALIVE_TIMEOUT_SECONDS, MAX_MESSAGE_BYTES
+from fedpeer.text_files import unmarked
 from participant.errors import (
     CertificateExpiredError,
     ConfigurationError,
@@ -88,9 +89,9 @@ class Endpoint:
         """The TLS credentials; the endpoint is secure."""
         own = self.credentials
         return grpc.ssl_channel_credentials(
-            root_certificates=self.authority_pem,
+            root_certificates=unmarked(self.authority_pem or b""),
             private_key=own.key_pem if own else None,
-            certificate_chain=own.certificate_pem if own else None,
+            certificate_chain=unmarked(own.certificate_pem) if own else None,
         )
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
@@ -148,7 +149,7 @@ class Endpoint:
     def _diagnose_tls(self, connection: socket.socket, host: str) -> TransportError | None:
         import tempfile  # slow to import, and needed only when something is wrong
 
-        context = ssl.create_default_context(cadata=(self.authority_pem or b"").decode())
+        context = ssl.create_default_context(cadata=unmarked(self.authority_pem or b"").decode())
         context.set_alpn_protocols(["h2"])
         if self.credentials is not None:
             with tempfile.TemporaryDirectory() as folder:  # the standard library reads keys from files only

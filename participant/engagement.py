@@ -9,12 +9,13 @@ import hmac
 import json
 import math
 import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
+from operator import index
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cryptography.hazmat.primitives.asymmetric import ec
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -26,7 +27,7 @@ from fedpeer.protocol.limits import MAX_REASON_CHARACTERS
 from fedpeer.protocol.model_file import file_digest
 from fedpeer.v1 import market_pb2
 from mechanism.canonical import MAX_INTEGER, canonical_bytes
-from mechanism.degree import noniid_degree
+from mechanism.degree import label_counts, noniid_degree
 from mechanism.errors import FieldError
 from mechanism.peers import draw_head, draw_share
 from mechanism.statements import (
@@ -49,10 +50,11 @@ from participant.errors import (
     StateError,
     SubmittedError,
     TaskError,
+    TrainingError,
     WrongStateError,
 )
 from participant.journal import Journal, Kind, SubmissionRecord
-from participant.model_store import ModelStore
+from participant.model_store import ModelStore, moved
 from participant.persistence import persistently
 from participant.report import (
     Receipt,
@@ -64,6 +66,7 @@ from participant.report import (
     stored_settlement,
 )
 from participant.steps import ENDED, MarketSteps
+from participant.task import Counts
 
 if TYPE_CHECKING:
     from participant.keys import KeyWatch
@@ -157,7 +160,7 @@ class Engagement:
     def report(self) -> TaskReport:
         return report_of(self._journal, self.task_id, self.participant_id)
 
-    def claim(self, effort: Decimal, counts: Sequence[int]) -> Steps[Receipt]:
+    def claim(self, effort: Decimal, counts: Counts) -> Steps[Receipt]:
         """Claims an effort and the degree of `counts`; a second call with the same gives the same receipt.
 
         Raises:
@@ -211,12 +214,12 @@ class Engagement:
         message = market_pb2.SubmitEffortRequest.FromString(record.message)
         return receipt.digest == statement_digest(decode_claim(message, self.terms.digest))
 
-    def check_counts(self, counts: Sequence[int]) -> None:
+    def check_counts(self, counts: Counts) -> None:
         """Raises CountsChangedError where `counts` are not those that were claimed."""
-        claimed = self.claimed_counts
-        if claimed is not None and claimed != self._checked_counts(counts):
+        claimed, now = self.claimed_counts, self._checked_counts(counts)
+        if claimed is not None and claimed != now:
             raise CountsChangedError(
-                f"the label counts are {list(counts)}, but {list(claimed)} were claimed for task {self.task_id}; "
+                f"the label counts are {list(now)}, but {list(claimed)} were claimed for task {self.task_id}; "
                 "train on the data that were claimed: a claim stands for the whole task",
                 public="the label counts are not those that were claimed",
             )
@@ -489,8 +492,16 @@ class Engagement:
 
     def _prepare_model(self, round_: int, samples: int) -> SubmissionRecord:
         path = self.trained_path(round_)
-        if samples < 1:
-            raise TaskError(f"the model of round {round_} has {samples} samples; expected at least 1")
+        samples = whole_samples(round_, samples)
+        start = self._models.start(self.task_id, round_)
+        if start.exists() and not moved(start, path):
+            path.unlink(missing_ok=True)
+            raise TrainingError(
+                f"the training of round {round_} moved no weight: the model is the one that the round started from, so "
+                "there is nothing to pay for. Look for a learning rate that is too small for the weights' type, data "
+                "that no batch was made of, or weights that are copied before the training and returned",
+                public="the training moved no weight",
+            )
         statement = ModelStatement(
             submission_id=self._submission_id("model", round_),
             task_id=self.task_id,
@@ -564,21 +575,46 @@ class Engagement:
     def _submission_id(self, kind: Kind, round_: int) -> str:
         return submission_id(self.task_id, self.participant_id, kind, round_)
 
-    def _checked_counts(self, counts: Sequence[int]) -> tuple[int, ...]:
-        try:
-            noniid_degree(counts, self.terms.reference)
-        except (FieldError, TypeError) as error:
-            raise EffortError(
-                f"the task's label counts cannot be used: {error}. `label_counts` returns one count >= 0 for each "
-                f"of the reference's {len(self.terms.reference)} labels"
-            ) from None
-        whole = tuple(int(count) for count in counts)
-        if max(whole) > MAX_INTEGER:  # more than a signed statement can carry
-            raise EffortError(
-                f"the task's label counts cannot be used: {max(whole)} samples of one label; "
-                f"expected at most {MAX_INTEGER}"
-            )
-        return whole
+    def _checked_counts(self, counts: Counts) -> tuple[int, ...]:
+        return read_counts(counts, self.terms, "the task's label counts")
+
+
+def read_counts(counts: Counts, terms: Terms, what: str) -> tuple[int, ...]:
+    """Label counts in the reference's order, as a claim states them; see `mechanism.degree.label_counts`.
+
+    Args:
+        what: names them in the message.
+
+    Raises:
+        EffortError: they are no histogram over the reference's labels, or no statement can carry them.
+    """
+    try:
+        whole = label_counts(counts, len(terms.reference))
+    except FieldError as error:
+        raise EffortError(
+            f"{what} cannot be used: {error}. Give one whole number for each of the reference's "
+            f"{len(terms.reference)} labels, as a list in its order or as a mapping of labels to counts",
+            public="the participant's label counts cannot be used",
+        ) from None
+    if max(whole) > MAX_INTEGER:
+        raise EffortError(
+            f"{what} cannot be used: {max(whole)} samples of one label; expected at most {MAX_INTEGER}"
+        )
+    return whole
+
+
+def whole_samples(round_: int, samples: Any) -> int:
+    """The number of samples as a statement carries it; nothing is rounded."""
+    try:
+        whole = None if isinstance(samples, bool) else index(samples)
+    except (TypeError, ValueError, RuntimeError):
+        whole = None
+    if whole is None or not 1 <= whole <= MAX_INTEGER:
+        raise TaskError(
+            f"the model of round {round_} has {samples!r:.60} samples; expected a whole number from 1 to {MAX_INTEGER}",
+            public="the number of samples cannot be used",
+        )
+    return whole
 
 
 def submission_id(task_id: str, participant_id: str, kind: Kind, round_: int) -> str:

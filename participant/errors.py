@@ -234,8 +234,8 @@ class WeightsError(TaskError):
         reasons: one sentence for each tensor at fault.
     """
 
-    def __init__(self, message: str, reasons: Sequence[str] = ()) -> None:
-        super().__init__(_told(message, reasons))
+    def __init__(self, message: str, reasons: Sequence[str] = (), public: str | None = None) -> None:
+        super().__init__(_told(message, reasons), public)
         self.reasons = tuple(reasons)
 
 

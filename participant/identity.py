@@ -222,10 +222,10 @@ def check_authority(pem: bytes, what: str, advice: str) -> None:
 
     try:
         load_certificate(pem)
-    except CertificateError:
+    except CertificateError as error:
         raise ConfigurationError(
-            f"{what} holds no certificate in PEM; expected the coordinator's authority.pem, which begins with "
-            f"-----BEGIN CERTIFICATE-----: {advice}"
+            f"{what} holds no certificate in PEM ({error}); expected the coordinator's authority.pem, which begins "
+            f"with -----BEGIN CERTIFICATE-----: {advice}"
         ) from None
 
 

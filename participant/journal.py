@@ -425,8 +425,13 @@ def _take_lock(path: Path) -> "BaseFileLock":
     """A lock that the operating system gives back when the process ends, however it ends."""
     from filelock import FileLock, Timeout
 
-    lock = FileLock(path.with_suffix(".lock"), mode=0o600, blocking=False)
+    journal = path.resolve()  # one lock, whatever links lead there
+    lock = FileLock(journal.with_suffix(".lock"), mode=0o600, blocking=False)
     try:
+        if journal.exists() and journal.stat().st_nlink > 1:
+            raise JournalError(
+                f"{path} has several names (hard links), and SQLite keeps its log beside a name; remove the others"
+            )
         lock.acquire()
     except Timeout:
         raise JournalError(

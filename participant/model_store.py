@@ -4,8 +4,9 @@ A trained model is written tensor by tensor, so that no second copy of it is eve
 of `fedpeer.protocol.model_file.encode_model`: the same weights have the same digest, whoever wrote them.
 """
 
+import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,11 @@ _LAYOUT = ("I64", "F64", "F32", "I32", "BF16", "F16", "I16", "I8", "U8", "BOOL")
 
 #: Bytes written at once.
 _BLOCK = 4 << 20
+
+#: What torch puts before the names of a module that it wraps: torch.compile, and DataParallel with its like.
+WRAPPERS = ("_orig_mod", "module")
+
+_log = logging.getLogger("participant")
 
 
 class ModelStore:
@@ -76,7 +82,10 @@ def write_weights(path: Path, weights: Weights, contract: ModelContract) -> None
     try:
         _write(fresh, weights, contract)
     except FieldError as error:
-        raise WeightsError(f"the trained weights cannot be sent: {error}") from None
+        fresh.unlink(missing_ok=True)
+        raise WeightsError(
+            f"the trained weights cannot be sent: {error}", public="the trained weights cannot be sent"
+        ) from None
     except OSError as error:
         fresh.unlink(missing_ok=True)
         raise storage_error(f"{fresh} cannot be written", error) from error
@@ -95,24 +104,87 @@ def check_weights(path: Path, contract: ModelContract) -> None:
         ) from None
 
 
+def moved(start: Path, trained: Path) -> bool:
+    """Whether a training changed anything: a floating-point weight, or any where a model has none of these.
+
+    Raises:
+        StateError: a file that cannot be read.
+    """
+    try:
+        before, after = open_model(start), open_model(trained)
+        old = {tensor.spec.name: tensor for tensor in before.tensors}
+        floating = [t for t in after.tensors if t.spec.dtype in ("F64", "F32", "F16", "BF16")]
+        return any(
+            tensor.spec.name not in old
+            or not np.array_equal(after.array(tensor), before.array(old[tensor.spec.name]))
+            for tensor in floating or after.tensors
+        )
+    except (OSError, ModelFileError) as error:
+        raise StateError(f"{start} or {trained} cannot be read ({error}); delete both") from error
+
+
+def plain_array(name: str, value: Any) -> npt.NDArray[Any]:
+    """A weight as NumPy's array, whichever library's it is: on the host, without a gradient, bfloat16 as float32.
+
+    Raises:
+        FieldError: it is no array of numbers.
+    """
+    expected = "an array of numbers, or a tensor that can be read as one"
+    try:
+        if hasattr(value, "detach") and hasattr(value, "cpu"):
+            value = value.detach().cpu()
+            value = value.float() if str(value.dtype) == "torch.bfloat16" else value
+        if not isinstance(value, np.ndarray) and hasattr(value, "numpy"):  # torch's, TensorFlow's, Flower's
+            value = value.numpy()
+        if np.ma.is_masked(value):
+            raise FieldError(f"weights[{name}]", "a masked array", "a value for each weight")
+        array = np.asarray(value)
+    except FieldError:
+        raise
+    except Exception as error:  # each library has its own
+        what = f"a {type(value).__name__} ({str(error).partition('.')[0]})"
+        raise FieldError(f"weights[{name}]", what, expected) from None
+    if array.dtype.name == "bfloat16":  # of the package ml_dtypes
+        return array.astype(np.float32)
+    if array.dtype.kind not in "fiub":
+        raise FieldError(f"weights[{name}]", f"an array of {array.dtype}", expected)
+    return array
+
+
+def _unwrapped(weights: Weights, wanted: Collection[str]) -> Weights:
+    """`weights` under the names of the module inside, where they come under those of a wrapper around it."""
+    if weights.keys() == set(wanted):
+        return weights
+    inside = {".".join(part for part in name.split(".") if part not in WRAPPERS): name for name in weights}
+    if len(inside) != len(weights) or inside.keys() != set(wanted):
+        return weights
+    _log.warning("the trained weights are those of a wrapped module; the module inside it is sent")
+    return {name: weights[given] for name, given in inside.items()}
+
+
 def _write(path: Path, weights: Weights, contract: ModelContract) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    if not isinstance(weights, dict) and not hasattr(weights, "items"):
-        raise FieldError("weights", weights, "a mapping of tensor names to arrays")
+    if not (hasattr(weights, "keys") and hasattr(weights, "items")):
+        raise FieldError(
+            "weights",
+            f"a {type(weights).__name__}",
+            "a mapping of tensor names to arrays, or a `Trained` with one",
+        )
     if not weights:
         raise FieldError("weights", {}, "at least one tensor")
     for name in weights:
         if not isinstance(name, str):
             raise FieldError("weights", name, "names that are strings")
     wanted = {spec.name: spec for spec in contract.tensors}
+    weights = _unwrapped(dict(weights.items()), wanted)
     specs = sorted(
-        (stored_spec(name, np.asarray(weights[name]), wanted.get(name)) for name in weights),
+        (stored_spec(name, plain_array(name, weights[name]), wanted.get(name)) for name in weights),
         key=lambda spec: (_LAYOUT.index(spec.dtype), spec.name),
     )
     with path.open("wb") as file:
         file.write(header(specs))
         for spec in specs:
-            for block in _blocks(np.asarray(weights[spec.name]), spec.dtype):
+            for block in _blocks(plain_array(spec.name, weights[spec.name]), spec.dtype):
                 file.write(block)
         file.flush()
         os.fsync(file.fileno())

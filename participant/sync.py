@@ -13,7 +13,7 @@
 `participant.aio` has the same names for asyncio.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
@@ -42,7 +42,7 @@ from participant.membership import ForeignKeys, Membership, RoundMembership, Tas
 from participant.model_store import read_weights, write_weights
 from participant.persistence import patiently
 from participant.report import Receipt, Settlement, TaskReport
-from participant.task import ProgressCallback, Task, Weights
+from participant.task import Counts, ProgressCallback, Task, Weights
 from participant.work import ActivityCallback, LocalTrainer, Trainer, ignore_activity, run_task, settle_past
 
 if TYPE_CHECKING:
@@ -253,7 +253,7 @@ class JoinedTask(TaskMembership):
         self._transport.run(run_task(self._engagement, trainer_of(task), strategy, on_activity))
         return self.report()
 
-    def claim(self, effort: float, counts: Sequence[int]) -> Receipt:
+    def claim(self, effort: float, counts: Counts) -> Receipt:
         """Claims an effort in [0, 1] and the label counts that came of it. Once a task; repeating is harmless."""
         return self._transport.run(self._engagement.claim(effort_decimal(effort), counts))
 

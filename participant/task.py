@@ -15,12 +15,16 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeAlias
 
+import numpy as np
 import numpy.typing as npt
 
 from mechanism.terms import Recipe, Terms
 
 #: Weights of a model: tensor name to array.
 Weights: TypeAlias = Mapping[str, npt.NDArray[Any]]
+
+#: Label counts: one for each label in the reference's order, or a mapping of labels (0 to I - 1) to counts.
+Counts: TypeAlias = Sequence[int] | Mapping[Any, int] | npt.NDArray[np.integer[Any]]
 
 #: Takes the share of the work that is done, in [0, 1], and any figures worth showing.
 ProgressCallback: TypeAlias = Callable[[float, Mapping[str, float]], None]
@@ -112,8 +116,11 @@ class Task(ABC):
         """
 
     @abstractmethod
-    def label_counts(self) -> Sequence[int]:
-        """Samples of each label that `train` would now use: I integers >= 0, in the reference's order."""
+    def label_counts(self) -> Counts:
+        """Samples of each label that `train` would now use: I integers >= 0, in the reference's order.
+
+        A mapping, such as a Counter, is read by label: keys are 0 to I - 1, a label without a key has no samples.
+        """
 
     def collect(self, effort: float) -> None:  # noqa: B027 - optional: not all data can be improved
         """Brings the data to the state that `effort` in [0, 1] buys; `label_counts` then tells the result.
@@ -129,6 +136,9 @@ class Task(ABC):
         NumPy has no bfloat16: tensors that the task's contract has as BF16 come as float32, and are rounded to the
         nearest bfloat16, half to even, when they are sent. Every other type is sent as it is, and refused where the
         contract has another.
+
+        Tensors of a framework are read to the host's memory, without their gradients. A training that moved nothing
+        is a mistake and is not sent: at least one floating-point weight must differ from what came.
 
         Call `round.progress(share, loss=...)` now and then. Raise any exception to give this round up. Of most
         only the kind is sent to the coordinator, because reasons stand in the ledger for everybody and a text may

@@ -23,7 +23,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, Any, cast
 
-from fedpeer.protocol.streams import secure_standard_streams, unfailing
+from fedpeer.streams import secure_standard_streams, unfailing
 from mechanism.terms import Terms
 from participant.errors import ConfigurationError, ParticipantError, TaskError, TrainingError
 from participant.task import Task, TrainingCancelled, TrainingRound
@@ -77,6 +77,26 @@ class TaskSpec:
         return task
 
 
+def check_options(options: Any, path: str = "options") -> None:
+    """Raises ConfigurationError where an option is no JSON value, which is what reaches a process of its own."""
+    match options:
+        case Mapping():
+            for key, value in options.items():
+                if not isinstance(key, str):
+                    raise ConfigurationError(f"{path} has the key {key!r:.60}; expected keys that are texts")
+                check_options(value, f"{path}.{key}")
+        case list() | tuple():
+            for position, value in enumerate(options):
+                check_options(value, f"{path}.{position}")
+        case None | bool() | int() | float() | str():
+            pass
+        case _:
+            raise ConfigurationError(
+                f"{path} is a {type(options).__name__} ({options!s:.60}); expected a text, a number, true or false, a "
+                "list or a table: write a date as a text in quotes"
+            )
+
+
 class ProcessTrainer:
     """A `Trainer` that runs its task in a process of its own, started when it is first needed.
 
@@ -84,6 +104,7 @@ class ProcessTrainer:
     """
 
     def __init__(self, spec: TaskSpec) -> None:
+        check_options(spec.options)
         self._spec = spec
         self._child: _Child | None = None
         self._terms: Terms | None = None

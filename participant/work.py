@@ -7,7 +7,6 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import index
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -15,9 +14,8 @@ from fedpeer.protocol.faults import Outlook, outlook
 from mechanism.terms import Terms
 from participant.effects import Steps, Work, transform
 from participant.effort import EffortStrategy, decision_of
-from participant.engagement import Assignment, Engagement
+from participant.engagement import Assignment, Engagement, read_counts, whole_samples
 from participant.errors import (
-    EffortError,
     ParticipantError,
     RefusedError,
     StateError,
@@ -87,19 +85,19 @@ class Trainer(Protocol):
 class LocalTrainer:
     """Runs the task in the calling thread."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, terms: Terms | None = None) -> None:
         self._task = task
+        self._terms = terms  # what `prepare` was called with
 
     def prepare(self, terms: Terms) -> None:
+        self._terms = terms
         self._called("prepare", lambda: self._task.prepare(terms))
 
     def label_counts(self) -> Sequence[int]:
         counts = self._called("label_counts", self._task.label_counts)
-        try:
-            return [index(count) for count in counts]
-        except TypeError:
-            what = f"{type(self._task).__name__}.label_counts returned {counts!r}"
-            raise EffortError(f"{what}; expected one whole number for each label") from None
+        if self._terms is None:
+            raise TaskError("the label counts are asked for before `prepare` has told the terms")
+        return read_counts(counts, self._terms, f"{type(self._task).__name__}.label_counts")
 
     def collect(self, effort: float) -> None:
         self._called("collect", lambda: self._task.collect(effort))
@@ -110,10 +108,21 @@ class LocalTrainer:
         made = result if isinstance(result, Trained) else Trained(result)
         if made.weights is None:
             raise TaskError("Task.train returned nothing; expected the new weights")
+        self._terms = self._terms or round.terms
         samples = made.samples if made.samples is not None else sum(self.label_counts())
-        metrics = made.metrics or self._called("metrics", lambda: self._task.metrics(made.weights))
         patiently(lambda: write_weights(trained, made.weights, round.terms.contract))
-        return TrainedFile(int(samples), _figures(metrics))
+        return TrainedFile(whole_samples(round.number, samples), self._figures(made))
+
+    def _figures(self, made: Trained) -> dict[str, float]:
+        """The numbers among a task's metrics; whatever is wrong with them is no reason to lose the round."""
+        figures = {}
+        try:
+            for name, value in dict(made.metrics or self._task.metrics(made.weights) or {}).items():
+                with contextlib.suppress(TypeError, ValueError, OverflowError, RuntimeError):
+                    figures[str(name)] = float(value)
+        except Exception as error:
+            _log.warning("the metrics cannot be kept: %s: %s", type(error).__name__, error)
+        return figures
 
     def _called(self, name: str, function: Callable[[], Any]) -> Any:
         try:
@@ -124,15 +133,6 @@ class LocalTrainer:
             kind = TrainingError if name == "train" else TaskError
             what = f"{type(self._task).__name__}.{name} raised {type(error).__name__}"
             raise kind(f"{what}: {error}", public=what) from error
-
-
-def _figures(metrics: Any) -> dict[str, float]:
-    """The numbers among a task's metrics; a word among them is no reason to lose the round."""
-    figures = {}
-    for name, value in dict(metrics or {}).items():
-        with contextlib.suppress(TypeError, ValueError):
-            figures[str(name)] = float(value)
-    return figures
 
 
 def run_task(

@@ -12,7 +12,15 @@ ROOT = Path(__file__).resolve().parent.parent
 #: The floors, from the ground up: a package imports its own modules and what stands on a floor below. Two names on one
 #: floor never import each other. `participant.adapters` stands above `participant`.
 FLOORS = (
-    ("mechanism", "fedpeer.v1", "fedpeer.extras", "fedpeer.terminal", "fedpeer.allocator"),
+    (
+        "mechanism",
+        "fedpeer.v1",
+        "fedpeer.extras",
+        "fedpeer.streams",
+        "fedpeer.allocator",
+        "fedpeer.text_files",
+    ),
+    ("fedpeer.terminal",),
     ("fedpeer.protocol", "fedpeer.learning"),
     ("fedpeer.evidence",),
     ("fedpeer.audit",),
@@ -25,15 +33,15 @@ FLOORS = (
 )
 #: The floors within the coordinator: values, storage, rules, transactions, work, services, the server, its commands.
 COORDINATOR = (
-    ("aggregation", "blobs", "broadcast", "clock", "derivation", "doorbell", "errors", "metrics", "quotas",
-     "shadow_workers", "spool", "states"),
-    ("config", "storage"),
+    ("acceptance", "aggregation", "blobs", "broadcast", "clock", "derivation", "doorbell", "errors", "metrics",
+     "quotas", "scraping", "shadow_workers", "spool", "states"),
+    ("config", "staging", "storage", "supervision"),
     ("folder", "identity", "live", "opening", "selection", "tracing"),
-    ("admission", "backup", "boundary", "scoring"),
+    ("admission", "backup", "boundary", "certificates", "scoring"),
     ("transactions",),
-    ("office", "payrolls", "uploads"),
-    ("runner", "task_text"),
-    ("market",),
+    ("payrolls", "revocations", "uploads"),
+    ("office", "runner"),
+    ("market", "task_text"),
     ("services",),
     ("server",),
     ("cli",),

@@ -2,16 +2,17 @@
 
     PostgreSQL   a session-level advisory lock on a connection of its own; the server gives it up when the connection
                  breaks. It must be a connection to the server itself: a pooler in transaction mode keeps no session.
-    SQLite       a lock on a file beside the database; the kernel gives it up with the process.
+    SQLite       a lock (flock, which SQLite itself does not use) on the database's own file, so that it holds under
+                 every name that leads there; the kernel gives it up with the process.
 
 Commands on the command line need no lease: each is one transaction, and a task's version lets only one of two
 transactions move it on. The lease keeps two services from doing the same work, and from answering participants out
 of two memories.
 """
 
+import os
 import time
-from fcntl import LOCK_EX, LOCK_NB, flock
-from io import TextIOWrapper
+from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 from pathlib import Path
 
 from sqlalchemy import Connection, create_engine, text
@@ -19,12 +20,18 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
-from fedpeer.audit.sql.database import translated
+from fedpeer.audit.sql.database import prepare_file, shown, sqlite_file, translated
 from fedpeer.audit.sql.errors import DatabaseUnreachable, LeaseTaken
 
-#: First half of the advisory lock's key, ours alone; the second is the schema's hash, so that two markets can share
-#: one database.
+#: First half of the advisory lock's key, ours alone; the second is the hash of the schema that the ledger's tables are
+#: in, or will be made in, so that two markets can share one database, and two search paths that lead to one market
+#: meet in one lock.
 _LOCK_CLASS = 731_372_654
+_LOCK = text(
+    "SELECT pg_try_advisory_lock(:class, hashtext(coalesce("
+    "(SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+    "WHERE c.oid = to_regclass('ledger_log')), current_schema(), '')))"
+)
 
 #: Seconds for which a lease is waited for: the server notices the end of a killed process within milliseconds.
 WAIT_SECONDS = 5.0
@@ -42,7 +49,7 @@ class Lease:
     def __init__(self, url: URL) -> None:
         self._url = url
         self._connection: Connection | None = None
-        self._file: TextIOWrapper | None = None
+        self._file: int | None = None
         self._descriptor: int | None = None
 
     def take(self, wait_s: float = WAIT_SECONDS) -> None:
@@ -57,7 +64,7 @@ class Lease:
             if time.monotonic() >= give_up:
                 self.release()
                 raise LeaseTaken(
-                    f"another coordinator already serves the database {self._url.render_as_string()}; "
+                    f"another coordinator already serves the database {shown(self._url)}; "
                     "stop it first, or name another database in coordinator.toml"
                 )
             time.sleep(_PAUSE_SECONDS)
@@ -85,22 +92,23 @@ class Lease:
             self._connection.engine.dispose()
             self._connection = self._descriptor = None
         if self._file is not None:
-            self._file.close()
+            flock(self._file, LOCK_UN)
+            # Left open: closing it would take from SQLite, in this process, its own locks on the file (POSIX).
             self._file = None
 
     def _try(self) -> bool:
         if self._url.get_backend_name() == "postgresql":
             return self._try_postgresql()
-        if self._url.database in (None, "", ":memory:"):
-            return True  # nobody else can reach it
-        return self._try_file(Path(f"{self._url.database}.lease"))
+        path = sqlite_file(self._url)
+        return path is None or self._try_file(path)  # nobody else reaches one in memory
 
     def _try_file(self, path: Path) -> bool:
         if self._file is None:
+            prepare_file(path)
             try:
-                self._file = path.open("w")
+                self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             except OSError as error:
-                raise DatabaseUnreachable(f"{path} cannot be written: {error.strerror}") from None
+                raise DatabaseUnreachable(f"{path} cannot be opened: {error.strerror}") from None
         try:
             flock(self._file, LOCK_EX | LOCK_NB)
         except OSError:
@@ -118,11 +126,7 @@ class Lease:
                 for name, value in _KEEPALIVES.items():
                     self._set(f"tcp_{name}", value)
                 self._set("idle_session_timeout", "0")  # an idle session is what a lease is
-            taken = self._connection.execute(
-                text("SELECT pg_try_advisory_lock(:class, hashtext(coalesce(current_schema(), '')))"),
-                {"class": _LOCK_CLASS},
-            )
-            return bool(taken.scalar_one())
+            return bool(self._connection.execute(_LOCK, {"class": _LOCK_CLASS}).scalar_one())
 
     def _set(self, name: str, value: str) -> None:
         """Sets a parameter of the session where this version of the server has it."""
@@ -131,3 +135,18 @@ class Lease:
             text("SELECT set_config(name, :value, false) FROM pg_settings WHERE name = :name"),
             {"name": name, "value": value},
         )
+
+
+def served(url: URL) -> bool:
+    """Whether some process holds the lease on the database at `url`.
+
+    Raises:
+        DatabaseUnreachable: the database cannot be reached.
+    """
+    lease = Lease(url)
+    try:
+        lease.take(wait_s=0)
+    except LeaseTaken:
+        return True
+    lease.release()
+    return False

@@ -4,11 +4,11 @@ from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import text
+from sqlalchemy import inspect, text
 
 from coordinator.storage import market_tables
 from fedpeer.audit.sql import tables
-from fedpeer.audit.sql.database import Database, refuse_unknown, revision
+from fedpeer.audit.sql.database import Database, refuse_unknown, revision, sqlite_file
 
 METADATA = tables.METADATA
 
@@ -41,3 +41,24 @@ def configuration() -> Config:
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS))
     return config
+
+
+def erase(database: Database) -> None:
+    """Takes away what `migrate` makes, with all that is in it: for what has just been made and will not be used."""
+    database.close()
+    path = sqlite_file(database.url)
+    if database.dialect == "sqlite":
+        for end in ("", "-wal", "-shm", "-journal") if path is not None else ():
+            Path(f"{path}{end}").unlink(missing_ok=True)
+        return
+    with database.begin() as connection:
+        for name in {*METADATA.tables, "alembic_version"} & set(inspect(connection).get_table_names()):
+            connection.execute(text(f"DROP TABLE {name} CASCADE"))
+        functions = connection.execute(
+            text(
+                "SELECT proname FROM pg_proc WHERE pronamespace = current_schema()::regnamespace "
+                "AND proname LIKE 'ledger\\_%' AND prorettype = 'trigger'::regtype"
+            )
+        )
+        for name in functions.scalars().all():
+            connection.execute(text(f"DROP FUNCTION {name}()"))

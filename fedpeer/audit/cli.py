@@ -28,9 +28,16 @@ from fedpeer.audit.export import (
     export_tiles,
     replaced,
 )
-from fedpeer.audit.input_files import MAX_KEY_BYTES, MAX_RECEIPT_BYTES, is_file, read_bytes, read_text
+from fedpeer.audit.input_files import (
+    MAX_KEY_BYTES,
+    MAX_RECEIPT_BYTES,
+    SourceError,
+    is_file,
+    read_bytes,
+    read_text,
+)
 from fedpeer.audit.proofs import consistency, receipt, trusted_keys
-from fedpeer.audit.sources import SourceError, open_source
+from fedpeer.audit.sources import named, open_source
 from fedpeer.audit.sql.errors import StorageError
 from fedpeer.terminal import counted, output, shown
 from mechanism.ledger.accounts import Balance, Book
@@ -112,7 +119,7 @@ def verify(
             )
             report = _verified(opened, _key(key), None if known is None else _file_text(known))
     except (LedgerError, StorageError) as error:
-        report = Report(source, problems=[Problem("source", str(error))])
+        report = Report(named(source), problems=[Problem("source", str(error))])
     if as_json:
         _print_json(report.record())
     else:

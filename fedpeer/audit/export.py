@@ -23,7 +23,8 @@ from typing import IO
 
 import orjson
 
-from fedpeer.audit.sources import FORMAT, SourceError
+from fedpeer.audit.input_files import SourceError
+from fedpeer.audit.sources import FORMAT
 from fedpeer.terminal import shown
 from mechanism.ledger.accounts import Book, Post, Reserve, Resolve, Transfer
 from mechanism.ledger.entry import Entry

@@ -14,6 +14,9 @@ from mechanism.ledger.entry import MAX_ENTRY_BYTES
 from mechanism.ledger.errors import LedgerError
 from mechanism.ledger.note import MAX_NOTE_BYTES
 
+#: Not to wait for whoever writes into a pipe; systems without such pipes have no such flag.
+_AT_ONCE = getattr(os, "O_NONBLOCK", 0)
+
 #: Bytes of a verification key, a signing key or a header: a name of 255 characters and some base64.
 MAX_KEY_BYTES = 4_096
 
@@ -38,8 +41,7 @@ def opened(path: Path, limit: int) -> IO[bytes]:
         SourceError: it is missing, no regular file, larger than `limit` bytes, or cannot be read.
     """
     try:
-        # Not to wait for whoever writes into a pipe.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | _AT_ONCE)
     except FileNotFoundError:
         raise SourceError(f"{path} is missing") from None
     except (OSError, ValueError) as error:

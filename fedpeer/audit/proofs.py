@@ -1,14 +1,28 @@
 """Proofs from any source of a ledger: from its tiles, from a coordinator's answers, or from all leaves."""
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
 
-from fedpeer.audit.sources import DatabaseSource, RemoteSource, SourceError
+from fedpeer.audit.input_files import SourceError
 from mechanism.ledger.log_keys import LogKeys, key_change
 from mechanism.ledger.merkle import consistency_proof, inclusion_proof, leaf_hash
 from mechanism.ledger.note import Checkpoint, Note, VerificationKey
 from mechanism.ledger.tiles import Coordinates, TileNodes, append_to_tiles, tile_width
 from mechanism.ledger.tlog_proof import TlogProof
 from mechanism.ledger.verify import LedgerSource
+
+
+@runtime_checkable
+class Proving(Protocol):
+    """A source that makes proofs itself, faster than from its tiles: a database, a coordinator."""
+
+    def inclusion_proof(self, index: int, size: int) -> Sequence[bytes]: ...
+
+    def consistency_proof(self, first: int, second: int) -> Sequence[bytes]: ...
+
+    def key_changes(self) -> list[TlogProof]: ...
+
+    def entry(self, index: int) -> bytes | None: ...
 
 
 def receipt(source: LedgerSource, index: int) -> TlogProof:
@@ -19,7 +33,7 @@ def receipt(source: LedgerSource, index: int) -> TlogProof:
     """
     note = Note.parse(source.checkpoint())
     size = Checkpoint.parse_text(note.text).size
-    if isinstance(source, DatabaseSource | RemoteSource):
+    if isinstance(source, Proving):
         hashes = list(source.inclusion_proof(index, size))
     else:
         hashes = inclusion_proof(_nodes(source, size), index, size)
@@ -32,7 +46,7 @@ def key_changes(source: LedgerSource) -> list[TlogProof]:
     Raises:
         SourceError: the source keeps no such head.
     """
-    if isinstance(source, DatabaseSource | RemoteSource):
+    if isinstance(source, Proving):
         return source.key_changes()
     changes = {}
     for index, data in enumerate(source.entries()):
@@ -65,14 +79,14 @@ def consistency(source: LedgerSource, first: int) -> list[bytes]:
     size = _head_size(source)
     if first == 0 or first >= size:
         return []
-    if isinstance(source, DatabaseSource | RemoteSource):
+    if isinstance(source, Proving):
         return list(source.consistency_proof(first, size))
     return consistency_proof(_nodes(source, size), first, size)
 
 
 def entry(source: LedgerSource, index: int) -> bytes:
     """Entry `index`."""
-    one = source.entry(index) if isinstance(source, DatabaseSource | RemoteSource) else None
+    one = source.entry(index) if isinstance(source, Proving) else None
     found = one or next(source.entries(index), None)
     if found is None:
         raise SourceError(f"{source.name} has no entry {index}")

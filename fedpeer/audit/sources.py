@@ -15,7 +15,6 @@ from typing import Any
 
 import grpc
 import orjson
-from sqlalchemy import Column, Connection, LargeBinary, Text, func, select, text
 
 from fedpeer.audit.input_files import (
     MAX_KEY_BYTES,
@@ -27,40 +26,21 @@ from fedpeer.audit.input_files import (
     read_bytes,
     read_lines,
 )
-from fedpeer.audit.sql.database import Database
-from fedpeer.audit.sql.errors import StorageError
-from fedpeer.audit.sql.ledger import SqlLedgerStore
-from fedpeer.audit.sql.tables import (
-    ACCOUNTS,
-    BUNDLES,
-    CHECKPOINTS,
-    IDS,
-    LOG,
-    TILES,
-    TOTALS,
-    TRANSFERS,
-)
 from fedpeer.protocol.limits import LEDGER_BATCH_BYTES
 from fedpeer.terminal import printable
 from fedpeer.v1 import ledger_pb2, ledger_pb2_grpc
-from mechanism.ledger.accounts import Balance
 from mechanism.ledger.entry import MAX_ENTRY_BYTES
-from mechanism.ledger.journal import Journal
 from mechanism.ledger.log_keys import key_change
-from mechanism.ledger.merkle import HASH_BYTES, MAX_SIZE
+from mechanism.ledger.merkle import HASH_BYTES
 from mechanism.ledger.note import MAX_NOTE_BYTES, Checkpoint, Note
 from mechanism.ledger.tiles import (
     TILE_WIDTH,
-    Coordinates,
     bundle_path,
     tile_path,
     unpack_bundle,
 )
 from mechanism.ledger.tlog_proof import TlogProof
-from mechanism.ledger.verify import LedgerSource, StoredTables, TransferRow
-
-#: What a ledger is read from in a database.
-_LEDGER_TABLES = (LOG, BUNDLES, IDS, TILES, ACCOUNTS, TRANSFERS, TOTALS, CHECKPOINTS)
+from mechanism.ledger.verify import LedgerSource, StoredTables
 
 #: Version of the folder's and the JSON lines file's form.
 FORMAT = "fedpeer-ledger/1"
@@ -143,6 +123,19 @@ def open_source(
         f"there is no ledger at {source!r:.300}; expected a folder, a .jsonl or database file, "
         "a database URL or a coordinator's host:port"
     )
+
+
+def named(source: str) -> str:
+    """What was given as a source, for people: a database's URL without its secrets."""
+    if "://" not in source:
+        return source
+    from fedpeer.audit.sql.database import parse_url, shown  # an extra, as above
+    from fedpeer.audit.sql.errors import StorageError
+
+    try:
+        return shown(parse_url(source))
+    except StorageError:
+        return f"{source.partition('://')[0]}://..."
 
 
 class FolderSource:
@@ -244,106 +237,6 @@ class JsonLinesSource:
         if not _is_head(last):
             raise SourceError(f"{self._path} does not end with a signed head; the file is truncated")
         return str(_object(last, f"{self._path}, last line")["head"])
-
-
-class DatabaseSource:
-    """A coordinator's database, seen in one reading transaction."""
-
-    def __init__(self, database: Database, connection: Connection) -> None:
-        self.name = database.display
-        self._store = SqlLedgerStore(connection)
-        self._journal = Journal(self._store)
-        self._tables = _Tables(connection)
-        self._cache: dict[Coordinates, bytes] = {}
-
-    def verification_key(self) -> str:
-        key = self._store.first_key()
-        if key is None:
-            raise SourceError(f"{self.name} has no signed head yet; there is nothing to verify")
-        return key
-
-    def checkpoint(self) -> str:
-        note = self._store.checkpoint()
-        if note is None:
-            raise SourceError(f"{self.name} has no signed head yet; there is nothing to verify")
-        return note
-
-    def heads(self) -> Iterator[str]:
-        for size, note in self._store.checkpoints():
-            if Checkpoint.parse_text(Note.parse(note).text).size != size:
-                raise SourceError(f"the head that is kept as that of {size} is of another size")
-            yield note
-
-    def entries(self, first: int = 0) -> Iterator[bytes]:
-        if first:
-            yield from self._store.entries(first, MAX_SIZE - first)
-            return
-        expected = 0
-        try:
-            for start, entries in self._store.bundles():
-                if start != expected:
-                    raise SourceError(f"the stored bundle at entry {start} should begin at entry {expected}")
-                expected += len(entries)
-                yield from entries
-        except StorageError as error:
-            raise SourceError(str(error)) from None
-
-    def tile(self, level: int, index: int, width: int) -> bytes | None:
-        if (level, index) not in self._cache:  # verification asks for one after the other
-            self._cache = self._store.tile_run(level, index, 64)
-        return self._cache.get((level, index), b"")
-
-    def key_changes(self) -> list[TlogProof]:
-        """The receipts of every change of the log's key."""
-        return self._store.key_changes()
-
-    def inclusion_proof(self, index: int, size: int) -> Sequence[bytes]:
-        """The proof of entry `index` in the tree of `size`, from the few tiles that it takes."""
-        return self._journal.inclusion_proof(index, size)
-
-    def consistency_proof(self, first: int, second: int) -> Sequence[bytes]:
-        """The proof that the tree of `second` extends that of `first`."""
-        return self._journal.consistency_proof(first, second)
-
-    def entry(self, index: int) -> bytes | None:
-        """Entry `index`, None where there is none."""
-        return next(self._store.entries(index, 1), None)
-
-    def tables(self) -> StoredTables | None:
-        return self._tables
-
-
-class _Tables:
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._store = SqlLedgerStore(connection)
-
-    def size(self) -> int:
-        """-1 where the one row that says it is missing."""
-        query = select(LOG.c.size).where(LOG.c.id == 1)
-        size = self._connection.execute(query).scalar_one_or_none()
-        return -1 if size is None else int(size)
-
-    def transfers(self) -> Iterator[TransferRow]:
-        return self._store.transfers(0, 2**62)
-
-    def balances(self) -> Mapping[str, Balance]:
-        return self._store.all_balances()
-
-    def totals(self) -> Balance:
-        row = self._connection.execute(select(*TOTALS.c[1:]).where(TOTALS.c.id == 1)).one_or_none()
-        return Balance(-1, -1, -1, -1) if row is None else Balance(*row)
-
-    def ids(self) -> Iterator[tuple[str, int]]:
-        query = select(IDS.c.id, IDS.c.entry_index).order_by(IDS.c.entry_index, IDS.c.id)
-        for entry_id, index in self._connection.execute(query, execution_options={"yield_per": 1000}):
-            yield entry_id, int(index)
-
-    def keys(self) -> Iterator[tuple[int, int, bytes, bytes]]:
-        return self._store.keys()
-
-    def tiles(self) -> int:
-        return int(self._connection.execute(select(func.count()).select_from(TILES)).scalar_one())
 
 
 class RemoteSource:
@@ -485,53 +378,11 @@ def _folder(path: Path, resources: ExitStack) -> LedgerSource:
 
 
 def _database(url: str, resources: ExitStack) -> LedgerSource:
-    database = Database(url, read_only=True)
-    resources.callback(database.close)
-    database.check_schema()
-    connection = resources.enter_context(database.read())
-    if database.dialect == "sqlite":
-        _check_stored_types(database.display, connection)
-    return DatabaseSource(database, connection)
-
-
-def _check_stored_types(name: str, connection: Connection) -> None:
-    """That each column of the ledger's tables holds what it should: SQLite keeps whatever was put there.
-
-    Raises:
-        SourceError: a table that is none or lacks a column, or a value of another type.
-    """
-    kinds = dict(
-        row[:2]
-        for row in connection.execute(text("SELECT name, type FROM pragma_table_list WHERE schema = 'main'"))
+    from fedpeer.audit.database_source import (
+        open_database,  # SQLAlchemy is an extra, which other sources do not need
     )
-    for table in _LEDGER_TABLES:
-        if kinds.get(table.name) != "table":
-            found = kinds.get(table.name, "missing")
-            raise SourceError(f"{name}: {table.name} is {found}; expected a table; it was altered")
-        present = {
-            row[0] for row in connection.execute(text(f"SELECT name FROM pragma_table_info('{table.name}')"))
-        }
-        missing = [column.name for column in table.c if column.name not in present]
-        if missing:
-            raise SourceError(f"{name}: the table {table.name} lacks the column {missing[0]}; it was altered")
-        wrong = {column.name: _wrong_type(column) for column in table.c}
-        query = f"SELECT {', '.join(wrong)} FROM {table.name} WHERE {' OR '.join(wrong.values())} LIMIT 1"
-        row = connection.execute(text(query)).one_or_none()
-        if row is not None:
-            types = ", ".join(
-                f"{column} {type(value).__name__}" for column, value in zip(wrong, row, strict=True)
-            )
-            raise SourceError(
-                f"{name}: the table {table.name} holds a row of other types than fedpeer writes ({types}); "
-                "it was altered"
-            )
 
-
-def _wrong_type(column: Column[Any]) -> str:
-    """The condition, in SQLite's words, that a column's value is not of its type."""
-    kind = {LargeBinary: "blob", Text: "text"}.get(type(column.type), "integer")
-    allowed = f"'{kind}', 'null'" if column.nullable else f"'{kind}'"
-    return f"typeof({column.name}) NOT IN ({allowed})"
+    return open_database(url, resources)
 
 
 def _remote(

@@ -1,7 +1,6 @@
 """`fedpeer plan`: efforts, equilibria and the best payment coefficient for a population."""
 
 import json
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from decimal import ROUND_CEILING, Context, Decimal
@@ -14,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedpeer.cli.errors import CommandError
+from fedpeer.text_files import TextFileError, decoded, read_toml
 from mechanism.budget import budget_bound
 from mechanism.equilibrium import Equilibrium, Solution, solve
 from mechanism.errors import MISSING, FieldError
@@ -88,21 +88,17 @@ def plan(
 
 
 def _document(file: Path) -> dict[str, Any]:
-    try:
-        text = file.read_text(encoding="utf-8-sig")  # some editors begin with a mark
-    except OSError as error:
-        raise CommandError(f"cannot read {file}: {error.strerror}; give a TOML or JSON file") from None
-    except UnicodeDecodeError:
-        raise CommandError(f"{file} is not UTF-8 text; give a TOML or JSON file") from None
+    toml = file.suffix.lower() == ".toml"
     try:
         loaded = (
-            tomllib.loads(text)
-            if file.suffix.lower() == ".toml"
-            else json.loads(text, object_pairs_hook=_unrepeated)
+            read_toml(file) if toml else json.loads(decoded(file.read_bytes()), object_pairs_hook=_unrepeated)
         )
+    except OSError as error:
+        raise CommandError(f"cannot read {file}: {error.strerror}; give a TOML or JSON file") from None
+    except TextFileError as error:
+        raise CommandError(f"{file} cannot be used: {error}; give a TOML or JSON file") from None
     except (ValueError, RecursionError) as error:
-        kind = "TOML" if file.suffix.lower() == ".toml" else "JSON (name a TOML file *.toml)"
-        raise CommandError(f"{file} is no valid {kind}: {error}") from None
+        raise CommandError(f"{file} is no valid JSON (name a TOML file *.toml): {error}") from None
     if not isinstance(loaded, dict):
         raise CommandError(
             f"{file} holds a {type(loaded).__name__}; expected one object with phi, upsilon, ..."

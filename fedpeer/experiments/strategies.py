@@ -1,7 +1,7 @@
 """Participants that are not honest, for the demo, the arena and tests. No part of the SDK.
 
     OverClaim   keeps its data as they are and claims the degree of well-balanced ones
-    FreeRide    claims well-balanced data, has none, and returns the weights that it was sent
+    FreeRide    claims well-balanced data, has none, and returns the weights that it was sent, but for a hair
 
 Each is a `Task` as an honest participant's is, so the same client, protocol and settlement see it.
 """
@@ -9,6 +9,8 @@ Each is a `Task` as an honest participant's is, so the same client, protocol and
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
+
+import numpy as np
 
 from fedpeer.learning.partition import LabelMix, toward_reference
 from mechanism.terms import Terms
@@ -40,7 +42,8 @@ class OverClaim(DatasetTask):
 
 
 class FreeRide(Task):
-    """Has no data. Claims counts of the degree `claimed` and returns each round's weights as they came.
+    """Has no data. Claims counts of the degree `claimed` and returns each round's weights with one of them moved by the
+    least that its type can: the SDK sends no model that nothing has moved.
 
     Args:
         samples: how many it pretends to have; default: what the recipe asks for.
@@ -64,4 +67,7 @@ class FreeRide(Task):
 
     def train(self, weights: Weights, round: TrainingRound) -> Trained:  # noqa: A002 - as Task.train
         round.progress(1.0)
-        return Trained(weights, sum(self.label_counts()))
+        name = next(name for name, array in weights.items() if array.dtype.kind == "f" and array.size)
+        hair = weights[name].copy()
+        hair.flat[0] = np.nextafter(hair.flat[0], np.inf, dtype=hair.dtype)
+        return Trained({**weights, name: hair}, sum(self.label_counts()))

@@ -15,8 +15,10 @@ import contextlib
 import gzip
 import importlib.util
 import io
+import math
 import os
 import pickle
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -236,10 +238,18 @@ def _digits_table() -> npt.NDArray[np.float64]:
 
 
 def _read_fashion_mnist(root: Path) -> tuple[LabelledData, LabelledData | None]:
-    if (root / "FashionMNIST" / "raw").is_dir() or not DEBIAN_FASHION_MNIST.is_dir():
+    if _has_fashion_mnist(root / "FashionMNIST" / "raw") or not DEBIAN_FASHION_MNIST.is_dir():
         return _read_torchvision("fashion-mnist", "FashionMNIST", root)
     train, test = (_read_idx("fashion-mnist", DEBIAN_FASHION_MNIST, half) for half in ("train", "t10k"))
     return train, test
+
+
+def _has_fashion_mnist(folder: Path) -> bool:
+    """Whether all four files are there, unpacked or not: a download that failed leaves less."""
+    names = [
+        f"{half}-{kind}" for half in ("train", "t10k") for kind in ("images-idx3-ubyte", "labels-idx1-ubyte")
+    ]
+    return all((folder / name).is_file() or (folder / f"{name}.gz").is_file() for name in names)
 
 
 def _read_idx(name: str, folder: Path, half: str) -> LabelledData:
@@ -249,12 +259,12 @@ def _read_idx(name: str, folder: Path, half: str) -> LabelledData:
         path = folder / f"{half}-{suffix}"
         try:
             content = gzip.decompress(path.read_bytes())
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, zlib.error) as error:
             raise DatasetMissingError(f"{path} cannot be read ({error}). {_two_ways(name)}") from error
         dimensions = 3 if magic == _IDX_IMAGES else 1
-        header = np.frombuffer(content[: 4 + 4 * dimensions], dtype=">u4")
-        expected = int(np.prod(header[1:], dtype=np.int64)) if len(header) == 1 + dimensions else -1
-        if len(header) == 0 or header[0] != magic or len(content) != header.nbytes + expected:
+        size = 4 + 4 * dimensions
+        header = np.frombuffer(content[:size].ljust(size, b"\0"), dtype=">u4")
+        if header[0] != magic or len(content) != size + math.prod(int(n) for n in header[1:]):
             raise DatasetMissingError(f"{path} is not a whole IDX file. {_two_ways(name)}")
         raw[magic] = np.frombuffer(content, np.uint8, offset=header.nbytes).reshape(header[1:])
     return _scaled(name, raw[_IDX_IMAGES][:, None], raw[_IDX_LABELS], 10)
@@ -302,20 +312,28 @@ def _torchvision_half(name: str, kind: str, root: Path, train: bool) -> Any:
     from torchvision import datasets  # seconds of import that only these data sets need
 
     reader = getattr(datasets, kind)
-    try:
+    # What torchvision raises at a damaged file depends on where it is damaged.
+    with contextlib.suppress(Exception):
         return reader(root=str(root), train=train, download=False)
-    except (RuntimeError, OSError):
-        pass  # not on the disk, or not whole: fetch it
-    try:
+    made = [f for f in (root / kind / "raw", root / kind, root, *root.parents) if not f.exists()]
+    try:  # not on the disk, or not whole: fetch it
         # torchvision prints its progress; standard output belongs to the command that called.
         with contextlib.redirect_stdout(io.StringIO()):
             return reader(root=str(root), train=train, download=True)
-    except (RuntimeError, OSError) as error:
+    except Exception as error:
+        _remove_empty(made)
         reason = str(error).strip().splitlines()
         raise DatasetMissingError(
             f"{name} is not in {root} and could not be downloaded "
             f"({reason[-1] if reason else type(error).__name__}). {_two_ways(name)}"
         ) from error
+
+
+def _remove_empty(made: list[Path]) -> None:
+    """Removes the folders that a failed download has made and left empty, the innermost first."""
+    for folder in made:
+        with contextlib.suppress(OSError):  # not empty: part of a file came, or another process downloads
+            folder.rmdir()
 
 
 def _two_ways(name: str) -> str:

@@ -104,12 +104,27 @@ def initial_weights(name: str, seed: int) -> dict[str, npt.NDArray[Any]]:
     return weights_of(build(name, seed))
 
 
+def inside(module: nn.Module) -> nn.Module:
+    """The module that torch.compile, DataParallel or DistributedDataParallel wraps; any other as it is.
+
+    Wrappers put their own word before the names of all weights, which no other participant's model has.
+    """
+    while True:
+        if "_orig_mod" in module._modules:  # torch.compile's
+            module = cast("nn.Module", module._modules["_orig_mod"])
+        elif isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            module = module.module
+        else:
+            return module
+
+
 def weights_of(module: nn.Module) -> dict[str, npt.NDArray[Any]]:
-    """A copy of the module's parameters and buffers; counters stay int64 scalars of shape ().
+    """A copy of the parameters and buffers of the module, or of the one `inside` it; counters stay int64 scalars of
+    shape ().
 
     NumPy has no bfloat16: such a tensor comes as float32, which holds each of its values.
     """
-    return {name: _array(tensor) for name, tensor in module.state_dict().items()}
+    return {name: _array(tensor) for name, tensor in inside(module).state_dict().items()}
 
 
 def _array(tensor: torch.Tensor) -> npt.NDArray[Any]:
@@ -119,11 +134,12 @@ def _array(tensor: torch.Tensor) -> npt.NDArray[Any]:
 
 
 def load_weights(module: nn.Module, weights: Weights) -> None:
-    """Copy `weights` into `module`.
+    """Copy `weights` into `module`, or into the one `inside` it.
 
     Raises:
         ModelError: a missing or unknown name, a wrong shape or type; nothing has been copied then.
     """
+    module = inside(module)
     own = module.state_dict()
     if own.keys() != weights.keys():
         missing, unknown = sorted(own.keys() - weights.keys()), sorted(weights.keys() - own.keys())

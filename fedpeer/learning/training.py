@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional
 
 from fedpeer.learning.datasets import LabelledData
-from fedpeer.learning.errors import DataError
+from fedpeer.learning.errors import DataError, RecipeError
 from fedpeer.learning.models import Weights, build, load_weights, weights_of
 from fedpeer.learning.optimizers import optimizer_of
 from mechanism.terms import Recipe
@@ -52,8 +52,8 @@ def train(
 ) -> dict[str, npt.NDArray[Any]]:
     """`recipe.epochs` passes over `data` from `weights`; returns the new weights.
 
-    Cross-entropy, mean over the batch. The order is drawn anew in each epoch. A last batch of a single sample is
-    left out: batch normalisation has no variance there.
+    Cross-entropy, mean over the batch. The order is drawn anew in each epoch. See `epoch_batches` for a last batch of
+    a single sample.
 
     Args:
         weights: of the architecture `recipe.model`.
@@ -64,7 +64,7 @@ def train(
 
     Raises:
         ModelError: an unknown architecture, or weights that are not its own.
-        RecipeError: an unknown optimizer.
+        RecipeError: an unknown optimizer, or batches of one sample.
         DataError: fewer than two samples.
     """
     if len(data) < 2:
@@ -167,8 +167,25 @@ def evaluation_of(log_probability: npt.NDArray[np.float32], data: LabelledData) 
 
 
 def epoch_batches(samples: int, recipe: Recipe, seed: int) -> Iterator[list[torch.Tensor]]:
-    """For each epoch the indices of its batches; a last batch of one sample is left out."""
+    """For each epoch the indices of its batches, in which every sample is once.
+
+    A last batch of a single sample is added to the one before: batch normalisation has no variance over one.
+
+    Raises:
+        RecipeError: a batch size of 1, which leaves batch normalisation nothing but such batches.
+    """
+    if recipe.batch_size < 2:
+        raise RecipeError(
+            "batch_size is 1; expected at least 2: batch normalisation has no variance over one sample"
+        )
     generator = torch.Generator().manual_seed(seed)
     for _ in range(recipe.epochs):
-        order = torch.randperm(samples, generator=generator)
-        yield [batch for batch in torch.split(order, recipe.batch_size) if len(batch) > 1]
+        yield joined_batches(torch.randperm(samples, generator=generator), recipe.batch_size)
+
+
+def joined_batches(order: torch.Tensor, size: int) -> list[torch.Tensor]:
+    """`order` in pieces of `size`; a last piece of one is added to the one before."""
+    batches = list(torch.split(order, size))
+    if len(batches) > 1 and len(batches[-1]) == 1:
+        batches[-2:] = [torch.cat(batches[-2:])]
+    return batches

@@ -22,6 +22,7 @@ from fedpeer.protocol.limits import (
     MAX_SIGNING_REQUEST_BYTES,
     SERVER_CERTIFICATE_LIFETIME,
 )
+from fedpeer.text_files import TextFileError, unmarked
 from mechanism.errors import FieldError
 from mechanism.terms import identifier
 
@@ -61,10 +62,22 @@ def private_key_pem(key: PrivateKey) -> bytes:
     )
 
 
+def plain_pem(pem: bytes) -> bytes:
+    """PEM as every TLS library reads it: without the byte-order marks that some editors put before a text.
+
+    Raises:
+        CertificateError: UTF-16 text, say.
+    """
+    try:
+        return unmarked(pem)
+    except TextFileError as error:
+        raise CertificateError(f"not readable as PEM: {error}") from None
+
+
 def load_private_key(pem: bytes) -> PrivateKey:
     """Raises CertificateError where `pem` holds no P-256 key."""
     try:
-        key = serialization.load_pem_private_key(pem, password=None)
+        key = serialization.load_pem_private_key(plain_pem(pem), password=None)
     except (ValueError, TypeError) as error:
         raise CertificateError(f"not a readable private key in PEM: {error}") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
@@ -75,7 +88,7 @@ def load_private_key(pem: bytes) -> PrivateKey:
 def load_certificate(pem: bytes) -> x509.Certificate:
     """Raises CertificateError where `pem` holds no certificate."""
     try:
-        return x509.load_pem_x509_certificate(pem)
+        return x509.load_pem_x509_certificate(plain_pem(pem))
     except ValueError as error:
         raise CertificateError(f"not a readable certificate in PEM: {error}") from None
 
@@ -83,7 +96,7 @@ def load_certificate(pem: bytes) -> x509.Certificate:
 def load_certificates(pem: bytes) -> list[x509.Certificate]:
     """All certificates of a file, in its order; CertificateError where `pem` holds none."""
     try:
-        return x509.load_pem_x509_certificates(pem)
+        return x509.load_pem_x509_certificates(plain_pem(pem))
     except ValueError as error:
         raise CertificateError(f"not a readable certificate in PEM: {error}") from None
 

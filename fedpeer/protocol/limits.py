@@ -289,14 +289,14 @@ METHODS: dict[str, MethodLimits] = {
     "/fedpeer.v1.Enrolment/Enroll": MethodLimits(
         MAX_SIGNING_REQUEST_BYTES + _NAMES, per_caller=64, at_once=128
     ),
-    # A certificate or two, from memory.
-    "/fedpeer.v1.Enrolment/GetAuthority": MethodLimits(_NAMES, seconds=30, per_caller=8, at_once=64),
+    # A few certificates from memory; services of one firm ask every few minutes.
+    "/fedpeer.v1.Enrolment/GetAuthority": MethodLimits(_NAMES, seconds=30, per_caller=64, at_once=128),
     # Signs a head where there are new entries.
     "/fedpeer.v1.Ledger/GetCheckpoint": MethodLimits(_NAMES, seconds=30, per_caller=16, at_once=128),
     # Each keeps half a megabyte while it reads. An auditor asks for pages, one after the other.
     "/fedpeer.v1.Ledger/GetEntries": MethodLimits(_NAMES, seconds=600, per_caller=8, at_once=64),
-    # A page of enrolments and revocations, at most as large as one of entries.
-    "/fedpeer.v1.Ledger/GetKeys": MethodLimits(_NAMES, seconds=60, per_caller=8, at_once=64),
+    # A page of the enrolments and revocations; everybody looks after a claim and when a round is paid.
+    "/fedpeer.v1.Ledger/GetKeys": MethodLimits(_NAMES, seconds=30, per_caller=16, at_once=MAX_PARTICIPANTS),
     # Proofs read a few dozen hashes.
     "/fedpeer.v1.Ledger/GetInclusionProof": MethodLimits(_NAMES, seconds=30, per_caller=16, at_once=128),
     "/fedpeer.v1.Ledger/GetConsistencyProof": MethodLimits(_NAMES, seconds=30, per_caller=16, at_once=128),

@@ -26,9 +26,9 @@ from mechanism.ledger.tlog_proof import TlogProof
 #: Places of what contradicts a head, or a receipt, that was seen before.
 _KNOWN, _RECEIPT = "known checkpoint", "receipt"
 
-#: Bytes of entries that are read after the first wrong one, to tell an altered entry from an altered head. Whoever
-#: made the ledger says how many there are, and may have no end of them.
-MAX_AFTER_WRONG_BYTES = 1 << 28
+#: Bytes and number of entries that are read after the first wrong one, to tell an altered entry from an altered head.
+#: Whoever made the ledger says how many there are, and may have no end of them.
+MAX_AFTER_WRONG_BYTES, MAX_AFTER_WRONG_ENTRIES = 1 << 28, 1 << 17
 
 #: A row of the stored transfers: entry index, position, operation, debit, credit, micro, reservation, held.
 TransferRow = tuple[int, int, str, str, str, int, str | None, int]
@@ -347,12 +347,13 @@ class _Verification:
         self._compare_heads()
         entries = self._source.entries()
         try:
-            wrong = 0
+            wrong = entries_after = 0
             while chunk := list(islice(entries, TILE_WIDTH)):
                 self._take(chunk)
                 if self._replay is None:
                     wrong += sum(map(len, chunk))
-                    if wrong > MAX_AFTER_WRONG_BYTES:
+                    entries_after += len(chunk)
+                    if wrong > MAX_AFTER_WRONG_BYTES or entries_after > MAX_AFTER_WRONG_ENTRIES:
                         self._stop(
                             "entries", f"those from {self._frontier.size} on were not read: enough is wrong"
                         )

@@ -18,7 +18,8 @@ Flower pins protobuf below version 7; fedpeer runs on both.
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
@@ -31,18 +32,19 @@ import numpy.typing as npt
 
 from fedpeer.protocol.model_file import contract_of, encode_model
 from mechanism.canonical import Json, canonical_bytes
-from mechanism.degree import noniid_degree, reference_distribution
+from mechanism.degree import label_counts, noniid_degree, reference_distribution
 from mechanism.errors import FieldError
 from mechanism.payment import ExactPaymentFunction, Log
 from mechanism.peers import DRAW_BYTES, Draw, round_seed, seed_commitment
 from mechanism.settlement import MICRO, Assessment, settle_round, task_budget_micro
 from mechanism.terms import Recipe, Rule, Schedule, Terms, decimal
+from participant.adapters.fitting import kept
 from participant.errors import TaskError
-from participant.task import Task, Trained, TrainingRound, Weights
+from participant.task import Counts, Task, Trained, TrainingRound, Weights
 
 
 def array_names(count: int) -> list[str]:
-    """Names of a model that Flower keeps as a bare list of arrays: "array-000", "array-001", ..."""
+    """Names of a model that Flower keeps as a bare list of arrays: "array-000", "array-001", ..., taken by number."""
     return [f"array-{position:03}" for position in range(count)]
 
 
@@ -51,39 +53,63 @@ class NumPyClientTask(Task):
 
     Args:
         client: anything with `fit(parameters, config)` as flwr.client.NumPyClient has it.
-        counts: label counts of its data.
-        names: of its arrays, in its own order, such as `list(model.state_dict())`; None: `array_names`.
+        counts: label counts of its data; see `Task.label_counts`.
+        names: of its arrays, in its own order, such as `list(model.state_dict())`. May be left out where the task's
+            names are numbered (`array_names`, or Flower's own "0", "1", ...): they are taken by number.
         config: what `fit` is given besides the round.
     """
 
     def __init__(
         self,
         client: Any,
-        counts: Sequence[int],
+        counts: Counts,
         names: Sequence[str] | None = None,
         config: Mapping[str, Any] | None = None,
     ) -> None:
         self.client = client
-        self.names = None if names is None else list(names)
-        self._counts = tuple(counts)
+        self.names = _given_names(names)
+        self._counts = kept(counts, None)
         self._config = dict(config or {})
 
     def prepare(self, terms: Terms) -> None:
-        """Refuses a task whose tensors are not the client's."""
+        """Refuses a task whose tensors are not the client's, or come in an order that nobody knows."""
+        self._counts = kept(self._counts, terms)
         _check_names(self.names, terms)
+        shapes = {spec.name: spec.shape for spec in terms.contract.tensors}
+        names = self._order(shapes)
+        own = _own_arrays(self.client)
+        if own and [np.shape(array) for array in own] != [shapes[name] for name in names]:
+            raise TaskError(
+                f"the client's arrays have the shapes {[np.shape(array) for array in own]}, the task's in the order "
+                f"{names} have {[shapes[name] for name in names]}; give `names` in the client's own order"
+            )
 
-    def label_counts(self) -> Sequence[int]:
+    def label_counts(self) -> Counts:
         return self._counts
 
+    def _order(self, names: Iterable[str]) -> list[str]:
+        """The names of a task's tensors in the order of the client's arrays."""
+        known = self.names or numbered_order(names)
+        if known is None:
+            raise TaskError(
+                f"the task's tensors {sorted(names)!r:.200} are not numbered, so the order of a client's arrays cannot "
+                "be told from them; give `names`, such as list(model.state_dict())"
+            )
+        return known
+
     def train(self, weights: Weights, round: TrainingRound) -> Trained:  # noqa: A002 - as Task.train
-        names = self.names or sorted(weights)
+        names = self._order(weights)
         config = {"server_round": round.number, "local_epochs": round.recipe.epochs, **self._config}
-        arrays, samples, metrics = self.client.fit([np.array(weights[name]) for name in names], config)
+        returned = self.client.fit([np.array(weights[name]) for name in names], config)
+        if not isinstance(returned, tuple | list) or len(returned) != 3:
+            raise TaskError(
+                f"the Flower client's fit returned a {type(returned).__name__}; expected arrays, samples, metrics"
+            )
+        arrays, samples, metrics = returned
         if len(arrays) != len(names):
             raise TaskError(f"the Flower client returned {len(arrays)} arrays; expected {len(names)}")
         round.progress(1.0)
-        trained = {name: np.asarray(array) for name, array in zip(names, arrays, strict=True)}
-        return Trained(trained, int(samples), _numbers(metrics))
+        return Trained(dict(zip(names, arrays, strict=True)), samples, _numbers(metrics))
 
 
 class ClientAppTask(Task):
@@ -92,8 +118,9 @@ class ClientAppTask(Task):
     Args:
         app: flwr.clientapp.ClientApp with `@app.train()`. For one made of a `client_fn`, give the client itself to
             `NumPyClientTask`.
-        counts: label counts of its data.
-        names: of its arrays in its own order; None: the names in its ArrayRecord are the task's.
+        counts: label counts of its data; see `Task.label_counts`.
+        names: of its arrays in its own order, such as `list(model.state_dict())`. May be left out where the task's
+            names are numbered, or where the app takes arrays by name (`to_torch_state_dict`) and returns them so.
         node_config: such as {"partition-id": 0, "num-partitions": 10}.
         run_config: such as {"local-epochs": 1}.
         config: what a train message carries under "config".
@@ -102,7 +129,7 @@ class ClientAppTask(Task):
     def __init__(
         self,
         app: Any,
-        counts: Sequence[int],
+        counts: Counts,
         *,
         names: Sequence[str] | None = None,
         node_config: Mapping[str, Any] | None = None,
@@ -116,8 +143,8 @@ class ClientAppTask(Task):
                 "this Flower app was made of a client_fn; give its client to NumPyClientTask instead"
             )
         self.app = app
-        self.names = None if names is None else list(names)
-        self._counts = tuple(counts)
+        self.names = _given_names(names)
+        self._counts = kept(counts, None)
         self._config = dict(config or {})
         self._context = Context(
             run_id=1,
@@ -129,9 +156,10 @@ class ClientAppTask(Task):
 
     def prepare(self, terms: Terms) -> None:
         """Refuses a task whose tensors are not the app's."""
+        self._counts = kept(self._counts, terms)
         _check_names(self.names, terms)
 
-    def label_counts(self) -> Sequence[int]:
+    def label_counts(self) -> Counts:
         return self._counts
 
     def train(self, weights: Weights, round: TrainingRound) -> Trained:  # noqa: A002 - as Task.train
@@ -145,7 +173,8 @@ class ClientAppTask(Task):
             RecordDict,
         )
 
-        names = self.names or list(weights)
+        known = self.names or numbered_order(weights)
+        names = known or list(weights)
         arrays = ArrayRecord({name: Array(np.array(weights[name])) for name in names})
         config = ConfigRecord({"server-round": round.number, **self._config})
         # Explicit metadata: no SuperLink assigns any here.
@@ -171,11 +200,33 @@ class ClientAppTask(Task):
         if returned.keys() != set(names):
             if len(returned) != len(names):
                 raise TaskError(f"the Flower app returned {len(returned)} arrays; expected {len(names)}")
+            if known is None or numbered_order(returned) != list(returned):
+                raise TaskError(
+                    f"the Flower app returned arrays called {list(returned)!r:.200}; expected the names of the task, "
+                    f"{names!r:.200}, or a bare list and `names` in its order, such as list(model.state_dict())"
+                )
             returned = dict(zip(names, returned.values(), strict=True))  # a bare list: by position
         metrics = {k: v for record in reply.content.metric_records.values() for k, v in record.items()}
         samples = metrics.pop("num-examples", None)
         round.progress(1.0)
-        return Trained(returned, None if samples is None else int(samples), _numbers(metrics))
+        return Trained(returned, samples, _numbers(metrics))
+
+
+def numbered_order(names: Iterable[str]) -> list[str] | None:
+    """The names of a bare list of arrays by their numbers, "2" before "10"; None where they are not numbered.
+
+    Numbered are names that are the same up to a number at their end: "array-000", "0", "blocks.0".
+    """
+    found = {}
+    for name in names:
+        match = re.fullmatch(r"(.*?)([0-9]{1,9})", name, re.DOTALL)
+        if match is None:
+            return None
+        found[name] = (match[1], int(match[2]))
+    numbers = {number for _, number in found.values()}
+    if len({stem for stem, _ in found.values()}) > 1 or len(numbers) < len(found):
+        return None
+    return sorted(found, key=lambda name: found[name][1])
 
 
 def run_terms(
@@ -267,11 +318,11 @@ def add_settlement(strategy: Any, terms: Terms, secret: bytes, ledger: Path) -> 
 
 @dataclass(frozen=True)
 class _Reported:
-    """What one client of a Flower run sent: its name, the digest of its arrays, its label counts."""
+    """What one client of a Flower run sent: its name, the digest of its arrays, its label counts or None."""
 
     client: str
     sha256: bytes
-    counts: Sequence[int] | None
+    counts: Any
 
 
 def _settling(
@@ -312,7 +363,12 @@ def _settled(terms: Terms, secret: bytes, round_: int, reported: list[_Reported]
 def _assessment(terms: Terms, reported: _Reported) -> Assessment:
     if reported.counts is None:
         raise FieldError(f"metrics of client {reported.client}", None, "its label counts, to be paid for")
-    degree = noniid_degree(reported.counts, terms.reference)
+    try:
+        counts = label_counts(reported.counts, len(terms.reference))
+    except FieldError as error:
+        field = f"{error.field} of client {reported.client}"
+        raise FieldError(field, error.value, error.expected) from None
+    degree = noniid_degree(counts, terms.reference)
     return Assessment(reported.client, reported.sha256, degree, verified_micro=round(degree * MICRO))
 
 
@@ -336,9 +392,18 @@ def _read_fit(results: list[Any]) -> list[_Reported]:
     read = []
     for client, outcome in results:
         text = outcome.metrics.get("label_counts")
-        counts = None if text is None else json.loads(text)
+        counts = None if text is None else _json_counts(client.cid, text)
         read.append(_Reported(str(client.cid), _digest(outcome.parameters.tensors), counts))
     return read
+
+
+def _json_counts(client: Any, text: Any) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        raise FieldError(
+            f"label_counts of client {client}", text, "JSON: a list with a count for each label"
+        ) from None
 
 
 def _read_replies(replies: list[Any]) -> list[_Reported]:
@@ -362,6 +427,24 @@ def _digest(tensors: Sequence[bytes]) -> bytes:
     return digest.digest()
 
 
+def _given_names(names: Sequence[str] | None) -> list[str] | None:
+    if names is None:
+        return None
+    if isinstance(names, str | Set) or len(set(names)) < len(list(names)):
+        raise TaskError(
+            f"names are {names!r:.200}; expected a list of the arrays' names in their order, each once"
+        )
+    return list(names)
+
+
+def _own_arrays(client: Any) -> Sequence[Any]:
+    """The arrays that a client says it has; none where it does not."""
+    try:
+        return list(client.get_parameters({}))
+    except Exception:  # many clients have no such method, or need what only a run tells
+        return []
+
+
 def _check_names(names: list[str] | None, terms: Terms) -> None:
     wanted = [spec.name for spec in terms.contract.tensors]
     if names is not None and sorted(names) != wanted:
@@ -370,5 +453,7 @@ def _check_names(names: list[str] | None, terms: Terms) -> None:
         )
 
 
-def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+def _numbers(metrics: Any) -> dict[str, float]:
+    if not isinstance(metrics, Mapping):
+        return {}
     return {name: float(value) for name, value in metrics.items() if isinstance(value, int | float)}

@@ -5,15 +5,24 @@ SoftmaxRegression    multinomial logistic regression by mini-batch gradient desc
                      p(i | x) = softmax(x W^T + b)_i, weights {"bias": (I,), "weight": (I, d)}
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from fedpeer.learning.labels import Classes
 from mechanism.terms import Terms
-from participant.errors import TaskError
-from participant.task import Task, Trained, TrainingRound, Weights
+from participant.adapters.fitting import (
+    check_finite,
+    check_linear,
+    counts_of,
+    kept,
+    labelled_rows,
+    tried,
+    weight_type,
+)
+from participant.task import Counts, Task, Trained, TrainingRound, Weights
 
 #: (weights, round) to the new weights, or a `Trained`.
 TrainFunction = Callable[[Weights, TrainingRound], Weights | Trained]
@@ -24,26 +33,32 @@ class FunctionTask(Task):
 
     Args:
         train: see `Task.train`.
-        counts: label counts of the data as they are.
+        counts: label counts of the data as they are; see `Task.label_counts`.
         collect: effort to the label counts that it brings about; None: effort changes nothing.
     """
 
     def __init__(
         self,
         train: TrainFunction,
-        counts: Sequence[int],
-        collect: Callable[[float], Sequence[int]] | None = None,
+        counts: Counts,
+        collect: Callable[[float], Counts] | None = None,
     ) -> None:
         self._train = train
-        self._counts = tuple(counts)
+        self._terms: Terms | None = None
+        self._counts = kept(counts, None)
         self._collect = collect
 
-    def label_counts(self) -> Sequence[int]:
+    def prepare(self, terms: Terms) -> None:
+        """Refuses counts that are none of the task's labels."""
+        self._terms = terms
+        self._counts = kept(self._counts, terms)
+
+    def label_counts(self) -> Counts:
         return self._counts
 
     def collect(self, effort: float) -> None:
         if self._collect is not None:
-            self._counts = tuple(self._collect(effort))
+            self._counts = kept(self._collect(effort), self._terms)
 
     def train(self, weights: Weights, round: TrainingRound) -> Weights | Trained:  # noqa: A002 - as Task.train
         return self._train(weights, round)
@@ -53,23 +68,24 @@ class SoftmaxRegression(Task):
     """Multinomial logistic regression on the participant's own arrays, by the task's recipe.
 
     Args:
-        inputs: shape (n, d).
-        labels: shape (n,), integers in [0, classes).
-        classes: number of labels I.
+        inputs: shape (n, d), real and finite.
+        labels: shape (n,), whole numbers in [0, I), or class names.
+        classes: I, or the learner's list of class names in the reference's order.
         l2: weight decay, >= 0.
         seed: decides the order of the samples.
     """
 
     def __init__(
-        self, inputs: npt.ArrayLike, labels: npt.ArrayLike, *, classes: int, l2: float = 0.0, seed: int = 0
+        self,
+        inputs: npt.ArrayLike,
+        labels: npt.ArrayLike,
+        *,
+        classes: Classes,
+        l2: float = 0.0,
+        seed: int = 0,
     ) -> None:
-        self.inputs = np.asarray(inputs, dtype=np.float32)
-        self.labels = np.asarray(labels, dtype=np.int64)
-        self.classes, self.l2, self.seed = classes, l2, seed
-        if self.inputs.ndim != 2 or self.labels.shape != self.inputs.shape[:1]:
-            raise TaskError(
-                f"inputs have shape {self.inputs.shape} and labels {self.labels.shape}; expected (n, d) and (n,)"
-            )
+        self.inputs, self.labels, self.classes = labelled_rows(inputs, labels, classes, np.float32)
+        self.l2, self.seed = l2, seed
 
     def start_weights(self) -> dict[str, npt.NDArray[Any]]:
         """Zeros of the right shapes: what a learner would publish."""
@@ -79,17 +95,16 @@ class SoftmaxRegression(Task):
         }
 
     def prepare(self, terms: Terms) -> None:
-        """Refuses a task whose model is not of these shapes."""
-        wanted = {spec.name: spec.shape for spec in terms.contract.tensors}
-        own = {name: array.shape for name, array in self.start_weights().items()}
-        if wanted != own:
-            raise TaskError(
-                f"the task's model is {wanted}, this one {own}; use the learner's features and labels"
-            )
+        """Refuses a task whose model is not of these shapes, and one that a step fails in."""
+        check_linear(terms, self.start_weights(), self.classes)
+        start = {spec.name: np.zeros(spec.shape, weight_type(spec)) for spec in terms.contract.tensors}
+        batch = np.arange(min(len(self.labels), terms.recipe.batch_size))
+        with tried():
+            self._step(start["weight"], start["bias"], batch, float(terms.recipe.learning_rate))
+        check_finite(start)
 
-    def label_counts(self) -> Sequence[int]:
-        counts: list[int] = np.bincount(self.labels, minlength=self.classes).tolist()
-        return counts
+    def label_counts(self) -> Counts:
+        return counts_of(self.labels, self.classes)
 
     def train(self, weights: Weights, round: TrainingRound) -> Trained:  # noqa: A002 - as Task.train
         weight, bias = np.array(weights["weight"]), np.array(weights["bias"])
@@ -98,15 +113,20 @@ class SoftmaxRegression(Task):
         for epoch in range(recipe.epochs):
             order = generator.permutation(len(self.labels))
             for first in range(0, len(order), recipe.batch_size):
-                batch = order[first : first + recipe.batch_size]
-                inputs, error = self.inputs[batch], self._probabilities(weight, bias, batch)
-                error[np.arange(len(batch)), self.labels[batch]] -= 1
-                error /= len(batch)
-                weight -= rate * (error.T @ inputs + self.l2 * weight)
-                bias -= rate * error.sum(axis=0)
+                self._step(weight, bias, order[first : first + recipe.batch_size], rate)
             round.progress((epoch + 1) / recipe.epochs)
         trained = {"bias": bias, "weight": weight}
         return Trained(trained, len(self.labels), self.metrics(trained))
+
+    def _step(
+        self, weight: npt.NDArray[Any], bias: npt.NDArray[Any], batch: npt.NDArray[np.int64], rate: float
+    ) -> None:
+        """One step of gradient descent on a batch, in place."""
+        error = self._probabilities(weight, bias, batch)
+        error[np.arange(len(batch)), self.labels[batch]] -= 1
+        error /= len(batch)
+        weight -= rate * (error.T @ self.inputs[batch] + self.l2 * weight)
+        bias -= rate * error.sum(axis=0)
 
     def metrics(self, weights: Weights) -> Mapping[str, float]:
         everything = np.arange(len(self.labels))

@@ -1,18 +1,31 @@
 """Tasks for scikit-learn's linear models with `partial_fit`: SGDClassifier, Perceptron, PassiveAggressive...
 
 What travels is {"coef_": (I, d), "intercept_": (I,)}, or (1, d) and (1,) for two labels, as scikit-learn has it.
+The estimator computes in float64; what is returned is rounded to the type that the task's model has, float32 for one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import clone
+from sklearn.base import clone, is_classifier
 
+from fedpeer.learning.labels import Classes
 from mechanism.terms import Terms
+from participant.adapters.fitting import (
+    check_finite,
+    check_linear,
+    counts_of,
+    labelled_rows,
+    tried,
+    weight_type,
+)
 from participant.errors import TaskError
-from participant.task import Task, Trained, TrainingRound, Weights
+from participant.task import Counts, Task, Trained, TrainingRound, Weights
+
+#: Samples of the pass that is tried before the claim.
+_TRIED = 64
 
 
 class SklearnTask(Task):
@@ -21,27 +34,26 @@ class SklearnTask(Task):
     Args:
         estimator: unfitted; its own settings (loss, learning rate, penalty) decide how it learns. Averaging
             (`average=True`) keeps a second set of coefficients and is refused.
-        inputs: shape (n, d).
-        labels: shape (n,), integers in [0, classes).
-        classes: number of labels I.
+        inputs: shape (n, d), real and finite.
+        labels: shape (n,), whole numbers in [0, I), or class names.
+        classes: I, or the learner's list of class names in the reference's order.
         seed: decides the order of the samples.
     """
 
     def __init__(
-        self, estimator: Any, inputs: npt.ArrayLike, labels: npt.ArrayLike, *, classes: int, seed: int = 0
+        self, estimator: Any, inputs: npt.ArrayLike, labels: npt.ArrayLike, *, classes: Classes, seed: int = 0
     ) -> None:
+        name = type(estimator).__name__
         if not hasattr(estimator, "partial_fit"):
-            raise TaskError(f"{type(estimator).__name__} has no partial_fit; use SGDClassifier, for one")
+            raise TaskError(f"{name} has no partial_fit; use SGDClassifier, for one")
+        if not is_classifier(estimator):
+            raise TaskError(
+                f"{name} is no classifier, and labels are what a claim counts; use SGDClassifier, for one"
+            )
         if getattr(estimator, "average", False):
             raise TaskError("an averaging estimator keeps two sets of coefficients; set average=False")
-        self.inputs = np.asarray(inputs, dtype=np.float64)
-        self.labels = np.asarray(labels, dtype=np.int64)
-        if self.inputs.ndim != 2 or self.labels.shape != self.inputs.shape[:1]:
-            raise TaskError(
-                f"inputs have shape {self.inputs.shape} and labels {self.labels.shape}; expected (n, d) and (n,)"
-            )
+        self.inputs, self.labels, self.classes = labelled_rows(inputs, labels, classes, np.float64)
         self.estimator = estimator
-        self.classes = classes
         self.seed = seed
 
     def start_weights(self) -> dict[str, npt.NDArray[Any]]:
@@ -50,17 +62,18 @@ class SklearnTask(Task):
         return {"coef_": np.zeros((rows, self.inputs.shape[1])), "intercept_": np.zeros(rows)}
 
     def prepare(self, terms: Terms) -> None:
-        """Refuses a task whose model is not of these shapes."""
-        wanted = {spec.name: spec.shape for spec in terms.contract.tensors}
-        own = {name: array.shape for name, array in self.start_weights().items()}
-        if wanted != own:
-            raise TaskError(
-                f"the task's model is {wanted}, this one {own}; use the learner's features and labels"
-            )
+        """Refuses a task whose model is not of these shapes, and one that a pass over a few samples fails in."""
+        check_linear(terms, self.start_weights(), self.classes)
+        start = {spec.name: np.zeros(spec.shape, weight_type(spec)) for spec in terms.contract.tensors}
+        with tried():
+            model = self._at(start)
+            rows = slice(min(len(self.labels), _TRIED))
+            model.partial_fit(self.inputs[rows], self.labels[rows])
+            check_finite(self._weights(model, start))
+            model.score(self.inputs[rows], self.labels[rows])
 
-    def label_counts(self) -> Sequence[int]:
-        counts: list[int] = np.bincount(self.labels, minlength=self.classes).tolist()
-        return counts
+    def label_counts(self) -> Counts:
+        return counts_of(self.labels, self.classes)
 
     def train(self, weights: Weights, round: TrainingRound) -> Trained:  # noqa: A002 - as Task.train
         model, epochs = self._at(weights), round.recipe.epochs
@@ -69,19 +82,31 @@ class SklearnTask(Task):
             order = generator.permutation(len(self.labels))
             model.partial_fit(self.inputs[order], self.labels[order])
             round.progress((epoch + 1) / epochs)
-        trained = {"coef_": np.array(model.coef_), "intercept_": np.array(model.intercept_)}
+        trained = self._weights(model, weights)
         return Trained(trained, len(self.labels), {"accuracy": float(model.score(self.inputs, self.labels))})
 
     def metrics(self, weights: Weights) -> Mapping[str, float]:
         return {"accuracy": float(self._at(weights).score(self.inputs, self.labels))}
+
+    def _weights(self, model: Any, start: Weights) -> dict[str, npt.NDArray[Any]]:
+        """The model's coefficients, each rounded to the nearest of the type in which the task has it."""
+        return {
+            name: np.array(getattr(model, name)).astype(start[name].dtype) for name in self.start_weights()
+        }
 
     def _at(self, weights: Weights) -> Any:
         """A fresh estimator that stands at `weights`."""
         model = clone(self.estimator)
         # The first call allocates what later ones update in place.
         model.partial_fit(self.inputs[:1], self.labels[:1], classes=np.arange(self.classes))
-        model.coef_ = np.array(weights["coef_"], dtype=model.coef_.dtype, order="C")
-        model.intercept_ = np.array(weights["intercept_"], dtype=model.intercept_.dtype)
+        for name, shape in ((n, a.shape) for n, a in self.start_weights().items()):
+            own = getattr(model, name, None)
+            if np.shape(own) != shape:
+                raise TaskError(
+                    f"{type(model).__name__} keeps no {name} of shape {shape}, so it is no linear model that can "
+                    "travel; use SGDClassifier, for one"
+                )
+            setattr(model, name, np.array(weights[name], dtype=own.dtype, order="C"))
         if hasattr(model, "t_"):
             model.t_ = 1.0  # the step that learning rates which decay count from
         return model

@@ -4,24 +4,32 @@ TorchTask      any nn.Module with any map-style Dataset of (input, label)
 DatasetTask    the data sets, label mixes and CNNs of `learning`: start skew, effort curve, recipe
 """
 
+import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from fedpeer.learning.datasets import LabelledData, load_splits
-from fedpeer.learning.models import load_weights, weights_of
+from fedpeer.learning.labels import Classes, class_count, whole_labels
+from fedpeer.learning.models import initial_weights, inside, load_weights, weights_of
 from fedpeer.learning.partition import LabelMix, draw, majority_minority, toward_reference
-from fedpeer.learning.training import evaluate, train
+from fedpeer.learning.training import evaluate, joined_batches, train
 from fedpeer.protocol.model_file import stored_spec
 from mechanism.effort import EffortCurve, ExponentialEffort
 from mechanism.terms import Terms
-from participant.errors import TaskError
-from participant.task import Task, Trained, TrainingRound, Weights
+from participant.adapters.fitting import counts_of, refusing, tried
+from participant.errors import TaskError, TrainingError
+from participant.task import Counts, Task, Trained, TrainingRound, Weights
+
+_log = logging.getLogger("participant")
 
 #: Makes the optimizer of one round from the module's parameters.
 OptimizerFactory = Callable[[Any], torch.optim.Optimizer]
@@ -33,9 +41,10 @@ class TorchTask(Task):
     Subclass it and override `collect` to let effort improve the data; set `dataset` there.
 
     Args:
-        module: its state_dict is what travels; the task's contract must have the same names, types and shapes.
-        dataset: map-style, items (input, integer label).
-        classes: number of labels I.
+        module: its state_dict is what travels; the task's contract must have the same names, types and shapes. Of one
+            that torch.compile, DataParallel or DistributedDataParallel wraps it is the state_dict of the module inside.
+        dataset: map-style, items (input, label); a label is a whole number in [0, I) or a class name.
+        classes: I, or the learner's list of class names in the reference's order.
         loss: mean loss of a batch; default: cross-entropy.
         optimizer: default: what the recipe names, "adam" or "sgd" (momentum 0.9), at its learning rate.
         device: default: CUDA where there is one, else the CPU.
@@ -48,22 +57,29 @@ class TorchTask(Task):
         module: nn.Module,
         dataset: Dataset[Any],
         *,
-        classes: int,
+        classes: Classes,
         loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = nn.functional.cross_entropy,
         optimizer: OptimizerFactory | None = None,
         device: str | torch.device | None = None,
         seed: int = 0,
     ) -> None:
-        self.module = module
+        self.module = inside(module)
+        if self.module is not module:
+            _log.warning("the module is a %s; the one inside it is trained and sent", type(module).__name__)
         self.dataset = dataset
-        self.classes = classes
+        with refusing():
+            self.classes = class_count(classes)
+        self._classes = classes
         self.loss = loss
         self.optimizer = optimizer
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.seed = seed
 
     def prepare(self, terms: Terms) -> None:
-        """Refuses a task whose models are not this module's."""
+        """Refuses a task whose models are not this module's, data that it cannot count, and a step that fails.
+
+        One step of training is made on the first samples, and the module put back as it was.
+        """
         wanted = {spec.name: spec for spec in terms.contract.tensors}
         own = {n: stored_spec(n, a, wanted.get(n)) for n, a in weights_of(self.module).items()}
         differing = sorted(name for name in own.keys() | wanted.keys() if own.get(name) != wanted.get(name))
@@ -74,10 +90,18 @@ class TorchTask(Task):
             )
         if self.classes != len(terms.reference):
             raise TaskError(f"the data have {self.classes} labels, the task {len(terms.reference)}")
+        samples = sum(self.label_counts())
+        if not samples:
+            raise TaskError("the data set has no samples; expected at least one to train on")
+        if self._normalised and min(terms.recipe.batch_size, samples) < 2:
+            raise TaskError(
+                f"batches have {min(terms.recipe.batch_size, samples)} sample, and the module normalises over batches, "
+                "which has no variance over one; use a module without batch normalisation, or stay out"
+            )
+        self._try_a_step(TrainingRound(terms, "", 1))
 
-    def label_counts(self) -> Sequence[int]:
-        counts: list[int] = torch.bincount(_labels(self.dataset), minlength=self.classes).tolist()
-        return counts
+    def label_counts(self) -> Counts:
+        return counts_of(self._labels(), self.classes)
 
     def train(self, weights: Weights, round: TrainingRound) -> Trained:  # noqa: A002 - as Task.train
         load_weights(self.module.cpu(), weights)
@@ -85,20 +109,80 @@ class TorchTask(Task):
         recipe = round.recipe
         optimizer = self._optimizer(module, round)
         order = torch.Generator().manual_seed(round.seed(self.seed))
-        loader = DataLoader(self.dataset, recipe.batch_size, shuffle=True, generator=order)
+        samples = len(self.dataset)  # type: ignore[arg-type]  # a map-style data set has a length
         for epoch in range(recipe.epochs):
             total = batches = 0.0
-            for inputs, labels in loader:
-                if len(labels) < 2:
-                    continue  # batch normalisation has no variance over one sample
-                optimizer.zero_grad()
-                loss = self.loss(module(inputs.to(self.device)), labels.to(self.device))
-                loss.backward()  # type: ignore[no-untyped-call]  # torch's own stub
-                optimizer.step()
-                total, batches = total + float(loss.detach()), batches + 1
+            for batch in self._loader(torch.randperm(samples, generator=order), recipe.batch_size):
+                loss = self._step(module, optimizer, batch)
+                total, batches = total + loss, batches + 1
             round.progress((epoch + 1) / recipe.epochs, loss=total / max(batches, 1.0))
+        trained = weights_of(module)
+        if all(np.array_equal(trained[name], weights[name]) for name, _ in module.named_parameters()):
+            raise TrainingError(
+                "the training moved no parameter; look for a learning rate that is too small for their type, and for "
+                "parameters that the optimizer does not have",
+                public="the training moved no weight",
+            )
+        return Trained(trained, samples)
+
+    @property
+    def _normalised(self) -> bool:
+        """Whether the module has batch normalisation, which cannot train on one sample."""
+        return any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in self.module.modules())
+
+    def _loader(self, order: torch.Tensor, size: int) -> DataLoader[Any]:
+        """The samples in this order, each once; with batch normalisation a last one alone joins the batch before."""
+        batches = joined_batches(order, size) if self._normalised else torch.split(order, size)
+        return DataLoader(self.dataset, batch_sampler=[batch.tolist() for batch in batches])
+
+    def _step(self, module: nn.Module, optimizer: torch.optim.Optimizer, batch: Any) -> float:
+        """One step on a batch; its loss."""
+        inputs, labels = batch
+        optimizer.zero_grad()
+        outputs, targets = module(inputs.to(self.device)), self._targets(labels).to(self.device)
+        if _by_class(self.loss) and outputs.ndim > 1 and outputs.shape[1] < self.classes:
+            raise TaskError(
+                f"the module has {outputs.shape[1]} outputs; expected one for each of {self.classes} labels"
+            )
+        loss = self.loss(outputs, targets)
+        loss.backward()  # type: ignore[no-untyped-call]  # torch's own stub
+        optimizer.step()
+        return float(loss.detach())
+
+    def _targets(self, labels: Any) -> torch.Tensor:
+        """A batch's labels as the loss reads them: int64, unless a loss of the user's own wants real numbers."""
+        if isinstance(labels, torch.Tensor) and labels.is_floating_point() and not _by_class(self.loss):
+            return labels
+        with refusing():
+            return torch.from_numpy(whole_labels(labels, self._classes))
+
+    def _labels(self) -> npt.NDArray[np.int64]:
+        """The labels of all samples."""
+        with refusing():
+            return whole_labels(_raw_labels(self.dataset), self._classes)
+
+    def _try_a_step(self, round: TrainingRound) -> None:  # noqa: A002 - as Task.train
+        """Raises TaskError where a step on the first samples, and on one where a batch may be so small, fails."""
+        module, size = self.module.to(self.device), round.recipe.batch_size
+        before, training = {n: t.detach().clone() for n, t in module.state_dict().items()}, module.training
         samples = len(self.dataset)  # type: ignore[arg-type]  # a map-style data set has a length
-        return Trained(weights_of(module), samples)
+        devices = [self.device] if self.device.type == "cuda" else []
+        sizes = {min(size, samples)} | ({1} if samples % size == 1 and not self._normalised else set())
+        try:
+            with torch.random.fork_rng(devices=devices), tried():
+                optimizer = self._optimizer(module.train(), round)
+                for count in sorted(sizes):
+                    [batch] = self._loader(torch.arange(count), count)
+                    loss = self._step(module, optimizer, batch)
+                    if not math.isfinite(loss):
+                        raise TaskError(
+                            f"one step of training was tried before the claim and its loss is {loss}; look for values "
+                            "in the data that are NaN or infinite, and at the learning rate"
+                        )
+                optimizer.zero_grad()
+        finally:
+            module.load_state_dict(before)
+            module.train(training)
 
     def _optimizer(self, module: nn.Module, round: TrainingRound) -> torch.optim.Optimizer:  # noqa: A002 - as Task.train
         if self.optimizer is not None:
@@ -167,6 +251,7 @@ class DatasetTask(Task):
         return ExponentialEffort(float(self._prepared(self.start).degree), self.rate)
 
     def prepare(self, terms: Terms) -> None:
+        """Refuses a task of other labels, images or weights, and one in which a step of training fails."""
         if self.pool.classes != len(terms.reference):
             raise TaskError(
                 f"{self.pool.name} has {self.pool.classes} labels, the task {len(terms.reference)}; "
@@ -176,6 +261,16 @@ class DatasetTask(Task):
         self.start = self.mix = majority_minority(
             terms.reference, samples, majority=self.majority, degree=self.degree, share=self.share
         )
+        start = initial_weights(terms.recipe.model, 0)
+        wanted = {spec.name: spec for spec in terms.contract.tensors}
+        if {n: stored_spec(n, a, wanted.get(n)) for n, a in start.items()} != wanted:
+            raise TaskError(
+                f"the task's models are not of the architecture {terms.recipe.model!r} that its recipe names; tell the "
+                "learner, or bring a task of your own"
+            )
+        with tried():
+            few = np.arange(min(len(self.pool), samples, terms.recipe.batch_size))
+            train(start, self.pool.select(few), replace(terms.recipe, epochs=1), seed=0)
 
     def label_counts(self) -> Sequence[int]:
         return self._prepared(self.mix).counts
@@ -206,13 +301,27 @@ class DatasetTask(Task):
         return mix
 
 
-def _labels(dataset: Any) -> torch.Tensor:
+def _raw_labels(dataset: Any) -> Any:
     """The labels of a map-style data set, without loading its inputs where it keeps them apart."""
     if isinstance(dataset, Subset):
-        return _labels(dataset.dataset)[torch.as_tensor(dataset.indices, dtype=torch.int64)]
+        labels, chosen = _raw_labels(dataset.dataset), [int(i) for i in dataset.indices]
+        return (
+            labels[chosen] if isinstance(labels, torch.Tensor | np.ndarray) else [labels[i] for i in chosen]
+        )
     if isinstance(dataset, TensorDataset):
-        return dataset.tensors[1].to(torch.int64)
+        return dataset.tensors[1]
     targets = getattr(dataset, "targets", None)  # torchvision's name for them
     if targets is not None and getattr(dataset, "target_transform", None) is None:
-        return torch.as_tensor(targets, dtype=torch.int64)
-    return torch.as_tensor([int(dataset[i][1]) for i in range(len(dataset))], dtype=torch.int64)
+        return targets
+    return [_scalar(dataset[i][1]) for i in range(len(dataset))]
+
+
+def _scalar(label: Any) -> Any:
+    """A label that a data set gives as a tensor of no dimension."""
+    return label.item() if isinstance(label, torch.Tensor | np.generic) and label.ndim == 0 else label
+
+
+def _by_class(loss: Any) -> bool:
+    """Whether a loss takes a label as the number of a class."""
+    functions = (nn.functional.cross_entropy, nn.functional.nll_loss)
+    return loss in functions or isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss)

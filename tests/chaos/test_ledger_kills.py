@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.storage.schema import migrate
-from fedpeer.audit.sources import DatabaseSource
+from fedpeer.audit.database_source import DatabaseSource
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.ledger import SignedLog, SqlLedgerStore
 from mechanism.ledger.entry import Entry

@@ -55,7 +55,7 @@ from coordinator.office import Office
 
 office = Office(StateFolder(Path(sys.argv[1])))
 for number, line in enumerate(sys.stdin):
-    office.unanswered = number % 2 == 0
+    office._silent = number % 2 == 0
     office.revoke(line.strip(), "test")
     print("done", flush=True)
 """

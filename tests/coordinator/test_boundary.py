@@ -7,7 +7,7 @@ import pytest
 
 from coordinator.boundary import refusal_for
 from coordinator.spool import SpoolFull
-from coordinator.storage import errors
+from fedpeer.audit.sql import errors
 from fedpeer.audit.sql.database import translated
 from fedpeer.audit.sql.errors import StorageError
 from fedpeer.protocol.errors import Code

@@ -2,16 +2,18 @@
 
 import asyncio
 import hashlib
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import coordinator.uploads
 from coordinator.blobs import BlobStore
-from coordinator.spool import UploadKey
-from coordinator.uploads import _data, _in_time
+from coordinator.spool import SpooledUpload, UploadKey
+from coordinator.uploads import Stream, _data, _in_time
 from fedpeer.protocol.errors import Code, Refusal
 from fedpeer.protocol.frames import Frame
 from fedpeer.protocol.limits import FRAME_BYTES
@@ -28,7 +30,7 @@ def contended(monkeypatch: pytest.MonkeyPatch, seconds: float, bytes_per_second:
 
 
 async def received(desk: Desk, bytes_: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while desk.spool.size(KEY) < bytes_:
             await asyncio.sleep(0)
 
@@ -42,7 +44,7 @@ async def test_a_slow_upload_is_cut_short_when_somebody_comes_to_wait(
     slow = desk.receive("slow", falls_silent())
     await received(desk, 40)
     assert not slow.done(), "nobody waits, so it may take its time"
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         assert await desk.receive("ben", whole(), statement=BEN) == "ben"
         with pytest.raises(Refusal, match="Others wait, and this upload is slow") as refused:
             await slow
@@ -61,7 +63,7 @@ async def test_a_slow_upload_that_gets_its_slot_while_others_wait_is_cut_short_t
         desk.receive("ann", falls_silent()),
         desk.receive("ben", falls_silent(), statement=BEN),
     ]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         assert await desk.receive("cyd", whole(), statement=CYD) == "cyd"
         for upload in slow:
             with pytest.raises(Refusal, match="Others wait"):
@@ -92,7 +94,7 @@ async def test_an_upload_that_is_quick_enough_keeps_its_slot_while_others_wait(
     assert not first.done()
     assert desk.metrics.uploads._value.get() == 1
     go_on.set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         assert [await first, await second] == ["first", "second"]
     assert desk.metrics.received_bytes._value.get() == 2 * len(CONTENT)
     desk.uploads.stop()
@@ -117,7 +119,7 @@ async def test_seconds_are_granted_before_the_first_byte_has_to_be_there(
     while desk.uploads._waiting == 0:
         await asyncio.sleep(0)
     go_on.set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         assert [await first, await second] == ["first", "second"]
     desk.uploads.stop()
 
@@ -130,7 +132,7 @@ async def test_a_stream_that_falls_silent_ends_though_nobody_waits(
         coordinator.uploads, "MIN_UPLOAD_BYTES_PER_SECOND", 0.1
     )  # else the whole would be too slow
     desk = Desk(tmp_path)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         with pytest.raises(
             Refusal, match=r"No frame came for 0\.01 seconds; the upload can be resumed"
         ) as refused:
@@ -165,7 +167,7 @@ async def test_one_participant_uploads_one_model_at_a_time(tmp_path: Path) -> No
         await asyncio.sleep(0)
     second = desk.receive("second", whole(), statement=replace(STATEMENT, submission_id="model-9"))
     other = desk.receive("other", whole(), statement=BEN)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         assert await other == "other", "a second slot is free for others"
         assert desk.welcomed == ["first", "other"]
         assert desk.uploads.busy("task") == {KEY, UploadKey("task", "ann", "model-9")}
@@ -180,7 +182,7 @@ async def test_who_takes_over_ends_the_older_stream_with_a_reason(tmp_path: Path
     desk.may_record.set()
     first = desk.receive("first", falls_silent())
     await received(desk, 40)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         assert await desk.receive("second", whole()) == "second"
         with pytest.raises(Refusal, match="Another stream of the same upload has taken over") as refused:
             await first
@@ -253,3 +255,96 @@ def test_a_frame_has_at_most_the_frames_limit_and_what_was_announced() -> None:
         assert refused.value.code is Code.TOO_LARGE
     with pytest.raises(Refusal, match="exceeds"):
         _data(Frame(7, memoryview(b"ab")), 7, 8)
+
+
+async def test_a_slot_is_held_until_nothing_that_was_received_is_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_append, appending = threading.Event(), asyncio.Event()
+    loop, append = asyncio.get_running_loop(), SpooledUpload.append
+
+    def slow(self: SpooledUpload, data: memoryview) -> None:
+        loop.call_soon_threadsafe(appending.set)
+        may_append.wait()
+        append(self, data)
+
+    monkeypatch.setattr(SpooledUpload, "append", slow)
+    desk = Desk(tmp_path, slots=1)
+    desk.may_record.set()
+    first = desk.receive("first", whole())
+    second = desk.receive("second", whole(), statement=BEN)
+    try:
+        async with asyncio.timeout(60):
+            await appending.wait()
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert desk.welcomed == ["first"]
+    finally:
+        may_append.set()
+    async with asyncio.timeout(60):
+        assert [await first, await second] == ["first", "second"]
+    desk.uploads.stop()
+
+
+async def test_a_slot_is_free_while_a_whole_file_is_put_in_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_adopt, adopt = threading.Event(), BlobStore.adopt
+
+    def slow(self: BlobStore, *given: Any, **more: Any) -> None:
+        may_adopt.wait()
+        adopt(self, *given, **more)
+
+    monkeypatch.setattr(BlobStore, "adopt", slow)
+    desk = Desk(tmp_path, slots=1)
+    desk.may_record.set()
+    first = desk.receive("first", whole())
+    second = desk.receive("second", whole(), statement=BEN)
+    try:
+        async with asyncio.timeout(60):
+            while desk.welcomed != ["first", "second"]:
+                await asyncio.sleep(0)
+        assert not first.done()
+    finally:
+        may_adopt.set()
+    async with asyncio.timeout(60):
+        assert [await first, await second] == ["first", "second"]
+    desk.uploads.stop()
+
+
+async def test_who_announces_nothing_is_told_so_before_it_has_a_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator.uploads, "UPLOAD_IDLE_SECONDS", 0.01)
+
+    async def silent() -> AsyncIterator[Frame]:
+        await asyncio.Event().wait()
+        yield Frame(0, memoryview(b""))
+
+    async def welcome() -> None:
+        raise AssertionError("it has no slot")
+
+    stream = Stream(silent(), welcome)
+    async with asyncio.timeout(60):
+        with pytest.raises(Refusal, match="No frame came"):
+            await stream.next()
+    stream.end("The service stops.")
+    with pytest.raises(Refusal, match=r"The service stops\."):
+        await stream.next()
+
+
+def test_two_files_that_come_to_a_new_folder_at_once_both_get_their_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blobs, digest = BlobStore(tmp_path / "models"), hashlib.sha256(CONTENT).digest()
+    source, move = tmp_path / "source", Path.replace
+    source.write_bytes(CONTENT)
+
+    def beaten(self: Path, target: Path) -> Path:
+        try:
+            return move(self, target)
+        finally:
+            Path(target).parent.mkdir(exist_ok=True)  # as another upload does just now
+
+    monkeypatch.setattr(Path, "replace", beaten)
+    assert blobs.adopt(source, digest).read_bytes() == CONTENT
+    with pytest.raises(FileNotFoundError):
+        blobs.adopt(tmp_path / "nothing", digest)

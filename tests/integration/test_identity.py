@@ -77,6 +77,7 @@ def request_for(method: MethodDescriptor, participant_id: str) -> Any:
             setattr(filled, field.name, values[field.name])
     if method.input_type.name == "SubmitEffortRequest":
         message.effort, message.degree, message.nonce = "0.5", "0", bytes(16)
+        message.draw_head = bytes(32)
         message.counts.counts.extend([1, 1, 1, 1])
         message.draw_head = bytes(32)
     if method.input_type.name == "SubmitModelRequest":

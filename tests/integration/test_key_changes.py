@@ -316,6 +316,7 @@ def test_participants_go_through_a_change_of_authority(coordinator: Served, tmp_
         assert not ada.renew()
         began = succeed(path, "authority", "rotate")
         assert began["behind"] == ["ada", "bob"]
+        assert began["service"] == "confirmed"
         assert run(path, "authority", "rotate").exit_code == 1  # one after the other
         # Both authorities' certificates count, and everybody reaches the server.
         assert ada.client.tasks() == bob.client.tasks() == []

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,11 +15,15 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
 
+from coordinator.doorbell import Answer, ring
 from coordinator.server import Coordinator
-from coordinator.storage.lease import Lease
-from fedpeer.audit.sql.errors import LeaseTaken
+from coordinator.storage.lease import Lease, served
+from coordinator.storage.market import TaskRow
+from coordinator.storage.schema import migrate
+from fedpeer.audit.sql.database import Database
+from fedpeer.audit.sql.errors import DatabaseUnreachable, LeaseTaken
 from tests.backends import DURABLE, scratch_url
-from tests.integration.market import CONFIG, make_folder, running
+from tests.integration.market import CONFIG, make_folder, open_task, running, task_config
 
 STORED_AT = (
     CONFIG
@@ -84,7 +89,8 @@ async def test_the_second_is_refused_and_takes_over_from_a_killed_one(tmp_path: 
 def test_a_second_service_is_refused_in_a_sentence_and_one_whose_lease_is_lost_ends(tmp_path: Path) -> None:
     with scratch_url("postgresql", tmp_path) as database:
         folder = make_folder(tmp_path / "state", STORED_AT.format(database=database)).path
-        second = make_folder(tmp_path / "second", STORED_AT.format(database=database)).path
+        second = tmp_path / "second"
+        shutil.copytree(folder, second)  # with the same keys: as a stand-by on another machine has
         with serve(folder) as serving, serve(second) as other:
             # Either comes first.
             until(lambda: serving.poll() is not None or other.poll() is not None)
@@ -139,3 +145,112 @@ def test_the_sentence_hides_the_password(tmp_path: Path) -> None:
             second.take(wait_s=0)
         first.release()
         assert "secret" not in str(caught.value)
+
+
+@contextmanager
+def held(database: str) -> Iterator[None]:
+    """Another process holds the lease on a database."""
+    process = subprocess.Popen([sys.executable, "-c", HOLDER, database], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "held\n"
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_every_name_of_a_sqlite_file_leads_to_one_lease(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "folder" / "market.db"
+    file.parent.mkdir()
+    (tmp_path / "link.db").symlink_to(file)
+    (tmp_path / "chain.db").symlink_to(tmp_path / "link.db")
+    (tmp_path / "linked").symlink_to(file.parent)
+    with held(f"sqlite:///{file}"):
+        hard = tmp_path / "hard.db"
+        hard.hardlink_to(file)
+        with pytest.raises(DatabaseUnreachable, match="has 2 names"):
+            Lease(make_url(f"sqlite:///{hard}")).take(wait_s=0)
+        hard.unlink()
+        monkeypatch.chdir(file.parent)
+        for name in (
+            *(
+                str(tmp_path / name)
+                for name in ("link.db", "chain.db", "linked/market.db", "./folder/market.db")
+            ),
+            f"{tmp_path}//folder/../linked/market.db",
+            "market.db",
+            "../link.db",
+        ):
+            for driver in ("sqlite", "sqlite+pysqlite"):
+                with pytest.raises(LeaseTaken, match="already serves"):
+                    Lease(make_url(f"{driver}:///{name}")).take(wait_s=0)
+                assert served(make_url(f"{driver}:///{name}"))
+    assert not served(make_url(f"sqlite:///{file}"))
+    assert [path.name for path in file.parent.iterdir()] == ["market.db"]
+
+
+def test_a_second_service_through_a_link_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "state").path
+    with serve(folder):
+        until(lambda: (folder / "serving.json").exists())
+        second = tmp_path / "second"
+        shutil.copytree(folder, second, ignore=shutil.ignore_patterns("*.db*", "*.sock", "log"))
+        (second / "coordinator.db").symlink_to(folder / "coordinator.db")
+        (tmp_path / "linked").symlink_to(folder)
+        with serve(second) as other:
+            assert other.wait(120) == 3
+        assert said(second).startswith("fedpeer: another coordinator already serves the database sqlite:///")
+        command = [
+            sys.executable,
+            "-m",
+            "fedpeer",
+            "coordinator",
+            "serve",
+            "--state",
+            str(tmp_path / "linked"),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 3
+        assert "another coordinator already serves from" in done.stderr
+
+
+def test_every_url_of_a_postgresql_schema_leads_to_one_lease(tmp_path: Path) -> None:
+    with scratch_url("postgresql", tmp_path) as database, scratch_url("postgresql", tmp_path) as empty:
+        url = make_url(database)
+        holder = Database(database)
+        migrate(holder)
+        holder.close()
+        schema, before = (
+            str(make_url(u).query["options"]).partition("search_path=")[2] for u in (database, empty)
+        )
+        with held(database):
+            for options, other in (
+                (f"-csearch_path={schema},public", {"application_name": "other"}),
+                # An empty schema that comes first: its tables are still the other's.
+                (f"-c search_path={before},{schema}", {}),
+                (f"-csearch_path=nowhere,{schema}", {"connect_timeout": "30"}),
+            ):
+                again = url.update_query_dict({"options": options, **other})
+                with pytest.raises(LeaseTaken, match="already serves"):
+                    Lease(again).take(wait_s=0)
+            assert not served(make_url(empty))
+
+
+async def test_commands_at_once_take_a_task_up_once(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "state")
+    async with running(folder) as coordinator:
+        open_task(folder, task_config(tmp_path))
+        taken: list[str] = []
+        take_up = coordinator._take_up
+
+        async def noted(row: TaskRow) -> None:
+            taken.append(row.id)
+            await take_up(row)
+
+        coordinator._take_up = noted  # type: ignore[method-assign]
+        answers = await asyncio.gather(*(asyncio.to_thread(ring, folder.doorbell) for _ in range(5)))
+        assert answers == [Answer.LOOKED] * 5
+        assert taken == ["task"]

@@ -25,7 +25,7 @@ import coordinator.doorbell
 import coordinator.scraping
 import coordinator.server
 from coordinator.boundary import _address
-from coordinator.doorbell import Doorbell
+from coordinator.doorbell import Answer, Doorbell, ring
 from coordinator.folder import StateFolder
 from coordinator.scraping import MetricsServer
 from coordinator.server import Coordinator
@@ -472,7 +472,7 @@ async def test_the_control_socket_takes_a_word_and_no_more(
             for reader, _ in pairs:
                 await ended(reader)
         assert rings == 0
-        assert await asyncio.to_thread(coordinator.doorbell.ring, tmp_path / "bell")
+        assert await asyncio.to_thread(ring, tmp_path / "bell") is Answer.LOOKED
         assert rings == 1
         for _, writer in pairs:
             writer.transport.abort()

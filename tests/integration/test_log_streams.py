@@ -14,7 +14,7 @@ import pytest
 
 from coordinator.folder import initialise
 from coordinator.opening import prepare_task
-from fedpeer.protocol.streams import unfailing
+from fedpeer.streams import unfailing
 from participant import Backoff, Participant, Task, Trained, TrainingRound, Weights
 from tests.chaos.test_coordinator_kills import CONFIG, free_port, office
 from tests.integration.market import verified
@@ -152,7 +152,7 @@ def test_a_task_ends_whatever_stands_behind_standard_error(tmp_path: Path, kind:
 
 
 def test_a_stream_that_stalls_is_waited_for_once_and_taken_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedpeer.protocol.streams._PATIENCE_MS", 10)
+    monkeypatch.setattr("fedpeer.streams._PATIENCE_MS", 10)
     reading, writing = os.pipe()
     with os.fdopen(writing, "w") as pipe:
         stream = unfailing(pipe)

@@ -97,7 +97,8 @@ def configured(
             options=options, task=task, grace=grace,
         )
     )  # fmt: skip
-    done = fedpeer(folder, "enroll", "--token", coordinator.invite(name))
+    # By standard input: arguments are in the process table.
+    done = fedpeer(folder, "enroll", "--token", "-", input=coordinator.invite(name) + "\n")
     assert done.returncode == 0, done.stderr
     return folder
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 import coordinator.doorbell
+from coordinator.cli import UNCONFIRMED
 from coordinator.folder import StateFolder
 from fedpeer.__main__ import main
 from fedpeer.protocol.certificates import new_key, signing_request
@@ -260,32 +262,66 @@ def test_a_task_file_that_is_wrong_is_refused_in_a_sentence(idle: Path, case: st
 
 
 def test_a_service_that_does_not_answer_is_told_and_nothing_is_lost(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def run(*arguments: str) -> tuple[dict[str, Any], str]:
+    def run(*arguments: str, code: int = 0, state: Path = folder) -> tuple[dict[str, Any], str]:
         monkeypatch.setattr(
-            sys, "argv", ["fedpeer", "coordinator", *arguments, "--state", str(folder), "--json"]
+            sys, "argv", ["fedpeer", "coordinator", *arguments, "--state", str(state), "--json"]
         )
         with pytest.raises(SystemExit) as ended:
             main()
-        assert ended.value.code == 0
         said = capsys.readouterr()
+        assert ended.value.code == code, said.err
+        assert "Traceback" not in said.err
         return json.loads(said.out), said.err
 
+    record, note = run("invite", "eve")
+    assert (record["service"], note) == (
+        "not served",
+        "Recorded. No coordinator runs; the next one begins with it.\n",
+    )
     monkeypatch.setattr(coordinator.doorbell, "ANSWER_SECONDS", 0.5)
     with serving(folder) as (process, addresses):
         assert run("status")[0]["answers"]
+        record, note = run("invite", "bob")
+        assert (record["service"], note) == (
+            "confirmed",
+            "In force: the coordinator that runs has taken notice.\n",
+        )
         process.send_signal(signal.SIGSTOP)
-        for arguments in (("status",), ("invite", "ann")):
-            record, note = run(*arguments)
-            assert "has not answered" in note
-            assert "Traceback" not in note
-            assert record.get("answers", False) is False
+        record, note = run("status")
+        assert (record["serving"], record["answers"]) == (True, False)
+        assert "has not answered" in note
+        for arguments in (
+            ("revoke", "bob"),
+            ("open", str(tmp_path / "task.toml"), "--yes"),
+            ("invite", "ann"),
+        ):
+            record, note = run(*arguments, code=UNCONFIRMED)  # the last is the invitation that is used below
+            assert record["service"] == "unconfirmed"
+            assert (
+                "Recorded, NOT CONFIRMED: the coordinator that serves this database has not answered" in note
+            )
+        assert run("cancel", "task", code=UNCONFIRMED)[0]["state"] == "CANCELLED"
         process.send_signal(signal.SIGCONT)
         found, note = run("status")
         assert (found["serving"], found["answers"], note) == (True, True, "")
         client = asyncio.run(enrolled_with(addresses, "ann", record))
         assert client.name == "ann"
+        # A door that is gone is not a service that is gone; nor is one in another folder.
+        shutil.copytree(
+            folder, folder.parent / "other", ignore=shutil.ignore_patterns("*.db*", "*.sock", "log")
+        )
+        (folder.parent / "other" / "coordinator.db").symlink_to(folder / "coordinator.db")
+        assert (
+            run("invite", "cyd", code=UNCONFIRMED, state=folder.parent / "other")[0]["service"]
+            == "unconfirmed"
+        )
+        (folder / "doorbell.sock").unlink()
+        assert run("invite", "cyd", code=UNCONFIRMED)[0]["service"] == "unconfirmed"
+    assert run("invite", "cyd")[0]["service"] == "not served"
+    (folder / "doorbell.sock").write_text("no socket")
+    assert run("invite", "cyd")[0]["service"] == "not served"
 
 
 def test_an_invitation_can_be_replaced_and_withdrawn(idle: Path) -> None:
@@ -293,7 +329,12 @@ def test_an_invitation_can_be_replaced_and_withdrawn(idle: Path) -> None:
     first = made(state, "invite", "eve")
     assert first["withdrawn"] == 0
     assert made(state, "invite", "eve")["withdrawn"] == 1
-    assert made(state, "revoke", "eve") == {"participant": "eve", "revoked": False, "withdrawn": True}
+    assert made(state, "revoke", "eve") == {
+        "participant": "eve",
+        "revoked": False,
+        "withdrawn": True,
+        "service": "not served",
+    }
     again = fedpeer("revoke", "eve", "--state", str(state))
     assert (again.returncode, "no invitation" in again.stderr) == (2, True)
 

@@ -60,7 +60,7 @@ async def market(path: Path, backend: str, **changes: object) -> AsyncIterator[C
 def revoke_unheard(coordinator: Coordinator, name: str) -> None:
     """As `fedpeer coordinator revoke`, whose bell the service does not hear."""
     office = Office(coordinator.folder)
-    office.unanswered = True
+    office._silent = True
     try:
         office.revoke(name, "test")
     finally:

@@ -1,3 +1,4 @@
+from collections import Counter
 from decimal import Decimal
 from fractions import Fraction
 
@@ -7,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mechanism.degree import (
+    label_counts,
     label_distribution,
     noniid_degree,
     noniid_degree_of_distribution,
@@ -94,3 +96,62 @@ def test_a_reference_may_be_written_in_any_exact_way() -> None:
 def test_floating_distributions_that_are_none_are_refused(p: object, q: object) -> None:
     with pytest.raises(FieldError):
         noniid_degree_of_distribution(p, q)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ([4, 0, 1], (4, 0, 1)),
+        (np.array([4, 0, 1], np.int32), (4, 0, 1)),
+        ([np.int64(4), np.array(0), 1], (4, 0, 1)),
+        (Counter({0: 97, 1: 1}), (97, 1, 0)),
+        (Counter([2, 2, 0]), (1, 0, 2)),  # in the order in which labels came, and without label 1
+        (Counter([2.0, 2.0, 0.0]), (1, 0, 2)),
+        ({"2": 3, "0": 1}, (1, 0, 3)),  # as JSON writes it
+        ({np.int64(1): 5}, (0, 5, 0)),
+    ],
+)
+def test_counts_are_read_by_label_or_by_position(counts: object, expected: tuple[int, ...]) -> None:
+    assert label_counts(counts, 3) == expected
+
+
+@pytest.mark.parametrize(
+    ("counts", "words"),
+    [
+        ({1, 2, 3}, "no order of labels"),
+        ({0: 1, 1: 2, 2: 3}.keys(), "no order of labels"),
+        ({0: 1, 1: 2, 2: 3}.values(), "no order of labels"),
+        ((n for n in (1, 2, 3)), "a generator"),
+        (Counter([0, 1, 2]).elements(), "expected a list"),
+        (Counter([0, 0, 1, 2]).most_common(), r"counts\[0\] is \[0, 2\]"),
+        (np.unique([0, 1, 2], return_counts=True), "3 labels"),
+        ("123", "expected a list"),
+        (b"123", "expected a list"),
+        (7, "expected a list"),
+        (None, "expected a list"),
+        ([1, 2], "3 labels, as the reference has"),
+        ([1.0, 2, 3], r"counts\[0\] is 1.0; expected an integer"),
+        ([True, 2, 3], "an integer"),
+        (np.array([1.0, 2.0, 3.0]), "an integer"),
+        (np.array([True, True, False]), "an integer"),
+        (np.array([[1, 2, 3]]), "one dimension"),
+        (np.ma.array([1, 2, 3], mask=[0, 1, 0]), "masked"),
+        ({3: 1}, "the labels 0 to 2"),
+        ({-1: 1}, "the labels 0 to 2"),
+        ({0.5: 1}, "the labels 0 to 2"),
+        ({True: 1}, "the labels 0 to 2"),
+        ({"cat": 1}, "the labels 0 to 2"),
+        ({1: 1, "1": 2}, "it has two keys"),
+        ({0: 1.5}, "an integer"),
+        ({}, "at least one sample"),
+        ([10**5000], "3 labels"),
+    ],
+)
+def test_counts_without_an_order_or_of_another_kind_are_refused(counts: object, words: str) -> None:
+    with pytest.raises(FieldError, match=words):
+        label_counts(counts, 3)
+
+
+def test_the_degree_of_a_mapping_is_not_that_of_its_keys() -> None:
+    with pytest.raises(FieldError, match="expected a list"):
+        noniid_degree(Counter({0: 97, 1: 1}), (Fraction(1, 2), Fraction(1, 2)))  # type: ignore[arg-type]  # the mistake

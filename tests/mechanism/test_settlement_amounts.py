@@ -26,7 +26,7 @@ from mechanism.settlement import (
     task_budget_micro,
 )
 from mechanism.terms import Rule, Terms
-from tests.mechanism.test_settlement import SEED, TERMS
+from tests.mechanism.test_settlement import SEED, TERMS, drawn
 
 PLAIN = replace(TERMS, rule=Rule())
 SCORES = ("leave_one_out", "shapley", "correlated_agreement", "dmi")
@@ -40,7 +40,7 @@ def person(name: str, verified: int | None, claimed: Fraction | None = None, **m
 def settle(
     terms: Terms, *people: Assessment, round_: int = 1, stakes: Mapping[str, int] | None = None
 ) -> Settlement:
-    return settle_round(terms, round_, SEED, people, stakes)
+    return settle_round(terms, round_, drawn(people), people, stakes)
 
 
 def first(settlement: Settlement) -> Payment:
@@ -93,7 +93,7 @@ def test_a_round_is_one_of_the_schedule() -> None:
         assert refused.value.field == "round"
     for inside in (1, last):
         found = settle(PLAIN, person("p", 0), round_=inside)
-        assert (found.task_id, found.round, found.seed) == (PLAIN.task_id, inside, SEED)
+        assert (found.task_id, found.round, found.draw.seed) == (PLAIN.task_id, inside, SEED)
 
 
 @pytest.mark.parametrize("length", [0, 31, 33])
@@ -103,10 +103,10 @@ def test_who_is_scored_has_a_digest_of_32_bytes_and_who_is_not_may_have_none(len
         settle(PLAIN, person("o", 0), replace(good, model_sha256=bytes(length)))
     none = replace(person("q", None), model_sha256=b"")
     both, alone = settle(PLAIN, good, none), settle(PLAIN, good)
-    assert both.submissions_digest == alone.submissions_digest, "who sent nothing is no submission"
+    assert both.draw.digest == alone.draw.digest, "who sent nothing has no share in the draw"
     assert first(both) == first(alone)
     sent = settle(PLAIN, good, person("q", None))
-    assert sent.submissions_digest != alone.submissions_digest, "who sent a model is one, scored or not"
+    assert sent.draw.digest != alone.draw.digest, "who sent a model has one, scored or not"
 
 
 def test_payments_are_rounded_by_the_rule_and_the_formula_is_that_of_the_paper() -> None:
@@ -175,9 +175,11 @@ def test_a_score_is_paid_in_proportion_whoever_the_peer_is(rule: str) -> None:
     most = Fraction(peer_payment(PLAIN, Fraction(0), Fraction(0))) * MICRO
     for score in ("0", "0.25", "1"):
         for other in (0, MICRO):
-            found = settle(terms, person("p", 400_000, scores={rule: score}), person("q", other))
+            found = settle(
+                terms, person("p", 400_000, scores={rule: score}), person("q", other, scores={rule: "0"})
+            )
             assert first(found).gross_micro == int(most * Fraction(score))
-            assert found.payments[1].paid_micro == 0, "one without a score earns nothing"
+            assert found.payments[1].paid_micro == 0, "a score of nothing earns nothing"
 
 
 @pytest.mark.parametrize("score", ["-0.000001", "1.000001", "2", "-1"])
@@ -294,9 +296,9 @@ def test_candidates_are_the_scored_without_oneself_and_ones_own_cluster() -> Non
         a.participant_id: a
         for a in (person("a", 0), person("b", 0, cluster="b"), person("c", 0, cluster="b"), person("d", None))
     }
-    assert peer_candidates(people["a"], people) == ["b", "c"]
-    assert peer_candidates(people["b"], people) == ["a"]
-    assert peer_candidates(people["d"], people) == ["a", "b", "c"]
+    assert peer_candidates(people["a"], people) == {"b", "c"}
+    assert peer_candidates(people["b"], people) == {"a"}
+    assert peer_candidates(people["d"], people) == {"a", "b", "c"}
 
 
 def test_the_arithmetic_has_the_name_that_ledgers_know_it_by() -> None:

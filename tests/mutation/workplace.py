@@ -175,6 +175,7 @@ class Collected:
         os.close(orders)
         os.close(answers)
         self._lines = os.fdopen(self._answers)
+        self._lines.readline()  # it has loaded the file as it is, which may be changed from now on
 
     def __enter__(self) -> "Collected":
         return self
@@ -211,6 +212,7 @@ class _Server:
         self._place, self._path, self._orders, self._answers = place, path, orders, answers
 
     def pytest_runtestloop(self, session: Any) -> bool:
+        os.write(self._answers, b"ready\n")
         with os.fdopen(self._orders, "rb") as orders:
             while head := orders.read(8):
                 order = json.loads(orders.read(int.from_bytes(head, "big")))

@@ -81,6 +81,24 @@ def test_one_process_writes_at_a_time(tmp_path: Path) -> None:
     Journal(tmp_path / "journal.db").close()
 
 
+def test_every_name_of_a_journal_leads_to_one_lock(tmp_path: Path) -> None:
+    folder, other = tmp_path / "folder", tmp_path / "other"
+    folder.mkdir()
+    other.mkdir()
+    (tmp_path / "linked").symlink_to(folder)
+    (other / "journal.db").symlink_to(folder / "journal.db")
+    journal = Journal(folder / "journal.db")
+    for name in (tmp_path / "linked" / "journal.db", other / "journal.db"):
+        with pytest.raises(JournalError, match="in use by another process"):
+            Journal(name)
+    (tmp_path / "journal.db").hardlink_to(folder / "journal.db")
+    with pytest.raises(JournalError, match="has several names"):
+        Journal(tmp_path / "journal.db")
+    (tmp_path / "journal.db").unlink()
+    journal.close()
+    Journal(other / "journal.db").close()
+
+
 def test_a_newer_or_damaged_journal_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     Journal(path).close()

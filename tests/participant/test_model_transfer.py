@@ -11,7 +11,7 @@ import pytest
 import participant.steps
 from fedpeer.protocol.errors import Code, Refusal
 from fedpeer.protocol.frames import Frame, parse_upload_message
-from fedpeer.v1 import ledger_pb2, market_pb2
+from fedpeer.v1 import enrolment_pb2, ledger_pb2, market_pb2
 from participant.backoff import Backoff
 from participant.effects import (
     Diagnose,
@@ -19,6 +19,7 @@ from participant.effects import (
     Effect,
     Emit,
     Interrupted,
+    Method,
     Next,
     Open,
     Pause,
@@ -82,6 +83,7 @@ class Far:
         self.looks: list[bool] = []
         self.found: Any = None
         self.clock = 0.0
+        self.seconds = 60.0  # that a fetch takes until it breaks off
         self.emitted: list[Any] = []
 
     def __call__(self, effect: Effect) -> Any:
@@ -140,7 +142,7 @@ class Far:
         for at in range(request.offset, end, request.max_frame_bytes):
             take(Frame(at, memoryview(self.content)[at : min(end, at + request.max_frame_bytes)]))
         if limit is not None:
-            self.clock += 60
+            self.clock += self.seconds
             raise LOST
 
 
@@ -323,6 +325,31 @@ def test_a_frame_in_the_wrong_place_breaks_the_attempt_off(tmp_path: Path) -> No
     far = Shifted(None)
     fetch(far, tmp_path / "model")
     assert (far.offsets, far.pauses) == ([0, 0], 1)
+
+
+@pytest.mark.parametrize(("seconds", "size"), [(1.99, FRAME_BYTES), (2.0, FRAME_BYTES // 2)])
+def test_a_fetch_that_breaks_off_at_once_says_nothing_of_the_link(
+    tmp_path: Path, seconds: float, size: int
+) -> None:
+    far = Far(0, None)
+    far.seconds = seconds
+    fetch(far, tmp_path / "model")
+    assert far.sizes == [FRAME_BYTES, size]
+
+
+def test_every_method_has_the_path_and_the_messages_of_its_service() -> None:
+    methods = [value for value in vars(participant.steps).values() if isinstance(value, Method)]
+    assert len(methods) > 15
+    services = {
+        service.full_name: service
+        for module in (market_pb2, ledger_pb2, enrolment_pb2)
+        for service in module.DESCRIPTOR.services_by_name.values()
+    }
+    for method in methods:
+        _, service, name = method.path.split("/")
+        described = services[service].methods_by_name[name]
+        assert method.request.DESCRIPTOR is described.input_type, method.path
+        assert method.response.DESCRIPTOR is described.output_type, method.path
 
 
 # Patience

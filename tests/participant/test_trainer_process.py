@@ -116,7 +116,7 @@ def test_a_word_among_the_metrics_costs_no_round(
 @pytest.mark.parametrize("trainer", ["fraction", "word", "none"], indirect=True)
 def test_counts_that_are_no_whole_numbers(trainer: ProcessTrainer) -> None:
     with pytest.raises(
-        TaskError, match=r"Odd.label_counts returned .*; expected one whole number for each label"
+        TaskError, match=r"Odd.label_counts cannot be used: .*Give one whole number for each of"
     ):
         trainer.label_counts()
 

@@ -5,7 +5,8 @@
     postgresql+psycopg://user@host/name        (postgresql:// means the same)
 
 `begin` is a transaction that writes, `read` one that sees a single state. Errors of the drivers become the
-sentences of `fedpeer.audit.sql.errors`.
+sentences of `fedpeer.audit.sql.errors`. A URL may hold a password, and not only in the place of one: nothing here
+prints a URL as it was given, nor the parser's own words about it; `shown` says which database is meant.
 """
 
 import os
@@ -18,7 +19,7 @@ from typing import Any
 
 from sqlalchemy import Connection, create_engine, event, inspect, text
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import StaticPool
 
@@ -61,17 +62,17 @@ class Database:
     def __init__(
         self, url: str | URL, *, lock_timeout_s: float = LOCK_TIMEOUT_S, read_only: bool = False
     ) -> None:
-        self.url = _parsed(url)
+        self.url = parse_url(url)
         self.dialect = self.url.get_backend_name()
         self._lock_timeout_s = lock_timeout_s
         self._read_only = read_only
         options: dict[str, Any] = {}
         if self.dialect == "sqlite":
             options["connect_args"] = {"timeout": lock_timeout_s, "check_same_thread": False}
-            if _in_memory(self.url):
+            if sqlite_file(self.url) is None:
                 options["poolclass"] = StaticPool
-            elif read_only:
-                options["creator"] = self._read_only_connection
+            else:
+                options["creator"] = self._read_only_connection if read_only else self._new_sqlite_connection
         else:
             options["pool_pre_ping"] = True
         self._engine = create_engine(self.url, **options)
@@ -113,18 +114,27 @@ class Database:
             finally:
                 self._rollback(connection)
 
+    def check_present(self) -> None:
+        """That the database is there and holds a ledger, of whatever version.
+
+        Raises:
+            DatabaseUnreachable, NotALedger: it does not; a new one in its place would begin a second log under
+                the same key.
+        """
+        path = sqlite_file(self.url)
+        if path is not None and not path.is_file():
+            raise DatabaseUnreachable(f"there is no database file {path}; {_LOST}")
+        with self.read() as connection:
+            if revision(connection) is None and not inspect(connection).has_table("ledger_log"):
+                raise NotALedger(
+                    f"{self.display} is a database without fedpeer's tables; is it the right one? {_LOST}"
+                )
+
     def check_schema(self) -> None:
         """Raises NotALedger or UnknownSchema unless the database has exactly this version's schema."""
-        if self.dialect == "sqlite" and not _in_memory(self.url):
-            path = Path(self.url.database or "")
-            if not path.is_file():
-                raise DatabaseUnreachable(f"there is no database file {path}")
+        self.check_present()
         with self.read() as connection:
             current = revision(connection)
-            if current is None and not inspect(connection).has_table("ledger_log"):
-                raise NotALedger(
-                    f"{self.display} is a database without fedpeer's tables; is it the right one?"
-                )
         refuse_unknown(current)
         if current != REVISIONS[-1]:
             raise UnknownSchema(
@@ -132,10 +142,20 @@ class Database:
                 "start the coordinator once to migrate it"
             )
 
+    def revision(self) -> str | None:
+        """The version of its schema; None where there is none."""
+        with self.read() as connection:
+            return revision(connection)
+
+    def tables(self) -> list[str]:
+        """Names of all tables in the schema that the URL leads to."""
+        with self.read() as connection:
+            return inspect(connection).get_table_names()
+
     @property
     def display(self) -> str:
-        """The URL without its password."""
-        return self.url.render_as_string(hide_password=True)
+        """Which database this is, without a secret."""
+        return shown(self.url)
 
     def close(self) -> None:
         """Closes all connections."""
@@ -182,6 +202,12 @@ class Database:
             connection.invalidate()
         except _driver_errors():
             connection.invalidate()
+
+    def _new_sqlite_connection(self) -> sqlite3.Connection:
+        path = sqlite_file(self.url)
+        assert path is not None  # not in memory
+        prepare_file(path)
+        return sqlite3.connect(path.resolve(), timeout=self._lock_timeout_s, check_same_thread=False)
 
     def _configure_sqlite(self, connection: sqlite3.Connection, _record: object) -> None:
         connection.isolation_level = None
@@ -288,24 +314,106 @@ def _sqlite_error(error: sqlite3.Error) -> StorageError:
     return StorageError(f"the database refuses a statement: {error}")
 
 
-def _parsed(url: str | URL) -> URL:
+def parse_url(url: str | URL) -> URL:
+    """The URL of a database that can be used here.
+
+    Raises:
+        DatabaseUnreachable: of another form or driver, or a driver that is not installed. Never repeats the URL.
+    """
+    text = url if isinstance(url, str) else url.render_as_string(hide_password=False)
     try:
         parsed = make_url(url)
-        if parsed.drivername in ("postgresql", "postgres"):
-            parsed = parsed.set(drivername="postgresql+psycopg")
+    except (ArgumentError, ValueError):
+        raise DatabaseUnreachable(f"this is no usable database URL: {_form(text)}; {_FORMS}") from None
+    if parsed.drivername in ("postgresql", "postgres"):
+        parsed = parsed.set(drivername="postgresql+psycopg")
+    match parsed.drivername:
+        case "sqlite" | "sqlite+pysqlite":
+            if parsed.query or parsed.host:
+                raise DatabaseUnreachable(
+                    "a SQLite URL is sqlite:///FILE, relative, or sqlite:////FILE, and takes no parameters; "
+                    f"this one has {'parameters' if parsed.query else 'a host'}"
+                )
+        case "postgresql+psycopg":
+            if text.count("@") > 1:
+                raise DatabaseUnreachable(
+                    "the database URL has more than one @, so that it is not clear where its password ends; "
+                    "write each @ in a user, password or parameter as %40"
+                )
+        case _:
+            raise DatabaseUnreachable(
+                f"this is no usable database URL: {parsed.drivername} is not supported; {_FORMS}"
+            )
+    try:
         parsed.get_dialect().import_dbapi()
-    except (ArgumentError, NoSuchModuleError, ImportError) as error:
+    except ImportError:
         raise DatabaseUnreachable(
-            f"{url!s:.200} is no usable database URL ({error}); expected sqlite:///FILE or "
-            "postgresql+psycopg://USER@HOST/NAME, the latter with the extra fedpeer[postgresql]"
+            "PostgreSQL's driver is not installed; it comes with the extra fedpeer[postgresql]"
         ) from None
-    if parsed.get_backend_name() not in ("sqlite", "postgresql"):
-        raise DatabaseUnreachable(f"{parsed.drivername} is not supported; expected sqlite or postgresql")
     return parsed
 
 
-def _in_memory(url: URL) -> bool:
-    return url.database in (None, "", ":memory:")
+def shown(url: URL) -> str:
+    """Which database a URL means, for people: never its password or parameters, one of which may hold it."""
+    if url.get_backend_name() == "sqlite":
+        return f"sqlite:///{url.database or ''}"
+    hosts = url.query.get("host", ())
+    host = url.host or ",".join([hosts] if isinstance(hosts, str) else hosts)
+    port = "" if url.port is None else f":{url.port}"
+    service = f" of the service {url.query['service']}" if "service" in url.query else ""
+    return f"postgresql://{host}{port}/{url.database or url.query.get('dbname', '')}{service}"
+
+
+def sqlite_file(url: URL) -> Path | None:
+    """The file of a SQLite database; None for one in memory, and for PostgreSQL."""
+    if url.get_backend_name() != "sqlite" or url.database in (None, "", ":memory:"):
+        return None
+    return Path(url.database or "")
+
+
+#: What a database URL may look like.
+_FORMS = "expected sqlite:///FILE or postgresql+psycopg://USER@HOST/NAME"
+
+#: What to do where a market's database is not where it should be.
+_LOST = (
+    "`fedpeer coordinator init` makes a market's database; where one was lost, restore a backup, since an empty one "
+    "would begin another log under the same key"
+)
+
+
+def _form(text: str) -> str:
+    """What is wrong with a URL that cannot be parsed, without a word of it."""
+    if "://" not in text:
+        return "it has no ://"
+    return (
+        "its host or port cannot be read; write each of : / ? # [ ] @ in a user or password as %3A and so on"
+    )
+
+
+def prepare_file(path: Path) -> None:
+    """Makes a SQLite database's file where there is none, for its owner alone.
+
+    Raises:
+        DatabaseUnreachable: it cannot be made, or cannot be written without damage.
+    """
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise DatabaseUnreachable(
+            f"the database file {path} cannot be opened or made: {error.strerror}"
+        ) from None
+    try:
+        links = path.stat().st_nlink
+    except OSError as error:
+        raise DatabaseUnreachable(f"the database file {path} cannot be read: {error.strerror}") from None
+    if path.is_file() and links > 1:
+        raise DatabaseUnreachable(
+            f"the database file {path} has {links} names (hard links); SQLite keeps its log beside a name, so that "
+            "what is written under two of them damages it. Remove the others, and copy with `fedpeer coordinator "
+            "backup`"
+        )
 
 
 def revision(connection: Connection) -> str | None:

@@ -27,8 +27,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from coordinator import ledger_sources
 from coordinator.storage.schema import migrate
+from fedpeer.audit import database_source, sources
 from fedpeer.audit.cli import app
 from fedpeer.audit.export import export_csv, export_hledger, export_tiles
 from fedpeer.audit.sql.database import Database
@@ -422,7 +422,7 @@ def test_a_locked_database_is_refused_in_a_sentence(
     holder.execute("PRAGMA journal_mode = DELETE")
     holder.execute("BEGIN EXCLUSIVE")
     monkeypatch.setattr(
-        ledger_sources, "Database", lambda url, **kind: Database(url, lock_timeout_s=0.1, **kind)
+        database_source, "Database", lambda url, **kind: Database(url, lock_timeout_s=0.1, **kind)
     )
     assert "lock" in refused("verify", path)
     holder.close()
@@ -532,7 +532,7 @@ def test_coordinators_that_claim_entries_without_end_are_given_up() -> None:
 
 
 def test_entries_that_come_too_slowly_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger_sources, "_PAGE_SECONDS", 0.5)
+    monkeypatch.setattr(sources, "_PAGE_SECONDS", 0.5)
     release = threading.Event()
 
     def dribble(request: Any) -> Iterator[bytes]:
@@ -546,8 +546,8 @@ def test_entries_that_come_too_slowly_are_given_up(monkeypatch: pytest.MonkeyPat
 
 def test_a_slow_link_that_brings_enough_goes_on(honest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever is cut off in the middle of a page goes on where it was."""
-    monkeypatch.setattr(ledger_sources, "_PAGE_SECONDS", 1.0)
-    monkeypatch.setattr(ledger_sources, "_LEAST_ENTRIES", 5)
+    monkeypatch.setattr(sources, "_PAGE_SECONDS", 1.0)
+    monkeypatch.setattr(sources, "_LEAST_ENTRIES", 5)
     data = [
         bytes(line) for line in (honest / "l.jsonl").read_bytes().splitlines() if line.startswith(b'{"body"')
     ]

@@ -12,8 +12,9 @@ from sqlalchemy import Connection, inspect, text
 from sqlalchemy.exc import IntegrityError
 
 from coordinator.storage.schema import migrate
+from fedpeer.audit.database_source import DatabaseSource
 from fedpeer.audit.export import export_json_lines, export_tiles
-from fedpeer.audit.sources import DatabaseSource, open_source
+from fedpeer.audit.sources import open_source
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.errors import StorageError
 from fedpeer.audit.sql.ledger import SignedLog, SqlLedgerStore

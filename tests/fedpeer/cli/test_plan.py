@@ -327,7 +327,7 @@ def test_the_required_coefficient_is_told_from_the_offer(run):
     assert "while all take part; in the game among the selected alone, offered Q" in out
 
 
-DOCS = Path(__file__).parents[2] / "docs" / "plan.md"
+DOCS = Path(__file__).parents[3] / "docs" / "plan.md"
 
 
 def documented(table):

@@ -19,7 +19,7 @@ from fedpeer.experiments.study import Study
 
 pytestmark = pytest.mark.arithmetic
 
-ROOT = Path(__file__).absolute().parents[2]
+ROOT = Path(__file__).absolute().parents[3]
 
 #: One round, one seed, one epoch: the smallest study that goes all the way.
 SMALL = AccuracyFigure(1, "accuracy", "Accuracy by degree", SHARES, (EPOCHS_ONCE,))

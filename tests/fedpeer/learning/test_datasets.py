@@ -129,3 +129,65 @@ def test_digits_are_those_of_scikit_learn() -> None:
 
     images, labels = load_digits(return_X_y=True)
     np.testing.assert_array_equal(_digits_table(), np.column_stack([images, labels]))
+
+
+@pytest.mark.parametrize("left", ["nothing", "one file"])
+def test_what_a_failed_download_leaves_does_not_hide_debians_files(
+    left: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_fashion_mnist(tmp_path / "debian", compress=True, shade=51)
+    raw = tmp_path / "data" / "FashionMNIST" / "raw"
+    raw.mkdir(parents=True)
+    if left == "one file":
+        (raw / "train-images-idx3-ubyte.gz").write_bytes(b"half of it")
+    monkeypatch.setattr(datasets, "DEBIAN_FASHION_MNIST", tmp_path / "debian")
+    splits = load_splits("fashion-mnist", seed=0, validation=20, root=tmp_path / "data")
+    assert np.allclose(splits.train.images, 0.2)
+
+
+@pytest.mark.parametrize("name", ["fashion-mnist", "mnist", "cifar10"])
+def test_a_failed_download_leaves_no_empty_folder(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(datasets, "DEBIAN_FASHION_MNIST", tmp_path / "absent")
+    for variable in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+        monkeypatch.setenv(variable, "http://127.0.0.1:9")
+    for variable in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(variable, raising=False)
+    with pytest.raises(DatasetMissingError):
+        load_splits(name, seed=0, root=tmp_path / "cache" / "data")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["empty", "five bytes", "no gzip", "damaged"])
+def test_a_damaged_file_of_debians_is_named(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_fashion_mnist(tmp_path, compress=True, shade=51)
+    victim = tmp_path / "t10k-images-idx3-ubyte.gz"
+    whole = victim.read_bytes()
+    victim.write_bytes(
+        {
+            "empty": b"",
+            "five bytes": gzip.compress(b"\0\0\x08\x03\0"),
+            "no gzip": b"<html>404</html>",
+            "damaged": whole[:20] + bytes(byte ^ 0xFF for byte in whole[20:30]) + whole[30:],
+        }[kind]
+    )
+    monkeypatch.setattr(datasets, "DEBIAN_FASHION_MNIST", tmp_path)
+    with pytest.raises(
+        DatasetMissingError, match=r"t10k-images-idx3-ubyte.gz (cannot be read|is not a whole)"
+    ):
+        load_splits("fashion-mnist", seed=0, root=tmp_path / "none")
+
+
+def test_a_damaged_file_of_torchvisions_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = tmp_path / "FashionMNIST" / "raw"
+    write_fashion_mnist(raw, compress=False, shade=255)
+    (raw / "train-images-idx3-ubyte").write_bytes(b"\0\0\x08\x03\0")
+    monkeypatch.setattr(datasets, "DEBIAN_FASHION_MNIST", tmp_path / "absent")
+    with pytest.raises(DatasetMissingError, match="fashion-mnist is not in") as refusal:
+        load_splits("fashion-mnist", seed=0, root=tmp_path)
+    assert "\n" not in str(refusal.value)

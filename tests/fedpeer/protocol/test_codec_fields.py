@@ -54,6 +54,7 @@ CLAIM = ClaimStatement(
     degree=Fraction(3, 7),
     counts=(1, 2, 4),
     counts_commitment=b"",
+    draw_head=b"h" * 32,
     nonce=b"n" * 16,
 )
 
@@ -159,6 +160,7 @@ def test_a_claim_is_written_under_its_names_with_open_or_with_private_counts() -
     assert message == market_pb2.SubmitEffortRequest(
         submission_id="claim-1", task_id="task-7", participant_id="ann", effort="0.25", degree="3/7",
         nonce=b"n" * 16, signature=b"sig", counts=market_pb2.LabelCounts(counts=[1, 2, 4]),
+        draw_head=b"h" * 32,
     )  # fmt: skip
     assert message.WhichOneof("evidence") == "counts"
     assert decode_claim(message, b"t" * 32) == CLAIM
@@ -180,11 +182,14 @@ def test_a_claims_number_that_is_none_is_refused_under_its_own_name(field: str, 
 
 
 def test_a_model_header_is_written_under_its_names() -> None:
-    statement = ModelStatement("model-1", "task-7", b"t" * 32, "ann", 3, b"m" * 32, 4321, 120, b"n" * 16)
+    statement = ModelStatement(
+        "model-1", "task-7", b"t" * 32, "ann", 3, b"m" * 32, 4321, 120, b"x" * 32, b"n" * 16
+    )
     message = encode_model_header(statement, b"sig", 77)
     assert message == market_pb2.ModelHeader(
         submission_id="model-1", task_id="task-7", participant_id="ann", round=3, model_sha256=b"m" * 32,
         model_bytes=4321, samples=120, nonce=b"n" * 16, signature=b"sig", offset=77,
+        draw_share=b"x" * 32,
     )  # fmt: skip
     assert encode_model_header(statement, b"sig").offset == 0
     assert decode_model_header(message, b"t" * 32) == statement

@@ -2,7 +2,7 @@ from pathlib import Path
 
 from fedpeer.protocol.errors import Code
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "protocol.md").read_text()
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "protocol.md").read_text()
 
 
 def test_the_protocol_page_lists_every_refusal_as_it_is() -> None:

@@ -80,7 +80,7 @@ def test_a_missing_repeated_or_exchanged_part_is_refused() -> None:
     first, second, last = PARTS[0], PARTS[1], PARTS[-1]
     refused([*LEDGER[:second], *LEDGER[second + 1 :]], "task/terms/")
     refused([*LEDGER[:first], *LEDGER[first + 1 :]], "out of place")
-    refused([*LEDGER[:last], *LEDGER[last + 1 :]], "has no terms")
+    refused([*LEDGER[:last], *LEDGER[last + 1 :]], "interrupts the opening")
     refused(LEDGER[:last], "end early")
     exchanged: list[Entry | bytes] = [*LEDGER]
     exchanged[first], exchanged[second] = exchanged[second], exchanged[first]

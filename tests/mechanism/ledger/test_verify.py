@@ -8,6 +8,8 @@ import pytest
 from mechanism.ledger import entries
 from mechanism.ledger.accounts import Balance, Book, Post, Reserve
 from mechanism.ledger.entry import Entry
+from mechanism.ledger.errors import NoteError
+from mechanism.ledger.key_history import KINDS, NO_KEYS, extended
 from mechanism.ledger.merkle import inclusion_proof, leaf_hashes
 from mechanism.ledger.note import Checkpoint, Note, sign_checkpoint
 from mechanism.ledger.tiles import Coordinates, TileNodes, append_to_tiles
@@ -28,7 +30,7 @@ def history() -> list[Entry]:
     return task.log.entries
 
 
-LEDGER = history()
+LEDGER = samples.stamped(history())
 SIZE = len(LEDGER)
 HEADS = (1, 17, 256, 300, SIZE)
 
@@ -58,6 +60,12 @@ class Tables:
         self.sums = {name: self.book.balance(name) for name in self.book.accounts()}
         self.whole = self.book.totals()
         self.number, self.count = len(ledger), 0
+        self.history: list[tuple[int, int, bytes, bytes]] = []
+        digest = NO_KEYS
+        for index, entry in enumerate(ledger):
+            if entry.kind in KINDS:
+                digest = extended(digest, index, entry.data)
+                self.history.append((len(self.history), index, digest, entry.data))
 
     def size(self) -> int:
         return self.number
@@ -73,6 +81,9 @@ class Tables:
 
     def ids(self) -> Iterator[tuple[str, int]]:
         return iter(self.known)
+
+    def keys(self) -> Iterator[tuple[int, int, bytes, bytes]]:
+        return iter(self.history)
 
     def tiles(self) -> int:
         return self.count
@@ -296,3 +307,20 @@ def test_a_receipt_that_does_not_hold_is_no_evidence() -> None:
         report = verified(FullSource(), broken)
         assert report.problems[0].place == "known checkpoint"
         assert report.known is None
+
+
+def test_a_receipt_without_its_form_or_its_entry_is_refused() -> None:
+    text, hash_line = receipt(5), "A" * 43 + "=\n"
+    for broken in (
+        text.replace("index 5\n", "index x\n"),
+        text.replace("index 5\n", "index 5\n" + 64 * hash_line),
+    ):
+        with pytest.raises(NoteError, match="expected an index line and at most 63 hashes"):
+            TlogProof.parse(broken)
+    whole = TlogProof.parse(text)
+    bare = TlogProof(whole.index, whole.hashes, whole.checkpoint)
+    with pytest.raises(NoteError, match="carries no entry"):
+        bare.verify(KEY.verification_key)
+    assert bare.verify(KEY.verification_key, LEDGER[5].data).size == SIZE
+    with pytest.raises(NoteError, match="another entry than the one given"):
+        whole.verify(KEY.verification_key, LEDGER[6].data)

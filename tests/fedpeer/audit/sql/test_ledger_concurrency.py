@@ -9,7 +9,7 @@ from threading import Barrier
 import pytest
 
 from coordinator.storage.schema import migrate
-from fedpeer.audit.sources import DatabaseSource
+from fedpeer.audit.database_source import DatabaseSource
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.ledger import SignedLog, SqlLedgerStore
 from mechanism.ledger import entries

@@ -1,0 +1,132 @@
+"""What adapters check before a claim: that data, model and terms fit, by trying one real step where there is one.
+
+What is wrong with them would otherwise show in every round, after the claim and after the work.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, MappingView, Set
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedpeer.learning.errors import DataError
+from fedpeer.learning.labels import Classes, class_count, real_inputs, whole_labels
+from mechanism.terms import TensorSpec, Terms
+from participant.engagement import read_counts
+from participant.errors import ParticipantError, TaskError
+from participant.task import Counts
+
+_TYPES: Mapping[str, type[np.floating[Any]]] = {
+    "F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": np.float32,
+}  # fmt: skip
+
+
+def labelled_rows(
+    inputs: Any, labels: Any, classes: Classes, dtype: type[np.floating[Any]]
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64], int]:
+    """Inputs of shape (n, d), labels of shape (n,) and I.
+
+    Raises:
+        TaskError: other shapes, inputs that are no finite numbers, labels that are no classes, or no sample.
+    """
+    with refusing():
+        rows, whole, count = real_inputs(inputs, dtype), whole_labels(labels, classes), class_count(classes)
+    if rows.ndim != 2 or whole.shape != rows.shape[:1] or not len(whole):
+        raise TaskError(
+            f"inputs have shape {rows.shape} and labels {whole.shape}; expected (n, d) and (n,), n at least 1"
+        )
+    return rows, whole, count
+
+
+def kept(counts: Counts, terms: Terms | None) -> Counts:
+    """A copy of label counts that were handed over: by position once the terms are known, else as they were given.
+
+    Raises:
+        EffortError, TaskError: no histogram over the task's labels, or a container that has no order.
+    """
+    if terms is not None:
+        return read_counts(counts, terms, "the counts")
+    if hasattr(counts, "keys") and hasattr(counts, "items"):
+        return dict(counts.items())
+    if isinstance(counts, Iterable) and not isinstance(counts, Set | MappingView | Iterator | str | bytes):
+        return tuple(counts)
+    raise TaskError(
+        f"the counts are a {type(counts).__name__}; expected a list with one count for each label, or a mapping of "
+        "labels to counts"
+    )
+
+
+def counts_of(labels: Any, classes: int) -> tuple[int, ...]:
+    """How many of each label there are.
+
+    Raises:
+        TaskError: labels that are no whole numbers from 0 to I - 1.
+    """
+    with refusing():
+        return tuple(np.bincount(whole_labels(labels, classes), minlength=classes).tolist())
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """What the data are refused for, as an error of the participant's."""
+    try:
+        yield
+    except DataError as error:
+        raise TaskError(str(error), public="the participant's data cannot be used") from None
+
+
+@contextmanager
+def tried() -> Iterator[None]:
+    """One step of training, tried before the claim.
+
+    Raises:
+        TaskError: it failed.
+    """
+    try:
+        yield
+    except ParticipantError:
+        raise
+    except Exception as error:  # each framework has its own
+        kind = type(error).__name__
+        raise TaskError(
+            f"one step of training was tried before the claim and failed with {kind}: {error}",
+            public=f"a step of training failed with {kind}",
+        ) from error
+
+
+def check_linear(terms: Terms, start: Mapping[str, npt.NDArray[Any]], classes: int) -> None:
+    """Raises TaskError where a task's model or labels are not those of a linear model on the participant's data."""
+    wanted = {spec.name: spec.shape for spec in terms.contract.tensors}
+    own = {name: array.shape for name, array in start.items()}
+    if wanted != own:
+        raise TaskError(
+            f"the task's model is {wanted}, this one {own}; use the learner's features and labels"
+        )
+    if classes != len(terms.reference):
+        raise TaskError(f"the data have {classes} labels, the task {len(terms.reference)}")
+    for spec in terms.contract.tensors:
+        weight_type(spec)
+
+
+def weight_type(spec: TensorSpec) -> type[np.floating[Any]]:
+    """The type in which a task's floating-point tensor comes and is returned.
+
+    Raises:
+        TaskError: the tensor holds no floating-point numbers.
+    """
+    if spec.dtype not in _TYPES:
+        raise TaskError(
+            f"the task has the tensor {spec.name!r} as {spec.dtype}; a linear model has real numbers"
+        )
+    return _TYPES[spec.dtype]
+
+
+def check_finite(weights: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Raises TaskError where a step that was tried gave weights that no task takes."""
+    for name, array in weights.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise TaskError(
+                f"one step of training was tried before the claim and gave NaN or infinity in {name!r}; look for such "
+                "values in the data, and at the learning rate"
+            )
