@@ -62,7 +62,7 @@ from mechanism.unmeasured import as_claimed, missing
 _ECDSA = ec.ECDSA(hashes.SHA256())
 
 #: When a transition says that it was. One form alone, so that times compare as texts.
-_TIME = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
+_TIME = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]Z")
 
 _DIGEST = re.compile("[0-9a-f]{64}")
 

@@ -926,7 +926,8 @@ class Replay:
         )
         if at:
             require(
-                re.fullmatch("[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z", at) is not None,
+                re.fullmatch("[0-9]{4}-[0-9]{2}-[0-9]{2}T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]Z", at)
+                is not None,
                 "no time",
             )
             datetime.fromisoformat(at)
