@@ -23,6 +23,7 @@ from fractions import Fraction
 from typing import Any
 
 from mechanism.canonical import Json
+from mechanism.degree import rational
 from mechanism.errors import FieldError, SettlementError
 from mechanism.settlement import MICRO, Assessment, Verdict
 from mechanism.trees import Forest
@@ -212,7 +213,7 @@ class EvidenceModel:
             degree: dict[str, Any] = {
                 k: tuple(v) if isinstance(v, list | tuple) else v for k, v in record["degree"].items()
             }
-            degree["reference"] = tuple(Fraction(p) for p in degree["reference"])
+            degree["reference"] = tuple(rational("reference", p) for p in degree["reference"])
             degree["forest"] = Forest.from_record(degree["forest"], len(degree["weights"]))
             return cls(
                 round=record["round"],
@@ -274,7 +275,7 @@ class Measurement:
         """Raises FieldError for a record with other keys."""
         try:
             values = dict(record)
-            values["claimed_degree"] = Fraction(values["claimed_degree"])
+            values["claimed_degree"] = rational("claimed_degree", values["claimed_degree"])
             values["class_features"] = tuple(tuple(row) for row in values["class_features"])
             values["global_features"] = tuple(values["global_features"])
             values["twins"] = tuple((name, w, o) for name, w, o in values["twins"])

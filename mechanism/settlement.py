@@ -19,6 +19,7 @@ A stake is held back from a participant's earnings until it reaches the terms' a
 Sources: Pang et al. 2025, equation (7) for the payment; docs/mechanism.md for the corrections.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
@@ -37,6 +38,9 @@ _MICRO_DIGITS = 6
 
 #: Name of this arithmetic in ledger entries. Any change of a payment's last digit needs a new name.
 ARITHMETIC = "decimal50-half-even/largest-remainder-v1"
+
+#: A number as evidence and aggregations write it: no exponent, no blanks, digits that are ASCII.
+PLAIN_DECIMAL = re.compile(r"-?[0-9]{1,30}(\.[0-9]{1,30})?")
 
 _CONTEXT = Context(prec=50, rounding=ROUND_HALF_EVEN)
 
@@ -321,6 +325,11 @@ def task_budget_micro(terms: Terms) -> int:
     return terms.schedule.rounds * round_budget_micro(terms)
 
 
+def least_budget_micro(terms: Terms) -> int:
+    """What a task must have: its maximal bill, and at least one micro-credit to reserve for each round."""
+    return max(task_budget_micro(terms), terms.schedule.rounds)
+
+
 def peer_payment(terms: Terms, degree: Fraction, peer_degree: Fraction) -> Decimal:
     """f(Q / (Phi*delta_k^2 + Phi*delta_k'^2 + Upsilon)) in credits."""
     return _payment(terms, _decimal(degree * degree + peer_degree * peer_degree))
@@ -354,10 +363,10 @@ def _scored(rule: str) -> PaymentRule:
     def pay(terms: Terms, subject: Assessment, peers: Sequence[Assessment]) -> Decimal:
         if rule not in subject.scores:
             raise SettlementError(f"{subject.participant_id} is scored and has no {rule} score")
-        score = decimal(f"scores.{rule}", subject.scores[rule])
-        if not 0 <= score <= 1:
+        text = subject.scores[rule]
+        if not PLAIN_DECIMAL.fullmatch(text) or not 0 <= (score := decimal(f"scores.{rule}", text)) <= 1:
             raise SettlementError(
-                f"{subject.participant_id} has the {rule} score {score}; expected a decimal in [0, 1]"
+                f"{subject.participant_id} has the {rule} score {text:.60}; expected a decimal in [0, 1]"
             )
         most = terms.payment.exact(_CONTEXT.divide(terms.Q, terms.upsilon), _CONTEXT)
         return _CONTEXT.multiply(score, most)

@@ -82,7 +82,7 @@ class ClaimStatement:
             raise FieldError("effort", str(self.effort), f"at most {EFFORT_PLACES} decimal places")
         if not 0 <= self.degree <= 1:
             raise FieldError("degree", str(self.degree), "a rational in [0, 1]")
-        if (self.counts is None) != (len(self.counts_commitment) == 32):
+        if len(self.counts_commitment) != (32 if self.counts is None else 0):
             raise FieldError("counts", self.counts, "either label counts or a commitment of 32 bytes to them")
         _drawn("draw_head", self.draw_head)
 

@@ -53,14 +53,14 @@ class TensorSpec:
     shape: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        if not self.name or len(self.name) > 256:
+        if not isinstance(self.name, str) or not 1 <= len(self.name) <= 256:
             raise FieldError("contract.tensors.name", self.name, "1 to 256 characters")
         if self.dtype not in DTYPE_BYTES:
             raise FieldError(
                 f"contract.tensors[{self.name}].dtype", self.dtype, "one of " + ", ".join(DTYPE_BYTES)
             )
-        if any(size < 0 for size in self.shape):
-            raise FieldError(f"contract.tensors[{self.name}].shape", self.shape, "sizes of at least 0")
+        for size in self.shape:
+            _at_least(f"contract.tensors[{self.name}].shape", size, 0)
 
     @property
     def size_bytes(self) -> int:
@@ -87,6 +87,7 @@ class ModelContract:
             raise FieldError("contract.tensors", names, "at least one tensor, in name order, each name once")
         _positive("contract.max_norm", self.max_norm)
         payload = sum(tensor.size_bytes for tensor in self.tensors)
+        _at_least("contract.max_bytes", self.max_bytes, 0)
         if self.max_bytes < payload:
             raise FieldError(
                 "contract.max_bytes", self.max_bytes, f"at least the tensors' own {payload} bytes"
@@ -114,6 +115,8 @@ class Recipe:
     samples: int
 
     def __post_init__(self) -> None:
+        if not isinstance(self.model, str):
+            raise FieldError("recipe.model", self.model, 'the name of an architecture, or "custom"')
         for name in ("epochs", "batch_size", "samples"):
             _at_least(f"recipe.{name}", getattr(self, name), 1)
         if self.optimizer not in ("adam", "sgd"):

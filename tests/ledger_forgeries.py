@@ -6,12 +6,18 @@ yields its cases as pairs of a label and the entries; `words` stand in the sente
 """
 
 import hashlib
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from mechanism.canonical import canonical_bytes
 from mechanism.evidence import EvidenceModel, Measurement, assess
 from mechanism.ledger import entries
 from mechanism.ledger.accounts import Post, stake
@@ -34,6 +40,13 @@ class Forgery:
 
 
 FORGERIES: list[Forgery] = []
+
+
+@cache
+def cases_of(forged: Forgery) -> list[tuple[str, list[Entry]]]:
+    """All cases, made once for every test that needs them."""
+    return list(forged.cases())
+
 
 PLAIN, PAPER = Shape(), Shape(rule="paper")
 PRIVATE = Shape(private=frozenset({"p003"}))
@@ -1129,6 +1142,147 @@ def a_number_is_none() -> Cases:
     history = trained(deliver=False)
     history.model("p000", late=1)  # type: ignore[arg-type]
     yield "late", history.log.entries
+
+
+def altered(entry: Entry, change: Callable[[Any], None]) -> bytes:
+    """The bytes of an entry with its record changed; a statement is signed again by whoever made it."""
+    record: Any = json.loads(entry.data)
+    change(record)
+    statement = record["body"].get("statement")
+    if statement is not None:
+        key = samples.private_key(statement["participant_id"])
+        record["body"]["signature"] = key.sign(
+            canonical_bytes(statement), ec.ECDSA(hashes.SHA256(), deterministic_signing=True)
+        ).hex()
+    return canonical_bytes(record)
+
+
+def replaced(ledger: Sequence[Entry], place: int, change: Callable[[Any], None]) -> list[Entry]:
+    """The ledger up to one entry, and that one changed."""
+    entry = ledger[place]
+    data = altered(entry, change)
+    record = json.loads(data)
+    other = Entry(record["id"], entry.kind, record["body"], entry.transfers)
+    other.__dict__["_data"] = data
+    return [*ledger[:place], other]
+
+
+@forgery("expected a string", "expected a time", "expected an integer")
+def a_time_or_a_round_is_none() -> Cases:
+    ledger = settled().log.entries
+    for state in ("EFFORT", "TRAINING"):
+        place = next(i for i in places(ledger, "transition") if ledger[i].body["state"] == state)
+        for at in (
+            None,
+            False,
+            0,
+            [],
+            {},
+            "2026-11-27T10:00:0\u0661Z",
+            "2026-02-30T10:00:00Z",
+            "2026-11-27T24:60:00Z",
+        ):
+            yield f"{state} at {at!r}", replaced(ledger, place, lambda r, at=at: r["body"].update(at=at))
+        number = ledger[place].body["round"]
+        if number in (0, 1):
+            yield (
+                f"{state} in round {bool(number)}",
+                replaced(
+                    ledger,
+                    place,
+                    lambda r, number=number: r.update(
+                        id=f"task/round/{bool(number)}/state/{r['body']['state']}",
+                        body={**r["body"], "round": bool(number)},
+                    ),
+                ),
+            )
+
+
+@forgery("either label counts or a commitment", "a plain decimal or a rational", "degree is")
+def a_claim_says_what_no_claim_can() -> Cases:
+    ledger = claiming().log.entries
+    place = places(ledger, "claim")[0]
+    for changes in (
+        {"counts_commitment": "ab"},
+        {"counts_commitment": "ab" * 32},
+        {"degree": "1e-999999999"},
+        {"degree": "0.0"},
+        {"degree": "0/1"},
+    ):
+        yield str(changes), replaced(ledger, place, lambda r, c=changes: r["body"]["statement"].update(c))
+
+
+@forgery("is no integer", "measurement is")
+def evidence_counts_with_what_is_no_number() -> Cases:
+    for change in ({"order": True}, {"claimed_degree": "1e-999999999"}):
+        history = trained()
+        record = history.evidence()
+        record["measurements"][0].update(change)
+        history.log.write(*entries.evidence_entries("task", 1, record))
+        yield str(change), history.log.entries
+    history = trained()
+    history.log.write(*entries.evidence_entries("task", 1, history.evidence(round=True)))
+    yield "a round that is true", history.log.entries
+
+
+@forgery("expected a decimal in [0, 1]")
+def a_figure_or_a_score_is_not_written_plainly() -> Cases:
+    ledger = settled().log.entries
+    place = places(ledger, "aggregation")[0]
+    for accuracy in (" 0.9", "9e-1", "0_9", "\u0660.9", ".9", "+0.9"):
+        figures = {"accuracy": accuracy, "loss": "0.1"}
+        yield (
+            f"accuracy {accuracy!r}",
+            replaced(ledger, place, lambda r, f=figures: r["body"].update(figures=f)),
+        )
+    for score in (" 0.5", "5e-1", "0_5", "+0.5"):
+        history = trained(Shape(rule="shapley"))
+        record = history.evidence()
+        record["measurements"][0]["scores"] = {"shapley": score}
+        history.judge(record)
+        seed = round_seed(samples.SECRET, 2, 1)
+        history.log.write(
+            Entry("task/round/1/seed", "seed", {"task_id": "task", "round": 1, "seed": seed.hex()})
+        )
+        yield f"score {score!r}", history.log.entries
+
+
+@forgery("recipe.model", "shape", "contract.max_bytes", "and 1 for each round", "contract.tensors")
+def terms_hold_what_terms_cannot() -> Cases:
+    history = started()
+    history.open()
+    ledger = history.log.entries
+    place = places(ledger, "terms")[0]
+
+    def change(*path: Any, value: Any) -> list[Entry]:
+        def apply(record: Any) -> None:
+            inner = record["body"]["terms"]
+            for key in path[:-1]:
+                inner = inner[key]
+            inner[path[-1]] = value
+
+        return replaced(ledger, place, apply)
+
+    for model in (None, True, 5, [], {"of": 1}):
+        yield f"recipe.model {model!r}", change("recipe", "model", value=model)
+    yield "a size that is true", change("contract", "tensors", 0, "shape", value=[True])
+    yield (
+        "bytes that are true",
+        change(
+            "contract",
+            value={
+                "tensors": [{"name": "w", "dtype": "U8", "shape": [0]}],
+                "max_norm": "1",
+                "max_bytes": True,
+            },
+        ),
+    )
+    history = started()
+    free = replace(history.terms, Q=history.terms.upsilon, budget_micro=1)  # ln 1 pays nothing
+    history.log.write(*entries.published(free), entries.reservation(free, 1))
+    nothing = entries.reservation(free, 2)
+    history.log.write(Entry(nothing.id, nothing.kind, nothing.body))
+    yield "a round without anything to reserve", history.log.entries
 
 
 def digest_of(ledger: Sequence[Entry]) -> str:

@@ -55,8 +55,8 @@ from mechanism.settlement import (
     Payment,
     Settlement,
     Verdict,
+    least_budget_micro,
     settle_round,
-    task_budget_micro,
 )
 from mechanism.statements import ClaimStatement, ModelStatement
 from mechanism.terms import Terms
@@ -78,10 +78,12 @@ def terms_entries(terms: Terms) -> list[Entry]:
     Raises:
         FieldError: a budget below the maximal bill, which settlement could then exceed.
     """
-    bill = task_budget_micro(terms)
-    if terms.budget_micro < bill:
+    least = least_budget_micro(terms)
+    if terms.budget_micro < least:
         raise FieldError(
-            "budget_micro", terms.budget_micro, f"at least the maximal bill of {bill} micro-credits"
+            "budget_micro",
+            terms.budget_micro,
+            f"at least the maximal bill, and 1 for each round: {least} micro-credits",
         )
     return [*published(terms), *(reservation(terms, r) for r in range(1, terms.schedule.rounds + 1))]
 

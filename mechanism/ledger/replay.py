@@ -31,6 +31,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -41,7 +42,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_der_public_key
 
 from mechanism.canonical import canonical_bytes, parse_canonical
-from mechanism.degree import noniid_degree
+from mechanism.degree import noniid_degree, rational
 from mechanism.dispute import check_opening, disputes_possible, review
 from mechanism.errors import MechanismError
 from mechanism.evidence import EvidenceModel, Measurement, assess
@@ -53,15 +54,15 @@ from mechanism.ledger.key_history import NO_KEYS, extended, fingerprint
 from mechanism.ledger.note import VerificationKey
 from mechanism.lifecycle import State, check_quorum, check_step, needs_evidence
 from mechanism.peers import Draw, check_round_seed, share_fits
-from mechanism.settlement import Assessment, Settlement, task_budget_micro
+from mechanism.settlement import PLAIN_DECIMAL, Assessment, Settlement, least_budget_micro
 from mechanism.statements import ClaimStatement, ModelStatement
-from mechanism.terms import Terms, decimal, identifier
+from mechanism.terms import Terms, identifier
 from mechanism.unmeasured import as_claimed, missing
 
 _ECDSA = ec.ECDSA(hashes.SHA256())
 
 #: When a transition says that it was. One form alone, so that times compare as texts.
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+_TIME = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]Z")
 
 _DIGEST = re.compile("[0-9a-f]{64}")
 
@@ -450,9 +451,11 @@ class Replay:
         name, rounds = terms.task_id, range(1, terms.schedule.rounds + 1)
         if name in self._tasks or name in self._ended:
             raise _Wrong(f"the task {name} has terms already")
-        bill = task_budget_micro(terms)
-        if terms.budget_micro < bill:
-            raise _Wrong(f"the budget of {terms.budget_micro} is below the maximal bill of {bill}")
+        least = least_budget_micro(terms)
+        if terms.budget_micro < least:
+            raise _Wrong(
+                f"the budget of {terms.budget_micro} is below {least}: the maximal bill, and 1 for each round"
+            )
         task = _Task(terms, terms.digest.hex(), terms.seed_commitment, _Round(0, terms.initial_model))
         task.unresolved.update(rounds)
         self._tasks[name] = task
@@ -463,11 +466,13 @@ class Replay:
 
     def _transition(self, entry: Entry, body: Mapping[str, Any]) -> None:
         task = self._task(body["task_id"])
-        number, at, reason = body["round"], body["at"], _text("reason", body["reason"])
+        number, at, reason = body["round"], _text("at", body["at"]), _text("reason", body["reason"])
+        if type(number) is not int:
+            raise _Wrong(f"round is {number!r:.60}; expected an integer")
         _same(entry, events.transition(task.id, number, body["state"], at, reason))
         state = State(body["state"])
         check_step(task.terms.schedule, task.state, task.round.number, state, number, reason)
-        if at and not _TIME.fullmatch(at):
+        if at and not _is_time(at):
             raise _Wrong(f"at is {at!r:.60}; expected a time such as 2026-11-27T22:30:00Z")
         if at and at < task.at:
             raise _Wrong(f"{state} is entered at {at}, before what came before it, at {task.at}")
@@ -498,7 +503,7 @@ class Replay:
             terms_digest=bytes.fromhex(record["terms"]),
             participant_id=record["participant_id"],
             effort=Decimal(record["effort"]),
-            degree=Fraction(record["degree"]),
+            degree=rational("degree", record["degree"]),
             counts=None if record["counts"] is None else tuple(record["counts"]),
             counts_commitment=bytes.fromhex(record["counts_commitment"]),
             draw_head=bytes.fromhex(record["draw_head"]),
@@ -634,6 +639,8 @@ class Replay:
         """Whether an entry is not the last of its parts; then the next one must follow."""
         task.parts.append(entry)
         part = body["part"]
+        if type(part) is not int or part != len(task.parts) or part > body["parts"]:
+            raise _Wrong(f"part {part!r:.60} of a {entry.kind} is out of place")
         if part == body["parts"]:
             return False
         self._begin(task, what, [], f"{prefix}/{part + 1}")
@@ -667,6 +674,11 @@ class Replay:
         ) != canonical_bytes(record):
             raise _Wrong("the evidence has fields that its form does not know, or is out of order")
         current = task.round
+        if any(
+            type(v) is not int
+            for v in (model.round, *(n for m in measurements for n in (m.order, m.samples)))
+        ):
+            raise _Wrong("a round, an order or a number of samples of the evidence is no integer")
         if model.round != current.number:
             raise _Wrong(f"the evidence is of round {model.round}")
         if model.degree.reference != task.terms.reference:
@@ -830,9 +842,18 @@ def _figures(record: Any) -> Mapping[str, str]:
     """Accuracy and loss of a global model, or none of them."""
     if record and (record.keys() != {"accuracy", "loss"} or not all(type(v) is str for v in record.values())):
         raise _Wrong("the figures of a global model are accuracy and loss, decimal strings, or none")
-    if record and not 0 <= decimal("accuracy", record["accuracy"]) <= 1:
-        raise _Wrong(f"the accuracy is {record['accuracy']:.60}; expected a decimal in [0, 1]")
+    if record:
+        accuracy = record["accuracy"]
+        if not PLAIN_DECIMAL.fullmatch(accuracy) or not 0 <= Decimal(accuracy) <= 1:
+            raise _Wrong(f"the accuracy is {accuracy:.60}; expected a decimal in [0, 1]")
     return dict(record)
+
+
+def _is_time(text: str) -> bool:
+    try:
+        return _TIME.fullmatch(text) is not None and datetime.fromisoformat(text) is not None
+    except ValueError:
+        return False
 
 
 def _text(field_: str, value: Any) -> str:

@@ -7,6 +7,7 @@ from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import grpc
@@ -19,6 +20,7 @@ from coordinator.folder import StateFolder, initialise
 from coordinator.office import Office
 from coordinator.opening import prepare_task
 from coordinator.server import Coordinator
+from fedpeer.audit.export import export_json_lines
 from fedpeer.audit.sources import open_source
 from fedpeer.protocol.certificates import PrivateKey, new_key, private_key_pem, signing_request
 from fedpeer.protocol.codec import decode_terms, encode_claim, encode_model_header
@@ -30,6 +32,7 @@ from mechanism.degree import noniid_degree
 from mechanism.ledger.verify import Report, verify_ledger
 from mechanism.peers import draw_head, draw_share
 from mechanism.statements import ClaimStatement, ModelStatement, sign_statement
+from tests.conformance import second_verifier
 
 #: A model without an architecture: tests of the market need none.
 WEIGHTS = {"bias": np.zeros(4, np.float32), "weight": np.ones((4, 3), np.float32)}
@@ -109,10 +112,20 @@ async def running(folder: StateFolder, clock: Clock | None = None) -> AsyncItera
 
 
 def verified(folder: StateFolder) -> Report:
-    """The report on the folder's ledger, which must hold: leaves, tree, heads, balances, draws, every payment."""
+    """The report on the folder's ledger, which must hold: leaves, tree, heads, balances, draws, every payment.
+
+    The second verifier must say so too of what is exported.
+    """
     with ExitStack() as resources:
-        report = verify_ledger(open_source(folder.database_url(folder.config()), resources))
-    assert report.verified, report.problems
+        source = open_source(folder.database_url(folder.config()), resources)
+        report = verify_ledger(source)
+        assert report.verified, report.problems
+        exported = Path(resources.enter_context(TemporaryDirectory())) / "ledger.jsonl"
+        export_json_lines(source, exported)
+        second = second_verifier.verify(exported, report.key)
+    assert not second.problems
+    if not report.unsigned:
+        assert second.balances == {name: balance.holds for name, balance in report.balances.items()}
     return report
 
 

@@ -33,6 +33,7 @@ MODEL = ModelStatement("m-1", "t", bytes(32), "p", 1, bytes(32), 100, 10, bytes(
         ("degree", Fraction(-1, 2)),
         ("counts", None),
         ("counts_commitment", bytes(32)),
+        ("counts_commitment", bytes(5)),
         ("draw_head", b""),
         ("draw_head", bytes(31)),
         ("nonce", b""),

@@ -1,25 +1,17 @@
 """An operator who holds the log's key and re-signs everything: what cannot have happened is refused, and named."""
 
-from functools import cache
-
 import pytest
 
-from mechanism.ledger.entry import Entry
 from mechanism.ledger.verify import verify_ledger
-from tests.ledger_forgeries import FORGERIES, Forgery, digest_of
+from tests.ledger_forgeries import FORGERIES, Forgery, cases_of, digest_of
 from tests.ledger_histories import SHAPES, played
 from tests.memory_source import KEY, MemorySource
-
-
-@cache
-def cases(forged: Forgery) -> list[tuple[str, list[Entry]]]:
-    return list(forged.cases())
 
 
 @pytest.mark.parametrize("forged", FORGERIES, ids=lambda one: one.name)
 def test_what_cannot_have_happened_is_refused_and_named(forged: Forgery) -> None:
     accepted, unnamed = [], []
-    for label, ledger in cases(forged):
+    for label, ledger in cases_of(forged):
         report = verify_ledger(MemorySource(ledger), KEY.verification_key)
         if report.verified:
             accepted.append(label)
@@ -30,7 +22,7 @@ def test_what_cannot_have_happened_is_refused_and_named(forged: Forgery) -> None
 
 
 def test_there_are_enough_of_them_and_none_is_a_sound_history() -> None:
-    made = {digest_of(ledger) for forged in FORGERIES for _, ledger in cases(forged)}
+    made = {digest_of(ledger) for forged in FORGERIES for _, ledger in cases_of(forged)}
     assert len(FORGERIES) >= 15
     assert len(made) >= 200
     assert not made & {digest_of(played(shape).log.entries) for shape in SHAPES.values()}

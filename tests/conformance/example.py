@@ -1,0 +1,363 @@
+"""The example ledger of docs/ledger-format.md, and every value that the page computes from it.
+
+    python -m tests.conformance.example      # writes docs/ledger-example.jsonl and the page's values anew
+
+A block of the page that is fenced as `worked` has one value a line, `name = value`. The example is made by the code
+that writes ledgers; its keys and secrets are fixed, so every byte is the same in every run.
+"""
+
+import base64
+import hashlib
+import hmac
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from mechanism.canonical import canonical_bytes
+from mechanism.degree import noniid_degree
+from mechanism.dispute import review
+from mechanism.ledger import entries
+from mechanism.ledger.entry import Entry
+from mechanism.ledger.key_history import NO_KEYS, keys_after
+from mechanism.ledger.merkle import leaf_hash, node_hash, tree_root
+from mechanism.ledger.note import Checkpoint, SigningKey, sign_checkpoint
+from mechanism.ledger.tiles import bundle_path, pack_bundle, tile_path
+from mechanism.peers import Draw, draw_head, draw_share, round_seed, seed_commitment
+from mechanism.settlement import (
+    MICRO,
+    Assessment,
+    Settlement,
+    largest_remainder,
+    max_payment_micro,
+    peer_payment,
+    settle_round,
+    task_budget_micro,
+)
+from mechanism.statements import commit_counts
+from tests import ledger_samples as samples
+from tests.ledger_histories import SALT, History, Log, Shape
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGE, LEDGER = DOCS / "ledger-format.md", DOCS / "ledger-example.jsonl"
+
+FIRST = SigningKey("example.com/fedpeer", 1, bytes(range(32)))
+SECOND = SigningKey("example.com/fedpeer", 1, bytes(range(1, 33)))
+
+#: Five participants, two rounds, two peers each. p002 sends its first model late, p003 keeps its counts private and
+#: opens them, p001's second claim is refuted, and p000's first model harms the aggregate.
+SHAPE = Shape(
+    task_id="demo",
+    people=5,
+    refuted={2: "p001"},
+    absent={1: {"p002": "no disk"}},
+    late=frozenset({(1, "p002")}),
+    private=frozenset({"p003"}),
+)
+
+
+class Example:
+    """The ledger with what it is made from."""
+
+    def __init__(self) -> None:
+        log = Log()
+        for name in samples.names(SHAPE.people):
+            log.enrol(name)
+        task = self.task = History(log, SHAPE)
+        richer = replace(task.terms, rule=replace(task.terms.rule, peers=2))
+        self.terms = task.terms = replace(richer, budget_micro=task_budget_micro(richer) + 1)
+        self.judged: dict[int, list[Assessment]] = {}
+        self.settled: dict[int, Settlement] = {}
+        task.begin()
+        for number in (1, 2):
+            self._round(number)
+            if number == 1:
+                self.rotated = len(log.entries)
+                keys = FIRST.verification_key, SECOND.verification_key
+                log.write(entries.log_key(1, *keys))
+        task.finish()
+        self.entries = log.entries
+        self.data = [entry.data for entry in self.entries]
+
+    def _round(self, number: int) -> None:
+        task = self.task
+        task.train()
+        task.deliver()
+        record = task.evidence()
+        if number == 1:
+            record["measurements"][0]["harm"] = 1_500_000
+        task.judge(record)
+        self.judged[number] = task.judged
+        self.settled[number] = settle_round(self.terms, number, self.draw(number), task.judged, task.stakes())
+        task.pay()
+        task.aggregate()
+        task.enter(entries.State.SETTLED)
+
+    def draw(self, number: int) -> Draw:
+        sent = list(self.task.models[number])
+        return Draw(
+            round_seed(samples.SECRET, 2, number), {name: self.task.share(name, number) for name in sent}
+        )
+
+    def find(self, id_: str) -> Entry:
+        return next(entry for entry in self.entries if entry.id == id_)
+
+    def index(self, id_: str) -> int:
+        return next(index for index, entry in enumerate(self.entries) if entry.id == id_)
+
+    def head(self, size: int, *signers: SigningKey) -> str:
+        checkpoint = Checkpoint(FIRST.name, size, tree_root([leaf_hash(data) for data in self.data[:size]]))
+        note = sign_checkpoint(checkpoint, signers[0])
+        for signer in signers[1:]:
+            note = note.with_signature(sign_checkpoint(checkpoint, signer).signatures[0])
+        return str(note)
+
+    @property
+    def heads(self) -> dict[int, str]:
+        handed = self.rotated + 1
+        return {
+            3: self.head(3, FIRST),
+            handed: self.head(handed, FIRST, SECOND),
+            len(self.data): self.head(len(self.data), SECOND),
+        }
+
+    def lines(self) -> bytes:
+        """The ledger as JSON lines."""
+        heads = self.heads
+        made = [canonical_bytes({"format": "fedpeer-ledger/1", "key": str(FIRST.verification_key)})]
+        for size, data in enumerate(self.data, 1):
+            made.append(data)
+            if size in heads:
+                made.append(canonical_bytes({"head": heads[size]}))
+        return b"\n".join(made) + b"\n"
+
+
+@cache
+def example() -> Example:
+    return Example()
+
+
+def worked() -> Mapping[str, str]:
+    """Every value on the page, by name."""
+    made = example()
+    return {
+        name: text
+        for part in (_form, _tree, _keys, _terms, _statements, _draw, _money, _verdicts, _disputes, _accounts)
+        for name, text in part(made).items()
+    }
+
+
+def _form(made: Example) -> dict[str, str]:
+    value: Any = {"é": "\u20ac\n", "b": [1, True, None], "a": "7.5", "\U0001f600": 0, "\ufb33": -3}
+    first = made.entries[0]
+    return {
+        "canonical": canonical_bytes(value).hex(),
+        "entry 0": first.data.decode(),
+        "bytes of entry 0": str(len(first.data)),
+        "part": str(entries.PART_BYTES),
+    }
+
+
+def _tree(made: Example) -> dict[str, str]:
+    leaves = [leaf_hash(data) for data in made.data]
+    head = made.heads[3]
+    text, _, signatures = head.rpartition("\n\n")
+    return {
+        "leaf hash of entry 0": leaves[0].hex(),
+        "leaf hash of entry 1": leaves[1].hex(),
+        "leaf hash of entry 2": leaves[2].hex(),
+        "node over entries 0 and 1": node_hash(leaves[0], leaves[1]).hex(),
+        "root of the first 3": tree_root(leaves[:3]).hex(),
+        "entries": str(len(leaves)),
+        "root of all": tree_root(leaves).hex(),
+        "root of none": hashlib.sha256(b"").hexdigest(),
+        "first key": str(FIRST.verification_key),
+        "second key": str(SECOND.verification_key),
+        "signed text": json.dumps(text + "\n"),
+        "signature line": signatures.rstrip("\n"),
+        "payload of the signature": base64.b64decode(signatures.split()[2]).hex(),
+        "index of the new key": str(made.rotated),
+        "new key": made.data[made.rotated].decode(),
+        "tile 0/0": tile_path(0, 0, len(leaves)),
+        "bundle 0": bundle_path(0, len(leaves)),
+        "tile 1/1234067": tile_path(1, 1_234_067, 256),
+        "bundle begins": pack_bundle(made.data[:1])[:12].hex(),
+    }
+
+
+def _keys(made: Example) -> dict[str, str]:
+    body: Any = made.entries[0].body
+    spki = base64.b64decode(body["public_key"])
+    digests, keys = {}, NO_KEYS
+    for index, entry in enumerate(made.entries[:5]):
+        keys = keys_after([entry], keys, index)
+        digests[f"k_{index + 1}"] = keys.hex()
+    return {
+        "public key of p000": spki.hex(),
+        "sha256 of the key": hashlib.sha256(spki).hexdigest(),
+        "fingerprint": made.entries[0].id.rpartition("/")[2],
+        **digests,
+    }
+
+
+def _terms(made: Example) -> dict[str, str]:
+    terms = made.terms
+    return {
+        "terms": canonical_bytes(terms.record()).decode(),
+        "digest of the terms": terms.digest.hex(),
+        "most a round pays one": str(max_payment_micro(terms.Q, terms.upsilon, terms.payment.exact)),
+        "maximal bill": str(task_budget_micro(terms)),
+        "reserved for round 1": str(entries.reserved_micro(terms, 1)),
+        "reserved for round 2": str(entries.reserved_micro(terms, 2)),
+        "reservation": made.find("demo/round/1/reservation").data.decode(),
+    }
+
+
+def _statements(made: Example) -> dict[str, str]:
+    claim: Any = made.find("demo/claim/p001/claim-p001").body
+    model: Any = made.find("demo/round/1/model/p001/model-1-p001").body
+    message = canonical_bytes(claim["statement"])
+    opened: Any = {"counts": list(made.task.counts("p003")), "salt": SALT.hex()}
+    return {
+        "claim of p001": message.decode(),
+        "sha256 of the claim": hashlib.sha256(message).hexdigest(),
+        "signature of the claim": claim["signature"],
+        "degree of 6 and 4": str(noniid_degree((6, 4), made.terms.reference)),
+        "counts of p003": canonical_bytes(opened).decode(),
+        "commitment of p003": commit_counts(made.task.counts("p003"), SALT).hex(),
+        "model of p001": canonical_bytes(model["statement"]).decode(),
+    }
+
+
+def _draw(made: Example) -> dict[str, str]:
+    terms, draw = made.terms, made.draw(1)
+    secret = samples.share_secret(terms, "p000")
+    label = b"fedpeer peer draw v2"
+    message = label + len(b"p000").to_bytes(2, "big") + b"p000" + bytes(8)
+    block = hmac.digest(draw.key, message, "sha256")
+    words = [int.from_bytes(block[i : i + 8], "big") for i in range(0, 32, 8)]
+    lines = made.settled[1].payments
+    return {
+        "secret s": samples.SECRET.hex(),
+        "seed of round 2": round_seed(samples.SECRET, 2, 2).hex(),
+        "seed of round 1": round_seed(samples.SECRET, 2, 1).hex(),
+        "seed commitment": seed_commitment(samples.SECRET, 2).hex(),
+        "secret x of p000": secret.hex(),
+        "share of p000 in round 1": draw_share(secret, 2, 1).hex(),
+        "draw head of p000": draw_head(secret, 2).hex(),
+        "shares of round 1": draw.record.decode(),
+        "digest of the shares": draw.digest.hex(),
+        "draw key": draw.key.hex(),
+        "message of p000": message.hex(),
+        "block of p000": block.hex(),
+        "words of p000": " ".join(map(str, words)),
+        "places of p000": " ".join(str(i + word % (4 - i)) for i, word in enumerate(words)),
+        "order of p000": " ".join(draw.order("p000")),
+        **{f"peers of {line.participant_id}": " ".join(line.peers) or "none" for line in lines},
+    }
+
+
+def _money(made: Example) -> dict[str, str]:
+    terms, settlement = made.terms, made.settled[1]
+    judged = {a.participant_id: a for a in made.judged[1]}
+    by_name = {line.participant_id: line for line in settlement.payments}
+    found: dict[str, str] = {}
+    degrees = {
+        n: Fraction(a.verified_micro, MICRO) for n, a in judged.items() if a.verified_micro is not None
+    }
+    for peer in by_name["p000"].peers:
+        found[f"p000 against {peer}"] = str(peer_payment(terms, degrees["p000"], degrees[peer]))
+    for name, line in by_name.items():
+        found[f"line of {name}"] = (
+            f"gross {line.gross_micro} penalty {line.penalty_micro} paid {line.paid_micro} "
+            f"withheld {line.withheld_micro} lost {line.stake_lost_micro}"
+        )
+    last = {line.participant_id: line for line in made.settled[2].payments}["p001"]
+    thirds = {name: Decimal("0.0000015") for name in ("a", "b", "c")}
+    uneven = {"a": Decimal("1.0000002"), "b": Decimal("0.0000007"), "c": Decimal("0.0000007")}
+    return {
+        **found,
+        "multiplier of p000": str(judged["p000"].multiplier_ppm),
+        "rounding of round 1": str(settlement.rounding_micro),
+        "total of round 1": str(settlement.total_micro),
+        "settlement of round 1": made.find("demo/round/1/settlement").data.decode(),
+        "payment of p003": made.find("demo/round/1/payment/p003").data.decode(),
+        "line of p001 in round 2": (
+            f"gross {last.gross_micro} penalty {last.penalty_micro} paid {last.paid_micro} "
+            f"withheld {last.withheld_micro} lost {last.stake_lost_micro}"
+        ),
+        "three of 1.5 micro-credits": _shared(thirds),
+        "1000000.2, 0.7 and 0.7 micro-credits": _shared(uneven),
+    }
+
+
+def _shared(amounts: Mapping[str, Decimal]) -> str:
+    paid, rounding = largest_remainder(amounts)
+    return " ".join(f"{name} {paid[name]}" for name in sorted(paid)) + f" rounding {rounding}"
+
+
+def _verdicts(made: Example) -> dict[str, str]:
+    evidence: Any = made.find("demo/round/1/evidence/1").body
+    record = json.loads(base64.b64decode(evidence["data"]))
+    return {
+        "sha256 of the evidence": evidence["sha256"],
+        "start of round 1": record["model"]["start_sha256"],
+        "start of round 2": json.loads(
+            base64.b64decode(str(made.find("demo/round/2/evidence/1").body["data"]))
+        )["model"]["start_sha256"],
+        "verdict of p002": made.find("demo/round/1/verdict/p002").data.decode(),
+    }
+
+
+def _disputes(made: Example) -> dict[str, str]:
+    judged = {a.participant_id: a for a in made.judged[1]}
+    line = next(p for p in made.settled[1].payments if p.participant_id == "p003")
+    about = judged["p003"]
+    found = review(made.terms, about, [judged[n] for n in line.peers], line.paid_micro)
+    kept = entries.kept_micro(made.terms, 1, made.settled[1])
+    return {
+        "interval of p003": f"{about.lower_micro} to {about.upper_micro}",
+        "claimed by p003": str(about.claimed_degree),
+        "paid to p003": str(line.paid_micro),
+        "award of p003": str(found.award_micro),
+        "kept of round 1": str(kept),
+        "awards of round 1": made.find("demo/round/1/awards").data.decode(),
+        "award entry": made.find("demo/round/1/award/p003").data.decode(),
+        "release": made.find("demo/stake/p003/release").data.decode(),
+    }
+
+
+def _accounts(made: Example) -> dict[str, str]:
+    book = made.task.log.book
+    return {f"account {name}": str(book.holds(name)) for name in book.accounts()}
+
+
+BLOCK = re.compile(r"(?ms)^```worked\n(.*?)^```$")
+
+
+def filled(page: str) -> str:
+    """The page with every worked value as our code computes it; a name that it does not know stays as it is."""
+    values = worked()
+
+    def block(found: re.Match[str]) -> str:
+        names = [line.partition(" = ")[0] for line in found[1].splitlines()]
+        return (
+            "```worked\n" + "".join(f"{name} = {values.get(name, '(unknown)')}\n" for name in names) + "```"
+        )
+
+    return BLOCK.sub(block, page)
+
+
+def names_on(page: str) -> list[str]:
+    """The names of all worked values, in order."""
+    return [line.partition(" = ")[0] for found in BLOCK.finditer(page) for line in found[1].splitlines()]
+
+
+if __name__ == "__main__":
+    LEDGER.write_bytes(example().lines())
+    PAGE.write_text(filled(PAGE.read_text()))

@@ -1,0 +1,1515 @@
+"""A second verifier of a fedpeer ledger, written from docs/ledger-format.md alone.
+
+    python second_verifier.py LEDGER [VKEY]
+
+LEDGER is an exported folder or a .jsonl file. It needs Python's standard library and `cryptography`, and nothing of
+fedpeer: numbers in the margins of the code are the sections of the page. It reads a whole ledger into memory.
+
+It does not recompute what evidence gives (section 12): those verdicts are checked in everything else, taken as given,
+and listed in `Result.unchecked`.
+"""
+
+import base64
+import hashlib
+import hmac
+import json
+import math
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal, DecimalException
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, NoReturn
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+
+MICRO = 1_000_000
+MAX_INTEGER = 2**53 - 1
+MAX_BALANCE = 2**63 - 1
+PART_BYTES = 48_000
+NAME = "[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?"
+FIFTY = Context(prec=50, rounding=ROUND_HALF_EVEN)
+TWENTY_EIGHT = Context(prec=28, rounding=ROUND_HALF_EVEN)
+NOTHING = Decimal(0)
+
+Record = dict[str, Any]
+
+
+class Refused(Exception):
+    """What does not hold."""
+
+
+class Wrong(Refused):
+    """What does not hold of an entry."""
+
+    def __init__(self, index: int, reason: str) -> None:
+        super().__init__(f"entry {index}: {reason}")
+        self.index = index
+
+
+@dataclass
+class Result:
+    """What was found.
+
+    Attributes:
+        problems: (index of the entry or None, what is wrong); empty where everything that was checked holds.
+        unchecked: (index of the entry, what of it was taken as given).
+        balances: what each account holds, micro-credits.
+    """
+
+    problems: list[tuple[int | None, str]] = field(default_factory=list)
+    unchecked: list[tuple[int, str]] = field(default_factory=list)
+    balances: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def first(self) -> int | None:
+        """Index of the first bad entry, where one is named."""
+        return min((index for index, _ in self.problems if index is not None), default=None)
+
+
+# 1 Canonical JSON
+
+
+def canonical(value: Any) -> bytes:
+    return json.dumps(_ordered(value, 0), ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _ordered(value: Any, depth: int) -> Any:
+    if depth > 32:
+        raise Refused("nested more than 32 deep")
+    if isinstance(value, dict):
+        return {
+            key: _ordered(value[key], depth + 1) for key in sorted(value, key=lambda k: k.encode("utf-16-be"))
+        }
+    if isinstance(value, list | tuple):
+        return [_ordered(item, depth + 1) for item in value]
+    if type(value) is int and abs(value) > MAX_INTEGER:
+        raise Refused("an integer above 53 bits")
+    return value
+
+
+def parsed(data: bytes) -> Any:
+    try:
+        value = json.loads(data, parse_float=_no_number, parse_constant=_no_number)
+        same = canonical(value) == data
+    except (ValueError, RecursionError) as error:
+        raise Refused(f"not canonical JSON ({error})") from None
+    if not same:
+        raise Refused("not the canonical encoding of what it says")
+    return value
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no integer")
+
+
+def sha256(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
+def unbase64(text: str) -> bytes:
+    data = base64.b64decode(text, validate=True)
+    require(base64.b64encode(data).decode() == text, "not the one base64 form of its bytes")
+    return data
+
+
+def require(holds: bool, reason: str) -> None:
+    if not holds:
+        raise Refused(reason)
+
+
+def shaped(value: Any, keys: str, what: str) -> Record:
+    require(isinstance(value, dict), f"{what} is no object")
+    wanted = set(keys.split())
+    require(set(value) == wanted, f"{what} has other keys than {', '.join(sorted(wanted))}")
+    return dict(value)
+
+
+def hexed(value: Any, count: int, what: str) -> bytes:
+    require(
+        isinstance(value, str) and re.fullmatch(f"[0-9a-f]{{{2 * count}}}", value) is not None,
+        f"{what} is not {count} bytes in hexadecimal",
+    )
+    return bytes.fromhex(value)
+
+
+def identifier(value: Any, what: str) -> str:
+    require(isinstance(value, str) and re.fullmatch(NAME, value) is not None, f"{what} is no id")
+    return str(value)
+
+
+def text(value: Any, what: str) -> str:
+    require(isinstance(value, str), f"{what} is no string")
+    return str(value)
+
+
+def integer(value: Any, least: int, what: str, most: int = MAX_INTEGER) -> int:
+    require(type(value) is int and least <= value <= most, f"{what} is no integer from {least} to {most}")
+    return int(value)
+
+
+def rational(value: Any, what: str) -> Fraction:
+    """A rational in [0, 1], in lowest terms."""
+    require(
+        isinstance(value, str) and re.fullmatch("[0-9]{1,4300}(/[0-9]{1,4300})?", value) is not None,
+        f"{what} is no rational",
+    )
+    top, _, bottom = value.partition("/")
+    require(not bottom or int(bottom) > 0, f"{what} divides by zero")
+    found = Fraction(int(top), int(bottom or "1"))
+    require(str(found) == value and found <= 1, f"{what} is not in lowest terms, or above 1")
+    return found
+
+
+def decimal(value: Any, what: str) -> Decimal:
+    """A decimal of the terms: plain, canonical, at most 30 places on either side."""
+    require(
+        isinstance(value, str) and re.fullmatch(r"-?(0|[1-9][0-9]*)(\.[0-9]*[1-9])?", value) is not None,
+        f"{what} is no plain decimal",
+    )
+    found = Decimal(value)
+    require(value != "-0", f"{what} is no plain decimal")
+    require(
+        abs(found.adjusted()) <= 30 and abs(int(found.as_tuple().exponent)) <= 30,
+        f"{what} has too many places",
+    )
+    return found
+
+
+def positive(value: Any, what: str) -> Decimal:
+    found = decimal(value, what)
+    require(found > 0, f"{what} is not above 0")
+    return found
+
+
+# 3 Tree; 4 heads and keys
+
+
+def leaf_hash(data: bytes) -> bytes:
+    return sha256(b"\x00" + data)
+
+
+class Tree:
+    """The roots of the perfect subtrees of what was added, left to right."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.roots: list[bytes] = []
+
+    def add(self, leaf: bytes) -> None:
+        size = self.size
+        while size & 1:
+            leaf = sha256(b"\x01" + self.roots.pop() + leaf)
+            size >>= 1
+        self.roots.append(leaf)
+        self.size += 1
+
+    def root(self) -> bytes:
+        if not self.roots:
+            return sha256(b"")
+        root = self.roots[-1]
+        for left in reversed(self.roots[:-1]):
+            root = sha256(b"\x01" + left + root)
+        return root
+
+
+def vkey(value: str) -> tuple[str, bytes, bytes]:
+    """Name, id and public key of `name+id+base64`."""
+    parts = value.split("+", 2)
+    require(len(value) <= 1024 and len(parts) == 3, "no verification key")
+    name, key_id, encoded = parts
+    require(bool(name) and not any(c.isspace() for c in name) and name.isprintable(), "no name of a key")
+    blob = unbase64(encoded)
+    require(len(blob) == 33 and blob[0] == 1, "no Ed25519 key")
+    require(key_id == sha256(name.encode() + b"\n" + blob)[:4].hex(), "the id is not that of the key")
+    return name, bytes.fromhex(key_id), blob[1:]
+
+
+@dataclass
+class Head:
+    origin: str
+    size: int
+    root: bytes
+    text: str
+    signatures: list[tuple[str, bytes, bytes]]
+
+    def check(self, key: str) -> None:
+        """That `key` has signed it."""
+        name, key_id, public = vkey(key)
+        require(self.origin == name, f"the head is of the log {self.origin}")
+        mine = [blob for who, which, blob in self.signatures if (who, which) == (name, key_id)]
+        require(bool(mine), f"the head of {self.size} is not signed by {key}")
+        for blob in mine:
+            try:
+                ed25519.Ed25519PublicKey.from_public_bytes(public).verify(blob, self.text.encode())
+            except InvalidSignature:
+                raise Refused(f"the signature of the head of {self.size} does not fit it") from None
+
+
+def head(note: str) -> Head:
+    require(len(note) <= 65_536 and note.replace("\n", "").isprintable(), "the note has control characters")
+    body, gap, rest = note.rpartition("\n\n")
+    require(bool(gap) and rest.endswith("\n"), "no note")
+    lines = body.split("\n")
+    require(len(lines) == 3 and bool(lines[0]), "no checkpoint")
+    require(re.fullmatch("0|[1-9][0-9]{0,18}", lines[1]) is not None, "the size of a checkpoint is no number")
+    require(int(lines[1]) < 2**63, "the size of a checkpoint is no number")
+    root = unbase64(lines[2])
+    require(len(root) == 32, "the root of a checkpoint has another length")
+    signatures = []
+    for line in rest[:-1].split("\n"):
+        match = re.fullmatch(r"— ([^\s+]+) ([A-Za-z0-9+/]+={0,2})", line)
+        require(match is not None, "no signature line")
+        assert match is not None
+        blob = unbase64(match[2])
+        require(len(blob) >= 5, "a signature is too short")
+        signatures.append((match[1], blob[:4], blob[4:]))
+    require(len(signatures) <= 64, "too many signatures")
+    return Head(lines[0], int(lines[1]), root, body + "\n", signatures)
+
+
+# 5 Exports
+
+
+@dataclass
+class Export:
+    key: str
+    heads: list[Head]
+    entries: list[bytes]
+    tiles: Callable[[int, int, int], bytes | None] = lambda level, index, width: None
+
+
+def read(path: Path) -> Export:
+    return _read_folder(path) if path.is_dir() else _read_lines(path)
+
+
+def _header(line: bytes) -> str:
+    record = shaped(parsed(line), "format key", "the header")
+    require(record["format"] == "fedpeer-ledger/1", "another format")
+    return text(record["key"], "the key")
+
+
+def _head_line(line: bytes) -> str:
+    return text(shaped(parsed(line), "head", "a line of a head")["head"], "a head")
+
+
+def _read_lines(path: Path) -> Export:
+    data = path.read_bytes()
+    require(data.endswith(b"\n"), "the last line has no end")
+    first, *lines = data[:-1].split(b"\n")
+    heads, entries = [], []
+    for line in lines:
+        if line.startswith(b'{"head":'):
+            heads.append(head(_head_line(line)))
+            require(heads[-1].size == len(entries), "a head stands in another place than its size says")
+        else:
+            entries.append(line)
+    require(bool(lines) and lines[-1].startswith(b'{"head":'), "the last line is no head")
+    return Export(_header(first), heads, entries)
+
+
+def _read_folder(folder: Path) -> Export:
+    latest = (folder / "checkpoint").read_text(encoding="utf-8")
+    lines = (folder / "heads").read_bytes().split(b"\n")
+    require(lines.pop() == b"" and bool(lines), "heads is empty or has no end")
+    notes = [_head_line(line) for line in lines]
+    require(notes[-1] == latest, "the last of the heads is not the checkpoint")
+    heads, entries = [head(note) for note in notes], list[bytes]()
+    for start in range(0, heads[-1].size, 256):
+        width = min(256, heads[-1].size - start)
+        data = (folder / "tile" / "entries" / _place(start // 256, width)).read_bytes()
+        position = 0
+        while position < len(data):
+            length = int.from_bytes(data[position : position + 2], "big")
+            position += 2 + length
+            require(position <= len(data), "a bundle ends inside an entry")
+            entries.append(data[position - length : position])
+        require(len(entries) == start + width, "a bundle holds another number of entries")
+    return Export(
+        _header((folder / "ledger.json").read_bytes()),
+        heads,
+        entries,
+        lambda level, index, width: (folder / "tile" / str(level) / _place(index, width)).read_bytes(),
+    )
+
+
+def _place(index: int, width: int) -> str:
+    groups = [f"{index % 1000:03d}"]
+    while index := index // 1000:
+        groups.insert(0, f"x{index % 1000:03d}")
+    return "/".join(groups) + ("" if width == 256 else f".p/{width}")
+
+
+# 2 Entries
+
+
+@dataclass
+class Entry:
+    index: int
+    data: bytes
+    id: str
+    kind: str
+    body: Record
+
+
+def entry_of(index: int, data: bytes) -> Entry:
+    require(len(data) <= 65_535, "an entry of more than 65535 bytes")
+    record = parsed(data)
+    require(isinstance(record, dict), "an entry is an object")
+    require(type(record.get("v")) is int and record["v"] == 1, "another version of the form")
+    moves = "transfers " if "transfers" in record else ""
+    shaped(record, moves + "body id kind v", "the entry")
+    require(isinstance(record["body"], dict), "the body is no object")
+    require(
+        isinstance(record["id"], str) and re.fullmatch("[!-~]{1,255}", record["id"]) is not None,
+        "no entry id",
+    )
+    return Entry(index, data, record["id"], text(record["kind"], "the kind"), record["body"])
+
+
+def encoded(id_: str, kind: str, body: Record, *transfers: Record) -> bytes:
+    record: Record = {"body": body, "id": id_, "kind": kind, "v": 1}
+    if transfers:
+        record["transfers"] = list(transfers)
+    return canonical(record)
+
+
+def cut(record: Any) -> tuple[str, list[str]]:
+    """Digest and pieces of what is written in parts."""
+    data = canonical(record)
+    whole = base64.b64encode(data).decode()
+    return sha256(data).hex(), [whole[i : i + PART_BYTES] for i in range(0, len(whole), PART_BYTES)]
+
+
+def runs(items: Sequence[Any]) -> list[list[Any]]:
+    """A list cut into runs."""
+    if len(canonical(list(items))) - 2 <= PART_BYTES:
+        return [list(items)]
+    parts: list[list[Any]] = [[]]
+    used = 0
+    for item in items:
+        length = len(canonical(item)) + 1
+        if used + length > PART_BYTES and parts[-1]:
+            parts.append([])
+            used = 0
+        parts[-1].append(item)
+        used += length
+    return parts
+
+
+# 8 Terms
+
+
+class Terms:
+    """The terms of a task, read and checked."""
+
+    def __init__(self, record: Any) -> None:
+        keys = (
+            "task_id reference q phi upsilon payment rule schedule contract recipe budget_micro seed_commitment "
+            "validation_commitment initial_model"
+        )
+        terms = shaped(record, keys, "terms")
+        self.record = terms
+        self.task_id = identifier(terms["task_id"], "task_id")
+        require(
+            isinstance(terms["reference"], list) and len(terms["reference"]) >= 2, "reference is too short"
+        )
+        self.reference = [rational(p, "reference") for p in terms["reference"]]
+        require(sum(self.reference) == 1, "reference does not sum to 1")
+        self.q, self.phi, self.upsilon = (positive(terms[name], name) for name in ("q", "phi", "upsilon"))
+        self._payment(terms["payment"])
+        rule = shaped(terms["rule"], "name peers claim_penalty stake_micro", "rule")
+        names = ("verified", "paper", "leave_one_out", "shapley", "correlated_agreement", "dmi")
+        require(rule["name"] in names, "no such rule")
+        self.rule = str(rule["name"])
+        self.peers = integer(rule["peers"], 1, "rule.peers")
+        self.penalty = decimal(rule["claim_penalty"], "rule.claim_penalty")
+        require(self.penalty >= 0, "rule.claim_penalty is negative")
+        self.stake = integer(rule["stake_micro"], 0, "rule.stake_micro")
+        self._schedule(terms["schedule"])
+        self._contract(terms["contract"])
+        recipe = shaped(terms["recipe"], "model epochs batch_size optimizer learning_rate samples", "recipe")
+        text(recipe["model"], "recipe.model")
+        require(recipe["optimizer"] in ("adam", "sgd"), "no such optimizer")
+        positive(recipe["learning_rate"], "recipe.learning_rate")
+        for name in ("epochs", "batch_size", "samples"):
+            integer(recipe[name], 1, f"recipe.{name}")
+        self.budget = integer(terms["budget_micro"], 0, "budget_micro")
+        self.seed = hexed(terms["seed_commitment"], 32, "seed_commitment")
+        self.validation = hexed(terms["validation_commitment"], 32, "validation_commitment").hex()
+        self.initial = hexed(terms["initial_model"], 32, "initial_model").hex()
+        self.digest = sha256(canonical(terms)).hex()
+
+    def _payment(self, record: Any) -> None:
+        known = {"log": "name", "log1p": "name", "linear": "name kappa", "power": "name kappa exponent"}
+        require(isinstance(record, dict) and record.get("name") in known, "no such payment function")
+        payment = shaped(record, known[record["name"]], "payment")
+        self.function = str(payment["name"])
+        self.kappa = positive(payment["kappa"], "kappa") if "kappa" in payment else Decimal(1)
+        self.exponent = positive(payment["exponent"], "exponent") if "exponent" in payment else Decimal(1)
+        require(self.exponent <= 1, "exponent is above 1")
+
+    def _schedule(self, record: Any) -> None:
+        window = " dispute_seconds" if isinstance(record, dict) and "dispute_seconds" in record else ""
+        schedule = shaped(record, "rounds quorum capacity effort_seconds round_seconds" + window, "schedule")
+        self.rounds = integer(schedule["rounds"], 1, "rounds")
+        self.quorum = integer(schedule["quorum"], 3, "quorum")
+        self.capacity = integer(schedule["capacity"], self.quorum, "capacity")
+        for name in ("effort_seconds", "round_seconds"):
+            integer(schedule[name], 1, name)
+        self.window = integer(schedule["dispute_seconds"], 1, "dispute_seconds") if window else 0
+
+    def _contract(self, record: Any) -> None:
+        sizes = {
+            "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1,
+        }  # fmt: skip
+        contract = shaped(record, "tensors max_norm max_bytes", "contract")
+        require(isinstance(contract["tensors"], list), "contract.tensors is no list")
+        names, payload = [], 0
+        for item in contract["tensors"]:
+            tensor = shaped(item, "name dtype shape", "a tensor")
+            names.append(text(tensor["name"], "a tensor's name"))
+            require(1 <= len(names[-1]) <= 256, "a tensor's name has another length")
+            require(tensor["dtype"] in sizes and isinstance(tensor["shape"], list), "no such element type")
+            payload += sizes[tensor["dtype"]] * math.prod(integer(n, 0, "a size") for n in tensor["shape"])
+        require(bool(names) and names == sorted(set(names)), "contract.tensors are out of order")
+        positive(contract["max_norm"], "contract.max_norm")
+        self.max_bytes = integer(contract["max_bytes"], payload, "contract.max_bytes")
+
+    # 13 Amounts
+
+    def f(self, x: Decimal) -> Decimal:
+        if self.function == "log":
+            return FIFTY.ln(x) if x > 1 else NOTHING
+        if self.function == "log1p":
+            return FIFTY.ln(FIFTY.add(1, x))
+        if self.function == "linear":
+            return FIFTY.multiply(self.kappa, x)
+        return FIFTY.multiply(self.kappa, FIFTY.power(x, self.exponent))
+
+    def most(self) -> Decimal:
+        return self.f(FIFTY.divide(self.q, self.upsilon))
+
+    def bill(self) -> int:
+        return self.rounds * self.capacity * micro(self.most(), ROUND_CEILING)
+
+    def amount(self, squares: Decimal) -> Decimal:
+        return self.f(FIFTY.divide(self.q, FIFTY.fma(self.phi, squares, self.upsilon)))
+
+    def reserved(self, number: int) -> int:
+        share, rest = divmod(self.budget, self.rounds)
+        return share + (number <= rest)
+
+
+def micro(credits_: Decimal, rounding: str) -> int:
+    return int(FIFTY.multiply(credits_, MICRO).to_integral_value(rounding))
+
+
+def mean(amounts: Sequence[Decimal]) -> Decimal:
+    if len(amounts) == 1:
+        return amounts[0]
+    total = NOTHING
+    for amount in amounts:
+        total = FIFTY.add(total, amount)
+    return FIFTY.divide(total, len(amounts))
+
+
+def gross(terms: Terms, subject: Record, peers: Sequence[Record]) -> Decimal:
+    """What a scored participant earns before the penalty, credits. Arguments are assessments."""
+    if terms.rule == "paper":
+        own = Fraction(subject["claimed_degree"])
+        squares = [own**2 + Fraction(peer["claimed_degree"]) ** 2 for peer in peers]
+        return mean([terms.amount(FIFTY.divide(s.numerator, s.denominator)) for s in squares])
+    if terms.rule == "verified":
+        return verified(terms, subject["verified_micro"], subject["multiplier_ppm"], peers)
+    score = subject["scores"].get(terms.rule)
+    require(
+        isinstance(score, str)
+        and re.fullmatch(r"-?[0-9]{1,30}(\.[0-9]{1,30})?", score) is not None
+        and 0 <= Decimal(score) <= 1,
+        f"{subject['participant_id']} has no {terms.rule} score in [0, 1]",
+    )
+    return FIFTY.multiply(Decimal(score), terms.most())
+
+
+def verified(terms: Terms, own: int, multiplier: int, peers: Sequence[Record]) -> Decimal:
+    amounts = [
+        terms.amount(Decimal(own**2 + peer["verified_micro"] ** 2).scaleb(-12, FIFTY)) for peer in peers
+    ]
+    amount = mean(amounts)
+    return amount if multiplier == MICRO else FIFTY.multiply(amount, Decimal(multiplier).scaleb(-6, FIFTY))
+
+
+def penalty(terms: Terms, subject: Record) -> Decimal:
+    if terms.rule != "verified":
+        return NOTHING
+    claim = Fraction(subject["claimed_degree"])
+    distance = claim.numerator * MICRO - subject["verified_micro"] * claim.denominator
+    if not distance:
+        return NOTHING
+    return FIFTY.multiply(terms.penalty, FIFTY.divide(distance**2, (claim.denominator * MICRO) ** 2))
+
+
+def largest_remainder(net: Mapping[str, Decimal]) -> tuple[dict[str, int], int]:
+    floors: dict[str, int] = {}
+    fractions: dict[str, Decimal] = {}
+    rest = NOTHING
+    for name in sorted(net):
+        exact = FIFTY.multiply(net[name], MICRO)
+        floors[name] = int(exact)
+        fractions[name] = TWENTY_EIGHT.subtract(exact, floors[name])
+        rest = TWENTY_EIGHT.add(rest, fractions[name])
+    units = int(rest)
+    for name in sorted(fractions, key=lambda n: (-fractions[n], n))[:units]:
+        floors[name] += 1
+    return floors, 0 if rest == units else 1
+
+
+# 11 The draw
+
+
+def draw_key(seed: bytes, shares: Mapping[str, bytes]) -> tuple[bytes, bytes]:
+    """Digest of the shares, and the key."""
+    record = canonical([[name, shares[name].hex()] for name in sorted(shares)])
+    return sha256(record), hmac.digest(seed, record, "sha256")
+
+
+def order(key: bytes, name: str, everyone: Sequence[str]) -> list[str]:
+    """Everyone with a share, in the order in which `name` meets them."""
+    left, found, words = sorted(everyone), list[str](), _words(key, name.encode())
+    for step in range(len(left)):
+        bound = len(left) - step
+        word = next(words)
+        while word >= 2**64 - 2**64 % bound:
+            word = next(words)
+        chosen = step + word % bound
+        left[step], left[chosen] = left[chosen], left[step]
+        found.append(left[step])
+    return found
+
+
+def _words(key: bytes, name: bytes) -> Iterator[int]:
+    counter = 0
+    while True:
+        message = b"fedpeer peer draw v2" + len(name).to_bytes(2, "big") + name + counter.to_bytes(8, "big")
+        block = hmac.digest(key, message, "sha256")
+        yield from (int.from_bytes(block[i : i + 8], "big") for i in (0, 8, 16, 24))
+        counter += 1
+
+
+def hashed(value: bytes, times: int) -> bytes:
+    for _ in range(times):
+        value = sha256(value)
+    return value
+
+
+# 16 Accounts
+
+
+class Book:
+    """What accounts hold, and reservations."""
+
+    def __init__(self) -> None:
+        self.holds: dict[str, int] = {}
+        self.pending: dict[str, int] = {}
+        self.reserved: dict[str, tuple[str, str, int]] = {}
+        self.names: set[str] = set()
+
+    def apply(self, transfer: Record) -> None:
+        amount = transfer["micro"]
+        if "resolve" in transfer:
+            debit, credit, held = self.reserved.pop(transfer["resolve"])
+            require(0 <= amount <= held, "more is taken from a reservation than it holds")
+            self.pending[debit] -= held
+            self._move(debit, credit, amount)
+            return
+        require(1 <= amount <= MAX_INTEGER, "a transfer of nothing or of too much")
+        debit, credit = transfer["debit"], transfer["credit"]
+        free = self.holds.get(debit, 0) - self.pending.get(debit, 0)
+        require(debit == "treasury" or free >= amount, f"{debit} would be overdrawn")
+        if "reserve" in transfer:
+            require(transfer["reserve"] not in self.names, "a reservation is made twice")
+            self.names.add(transfer["reserve"])
+            self.reserved[transfer["reserve"]] = debit, credit, amount
+            self.pending[debit] = self.pending.get(debit, 0) + amount
+            self.holds.setdefault(credit, 0)
+        else:
+            self._move(debit, credit, amount)
+
+    def _move(self, debit: str, credit: str, amount: int) -> None:
+        for name, change in ((debit, -amount), (credit, amount)):
+            self.holds[name] = self.holds.get(name, 0) + change
+            require(abs(self.holds[name]) <= MAX_BALANCE, f"{name} would pass 2^63")
+
+
+def post(debit: str, credit: str, amount: int) -> Record:
+    return {"debit": debit, "credit": credit, "micro": amount}
+
+
+# The life of a task
+
+
+@dataclass
+class Claim:
+    degree: str
+    commitment: bytes
+    nonce: str
+    head: bytes
+
+
+@dataclass
+class Model:
+    digest: str
+    samples: int
+    sequence: int
+    share: bytes
+
+
+@dataclass
+class Task:
+    """A task that has not ended.
+
+    Attributes:
+        start: digest of the model that the current round begins from.
+        floors: of every round, the largest sequence among the models in time of the rounds before.
+        kept: of each round that kept something back, what its awards rest on: verdicts, peers, what was paid.
+    """
+
+    terms: Terms
+    state: str
+    start: str
+    seed: bytes
+    unresolved: set[int]
+    round: int = 0
+    at: str = ""
+    floors: list[int] = field(default_factory=lambda: [0])
+    claims: dict[str, Claim] = field(default_factory=dict)
+    selected: list[str] = field(default_factory=list)
+    submissions: set[tuple[str, str]] = field(default_factory=set)
+    delivered: set[tuple[int, str]] = field(default_factory=set)
+    sequences: set[int] = field(default_factory=set)
+    models: dict[str, Model] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    shadows: dict[str, str] = field(default_factory=dict)
+    disputes: set[str] = field(default_factory=set)
+    kept: dict[int, tuple[dict[str, Record], dict[str, list[str]], dict[str, int]]] = field(
+        default_factory=dict
+    )
+
+    @property
+    def id(self) -> str:
+        return self.terms.task_id
+
+    @property
+    def private(self) -> list[str]:
+        return [name for name in self.selected if self.claims[name].commitment]
+
+    def place(self, number: int | None = None) -> str:
+        return f"{self.id}/round/{self.round if number is None else number}"
+
+    def where(self, number: int | None = None) -> Record:
+        return {"task_id": self.id, "round": self.round if number is None else number}
+
+
+FOLLOWS = {
+    "OPEN": ("EFFORT", "CANCELLED"),
+    "EFFORT": ("SELECTED", "CANCELLED"),
+    "SELECTED": ("TRAINING", "CANCELLED"),
+    "TRAINING": ("SCORED", "CANCELLED"),
+    "SCORED": ("SETTLED",),
+    "SETTLED": ("TRAINING", "CLOSED", "CANCELLED"),
+}
+
+
+class Replay:
+    """Reads entries one after the other. What stands together is read together."""
+
+    def __init__(self, entries: Sequence[bytes]) -> None:
+        self.data = entries
+        self.at = 0
+        self.book = Book()
+        self.tasks: dict[str, Task | None] = {}
+        self.keys: dict[str, dict[str, ec.EllipticCurvePublicKey]] = {}
+        self.enrolled: set[str] = set()
+        self.revoked: set[str] = set()
+        self.history = bytes(32)
+        self.log_keys: list[tuple[int, str]] = []
+        self.unchecked: list[tuple[int, str]] = []
+
+    def run(self) -> None:
+        """Raises Wrong where an entry does not follow from those before it."""
+        handlers: dict[str, Callable[[Entry], None]] = {
+            "terms": self.terms, "enrolment": self.enrolment, "revocation": self.revocation,
+            "log_key": self.log_key, "claim": self.claim, "selection": self.selection,
+            "transition": self.transition, "model": self.model, "failure": self.failure,
+            "evidence": self.evidence, "verdict": self.paper_verdicts, "dispute": self.dispute,
+            "awards": self.ending, "refund": self.ending, "stake_release": self.ending,
+        }  # fmt: skip
+        try:
+            while self.at < len(self.data):
+                entry = self.take()
+                require(
+                    entry.kind in handlers, f"an entry of kind {entry.kind} is unknown or out of place here"
+                )
+                handlers[entry.kind](entry)
+        except Refused as error:
+            raise Wrong(self.at - 1, str(error)) from None
+        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, DecimalException) as error:
+            raise Wrong(self.at - 1, f"malformed ({type(error).__name__}: {error})") from None
+
+    def take(self) -> Entry:
+        self.at += 1
+        require(self.at <= len(self.data), "the log ends inside what is written together")
+        return entry_of(self.at - 1, self.data[self.at - 1])
+
+    def same(self, entry: Entry, id_: str, kind: str, body: Record, *transfers: Record) -> None:
+        """That an entry is exactly this one; then it moves its money."""
+        require(
+            entry.id == id_ and entry.kind == kind, f"{entry.kind} {entry.id}; expected {kind} {id_} here"
+        )
+        require(entry.data == encoded(id_, kind, body, *transfers), "it is not the entry that follows here")
+        for transfer in transfers:
+            self.book.apply(transfer)
+
+    def expect(self, id_: str, kind: str, body: Record, *transfers: Record) -> None:
+        """The same of the next entry."""
+        self.same(self.take(), id_, kind, body, *transfers)
+
+    def task(self, name: Any) -> Task:
+        found = self.tasks.get(text(name, "task_id"))
+        require(found is not None, f"the task {name} has no terms, or has ended")
+        assert found is not None
+        return found
+
+    # 7 Keys
+
+    def enrolment(self, entry: Entry) -> None:
+        body = shaped(entry.body, "participant_id public_key", "an enrolment")
+        name, spki = (
+            identifier(body["participant_id"], "participant_id"),
+            unbase64(text(body["public_key"], "key")),
+        )
+        try:
+            key = serialization.load_der_public_key(spki)
+        except (ValueError, UnsupportedAlgorithm):
+            raise Refused("the public key is unreadable") from None
+        require(
+            isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1),
+            "the public key is not ECDSA P-256",
+        )
+        again = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+        require(again == spki, "the public key is not in its one form")
+        mark = sha256(spki).hex()[:16]
+        self.same(entry, f"participant/{name}/key/{mark}", "enrolment", body)
+        require(mark not in self.revoked, "this key was revoked before")
+        require(entry.id not in self.enrolled, "this key was enrolled before")
+        self.enrolled.add(entry.id)
+        assert isinstance(key, ec.EllipticCurvePublicKey)
+        self.keys.setdefault(name, {})[mark] = key
+        self._extend(entry)
+
+    def revocation(self, entry: Entry) -> None:
+        body = shaped(entry.body, "participant_id fingerprint reason", "a revocation")
+        name, mark = text(body["participant_id"], "participant_id"), text(body["fingerprint"], "fingerprint")
+        text(body["reason"], "reason")
+        require(mark in self.keys.get(name, {}), f"{name} has no key {mark}")
+        self.same(entry, f"participant/{name}/revoked/{mark}", "revocation", body)
+        del self.keys[name][mark]
+        self.revoked.add(mark)
+        self._extend(entry)
+
+    def _extend(self, entry: Entry) -> None:
+        self.history = sha256(self.history + entry.index.to_bytes(8, "big") + leaf_hash(entry.data))
+
+    def log_key(self, entry: Entry) -> None:
+        body = shaped(entry.body, "number previous verification_key", "an announcement of a key")
+        before, after = (text(body[name], name) for name in ("previous", "verification_key"))
+        require(vkey(before)[0] == vkey(after)[0] and before != after, "no other key of the same log")
+        had = [key for _, key in self.log_keys] or [before]
+        require(before == had[-1], f"the log's key here is {had[-1]}")
+        require(after not in had, "the log had this key before")
+        self.same(entry, f"log/key/{len(had)}", "log_key", {**body, "number": len(had)})
+        if not self.log_keys:
+            self.log_keys.append((-1, before))
+        self.log_keys.append((entry.index, after))
+
+    def signed(self, name: str, statement: Record, signature: Any) -> None:
+        require(
+            isinstance(signature, str) and re.fullmatch("([0-9a-f]{2})*", signature) is not None,
+            "no signature",
+        )
+        for key in self.keys.get(name, {}).values():
+            try:
+                key.verify(bytes.fromhex(signature), canonical(statement), ec.ECDSA(hashes.SHA256()))
+                return
+            except InvalidSignature:
+                pass
+        raise Refused(f"not signed by a key that {name} has here")
+
+    def standing(self, name: str) -> None:
+        require(bool(self.keys.get(name)), f"{name} has no key here, so it cannot have said anything")
+
+    # 8 Terms, 9 states
+
+    def terms(self, entry: Entry) -> None:
+        body = entry.body
+        if "terms" in body:
+            terms = Terms(body["terms"])
+            require(len(canonical(terms.record)) <= PART_BYTES, "terms that should stand in parts")
+            self.same(
+                entry, f"{terms.task_id}/terms", "terms", {"task_id": terms.task_id, "terms": terms.record}
+            )
+        else:
+            terms = self._terms_in_parts(entry)
+        name = terms.task_id
+        require(name not in self.tasks, f"the task {name} has terms already")
+        require(terms.budget >= max(terms.bill(), terms.rounds), "the budget is below the maximal bill")
+        rounds = range(1, terms.rounds + 1)
+        task = Task(terms, "", terms.initial, terms.seed, set(rounds))
+        for number in rounds:
+            held = {
+                "reserve": f"{name}/{number}", "debit": "treasury", "credit": f"escrow:{name}",
+                "micro": terms.reserved(number),
+            }  # fmt: skip
+            self.expect(f"{task.place(number)}/reservation", "reservation", task.where(number), held)
+        self.tasks[name] = task
+        self.enter(self.take(), task, "OPEN")
+
+    def _terms_in_parts(self, entry: Entry) -> Terms:
+        pieces, parts = list[str](), integer(entry.body["parts"], 1, "parts", 350)
+        name, digest = text(entry.body["task_id"], "task_id"), text(entry.body["sha256"], "sha256")
+        for number in range(1, parts + 1):
+            pieces.append(text(entry.body["data"], "data"))
+            body = {"task_id": name, "part": number, "parts": parts, "sha256": digest, "data": pieces[-1]}
+            self.same(entry, f"{name}/terms/{number}", "terms", body)
+            if number < parts:
+                entry = self.take()
+        terms = Terms(joined(pieces, digest))
+        require(
+            terms.task_id == name and len(canonical(terms.record)) > PART_BYTES, "terms that need no parts"
+        )
+        return terms
+
+    def transition(self, entry: Entry) -> None:
+        task, state = self.task(entry.body["task_id"]), text(entry.body["state"], "state")
+        if state in ("CLOSED", "CANCELLED"):
+            self._check_step(task, state)
+            require(not self._left(task), f"{state} before all that ends a task")
+        require(state not in ("SELECTED", "SCORED", "SETTLED"), f"{state} without what it rests on")
+        self.enter(entry, task, state)
+
+    def _check_step(self, task: Task, state: str) -> None:
+        require(
+            state in (FOLLOWS[task.state] if task.state else ("OPEN",)),
+            f"{state} does not follow {task.state}",
+        )
+        require(state != "CLOSED" or task.round == task.terms.rounds, "CLOSED before the last round")
+
+    def enter(self, entry: Entry, task: Task, *states: str) -> None:
+        """An entry is the transition to one of these states, in order."""
+        require(entry.kind == "transition", f"{entry.kind} {entry.id}; expected {' or '.join(states)} here")
+        body = shaped(entry.body, "task_id round state at reason", "a transition")
+        state, at, reason = (text(body[name], name) for name in ("state", "at", "reason"))
+        require(state in states, f"{state}; expected {' or '.join(states)} here")
+        self._check_step(task, state)
+        number = task.round + (state == "TRAINING")
+        require(number <= task.terms.rounds, "a round beyond the terms")
+        self.same(entry, f"{task.place(number)}/state/{state}", "transition", {**body, **task.where(number)})
+        require(
+            bool(reason.strip()) if state == "CANCELLED" else not reason,
+            "a reason is missing, or has no place",
+        )
+        if at:
+            require(
+                re.fullmatch("[0-9]{4}-[0-9]{2}-[0-9]{2}T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]Z", at)
+                is not None,
+                "no time",
+            )
+            datetime.fromisoformat(at)
+            require(at >= task.at, "a time before what came before")
+        task.state, task.at = state, at or task.at
+        if state == "TRAINING":
+            task.floors.append(max([task.floors[-1], *(model.sequence for model in task.models.values())]))
+            task.round, task.models, task.failures = number, {}, {}
+        elif state in ("CLOSED", "CANCELLED"):
+            self.tasks[task.id] = None
+
+    # 10 Statements
+
+    def _about(self, task: Task, statement: Record) -> str:
+        """Whose statement it is; what claims and models have in common."""
+        name = identifier(statement["participant_id"], "participant_id")
+        identifier(statement["submission_id"], "submission_id")
+        hexed(statement["nonce"], 16, "the nonce")
+        require(statement["terms"] == task.terms.digest, "the statement is about other terms")
+        return name
+
+    def _submission(self, task: Task, name: str, submission: str) -> None:
+        require((name, submission) not in task.submissions, f"the submission id {submission} was used before")
+        task.submissions.add((name, submission))
+
+    def claim(self, entry: Entry) -> None:
+        body = shaped(entry.body, "statement signature keys", "a claim")
+        keys = "kind submission_id task_id terms participant_id effort degree counts counts_commitment draw_head nonce"
+        said = shaped(body["statement"], keys, "a claim's statement")
+        task = self.task(said["task_id"])
+        name = self._about(task, said)
+        require(said["kind"] == "claim", "another kind of statement")
+        self.same(
+            entry,
+            f"{task.id}/claim/{name}/{said['submission_id']}",
+            "claim",
+            {**body, "keys": self.history.hex()},
+        )
+        effort = said["effort"]
+        require(
+            isinstance(effort, str) and re.fullmatch(r"0|1|0\.[0-9]{0,5}[1-9]", effort) is not None,
+            "no effort",
+        )
+        degree = rational(said["degree"], "degree")
+        if said["counts"] is None:
+            commitment = hexed(said["counts_commitment"], 32, "counts_commitment")
+        else:
+            commitment = hexed(said["counts_commitment"], 0, "counts_commitment")
+            require(
+                degree_of(said["counts"], task.terms.reference) == degree, "open counts give another degree"
+            )
+        require(task.state == "EFFORT", f"a claim in {task.state}")
+        require(name not in task.claims, f"{name} has claimed before")
+        require(len(task.claims) < task.terms.capacity, "all places are taken")
+        self._submission(task, name, said["submission_id"])
+        self.signed(name, said, body["signature"])
+        task.claims[name] = Claim(
+            said["degree"], commitment, said["nonce"], hexed(said["draw_head"], 32, "draw_head")
+        )
+
+    def selection(self, entry: Entry) -> None:
+        task = self.task(entry.body["task_id"])
+        require(task.state == "EFFORT", f"a selection in {task.state}")
+        parts, _ = self._parts(entry, f"{task.id}/selection")
+        everyone = sorted(task.claims)
+        standing = [name for name in everyone if self.keys.get(name)]
+        for chosen in (standing, everyone):
+            made = [
+                encoded(
+                    f"{task.id}/selection/{number}",
+                    "selection",
+                    {"task_id": task.id, "part": number, "parts": len(runs(chosen)), "participants": run},
+                )
+                for number, run in enumerate(runs(chosen), 1)
+            ]
+            if made == [part.data for part in parts]:
+                break
+        else:
+            raise Refused("those selected are not those who claimed")
+        require(len(chosen) >= task.terms.quorum, "fewer are selected than the quorum")
+        task.selected = chosen
+        self.enter(self.take(), task, "SELECTED")
+
+    def _parts(self, entry: Entry, prefix: str) -> tuple[list[Entry], Entry]:
+        """All parts that begin with `entry`."""
+        found = []
+        while True:
+            found.append(entry)
+            number = integer(entry.body["part"], len(found), "part", len(found))
+            if number == integer(entry.body["parts"], number, "parts"):
+                return found, entry
+            entry = self.take()
+            require(
+                entry.id == f"{prefix}/{number + 1}" and entry.kind == found[0].kind, "a part is out of place"
+            )
+
+    def model(self, entry: Entry) -> None:
+        body = shaped(entry.body, "statement signature sequence late keys", "a model")
+        keys = "kind submission_id task_id terms participant_id round model_sha256 model_bytes samples draw_share nonce"
+        said = shaped(body["statement"], keys, "a model's statement")
+        task = self.task(said["task_id"])
+        name = self._about(task, said)
+        require(said["kind"] == "model", "another kind of statement")
+        number = integer(said["round"], 1, "round")
+        self.same(
+            entry,
+            f"{task.place(number)}/model/{name}/{said['submission_id']}",
+            "model",
+            {**body, "keys": self.history.hex()},
+        )
+        hexed(said["model_sha256"], 32, "model_sha256")
+        integer(said["model_bytes"], 1, "model_bytes", task.terms.max_bytes)
+        integer(said["samples"], 1, "samples")
+        share = hexed(said["draw_share"], 32, "draw_share")
+        require(type(body["late"]) is bool, "late is no boolean")
+        require(name in task.selected, f"{name} was not selected")
+        require(said["nonce"] == task.claims[name].nonce, "the nonce is not the claim's")
+        require(number <= task.round, f"a model of round {number} in round {task.round}")
+        require((number, name) not in task.delivered, f"{name} has a model in round {number} already")
+        sequence = integer(body["sequence"], task.floors[number] + 1, "sequence")
+        require(sequence not in task.sequences, "the sequence is taken")
+        self._submission(task, name, said["submission_id"])
+        self.signed(name, said, body["signature"])
+        require(hashed(share, number) == task.claims[name].head, "the draw share is not of the claim's chain")
+        task.delivered.add((number, name))
+        task.sequences.add(sequence)
+        if not body["late"]:
+            require(
+                task.state == "TRAINING" and number == task.round, "a model after its round, not marked late"
+            )
+            task.models[name] = Model(said["model_sha256"], said["samples"], sequence, share)
+
+    def failure(self, entry: Entry) -> None:
+        body = shaped(entry.body, "task_id round participant_id submission_id reason", "a failure")
+        task, name = self.task(body["task_id"]), text(body["participant_id"], "participant_id")
+        submission = identifier(body["submission_id"], "submission_id")
+        text(body["reason"], "reason")
+        self.same(entry, f"{task.place()}/failure/{name}/{submission}", "failure", {**body, **task.where()})
+        require(task.state == "TRAINING", f"a failure in {task.state}")
+        require(name in task.selected, f"{name} was not selected")
+        self.standing(name)
+        require(name not in task.failures, f"{name} has reported a failure in this round already")
+        self._submission(task, name, submission)
+        task.failures[name] = body["reason"]
+
+    # 12 Evidence and verdicts
+
+    def evidence(self, entry: Entry) -> None:
+        task = self.task(entry.body["task_id"])
+        require(task.terms.rule != "paper", "evidence under the rule paper")
+        require(task.state == "TRAINING", f"evidence in {task.state}")
+        parts, last = self._parts(entry, f"{task.place()}/evidence")
+        record = joined(
+            [text(part.body["data"], "data") for part in parts], text(last.body["sha256"], "sha256")
+        )
+        digest, pieces = cut(record)
+        require(len(pieces) == len(parts), "evidence in another number of parts than it takes")
+        for number, (part, piece) in enumerate(zip(parts, pieces, strict=True), 1):
+            body = {**task.where(), "part": number, "parts": len(pieces), "sha256": digest, "data": piece}
+            self.same(part, f"{task.place()}/evidence/{number}", "evidence", body)
+        measured = self._check_evidence(task, record)
+        self._quorum(task)
+        judged: dict[str, Record] = {}
+        for name in task.selected:
+            given = self.take()
+            if name in task.models:
+                judged[name] = self._given_verdict(task, given, name, measured[name])
+            else:
+                judged[name] = missing(task, name)
+                self._verdict(given, task, judged[name])
+        self._check_clusters(judged)
+        self.settle(task, judged)
+
+    def _check_evidence(self, task: Task, record: Any) -> dict[str, Record]:
+        """Measurements by participant."""
+        evidence = shaped(record, "model measurements", "evidence")
+        keys = "arithmetic round start_sha256 validation_sha256 shadows_sha256 degree thresholds"
+        model = shaped(evidence["model"], keys, "evidence.model")
+        require(
+            model["arithmetic"] == "linear-and-trees/half-even-micro-v3", "another arithmetic of evidence"
+        )
+        degree = shaped(
+            model["degree"],
+            "reference share_own share_mean share_intercept sorted_columns weights intercept forest "
+            "quality_weights quality_intercept half_width",
+            "evidence.model.degree",
+        )
+        shaped(
+            model["thresholds"],
+            "norm_low norm_high alignment novelty improvement echo_distance echo_cosine twin_weights twin_outputs "
+            "twin_least quality_full quality_none harm_full harm_none claim_band wide",
+            "evidence.model.thresholds",
+        )
+        require(type(model["round"]) is int and model["round"] == task.round, "evidence of another round")
+        require(degree["reference"] == task.terms.record["reference"], "evidence against another reference")
+        require(model["validation_sha256"] == task.terms.validation, "evidence on another validation set")
+        require(model["start_sha256"] == task.start, "evidence about another start")
+        shadows = hexed(model["shadows_sha256"], 32, "shadows_sha256").hex()
+        require(task.shadows.setdefault(shadows, task.start) == task.start, "shadow models of another start")
+        keys = (
+            "participant_id model_sha256 claimed_degree order samples fault class_features global_features norm "
+            "alignment novelty improvement echo_distance echo_cosine nearest_broadcast twins harm scores"
+        )
+        measured = [shaped(item, keys, "a measurement") for item in evidence["measurements"]]
+        names = [item["participant_id"] for item in measured]
+        require(
+            names == sorted(task.models), "the evidence is not about the models in time, one each, in order"
+        )
+        for item in measured:
+            name = item["participant_id"]
+            sent = task.models[name]
+            stated = [sent.digest, task.claims[name].degree, sent.samples, sent.sequence]
+            found = [item[key] for key in ("model_sha256", "claimed_degree", "samples", "order")]
+            require(
+                found == stated and bool not in map(type, found),
+                f"the evidence is not about what {name} signed",
+            )
+            require(isinstance(item["scores"], dict), "scores are no object")
+        return dict(zip(names, measured, strict=True))
+
+    def _quorum(self, task: Task) -> None:
+        require(len(task.models) >= task.terms.quorum, "fewer models in time than the quorum")
+
+    def _verdict(self, entry: Entry, task: Task, assessment: Record) -> None:
+        id_ = f"{task.place()}/verdict/{assessment['participant_id']}"
+        self.same(entry, id_, "verdict", {**task.where(), "assessment": assessment})
+
+    def _given_verdict(self, task: Task, entry: Entry, name: str, measured: Record) -> Record:
+        keys = (
+            "participant_id model_sha256 claimed_degree verified_micro lower_micro upper_micro multiplier_ppm refuted "
+            "cluster scores verdicts"
+        )
+        require(entry.kind == "verdict", f"{entry.kind} {entry.id}; expected a verdict here")
+        found = shaped(entry.body.get("assessment"), keys, "an assessment")
+        self._verdict(entry, task, {**found, "participant_id": name})
+        for key in ("model_sha256", "claimed_degree", "scores"):
+            require(found[key] == measured[key], f"the verdict on {name} has another {key}")
+        figures = [found[key] for key in ("lower_micro", "verified_micro", "upper_micro")]
+        integer(found["multiplier_ppm"], 0, "multiplier_ppm", MICRO)
+        require(type(found["refuted"]) is bool, "refuted is no boolean")
+        if figures == [None] * 3:
+            require(found["multiplier_ppm"] == MICRO and not found["refuted"], "not scored, and held against")
+        else:
+            for value in figures:
+                integer(value, 0, "a degree", MICRO)
+            require(figures == sorted(figures), "a verified degree outside its interval")
+        require(found["cluster"] is None or found["cluster"] in task.models, "no such cluster")
+        require(isinstance(found["verdicts"], list), "verdicts are no list")
+        for item in found["verdicts"]:
+            one = shaped(item, "screen passed explanation figures", "a verdict of a screen")
+            text(one["screen"], "screen")
+            text(one["explanation"], "explanation")
+            require(
+                type(one["passed"]) is bool and isinstance(one["figures"], dict), "no verdict of a screen"
+            )
+        self.unchecked.append((entry.index, f"what the evidence says of {name} was taken as given"))
+        return found
+
+    def _check_clusters(self, judged: Mapping[str, Record]) -> None:
+        members: dict[str, list[str]] = {}
+        for name, found in judged.items():
+            if found["cluster"] is not None:
+                members.setdefault(found["cluster"], []).append(name)
+        for cluster, names in members.items():
+            require(
+                len(names) > 1 and cluster == names[0], f"the cluster {cluster} is not named after its first"
+            )
+            paid = sum(judged[name]["verified_micro"] is not None for name in names)
+            require(paid <= 1, f"more than one of the cluster {cluster} is scored")
+
+    def paper_verdicts(self, entry: Entry) -> None:
+        """All verdicts of a round whose rule pays without evidence."""
+        task = self.task(entry.body["task_id"])
+        require(task.state == "TRAINING", f"a verdict in {task.state}")
+        require(task.terms.rule == "paper", "a verdict without evidence")
+        self._quorum(task)
+        judged: dict[str, Record] = {}
+        for name in task.selected:
+            judged[name] = as_claimed(task, name) if name in task.models else missing(task, name)
+            self._verdict(entry if name == task.selected[0] else self.take(), task, judged[name])
+        self.settle(task, judged)
+
+    # 11 The draw, 13 settlement
+
+    def settle(self, task: Task, judged: Mapping[str, Record]) -> None:
+        """From SCORED to SETTLED."""
+        self.enter(self.take(), task, "SCORED")
+        terms, place, where = task.terms, task.place(), task.where()
+        entry = self.take()
+        require(entry.kind == "seed", f"{entry.kind} {entry.id}; expected a seed here")
+        seed = hexed(entry.body["seed"], 32, "seed")
+        require(sha256(seed) == task.seed, "the seed does not fit the one before it")
+        self.same(entry, f"{place}/seed", "seed", {**where, "seed": seed.hex()})
+        task.seed = seed
+        digest, key = draw_key(seed, {name: model.share for name, model in task.models.items()})
+        scored = [name for name in task.selected if judged[name]["verified_micro"] is not None]
+        peers: dict[str, list[str]] = {name: [] for name in task.selected}
+        amounts, gross_micro, penalty_micro = {}, {}, {}
+        for name in scored:
+            cluster = judged[name]["cluster"]
+            may = [n for n in scored if n != name and (cluster is None or judged[n]["cluster"] != cluster)]
+            peers[name] = [n for n in order(key, name, list(task.models)) if n in may][: terms.peers]
+            before = gross(terms, judged[name], [judged[n] for n in peers[name] or [name]])
+            less = penalty(terms, judged[name])
+            gross_micro[name], penalty_micro[name] = micro(before, ROUND_FLOOR), micro(less, ROUND_CEILING)
+            amounts[name] = max(NOTHING, FIFTY.subtract(before, less))
+        paid, rounding = largest_remainder(amounts)
+        draws = runs([[name, peers[name]] for name in task.selected])
+        for number, run in enumerate(draws, 1):
+            body = {
+                "part": number,
+                "parts": len(draws),
+                "shares": digest.hex(),
+                "key": key.hex(),
+                "draws": run,
+            }
+            self.expect(f"{place}/peers/{number}", "peers", {**where, **body})
+        self._settlement(task, sum(paid.values()) + rounding, rounding, judged, peers, paid)
+        for name in task.selected:
+            self._payment(task, name, paid.get(name, 0), gross_micro, penalty_micro, judged[name]["refuted"])
+        task.unresolved.discard(task.round)
+        self._aggregation(task, bool(scored))
+        self.enter(self.take(), task, "SETTLED")
+
+    def _settlement(
+        self,
+        task: Task,
+        total: int,
+        rounding: int,
+        judged: Mapping[str, Record],
+        peers: Mapping[str, list[str]],
+        paid: Mapping[str, int],
+    ) -> None:
+        terms, escrow = task.terms, f"escrow:{task.id}"
+        transfers: list[Record] = [{"resolve": f"{task.id}/{task.round}", "micro": total}]
+        if rounding:
+            transfers.append(post(escrow, "rounding", rounding))
+        kept = terms.reserved(task.round) - total
+        if terms.rule == "verified" and terms.window and task.private and kept:
+            name = f"{task.id}/{terms.rounds + task.round}"
+            transfers.append({"reserve": name, **post("treasury", escrow, kept)})
+            task.kept[task.round] = dict(judged), dict(peers), dict(paid)
+        body = {
+            **task.where(), "arithmetic": "decimal50-half-even/largest-remainder-v1",
+            "participants": len(task.selected), "total_micro": total, "rounding_micro": rounding,
+        }  # fmt: skip
+        self.expect(f"{task.place()}/settlement", "settlement", body, *transfers)
+
+    def _payment(
+        self,
+        task: Task,
+        name: str,
+        paid: int,
+        gross_micro: Mapping[str, int],
+        penalty_micro: Mapping[str, int],
+        refuted: bool,
+    ) -> None:
+        stake, payable, most = f"stake:{task.id}:{name}", f"payable:{name}", task.terms.stake
+        held = self.book.holds.get(stake, 0)
+        lost = min(held, most) if refuted else 0
+        withheld = 0 if refuted else min(paid, max(0, most - held))
+        moves = (
+            post(f"escrow:{task.id}", payable, paid),
+            post(payable, stake, withheld),
+            post(stake, "treasury", lost),
+        )
+        body = {
+            **task.where(), "participant_id": name, "gross_micro": gross_micro.get(name, 0),
+            "penalty_micro": penalty_micro.get(name, 0), "paid_micro": paid, "withheld_micro": withheld,
+            "stake_lost_micro": lost, "keys": self.history.hex(),
+        }  # fmt: skip
+        self.expect(f"{task.place()}/payment/{name}", "payment", body, *(m for m in moves if m["micro"]))
+
+    def _aggregation(self, task: Task, scored: bool) -> None:
+        entry = self.take()
+        body = shaped(entry.body, "task_id round model_sha256 figures", "an aggregation")
+        self.same(entry, f"{task.place()}/aggregate", "aggregation", {**body, **task.where()})
+        digest = hexed(body["model_sha256"], 32, "model_sha256").hex()
+        if body["figures"] != {}:
+            figures = shaped(body["figures"], "accuracy loss", "figures")
+            accuracy = text(figures["accuracy"], "accuracy")
+            text(figures["loss"], "loss")
+            require(
+                re.fullmatch(r"-?[0-9]{1,30}(\.[0-9]{1,30})?", accuracy) is not None, "accuracy is no decimal"
+            )
+            require(0 <= Decimal(accuracy) <= 1, "an accuracy outside [0, 1]")
+        require(scored or digest == task.start, "the model has changed in a round in which nobody was scored")
+        task.start = digest
+
+    # 14 Disputes, 15 ends
+
+    def dispute(self, entry: Entry) -> None:
+        body = shaped(entry.body, "task_id participant_id counts salt", "a dispute")
+        task, name = self.task(body["task_id"]), text(body["participant_id"], "participant_id")
+        self.same(entry, f"{task.id}/dispute/{name}", "dispute", body)
+        hexed(body["salt"], 32, "salt")
+        require(name in task.private and name not in task.disputes, f"{name} has nothing to open")
+        self.standing(name)
+        require(task.terms.rule == "verified" and task.terms.window > 0, "the terms allow no dispute")
+        require(len(task.unresolved) < task.terms.rounds, "a dispute before a settlement")
+        require(
+            sha256(canonical({"counts": body["counts"], "salt": body["salt"]}))
+            == task.claims[name].commitment,
+            "counts that were not committed to",
+        )
+        degree = degree_of(body["counts"], task.terms.reference)
+        require(str(degree) == task.claims[name].degree, "counts of another degree than was claimed")
+        task.disputes.add(name)
+
+    def ending(self, entry: Entry) -> None:
+        task = self.task(entry.body["task_id"])
+        left = self._left(task)
+        require(bool(left), "nothing is left to end here")
+        for number, (id_, kind, body, *transfers) in enumerate(left):
+            self.same(self.take() if number else entry, id_, kind, body, *transfers)
+        self.enter(self.take(), task, "CLOSED", "CANCELLED")
+
+    def _left(self, task: Task) -> list[tuple[Any, ...]]:
+        """What must stand before a task's last transition: id, kind, body, transfers."""
+        made: list[tuple[Any, ...]] = []
+        for number, (judged, peers, paid) in sorted(task.kept.items()):
+            awards = {
+                name: award(task.terms, judged[name], [judged[n] for n in peers[name]], paid.get(name, 0))
+                for name in sorted(task.disputes)
+            }
+            total, place, where = sum(awards.values()), task.place(number), task.where(number)
+            resolve = {"resolve": f"{task.id}/{task.terms.rounds + number}", "micro": total}
+            made.append((f"{place}/awards", "awards", {**where, "total_micro": total}, resolve))
+            for name in sorted(awards):
+                if awards[name]:
+                    body = {**where, "participant_id": name, "award_micro": awards[name]}
+                    moved = post(f"escrow:{task.id}", f"payable:{name}", awards[name])
+                    made.append((f"{place}/award/{name}", "award", body, moved))
+        for number in sorted(task.unresolved):
+            resolve = {"resolve": f"{task.id}/{number}", "micro": 0}
+            made.append((f"{task.place(number)}/refund", "refund", task.where(number), resolve))
+        for name in sorted(task.claims):
+            if held := self.book.holds.get(f"stake:{task.id}:{name}", 0):
+                body = {"task_id": task.id, "participant_id": name}
+                moved = post(f"stake:{task.id}:{name}", f"payable:{name}", held)
+                made.append((f"{task.id}/stake/{name}/release", "stake_release", body, moved))
+        return made
+
+
+def degree_of(counts: Any, reference: Sequence[Fraction]) -> Fraction:
+    require(isinstance(counts, list) and len(counts) == len(reference), "counts of another number of labels")
+    total = sum(integer(count, 0, "a count") for count in counts)
+    require(total > 0, "counts of no sample")
+    return sum((abs(Fraction(n, total) - p) for n, p in zip(counts, reference, strict=True)), Fraction(0)) / 2
+
+
+def award(terms: Terms, subject: Record, peers: Sequence[Record], paid: int) -> int:
+    """What a dispute adds to a settled round, micro-credits."""
+    if subject["verified_micro"] is None or subject["refuted"]:
+        return 0
+    claimed = Fraction(subject["claimed_degree"]) * MICRO
+    if not subject["lower_micro"] <= claimed <= subject["upper_micro"]:
+        return 0
+    own = round(claimed)
+    amount = verified(terms, own, subject["multiplier_ppm"], peers or [{"verified_micro": own}])
+    exact = TWENTY_EIGHT.multiply(amount, MICRO)
+    return max(0, int(exact.to_integral_value(ROUND_FLOOR)) - paid)
+
+
+def missing(task: Task, name: str) -> Record:
+    said = task.failures.get(name)
+    explanation = "No model came before the round closed." + (f" It said: {said}" if said else "")
+    return _assessment(task, name, "", None, ("delivered", False, explanation))
+
+
+def as_claimed(task: Task, name: str) -> Record:
+    degree = round(Fraction(task.claims[name].degree) * MICRO)
+    verdict = ("contract", True, "The model fits the task's contract.")
+    return _assessment(task, name, task.models[name].digest, degree, verdict)
+
+
+def _assessment(
+    task: Task, name: str, digest: str, degree: int | None, verdict: tuple[str, bool, str]
+) -> Record:
+    screen, passed, explanation = verdict
+    return {
+        "participant_id": name, "model_sha256": digest, "claimed_degree": task.claims[name].degree,
+        "verified_micro": degree, "lower_micro": None, "upper_micro": None, "multiplier_ppm": MICRO,
+        "refuted": False, "cluster": None, "scores": {},
+        "verdicts": [{"screen": screen, "passed": passed, "explanation": explanation, "figures": {}}],
+    }  # fmt: skip
+
+
+def joined(pieces: Sequence[str], digest: str) -> Any:
+    data = base64.b64decode("".join(pieces), validate=True)
+    require(sha256(data).hex() == digest, "the parts together have another sha256")
+    return parsed(data)
+
+
+# The whole
+
+
+def verify(path: Path, key: str | None = None) -> Result:
+    """Verifies an export; `key` is one that the log has or had."""
+    result = Result()
+    try:
+        export = read(path)
+        vkey(export.key)
+    except (Refused, OSError, ValueError) as error:
+        result.problems.append((None, f"unreadable: {error}"))
+        return result
+    replay = Replay(export.entries)
+    try:
+        replay.run()
+    except Wrong as error:
+        result.problems.append((error.index, str(error)))
+    _check_tree(export, replay, key, result)
+    result.unchecked = replay.unchecked
+    result.balances = dict(sorted(replay.book.holds.items()))
+    return result
+
+
+def _check_tree(export: Export, replay: Replay, trusted: str | None, result: Result) -> None:
+    """Heads, the log's keys, tiles."""
+    keys = replay.log_keys or [(-1, export.key)]
+    if keys[0][1] != export.key:
+        result.problems.append((keys[1][0], "the announcement does not begin at the log's first key"))
+    if trusted is not None and trusted not in [key for _, key in keys]:
+        result.problems.append((None, f"the log never had the key {trusted}"))
+    leaves = [leaf_hash(data) for data in export.entries]
+    handed, tree, before = set[int](), Tree(), -1
+    for one in export.heads:
+        try:
+            require(one.size > before, f"the head of {one.size} is out of order")
+            before = one.size
+            require(one.size <= len(leaves), f"the log ends before its head of {one.size}")
+            for leaf in leaves[tree.size : one.size]:
+                tree.add(leaf)
+            require(tree.root() == one.root, f"the entries do not give the root of the head of {one.size}")
+            one.check(next((key for index, key in reversed(keys) if one.size > index + 1), export.key))
+            for index, key in keys[1:]:
+                if one.size == index + 1:
+                    one.check(key)
+                    handed.add(index)
+        except Refused as error:
+            result.problems.append((None, str(error)))
+    for index, key in keys[1:]:
+        if index not in handed:
+            result.problems.append(
+                (index, f"no head of {index + 1} entries is signed by {key} and the one before")
+            )
+    if not export.heads or export.heads[-1].size != len(leaves):
+        result.problems.append((None, "entries after the last head"))
+    _check_tiles(export, leaves, result)
+
+
+def _check_tiles(export: Export, leaves: list[bytes], result: Result) -> None:
+    level, row = 0, leaves
+    while row:
+        above = []
+        for start in range(0, len(row), 256):
+            tile = row[start : start + 256]
+            try:
+                stored = export.tiles(level, start // 256, len(tile))
+            except OSError as error:
+                result.problems.append((None, f"a tile is missing: {error}"))
+                return
+            if stored is not None and stored != b"".join(tile):
+                result.problems.append((None, f"tile {level}/{start // 256} is not what the entries give"))
+            if len(tile) == 256:
+                while len(tile) > 1:
+                    tile = [sha256(b"\x01" + a + b) for a, b in zip(tile[::2], tile[1::2], strict=True)]
+                above.append(tile[0])
+        level, row = level + 1, above
+
+
+def main(arguments: Sequence[str]) -> int:
+    result = verify(Path(arguments[0]), arguments[1] if len(arguments) > 1 else None)
+    for index, reason in result.problems:
+        print(reason if index is None or reason.startswith("entry") else f"entry {index}: {reason}")
+    for index, reason in result.unchecked:
+        print(f"not checked: entry {index}: {reason}")
+    for name, held in result.balances.items():
+        print(f"{name} {held}")
+    print("does not hold" if result.problems else "holds")
+    return 1 if result.problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
