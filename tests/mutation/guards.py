@@ -4,8 +4,9 @@
 
 A guard is an `if` whose body raises or reports a problem and nothing else, or a call that does nothing but check.
 It is deleted in memory, in a forked process, whose functions get the code of the text without it; the files on the
-disk are never touched. Then all forged and sound histories are verified, as their tests do, and the file's own tests
-are run, until one fails. Results can be kept in a file, so that an interrupted run goes on where it was.
+disk are never touched. Then every forged and sound history is verified, as their tests do, those first that the guard
+refuses, and the file's own tests are run, until one fails. Results can be kept in a file, so that an interrupted run
+goes on where it was.
 """
 
 import argparse
@@ -19,11 +20,13 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from traceback import walk_tb
 from types import FunctionType
 from typing import Any
 
 import pytest
 
+from mechanism.ledger.replay import Replay, ReplayError
 from mechanism.ledger.verify import verify_ledger
 from tests.ledger_forgeries import FORGERIES
 from tests.ledger_histories import SHAPES, played
@@ -35,9 +38,21 @@ _LEDGER = "tests/mechanism/ledger"
 
 #: The verifier's files, and the tests of each besides the histories, the quickest first.
 FILES: dict[str, tuple[str, ...]] = {
-    "mechanism/ledger/replay.py": (f"{_LEDGER}/test_sound_histories.py", f"{_LEDGER}/test_replay.py"),
+    "mechanism/ledger/replay.py": (
+        f"{_LEDGER}/test_sound_histories.py",
+        f"{_LEDGER}/test_replay.py",
+        f"{_LEDGER}/test_draw_shares.py",
+        f"{_LEDGER}/test_log_keys.py",
+        f"{_LEDGER}/test_terms_in_parts.py",
+    ),
     "mechanism/lifecycle.py": ("tests/mechanism/test_lifecycle.py",),
-    "mechanism/ledger/verify.py": (f"{_LEDGER}/test_verify.py", f"{_LEDGER}/test_replay.py"),
+    "mechanism/ledger/verify.py": (
+        f"{_LEDGER}/test_verify.py",
+        f"{_LEDGER}/test_log_keys.py",
+        f"{_LEDGER}/test_replay.py",
+    ),
+    "mechanism/ledger/key_history.py": (f"{_LEDGER}/test_entries.py", f"{_LEDGER}/test_replay.py"),
+    "mechanism/ledger/log_keys.py": (f"{_LEDGER}/test_log_keys.py",),
     "mechanism/ledger/accounts.py": (f"{_LEDGER}/test_entries.py",),
     "mechanism/ledger/entries.py": (f"{_LEDGER}/test_entries.py",),
     "mechanism/ledger/entry.py": (f"{_LEDGER}/test_entries.py", f"{_LEDGER}/test_replay.py"),
@@ -58,9 +73,6 @@ FILES: dict[str, tuple[str, ...]] = {
     "mechanism/terms.py": ("tests/mechanism/test_statements.py",),
 }
 
-#: Files whose guards the histories find sooner than the tests do.
-_SEEN_BY_HISTORIES = ("mechanism/ledger/replay.py", "mechanism/lifecycle.py")
-
 #: Guards whose deletion no test can see, and why.
 EQUIVALENT: dict[str, str] = {}
 
@@ -77,13 +89,14 @@ class Guard:
 
     Attributes:
         number: among those of the file.
-        line: where it stands.
+        line, end: where it stands.
         text: its condition, or the call; numbered from its second occurrence on.
     """
 
     file: str
     number: int
     line: int
+    end: int
     text: str
 
     @property
@@ -139,7 +152,11 @@ def guards(file: str) -> list[Guard]:
     texts = [ast.unparse(s.test if isinstance(s, ast.If) else s) for s in walk.found]
     places = [texts[:i].count(text) + 1 for i, text in enumerate(texts)]
     named = [text if place == 1 else f"{text}  [{place}]" for text, place in zip(texts, places, strict=True)]
-    return [Guard(file, i, s.lineno, t) for i, (s, t) in enumerate(zip(walk.found, named, strict=True))]
+    ends = [s.body[-1].end_lineno if isinstance(s, ast.If) else s.end_lineno for s in walk.found]
+    return [
+        Guard(file, i, s.lineno, ends[i] or s.lineno, t)
+        for i, (s, t) in enumerate(zip(walk.found, named, strict=True))
+    ]
 
 
 def without(guard: Guard) -> str:
@@ -175,20 +192,49 @@ def _swap(old: Any, new: Any) -> None:
                     before.__code__ = after.__code__
 
 
+#: A forged history, the words of which one refuses it, and the lines of our files that the refusal came through.
+_Forged = tuple[MemorySource, tuple[str, ...], set[tuple[str, int]]]
+
+
 class Histories:
     """Every forged and sound history, made once."""
 
     def __init__(self) -> None:
-        self.forged = [(MemorySource(ledger), one.words) for one in FORGERIES for _, ledger in one.cases()]
+        self.forged: list[_Forged] = []
+        for one in FORGERIES:
+            for _, ledger in one.cases():
+                source = MemorySource(ledger)
+                self.forged.append((source, one.words, _refused_at(source)))
         self.sound = [MemorySource(played(shape).log.entries) for shape in SHAPES.values()]
 
-    def notice(self) -> bool:
-        """Whether one of them is judged otherwise than it should be."""
-        for source, words in self.forged:
+    def refused_by(self, guard: Guard) -> list[_Forged]:
+        lines = {(guard.file, line) for line in range(guard.line, guard.end + 1)}
+        return [one for one in self.forged if one[2] & lines]
+
+    def notice(self, forged: Sequence[_Forged] | None = None) -> bool:
+        """Whether one of them is judged otherwise than it should be; all, unless some are given."""
+        for source, words, _ in self.forged if forged is None else forged:
             report = verify_ledger(source, KEY.verification_key)
             if report.verified or not any(word in report.problems[0].message for word in words):
                 return True
+        if forged is not None:
+            return False
         return not all(verify_ledger(source, KEY.verification_key).verified for source in self.sound)
+
+
+def _refused_at(source: MemorySource) -> set[tuple[str, int]]:
+    replay = Replay()
+    try:
+        for data in source.data:
+            replay.feed(data)
+        replay.finish()
+    except ReplayError as error:
+        cause = error.__context__ or error
+        return {
+            (frame.f_code.co_filename.removeprefix(f"{ROOT}/"), line)
+            for frame, line in walk_tb(cause.__traceback__)
+        }
+    return set()
 
 
 def killed_by(guard: Guard, histories: Histories) -> str:
@@ -200,9 +246,11 @@ def killed_by(guard: Guard, histories: Histories) -> str:
                 os.dup2(nowhere.fileno(), 1)
                 os.dup2(nowhere.fileno(), 2)
                 apply(guard)
-                looks = [(1, histories.notice), (2, lambda: _tests_fail(guard))]
-                if guard.file not in _SEEN_BY_HISTORIES:
-                    looks.reverse()
+                looks = [
+                    (1, lambda: histories.notice(histories.refused_by(guard))),
+                    (2, lambda: _tests_fail(guard)),
+                    (1, histories.notice),
+                ]
                 os._exit(next((code for code, look in looks if look()), 0))
         except BaseException:
             os._exit(3)
@@ -211,7 +259,10 @@ def killed_by(guard: Guard, histories: Histories) -> str:
 
 def _tests_fail(guard: Guard) -> bool:
     options = ["-q", "-x", "-p", "no:cacheprovider", "--no-header"]
-    return pytest.main([*options, *(str(ROOT / test) for test in FILES[guard.file])]) != 0
+    code = pytest.main([*options, *(str(ROOT / test) for test in FILES[guard.file])])
+    if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        os._exit(3)
+    return code is pytest.ExitCode.TESTS_FAILED
 
 
 def chosen(only: str | None, files: Sequence[str] | None) -> Iterator[Guard]:
