@@ -129,7 +129,7 @@ class Workplace:
             temp = f"--basetemp={self._folder / 'temp'}"
             code = int(
                 pytest.main(
-                    ["-x", "-q", "--tb=line", "-p", "no:cacheprovider", "-o", "timeout=30", temp, *tests],
+                    ["-x", "-q", "--tb=line", "-p", "no:cacheprovider", "-o", "timeout=120", temp, *tests],
                     list(plugins),
                 )
             )
