@@ -12,7 +12,6 @@ goes on where it was.
 import argparse
 import ast
 import copy
-import importlib
 import json
 import os
 import sys
@@ -21,8 +20,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from traceback import walk_tb
-from types import FunctionType
-from typing import Any
 
 import pytest
 
@@ -32,6 +29,7 @@ from tests.ledger_forgeries import FORGERIES
 from tests.ledger_histories import SHAPES, played
 from tests.memory_source import KEY, MemorySource
 from tests.mutation.targets import HISTORIES, TARGETS, VERIFIER
+from tests.mutation.workplace import swap
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -128,30 +126,7 @@ def without(guard: Guard) -> str:
 
 
 #: What the exit code of a child says.
-_BY = ("", "histories", "tests", "an exception of the script")
-
-
-def apply(guard: Guard) -> None:
-    """Takes a guard out of the running program."""
-    module = importlib.import_module(guard.file.removesuffix(".py").replace("/", "."))
-    scratch = dict(vars(module))
-    exec(compile(without(guard), str(ROOT / guard.file), "exec"), scratch)
-    for name, new in scratch.items():
-        _swap(getattr(module, name, None), new)
-
-
-def _swap(old: Any, new: Any) -> None:
-    """Gives functions the code of their new namesakes, and classes' methods theirs."""
-    old, new = (getattr(one, "__wrapped__", one) for one in (old, new))
-    if isinstance(old, FunctionType) and isinstance(new, FunctionType) and old is not new:
-        old.__code__ = new.__code__
-    elif isinstance(old, type) and isinstance(new, type) and old is not new:
-        for name, item in vars(new).items():
-            known = vars(old).get(name)
-            for part in ("__func__", "fget", None):
-                before, after = (one if part is None else getattr(one, part, None) for one in (known, item))
-                if isinstance(before, FunctionType) and isinstance(after, FunctionType):
-                    before.__code__ = after.__code__
+_BY = ("", "histories", "tests", "an exception")
 
 
 #: A forged history, the words of which one refuses it, and the lines of our files that the refusal came through.
@@ -207,7 +182,10 @@ def killed_by(guard: Guard, histories: Histories) -> str:
             with Path(os.devnull).open("w") as nowhere:
                 os.dup2(nowhere.fileno(), 1)
                 os.dup2(nowhere.fileno(), 2)
-                apply(guard)
+                try:
+                    swap(ROOT / guard.file, without(guard))
+                except ValueError:
+                    os._exit(4)
                 looks = [
                     (1, lambda: histories.notice(histories.refused_by(guard))),
                     (2, lambda: _tests_fail(guard)),
@@ -216,7 +194,10 @@ def killed_by(guard: Guard, histories: Histories) -> str:
                 os._exit(next((code for code, look in looks if look()), 0))
         except BaseException:
             os._exit(3)
-    return _BY[os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])]
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code not in range(len(_BY)):
+        raise RuntimeError(f"{guard.name}: it could not be deleted, or its tests not be run ({code})")
+    return _BY[code]
 
 
 def _tests_fail(guard: Guard) -> bool:
@@ -227,7 +208,7 @@ def _tests_fail(guard: Guard) -> bool:
         return False
     code = pytest.main([*options, *(str(ROOT / test) for test in tests)])
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-        os._exit(3)
+        os._exit(5)
     return code is pytest.ExitCode.TESTS_FAILED
 
 
