@@ -75,11 +75,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
         *ROUNDS,
         "tests/integration/test_dispute.py",
     ),
-    "coordinator/admission.py": (
-        "tests/integration/test_refusals.py",
-        "tests/integration/test_fuzz.py",
-        "tests/integration/test_idle_connections.py",
-    ),
+    "coordinator/admission.py": ("tests/coordinator/test_admission.py", "tests/integration/test_refusals.py"),
     "participant/journal.py": (
         "tests/participant/test_journal_records.py",
         "tests/participant/test_journal.py",
