@@ -117,6 +117,9 @@ def test_every_model_in_time_has_a_share_and_nobody_else() -> None:
     for shares in ((sent,), (sent, unscored, person("r", 0)), (sent, unscored, person("s", 0))):
         with pytest.raises(SettlementError, match=r"expected one share a model: [qrs]$"):
             settle_round(PLAIN, 1, drawn(shares), people)
+    several = [person(name, 0) for name in "zyxwvut"]
+    with pytest.raises(SettlementError, match="a model: p, q, t, u, v, w, x, y, z$"):
+        settle_round(PLAIN, 1, drawn(several), people)
 
 
 def test_payments_are_rounded_by_the_rule_and_the_formula_is_that_of_the_paper() -> None:
