@@ -204,8 +204,6 @@ def settle_round(
         raise SettlementError(
             f"the draw's shares are not those of the models in time; expected one share a model: {names}"
         )
-    if terms.rule.name not in PAYMENT_RULES:
-        raise FieldError("rule.name", terms.rule.name, "one of " + ", ".join(PAYMENT_RULES))
 
     everyone, peers = frozenset(scored), {}
     for name in scored:

@@ -8,7 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.admission import admit_claim, admit_model
+from coordinator.admission import (
+    admit_claim,
+    admit_dispute,
+    admit_failure,
+    admit_model,
+    admit_upload,
+    check_counts,
+    known_receipt,
+    same_receipt,
+)
 from coordinator.clock import SystemClock
 from coordinator.metrics import Metrics
 from coordinator.opening import prepare_task
@@ -19,10 +28,26 @@ from coordinator.transactions import Transaction, Transactions
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.ledger import SignedLog
 from fedpeer.protocol.errors import Code, Refusal
+from fedpeer.protocol.limits import MAX_UPLOADS_PER_ROUND
+from mechanism.errors import FieldError
 from mechanism.ledger.note import SigningKey
-from mechanism.statements import ClaimStatement, ModelStatement
+from mechanism.peers import draw_head, draw_share
+from mechanism.statements import ClaimStatement, ModelStatement, commit_counts, statement_digest
 from tests.backends import DURABLE, scratch_url
 from tests.integration.serving import task_config
+
+SECRET = bytes(range(32))
+
+#: Of somebody selected who has sent nothing yet.
+STANDING = ModelStanding(
+    receipt=None,
+    selected=True,
+    draw_head=draw_head(SECRET, 3),
+    delivered=False,
+    sequence=None,
+    committed=None,
+    begun=0,
+)
 
 
 @pytest.fixture(params=DURABLE)
@@ -47,13 +72,23 @@ def claim(task: TaskRow, name: str) -> ClaimStatement:
         Fraction(0),
         (1, 1, 1, 1),
         b"",
+        draw_head(SECRET, 3),
         bytes(16),
     )
 
 
 def model(task: TaskRow, name: str, round_: int, number: int) -> ModelStatement:
     return ModelStatement(
-        f"model-{round_}-{number}", task.id, task.terms_digest, name, round_, bytes(32), 64, 10, bytes(16)
+        submission_id=f"model-{round_}-{number}",
+        task_id=task.id,
+        terms_digest=task.terms_digest,
+        participant_id=name,
+        round=round_,
+        model_sha256=bytes(32),
+        model_bytes=64,
+        samples=10,
+        draw_share=draw_share(SECRET, 3, round_) if 1 <= round_ <= 3 else bytes(32),
+        nonce=bytes(16),
     )
 
 
@@ -98,7 +133,7 @@ async def test_one_late_model_a_round_is_recorded_and_no_second(
     transact: Transactions, tmp_path: Path
 ) -> None:
     task = replace(await opened(transact, tmp_path, capacity=3), state=State.TRAINING, round=2)
-    standing = ModelStanding(None, True, False, None, None, 0)
+    standing = STANDING
 
     def receipt(name: str, round_: int, kind: str) -> ReceiptRow:
         return ReceiptRow(task.id, name, f"{kind}-{round_}", kind, round_, bytes(32), 0, True, 0.0)
@@ -131,3 +166,197 @@ async def test_one_late_model_a_round_is_recorded_and_no_second(
         False,  # in time, for the round that is open
         Code.WRONG_ROUND,
     ]
+
+
+async def test_a_claim_is_taken_once_and_while_claims_are_taken(
+    transact: Transactions, tmp_path: Path
+) -> None:
+    task = await opened(transact, tmp_path, capacity=3)
+
+    def work(t: Transaction) -> None:
+        ann, bob = claim(task, "ann"), claim(task, "bob")
+        t.add_claim(task, ann, b"signature")
+        again = replace(ann, submission_id="another")
+        assert code(lambda: admit_claim(t.market, task, again)) is Code.SUBMISSION_CONFLICT
+        for state, expected in (
+            (State.OPEN, Code.WRONG_STATE),
+            (State.SELECTED, Code.WRONG_STATE),
+            (State.TRAINING, Code.WRONG_STATE),
+            (State.CLOSED, Code.TASK_ENDED),
+            (State.CANCELLED, Code.TASK_ENDED),
+            (State.EFFORT, None),
+        ):
+            there = replace(task, state=state)
+            assert code(lambda there=there: admit_claim(t.market, there, bob)) is expected  # type: ignore[misc]
+
+    await transact(work)
+
+
+def refused(decide: Callable[[], object]) -> Refusal:
+    with pytest.raises(Refusal) as caught:
+        decide()
+    return caught.value
+
+
+async def test_a_refusal_says_where_the_task_is_and_why_it_ended(
+    transact: Transactions, tmp_path: Path
+) -> None:
+    task = replace(await opened(transact, tmp_path, capacity=3), state=State.TRAINING, round=2)
+
+    def work(t: Transaction) -> None:
+        state = refused(lambda: admit_claim(t.market, task, claim(task, "ann")))
+        assert state.metadata == {"state": "TRAINING", "round": "2"}
+        assert "a claim is taken in EFFORT" in str(state)
+        later = refused(lambda: admit_model(t.market, task, model(task, "ann", 3, 1), STANDING))
+        assert later.code is Code.WRONG_ROUND
+        assert later.metadata == {"state": "TRAINING", "round": "2"}
+        ended = replace(task, state=State.CANCELLED, reason="too few")
+        assert "is CANCELLED: too few." in str(
+            refused(lambda: admit_claim(t.market, ended, claim(task, "ann")))
+        )
+
+    await transact(work)
+
+
+#: State and round of the task, round of the model, what is recorded of the participant, and what is decided.
+MODELS: tuple[tuple[State, int, int, ModelStanding, Code | bool], ...] = (
+    (State.EFFORT, 0, 1, STANDING, Code.WRONG_STATE),
+    (State.SELECTED, 0, 1, STANDING, Code.WRONG_STATE),
+    (State.CANCELLED, 0, 1, STANDING, Code.TASK_ENDED),
+    (State.TRAINING, 1, 1, STANDING, False),
+    (State.SCORED, 1, 1, STANDING, True),
+    (State.SETTLED, 1, 1, STANDING, True),
+    (State.TRAINING, 2, 1, STANDING, True),
+    (State.TRAINING, 2, 3, STANDING, Code.WRONG_ROUND),
+    (State.CANCELLED, 1, 1, STANDING, Code.TASK_ENDED),
+    (State.CLOSED, 3, 3, STANDING, Code.TASK_ENDED),
+    (State.TRAINING, 1, 1, replace(STANDING, selected=False), Code.NOT_SELECTED),
+    (State.TRAINING, 1, 1, replace(STANDING, draw_head=bytes(32)), Code.DRAW_SHARE_INVALID),
+    (State.TRAINING, 1, 1, replace(STANDING, delivered=True), Code.SUBMISSION_CONFLICT),
+    (State.TRAINING, 2, 1, replace(STANDING, delivered=True), Code.WRONG_ROUND),
+)
+
+
+async def test_a_model_is_in_time_or_late_or_refused(transact: Transactions, tmp_path: Path) -> None:
+    task = await opened(transact, tmp_path, capacity=3)
+
+    def work(t: Transaction) -> list[Code | bool]:
+        found: list[Code | bool] = []
+        for state, current, round_, standing, _ in MODELS:
+            there = replace(task, state=state, round=current)
+            try:
+                found.append(admit_model(t.market, there, model(task, "ann", round_, 1), standing))
+            except Refusal as refusal:
+                found.append(refusal.code)
+        return found
+
+    assert await transact(work) == [expected for *_, expected in MODELS]
+
+
+async def test_an_upload_fits_the_contract_and_goes_on_with_the_same_statement(
+    transact: Transactions, tmp_path: Path
+) -> None:
+    task = await opened(transact, tmp_path, capacity=3)
+    one = model(task, "ann", 1, 1)
+    limit = task.terms.contract.max_bytes
+    admit_upload(task, replace(one, model_bytes=limit), STANDING)
+    large = replace(one, model_bytes=limit + 1)
+    assert code(lambda: admit_upload(task, large, STANDING)) is Code.TOO_LARGE
+    most = replace(STANDING, begun=MAX_UPLOADS_PER_ROUND)
+    admit_upload(task, one, replace(most, begun=MAX_UPLOADS_PER_ROUND - 1))
+    assert code(lambda: admit_upload(task, one, most)) is Code.QUOTA_EXCEEDED
+    admit_upload(task, one, replace(most, committed=statement_digest(one)))  # goes on
+    other = replace(most, committed=bytes(32))
+    assert code(lambda: admit_upload(task, one, other)) is Code.SUBMISSION_CONFLICT
+
+
+async def test_a_failure_is_reported_once_by_who_trains_now(transact: Transactions, tmp_path: Path) -> None:
+    task = await opened(transact, tmp_path, capacity=3)
+
+    def work(t: Transaction) -> None:
+        for name in ("ann", "bob", "cyd"):
+            t.add_claim(task, claim(task, name), b"signature")
+        now = replace(task, state=State.TRAINING, round=1)
+
+        def found(name: str, there: TaskRow = now, round_: int = 1) -> Code | None:
+            return code(lambda: admit_failure(t.market, there, name, round_))
+
+        assert found("ann", task) is Code.WRONG_STATE  # it may yet be selected
+        assert found("zoe", task) is Code.NOT_SELECTED
+        t.market.select_participants(task.id, ["ann", "bob"])
+        assert found("cyd") is Code.NOT_SELECTED
+        assert found("ann") is None
+        assert found("ann", replace(now, state=State.SCORED)) is Code.WRONG_STATE
+        assert found("ann", replace(now, state=State.CANCELLED)) is Code.TASK_ENDED
+        assert found("ann", round_=2) is Code.WRONG_ROUND
+        receipt = t.add_failure(now, "ann", "f-1", "no disk")
+        assert (receipt.kind, receipt.round, receipt.late) == ("failure", 1, False)
+        assert found("ann") is Code.SUBMISSION_CONFLICT
+        assert found("bob") is None
+        assert found("ann", replace(now, round=2), 2) is None
+
+    await transact(work)
+
+
+async def test_counts_are_opened_by_who_keeps_them_after_a_settlement(
+    transact: Transactions, tmp_path: Path
+) -> None:
+    opened_task = await opened(transact, tmp_path, capacity=3)
+    schedule = replace(opened_task.terms.schedule, dispute_seconds=60)
+    rule = replace(opened_task.terms.rule, name="verified")
+    task = replace(opened_task, terms=replace(opened_task.terms, schedule=schedule, rule=rule))
+
+    def work(t: Transaction) -> None:
+        for name in ("ann", "bob", "cyd"):
+            said = claim(task, name)
+            if name != "bob":
+                said = replace(said, counts=None, counts_commitment=commit_counts([1, 1, 1, 1], bytes(32)))
+            t.add_claim(task, said, b"signature")
+        t.market.select_participants(task.id, ["ann", "bob"])
+        there = replace(task, state=State.SETTLED, round=1)
+
+        def found(name: str, about: TaskRow = there) -> Code | None:
+            return code(lambda: admit_dispute(t.market, about, name))
+
+        assert found("ann") is Code.NOT_YET
+        t.market.open_round(task.id, 1, bytes(32), 64, 0.0)
+        assert found("ann") is Code.NOT_YET
+        t.market.update_round(task.id, 1, settled_at=1.0)
+        assert found("ann") is None
+        assert admit_dispute(t.market, there, "ann").participant_id == "ann"
+        assert found("bob") is Code.WRONG_STATE
+        assert found("cyd") is Code.NOT_SELECTED
+        assert found("zoe") is Code.NOT_SELECTED
+        assert found("ann", replace(there, state=State.CLOSED)) is Code.TASK_ENDED
+        assert found("ann", replace(there, terms=opened_task.terms)) is Code.WRONG_STATE
+
+    await transact(work)
+
+
+async def test_an_id_stands_for_one_content(transact: Transactions, tmp_path: Path) -> None:
+    task = await opened(transact, tmp_path, capacity=3)
+
+    def work(t: Transaction) -> None:
+        receipt = ReceiptRow(task.id, "ann", "model-1", "model", 1, bytes(32), 0, False, 0.0)
+        t.market.add_receipt(receipt)
+        assert known_receipt(t.market, task, "ann", "model-1", bytes(32)) == receipt
+        assert known_receipt(t.market, task, "ann", "model-2", bytes(32)) is None
+        assert known_receipt(t.market, task, "bob", "model-1", bytes(32)) is None
+        for decide in (
+            lambda: known_receipt(t.market, task, "ann", "model-1", bytes(31)),
+            lambda: same_receipt(receipt, bytes(31)),
+        ):
+            assert code(decide) is Code.SUBMISSION_CONFLICT
+        assert same_receipt(None, bytes(32)) is None
+
+    await transact(work)
+
+
+async def test_open_counts_give_the_claimed_degree(transact: Transactions, tmp_path: Path) -> None:
+    task = await opened(transact, tmp_path, capacity=3)
+    said = claim(task, "ann")
+    labels = len(task.terms.reference)
+    check_counts(task.terms, replace(said, counts=(1,) * labels))
+    check_counts(task.terms, replace(said, counts=None, counts_commitment=bytes(32), degree=Fraction(1, 2)))
+    with pytest.raises(FieldError, match="which the label counts give"):
+        check_counts(task.terms, replace(said, counts=(1,) * labels, degree=Fraction(1, 9)))

@@ -447,6 +447,14 @@ def test_a_record_of_another_form_is_refused_as_a_field(spoil: Callable[[Any], N
         EvidenceModel.from_record(record)
 
 
+def test_a_field_out_of_its_range_keeps_its_name_in_the_refusal() -> None:
+    record = json.loads(canonical_bytes(EVIDENCE.record()))
+    record["degree"]["quality_weights"].append(1)
+    with pytest.raises(FieldError) as refused:
+        EvidenceModel.from_record(record)
+    assert refused.value.field == "quality_weights"
+
+
 @pytest.mark.parametrize(
     "spoil",
     [

@@ -214,8 +214,8 @@ def test_a_score_pays_its_part_of_the_most_and_none_lies_outside_of_0_and_1(rule
     most = max_payment_micro(terms.Q, terms.upsilon, terms.payment.exact)
 
     def paid(score: str) -> int:
-        everyone = [assessment("p", 0.3, scores={rule: score}), assessment("q", 0.3), assessment("r", 0.3)]
-        micro: int = line(settle_round(terms, 1, SEED, everyone), "p").paid_micro  # type: ignore[attr-defined]
+        everyone = [assessment(name, 0.3, scores={rule: score}) for name in ("p", "q", "r")]
+        micro: int = line(settle(terms, everyone), "p").paid_micro  # type: ignore[attr-defined]
         return micro
 
     assert paid("0") == 0

@@ -26,7 +26,7 @@ from mechanism.settlement import (
     task_budget_micro,
 )
 from mechanism.terms import Rule, Terms
-from tests.mechanism.test_settlement import SEED, TERMS, drawn
+from tests.mechanism.test_settlement import TERMS, drawn
 
 PLAIN = replace(TERMS, rule=Rule())
 SCORES = ("leave_one_out", "shapley", "correlated_agreement", "dmi")
@@ -93,7 +93,7 @@ def test_a_round_is_one_of_the_schedule() -> None:
         assert refused.value.field == "round"
     for inside in (1, last):
         found = settle(PLAIN, person("p", 0), round_=inside)
-        assert (found.task_id, found.round, found.draw.seed) == (PLAIN.task_id, inside, SEED)
+        assert (found.task_id, found.round, found.draw) == (PLAIN.task_id, inside, drawn([person("p", 0)]))
 
 
 @pytest.mark.parametrize("length", [0, 31, 33])
@@ -103,10 +103,23 @@ def test_who_is_scored_has_a_digest_of_32_bytes_and_who_is_not_may_have_none(len
         settle(PLAIN, person("o", 0), replace(good, model_sha256=bytes(length)))
     none = replace(person("q", None), model_sha256=b"")
     both, alone = settle(PLAIN, good, none), settle(PLAIN, good)
-    assert both.draw.digest == alone.draw.digest, "who sent nothing has no share in the draw"
     assert first(both) == first(alone)
-    sent = settle(PLAIN, good, person("q", None))
-    assert sent.draw.digest != alone.draw.digest, "who sent a model has one, scored or not"
+
+
+def test_every_model_in_time_has_a_share_and_nobody_else() -> None:
+    sent, unscored, absent = (
+        person("p", 300_000),
+        person("q", None),
+        replace(person("r", None), model_sha256=b""),
+    )
+    people = (sent, unscored, absent)
+    assert settle_round(PLAIN, 1, drawn(people), people).draw.shares.keys() == {"p", "q"}
+    for shares in ((sent,), (sent, unscored, person("r", 0)), (sent, unscored, person("s", 0))):
+        with pytest.raises(SettlementError, match=r"expected one share a model: [qrs]$"):
+            settle_round(PLAIN, 1, drawn(shares), people)
+    several = [person(name, 0) for name in "zyxwvut"]
+    with pytest.raises(SettlementError, match="a model: p, q, t, u, v, w, x, y, z$"):
+        settle_round(PLAIN, 1, drawn(several), people)
 
 
 def test_payments_are_rounded_by_the_rule_and_the_formula_is_that_of_the_paper() -> None:
@@ -179,7 +192,9 @@ def test_a_score_is_paid_in_proportion_whoever_the_peer_is(rule: str) -> None:
                 terms, person("p", 400_000, scores={rule: score}), person("q", other, scores={rule: "0"})
             )
             assert first(found).gross_micro == int(most * Fraction(score))
-            assert found.payments[1].paid_micro == 0, "a score of nothing earns nothing"
+            assert found.payments[1].paid_micro == 0
+    with pytest.raises(SettlementError, match=f"q is scored and has no {rule} score"):
+        settle(terms, person("p", 400_000, scores={rule: "1"}), person("q", 0))
 
 
 @pytest.mark.parametrize("score", ["-0.000001", "1.000001", "2", "-1"])

@@ -98,6 +98,9 @@ def try_all(files: list[str], options: argparse.Namespace) -> None:
             limit = 30 + 5 * whole.seconds
             print(f"{file}: {len(left)} mutants, {whole.seconds:.1f} s a run", flush=True)
             with place.collected(file, TARGETS[file]) as collected:
+                same = collected.run((ROOT / file).read_text(), limit)
+                if same is None or same.status != "survived":
+                    raise SystemExit(f"{file}: its tests fail in a fork without a mutant ({same})")
                 for mutant in left:
                     outcome = collected.run(mutant.source, limit) if collected.fits(mutant.source) else None
                     if outcome is None or outcome.status == "survived":

@@ -4,14 +4,14 @@
 
 A guard is an `if` whose body raises or reports a problem and nothing else, or a call that does nothing but check.
 It is deleted in memory, in a forked process, whose functions get the code of the text without it; the files on the
-disk are never touched. Then all forged and sound histories are verified, as their tests do, and the file's own tests
-are run, until one fails. Results can be kept in a file, so that an interrupted run goes on where it was.
+disk are never touched. Then every forged and sound history is verified, as their tests do, those first that the guard
+refuses, and the file's own tests are run, until one fails. Results can be kept in a file, so that an interrupted run
+goes on where it was.
 """
 
 import argparse
 import ast
 import copy
-import importlib
 import json
 import os
 import sys
@@ -19,47 +19,19 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FunctionType
-from typing import Any
+from traceback import walk_tb
 
 import pytest
 
+from mechanism.ledger.replay import Replay, ReplayError
 from mechanism.ledger.verify import verify_ledger
 from tests.ledger_forgeries import FORGERIES
 from tests.ledger_histories import SHAPES, played
 from tests.memory_source import KEY, MemorySource
+from tests.mutation.targets import HISTORIES, TARGETS, VERIFIER
+from tests.mutation.workplace import swap
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-
-_LEDGER = "tests/mechanism/ledger"
-
-#: The verifier's files, and the tests of each besides the histories, the quickest first.
-FILES: dict[str, tuple[str, ...]] = {
-    "mechanism/ledger/replay.py": (f"{_LEDGER}/test_sound_histories.py", f"{_LEDGER}/test_replay.py"),
-    "mechanism/lifecycle.py": ("tests/mechanism/test_lifecycle.py",),
-    "mechanism/ledger/verify.py": (f"{_LEDGER}/test_verify.py", f"{_LEDGER}/test_replay.py"),
-    "mechanism/ledger/accounts.py": (f"{_LEDGER}/test_entries.py",),
-    "mechanism/ledger/entries.py": (f"{_LEDGER}/test_entries.py",),
-    "mechanism/ledger/entry.py": (f"{_LEDGER}/test_entries.py", f"{_LEDGER}/test_replay.py"),
-    "mechanism/ledger/journal.py": (
-        f"{_LEDGER}/test_entries.py",
-        "tests/fedpeer/audit/sql/test_ledger_contract.py",
-    ),
-    "mechanism/ledger/merkle.py": (f"{_LEDGER}/test_merkle.py", f"{_LEDGER}/test_tiles.py"),
-    "mechanism/ledger/note.py": (f"{_LEDGER}/test_note.py",),
-    "mechanism/ledger/tiles.py": (f"{_LEDGER}/test_tiles.py",),
-    "mechanism/ledger/tlog_proof.py": (f"{_LEDGER}/test_note.py", f"{_LEDGER}/test_verify.py"),
-    "mechanism/ledger/witness.py": (f"{_LEDGER}/test_witness.py",),
-    "mechanism/dispute.py": (f"{_LEDGER}/test_dispute.py",),
-    "mechanism/evidence.py": ("tests/mechanism/test_evidence.py",),
-    "mechanism/peers.py": ("tests/mechanism/test_peers.py",),
-    "mechanism/settlement.py": ("tests/mechanism/test_settlement.py",),
-    "mechanism/statements.py": ("tests/mechanism/test_statements.py",),
-    "mechanism/terms.py": ("tests/mechanism/test_statements.py",),
-}
-
-#: Files whose guards the histories find sooner than the tests do.
-_SEEN_BY_HISTORIES = ("mechanism/ledger/replay.py", "mechanism/lifecycle.py")
 
 #: Guards whose deletion no test can see, and why.
 EQUIVALENT: dict[str, str] = {}
@@ -77,13 +49,14 @@ class Guard:
 
     Attributes:
         number: among those of the file.
-        line: where it stands.
+        line, end: where it stands.
         text: its condition, or the call; numbered from its second occurrence on.
     """
 
     file: str
     number: int
     line: int
+    end: int
     text: str
 
     @property
@@ -139,7 +112,11 @@ def guards(file: str) -> list[Guard]:
     texts = [ast.unparse(s.test if isinstance(s, ast.If) else s) for s in walk.found]
     places = [texts[:i].count(text) + 1 for i, text in enumerate(texts)]
     named = [text if place == 1 else f"{text}  [{place}]" for text, place in zip(texts, places, strict=True)]
-    return [Guard(file, i, s.lineno, t) for i, (s, t) in enumerate(zip(walk.found, named, strict=True))]
+    ends = [s.body[-1].end_lineno if isinstance(s, ast.If) else s.end_lineno for s in walk.found]
+    return [
+        Guard(file, i, s.lineno, ends[i] or s.lineno, t)
+        for i, (s, t) in enumerate(zip(walk.found, named, strict=True))
+    ]
 
 
 def without(guard: Guard) -> str:
@@ -149,46 +126,52 @@ def without(guard: Guard) -> str:
 
 
 #: What the exit code of a child says.
-_BY = ("", "histories", "tests", "an exception of the script")
+_BY = ("", "histories", "tests", "an exception")
 
 
-def apply(guard: Guard) -> None:
-    """Takes a guard out of the running program."""
-    module = importlib.import_module(guard.file.removesuffix(".py").replace("/", "."))
-    scratch = dict(vars(module))
-    exec(compile(without(guard), str(ROOT / guard.file), "exec"), scratch)
-    for name, new in scratch.items():
-        _swap(getattr(module, name, None), new)
-
-
-def _swap(old: Any, new: Any) -> None:
-    """Gives functions the code of their new namesakes, and classes' methods theirs."""
-    old, new = (getattr(one, "__wrapped__", one) for one in (old, new))
-    if isinstance(old, FunctionType) and isinstance(new, FunctionType) and old is not new:
-        old.__code__ = new.__code__
-    elif isinstance(old, type) and isinstance(new, type) and old is not new:
-        for name, item in vars(new).items():
-            known = vars(old).get(name)
-            for part in ("__func__", "fget", None):
-                before, after = (one if part is None else getattr(one, part, None) for one in (known, item))
-                if isinstance(before, FunctionType) and isinstance(after, FunctionType):
-                    before.__code__ = after.__code__
+#: A forged history, the words of which one refuses it, and the lines of our files that the refusal came through.
+_Forged = tuple[MemorySource, tuple[str, ...], set[tuple[str, int]]]
 
 
 class Histories:
     """Every forged and sound history, made once."""
 
     def __init__(self) -> None:
-        self.forged = [(MemorySource(ledger), one.words) for one in FORGERIES for _, ledger in one.cases()]
+        self.forged: list[_Forged] = []
+        for one in FORGERIES:
+            for _, ledger in one.cases():
+                source = MemorySource(ledger)
+                self.forged.append((source, one.words, _refused_at(source)))
         self.sound = [MemorySource(played(shape).log.entries) for shape in SHAPES.values()]
 
-    def notice(self) -> bool:
-        """Whether one of them is judged otherwise than it should be."""
-        for source, words in self.forged:
+    def refused_by(self, guard: Guard) -> list[_Forged]:
+        lines = {(guard.file, line) for line in range(guard.line, guard.end + 1)}
+        return [one for one in self.forged if one[2] & lines]
+
+    def notice(self, forged: Sequence[_Forged] | None = None) -> bool:
+        """Whether one of them is judged otherwise than it should be; all, unless some are given."""
+        for source, words, _ in self.forged if forged is None else forged:
             report = verify_ledger(source, KEY.verification_key)
             if report.verified or not any(word in report.problems[0].message for word in words):
                 return True
+        if forged is not None:
+            return False
         return not all(verify_ledger(source, KEY.verification_key).verified for source in self.sound)
+
+
+def _refused_at(source: MemorySource) -> set[tuple[str, int]]:
+    replay = Replay()
+    try:
+        for data in source.data:
+            replay.feed(data)
+        replay.finish()
+    except ReplayError as error:
+        cause = error.__context__ or error
+        return {
+            (frame.f_code.co_filename.removeprefix(f"{ROOT}/"), line)
+            for frame, line in walk_tb(cause.__traceback__)
+        }
+    return set()
 
 
 def killed_by(guard: Guard, histories: Histories) -> str:
@@ -199,23 +182,38 @@ def killed_by(guard: Guard, histories: Histories) -> str:
             with Path(os.devnull).open("w") as nowhere:
                 os.dup2(nowhere.fileno(), 1)
                 os.dup2(nowhere.fileno(), 2)
-                apply(guard)
-                looks = [(1, histories.notice), (2, lambda: _tests_fail(guard))]
-                if guard.file not in _SEEN_BY_HISTORIES:
-                    looks.reverse()
+                try:
+                    swap(ROOT / guard.file, without(guard))
+                except ValueError:
+                    os._exit(4)
+                looks = [
+                    (1, lambda: histories.notice(histories.refused_by(guard))),
+                    (2, lambda: _tests_fail(guard)),
+                    (1, histories.notice),
+                ]
                 os._exit(next((code for code, look in looks if look()), 0))
         except BaseException:
             os._exit(3)
-    return _BY[os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])]
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code not in range(len(_BY)):
+        raise RuntimeError(f"{guard.name}: it could not be deleted, or its tests not be run ({code})")
+    return _BY[code]
 
 
 def _tests_fail(guard: Guard) -> bool:
     options = ["-q", "-x", "-p", "no:cacheprovider", "--no-header"]
-    return pytest.main([*options, *(str(ROOT / test) for test in FILES[guard.file])]) != 0
+    # The histories have been verified, or will be.
+    tests = [test for test in TARGETS[guard.file] if test not in HISTORIES[:2]]
+    if not tests:
+        return False
+    code = pytest.main([*options, *(str(ROOT / test) for test in tests)])
+    if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        os._exit(5)
+    return code is pytest.ExitCode.TESTS_FAILED
 
 
 def chosen(only: str | None, files: Sequence[str] | None) -> Iterator[Guard]:
-    for name in files or FILES:
+    for name in files or VERIFIER:
         for guard in guards(name):
             if only is None or only in guard.text:
                 yield guard
@@ -232,7 +230,7 @@ def main() -> None:
     )
     parser.add_argument("--list", action="store_true", help="name the guards and delete none")
     parser.add_argument("--only", help="guards with this text alone")
-    parser.add_argument("--file", help="guards of this file alone", choices=sorted(FILES), action="append")
+    parser.add_argument("--file", help="guards of this file alone", choices=VERIFIER, action="append")
     parser.add_argument(
         "--results", type=Path, help="keeps results; what stands there already is not run again"
     )

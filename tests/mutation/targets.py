@@ -2,10 +2,13 @@
 
 EVIDENCE_UNITS = ("tests/mechanism/test_evidence.py", "tests/mechanism/ledger/test_dispute.py")
 
-LEDGER = (
-    "tests/mechanism/ledger",
-    "tests/fedpeer/audit/test_ledger_tampering.py",
-    "tests/fedpeer/audit/test_ledger_cli.py",
+_LEDGER = "tests/mechanism/ledger"
+
+#: Every history that is sound or forged, and the one that is told otherwise a field at a time.
+HISTORIES = (
+    f"{_LEDGER}/test_sound_histories.py",
+    f"{_LEDGER}/test_forged_histories.py",
+    f"{_LEDGER}/test_replay.py",
 )
 
 ROUNDS = (
@@ -27,18 +30,37 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "mechanism/trees.py": ("tests/mechanism/test_trees.py", *EVIDENCE_UNITS),
     "mechanism/statements.py": ("tests/mechanism/test_statements.py", "tests/fedpeer/protocol/test_codec.py"),
     "mechanism/dispute.py": ("tests/mechanism/ledger/test_dispute.py",),
-    "mechanism/ledger/accounts.py": LEDGER,
-    "mechanism/ledger/entries.py": LEDGER,
-    "mechanism/ledger/entry.py": LEDGER,
-    "mechanism/ledger/forms.py": LEDGER,
-    "mechanism/ledger/journal.py": LEDGER,
-    "mechanism/ledger/merkle.py": LEDGER,
-    "mechanism/ledger/note.py": LEDGER,
-    "mechanism/ledger/replay.py": LEDGER,
-    "mechanism/ledger/tiles.py": LEDGER,
-    "mechanism/ledger/tlog_proof.py": LEDGER,
-    "mechanism/ledger/verify.py": LEDGER,
-    "mechanism/ledger/witness.py": LEDGER,
+    "mechanism/lifecycle.py": ("tests/mechanism/test_lifecycle.py", *HISTORIES),
+    "mechanism/terms.py": (
+        "tests/mechanism/test_statements.py",
+        "tests/fedpeer/protocol/test_codec_fields.py",
+    ),
+    "mechanism/unmeasured.py": HISTORIES,
+    "mechanism/ledger/accounts.py": (f"{_LEDGER}/test_entries.py", *HISTORIES),
+    "mechanism/ledger/entries.py": (f"{_LEDGER}/test_entries.py", *HISTORIES),
+    "mechanism/ledger/entry.py": (f"{_LEDGER}/test_entries.py", f"{_LEDGER}/test_replay.py"),
+    "mechanism/ledger/journal.py": (
+        f"{_LEDGER}/test_entries.py",
+        "tests/fedpeer/audit/sql/test_ledger_contract.py",
+    ),
+    "mechanism/ledger/key_history.py": (f"{_LEDGER}/test_entries.py", f"{_LEDGER}/test_replay.py"),
+    "mechanism/ledger/log_keys.py": (f"{_LEDGER}/test_log_keys.py",),
+    "mechanism/ledger/merkle.py": (f"{_LEDGER}/test_merkle.py", f"{_LEDGER}/test_tiles.py"),
+    "mechanism/ledger/note.py": (f"{_LEDGER}/test_note.py",),
+    "mechanism/ledger/replay.py": (
+        *HISTORIES,
+        f"{_LEDGER}/test_draw_shares.py",
+        f"{_LEDGER}/test_log_keys.py",
+        f"{_LEDGER}/test_terms_in_parts.py",
+    ),
+    "mechanism/ledger/tiles.py": (f"{_LEDGER}/test_tiles.py",),
+    "mechanism/ledger/tlog_proof.py": (f"{_LEDGER}/test_note.py", f"{_LEDGER}/test_verify.py"),
+    "mechanism/ledger/verify.py": (
+        f"{_LEDGER}/test_verify.py",
+        f"{_LEDGER}/test_log_keys.py",
+        f"{_LEDGER}/test_replay.py",
+    ),
+    "mechanism/ledger/witness.py": (f"{_LEDGER}/test_witness.py",),
     "fedpeer/protocol/codec.py": (
         "tests/fedpeer/protocol/test_codec_fields.py",
         "tests/fedpeer/protocol/test_codec.py",
@@ -53,11 +75,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
         *ROUNDS,
         "tests/integration/test_dispute.py",
     ),
-    "coordinator/admission.py": (
-        "tests/integration/test_refusals.py",
-        "tests/integration/test_fuzz.py",
-        "tests/integration/test_idle_connections.py",
-    ),
+    "coordinator/admission.py": ("tests/coordinator/test_admission.py", "tests/integration/test_refusals.py"),
     "participant/journal.py": (
         "tests/participant/test_journal_records.py",
         "tests/participant/test_journal.py",
@@ -70,3 +88,15 @@ TARGETS: dict[str, tuple[str, ...]] = {
         "tests/participant/test_full_disk.py",
     ),
 }
+
+#: What a verifier runs, and so whose guards are tried one at a time.
+VERIFIER = tuple(
+    file
+    for file in TARGETS
+    if file.startswith("mechanism/ledger/")
+    or file.removeprefix("mechanism/")
+    in (
+        "dispute.py", "evidence.py", "lifecycle.py", "peers.py", "settlement.py", "statements.py", "terms.py",
+        "unmeasured.py",
+    )
+)  # fmt: skip

@@ -11,6 +11,8 @@ import pytest
 from participant.errors import ConfigurationError, DiskFullError, JournalError
 from participant.journal import LOG_KEY, VERSION, Journal, RoundRecord, SubmissionRecord, TaskRecord
 
+SECRET = bytes(range(32))
+
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Iterator[Journal]:
@@ -23,18 +25,18 @@ def test_a_task_is_kept_with_what_was_decided_and_claimed(journal: Journal) -> N
     assert journal.task("t") is None
     assert journal.tasks() == []
     journal.add_task("t", b"terms")
-    assert journal.task("t") == TaskRecord("t", b"terms", 0, 0, None, None, None, "")
+    assert journal.task("t") == TaskRecord("t", b"terms", 0, 0, None, None, None, None, "")
     journal.add_task("t", b"other terms")
     journal.add_task("s", b"more")
     journal.set_progress("t", 4, 9)
     journal.set_progress("t", 5, 3)
     journal.set_effort("t", "0.25")
-    journal.set_claim("t", "[1, 2]", b"salt")
+    journal.set_claim("t", "[1, 2]", b"salt", SECRET)
     journal.set_note("t", "cancelled: too few")
-    whole = TaskRecord("t", b"terms", 5, 9, "0.25", "[1, 2]", b"salt", "cancelled: too few")
+    whole = TaskRecord("t", b"terms", 5, 9, "0.25", "[1, 2]", b"salt", SECRET, "cancelled: too few")
     assert journal.task("t") == whole
-    assert journal.tasks() == [TaskRecord("s", b"more", 0, 0, None, None, None, ""), whole]
-    journal.set_claim("t", "[1, 2]", None)
+    assert journal.tasks() == [TaskRecord("s", b"more", 0, 0, None, None, None, None, ""), whole]
+    journal.set_claim("t", "[1, 2]", None, SECRET)
     assert journal.tasks()[1].salt is None
     assert journal.folder == journal._path.parent
 

@@ -175,6 +175,7 @@ def test_lists_are_taken_up_to_their_limits_and_not_one_beyond() -> None:
         participant_id="p",
         effort="0",
         degree="0",
+        draw_head=bytes(32),
         nonce=bytes(16),
         counts=counts,
     )
@@ -214,7 +215,7 @@ def test_tensors_are_taken_up_to_their_limit_and_not_one_beyond() -> None:
 def test_numbers_are_taken_up_to_their_characters_and_not_one_beyond() -> None:
     claim = market_pb2.SubmitEffortRequest(
         submission_id="c", task_id="t", participant_id="p", effort="0", nonce=bytes(16),
-        counts=market_pb2.LabelCounts(counts=[1]), degree="0." + "1" * (MAX_NUMBER_CHARACTERS - 2),
+        draw_head=bytes(32), counts=market_pb2.LabelCounts(counts=[1]), degree="0." + "1" * (MAX_NUMBER_CHARACTERS - 2),
     )  # fmt: skip
     assert decode_claim(claim, bytes(32)).degree > 0
     claim.degree += "1"

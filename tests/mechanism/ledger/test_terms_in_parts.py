@@ -81,7 +81,7 @@ def test_a_missing_repeated_or_exchanged_part_is_refused() -> None:
     refused([*LEDGER[:second], *LEDGER[second + 1 :]], "task/terms/")
     refused([*LEDGER[:first], *LEDGER[first + 1 :]], "out of place")
     refused([*LEDGER[:last], *LEDGER[last + 1 :]], "interrupts the opening")
-    refused(LEDGER[:last], "end early")
+    refused(LEDGER[:last], "ends early")
     exchanged: list[Entry | bytes] = [*LEDGER]
     exchanged[first], exchanged[second] = exchanged[second], exchanged[first]
     refused(exchanged, "out of place")

@@ -9,7 +9,7 @@ from mechanism.ledger import entries
 from mechanism.ledger.accounts import Balance, Book, Post, Reserve
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import NoteError
-from mechanism.ledger.key_history import KINDS, NO_KEYS, extended
+from mechanism.ledger.key_history import NO_KEYS, extended
 from mechanism.ledger.merkle import inclusion_proof, leaf_hashes
 from mechanism.ledger.note import Checkpoint, Note, sign_checkpoint
 from mechanism.ledger.tiles import Coordinates, TileNodes, append_to_tiles
@@ -27,10 +27,10 @@ def history() -> list[Entry]:
     key = samples.private_key("stranger").public_key()
     task.log.entries[:0] = [entries.enrolment(name, key) for name in strangers]
     task.play()
-    return task.log.entries
+    return samples.stamped(task.log.entries)
 
 
-LEDGER = samples.stamped(history())
+LEDGER = history()
 SIZE = len(LEDGER)
 HEADS = (1, 17, 256, 300, SIZE)
 
@@ -57,15 +57,15 @@ class Tables:
                     debit, credit = made.debit, made.credit
                 self.rows.append((index, position, kind, debit, credit, transfer.micro, name, held))
         self.known = [(entry.id, index) for index, entry in enumerate(ledger)]
-        self.sums = {name: self.book.balance(name) for name in self.book.accounts()}
-        self.whole = self.book.totals()
-        self.number, self.count = len(ledger), 0
         self.history: list[tuple[int, int, bytes, bytes]] = []
         digest = NO_KEYS
         for index, entry in enumerate(ledger):
-            if entry.kind in KINDS:
+            if entry.kind in ("enrolment", "revocation"):
                 digest = extended(digest, index, entry.data)
                 self.history.append((len(self.history), index, digest, entry.data))
+        self.sums = {name: self.book.balance(name) for name in self.book.accounts()}
+        self.whole = self.book.totals()
+        self.number, self.count = len(ledger), 0
 
     def size(self) -> int:
         return self.number
@@ -82,11 +82,11 @@ class Tables:
     def ids(self) -> Iterator[tuple[str, int]]:
         return iter(self.known)
 
-    def keys(self) -> Iterator[tuple[int, int, bytes, bytes]]:
-        return iter(self.history)
-
     def tiles(self) -> int:
         return self.count
+
+    def keys(self) -> Iterator[tuple[int, int, bytes, bytes]]:
+        return iter(self.history)
 
 
 class FullSource(MemorySource):
@@ -148,6 +148,12 @@ def row(source: FullSource, number: int, place: int, value: Any) -> None:
     source.own.rows[number] = tuple(changed)  # type: ignore[assignment]
 
 
+def key_row(source: FullSource, number: int, place: int, value: Any) -> None:
+    changed = list(source.own.history[number])
+    changed[place] = value
+    source.own.history[number] = tuple(changed)  # type: ignore[assignment]
+
+
 #: What is altered, and the place and the words of the first problem.
 ALTERED: Mapping[str, tuple[Callable[[FullSource], Any], str, str]] = {
     "a head in a tile": (lambda s: forge_head(s, 1, 17), "head of 17", "do not give its root"),
@@ -205,6 +211,20 @@ ALTERED: Mapping[str, tuple[Callable[[FullSource], Any], str, str]] = {
     ),
     "an id left out": (lambda s: s.own.known.pop(), "table ledger_ids", "the database says None"),
     "an id too many": (lambda s: s.own.known.append(("x", SIZE)), "table ledger_ids", "of no entry"),
+    "the number of a key": (lambda s: key_row(s, 7, 0, 8), "table ledger_keys", "entry 7 makes row 7"),
+    "the entry of a key": (lambda s: key_row(s, 7, 1, 8), "table ledger_keys", "the database says (7, 8,"),
+    "the digest of a key": (
+        lambda s: key_row(s, 7, 2, bytes(32)),
+        "table ledger_keys",
+        "entry 7 makes row 7",
+    ),
+    "a key": (lambda s: key_row(s, 7, 3, LEDGER[8].data), "table ledger_keys", "entry 7 makes row 7"),
+    "the last key left out": (lambda s: s.own.history.pop(), "table ledger_keys", "the database says None"),
+    "a key too many": (
+        lambda s: s.own.history.append((99, SIZE, bytes(32), LEDGER[0].data)),
+        "table ledger_keys",
+        f"the key of entry {SIZE}, which is none",
+    ),
     "the log's size": (lambda s: setattr(s.own, "number", 5), "table ledger_log", "it says 5 entries"),
     "a balance": (
         lambda s: s.own.sums.__setitem__("payable:p000", Balance(0, 1)),

@@ -1,0 +1,183 @@
+"""Terms, value by value: what lies in its range is taken, what lies outside is refused by the name of its field."""
+
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from mechanism.errors import FieldError
+from mechanism.terms import (
+    DTYPE_BYTES,
+    RULE_NAMES,
+    ModelContract,
+    TensorSpec,
+    Terms,
+    decimal,
+    identifier,
+)
+from tests import ledger_samples as samples
+
+RECORD: Mapping[str, Any] = samples.terms().record()
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    """The record with another value at a path such as `rule.peers`."""
+    record = deepcopy(dict(RECORD))
+    place: Any = record
+    *folders, last = path.split(".")
+    for name in folders:
+        place = place[int(name)] if isinstance(place, list) else place[name]
+    place[int(last) if isinstance(place, list) else last] = value
+    return record
+
+
+def test_terms_come_back_from_their_record_and_are_named_by_it() -> None:
+    terms = samples.terms()
+    assert Terms.from_record(RECORD) == terms
+    assert Terms.from_record(RECORD).digest == terms.digest
+    assert "dispute_seconds" not in RECORD["schedule"]
+    window = replace(terms, schedule=replace(terms.schedule, dispute_seconds=60))
+    assert window.record()["schedule"]["dispute_seconds"] == 60  # type: ignore[index, call-overload]
+    assert Terms.from_record(window.record()) == window
+
+
+IN_RANGE: tuple[tuple[str, Any], ...] = (
+    ("task_id", "a"),
+    ("task_id", "a" * 64),
+    ("task_id", "0.a_b-9"),
+    ("q", "0." + "0" * 29 + "1"),
+    ("q", "1" + "0" * 30),
+    ("upsilon", "0.5"),
+    ("rule.peers", 1),
+    ("rule.claim_penalty", "0"),
+    ("rule.stake_micro", 0),
+    ("schedule.rounds", 1),
+    ("schedule.quorum", 4),
+    ("schedule.effort_seconds", 1),
+    ("schedule.round_seconds", 1),
+    ("schedule.dispute_seconds", 0),
+    ("contract.tensors.0.name", "n" * 256),
+    ("contract.tensors.0.shape", []),
+    ("contract.tensors.0.shape", [0, 3]),
+    ("contract.max_bytes", 4),
+    ("recipe.epochs", 1),
+    ("recipe.samples", 1),
+    ("recipe.optimizer", "sgd"),
+    ("budget_micro", 0),
+    *(("rule.name", name) for name in RULE_NAMES),
+    *(("contract.tensors.0.dtype", name) for name in DTYPE_BYTES),
+)
+
+
+@pytest.mark.parametrize(("path", "value"), IN_RANGE)
+def test_a_value_at_the_end_of_its_range_is_taken(path: str, value: Any) -> None:
+    Terms.from_record(changed(path, value))
+
+
+#: Path, value, and the field that is named.
+OUTSIDE: tuple[tuple[str, Any, str], ...] = (
+    *(("task_id", value, "task_id") for value in ("", "A", "-a", "a-", "a/b", "a" * 65, 5, None)),
+    *((name, "0", name) for name in ("q", "phi", "upsilon")),
+    *((name, "-1", name) for name in ("q", "phi", "upsilon")),
+    *(
+        ("q", value, "q")
+        for value in ("NaN", "Infinity", "1e31", "1e-31", "0." + "0" * 30 + "1", "much", None)
+    ),
+    ("reference", ["1/2", "1/3"], "reference"),
+    ("rule.name", "best", "rule.name"),
+    ("rule.peers", 0, "rule.peers"),
+    ("rule.peers", True, "rule.peers"),
+    ("rule.peers", "1", "rule.peers"),
+    ("rule.claim_penalty", "-0.1", "rule.claim_penalty"),
+    ("rule.claim_penalty", "1e31", "rule.claim_penalty"),
+    ("rule.stake_micro", -1, "rule.stake_micro"),
+    ("schedule.rounds", 0, "schedule.rounds"),
+    ("schedule.quorum", 2, "schedule.quorum"),
+    ("schedule.quorum", 5, "schedule.capacity"),
+    ("schedule.capacity", 2, "schedule.capacity"),
+    ("schedule.effort_seconds", 0, "schedule.effort_seconds"),
+    ("schedule.round_seconds", 0, "schedule.round_seconds"),
+    ("schedule.dispute_seconds", -1, "schedule.dispute_seconds"),
+    ("contract.tensors", [], "contract.tensors"),
+    ("contract.tensors.0.name", "", "contract.tensors.name"),
+    ("contract.tensors.0.name", "n" * 257, "contract.tensors.name"),
+    ("contract.tensors.0.dtype", "F8", "contract.tensors[w].dtype"),
+    ("contract.tensors.0.shape", [2, -1], "contract.tensors[w].shape"),
+    ("contract.max_norm", "0", "contract.max_norm"),
+    ("contract.max_bytes", 3, "contract.max_bytes"),
+    ("recipe.epochs", 0, "recipe.epochs"),
+    ("recipe.batch_size", 0, "recipe.batch_size"),
+    ("recipe.samples", 0, "recipe.samples"),
+    ("recipe.samples", 1.5, "recipe.samples"),
+    ("recipe.optimizer", "adagrad", "recipe.optimizer"),
+    ("recipe.learning_rate", "0", "recipe.learning_rate"),
+    ("budget_micro", -1, "budget_micro"),
+    *(
+        (name, value, name)
+        for name in ("seed_commitment", "validation_commitment", "initial_model")
+        for value in ("", "ab" * 31, "ab" * 33, "no", 5)
+    ),
+)
+
+
+@pytest.mark.parametrize(("path", "value", "field"), OUTSIDE)
+def test_a_value_outside_of_its_range_is_refused_by_name(path: str, value: Any, field: str) -> None:
+    with pytest.raises(FieldError) as refused:
+        Terms.from_record(changed(path, value))
+    assert refused.value.field.lower() == field.lower()
+
+
+@pytest.mark.parametrize("part", ["", "rule", "schedule", "contract", "contract.tensors.0", "recipe"])
+def test_every_key_is_there_and_no_other(part: str) -> None:
+    prefix = f"{part}." if part else ""
+    record: Any = changed(f"{prefix}praise", "good")
+    with pytest.raises(FieldError, match="no such key") as refused:
+        Terms.from_record(record)
+    assert refused.value.field.endswith("praise")
+    place: Any = record
+    for name in filter(None, part.split(".")):
+        place = place[int(name)] if isinstance(place, list) else place[name]
+    del place["praise"]
+    for key in list(place):
+        kept = place.pop(key)
+        with pytest.raises(FieldError, match=f"the key {key}"):
+            Terms.from_record(record)
+        place[key] = kept
+    Terms.from_record(record)
+
+
+@pytest.mark.parametrize("part", ["rule", "schedule", "contract", "recipe"])
+def test_a_part_is_an_object(part: str) -> None:
+    with pytest.raises(FieldError, match="expected an object"):
+        Terms.from_record(changed(part, [1]))
+
+
+def test_tensors_stand_in_the_order_of_their_names_each_once() -> None:
+    one, two = TensorSpec("a", "F32", (1,)), TensorSpec("b", "F32", (1,))
+    ModelContract((one, two), Decimal(1), 8)
+    for wrong in ((two, one), (one, one)):
+        with pytest.raises(FieldError, match="in name order, each name once"):
+            ModelContract(wrong, Decimal(1), 8)
+    with pytest.raises(FieldError, match="own 8 bytes"):
+        ModelContract((one, two), Decimal(1), 7)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size"), [("F64", 8), ("F32", 4), ("F16", 2), ("BF16", 2), ("I64", 8), ("I32", 4), ("I16", 2),
+                        ("I8", 1), ("U8", 1), ("BOOL", 1)],
+)  # fmt: skip
+def test_an_element_takes_its_bytes(dtype: str, size: int) -> None:
+    assert TensorSpec("w", dtype, (2, 3)).size_bytes == 6 * size
+    assert TensorSpec("w", dtype, ()).size_bytes == size
+
+
+def test_a_decimal_is_finite_and_written_out() -> None:
+    assert decimal("x", "1.5") == Decimal("1.5")
+    assert decimal("x", 3) == 3
+    for value in ("x", "", "sNaN", "-Infinity", [1], object()):
+        with pytest.raises(FieldError, match=r"^x is"):
+            decimal("x", value)  # type: ignore[arg-type]
+    assert identifier("name", "p-1") == "p-1"
