@@ -23,6 +23,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, Any, cast
 
+from fedpeer.extras import missing
 from fedpeer.streams import secure_standard_streams, unfailing
 from mechanism.terms import Terms
 from participant.errors import ConfigurationError, ParticipantError, TaskError, TrainingError
@@ -63,8 +64,11 @@ class TaskSpec:
         try:
             factory = getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError) as error:
+            lacking = missing(error) if isinstance(error, ImportError) else None
             raise ConfigurationError(
-                f"the task factory {self.factory} cannot be imported ({error}); is its folder on PYTHONPATH?"
+                f"the task factory {self.factory} cannot be imported: {lacking}"
+                if lacking
+                else f"the task factory {self.factory} cannot be imported ({error}); is its folder on PYTHONPATH?"
             ) from error
         try:
             task = factory(**self.options)

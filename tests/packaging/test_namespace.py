@@ -110,3 +110,16 @@ def test_the_base_commands_need_no_extra(tmp_path: Path, arguments: list[str]) -
         cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+def test_a_task_factory_names_the_extra_that_its_adapter_lacks() -> None:
+    program = HIDE.format(hidden={"torch"}) + (
+        "from participant.errors import ConfigurationError\n"
+        "from participant.trainer_process import TaskSpec\n"
+        "try:\n    TaskSpec('participant.adapters.torch:DatasetTask').build()\n"
+        "except ConfigurationError as error:\n    print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert "pip install 'fedpeer[torch]'" in done.stdout
