@@ -40,7 +40,7 @@ from mechanism.curvature import Evidence
 from mechanism.field import Field, Layout, PeerField, Pool, blocks
 from mechanism.game import Game
 from mechanism.global_search import FINEST, SearchProblem, bracket, maximise
-from mechanism.jump import Profile, jumps
+from mechanism.jump import RESOLUTION, Profile, beyond, doubt, first_maximizer, jumps
 from mechanism.monotone import ROUGH, SMALL, Climb, applies, below_kink, convex_marginal_cost
 from mechanism.payment import Log
 from mechanism.regret import (
@@ -216,7 +216,8 @@ def _smooth(
         if other is not None and known is not None and climb.meets(known, tolerance):
             return replace(other[0], iterations=climb.sweeps), climb
         regret = _regret(climb)
-        rests = not _jump(climb, regret)
+        assert climb.field is not None
+        rests = not _jump(climb, regret, climb.field)
         if not rests:
             continue
         if climb.contraction < 1:
@@ -247,12 +248,13 @@ def _clipped(game: Game, side: Side, tolerance: float, start: Array | None) -> E
             climb.degree = game.profile(start).copy()
         rests, within = False, np.inf
         if side == "greatest":
-            _jump(climb, clipped_regret(game, field_of(climb.degree), climb.degree, ENOUGH))
+            field = field_of(climb.degree)
+            _jump(climb, clipped_regret(game, field, climb.degree, ENOUGH), field)
         for _ in range(MAX_ROUNDS):
             climb.run_on(field_of, tolerance)
             field = field_of(climb.degree)
             regret = clipped_regret(game, field, climb.degree, ENOUGH)
-            rests = not _jump(climb, regret)
+            rests = not _jump(climb, regret, field)
             if not rests:
                 continue
             within = _within(game, side, climb.degree, field_of)
@@ -273,12 +275,9 @@ def _nearest(game: Game, side: Side, degree: Array, field: PeerField | None, res
     """
     found = np.empty_like(degree)
     for chunk, problem in _problems(game, degree, field):
-        # Best responses lie further along.
-        beyond = _beyond(problem, side, degree[chunk])
-        end: Literal["lower", "upper"] = "lower" if side == "least" else "upper"
-        ends = bracket(beyond, end, degree[chunk], _doubt(field), resolution)
-        found[chunk] = ends.lower if side == "least" else ends.upper
-    return np.where(np.isfinite(found), found, degree)
+        x = degree[chunk]
+        found[chunk] = first_maximizer(beyond(problem, side, x), side, x, x, doubt(field), resolution)
+    return found
 
 
 def _within(game: Game, side: Side, degree: Array, field_of: Callable[[Array], PeerField | None]) -> float:
@@ -313,23 +312,13 @@ def _reached(
     """
     furthest = np.empty_like(z)
     for chunk, problem in _problems(game, z, field):
-        beyond = _beyond(problem, side, z[chunk])
         end: Literal["lower", "upper"] = "upper" if side == "least" else "lower"
-        ends = bracket(beyond, end, degree[chunk], _doubt(field), resolution)
+        ends = bracket(beyond(problem, side, z[chunk]), end, degree[chunk], doubt(field), resolution)
         if side == "least":
             furthest[chunk] = np.maximum(ends.upper, z[chunk])
         else:
             furthest[chunk] = np.minimum(ends.lower, z[chunk])
     return furthest
-
-
-def _beyond(problem: SearchProblem, side: Side, degree: Array) -> SearchProblem:
-    return replace(problem, low=degree) if side == "least" else replace(problem, high=degree)
-
-
-def _doubt(field: PeerField | None) -> float:
-    """What a difference of two payments is off by, besides rounding."""
-    return 0.0 if field is None else 4 * getattr(field, "level_error", field.error)
 
 
 def _forward(climb: Climb, field_of: Callable[[Array], PeerField]) -> bool:
@@ -359,13 +348,25 @@ def _leave(climb: Climb) -> bool:
     return bool(movers.size)
 
 
-def _jump(climb: Climb, regret: Regret) -> bool:
-    """Move those who gain by it to their best response, in the iteration's direction; whether anyone moved."""
-    forward = regret.better > climb.degree if climb.side == "least" else regret.better < climb.degree
+def _jump(climb: Climb, regret: Regret, field: PeerField) -> bool:
+    """Move those who gain by it, in the iteration's direction, to the first place that may hold a best response.
+
+    Of best responses that are tied up to rounding none is passed. Returns whether anyone moved.
+    """
+    x, side = climb.degree, climb.side
+    forward = regret.better > x if side == "least" else regret.better < x
     movers = np.flatnonzero(forward & (regret.gain > ENOUGH + regret.rounding))
-    if movers.size:
-        climb.jump(movers, regret.better[movers])
-    return bool(movers.size)
+    where = np.empty(movers.size)
+    for at in range(0, movers.size, SEARCHED):
+        part = slice(at, at + SEARCHED)
+        chunk = movers[part]
+        problem = field_problem(climb.game, field, x, climb.low, climb.high, climb.order, chunk)
+        ahead = beyond(problem, side, x[chunk])
+        where[part] = first_maximizer(ahead, side, x[chunk], regret.better[chunk], doubt(field), RESOLUTION)
+    moved = np.abs(where - x[movers]) > SAME
+    if moved.any():
+        climb.jump(movers[moved], where[moved])
+    return bool(moved.any())
 
 
 def _at_rest(regret: Regret, payment: Array) -> bool:

@@ -10,20 +10,21 @@ With p and q of `mechanism.regret.Structure` (concave up to p, undecided to q, c
             its ends beyond.
     above   t = right of the maximum of the concave part, where u already falls; the rest as before.
 
-Who gains but lies so close to p and q that this proves nothing is searched one by one.
+Who gains but lies so close to p and q that this proves nothing is searched one by one, and goes to the first place
+on its way that may hold a best response. Of maxima that are tied up to rounding this is the one nearest to it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from mechanism.cost import Convexity, CostFunction
-from mechanism.field import Field, Pool, blocks
+from mechanism.field import Field, PeerField, Pool, blocks
 from mechanism.game import Game
-from mechanism.global_search import maximise
+from mechanism.global_search import SearchProblem, bracket, maximise
 from mechanism.regret import SEARCHED, Deviations, Structure, field_problem, gain_rounding
 
 Array = npt.NDArray[np.float64]
@@ -32,6 +33,8 @@ Side = Literal["least", "greatest"]
 
 #: Right of the root that Newton's method found from the left, where u already falls, in degrees.
 NUDGE = 1e-9
+#: How well the first place that may hold a best response is known, in degrees.
+RESOLUTION = 1e-10
 
 
 @dataclass(frozen=True)
@@ -131,4 +134,29 @@ def _searched(profile: Profile, side: Side, chunk: Index, enough: float) -> tupl
     gain = found.value - problem.utility(np.arange(chunk.size), x)
     forward = found.degree > x if side == "least" else found.degree < x
     wins = forward & (gain > enough + found.rounding + 4 * profile.field.error)
-    return chunk[wins], found.degree[wins]
+    ahead = beyond(problem, side, x)
+    degree = first_maximizer(ahead, side, x, found.degree, doubt(profile.field), RESOLUTION)
+    return chunk[wins], degree[wins]
+
+
+def beyond(problem: SearchProblem, side: Side, degree: Array) -> SearchProblem:
+    """`problem` for the degrees that an iteration has yet to pass."""
+    return replace(problem, low=degree) if side == "least" else replace(problem, high=degree)
+
+
+def doubt(field: PeerField | None) -> float:
+    """What a difference of two payments is off by, besides rounding; None sums over every peer."""
+    return 0.0 if field is None else 4 * getattr(field, "level_error", field.error)
+
+
+def first_maximizer(
+    problem: SearchProblem, side: Side, x: Array, incumbent: Array, doubt: float, resolution: float
+) -> Array:
+    """The first degree of the range, in the iteration's direction, that may be a best response; `x` where none is.
+
+    It passes no best response. Of several that are tied up to rounding it is the first.
+    """
+    end: Literal["lower", "upper"] = "lower" if side == "least" else "upper"
+    ends = bracket(problem, end, incumbent, doubt, resolution)
+    found = ends.lower if side == "least" else ends.upper
+    return np.where(np.isfinite(found), found, x)

@@ -184,3 +184,49 @@ def test_the_best_coefficient_stands_against_a_grid(rule, exponent, side):
         end = equilibrium(game.with_q(float(Q)), side)
         if end.converged and end.utility.min() >= 0:
             assert learner.payoff(end) <= best.payoff + 1e-4 * (1 + abs(best.payoff))
+
+
+def brute_end(game, points, side):
+    """An extremal equilibrium of the game on a grid; ties, up to rounding, to the side's own end."""
+    index = np.full(game.size, 0 if side == "least" else points - 1)
+    share, everyone = np.linspace(0, 1, points), np.arange(game.size)
+    while True:
+        degree = game.floor + (game.start - game.floor) * share[index]
+        grid, utility = utilities_on_grid(game, degree, points)
+        good = utility >= utility.max(axis=1, keepdims=True) - 1e-13
+        new = good.argmax(axis=1) if side == "least" else points - 1 - good[:, ::-1].argmax(axis=1)
+        if (new == index).all():
+            return grid[everyone, index], utility[everyone, index]
+        index = new
+
+
+@pytest.mark.parametrize(
+    ("payment", "rule", "exponent", "side"),
+    [
+        (Log(), PeerRule.RANDOM, 2.5, "least"),
+        *(
+            pytest.param(payment, rule, exponent, side, marks=pytest.mark.slow)
+            for payment in (Log(), Log1p(), Linear())
+            for rule in PeerRule
+            for exponent in (1.0, 2.5, 6.0)
+            for side in ("least", "greatest")
+        ),
+    ],
+)
+def test_no_coefficient_that_is_solved_by_brute_force_beats_the_best(payment, rule, exponent, side):
+    """Both the profile and the payoff by a grid of degrees, none of it by the solver."""
+    rng = np.random.default_rng(round(2 * exponent))
+    effort = ExponentialEffort(rng.uniform(0.5, 1, 2), rng.uniform(0.5, 2, 2))
+    game = Game(payment, 500.0, GapBound(300, 200), effort, PowerCost(rng.uniform(0.3, 3, 2), exponent), rule)
+    learner = Learner(omega=1, gamma=5, reward=float(rng.uniform(50, 2000)), rounds=2)
+    best = best_offer(game, learner, side)
+    points = 1001
+    for Q in np.geomspace(100, 3000, 12):
+        tried = game.with_q(float(Q))
+        degree, utility = brute_end(tried, points, side)
+        payment_sum = float((utility + tried.costs(degree)).sum())
+        payoff = learner.g(1 / learner.bound(degree)) - learner.rounds * payment_sum
+        # What a grid's step moves the bound, the payments and, near a jump, the profile by.
+        slack = 2e-2 * (1 + abs(payoff) + learner.rounds * payment_sum)
+        if utility.min() >= 0:
+            assert payoff <= best.payoff + slack
