@@ -12,6 +12,9 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
 from mechanism.evidence import EvidenceModel, Measurement, assess
 from mechanism.ledger import entries
 from mechanism.ledger.accounts import Post, stake
@@ -681,6 +684,22 @@ def a_key_comes_twice_or_was_never_there() -> Cases:
         history = started()
         history.log.write(entries.enrolment(name, samples.private_key("new").public_key()))
         yield f"named {name!r}", history.log.entries
+
+
+@forgery("is not ECDSA P-256", "is unreadable")
+def a_key_is_of_another_kind() -> Cases:
+    def enrolled(key: Any) -> list[Entry]:
+        history = started()
+        history.log.write(entries.enrolment("zoe", key))
+        return history.log.entries
+
+    yield "of another curve", enrolled(ec.derive_private_key(7, ec.SECP384R1()).public_key())
+    yield "of another method", enrolled(Ed25519PrivateKey.from_private_bytes(bytes(32)).public_key())
+    for text in ("", "AAAA", "no base64"):
+        history = started()
+        made = entries.enrolment("zoe", samples.private_key("zoe").public_key())
+        history.log.write(Entry(made.id, made.kind, {**made.body, "public_key": text}))
+        yield repr(text), history.log.entries
 
 
 @forgery("about other terms", "is not the one of", "the contract allows")

@@ -118,7 +118,7 @@ def test_every_model_in_time_has_a_share_and_nobody_else() -> None:
         with pytest.raises(SettlementError, match=r"expected one share a model: [qrs]$"):
             settle_round(PLAIN, 1, drawn(shares), people)
     several = [person(name, 0) for name in "zyxwvut"]
-    with pytest.raises(SettlementError, match="a model: p, q, t, u, v, w, x, y, z$"):
+    with pytest.raises(SettlementError, match=r"a model: p, q, t, u, v, w, x, y, z$"):
         settle_round(PLAIN, 1, drawn(several), people)
 
 
