@@ -16,12 +16,14 @@ from typing import Any
 
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from mechanism.canonical import canonical_bytes
 from mechanism.evidence import EvidenceModel, Measurement, assess
 from mechanism.ledger import entries
 from mechanism.ledger.accounts import Post, stake
 from mechanism.ledger.entry import Entry
+from mechanism.ledger.note import SigningKey, VerificationKey
 from mechanism.lifecycle import State
 from mechanism.peers import round_seed
 from mechanism.settlement import MICRO, Assessment
@@ -435,6 +437,9 @@ def rounds_are_skipped_or_added() -> Cases:
     history.end(unresolved=[])
     yield "closed early", history.log.entries
     history = settled()
+    history.end()
+    yield "closed early, with refunds", history.log.entries
+    history = settled()
     history.round = 3
     history.enter(State.TRAINING)
     yield "a round skipped", history.log.entries
@@ -694,6 +699,125 @@ def a_key_comes_twice_or_was_never_there() -> Cases:
         history = started()
         history.log.write(entries.enrolment(name, samples.private_key("new").public_key()))
         yield f"named {name!r}", history.log.entries
+
+
+@forgery("is not ECDSA P-256", "is unreadable")
+def a_key_is_of_another_kind() -> Cases:
+    def enrolled(key: Any) -> list[Entry]:
+        history = started()
+        history.log.write(entries.enrolment("zoe", key))
+        return history.log.entries
+
+    yield "of another curve", enrolled(ec.derive_private_key(7, ec.SECP384R1()).public_key())
+    yield "of another method", enrolled(Ed25519PrivateKey.from_private_bytes(bytes(32)).public_key())
+    for text in ("", "AAAA", "no base64"):
+        history = started()
+        made = entries.enrolment("zoe", samples.private_key("zoe").public_key())
+        history.log.write(Entry(made.id, made.kind, {**made.body, "public_key": text}))
+        yield repr(text), history.log.entries
+
+
+@forgery("revoked before, as")
+def a_revoked_key_comes_back_under_another_name() -> Cases:
+    history = started()
+    history.log.revoke("p000")
+    history.log.enrol("zoe", samples.private_key("p000"))
+    yield "before a task", history.log.entries
+    history = trained()
+    history.log.revoke("p000")
+    history.log.enrol("zoe", samples.private_key("p000"))
+    yield "in a task", completed(history)
+
+
+@forgery("has no key at this point")
+def who_has_no_key_left_says_something() -> Cases:
+    history = trained(deliver=False)
+    history.log.revoke("p000")
+    history.fail("p000", "no disk")
+    yield "a failure", history.log.entries
+    history = settled(PRIVATE)
+    history.log.revoke("p003")
+    history.dispute("p003")
+    yield "a dispute", history.log.entries
+
+
+@forgery("is not of the chain")
+def a_draw_share_is_made_up() -> Cases:
+    for late in (False, True):
+        for number in (1, 2):
+            history = trained(number=number, deliver=False)
+            history.model("p000", late=late, draw_share=bytes(32))
+            yield f"nothing, late: {late}, round {number}", history.log.entries
+            history = trained(number=number, deliver=False)
+            history.model("p000", late=late, draw_share=history.share("p001", number))
+            yield f"another's, late: {late}, round {number}", history.log.entries
+            history = trained(number=number, deliver=False)
+            history.model("p000", late=late, draw_share=history.share("p000", 3 - number))
+            yield f"of the other round, late: {late}, round {number}", history.log.entries
+
+
+def rekeyed(*made: Entry) -> list[Entry]:
+    history = started()
+    history.log.write(*made)
+    return history.log.entries
+
+
+def log_keys(*seeds: int) -> list[VerificationKey]:
+    return [SigningKey("example.com/fedpeer", 1, bytes([s] * 32)).verification_key for s in seeds]
+
+
+@forgery("the log's key before this entry is")
+def a_new_log_key_follows_another_than_the_last() -> Cases:
+    one, two, three, four = log_keys(1, 2, 3, 4)
+    yield "one", rekeyed(entries.log_key(1, one, two), entries.log_key(2, three, four))
+    yield "the first", rekeyed(entries.log_key(1, one, two), entries.log_key(2, one, three))
+
+
+@forgery("the log had the key")
+def a_log_key_comes_back() -> Cases:
+    one, two, three = log_keys(1, 2, 3)
+    yield "the first", rekeyed(entries.log_key(1, one, two), entries.log_key(2, two, one))
+    yield (
+        "the second",
+        rekeyed(entries.log_key(1, one, two), entries.log_key(2, two, three), entries.log_key(3, three, two)),
+    )
+
+
+@forgery("expected the log_key log/key/", "does not belong here")
+def a_log_key_is_announced_out_of_turn_or_with_more() -> Cases:
+    one, two, three = log_keys(1, 2, 3)
+    for number in (0, 2):
+        yield str(number), rekeyed(entries.log_key(number, one, two))
+    yield "again", rekeyed(entries.log_key(1, one, two), entries.log_key(1, two, three))
+    made = entries.log_key(1, one, two)
+    yield "more", rekeyed(Entry(made.id, made.kind, {**made.body, "note": "see elsewhere"}))
+
+
+def cut(**changes: Any) -> list[Entry]:
+    """Terms that fit an entry, written as a part."""
+    history = started()
+    [made] = entries._cut("task/terms", "terms", {"task_id": "task"}, history.terms.record())
+    body = {**made.body, **changes}
+    history.log.write(Entry(f"task/terms/{body['part']}", "terms", body))
+    return history.log.entries
+
+
+@forgery("of the terms is out of place")
+def a_part_of_terms_is_out_of_place() -> Cases:
+    yield "the second first", cut(part=2, parts=3)
+    yield "none", cut(part=0, parts=1)
+    yield "beyond the last", cut(part=1, parts=0)
+    yield "of too many", cut(part=1, parts=entries.MAX_TERMS_PARTS + 1)
+
+
+@forgery("note does not belong here")
+def a_part_of_terms_says_more() -> Cases:
+    yield "more", cut(note="see elsewhere")
+
+
+@forgery("expected the terms task/terms here")
+def terms_are_cut_that_fit_an_entry() -> Cases:
+    yield "in one", cut()
 
 
 @forgery("about other terms", "is not the one of", "the contract allows")
