@@ -39,12 +39,12 @@ _LIBRARIES = (
 #: A mutant may ask for all memory there is.
 _MEMORY_BYTES = 6 << 30
 
-#: Properties find the same examples every time, and do not look for the smallest one: one that fails is enough.
+#: Properties find the same few examples every time, and do not look for the smallest one: one that fails is enough.
 _PROFILE = """
 from hypothesis import Phase
 
 settings.register_profile(
-    "mutants", settings.get_profile("fedpeer"), derandomize=True, database=None,
+    "mutants", settings.get_profile("fedpeer"), derandomize=True, database=None, max_examples=25,
     phases=(Phase.explicit, Phase.generate),
 )
 settings.load_profile("mutants")
@@ -280,8 +280,8 @@ def swap(path: Path, source: str) -> None:
     """
     before = _codes(compile(path.read_text(), str(path), "exec"))
     after = _codes(compile(source, str(path), "exec"))
-    # A statement that is gone takes its generators along; those are made anew at each call.
-    if any(not name.endswith("<genexpr>") for name, _ in before.keys() ^ after.keys()):
+    # A statement that is gone takes its generators and lists along; those are made anew at each call.
+    if any(not name.endswith(("<genexpr>", "comp>")) for name, _ in before.keys() ^ after.keys()):
         raise ValueError("another set of functions")
     places = {(c.co_qualname, c.co_firstlineno): after.get(key, c) for key, c in before.items()}
     for function in gc.get_objects():

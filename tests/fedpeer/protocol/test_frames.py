@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from google.protobuf.message import DecodeError
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fedpeer.protocol.frames import Frame, parse_frame, parse_upload_message, upload_message
@@ -54,6 +54,8 @@ def test_a_frame_comes_back(offset: int, content: bytes) -> None:
 
 
 @given(st.integers(0, 2**64 - 1) | st.integers(0, 2**36), data)
+@example(2**35 - 1, b"x")
+@example(2**35, b"x")
 def test_the_library_reads_what_is_written_here(offset: int, content: bytes) -> None:
     for message in (upload_message(offset, content), upload_message(offset, memoryview(content))):
         parsed = market_pb2.SubmitModelRequest.FromString(message)

@@ -1,6 +1,7 @@
 """Heads, tiles, tables and receipts against the entries: what a source keeps besides them, altered one at a time."""
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -271,6 +272,15 @@ def test_another_key_than_the_trusted_one_is_named() -> None:
     source = FullSource()
     source.verification_key = lambda: "nonsense"  # type: ignore[method-assign]
     assert verified(source).problems[0].place == "key"
+
+
+def test_of_a_log_by_another_name_than_the_trusted_keys_nothing_is_read() -> None:
+    source = FullSource()
+    other = replace(KEY, name="example.com/other").verification_key
+    report = verify_ledger(source, other)
+    assert [p.place for p in report.problems] == ["key"]
+    assert str(other) in report.problems[0].message
+    assert (report.size, report.heads, report.counts.entries) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("size", [1, 17, 256, 300, SIZE])
