@@ -23,7 +23,7 @@ from mechanism.ledger.entry import Entry
 from mechanism.peers import draw_head, draw_share
 from mechanism.statements import sign_statement
 from participant import Activity, AsyncParticipant, Participant, SharesLostError
-from participant.identity import StateFolder
+from participant.identity import StateFolder as ParticipantFolder
 from participant.journal import Journal
 from participant.service import Service
 from tests.integration.market import (
@@ -264,11 +264,11 @@ def forget(state: Path) -> None:
 
 def replace_state(coordinator: Served, state: Path) -> None:
     """Everything is lost; the participant enrols again under its name, and says which key was its own."""
-    known = StateFolder(state).own_keys()
+    known = ParticipantFolder(state).own_keys()
     shutil.rmtree(state)
     coordinator.enrol(state.name, state)
     for sha256 in known:
-        StateFolder(state).add_own_key(sha256)
+        ParticipantFolder(state).add_own_key(sha256)
 
 
 @pytest.mark.parametrize("lost", ["nothing", "the journal"])
