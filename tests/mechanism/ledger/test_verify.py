@@ -320,6 +320,13 @@ def test_a_source_that_ends_before_the_known_head_is_older_and_otherwise_verifie
         assert (report.known, report.known_size, report.size) == (Known.OLDER, SIZE, 300)
 
 
+def test_a_known_head_beyond_the_end_counts_only_under_the_logs_key() -> None:
+    older = FullSource(LEDGER[:300])
+    report = verified(older, head(FullSource().data, SIZE, replace(KEY, seed=bytes(32))))
+    assert [p.place for p in report.problems] == ["known checkpoint"]
+    assert report.known is Known.CONTRADICTED
+
+
 @pytest.mark.parametrize("index", [0, 255, 256, SIZE - 1])
 def test_a_receipt_is_compared_with_the_entry_in_its_place(index: int) -> None:
     assert verified(FullSource(), receipt(index)).known is Known.EXTENDED
