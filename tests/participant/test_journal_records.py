@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from participant.errors import ConfigurationError, DiskFullError, JournalError
-from participant.journal import LOG_KEY, VERSION, Journal, RoundRecord, SubmissionRecord, TaskRecord
+from participant.journal import LOG_KEY, VERSION, Journal, KeyRow, RoundRecord, SubmissionRecord, TaskRecord
 
 SECRET = bytes(range(32))
 
@@ -205,3 +205,27 @@ def test_several_threads_write_one_journal(journal: Journal) -> None:
     for thread in threads:
         thread.join()
     assert all(journal.meta(f"{i}-{j}") == "x" for i in range(4) for j in range(20))
+
+
+def test_the_key_history_is_kept_in_order_each_row_once_and_without_a_gap(journal: Journal) -> None:
+    rows = [
+        KeyRow(0, 3, bytes([1] * 32), b"mine"),
+        KeyRow(1, 5, bytes([2] * 32), None),
+        KeyRow(2, 9, bytes([3] * 32), b"mine, too"),
+    ]
+    assert journal.key_history() == (0, bytes(32))
+    journal.add_keys([])
+    journal.add_keys(rows[1:])  # those before them are not known
+    assert journal.key_history() == (0, bytes(32))
+    journal.add_keys(rows[:2])
+    journal.add_keys(rows)
+    assert journal.key_history() == (3, bytes([3] * 32))
+    assert journal.own_key_rows() == [rows[0], rows[2]]
+    assert [journal.keys_before(index) for index in (3, 4, 9, 10)] == [
+        (0, bytes(32)), (1, bytes([1] * 32)), (2, bytes([2] * 32)), (3, bytes([3] * 32)),
+    ]  # fmt: skip
+    journal.prove_keys(2)
+    journal.prove_keys(1)
+    assert journal.proven_keys() == 2
+    journal.forget_keys()
+    assert (journal.key_history(), journal.own_key_rows(), journal.proven_keys()) == ((0, bytes(32)), [], 0)

@@ -274,6 +274,18 @@ def test_another_key_than_the_trusted_one_is_named() -> None:
     assert verified(source).problems[0].place == "key"
 
 
+@pytest.mark.parametrize("limit", ["MAX_AFTER_WRONG_BYTES", "MAX_AFTER_WRONG_ENTRIES"])
+def test_after_a_wrong_entry_a_bounded_part_of_the_rest_is_read(
+    limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = FullSource()
+    source.data[3] = source.data[2]
+    monkeypatch.setattr(f"mechanism.ledger.verify.{limit}", 200)
+    report = verified(source)
+    assert report.problems[0].index == 3
+    assert any("from 256 on were not read: enough is wrong" in p.message for p in report.problems)
+
+
 def test_of_a_log_by_another_name_than_the_trusted_keys_nothing_is_read() -> None:
     source = FullSource()
     other = replace(KEY, name="example.com/other").verification_key
@@ -306,6 +318,13 @@ def test_a_source_that_ends_before_the_known_head_is_older_and_otherwise_verifie
         report = verified(older, known)
         assert report.verified, report.problems
         assert (report.known, report.known_size, report.size) == (Known.OLDER, SIZE, 300)
+
+
+def test_a_known_head_beyond_the_end_counts_only_under_the_logs_key() -> None:
+    older = FullSource(LEDGER[:300])
+    report = verified(older, head(FullSource().data, SIZE, replace(KEY, seed=bytes(32))))
+    assert [p.place for p in report.problems] == ["known checkpoint"]
+    assert report.known is Known.CONTRADICTED
 
 
 @pytest.mark.parametrize("index", [0, 255, 256, SIZE - 1])
