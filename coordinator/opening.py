@@ -17,6 +17,7 @@ from coordinator.config import DataSection, TaskConfig
 from coordinator.derivation import chain_secret, initial_seed, task_root, validation_salt
 from coordinator.errors import TaskError
 from coordinator.storage.market import TaskRow
+from fedpeer.audit.input_files import SourceError, read_bytes
 from fedpeer.learning.datasets import LabelledData, load_splits
 from fedpeer.learning.errors import DataError
 from fedpeer.learning.labels import class_count, real_inputs, whole_labels
@@ -54,6 +55,9 @@ _NORM_FACTOR = 100
 
 #: A norm that bounds nothing, for a first look at a file.
 _ANY_NORM = Decimal(10) ** MAX_DECIMAL_DIGITS
+
+#: Bytes of an initial model, which is read as a whole.
+_MAX_INITIAL_BYTES = 1 << 36
 
 #: Bytes that a submitted file may have beyond the initial one's: other writers pad or order their header otherwise.
 _HEADER_ALLOWANCE = 64 << 10
@@ -296,9 +300,9 @@ def _initial_model(config: TaskConfig, root: bytes) -> bytes:
     """The file that round 1 starts from."""
     if config.initial_model is not None:
         try:
-            return config.initial_model.read_bytes()
-        except OSError as error:
-            raise TaskError(f"initial_model {config.initial_model}: {error.strerror}") from None
+            return read_bytes(config.initial_model, _MAX_INITIAL_BYTES)
+        except SourceError as error:
+            raise TaskError(f"initial_model: {error}") from None
     from fedpeer.learning.models import initial_weights  # imports torch, seconds
 
     return encode_model(initial_weights(config.recipe.model, initial_seed(root)))

@@ -91,16 +91,21 @@ class Transaction:
         """Records a participant's key.
 
         Raises:
-            Refusal: FIELD_INVALID where that key was revoked before, under whatever name.
+            Refusal: FIELD_INVALID where that key was revoked before, under whatever name, or is enrolled under
+                another one: a revocation of either would leave it to the other.
         """
-        key = load_public_key(enrolled.participant.public_key)
-        if self.ledger.revoked_keys(fingerprint(entries.public_key_bytes(key))):
+        name, key = enrolled.participant.id, load_public_key(enrolled.participant.public_key)
+        made = entries.enrolment(name, key)
+        mark = fingerprint(entries.public_key_bytes(key))
+        revoked = self.ledger.revoked_keys(mark)
+        if revoked or any(id_ != made.id for id_ in self.ledger.enrolled_keys(mark)):
             raise Refusal(
                 Code.FIELD_INVALID,
-                f"This key was revoked; a new one of {enrolled.participant.id!r} is expected.",
-                violations=[FieldViolation("certificate_signing_request", "a key that was never revoked")],
+                f"This key {'was revoked' if revoked else 'is enrolled under another name'}; a new one of {name!r} is "
+                "expected: move key.pem out of its state folder, and enrol again.",
+                violations=[FieldViolation("certificate_signing_request", "a key that no name ever had")],
             )
-        self._record(entries.enrolment(enrolled.participant.id, key))
+        self._record(made)
 
     def revoke(self, participant_id: str, reason: str) -> None:
         """Ends a participant's standing; none of the keys that it ever had counts for anything from here on."""

@@ -67,6 +67,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         OSError: it cannot be read.
         TextFileError: it is no TOML, too long, too deep, or has an integer beyond TOML's 64 bits.
     """
+    if path.exists() and not path.is_file():
+        raise TextFileError("it is no regular file; expected a file of settings")
     with path.open("rb") as file:
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:

@@ -124,6 +124,10 @@ class Recipe:
         _positive("recipe.learning_rate", self.learning_rate)
 
 
+#: Rounds and participants of a task. Each round is a reservation in the log, and a verifier makes all of them.
+MAX_ROUNDS, MAX_PARTICIPANTS = 10_000, 10_000
+
+
 @dataclass(frozen=True)
 class Schedule:
     """Rounds, head counts and deadlines.

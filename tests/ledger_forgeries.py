@@ -676,11 +676,14 @@ def a_statement_is_signed_by_another_or_by_a_revoked_key() -> Cases:
         yield f"model of {name} under its old key", history.log.entries
 
 
-@forgery("was enrolled before", "was revoked before", "has no key", "participant_id")
+@forgery("was enrolled before", "was revoked before", "has no key", "participant_id", "is enrolled as")
 def a_key_comes_twice_or_was_never_there() -> Cases:
     history = started()
     history.log.enrol("p000")
     yield "enrolled twice", history.log.entries
+    history = started()
+    history.log.enrol("zoe", samples.private_key("p000"))
+    yield "enrolled under another name", history.log.entries
     history = started()
     history.log.revoke("p000")
     history.log.enrol("p000")
@@ -970,6 +973,16 @@ def a_failure_cannot_have_been_reported() -> Cases:
 
 
 # Money
+
+
+@forgery("a task has at most")
+def a_task_has_more_rounds_or_places_than_any_may_have() -> Cases:
+    for change in ({"rounds": 10_001}, {"rounds": 10**8}, {"capacity": 10_001}, {"capacity": 10**9}):
+        history = started()
+        schedule = replace(history.terms.schedule, **change)
+        large = replace(history.terms, schedule=schedule, budget_micro=2**53 - 1)
+        history.log.write(*entries.published(large))
+        yield f"{change}", history.log.entries
 
 
 @forgery("the budget of", "expected the reservation", "is missing")

@@ -7,6 +7,8 @@ method of each service takes (`METHODS`), those of libraries included: a method 
 from dataclasses import dataclass
 from datetime import timedelta
 
+from mechanism import terms
+
 #: Bytes of model data in one frame. Each costs the coordinator a turn of its event loop, and of a thread where it is
 #: received, so that an upload is a tenth faster than by frames of 1 MiB; a bare stream would be fastest at those. When
 #: everybody fetches at once, each stream buffers one.
@@ -107,10 +109,10 @@ MIN_UPLOAD_BYTES_PER_SECOND = 32 << 10
 MAX_UPLOADS_PER_ROUND = 8
 
 #: Participants of one task: the SELECTED event names all of them, up to 66 bytes each, in one message.
-MAX_PARTICIPANTS = 10_000
+MAX_PARTICIPANTS = terms.MAX_PARTICIPANTS
 
 #: Rounds of one task: `open` reserves each in one transaction, and hashes the chain of seeds.
-MAX_ROUNDS = 10_000
+MAX_ROUNDS = terms.MAX_ROUNDS
 
 #: Seconds that a phase may last: a year. Beyond it a deadline is a mistake, and at last no date at all.
 MAX_PHASE_SECONDS = 366 * 86_400

@@ -31,6 +31,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from mechanism.canonical import Json, canonical_bytes, canonical_digest, parse_canonical
+from mechanism.degree import rational
 from mechanism.errors import FieldError
 from mechanism.ledger.accounts import (
     ROUNDING,
@@ -485,7 +486,7 @@ def assessment_from_record(record: Mapping[str, Any]) -> Assessment:
 @lru_cache(maxsize=8192)
 def _rational(text: str) -> Fraction:
     """A claim's degree, which every round's verdict repeats."""
-    return Fraction(text)
+    return rational("claimed_degree", text)
 
 
 def public_key_bytes(public_key: ec.EllipticCurvePublicKey) -> bytes:

@@ -56,7 +56,7 @@ from mechanism.lifecycle import State, check_quorum, check_step, needs_evidence
 from mechanism.peers import Draw, check_round_seed, share_fits
 from mechanism.settlement import PLAIN_DECIMAL, Assessment, Settlement, least_budget_micro
 from mechanism.statements import ClaimStatement, ModelStatement
-from mechanism.terms import Terms, identifier
+from mechanism.terms import MAX_PARTICIPANTS, MAX_ROUNDS, Terms, identifier
 from mechanism.unmeasured import as_claimed, missing
 
 _ECDSA = ec.ECDSA(hashes.SHA256())
@@ -247,6 +247,8 @@ class Replay:
         self._publishing: list[Entry] = []
         self._keys: dict[str, dict[str, ec.EllipticCurvePublicKey]] = {}
         self._known_keys: set[str] = set()
+        #: Whose each key is that was ever enrolled, by fingerprint: a key has one name.
+        self._owners: dict[str, str] = {}
         self._open: _Transaction | None = None
         self._log_keys: list[str] = []
         #: Digest of the key history.
@@ -366,6 +368,8 @@ class Replay:
             raise _Wrong(f"this key was revoked before, as {revoked.owner}'s in entry {revoked.entry}")
         if entry.id in self._known_keys:
             raise _Wrong("this key was enrolled before")
+        if (owner := self._owners.setdefault(mark, name)) != name:
+            raise _Wrong(f"this key is enrolled as {owner}'s")
         self._known_keys.add(entry.id)
         self._extend_keys(entry)
         self._keys.setdefault(name, {})[mark] = key
@@ -451,6 +455,11 @@ class Replay:
         name, rounds = terms.task_id, range(1, terms.schedule.rounds + 1)
         if name in self._tasks or name in self._ended:
             raise _Wrong(f"the task {name} has terms already")
+        if terms.schedule.rounds > MAX_ROUNDS or terms.schedule.capacity > MAX_PARTICIPANTS:
+            raise _Wrong(
+                f"{terms.schedule.rounds} rounds of {terms.schedule.capacity} participants; a task has at most "
+                f"{MAX_ROUNDS} of {MAX_PARTICIPANTS}"
+            )
         least = least_budget_micro(terms)
         if terms.budget_micro < least:
             raise _Wrong(

@@ -736,6 +736,7 @@ class Replay:
         self.tasks: dict[str, Task | None] = {}
         self.keys: dict[str, dict[str, ec.EllipticCurvePublicKey]] = {}
         self.enrolled: set[str] = set()
+        self.owners: dict[str, str] = {}
         self.revoked: set[str] = set()
         self.history = bytes(32)
         self.log_keys: list[tuple[int, str]] = []
@@ -808,6 +809,7 @@ class Replay:
         self.same(entry, f"participant/{name}/key/{mark}", "enrolment", body)
         require(mark not in self.revoked, "this key was revoked before")
         require(entry.id not in self.enrolled, "this key was enrolled before")
+        require(self.owners.setdefault(mark, name) == name, "this key is enrolled under another name")
         self.enrolled.add(entry.id)
         assert isinstance(key, ec.EllipticCurvePublicKey)
         self.keys.setdefault(name, {})[mark] = key
@@ -868,6 +870,9 @@ class Replay:
             terms = self._terms_in_parts(entry)
         name = terms.task_id
         require(name not in self.tasks, f"the task {name} has terms already")
+        require(
+            max(terms.rounds, terms.capacity) <= 10_000, "more rounds or participants than a task may have"
+        )
         require(terms.budget >= max(terms.bill(), terms.rounds), "the budget is below the maximal bill")
         rounds = range(1, terms.rounds + 1)
         task = Task(terms, "", terms.initial, terms.seed, set(rounds))

@@ -131,7 +131,8 @@ def test_both_refuse_a_forgery_at_the_same_entry(forged: Forgery, tmp_path: Path
         if not result.problems:
             unseen.add((forged.name, label))
             assert result.unchecked, "it says that it has not checked all"
-        elif result.first != bad(report) and (forged.name, label) not in LATER:
+        # What replay finds comes first in either list; heads, which the forged announcements of keys lack, come after.
+        elif bad(report) not in (result.first, result.problems[0][0]) and (forged.name, label) not in LATER:
             disagreed.append((label, bad(report), result.problems))
     assert not disagreed
     assert unseen == {one for one in NOT_CHECKED if one[0] == forged.name}

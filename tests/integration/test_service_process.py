@@ -226,7 +226,7 @@ BAD_TASKS = {
     "no TOML": ("id =", "id", "not valid TOML"),
     "an unknown rule": ('name = "paper"', 'name = "kind"', "rule.name is 'kind'"),
     "a rule that needs data": ('name = "paper"', 'name = "verified"', "[data]"),
-    "a missing model": ("initial.safetensors", "elsewhere.safetensors", "No such file"),
+    "a missing model": ("initial.safetensors", "elsewhere.safetensors", "is missing"),
     "a budget that is too small": ("Q = 1000", "Q = 1000\nbudget_micro = 5", "at least 4828314"),
 }
 

@@ -48,7 +48,7 @@ _INSERT_ID = Statement(
 )
 _FIND = Among(IDS, IDS.c.id)
 #: Within the range of the participants' ids, which is short: two or three for each of them.
-_REVOKED = Statement(
+_KEY_EVENTS = Statement(
     select(IDS.c.id).where(
         IDS.c.id >= "participant/", IDS.c.id < "participant0", IDS.c.id.like(bindparam("ends"))
     )
@@ -125,7 +125,11 @@ class SqlLedgerStore:
 
     def revoked_keys(self, fingerprint: str) -> list[str]:
         """Ids of the revocations of the key with this fingerprint, whosever it was."""
-        return [name for (name,) in _REVOKED.rows(self._connection, {"ends": f"%/revoked/{fingerprint}"})]
+        return [name for (name,) in _KEY_EVENTS.rows(self._connection, {"ends": f"%/revoked/{fingerprint}"})]
+
+    def enrolled_keys(self, fingerprint: str) -> list[str]:
+        """Ids of the enrolments of the key with this fingerprint, whosever it is."""
+        return [name for (name,) in _KEY_EVENTS.rows(self._connection, {"ends": f"%/key/{fingerprint}"})]
 
     def entries(self, first: int, count: int) -> Iterator[bytes]:
         end = first + count
