@@ -37,15 +37,30 @@ TARGETS: dict[str, tuple[str, ...]] = {
     ),
     "mechanism/unmeasured.py": HISTORIES,
     "mechanism/ledger/accounts.py": (f"{_LEDGER}/test_entries.py", *HISTORIES),
-    "mechanism/ledger/entries.py": (f"{_LEDGER}/test_entries.py", *HISTORIES),
+    "mechanism/ledger/entries.py": (
+        f"{_LEDGER}/test_refusals_of_parts.py",
+        f"{_LEDGER}/test_entries.py",
+        *HISTORIES,
+    ),
     "mechanism/ledger/entry.py": (f"{_LEDGER}/test_entries.py", f"{_LEDGER}/test_replay.py"),
     "mechanism/ledger/journal.py": (
         f"{_LEDGER}/test_entries.py",
         "tests/fedpeer/audit/sql/test_ledger_contract.py",
     ),
-    "mechanism/ledger/key_history.py": (f"{_LEDGER}/test_entries.py", f"{_LEDGER}/test_replay.py"),
-    "mechanism/ledger/log_keys.py": (f"{_LEDGER}/test_log_keys.py",),
-    "mechanism/ledger/merkle.py": (f"{_LEDGER}/test_merkle.py", f"{_LEDGER}/test_tiles.py"),
+    "mechanism/ledger/key_history.py": (
+        f"{_LEDGER}/test_refusals_of_parts.py",
+        f"{_LEDGER}/test_entries.py",
+        f"{_LEDGER}/test_replay.py",
+    ),
+    "mechanism/ledger/log_keys.py": (
+        f"{_LEDGER}/test_refusals_of_parts.py",
+        f"{_LEDGER}/test_log_keys.py",
+    ),
+    "mechanism/ledger/merkle.py": (
+        f"{_LEDGER}/test_refusals_of_parts.py",
+        f"{_LEDGER}/test_merkle.py",
+        f"{_LEDGER}/test_tiles.py",
+    ),
     "mechanism/ledger/note.py": (f"{_LEDGER}/test_note.py",),
     "mechanism/ledger/replay.py": (
         *HISTORIES,
