@@ -17,7 +17,7 @@ from coordinator.config import DataSection, TaskConfig
 from coordinator.derivation import chain_secret, initial_seed, task_root, validation_salt
 from coordinator.errors import TaskError
 from coordinator.storage.market import TaskRow
-from fedpeer.audit.input_files import SourceError, read_bytes
+from fedpeer.audit.input_files import SourceError, opened
 from fedpeer.learning.datasets import LabelledData, load_splits
 from fedpeer.learning.errors import DataError
 from fedpeer.learning.labels import class_count, real_inputs, whole_labels
@@ -300,7 +300,8 @@ def _initial_model(config: TaskConfig, root: bytes) -> bytes:
     """The file that round 1 starts from."""
     if config.initial_model is not None:
         try:
-            return read_bytes(config.initial_model, _MAX_INITIAL_BYTES)
+            with opened(config.initial_model, _MAX_INITIAL_BYTES) as file:
+                return file.read()
         except SourceError as error:
             raise TaskError(f"initial_model: {error}") from None
     from fedpeer.learning.models import initial_weights  # imports torch, seconds

@@ -105,8 +105,11 @@ def faulty_sqlite(monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
     make = fedpeer.audit.sql.database.create_engine
 
     def faulty(url: Any, **options: Any) -> Any:
+        path = make_url(url).database
         if make_url(url).get_backend_name() == "sqlite":
-            options["connect_args"]["factory"] = _connection(faults)
+            options["creator"] = lambda: sqlite3.connect(
+                path, factory=_connection(faults), **options["connect_args"]
+            )
         return make(url, **options)
 
     with monkeypatch.context() as patch:

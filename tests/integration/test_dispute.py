@@ -28,7 +28,7 @@ from tests.integration.market import (
     running,
     verified,
 )
-from tests.integration.serving import Served, served
+from tests.integration.serving import Served, served, stepped
 from tests.integration.test_participant_command import DIGITS, fedpeer
 from tests.integration.test_verified_round import CONFIG, fetched
 
@@ -156,7 +156,7 @@ def test_the_sdk_and_the_command_open_what_the_journal_keeps(coordinator: Served
             with pytest.raises(NotFoundError, match="No round of task task is settled"):
                 ada.dispute("task")
         # Nothing is trained, so nothing is scored: the wiring is at stake here, the money above.
-        begun.submit(begun.weights(), samples=100)
+        begun.submit(stepped(begun.weights()), samples=100)
     next(rounds[0])  # the second round: the first is settled
     with pytest.raises(StateError, match="no private claim"):
         others[0].dispute("task")

@@ -41,7 +41,7 @@ from participant.backoff import Backoff
 from participant.earnings import check_earnings
 from participant.identity import StateFolder as OwnFolder
 from participant.log_keys import pinned_log_keys
-from tests.integration.serving import Served, served
+from tests.integration.serving import Served, served, stepped
 
 RUNNER = CliRunner()
 
@@ -390,13 +390,13 @@ def test_a_log_whose_key_was_changed_is_followed_by_everyone(coordinator: Served
         rounds = [one.rounds() for one in joined]
         for one in rounds:
             round_ = next(one)
-            round_.submit(round_.weights(), 10)
+            round_.submit(stepped(round_.weights()), 10)
         changed = succeed(path, "log-key", "rotate")
         new = changed["ledger_key"]
         assert changed["old"] == old != new
         for one in rounds:
             round_ = next(one)
-            round_.submit(round_.weights(), 10)
+            round_.submit(stepped(round_.weights()), 10)
         for one in rounds:
             assert list(one) == []
         for person, one in zip(people, joined, strict=True):

@@ -36,7 +36,7 @@ from participant.earnings import check_earnings
 from participant.endpoint import Endpoint
 from participant.journal import Journal
 from participant.sync import Client
-from tests.integration.serving import WEIGHTS, Served, Shift, served
+from tests.integration.serving import WEIGHTS, Served, Shift, served, stepped
 
 NAMES = ("ada", "ben", "cho")
 COUNTS = {"ada": [25, 25, 25, 25], "ben": [40, 20, 20, 20], "cho": [70, 10, 10, 10]}
@@ -175,7 +175,7 @@ async def test_asyncio_has_the_same_shape(coordinator: Served, tmp_path: Path) -
             joined = await me.join("task")
             await joined.claim(0.5, COUNTS[name])
             async for round_ in joined.rounds():
-                weights = await round_.weights()
+                weights = stepped(await round_.weights())
                 await round_.submit(weights, samples=100)
             return joined.report()
 
@@ -472,7 +472,9 @@ def test_a_rejected_or_retrained_model_can_be_submitted_again(coordinator: Serve
     joined = participants["ada"].join("task")
     joined.claim(0.0, COUNTS["ada"])
     for round_ in joined.rounds():
-        weights = round_.weights()
+        weights = {
+            n: a + np.float32(0.5) if a.dtype == np.float32 else a for n, a in round_.weights().items()
+        }
         with pytest.raises(WeightsError, match="norm"):
             round_.submit({**weights, "bias": np.full(4, 1e6, np.float32)}, samples=1)
         # A model that was signed but never arrived is replaced by the one that is there now.

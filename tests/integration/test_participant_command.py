@@ -160,7 +160,7 @@ class Slow(Task):
         for step in range(600):
             round.progress(step / 600)
             time.sleep({seconds})
-        return weights
+        return {{name: array + 1 if array.dtype.kind == "f" else array for name, array in weights.items()}}
 """
 
 

@@ -21,7 +21,7 @@ from fedpeer.audit.export import export_json_lines, export_tiles
 from fedpeer.audit.sources import open_source
 from fedpeer.protocol.certificates import PrivateKey, new_key, signing_request
 from fedpeer.protocol.errors import Code
-from protos.fedpeer.v1 import enrolment_pb2, enrolment_pb2_grpc
+from fedpeer.v1 import enrolment_pb2, enrolment_pb2_grpc
 from tests.backends import DURABLE, postgresql_database
 from tests.integration.market import (
     CONFIG,
