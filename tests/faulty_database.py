@@ -93,8 +93,14 @@ def _connection(faults: Faults) -> type[sqlite3.Connection]:
 def faulty_journals(monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
     """Participants' journals that are opened inside fail as the faults say."""
     faults, connect = Faults(), sqlite3.connect
-    with monkeypatch.context() as patch:  # the coordinator takes it from sqlite3.dbapi2
-        patch.setattr(sqlite3, "connect", lambda *a, **o: connect(*a, **o, factory=_connection(faults)))
+
+    def faulty(database: Any, *arguments: Any, **options: Any) -> sqlite3.Connection:
+        if "journal" in str(database):  # a coordinator in this process has a database, too
+            options["factory"] = _connection(faults)
+        return connect(database, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite3, "connect", faulty)
         yield faults
 
 
