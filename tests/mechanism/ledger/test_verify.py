@@ -25,8 +25,9 @@ def history() -> list[Entry]:
     """More entries than a tile of the lowest level has, and a task with stakes and payments at their end."""
     task = started(Shape())
     strangers = [f"q{i:03d}" for i in range(300)]
-    key = samples.private_key("stranger").public_key()
-    task.log.entries[:0] = [entries.enrolment(name, key) for name in strangers]
+    task.log.entries[:0] = [
+        entries.enrolment(name, samples.private_key(name).public_key()) for name in strangers
+    ]
     task.play()
     return samples.stamped(task.log.entries)
 
