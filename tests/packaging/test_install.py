@@ -83,12 +83,17 @@ def test_a_base_install_is_small(newest: Path) -> None:
 
 
 def test_the_sdk_is_imported_quickly(newest: Path) -> None:
-    program = "from fedpeer import Participant; import time; print(time.process_time())"
-    times = [
-        float(subprocess.run([newest, "-c", program], capture_output=True, text=True, check=True).stdout)
-        for _ in range(7)
-    ]
-    assert min(times) < MOST_SECONDS, times
+    """On a machine that takes long for NumPy and gRPC alone, the SDK may take its part more."""
+
+    def least(program: str) -> float:
+        command = [newest, "-c", f"{program}; import time; print(time.process_time())"]
+        return min(
+            float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+            for _ in range(7)
+        )
+
+    bound = max(MOST_SECONDS, 3 * least("import numpy, grpc"))
+    assert least("from fedpeer import Participant") < bound
 
 
 def test_the_newest_versions_take_part(newest: Path, tmp_path: Path) -> None:
