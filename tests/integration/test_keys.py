@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -24,7 +23,7 @@ from participant import AsyncParticipant, ForeignKeyError, ForeignKeyWarning, Pa
 from participant.cli import app as participant_app
 from participant.identity import StateFolder
 from participant.service import Service
-from tests.integration.serving import Served, served
+from tests.integration.serving import Served, served, stepped
 from tests.integration.test_service import config
 
 RUNNER = CliRunner()
@@ -45,11 +44,6 @@ def second_key(running: Served, name: str) -> Any:
 
     running.office(enrol)
     return key
-
-
-def stepped(round_: Any) -> dict[str, Any]:
-    """The weights of a round after a step: what nothing has moved is not sent."""
-    return {n: a + 1 if a.dtype == np.float32 else a for n, a in round_.weights().items()}
 
 
 def config_of(running: Served, state: Path, name: str) -> Path:
@@ -109,7 +103,7 @@ def test_a_second_key_is_told_at_the_next_receipt_and_a_forged_model_stands_in_t
             one.claim(0.5, [3, 3, 3, 3])
         rounds = [one.rounds() for one in joined]
         first = [next(one) for one in rounds]
-        first[0].submit(stepped(first[0]), 10)
+        first[0].submit(stepped(first[0].weights()), 10)
         key = second_key(coordinator, "ada")
         for name, count in (("ada", 2), ("bob", 1)):
             database = str(coordinator.folder.path / "coordinator.db")
@@ -131,13 +125,13 @@ def test_a_second_key_is_told_at_the_next_receipt_and_a_forged_model_stands_in_t
 
         coordinator.office(forge)
         for one in first[1:]:
-            one.submit(stepped(one), 10)
+            one.submit(stepped(one.weights()), 10)
         with pytest.warns(ForeignKeyWarning, match="not its own"):
             second = next(rounds[0])  # the round's payment comes with a receipt
-        second.submit(stepped(second), 10)  # a claimed task is brought to its end
+        second.submit(stepped(second.weights()), 10)  # a claimed task is brought to its end
         for one in rounds[1:]:
             round_ = next(one)
-            round_.submit(stepped(round_), 10)
+            round_.submit(stepped(round_.weights()), 10)
         for one in rounds:
             assert list(one) == []
         assert joined[0].report().key_problems
