@@ -45,7 +45,7 @@ def main() -> None:
     evidence = ShadowEvidence(validation, uniform_reference(10), RECIPE, seed=0, shadows=given.shadows)
 
     began = time.process_time()
-    cloud = evidence.prepare(start, 1)
+    ensemble = evidence.prepare(start, 1)
     shadows = time.process_time() - began
 
     began = time.process_time()
@@ -75,7 +75,7 @@ def main() -> None:
     forward = time.process_time() - began
 
     began = time.process_time()
-    table = evidence.measurements(cloud)
+    table = evidence.measurements(ensemble)
     for submission in submissions:
         table.measure(submission)
     found = table.assess()

@@ -30,7 +30,7 @@ from coordinator.storage.schema import migrate
 from fedpeer.audit.proofs import receipt
 from fedpeer.audit.sources import open_source
 from fedpeer.audit.sql.database import Database
-from fedpeer.audit.sql.ledger import SignedLog, SqlLedgerStore
+from fedpeer.audit.sql.ledger_store import SignedLog, SqlLedgerStore
 from mechanism.ledger import entries
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.journal import Journal

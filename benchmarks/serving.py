@@ -16,8 +16,8 @@ import grpc
 import numpy as np
 
 from coordinator.folder import StateFolder
-from coordinator.office import Office
 from coordinator.opening import prepare_task
+from coordinator.operator import Operator
 from fedpeer.protocol.certificates import new_key, signing_request
 from fedpeer.protocol.model_file import encode_model
 from fedpeer.v1 import enrolment_pb2, enrolment_pb2_grpc
@@ -38,12 +38,12 @@ def prepared(
     folder = make_folder(path / "state", _BENCH_CONFIG)
     schedule = {"rounds": rounds, "quorum": participants, "capacity": participants}
     schedule = {**schedule, "effort_seconds": 3600, "round_seconds": 3600}
-    office = Office(folder)
-    tokens = [office.invite(f"p{i:03d}").token for i in range(participants)]
+    operator = Operator(folder)
+    tokens = [operator.invite(f"p{i:03d}").token for i in range(participants)]
     for name in tasks:
         config = task_config(path, name, schedule=schedule, contract={"max_norm": "1000000"})
-        office.open(prepare_task(config, time.time()))
-    office.close()
+        operator.open(prepare_task(config, time.time()))
+    operator.close()
     return folder, tokens
 
 

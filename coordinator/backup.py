@@ -58,7 +58,7 @@ from coordinator.staging import staged, sync
 from coordinator.storage.market import MarketStore
 from fedpeer.audit.sql.database import Database, parse_url, refuse_unknown, sqlite_file, translated
 from fedpeer.audit.sql.errors import DatabaseDamaged
-from fedpeer.audit.sql.ledger import SqlLedgerStore
+from fedpeer.audit.sql.ledger_store import SqlLedgerStore
 
 Result = TypeVar("Result")
 

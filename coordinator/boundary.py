@@ -142,7 +142,7 @@ class Boundary(grpc.aio.ServerInterceptor):
         self._authenticate = authenticate
         self._fallen = fallen
         self._outdated = outdated
-        self._streams: set[_Passage] = set()
+        self._streams: set[_Call] = set()
         self._quotas = quotas
         self._metrics = metrics
         self._tracing = tracing
@@ -183,20 +183,20 @@ class Boundary(grpc.aio.ServerInterceptor):
 
     def end_streams(self) -> None:
         """Ends the streams whose caller is one no longer, also those on which nothing happens."""
-        for passage in tuple(self._streams):
-            if (refusal := passage.fallen()) is not None:
-                passage.end(refusal)
+        for call in tuple(self._streams):
+            if (refusal := call.fallen()) is not None:
+                call.end(refusal)
 
     @contextmanager
-    def _stream_of(self, passage: "_Passage") -> Iterator[None]:
+    def _stream_of(self, call: "_Call") -> Iterator[None]:
         """Holds one of the caller's streams, and charges the bytes of its messages, both ways, to the caller."""
-        with self._quotas.stream(passage.identity):
-            _charge.set(partial(self._quotas.moved, passage.identity))
-            self._streams.add(passage)
+        with self._quotas.stream(call.identity):
+            _charge.set(partial(self._quotas.moved, call.identity))
+            self._streams.add(call)
             try:
                 yield
             finally:
-                self._streams.discard(passage)
+                self._streams.discard(call)
                 _charge.set(None)
 
     def _latency(self, method: str, status: grpc.StatusCode) -> Any:
@@ -235,58 +235,58 @@ class Boundary(grpc.aio.ServerInterceptor):
                 del self._open[own]
 
     def _served(
-        self, method: str, limits: MethodLimits, answer: Callable[[Any, "_Passage"], Awaitable[Any]]
+        self, method: str, limits: MethodLimits, answer: Callable[[Any, "_Call"], Awaitable[Any]]
     ) -> Any:
         """A handler that lets a caller in, and `answer` it within the method's limits."""
 
-        async def call(_: Any, context: Any) -> Any:
-            passage = _Passage(self, method, context)
+        async def served(_: Any, context: Any) -> Any:
+            call = _Call(self, method, context)
             clock = asyncio.timeout(limits.seconds)
             try:
-                passage.admit(limits)
-                with self._place(method, limits, passage.identity):
+                call.admit(limits)
+                with self._place(method, limits, call.identity):
                     async with clock:
-                        return await answer(context, passage)
+                        return await answer(context, call)
             except asyncio.CancelledError:
-                passage.cancelled()
+                call.cancelled()
                 raise
             except Exception as error:
                 overdue = f"The call took more than {limits.seconds} seconds."
-                await passage.refuse(Refusal(Code.QUOTA_EXCEEDED, overdue) if clock.expired() else error)
+                await call.refuse(Refusal(Code.QUOTA_EXCEEDED, overdue) if clock.expired() else error)
             finally:
-                passage.leave()
+                call.leave()
 
-        return call
+        return served
 
-    def _unary(self, limits: MethodLimits, serve: Any) -> Callable[[Any, "_Passage"], Awaitable[Any]]:
-        async def answer(context: Any, passage: "_Passage") -> Any:
+    def _unary(self, limits: MethodLimits, serve: Any) -> Callable[[Any, "_Call"], Awaitable[Any]]:
+        async def answer(context: Any, call: "_Call") -> Any:
             return await serve(await _only_message(context), context)
 
         return answer
 
-    def _upload(self, limits: MethodLimits, serve: Any) -> Callable[[Any, "_Passage"], Awaitable[Any]]:
-        async def answer(context: Any, passage: "_Passage") -> Any:
-            with self._stream_of(passage), passage.interruptible():
-                return await serve(_Messages(passage, limits), context)
+    def _upload(self, limits: MethodLimits, serve: Any) -> Callable[[Any, "_Call"], Awaitable[Any]]:
+        async def answer(context: Any, call: "_Call") -> Any:
+            with self._stream_of(call), call.interruptible():
+                return await serve(_Messages(call, limits), context)
 
         return answer
 
-    def _stream(self, limits: MethodLimits, serve: Any) -> Callable[[Any, "_Passage"], Awaitable[Any]]:
-        async def answer(context: Any, passage: "_Passage") -> None:
-            with self._stream_of(passage):
-                await passage.write_all(serve(await _only_message(context), context))
+    def _stream(self, limits: MethodLimits, serve: Any) -> Callable[[Any, "_Call"], Awaitable[Any]]:
+        async def answer(context: Any, call: "_Call") -> None:
+            with self._stream_of(call):
+                await call.write_all(serve(await _only_message(context), context))
 
         return answer
 
-    def _both(self, limits: MethodLimits, serve: Any) -> Callable[[Any, "_Passage"], Awaitable[Any]]:
-        async def answer(context: Any, passage: "_Passage") -> None:
-            with self._stream_of(passage):
-                await passage.write_all(serve(_Messages(passage, limits), context))
+    def _both(self, limits: MethodLimits, serve: Any) -> Callable[[Any, "_Call"], Awaitable[Any]]:
+        async def answer(context: Any, call: "_Call") -> None:
+            with self._stream_of(call):
+                await call.write_all(serve(_Messages(call, limits), context))
 
         return answer
 
 
-class _Passage:
+class _Call:
     """One call on its way through."""
 
     def __init__(self, boundary: Boundary, method: str, context: Any) -> None:
@@ -513,8 +513,8 @@ class _Messages:
     next one, which is a frame for every stream.
     """
 
-    def __init__(self, passage: _Passage, limits: MethodLimits) -> None:
-        self._passage = passage
+    def __init__(self, call: _Call, limits: MethodLimits) -> None:
+        self._call = call
         self._limits = limits
         self._read = 0
 
@@ -522,7 +522,7 @@ class _Messages:
         return self
 
     async def __anext__(self) -> Any:
-        message = await self._passage.read()
+        message = await self._call.read()
         if message is grpc.aio.EOF:
             raise StopAsyncIteration
         self._read += 1
@@ -530,7 +530,7 @@ class _Messages:
             if self._read > most:
                 raise Refusal(Code.TOO_LARGE, f"The call has more than {most} messages, which is the limit.")
             if self._read > 1:
-                self._passage.count(self._limits)
+                self._call.count(self._limits)
         _check_parsed(message)
         return message
 

@@ -21,10 +21,10 @@ from rich.table import Table
 
 from coordinator.backup import Manifest, check_backup, read_backup
 from coordinator.config import TaskConfig, read_config, resolve_paths
-from coordinator.doorbell import ANSWER_SECONDS
+from coordinator.control_socket import ANSWER_SECONDS
 from coordinator.errors import FolderError, TaskError
 from coordinator.folder import StateFolder, initialise
-from coordinator.office import Notice, Office, TaskReport
+from coordinator.operator import Notice, Operator, TaskReport
 from coordinator.revocations import CarriedOver
 from coordinator.storage.schema import migrate
 from fedpeer.audit.sql.database import Database, parse_url
@@ -124,7 +124,7 @@ def open_(
     from coordinator.opening import prepare_task  # imports the data sets
 
     config = resolve_paths(read_config(file, TaskConfig), file.parent)
-    with _office(state) as office:
+    with _operator(state) as operator:
         prepared = prepare_task(config, datetime.now(UTC).timestamp())
         schedule = prepared.row.terms.schedule
         _note(
@@ -136,7 +136,7 @@ def open_(
             if as_json or not sys.stdin.isatty():
                 raise TaskError("nobody can be asked here; give --yes to reserve the budget")
             typer.confirm("Open the task?", abort=True, err=True)
-        office.open(prepared)
+        operator.open(prepared)
         row = prepared.row
         record = {
             "task": row.id,
@@ -146,7 +146,7 @@ def open_(
         }
         digest = row.terms_digest.hex()
         _changed(
-            office,
+            operator,
             as_json,
             record,
             f"Task {row.id} is open; terms {digest}.",
@@ -161,11 +161,11 @@ def invite(
     as_json: AsJson = False,
 ) -> None:
     """Make a one-time token with which a participant gets its certificate."""
-    with _office(state) as office:
-        made = office.invite(name)
+    with _operator(state) as operator:
+        made = operator.invite(name)
         authority = (state / "authority.pem").read_text()
-        server = office.config.server
-        service = office.serving()
+        server = operator.config.server
+        service = operator.serving()
         bound = {} if service is None else service.addresses
         record = {
             "participant": made.participant_id,
@@ -180,7 +180,7 @@ def invite(
             f"{made.token}\n\nHand this token and {state / 'authority.pem'} to {name}. It works once, until "
             f"{_time(made.expires)}." + (" The earlier token no longer works." if made.withdrawn else "")
         )
-        _changed(office, as_json, record, text, text)
+        _changed(operator, as_json, record, text, text)
 
 
 @app.command()
@@ -191,10 +191,10 @@ def revoke(
     as_json: AsJson = False,
 ) -> None:
     """Revoke a participant's certificates, at once; of one that has not enrolled, withdraw the invitation."""
-    with _office(state) as office:
-        enrolled = office.revoke(name, reason)
+    with _operator(state) as operator:
+        enrolled = operator.revoke(name, reason)
         _changed(
-            office,
+            operator,
             as_json,
             {"participant": name, "revoked": enrolled, "withdrawn": not enrolled},
             f"{name} is revoked." if enrolled else f"{name} had not enrolled; its invitation is withdrawn.",
@@ -216,11 +216,11 @@ def renew_certificate(
     as_json: AsJson = False,
 ) -> None:
     """Make a new certificate and key for the server; a running service serves them from then on."""
-    with _office(state) as office:
-        made = office.renew_server(host or []).certificate
+    with _operator(state) as operator:
+        made = operator.renew_server(host or []).certificate
         names, until = certificate_hosts(made), made.not_valid_after_utc
         text = f"The server's certificate is for {', '.join(names)}, until {until:%Y-%m-%d}."
-        _changed(office, as_json, {"hosts": names, "expires": until.timestamp()}, text, text)
+        _changed(operator, as_json, {"hosts": names, "expires": until.timestamp()}, text, text)
 
 
 @authority_app.command("rotate")
@@ -229,15 +229,15 @@ def rotate_authority(state: State = DEFAULT_STATE, as_json: AsJson = False) -> N
 
     Participants that run take the new one over by themselves. New ones are invited with authority.pem as it is now.
     """
-    with _office(state) as office:
-        until = office.begin_authority().certificate.not_valid_after_utc
-        behind = office.behind()
+    with _operator(state) as operator:
+        until = operator.begin_authority().certificate.not_valid_after_utc
+        behind = operator.behind()
         rest = (
             f"the old one counts beside it.\n{counted(len(behind), 'participant')} have yet to take it over. Then: "
             "fedpeer coordinator authority end"
         )
         _changed(
-            office,
+            operator,
             as_json,
             {"authority": str(state / "authority.pem"), "expires": until.timestamp(), "behind": behind},
             f"A new authority issues from now on, until {until:%Y-%m-%d}; {rest}",
@@ -257,11 +257,11 @@ def end_authority(
     as_json: AsJson = False,
 ) -> None:
     """End the old authority: its certificates no longer count, and the server's is issued by the new one."""
-    with _office(state) as office:
-        behind = office.end_authority(left_behind=leave_behind)
+    with _operator(state) as operator:
+        behind = operator.end_authority(left_behind=leave_behind)
         rest = f" Left behind, to be invited again: {', '.join(behind)}." if behind else ""
         _changed(
-            office,
+            operator,
             as_json,
             {"authority": str(state / "authority.pem"), "left_behind": behind},
             f"The old authority has ended.{rest}",
@@ -275,11 +275,11 @@ def rotate_log_key(state: State = DEFAULT_STATE, as_json: AsJson = False) -> Non
 
     Whoever has the old key can verify what the new one signs, through the announcement. Publish the new one.
     """
-    with _office(state) as office:
-        old, new, index = office.change_log_key()
+    with _operator(state) as operator:
+        old, new, index = operator.change_log_key()
         text = f"Ledger key: {new}\nEntry {index} announces it under {old}. Publish it."
         record = {"old": str(old), "ledger_key": str(new), "entry": index}
-        _changed(office, as_json, record, text, text)
+        _changed(operator, as_json, record, text, text)
 
 
 @app.command()
@@ -290,11 +290,11 @@ def cancel(
     as_json: AsJson = False,
 ) -> None:
     """Cancel a task and refund what is not yet paid."""
-    with _office(state) as office:
-        report = office.cancel(task, reason)
+    with _operator(state) as operator:
+        report = operator.cancel(task, reason)
         paid = f"{_paid(report)} credits had been paid."
         _changed(
-            office,
+            operator,
             as_json,
             report.record(),
             f"Task {task} is cancelled; {paid}",
@@ -309,8 +309,8 @@ def backup(
     as_json: AsJson = False,
 ) -> None:
     """Write keys, configuration, database and models to one file, also while serving; it is read again to check it."""
-    with _office(state) as office, _cleaning_up():
-        manifest = office.back_up(file)
+    with _operator(state) as operator, _cleaning_up():
+        manifest = operator.back_up(file)
     left_out = list(manifest.left_out)
     _show(
         as_json,
@@ -357,11 +357,11 @@ def restore(
         database = Database(made.database_url(made.config()))
         migrate(database)  # of an older version, as the service does
         database.close()
-        office = Office(made)
+        operator = Operator(made)
         try:
-            return office.carry_over_revocations(revocations)
+            return operator.carry_over_revocations(revocations)
         finally:
-            office.close()
+            operator.close()
 
     with _cleaning_up():
         manifest, carried = read_backup(file, folder, database=database or None, act=carry_over)
@@ -398,9 +398,9 @@ def carry_revocations(
     as_json: AsJson = False,
 ) -> None:
     """After a restore: revoke again whoever a later copy of the ledger says was revoked."""
-    with _office(state) as office:
-        carried = office.carry_over_revocations(ledger)
-        _changed(office, as_json, vars(carried), _told(carried), f"Recorded: {_told(carried)}")
+    with _operator(state) as operator:
+        carried = operator.carry_over_revocations(ledger)
+        _changed(operator, as_json, vars(carried), _told(carried), f"Recorded: {_told(carried)}")
 
 
 @app.command()
@@ -410,19 +410,19 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Show the service, its participants and its tasks; one task in full where it is named."""
-    with _office(state) as office:
-        reports = office.tasks() if task is None else [office.task(task)]
-        people = office.participants()
-        service = office.serving()
-        certificates, warnings = _certificates(office)
+    with _operator(state) as operator:
+        reports = operator.tasks() if task is None else [operator.task(task)]
+        people = operator.participants()
+        service = operator.serving()
+        certificates, warnings = _certificates(operator)
         record = {
             "state": str(state),
             "serving": service is not None,
             "answers": service is not None and service.answers,
             "addresses": {} if service is None else service.addresses,
             "troubles": {} if service is None else service.troubles,
-            "insecure": office.config.server.insecure,
-            "ledger_size": office.ledger_size(),
+            "insecure": operator.config.server.insecure,
+            "ledger_size": operator.ledger_size(),
             "certificates": certificates,
             "participants": [
                 {"id": p.id, "enrolled": p.enrolled_at, "revoked": p.revoked_at is not None} for p in people
@@ -440,7 +440,7 @@ def status(
         running = "serving" if record["serving"] else "not serving"
         output().print(
             f"{state}: {running}, {counted(len(people), 'participant')}, "
-            f"{counted(len(reports), 'task')}, {counted(office.ledger_size(), 'ledger entry')}"
+            f"{counted(len(reports), 'task')}, {counted(operator.ledger_size(), 'ledger entry')}"
             if task is None
             else f"{state}: {running}"
         )
@@ -459,8 +459,8 @@ def status(
 @app.command()
 def participants(state: State = DEFAULT_STATE, as_json: AsJson = False) -> None:
     """List who has enrolled, until when their certificates hold, and who is revoked."""
-    with _office(state) as office:
-        people = office.enrolled()
+    with _operator(state) as operator:
+        people = operator.enrolled()
     if as_json:
         _print_json({"participants": [vars(person) for person in people]})
         return
@@ -474,18 +474,18 @@ def participants(state: State = DEFAULT_STATE, as_json: AsJson = False) -> None:
 @app.command()
 def tasks(state: State = DEFAULT_STATE, as_json: AsJson = False) -> None:
     """List the tasks."""
-    with _office(state) as office:
-        reports = office.tasks()
+    with _operator(state) as operator:
+        reports = operator.tasks()
     if as_json:
         _print_json({"tasks": [report.record() for report in reports]})
     else:
         _print_tasks(reports)
 
 
-def _certificates(office: Office) -> tuple[dict[str, Any], list[str]]:
+def _certificates(operator: Operator) -> tuple[dict[str, Any], list[str]]:
     """When the certificates expire, seconds since the epoch, and what is wrong with them or soon will be."""
     try:
-        found = office.certificates()
+        found = operator.certificates()
     except FolderError as error:
         return {"problem": str(error)}, [str(error)]
     warnings = found.warnings(datetime.now(UTC))
@@ -520,12 +520,12 @@ def _print_tasks(reports: list[TaskReport]) -> None:
 
 
 @contextmanager
-def _office(state: Path) -> Iterator[Office]:
-    office = Office(StateFolder(state))
+def _operator(state: Path) -> Iterator[Operator]:
+    operator = Operator(StateFolder(state))
     try:
-        yield office
+        yield operator
     finally:
-        office.close()
+        operator.close()
 
 
 @contextmanager
@@ -542,18 +542,18 @@ def _cleaning_up() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _changed(office: Office, as_json: bool, record: dict[str, Any], done: str, recorded: str) -> None:
+def _changed(operator: Operator, as_json: bool, record: dict[str, Any], done: str, recorded: str) -> None:
     """Shows what a command has changed and whether it is in force, which its exit code says too.
 
     Args:
         done: what is so where it is in force.
         recorded: what is so where that is not known.
     """
-    notice = office.notice
+    notice = operator.notice
     assert notice is not None
     _show(as_json, {**record, "service": notice.value}, recorded if notice is Notice.UNCONFIRMED else done)
-    if office.unsigned is not None:
-        _note(f"Recorded, and not yet under a signed head: {office.unsigned}")
+    if operator.unsigned is not None:
+        _note(f"Recorded, and not yet under a signed head: {operator.unsigned}")
     match notice:
         case Notice.CONFIRMED:
             _note("In force: the coordinator that runs has taken notice.")

@@ -11,7 +11,7 @@
     keys.lock            held by whoever changes keys
     coordinator.db       SQLite, unless the configuration names another database
     models/ spool/       model files, uploads on their way in
-    doorbell.sock        while a service runs
+    control.sock        while a service runs
     serving.json         while a service runs: the addresses that it is bound to
 
 `init` makes all that a coordinator is, aside, and puts it in its place when it is whole; nothing is ever made anew
@@ -41,7 +41,7 @@ from coordinator.storage.lease import Lease
 from coordinator.storage.schema import erase, migrate
 from fedpeer.audit.sql.database import Database, parse_url, shown, sqlite_file
 from fedpeer.audit.sql.errors import DatabaseUnreachable
-from fedpeer.audit.sql.ledger import SignedLog
+from fedpeer.audit.sql.ledger_store import SignedLog
 from fedpeer.protocol.certificates import (
     CertificateError,
     Identity,
@@ -69,7 +69,7 @@ _MADE = (
     "spool",
     "serve.lock",
     "serving.json",
-    "doorbell.sock",
+    "control.sock",
     "ledger.key.next",
     "keys.pending",
     "keys.lock",
@@ -103,8 +103,8 @@ class StateFolder:
         return self.path / "spool"
 
     @property
-    def doorbell(self) -> Path:
-        return self.path / "doorbell.sock"
+    def control_socket(self) -> Path:
+        return self.path / "control.sock"
 
     @property
     def addresses(self) -> Path:

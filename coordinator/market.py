@@ -23,8 +23,8 @@ from coordinator.admission import (
 )
 from coordinator.broadcast import Broadcast, SharedFrame
 from coordinator.identity import Caller, check_standing
-from coordinator.payrolls import PaidRound, Payrolls
 from coordinator.runner import LiveTask, Workplace
+from coordinator.settlements import PaidRound, Settlements
 from coordinator.spool import UploadKey
 from coordinator.storage.market import EventRow, ReceiptRow
 from coordinator.tracing import annotate
@@ -95,7 +95,7 @@ class Market:
         self._uploads = workplace.uploads
         self._broadcast = Broadcast()
         self._tasks: dict[str, LiveTask] = {}
-        self._payrolls = Payrolls(workplace.transact)
+        self._settlements = Settlements(workplace.transact)
 
     def add(self, live: LiveTask) -> None:
         self._tasks[live.row.id] = live
@@ -293,8 +293,8 @@ class Market:
         return found
 
     async def settlement(self, caller: Caller, live: LiveTask, round_: int) -> PaidRound:
-        """As `Payrolls.line`, of the caller."""
-        return await self._payrolls.line(live.row, round_, caller.participant_id)
+        """As `Settlements.line`, of the caller."""
+        return await self._settlements.line(live.row, round_, caller.participant_id)
 
     async def submit(
         self,
@@ -334,7 +334,7 @@ class Market:
         if event.state is not State.SETTLED or not last or caller.participant_id not in live.feed.selected:
             return Notice(event)
         # What all that trained would ask for next, at the same time.
-        return Notice(event, await self._payrolls.told(live.row, event.round, caller.participant_id))
+        return Notice(event, await self._settlements.of_event(live.row, event.round, caller.participant_id))
 
     def _begin(self, t: Transaction, live: LiveTask, statement: ModelStatement) -> "ReceiptRow | _Begun":
         """The receipt of a known submission; else whether its frames are wanted, and then the commitment."""

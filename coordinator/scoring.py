@@ -24,7 +24,7 @@ from mechanism.settlement import Assessment
 from mechanism.unmeasured import as_claimed
 
 if TYPE_CHECKING:  # evidence imports torch, which most commands do without
-    from fedpeer.evidence import Cloud
+    from fedpeer.evidence import ShadowEnsemble
     from fedpeer.evidence.assessing import Broadcast
 
 
@@ -136,13 +136,13 @@ class ShadowModels:
             raise TaskError(f"task {row.id!r}: {error}") from None
 
     def prepare(self, start: RoundStart) -> None:
-        self._cloud(start)
+        self._ensemble(start)
 
     def score(self, start: RoundStart, submissions: Sequence[Submission]) -> Scored:
         from fedpeer import evidence
 
         found = self._evidence.assess(
-            self._cloud(start),
+            self._ensemble(start),
             [
                 evidence.Submission(
                     participant_id=s.participant_id,
@@ -161,7 +161,7 @@ class ShadowModels:
     def evaluate(self, model: Callable[[], Path]) -> Quality | None:
         return evaluate_on(self._data, self._model, model)
 
-    def _cloud(self, start: RoundStart) -> "Cloud":
+    def _ensemble(self, start: RoundStart) -> "ShadowEnsemble":
         return self._evidence.prepare(
             open_model(start.model).weights(), start.round, _broadcasts(start), start.model_sha256.hex()
         )

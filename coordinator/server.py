@@ -29,7 +29,7 @@ from coordinator.boundary import Authenticate, Boundary, caller
 from coordinator.certificates import OLD_AUTHORITY, Certificates, read_certificates
 from coordinator.clock import Clock, SystemClock
 from coordinator.config import ServerSection, ServiceConfig
-from coordinator.doorbell import Doorbell
+from coordinator.control_socket import ControlSocket
 from coordinator.errors import FolderError, ServeError
 from coordinator.folder import StateFolder, write_private
 from coordinator.identity import Caller, Enrolled, Roster, enrol, renew
@@ -39,10 +39,10 @@ from coordinator.metrics import Metrics
 from coordinator.quotas import Quotas
 from coordinator.runner import LiveTask, TaskRunner, Workplace
 from coordinator.scraping import MetricsServer
-from coordinator.services.enrolment import Enrol, EnrolmentServicer
-from coordinator.services.health import HealthServicer
-from coordinator.services.ledger import LedgerServicer
-from coordinator.services.market import MarketServicer
+from coordinator.services.enrolment_servicer import Enrol, EnrolmentServicer
+from coordinator.services.health_servicer import HealthServicer
+from coordinator.services.ledger_servicer import LedgerServicer
+from coordinator.services.market_servicer import MarketServicer
 from coordinator.spool import Spool
 from coordinator.storage.lease import Lease
 from coordinator.storage.market import EventRow, TaskRow
@@ -53,7 +53,7 @@ from coordinator.transactions import Transaction, Transactions
 from coordinator.uploads import Uploads
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.errors import LeaseLost
-from fedpeer.audit.sql.ledger import SignedLog
+from fedpeer.audit.sql.ledger_store import SignedLog
 from fedpeer.protocol.errors import Code, Refusal
 from fedpeer.protocol.limits import (
     HANDSHAKE_SECONDS,
@@ -167,7 +167,7 @@ class Coordinator:
             bytes_per_hour=section.bytes_per_hour,
         )
         self._supervisor = Supervisor(self.metrics, self._raise_alarm)
-        self._doorbell = Doorbell(folder.doorbell, self._follow, self.troubles)
+        self._control_socket = ControlSocket(folder.control_socket, self._follow, self.troubles)
         #: Set when somebody may have changed what is held in memory, and who waits for it to be read again.
         self._outdated = asyncio.Event()
         self._following: list[asyncio.Future[None]] = []
@@ -197,8 +197,8 @@ class Coordinator:
             await asyncio.to_thread(self._work.blobs.prepare)
             await self._clear_spool()
             await self._bind()
-            # First the bell: what a command changes after it has been read here is rung for.
-            await self._doorbell.start()
+            # First the control socket: what a command changes after the reading here is notified.
+            await self._control_socket.start()
             await self._reload()
             self._supervisor.begin("commands", self._follow_commands)
             for server in self._servers:
@@ -221,7 +221,7 @@ class Coordinator:
             for name in live.presence.watching():
                 live.presence.dismiss(name, draining)
         self.folder.addresses.unlink(missing_ok=True)
-        await self._doorbell.stop()
+        await self._control_socket.stop()
         await asyncio.gather(*(server.stop(grace) for server in self._servers))
         await self._supervisor.stop()
         for rung in self._following:

@@ -6,7 +6,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from coordinator.office import Standing, TaskReport
+from coordinator.operator import Standing, TaskReport
 from fedpeer.terminal import counted, printable
 from mechanism.lifecycle import State
 from mechanism.settlement import MICRO

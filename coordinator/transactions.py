@@ -34,7 +34,7 @@ from coordinator.storage.market import (
     TaskRow,
 )
 from fedpeer.audit.sql.database import Database
-from fedpeer.audit.sql.ledger import SignedLog, SqlLedgerStore
+from fedpeer.audit.sql.ledger_store import SignedLog, SqlLedgerStore
 from fedpeer.audit.sql.statements import driver
 from fedpeer.protocol.certificates import certificate_key, load_certificate, load_public_key
 from fedpeer.protocol.errors import Code, FieldViolation, Refusal

@@ -356,7 +356,7 @@ def _assessment(
     half = model.degree.half_width
     lower, upper = max(estimate - half, 0), min(estimate + half, MICRO)
     if not all(v.passed for v in verdicts):
-        # What lies outside the shadows' cloud is not scored: there the estimate means nothing.
+        # What lies outside the shadows' ensemble is not scored: there the estimate means nothing.
         return Assessment(**common, verified_micro=None, verdicts=tuple(verdicts))  # type: ignore[arg-type]
     verified = upper if half > limits.wide else estimate
     of_quality = _taper(quality, limits.quality_none, limits.quality_full)

@@ -60,13 +60,16 @@ class Service:
             foreign_keys=config.service.foreign_keys,
             backoff=Backoff(patience=patience, first_contact=patience),
         )
-        self._seats = [_Seat(section, tell) for section in config.task]
+        self._workers = [_Worker(section, tell) for section in config.task]
         self._named = {section.id for section in config.task if section.id is not None}
         # It fetches what earlier tasks paid, before it looks for the next one.
-        self._first = next((seat for seat in self._seats if seat.section.id is None), self._seats[0])
+        self._first = next(
+            (worker for worker in self._workers if worker.section.id is None), self._workers[0]
+        )
         self._once = False
         self._threads = {
-            seat: threading.Thread(target=self._guarded, args=(seat,), name=seat.name) for seat in self._seats
+            worker: threading.Thread(target=self._guarded, args=(worker,), name=worker.name)
+            for worker in self._workers
         }
 
     def run(self, *, once: bool = False) -> list[TaskReport]:
@@ -81,8 +84,8 @@ class Service:
         self._once = once
         renewal = threading.Thread(target=self._keep_certified, daemon=True, name="renewal")
         try:
-            for seat in self._seats:
-                seat.make(self._config.service.isolate)
+            for worker in self._workers:
+                worker.make(self._config.service.isolate)
             renewal.start()
             for thread in self._threads.values():
                 thread.start()
@@ -92,14 +95,14 @@ class Service:
         except TrainingCancelled:
             pass  # stopped while the tasks were being made
         finally:
-            for seat in self._seats:
-                seat.close()
+            for worker in self._workers:
+                worker.close()
             self._stopping.set()
             reports = self._participant.reports()
             self._participant.close()
-        for seat in self._seats:
-            if seat.failure is not None:
-                raise seat.failure
+        for worker in self._workers:
+            if worker.failure is not None:
+                raise worker.failure
         return reports
 
     def stop(self) -> None:
@@ -111,60 +114,60 @@ class Service:
     def _wind_down(self) -> None:
         try:
             end = monotonic() + self._config.service.grace_seconds
-            for seat in self._seats:
-                if not seat.idle.wait(max(0.0, end - monotonic())):
-                    seat.cancel()
-            for seat in self._seats:
-                seat.idle.wait(_HAND_BACK_SECONDS)
+            for worker in self._workers:
+                if not worker.idle.wait(max(0.0, end - monotonic())):
+                    worker.cancel()
+            for worker in self._workers:
+                worker.idle.wait(_HAND_BACK_SECONDS)
         finally:  # else nothing would end the service
             self._participant.client.transport.stop()
-        for seat in self._seats:
-            seat.cancel()  # one that was still being prepared
+        for worker in self._workers:
+            worker.cancel()  # one that was still being prepared
 
-    def _guarded(self, seat: "_Seat") -> None:
+    def _guarded(self, worker: "_Worker") -> None:
         waits = Backoff(first=1.0, ceiling=60.0).waits()
         began, restarts = monotonic(), 0
         while True:
             try:
-                self._sit(seat)
+                self._serve(worker)
             except (Stopped, TrainingCancelled):
                 pass
             except (
                 BaseException
-            ) as error:  # whatever it is ends this seat only, and is raised by `run` at the end
+            ) as error:  # whatever it is ends this worker only, and is raised by `run` at the end
                 if monotonic() - began >= _SOUND_SECONDS:
                     restarts = 0
                 if self._begins_again(error, restarts):
-                    _log.error("%s: the task ended with %s: %s; it begins again", seat.name, *_told(error))
-                    seat.idle.set()
-                    seat.close()
+                    _log.error("%s: the task ended with %s: %s; it begins again", worker.name, *_told(error))
+                    worker.idle.set()
+                    worker.close()
                     self._stopping.wait(next(waits))
                     began, restarts = monotonic(), restarts + 1
                     continue
-                seat.failure = error
-                if any(other is not seat and thread.is_alive() for other, thread in self._threads.items()):
+                worker.failure = error
+                if any(other is not worker and thread.is_alive() for other, thread in self._threads.items()):
                     _log.error(
                         "%s", error
                     )  # the others go on, perhaps for weeks; else `run` raises it at once
             finally:
-                seat.idle.set()
-            seat.close()
+                worker.idle.set()
+            worker.close()
             return
 
     def _begins_again(self, error: BaseException, restarts: int) -> bool:
-        """Whether a seat's end was not planned: a fault of this machine, or of the code, but not the same one for
+        """Whether a worker's end was not planned: a fault of this machine, or of the code, but not the same one for
         ever. What the participant's owner or the coordinator's operator must mend ends it at once."""
         if self._stopping.is_set() or not isinstance(error, Exception):
             return False
         return may_pass(error) or (not isinstance(error, ParticipantError) and restarts < _RESTARTS)
 
-    def _sit(self, seat: "_Seat") -> None:
+    def _serve(self, worker: "_Worker") -> None:
         begun = (0, 0)
-        if seat is self._first:
+        if worker is self._first:
             self._look_at_keys()
-            begun = self._catch_up(seat)
-        if seat.section.id is not None:
-            self._take_part(seat, seat.section.id)
+            begun = self._catch_up(worker)
+        if worker.section.id is not None:
+            self._take_part(worker, worker.section.id)
             return
         ended, restored = begun
         if self._once and ended:
@@ -181,7 +184,7 @@ class Service:
                 self._stopping.wait(LOOK_SECONDS)
                 continue
             try:
-                self._take_part(seat, task_id)
+                self._take_part(worker, task_id)
             except SessionTakenOverError:
                 raise  # taking the task up again would drive the other process out in turn, and so for ever
             except (RefusedError, SharesLostError, TaskError) as error:
@@ -197,7 +200,7 @@ class Service:
         if problems and self._config.service.foreign_keys == "stop":
             raise ForeignKeyError(" ".join(problems))
 
-    def _catch_up(self, seat: "_Seat") -> tuple[int, int]:
+    def _catch_up(self, worker: "_Worker") -> tuple[int, int]:
         """Fetches what ended tasks paid while this participant, or its journal, was away.
 
         Returns:
@@ -206,7 +209,7 @@ class Service:
         counted = {True: 0, False: 0}
         for past in self._participant.past_tasks(excluded=self._named):
             try:
-                self._participant.catch_up(past.task_id, seat.tell)
+                self._participant.catch_up(past.task_id, worker.tell)
             except SessionTakenOverError:
                 raise
             except (RefusedError, StateError) as error:
@@ -222,13 +225,13 @@ class Service:
             self._participant.note(task_id, str(error))
         self._stopping.wait(LOOK_SECONDS)
 
-    def _take_part(self, seat: "_Seat", task_id: str) -> None:
+    def _take_part(self, worker: "_Worker", task_id: str) -> None:
         self._participant.run(
-            seat.trainer(self._slots, self._stopping, self._config.service.isolate),
+            worker.trainer(self._slots, self._stopping, self._config.service.isolate),
             task_id,
-            effort=seat.section.effort.build(),
-            on_activity=seat.tell,
-            private_counts=seat.section.private_counts,
+            effort=worker.section.effort.build(),
+            on_activity=worker.tell,
+            private_counts=worker.section.private_counts,
         )
 
     def _keep_certified(self) -> None:
@@ -250,7 +253,7 @@ def _told(error: BaseException) -> tuple[str, BaseException]:
     return type(error).__name__, error
 
 
-#: How often a seat whose code fails begins again, and after how many seconds of work that is counted anew.
+#: How often a worker whose code fails begins again, and after how many seconds of work that is counted anew.
 _RESTARTS = 3
 _SOUND_SECONDS = 600.0
 
@@ -258,7 +261,7 @@ _SOUND_SECONDS = 600.0
 _HAND_BACK_SECONDS = 5.0
 
 
-class _Seat:
+class _Worker:
     """One [[task]] at work.
 
     Attributes:

@@ -33,14 +33,14 @@ FLOORS = (
 )
 #: The floors within the coordinator: values, storage, rules, transactions, work, services, the server, its commands.
 COORDINATOR = (
-    ("acceptance", "aggregation", "blobs", "broadcast", "clock", "derivation", "doorbell", "errors", "metrics",
+    ("acceptance", "aggregation", "blobs", "broadcast", "clock", "derivation", "control_socket", "errors", "metrics",
      "quotas", "scraping", "shadow_workers", "spool", "states"),
     ("config", "staging", "storage", "supervision"),
     ("folder", "identity", "live", "opening", "selection", "tracing"),
     ("admission", "backup", "boundary", "certificates", "scoring"),
     ("transactions",),
-    ("payrolls", "revocations", "uploads"),
-    ("office", "runner"),
+    ("settlements", "revocations", "uploads"),
+    ("operator", "runner"),
     ("market", "task_text"),
     ("services",),
     ("server",),

@@ -9,7 +9,7 @@ from sqlalchemy import Column, Connection, LargeBinary, Text, func, select, text
 from fedpeer.audit.input_files import SourceError
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.errors import StorageError
-from fedpeer.audit.sql.ledger import SqlLedgerStore
+from fedpeer.audit.sql.ledger_store import SqlLedgerStore
 from fedpeer.audit.sql.tables import ACCOUNTS, BUNDLES, CHECKPOINTS, IDS, LOG, TILES, TOTALS, TRANSFERS
 from mechanism.ledger.accounts import Balance
 from mechanism.ledger.journal import Journal

@@ -55,17 +55,17 @@ def demo(
     _make_room(out)
 
     # These import the data sets and torch; a mistake above is told before.
-    from fedpeer.demo.market import DemoPlan, Happenings, run_market
     from fedpeer.demo.outcome import demo_result
+    from fedpeer.demo.processes import DemoPlan, ProcessLogs, run_market
     from fedpeer.demo.progress import MarketProgress
     from fedpeer.demo.report import print_result, write_page, write_plots
 
     plan = DemoPlan(out, dataset, members, rounds, seed)
     progress = MarketProgress(Console(stderr=True), participants, rounds)
-    happenings = Happenings()
+    process_logs = ProcessLogs()
     try:
-        with _stopped_by_signals(happenings.stop), progress.shown():
-            report = run_market(plan, progress.watch, happenings)
+        with _stopped_by_signals(process_logs.stop), progress.shown():
+            report = run_market(plan, progress.watch, process_logs)
     except KeyboardInterrupt:
         typer.echo(f"interrupted; what there is lies in {out}, remove it before the next run", err=True)
         raise

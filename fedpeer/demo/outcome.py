@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from coordinator.office import TaskReport
+from coordinator.operator import TaskReport
 from fedpeer.cli.errors import CommandError
-from fedpeer.demo.market import DemoPlan
 from fedpeer.demo.population import Member, Strategy
+from fedpeer.demo.processes import DemoPlan
 from fedpeer.demo.result import (
     DemoResult,
     LedgerFacts,

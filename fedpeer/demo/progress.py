@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from fedpeer.demo.market import Happening
+from fedpeer.demo.processes import LogLine
 
 
 class MarketProgress:
@@ -40,10 +40,10 @@ class MarketProgress:
         with self._bars:
             yield
 
-    def watch(self, happening: Happening) -> None:
+    def watch(self, log_line: LogLine) -> None:
         """Takes one line of a participant's log into account."""
-        phase = (happening.line.get("kind", ""), happening.line.get("round", 0))
-        if happening.process == "coordinator" or phase not in self._rows:
+        phase = (log_line.line.get("kind", ""), log_line.line.get("round", 0))
+        if log_line.process == "coordinator" or phase not in self._rows:
             return
         self._counts[phase] += 1
         row = self._rows[phase]

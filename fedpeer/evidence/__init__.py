@@ -12,6 +12,6 @@ assessing   a round: measure every submission, one at a time, and assess them to
 
 from fedpeer.evidence.assessing import RoundEvidence, ShadowEvidence, Submission
 from fedpeer.evidence.errors import EvidenceError
-from fedpeer.evidence.fitting import Cloud
+from fedpeer.evidence.fitting import ShadowEnsemble
 
-__all__ = ["Cloud", "EvidenceError", "RoundEvidence", "ShadowEvidence", "Submission"]
+__all__ = ["EvidenceError", "RoundEvidence", "ShadowEnsemble", "ShadowEvidence", "Submission"]

@@ -1,8 +1,8 @@
-"""A round's evidence: prepare the cloud from the start model, measure submissions one at a time, assess them all.
+"""A round's evidence: prepare the ensemble from the start model, measure submissions one at a time, assess them all.
 
     evidence = ShadowEvidence(validation, reference, recipe, seed)
-    cloud = evidence.prepare(start, round_)              # while the participants train
-    found = evidence.assess(cloud, submissions)          # found.assessments, found.record
+    ensemble = evidence.prepare(start, round_)              # while the participants train
+    found = evidence.assess(ensemble, submissions)          # found.assessments, found.record
 
 Assessments follow from the record alone (`mechanism.evidence.assess`); `replay` does that again.
 """
@@ -23,7 +23,7 @@ import numpy.typing as npt
 from fedpeer.evidence.behaviour import Behaviour, behaviour, micro
 from fedpeer.evidence.errors import EvidenceError
 from fedpeer.evidence.fitting import (
-    Cloud,
+    ShadowEnsemble,
     change_spread,
     fit_evidence,
     improvement,
@@ -32,7 +32,7 @@ from fedpeer.evidence.fitting import (
 )
 from fedpeer.evidence.influence import PROBE_SAMPLES, Aggregate
 from fedpeer.evidence.likeness import fit_likeness, label_mix
-from fedpeer.evidence.shadows import Ground, Shadow, plan_shadows, train_shadows
+from fedpeer.evidence.shadows import Shadow, ShadowContext, plan_shadows, train_shadows
 from fedpeer.evidence.sketch import Array, Sketcher, cosine, without
 from fedpeer.evidence.updates import directions
 from fedpeer.learning.datasets import LabelledData, stratified_split
@@ -52,8 +52,8 @@ SHADOWS = 100
 #: Fewest samples of D_c of every label: a shadow is observed on those that it has not seen.
 MIN_LABEL_SAMPLES = 10
 
-#: Start models whose clouds are kept: this round's, and the next one's while it is prepared ahead.
-KEPT_CLOUDS = 2
+#: Start models whose ensembles are kept: this round's, and the next one's while it is prepared ahead.
+KEPT_ENSEMBLES = 2
 
 #: Earlier broadcast models, the latest first, that echoes are looked for in.
 KEPT_BROADCASTS = 8
@@ -182,7 +182,7 @@ class ShadowEvidence:
         self._shadows = shadows
         self._executor = executor
         self._scores = tuple(scores)
-        self._clouds: OrderedDict[tuple[str, str, int], Cloud] = OrderedDict()
+        self._ensembles: OrderedDict[tuple[str, str, int], ShadowEnsemble] = OrderedDict()
         self._trainable = tuple(name for name, _ in build(recipe.model, 0).named_parameters())
         probes = min(PROBE_SAMPLES, len(validation))
         if probes < len(validation):
@@ -194,8 +194,8 @@ class ShadowEvidence:
 
     def prepare(
         self, start: Weights, round_: int, history: Sequence[Broadcast] = (), start_sha256: str = ""
-    ) -> Cloud:
-        """The cloud of shadows around `start`; trained once for a start and round, then remembered.
+    ) -> ShadowEnsemble:
+        """The ensemble of shadows around `start`; trained once for a start and round, then remembered.
 
         Args:
             start_sha256: what the record names the start by, such as its file's digest; that of its tensors where
@@ -204,23 +204,23 @@ class ShadowEvidence:
         digest = weights_digest(start)
         names = (start_sha256 or digest, self._validation_digest)
         key = (digest, names[0], round_)
-        if key in self._clouds:
-            self._clouds.move_to_end(key)
-            return self._clouds[key]
+        if key in self._ensembles:
+            self._ensembles.move_to_end(key)
+            return self._ensembles[key]
         began = time.perf_counter()
-        cloud = self._train(start, digest, names, round_, history, began)
-        self._clouds[key] = cloud
-        while len(self._clouds) > KEPT_CLOUDS:
-            self._clouds.popitem(last=False)
-        return cloud
+        ensemble = self._train(start, digest, names, round_, history, began)
+        self._ensembles[key] = ensemble
+        while len(self._ensembles) > KEPT_ENSEMBLES:
+            self._ensembles.popitem(last=False)
+        return ensemble
 
     def assess(
-        self, cloud: Cloud, submissions: Sequence[Submission], history: Sequence[Broadcast] = ()
+        self, ensemble: ShadowEnsemble, submissions: Sequence[Submission], history: Sequence[Broadcast] = ()
     ) -> RoundEvidence:
         """Measures and assesses the submissions of a round.
 
         Args:
-            cloud: of the round's start model.
+            ensemble: of the round's start model.
             submissions: in any order; each participant once.
             history: earlier broadcast models, oldest first.
 
@@ -230,14 +230,16 @@ class ShadowEvidence:
         names = [s.participant_id for s in submissions]
         if len(set(names)) != len(names):
             raise SettlementError(f"submissions come from {sorted(names)}; expected each participant once")
-        measurements = self.measurements(cloud, history)
+        measurements = self.measurements(ensemble, history)
         for submission in submissions:
             measurements.measure(submission)
         return measurements.assess()
 
-    def measurements(self, cloud: Cloud, history: Sequence[Broadcast] = ()) -> "RoundMeasurements":
+    def measurements(
+        self, ensemble: ShadowEnsemble, history: Sequence[Broadcast] = ()
+    ) -> "RoundMeasurements":
         """An empty table of measurements, for who wants to assess several sets of the same submissions."""
-        return RoundMeasurements(cloud, history, self._scores, self._seed)
+        return RoundMeasurements(ensemble, history, self._scores, self._seed)
 
     def _train(
         self,
@@ -247,8 +249,8 @@ class ShadowEvidence:
         round_: int,
         history: Sequence[Broadcast],
         began: float,
-    ) -> Cloud:
-        ground = Ground(
+    ) -> ShadowEnsemble:
+        context = ShadowContext(
             start=start,
             start_logs=log_probabilities(start, self._validation.images, self._recipe.model),
             validation=self._validation,
@@ -262,10 +264,10 @@ class ShadowEvidence:
         plans = plan_shadows(
             self._validation, self._reference, self._recipe, self._shadows, (self._seed, int(digest[:16], 16))
         )
-        shadows = finite_shadows(train_shadows(ground, plans, self._executor))
+        shadows = finite_shadows(train_shadows(context, plans, self._executor))
         sketcher = Sketcher(self._trainable, start, self._seed)
         public = public_directions(start, history, sketcher)
-        accuracy = float((ground.start_logs.argmax(axis=1) == self._validation.labels).mean())
+        accuracy = float((context.start_logs.argmax(axis=1) == self._validation.labels).mean())
         fitted = fit_evidence(shadows, self._reference, round_, names, accuracy, public)
         sound = [s for s in shadows if s.sound]
         sketches = np.array([s.sketch for s in sound])
@@ -274,9 +276,9 @@ class ShadowEvidence:
         labels, mixes = self._validation.labels[self._probe], label_mix(fitted.shares)
         own_updates = directions(without(sketches, [mean_update]))
         own_outputs = np.array([distinct_outputs(s.outputs, mean_outputs, labels) for s in sound])
-        return Cloud(
+        return ShadowEnsemble(
             model=fitted.model,
-            ground=ground,
+            context=context,
             median_norm=float(np.median(np.linalg.norm(sketches, axis=1))),
             mean_update=mean_update,
             mean_outputs=mean_outputs,
@@ -294,25 +296,29 @@ class RoundMeasurements:
     """The submissions of one round: of each, its figures and what comparing it with others needs.
 
     Args:
-        cloud: of the round's start model.
+        ensemble: of the round's start model.
         history: earlier broadcast models, oldest first.
         scores: other rules whose scores are wanted.
         seed: of the Shapley values' orders.
     """
 
     def __init__(
-        self, cloud: Cloud, history: Sequence[Broadcast], scores: Sequence[str] = (), seed: int = 0
+        self,
+        ensemble: ShadowEnsemble,
+        history: Sequence[Broadcast],
+        scores: Sequence[str] = (),
+        seed: int = 0,
     ) -> None:
-        self._cloud = cloud
+        self._ensemble = ensemble
         self._scores = tuple(scores)
         self._seed = seed
         self._submissions: dict[str, Submission] = {}
         self._measured: dict[str, Measurement] = {}
         self._predictions: dict[str, npt.NDArray[np.int64]] = {}
-        self._validation = cloud.ground.validation
-        self._start = cloud.ground.start
+        self._validation = ensemble.context.validation
+        self._start = ensemble.context.start
         recent = list(history)[-KEPT_BROADCASTS:]
-        self._directions = public_directions(self._start, recent, cloud.sketcher)
+        self._directions = public_directions(self._start, recent, ensemble.sketcher)
         self._broadcasts = [b.label for b in recent]
         self._updates: dict[str, Array] = {}
         self._outputs: dict[str, npt.NDArray[np.float32]] = {}
@@ -328,14 +334,16 @@ class RoundMeasurements:
         measured = self._with_twins({name: self._measured[name] for name in chosen})
         measured = self._with_influence(measured)
         record: dict[str, Json] = {
-            "model": self._cloud.model.record(),
+            "model": self._ensemble.model.record(),
             "measurements": [measured[name].record() for name in chosen],
         }
-        return RoundEvidence(assess(self._cloud.model, list(measured.values())), record)
+        return RoundEvidence(assess(self._ensemble.model, list(measured.values())), record)
 
     def _with_influence(self, measured: Mapping[str, Measurement]) -> dict[str, Measurement]:
         """Adds harm, and the scores of other rules, for those who pass the screens so far."""
-        passing = [a.participant_id for a in assess(self._cloud.model, list(measured.values())) if a.scored]
+        passing = [
+            a.participant_id for a in assess(self._ensemble.model, list(measured.values())) if a.scored
+        ]
         harms = self.aggregate(passing).harms(passing)
         scores = self.scores(passing, harms)
         return {
@@ -388,13 +396,13 @@ class RoundMeasurements:
 
     def aggregate(self, names: Sequence[str]) -> Aggregate:
         """The weighted mean of the models of `names`, to be judged on the probe."""
-        most = self._cloud.ground.recipe.samples
+        most = self._ensemble.context.recipe.samples
         return Aggregate(
             load=lambda name: self._submissions[name].weights(),
             samples={name: max(1, min(self._submissions[name].samples, most)) for name in names},
             layout=self._start,
-            probe=self._validation.select(self._cloud.ground.probe),
-            model=self._cloud.ground.recipe.model,
+            probe=self._validation.select(self._ensemble.context.probe),
+            model=self._ensemble.context.recipe.model,
         )
 
     def _alone(self, submission: Submission) -> Measurement:
@@ -416,39 +424,39 @@ class RoundMeasurements:
         fault = contract_fault(weights, self._start)
         if fault:
             return replace(blank, fault=fault)
-        cloud, ground = self._cloud, self._cloud.ground
-        logs = log_probabilities(weights, self._validation.images, ground.recipe.model)
+        ensemble, context = self._ensemble, self._ensemble.context
+        logs = log_probabilities(weights, self._validation.images, context.recipe.model)
         if not np.isfinite(logs).all():
             return replace(blank, fault="its outputs on the validation set are not finite")
-        found = behaviour(logs, ground.start_logs, weights, self._start, self._validation, ground.reference)
-        update = cloud.sketcher(weights, self._start)
-        self._updates[submission.participant_id] = directions(without(update, [cloud.mean_update]))
-        self._predictions[submission.participant_id] = logs[ground.probe].argmax(axis=1)
+        found = behaviour(logs, context.start_logs, weights, self._start, self._validation, context.reference)
+        update = ensemble.sketcher(weights, self._start)
+        self._updates[submission.participant_id] = directions(without(update, [ensemble.mean_update]))
+        self._predictions[submission.participant_id] = logs[context.probe].argmax(axis=1)
         self._outputs[submission.participant_id] = distinct_outputs(
-            logs[ground.probe], cloud.mean_outputs, self._validation.labels[ground.probe]
+            logs[context.probe], ensemble.mean_outputs, self._validation.labels[context.probe]
         )
         return self._figures(blank, found, update)
 
     def _figures(self, blank: Measurement, found: Behaviour, update: Array) -> Measurement:
-        cloud = self._cloud
-        scale = max(cloud.median_norm, 1e-12)
+        ensemble = self._ensemble
+        scale = max(ensemble.median_norm, 1e-12)
         distances = [("this round", float(np.linalg.norm(update)))]
         distances += [
             (label, float(np.linalg.norm(update - d)))
             for label, d in zip(self._broadcasts, self._directions, strict=True)
         ]
         nearest, distance = min(distances, key=lambda pair: pair[1])
-        own, mean = without(np.array([update, cloud.mean_update]), self._directions)
-        told = cloud.updates(update[None])[0].tolist()
+        own, mean = without(np.array([update, ensemble.mean_update]), self._directions)
+        told = ensemble.updates(update[None])[0].tolist()
         class_features = tuple((*row, micro(p)) for row, p in zip(found.class_features, told, strict=True))
-        shares = np.array(cloud.model.degree.shares(class_features)) / MICRO
+        shares = np.array(ensemble.model.degree.shares(class_features)) / MICRO
         return replace(
             blank,
             class_features=class_features,
             global_features=found.global_features,
             norm=micro(float(np.linalg.norm(update)) / scale),
             alignment=micro(cosine(own, mean)),
-            novelty=micro(novelty(log_changes(found), cloud.spread)),
+            novelty=micro(novelty(log_changes(found), ensemble.spread)),
             improvement=micro(improvement(found, shares)),
             echo_distance=micro(distance / scale),
             echo_cosine=micro(max((abs(cosine(update, d)) for d in self._directions), default=0.0)),
@@ -463,15 +471,15 @@ class RoundMeasurements:
             return result
         updates = np.array([self._updates[n] for n in names], dtype=np.float32)
         outputs = np.array([self._outputs[n] for n in names])
-        cloud = self._cloud
-        shares = [cloud.model.degree.shares(measured[n].class_features) for n in names]
+        ensemble = self._ensemble
+        shares = [ensemble.model.degree.shares(measured[n].class_features) for n in names]
         mixes = label_mix(np.array(shares, dtype=np.float64))
-        limits = cloud.model.thresholds
+        limits = ensemble.model.thresholds
         for i, name in enumerate(names):
             # One row at a time: memory stays linear in the number of participants.
             common = mixes @ mixes[i]
-            by_update = cloud.update_likeness(updates @ updates[i], common)
-            by_output = cloud.output_likeness(outputs @ outputs[i], common)
+            by_update = ensemble.update_likeness(updates @ updates[i], common)
+            by_output = ensemble.output_likeness(outputs @ outputs[i], common)
             near = zip(names, by_update, by_output, strict=True)
             twins = [
                 (other, micro(float(w)), micro(float(o)))

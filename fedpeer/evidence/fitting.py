@@ -30,7 +30,7 @@ from fedpeer.evidence.behaviour import (
 )
 from fedpeer.evidence.errors import EvidenceError
 from fedpeer.evidence.likeness import Likeness
-from fedpeer.evidence.shadows import Ground, Shadow
+from fedpeer.evidence.shadows import Shadow, ShadowContext
 from fedpeer.evidence.sketch import Array, Sketcher, cosine, without
 from fedpeer.evidence.updates import UpdateShares, fit_update_shares
 from mechanism.canonical import canonical_digest
@@ -105,12 +105,12 @@ _LEAST_SPREAD = 1e-4
 
 
 @dataclass(frozen=True)
-class Cloud:
+class ShadowEnsemble:
     """What the shadows of one start say.
 
     Attributes:
         model: maps and thresholds, as logged.
-        ground: what the shadows were trained from.
+        context: what the shadows were trained from.
         median_norm: of the shadows' updates (sketched).
         mean_update: their mean, sketched.
         mean_outputs: their mean log probabilities on the probe, shape (probes, I).
@@ -123,7 +123,7 @@ class Cloud:
     """
 
     model: EvidenceModel
-    ground: Ground
+    context: ShadowContext
     median_norm: float
     mean_update: Array
     mean_outputs: Array

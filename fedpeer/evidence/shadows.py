@@ -77,7 +77,7 @@ class Shadow:
 
 
 @dataclass(frozen=True)
-class Ground:
+class ShadowContext:
     """What all shadows of a start have in common; travels to the executor's workers.
 
     Attributes:
@@ -114,27 +114,27 @@ def plan_shadows(
     return plans
 
 
-def train_shadows(ground: Ground, plans: Sequence[Plan], executor: Executor | None) -> list[Shadow]:
+def train_shadows(context: ShadowContext, plans: Sequence[Plan], executor: Executor | None) -> list[Shadow]:
     """The shadows of `plans`, in their order, on the executor or here."""
     chunks = [plans[i : i + CHUNK] for i in range(0, len(plans), CHUNK)]
     if executor is None:
-        return [shadow for chunk in chunks for shadow in _train_chunk(ground, chunk)]
-    futures = [executor.submit(_train_chunk, ground, chunk) for chunk in chunks]
+        return [shadow for chunk in chunks for shadow in _train_chunk(context, chunk)]
+    futures = [executor.submit(_train_chunk, context, chunk) for chunk in chunks]
     return [shadow for future in futures for shadow in future.result()]
 
 
-def _train_chunk(ground: Ground, plans: Sequence[Plan]) -> list[Shadow]:
-    validation, start = ground.validation, ground.start
-    sketcher = Sketcher(ground.trainable, start, ground.sketch_seed)
+def _train_chunk(context: ShadowContext, plans: Sequence[Plan]) -> list[Shadow]:
+    validation, start = context.validation, context.start
+    sketcher = Sketcher(context.trainable, start, context.sketch_seed)
     samples = [
         LabelledData(validation.name, validation.images[p.indices], p.labels, validation.classes)
         for p in plans
     ]
     shadows = []
     for plan, weights in zip(
-        plans, train_many(start, samples, ground.recipe, [p.seed for p in plans]), strict=True
+        plans, train_many(start, samples, context.recipe, [p.seed for p in plans]), strict=True
     ):
-        logs = log_probabilities(weights, validation.images, ground.recipe.model)
+        logs = log_probabilities(weights, validation.images, context.recipe.model)
         unseen = np.setdiff1d(np.arange(len(validation)), plan.indices)
         shadows.append(
             Shadow(
@@ -143,14 +143,14 @@ def _train_chunk(ground: Ground, plans: Sequence[Plan]) -> list[Shadow]:
                 sound=plan.sound,
                 behaviour=behaviour(
                     logs[unseen],
-                    ground.start_logs[unseen],
+                    context.start_logs[unseen],
                     weights,
                     start,
                     validation.select(unseen),
-                    ground.reference,
+                    context.reference,
                 ),
                 sketch=sketcher(weights, start),
-                outputs=logs[ground.probe],
+                outputs=logs[context.probe],
             )
         )
     return shadows

@@ -20,8 +20,8 @@ from pathlib import Path
 import pytest
 
 from coordinator.folder import StateFolder, initialise
-from coordinator.office import Office
 from coordinator.opening import prepare_task
+from coordinator.operator import Operator
 from participant import Backoff, Participant, TaskReport
 from tests.backends import DURABLE, scratch_url
 from tests.integration.market import verified
@@ -85,8 +85,8 @@ class Service:
 
 
 @contextmanager
-def office(folder: StateFolder) -> Iterator[Office]:
-    desk = Office(folder)
+def operator(folder: StateFolder) -> Iterator[Operator]:
+    desk = Operator(folder)
     try:
         yield desk
     finally:
@@ -158,7 +158,7 @@ def run_chaos(tmp_path: Path, backend: str, kills: int, seed: int) -> None:
         service.start()
         service.wait_until_serving()
         for name in NAMES:
-            with office(folder) as desk:
+            with operator(folder) as desk:
                 token = desk.invite(name).token
             authority = (folder.path / "authority.pem").read_bytes()
             public = folder.config().server.public
@@ -175,7 +175,7 @@ def run_chaos(tmp_path: Path, backend: str, kills: int, seed: int) -> None:
                 day = {"effort_seconds": 86_400, "round_seconds": 86_400}
                 schedule = {"rounds": ROUNDS, "quorum": 3, "capacity": 3, **day}
                 config = task_config(tmp_path, task_id, schedule=schedule)
-                with office(folder) as desk:
+                with operator(folder) as desk:
                     desk.open(prepare_task(config, time.time()))
                 flock.begin(task_id)
                 while flock.busy() and done < kills:

@@ -16,7 +16,16 @@ from fedpeer.audit.sql.errors import DatabaseFull
 from fedpeer.protocol.limits import RESERVE_BYTES
 from mechanism.lifecycle import State
 from participant import Participant
-from tests.chaos.test_coordinator_kills import CONFIG, NAMES, ROUNDS, Flock, Service, check, free_port, office
+from tests.chaos.test_coordinator_kills import (
+    CONFIG,
+    NAMES,
+    ROUNDS,
+    Flock,
+    Service,
+    check,
+    free_port,
+    operator,
+)
 from tests.integration.market import verified
 from tests.integration.serving import task_config
 
@@ -80,7 +89,7 @@ def test_a_full_disk_stops_nothing_for_good(disk: Path, tmp_path: Path) -> None:
     service.wait_until_serving()
     enrol(folder, tmp_path)
     config = task_config(tmp_path, "task-1", schedule={"rounds": ROUNDS, "round_seconds": 600})
-    with office(folder) as desk:
+    with operator(folder) as desk:
         desk.open(prepare_task(config, time.time()))
     flock = Flock(folder, tmp_path, folder.config().server.market)
     try:
@@ -88,14 +97,14 @@ def test_a_full_disk_stops_nothing_for_good(disk: Path, tmp_path: Path) -> None:
         ballast.fill()
         flock.begin("task-1")
         until(lambda: lines("STORAGE_FULL", "SubmitEffort") > 0)
-        with office(folder) as desk:
+        with operator(folder) as desk:
             with pytest.raises(DatabaseFull, match="no space left"):
                 desk.cancel("task-1", "a command on a full disk")
             assert desk.task("task-1").row.state is State.EFFORT
         # There is room for the database and none for models.
         ballast.fill(leave=RESERVE_BYTES // 2)
         until(lambda: lines("STORAGE_FULL", "SubmitModel") > 0)
-        with office(folder) as desk:
+        with operator(folder) as desk:
             report = desk.task("task-1")
             assert report.row.state is State.TRAINING
             assert report.delivered == ()
@@ -133,7 +142,7 @@ def test_a_full_disk_stops_nothing_for_good(disk: Path, tmp_path: Path) -> None:
 def enrol(folder: StateFolder, path: Path) -> None:
     authority = (folder.path / "authority.pem").read_bytes()
     for name in NAMES:
-        with office(folder) as desk:
+        with operator(folder) as desk:
             token = desk.invite(name).token
         public = folder.config().server.public
         Participant.enroll(path / name, participant_id=name, public=public, token=token, authority=authority)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.folder import StateFolder, initialise
-from coordinator.office import Office
+from coordinator.operator import Operator
 from fedpeer.audit.sources import open_source
 from mechanism.ledger.verify import verify_ledger
 
@@ -26,7 +26,7 @@ PROGRAM = """
 import os, signal, sys
 from pathlib import Path
 from coordinator.folder import StateFolder
-from coordinator.office import Office
+from coordinator.operator import Operator
 from fedpeer.audit.sql.database import Database
 
 left = int(sys.argv[2])
@@ -37,8 +37,8 @@ def step():
         os.kill(os.getpid(), signal.SIGKILL)
     left -= 1
 
-office = Office(StateFolder(Path(sys.argv[1])))
-replace, change = Path.replace, office._log.change_key
+operator = Operator(StateFolder(Path(sys.argv[1])))
+replace, change = Path.replace, operator._log.change_key
 
 def replacing(self, target):
     step()
@@ -51,11 +51,11 @@ def changing(key):
     return index
 
 Path.replace = replacing
-office._log.change_key = changing
+operator._log.change_key = changing
 """
 
 #: What is called, and how many durable steps it has at most.
-COMMANDS = {"office.renew_server([])": 4, "office.begin_authority()": 5, "office.change_log_key()": 5}
+COMMANDS = {"operator.renew_server([])": 4, "operator.begin_authority()": 5, "operator.change_log_key()": 5}
 
 
 def run(folder: Path, command: str, point: int) -> bool:
@@ -73,10 +73,10 @@ def run(folder: Path, command: str, point: int) -> bool:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_killed_command_has_done_all_or_nothing(tmp_path: Path, command: str) -> None:
     folder = initialise(tmp_path / "state", CONFIG, "test", ["localhost"])
-    office = Office(folder)
-    office.invite("ada")
-    first = office.verification_key
-    office.close()
+    operator = Operator(folder)
+    operator.invite("ada")
+    first = operator.verification_key
+    operator.close()
     killed = [run(folder.path, command, point) for point in range(COMMANDS[command] + 1)]
     assert killed[0]
     assert not killed[-1]
@@ -84,10 +84,10 @@ def test_a_killed_command_has_done_all_or_nothing(tmp_path: Path, command: str) 
     again.checked_server(["localhost"], datetime.now(UTC))
     again.authority()
     again.older_authority()
-    office = Office(again)
-    office.invite("bob")
-    key = office.verification_key
-    office.close()
+    operator = Operator(again)
+    operator.invite("bob")
+    key = operator.verification_key
+    operator.close()
     with ExitStack() as resources:
         report = verify_ledger(open_source(str(folder.path / "coordinator.db"), resources), first)
     assert report.verified, report.problems

@@ -15,7 +15,7 @@ import pytest
 from coordinator.storage.schema import migrate
 from fedpeer.audit.database_source import DatabaseSource
 from fedpeer.audit.sql.database import Database
-from fedpeer.audit.sql.ledger import SignedLog, SqlLedgerStore
+from fedpeer.audit.sql.ledger_store import SignedLog, SqlLedgerStore
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.journal import Journal
 from mechanism.ledger.note import Checkpoint

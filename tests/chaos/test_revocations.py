@@ -19,7 +19,7 @@ import pytest
 
 from coordinator.clock import ManualClock
 from coordinator.folder import StateFolder
-from coordinator.office import Office
+from coordinator.operator import Operator
 from coordinator.server import Coordinator
 from fedpeer.audit.sources import open_source
 from fedpeer.protocol.codec import encode_model_header
@@ -51,12 +51,12 @@ REVOKER = """
 import sys
 from pathlib import Path
 from coordinator.folder import StateFolder
-from coordinator.office import Office
+from coordinator.operator import Operator
 
-office = Office(StateFolder(Path(sys.argv[1])))
+operator = Operator(StateFolder(Path(sys.argv[1])))
 for number, line in enumerate(sys.stdin):
-    office._silent = number % 2 == 0
-    office.revoke(line.strip(), "test")
+    operator._silent = number % 2 == 0
+    operator.revoke(line.strip(), "test")
     print("done", flush=True)
 """
 
@@ -185,9 +185,9 @@ async def run(path: Path, backend: str, revocations: int, seed: int) -> None:
             await until_absent(coordinator, clock)
             await members[HONEST[0]].until("CLOSED")
             await close([members[name] for name in HONEST])
-        office = Office(folder)
-        office.cancel("claims", "the end of the test")
-        office.close()
+        operator = Operator(folder)
+        operator.cancel("claims", "the end of the test")
+        operator.close()
         print(f"{sum(outcomes)} of {revocations} came before their revocation")  # noqa: T201 - for -s
         report = verified(folder)
         assert report.open_tasks == {}

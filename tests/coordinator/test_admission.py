@@ -26,7 +26,7 @@ from coordinator.storage.market import ModelStanding, ReceiptRow, TaskRow
 from coordinator.storage.schema import migrate
 from coordinator.transactions import Transaction, Transactions
 from fedpeer.audit.sql.database import Database
-from fedpeer.audit.sql.ledger import SignedLog
+from fedpeer.audit.sql.ledger_store import SignedLog
 from fedpeer.protocol.errors import Code, Refusal
 from fedpeer.protocol.limits import MAX_UPLOADS_PER_ROUND
 from mechanism.errors import FieldError

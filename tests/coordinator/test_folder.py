@@ -12,12 +12,12 @@ from sqlalchemy import create_engine, text
 
 from coordinator.errors import CoordinatorError, FolderError
 from coordinator.folder import StateFolder, initialise
-from coordinator.office import Office
+from coordinator.operator import Operator
 from coordinator.server import Coordinator
 from coordinator.storage.schema import erase
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.errors import StorageError
-from fedpeer.audit.sql.ledger import SignedLog
+from fedpeer.audit.sql.ledger_store import SignedLog
 from mechanism.errors import FieldError
 from tests.backends import DURABLE, scratch_url
 
@@ -130,7 +130,7 @@ def test_of_two_inits_at_once_one_makes_the_folder(tmp_path: Path) -> None:
     assert not [text for text in said if "Traceback" in text]
     folder = StateFolder(tmp_path / "state")
     folder.authority()
-    Office(folder).close()
+    Operator(folder).close()
     assert list(tmp_path.iterdir()) == [folder.path]
 
 
@@ -153,9 +153,9 @@ def test_of_two_folders_made_at_once_on_one_database_one_has_it(tmp_path: Path, 
         (first,) = [name for name, error in ended.items() if error is None]
         (second,) = {"a", "b"} - {first}
         assert not (tmp_path / second).exists()
-        office = Office(StateFolder(tmp_path / first))
-        office.invite("ann")
-        office.close()
+        operator = Operator(StateFolder(tmp_path / first))
+        operator.invite("ann")
+        operator.close()
 
 
 async def test_a_lost_database_or_key_is_never_made_anew(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ async def test_a_lost_database_or_key_is_never_made_anew(tmp_path: Path) -> None
         shutil.move(folder.path / name, kept)
         if name != "authority.key":  # which commands do without
             with pytest.raises(kind, match=words):
-                Office(folder)
+                Operator(folder)
         with pytest.raises(kind, match=words):
             await Coordinator(folder).start()
         assert not (folder.path / name).exists()
@@ -191,9 +191,9 @@ async def test_an_emptied_postgresql_database_is_not_filled_again(tmp_path: Path
             left = "SELECT count(*) FROM pg_proc WHERE pronamespace = current_schema()::regnamespace"
             assert connection.execute(text(left)).scalar_one() == 0
         engine.dispose()
-        for attempt in (lambda: Office(folder), Coordinator(folder).start):
+        for attempt in (lambda: Operator(folder), Coordinator(folder).start):
             with pytest.raises(StorageError, match="restore a backup"):
-                await attempt()  # type: ignore[misc]  # the office refuses before there is anything to wait for
+                await attempt()  # type: ignore[misc]  # the operator refuses before there is anything to wait for
         assert database.tables() == []
         database.close()
 
@@ -204,7 +204,7 @@ def test_a_relative_database_is_the_folders_wherever_a_command_is_given(
     folder = made(tmp_path / "state", f"{CONFIG}[storage]\ndatabase = 'sqlite:///market.db'\n")
     assert (folder.path / "market.db").is_file()
     monkeypatch.chdir(tmp_path)
-    office = Office(StateFolder(Path("state")))
-    office.invite("ann")
-    office.close()
+    operator = Operator(StateFolder(Path("state")))
+    operator.invite("ann")
+    operator.close()
     assert not (tmp_path / "market.db").exists()

@@ -15,7 +15,7 @@ from coordinator.storage.schema import migrate
 from coordinator.transactions import Transaction, Transactions
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.errors import ConstraintViolated
-from fedpeer.audit.sql.ledger import SignedLog
+from fedpeer.audit.sql.ledger_store import SignedLog
 from fedpeer.protocol.errors import Code, Refusal
 from mechanism.ledger.note import SigningKey
 from tests.backends import DURABLE, scratch_url

@@ -17,8 +17,8 @@ import pytest
 from coordinator.clock import Clock
 from coordinator.config import TaskConfig
 from coordinator.folder import StateFolder, initialise
-from coordinator.office import Office
 from coordinator.opening import prepare_task
+from coordinator.operator import Operator
 from coordinator.server import Coordinator
 from fedpeer.audit.export import export_json_lines
 from fedpeer.audit.sources import open_source
@@ -78,27 +78,27 @@ def task_config(folder: Path, task_id: str = "task", **changes: Any) -> TaskConf
 
 
 def open_task(folder: StateFolder, config: TaskConfig) -> None:
-    office = Office(folder)
+    operator = Operator(folder)
     try:
-        office.open(prepare_task(config, 1_000.0))
+        operator.open(prepare_task(config, 1_000.0))
     finally:
-        office.close()
+        operator.close()
 
 
 def invite(folder: StateFolder, name: str) -> str:
-    office = Office(folder)
+    operator = Operator(folder)
     try:
-        return office.invite(name).token
+        return operator.invite(name).token
     finally:
-        office.close()
+        operator.close()
 
 
 def revoke(folder: StateFolder, name: str) -> None:
-    office = Office(folder)
+    operator = Operator(folder)
     try:
-        office.revoke(name, "test")
+        operator.revoke(name, "test")
     finally:
-        office.close()
+        operator.close()
 
 
 @asynccontextmanager

@@ -13,8 +13,8 @@ import numpy as np
 from coordinator.clock import Clock
 from coordinator.config import TaskConfig
 from coordinator.folder import StateFolder, initialise
-from coordinator.office import Office
 from coordinator.opening import prepare_task
+from coordinator.operator import Operator
 from coordinator.server import Coordinator
 from fedpeer.protocol.model_file import encode_model
 from participant import Participant, Task, Trained, TrainingRound, Weights
@@ -92,20 +92,20 @@ class Served:
             assert not self._thread.is_alive()
             self._thread = None
 
-    def office(self, act: Callable[[Office], Any]) -> Any:
-        office = Office(self.folder)
+    def operator(self, act: Callable[[Operator], Any]) -> Any:
+        operator = Operator(self.folder)
         try:
-            return act(office)
+            return act(operator)
         finally:
-            office.close()
+            operator.close()
 
     def invite(self, name: str) -> str:
-        token: str = self.office(lambda office: office.invite(name).token)
+        token: str = self.operator(lambda operator: operator.invite(name).token)
         return token
 
     def open(self, task_id: str = "task", **changes: Any) -> None:
         config = task_config(self.folder.path, task_id, **changes)
-        self.office(lambda office: office.open(prepare_task(config, 1_000.0)))
+        self.operator(lambda operator: operator.open(prepare_task(config, 1_000.0)))
 
     def enrol(self, name: str, state: Path) -> Path:
         """Enrols a participant through the SDK; returns its state folder."""

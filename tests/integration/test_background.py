@@ -18,7 +18,7 @@ from sqlalchemy.engine import make_url
 
 import coordinator.runner
 import coordinator.supervision
-from coordinator.office import Office
+from coordinator.operator import Operator
 from coordinator.runner import TaskRunner
 from fedpeer.__main__ import main
 from participant import Backoff, Participant, TaskReport
@@ -208,9 +208,9 @@ async def test_a_runner_that_ends_is_started_again_counted_alarmed_and_shown(
         status = await asyncio.to_thread(_status, folder.path)
         assert "task task fails, and is tried again: ValueError: a bug" in capsys.readouterr().out
         assert status == 0
-        office = Office(folder)
-        found = await asyncio.to_thread(office.serving)
-        office.close()
+        operator = Operator(folder)
+        found = await asyncio.to_thread(operator.serving)
+        operator.close()
         assert found is not None
         assert found.troubles == {"task task": "ValueError: a bug"}
         mended.set()

@@ -23,7 +23,7 @@ import coordinator.backup as form
 from coordinator.backup import Manifest, Member, check_backup, read_backup
 from coordinator.errors import FolderError
 from coordinator.folder import OLD_AUTHORITY_KEY, StateFolder
-from coordinator.office import Notice, Office
+from coordinator.operator import Notice, Operator
 from fedpeer.__main__ import main
 from fedpeer.audit.sql.errors import StorageError
 from tests.backends import emptied, postgresql_database
@@ -42,11 +42,11 @@ from tests.integration.market import (
 
 
 def back_up(folder: StateFolder, target: Path) -> Manifest:
-    office = Office(folder)
+    operator = Operator(folder)
     try:
-        return office.back_up(target)
+        return operator.back_up(target)
     finally:
-        office.close()
+        operator.close()
 
 
 async def test_a_task_goes_on_from_a_backup_of_its_middle(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ async def go_on(restored: StateFolder, members: list[Client]) -> None:
 
 def test_a_backup_of_the_middle_of_replacements_is_of_one_moment(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "state")
-    first, second = Office(folder), Office(folder)
+    first, second = Operator(folder), Operator(folder)
     try:
         first.begin_authority()
         assert first.notice is Notice.NOT_SERVED
@@ -122,16 +122,16 @@ def test_a_backup_of_the_middle_of_replacements_is_of_one_moment(tmp_path: Path)
     older = restored.older_authority()
     assert older is not None
     assert (restored.path / OLD_AUTHORITY_KEY).stat().st_mode & 0o777 == 0o600
-    office = Office(restored)
+    operator = Operator(restored)
     try:
-        assert office.verification_key == key.verification_key
-        office.invite("ann")
-        assert office.unsigned is None
-        office.end_authority()
-        office.change_log_key()
+        assert operator.verification_key == key.verification_key
+        operator.invite("ann")
+        assert operator.unsigned is None
+        operator.end_authority()
+        operator.change_log_key()
         back_up(restored, tmp_path / "again.tar")
     finally:
-        office.close()
+        operator.close()
     verified(restored)
     read_backup(tmp_path / "again.tar", tmp_path / "ended")
     assert StateFolder(tmp_path / "ended").older_authority() is None
@@ -352,16 +352,16 @@ def test_a_model_that_is_damaged_or_missing_is_told_and_the_rest_is_kept(
 def test_a_damaged_database_is_not_backed_up(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "state")
     open_task(folder, task_config(tmp_path))
-    office = Office(folder)
+    operator = Operator(folder)
     try:
         with (folder.path / "coordinator.db").open("r+b") as file:
             for page in range(8, 40):
                 file.seek(4096 * page)
                 file.write(os.urandom(4096))
         with pytest.raises(StorageError, match="damaged"):
-            office.back_up(tmp_path / "backup.tar")
+            operator.back_up(tmp_path / "backup.tar")
     finally:
-        office.close()
+        operator.close()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["initial.safetensors", "state"]
 
 
@@ -500,11 +500,11 @@ def test_a_rehearsal_into_another_database_leaves_the_original_alone(
 
 
 def cancel(folder: StateFolder) -> None:
-    office = Office(folder)
+    operator = Operator(folder)
     try:
-        office.cancel("task", "rehearsed")
+        operator.cancel("task", "rehearsed")
     finally:
-        office.close()
+        operator.close()
 
 
 def test_a_program_of_postgresql_ends_with_a_restore_that_is_killed(

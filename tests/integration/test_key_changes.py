@@ -23,7 +23,7 @@ from typer.testing import CliRunner, Result
 from coordinator.cli import app
 from coordinator.errors import FolderError
 from coordinator.folder import StateFolder, initialise
-from coordinator.office import Office
+from coordinator.operator import Operator
 from fedpeer.audit.cli import app as ledger
 from fedpeer.audit.sources import open_source
 from fedpeer.audit.sql.errors import HeadRefused
@@ -152,12 +152,12 @@ def test_unreadable_files_are_named_at_the_start(tmp_path: Path) -> None:
         content = (folder.path / name).read_bytes()
         (folder.path / name).write_text("nonsense")
         with pytest.raises(FolderError, match=f"{name}: not a readable"):
-            Office(folder).certificates()
+            Operator(folder).certificates()
         (folder.path / name).unlink()
         with pytest.raises(FolderError, match=f"{name} cannot be read"):
-            Office(folder).certificates()
+            Operator(folder).certificates()
         (folder.path / name).write_bytes(content)
-    Office(folder).certificates()
+    Operator(folder).certificates()
 
 
 def test_a_running_service_takes_a_renewed_certificate_over_and_keeps_the_old_one_where_it_cannot(
@@ -276,18 +276,18 @@ def test_a_change_of_the_logs_key_that_is_killed_is_done_or_not_done(
         raise Killed
 
     folder = initialise(tmp_path / "state", CONFIG, "test", ["localhost"])
-    office = Office(folder)
-    office.invite("ada")
-    old = office.verification_key
+    operator = Operator(folder)
+    operator.invite("ada")
+    old = operator.verification_key
     with monkeypatch.context() as patch:
         if point == "prepared":
-            patch.setattr("fedpeer.audit.sql.ledger.SignedLog.change_key", die)
+            patch.setattr("fedpeer.audit.sql.ledger_store.SignedLog.change_key", die)
         else:
             patch.setattr(StateFolder, "changed_signing_key", die)
         with pytest.raises(Killed):
-            office.change_log_key()
-    office.close()
-    again = Office(StateFolder(folder.path))
+            operator.change_log_key()
+    operator.close()
+    again = Operator(StateFolder(folder.path))
     assert (again.verification_key == old) is (point == "prepared")
     again.invite("bob")
     again._act(lambda t: t.journal.append([]))
@@ -377,7 +377,7 @@ def test_a_log_whose_key_was_changed_is_followed_by_everyone(coordinator: Served
     path = coordinator.folder.path
     database = str(path / "coordinator.db")
     state = tmp_path / "witness"
-    old = str(coordinator.office(lambda office: office.verification_key))
+    old = str(coordinator.operator(lambda operator: operator.verification_key))
     coordinator.open("task", schedule={"rounds": 2})
     with ExitStack() as stack:
         people = [stack.enter_context(coordinator.participant(n, tmp_path)) for n in ("ada", "bob", "cyd")]
@@ -385,7 +385,7 @@ def test_a_log_whose_key_was_changed_is_followed_by_everyone(coordinator: Served
         for one in joined:
             one.claim(0.5, [3, 3, 3, 3])
         assert RUNNER.invoke(ledger, ["witness", database, "--state", str(state)]).exit_code == 0
-        known = coordinator.office(lambda office: office._log.sign_head())
+        known = coordinator.operator(lambda operator: operator._log.sign_head())
         (tmp_path / "known").write_text(known)
         rounds = [one.rounds() for one in joined]
         for one in rounds:
@@ -456,12 +456,12 @@ def test_a_key_that_is_not_announced_is_refused(coordinator: Served, tmp_path: P
     assert (
         RUNNER.invoke(ledger, ["witness", str(path / "coordinator.db"), "--state", str(state)]).exit_code == 0
     )
-    old = str(coordinator.office(lambda office: office.verification_key))
+    old = str(coordinator.operator(lambda operator: operator.verification_key))
     coordinator.stop()
     other = SigningKey.generate("test")
     (path / "ledger.key").write_text(other.secret_text())
     with pytest.raises(HeadRefused, match="own signing key"):
-        Office(coordinator.folder)
+        Operator(coordinator.folder)
     connection = sqlite3.connect(path / "coordinator.db")
     connection.execute("UPDATE ledger_log SET verification_key = ?", [str(other.verification_key)])
     for (name,) in connection.execute(

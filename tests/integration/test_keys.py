@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from coordinator.office import Office
-from coordinator.services.ledger import LedgerServicer
+from coordinator.operator import Operator
+from coordinator.services.ledger_servicer import LedgerServicer
 from fedpeer.audit.cli import app as ledger_app
 from fedpeer.audit.sources import open_source
 from fedpeer.protocol.certificates import new_key
@@ -39,10 +39,10 @@ def second_key(running: Served, name: str) -> Any:
     """The operator enrols a key of its own under somebody's name, in the log alone."""
     key = new_key()
 
-    def enrol(office: Office) -> None:
-        office._act(lambda t: t.journal.append([entries.enrolment(name, key.public_key())]))
+    def enrol(operator: Operator) -> None:
+        operator._act(lambda t: t.journal.append([entries.enrolment(name, key.public_key())]))
 
-    running.office(enrol)
+    running.operator(enrol)
     return key
 
 
@@ -112,18 +112,18 @@ def test_a_second_key_is_told_at_the_next_receipt_and_a_forged_model_stands_in_t
             assert shown.stdout.count("fingerprint") == count
         task = ada.client.task("task")
 
-        def forge(office: Office) -> None:
+        def forge(operator: Operator) -> None:
             statement = ModelStatement(
                 "forged", "task", task.terms_digest, "ada", 1, bytes(32), 64, 10, bytes(32), task.nonce
             )
             signature = sign_statement(statement, key)
-            office._act(
+            operator._act(
                 lambda t: t.journal.append(
                     [entries.model(statement, signature, 1000, True, t.journal.keys())]
                 )
             )
 
-        coordinator.office(forge)
+        coordinator.operator(forge)
         for one in first[1:]:
             one.submit(stepped(one.weights()), 10)
         with pytest.warns(ForeignKeyWarning, match="not its own"):
@@ -201,7 +201,7 @@ def test_a_service_looks_at_its_start_and_claims_nothing(
     with pytest.warns(ForeignKeyWarning), pytest.raises(ForeignKeyError, match="not its own"):
         running.run()
     assert "not its own" in caplog.text
-    assert all(not report.claimed for report in coordinator.office(lambda office: office.tasks()))
+    assert all(not report.claimed for report in coordinator.operator(lambda operator: operator.tasks()))
 
 
 def test_a_key_history_that_grew_shorter_is_told(coordinator: Served, tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ def test_a_renewal_and_a_name_that_was_enrolled_again_raise_no_alarm(
     with coordinator.participant("ada", tmp_path) as ada:
         assert ada.renew(ada.credentials.renewal_due)
         assert len(ada.keys().keys) == 1
-    coordinator.office(lambda office: office.revoke("ada", "laptop stolen"))
+    coordinator.operator(lambda operator: operator.revoke("ada", "laptop stolen"))
     again = coordinator.enrol("ada", tmp_path / "again")
     with Participant(again, coordinator.market) as ada:
         report = ada.keys()
@@ -258,9 +258,9 @@ def test_a_revocation_that_nobody_asked_for_is_told(coordinator: Served, tmp_pat
     with coordinator.participant("ada", tmp_path) as ada:
         key = ada.credentials.key.public_key()
 
-        def revoke(office: Office) -> None:  # in the log alone: ada is not to notice
-            office._act(lambda t: t.journal.append([entries.revocation("ada", key, "quietly")]))
+        def revoke(operator: Operator) -> None:  # in the log alone: ada is not to notice
+            operator._act(lambda t: t.journal.append([entries.revocation("ada", key, "quietly")]))
 
-        coordinator.office(revoke)
+        coordinator.operator(revoke)
         with pytest.warns(ForeignKeyWarning, match="revoked the key of ada"):
             assert "quietly" in ada.keys().problems[0]

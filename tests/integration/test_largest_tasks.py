@@ -107,7 +107,7 @@ def paid(
         assert [line.receipt is not None for line in report.rounds] == [True]
         assert report.paid_micro > 0
     verified(coordinator.folder)
-    row = coordinator.office(lambda office: office.task(task_id)).row
+    row = coordinator.operator(lambda operator: operator.task(task_id)).row
     return BlobStore(coordinator.folder.models).path(row.model)
 
 
@@ -139,7 +139,7 @@ def test_as_many_tensors_as_there_may_be_are_agreed_to(
     assert len(joined.terms.contract.tensors) == MAX_TENSORS
     assert joined.claim(0.5, [10, 10, 10, 10]).kind == "claim"
     verified(coordinator.folder)
-    coordinator.office(lambda office: office.cancel("agreed", "seen enough"))
+    coordinator.operator(lambda operator: operator.cancel("agreed", "seen enough"))
 
 
 def test_as_many_labels_as_there_may_be(coordinator: Served, people: dict[str, Participant]) -> None:
@@ -176,7 +176,7 @@ def test_as_many_rounds_and_places_as_there_may_be(
     )
     joined = people["ada"].join("schedule")
     assert joined.claim(0.5, [10, 10, 10, 10]).kind == "claim"
-    coordinator.office(lambda office: office.cancel("schedule", "seen enough"))
+    coordinator.operator(lambda operator: operator.cancel("schedule", "seen enough"))
 
 
 TORCH = {
@@ -222,7 +222,7 @@ def test_all_tasks_are_listed_page_by_page(coordinator: Served, people: dict[str
     weights = {f"{'long.' * 30}{i:05d}": np.zeros(1, np.float32) for i in range(6_000)}
     for number in range(3):
         coordinator.open(f"listed-{number}", **few(weights=dict(weights)))
-    rows = [report.row for report in coordinator.office(lambda office: office.tasks())]
+    rows = [report.row for report in coordinator.operator(lambda operator: operator.tasks())]
     assert sum(encode_terms(row.terms).ByteSize() for row in rows) > MAX_MESSAGE_BYTES
     client = people["ada"].client
     assert sorted(task.terms.task_id for task in client.tasks()) == sorted(row.id for row in rows)
@@ -233,4 +233,4 @@ def test_all_tasks_are_listed_page_by_page(coordinator: Served, people: dict[str
     with pytest.raises(RefusedError, match="next_page"):
         client.transport.run(unknown)
     for number in range(3):
-        coordinator.office(lambda office, name=f"listed-{number}": office.cancel(name, "seen enough"))
+        coordinator.operator(lambda operator, name=f"listed-{number}": operator.cancel(name, "seen enough"))

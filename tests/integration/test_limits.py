@@ -21,11 +21,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 import coordinator.boundary
-import coordinator.doorbell
+import coordinator.control_socket
 import coordinator.scraping
 import coordinator.server
 from coordinator.boundary import _address
-from coordinator.doorbell import Answer, Doorbell, ring
+from coordinator.control_socket import Answer, ControlSocket, notify
 from coordinator.folder import StateFolder
 from coordinator.scraping import MetricsServer
 from coordinator.server import Coordinator
@@ -451,33 +451,33 @@ async def whole(reader: asyncio.StreamReader) -> bytes:
 async def test_the_control_socket_takes_a_word_and_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limits = replace(coordinator.doorbell.CONTROL_SOCKET, connections=2, seconds=1)
-    monkeypatch.setattr(coordinator.doorbell, "CONTROL_SOCKET", limits)
+    limits = replace(coordinator.control_socket.CONTROL_SOCKET, connections=2, seconds=1)
+    monkeypatch.setattr(coordinator.control_socket, "CONTROL_SOCKET", limits)
     rings = 0
 
     async def answer() -> None:
         nonlocal rings
         rings += 1
 
-    bell = Doorbell(tmp_path / "bell", answer, dict)
-    await bell.start()
+    control = ControlSocket(tmp_path / "control", answer, dict)
+    await control.start()
     try:
         async with asyncio.timeout(20):
             for said in (b"x" * 100_000, b"", b"ri"):  # too much, nothing, half a word
-                reader, writer = await asyncio.open_unix_connection(tmp_path / "bell")
+                reader, writer = await asyncio.open_unix_connection(tmp_path / "control")
                 writer.write(said)
                 await ended(reader)
                 writer.transport.abort()
-            pairs = [await asyncio.open_unix_connection(tmp_path / "bell") for _ in range(5)]
+            pairs = [await asyncio.open_unix_connection(tmp_path / "control") for _ in range(5)]
             for reader, _ in pairs:
                 await ended(reader)
         assert rings == 0
-        assert await asyncio.to_thread(ring, tmp_path / "bell") is Answer.LOOKED
+        assert await asyncio.to_thread(notify, tmp_path / "control") is Answer.LOOKED
         assert rings == 1
         for _, writer in pairs:
             writer.transport.abort()
     finally:
-        await bell.stop()
+        await control.stop()
 
 
 # Memory

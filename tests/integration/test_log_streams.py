@@ -16,7 +16,7 @@ from coordinator.folder import initialise
 from coordinator.opening import prepare_task
 from fedpeer.streams import unfailing
 from participant import Backoff, Participant, Task, Trained, TrainingRound, Weights
-from tests.chaos.test_coordinator_kills import CONFIG, free_port, office
+from tests.chaos.test_coordinator_kills import CONFIG, free_port, operator
 from tests.integration.market import verified
 from tests.integration.serving import task_config
 from tests.integration.test_background import check, take_part
@@ -107,7 +107,7 @@ def test_a_task_ends_whatever_stands_behind_standard_error(tmp_path: Path, kind:
                 assert time.monotonic() < give_up
                 time.sleep(0.02)
             for name in ("ada", "ben", "cho"):
-                with office(folder) as desk:
+                with operator(folder) as desk:
                     token = desk.invite(name).token
                 Participant.enroll(
                     tmp_path / name,
@@ -116,7 +116,7 @@ def test_a_task_ends_whatever_stands_behind_standard_error(tmp_path: Path, kind:
                     token=token,
                     authority=authority,
                 )
-            with office(folder) as desk:
+            with operator(folder) as desk:
                 desk.open(prepare_task(task_config(tmp_path, schedule={"rounds": 2}), time.time()))
             backoff = Backoff(first=0.05, ceiling=0.5)
             for name in ("ada", "ben"):
@@ -134,7 +134,7 @@ def test_a_task_ends_whatever_stands_behind_standard_error(tmp_path: Path, kind:
             )
             reports = take_part(members, "task")
             assert others[0].wait(120) == 0
-            with office(folder) as desk:
+            with operator(folder) as desk:
                 serving = desk.serving()
             assert serving is not None
             assert serving.troubles == {}

@@ -19,7 +19,7 @@ from coordinator.blobs import BlobStore
 from coordinator.cli import app
 from coordinator.clock import ManualClock
 from coordinator.folder import StateFolder
-from coordinator.office import Office, TaskReport
+from coordinator.operator import Operator, TaskReport
 from coordinator.server import INSECURE_NAME
 from coordinator.transactions import Transaction
 from fedpeer.protocol.certificates import new_key, signing_request
@@ -49,11 +49,11 @@ NAMES = ("ann", "bob", "cyd", "dan")
 
 
 def cancel(folder: StateFolder, task_id: str) -> TaskReport:
-    office = Office(folder)
+    operator = Operator(folder)
     try:
-        return office.cancel(task_id, "the data were wrong")
+        return operator.cancel(task_id, "the data were wrong")
     finally:
-        office.close()
+        operator.close()
 
 
 async def drain(events: AsyncIterator[Any]) -> None:

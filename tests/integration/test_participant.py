@@ -422,7 +422,7 @@ class TestRefusals:
     def test_a_revoked_participant(self, coordinator: Served, tmp_path: Path) -> None:
         coordinator.open()
         with coordinator.participant("ada", tmp_path) as ada:
-            coordinator.office(lambda office: office.revoke("ada", "test"))
+            coordinator.operator(lambda operator: operator.revoke("ada", "test"))
             with pytest.raises(NotEnrolledError, match="new invitation"):
                 ada.join("task")
 

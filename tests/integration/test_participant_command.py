@@ -196,7 +196,7 @@ def test_sigterm_finishes_the_round_or_hands_it_back(
     process.send_signal(signal.SIGTERM)
     _, log = process.communicate(timeout=60)
     assert process.returncode == 0, log
-    report = coordinator.office(lambda office: office.task("task"))
+    report = coordinator.operator(lambda operator: operator.task("task"))
     if handed_back:
         assert report.failures == {"slow": "the participant is shutting down"}
     else:
@@ -214,7 +214,9 @@ def test_a_service_whose_identity_connects_elsewhere_ends_and_does_not_fight_bac
         path.read_text().replace('[[task]]\nid = "task"', "[[task]]")
     )  # any task, again and again
     process = start(folder)
-    wait_until(lambda: coordinator.office(lambda office: office.task("task")).claimed == ("slow",), process)
+    wait_until(
+        lambda: coordinator.operator(lambda operator: operator.task("task")).claimed == ("slow",), process
+    )
     state = tmp_path / "elsewhere"
     state.mkdir()
     for name in ("key.pem", "certificate.pem", "authority.pem"):

@@ -204,7 +204,7 @@ def test_a_task_that_was_cancelled_meanwhile_is_noted(coordinator: Served, tmp_p
     ada = coordinator.participant("ada", tmp_path)
     ada.join("task").claim(0.0, EVEN)
     ada.close()
-    coordinator.office(lambda office: office.cancel("task", "the grant has ended"))
+    coordinator.operator(lambda operator: operator.cancel("task", "the grant has ended"))
     with coordinator.participant("ben", tmp_path) as ben:
         list(ben.client.watch("task"))  # until the coordinator has carried it out
     [report], seen = run_service(coordinator, tmp_path / "ada")

@@ -90,11 +90,11 @@ async def test_an_operator_may_cancel_a_round_whose_models_are_in_and_the_log_sa
 
 
 def cancel(folder: StateFolder, reason: str) -> None:
-    office = market.Office(folder)
+    operator = market.Operator(folder)
     try:
-        office.cancel("task", reason)
+        operator.cancel("task", reason)
     finally:
-        office.close()
+        operator.close()
 
 
 def test_a_task_whose_rule_needs_evidence_that_cannot_be_had_is_not_opened(tmp_path: Path) -> None:

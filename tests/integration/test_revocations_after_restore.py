@@ -13,7 +13,7 @@ import pytest
 from coordinator.backup import read_backup
 from coordinator.errors import FolderError
 from coordinator.folder import StateFolder
-from coordinator.office import Notice, Office
+from coordinator.operator import Notice, Operator
 from coordinator.revocations import CarriedOver
 from coordinator.server import Coordinator
 from fedpeer.__main__ import main
@@ -39,11 +39,11 @@ from tests.integration.market import (
 
 
 def carry(folder: StateFolder, copy: Path) -> tuple[CarriedOver, Notice | None]:
-    office = Office(folder)
+    operator = Operator(folder)
     try:
-        return office.carry_over_revocations(str(copy)), office.notice
+        return operator.carry_over_revocations(str(copy)), operator.notice
     finally:
-        office.close()
+        operator.close()
 
 
 async def redeem(coordinator: Coordinator, name: str, token: str, key: PrivateKey) -> None:
@@ -78,9 +78,9 @@ async def test_who_was_revoked_since_the_backup_stays_out_once_the_log_has_told(
         async with running(folder) as coordinator:
             people = {name: await enrol(coordinator, name) for name in ("ann", "bob", "cyd")}
             dans_token = await asyncio.to_thread(invite, folder, "dan")
-            office = Office(folder)
-            await asyncio.to_thread(office.back_up, tmp_path / "backup.tar")
-            office.close()
+            operator = Operator(folder)
+            await asyncio.to_thread(operator.back_up, tmp_path / "backup.tar")
+            operator.close()
             before = exported(folder, tmp_path / "before")
             await redeem(coordinator, "dan", dans_token, dans_key)
             for name in ("bob", "cyd", "dan"):
@@ -160,11 +160,11 @@ def test_only_a_copy_of_this_log_is_believed(tmp_path: Path) -> None:
 
 
 def folder_size(folder: StateFolder) -> int:
-    office = Office(folder)
+    operator = Operator(folder)
     try:
-        return office.ledger_size()
+        return operator.ledger_size()
     finally:
-        office.close()
+        operator.close()
 
 
 def test_restore_warns_or_carries_over_in_one_command(
@@ -205,9 +205,9 @@ def test_restore_warns_or_carries_over_in_one_command(
 def test_a_restored_log_of_another_beginning_is_not_mixed(tmp_path: Path) -> None:
     # Two logs under one key that share nothing but that: a folder that was copied before its first task.
     empty = make_folder(tmp_path / "empty")
-    office = Office(empty)
-    office.back_up(tmp_path / "empty.tar")
-    office.close()
+    operator = Operator(empty)
+    operator.back_up(tmp_path / "empty.tar")
+    operator.close()
     read_backup(tmp_path / "empty.tar", tmp_path / "left")
     read_backup(tmp_path / "empty.tar", tmp_path / "right")
     for name in ("left", "right"):
@@ -219,16 +219,16 @@ def test_a_restored_log_of_another_beginning_is_not_mixed(tmp_path: Path) -> Non
 
 def test_a_copy_counts_though_the_log_has_changed_its_key_since(tmp_path: Path) -> None:
     folder = made(tmp_path / "one")
-    office = Office(folder)
-    office.back_up(tmp_path / "backup.tar")
-    office.change_log_key()
-    office.close()
+    operator = Operator(folder)
+    operator.back_up(tmp_path / "backup.tar")
+    operator.change_log_key()
+    operator.close()
     copy = exported(folder, tmp_path / "copy")
     read_backup(tmp_path / "backup.tar", tmp_path / "restored")
     restored = StateFolder(tmp_path / "restored")
     assert carry(restored, copy)[0].beyond == 1
-    office = Office(restored)
-    office.change_log_key()  # another one than the copy's
-    office.close()
+    operator = Operator(restored)
+    operator.change_log_key()  # another one than the copy's
+    operator.close()
     assert carry(restored, copy)[0].beyond == 1
     verified(restored)

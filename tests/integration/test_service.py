@@ -91,7 +91,7 @@ def test_stopping_hands_an_endless_training_back(coordinator: Served, tmp_path: 
     threading.Thread(target=lambda: (Endless.begun.wait(), service.stop())).start()
     [report] = service.run()
     assert report.rounds[0].missed == "the participant is shutting down"
-    assert coordinator.office(lambda office: office.task("task")).failures == {
+    assert coordinator.operator(lambda operator: operator.task("task")).failures == {
         "ada": "the participant is shutting down"
     }
 

@@ -18,7 +18,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-import coordinator.doorbell
+import coordinator.control_socket
 from coordinator.cli import UNCONFIRMED
 from coordinator.folder import StateFolder
 from fedpeer.__main__ import main
@@ -280,7 +280,7 @@ def test_a_service_that_does_not_answer_is_told_and_nothing_is_lost(
         "not served",
         "Recorded. No coordinator runs; the next one begins with it.\n",
     )
-    monkeypatch.setattr(coordinator.doorbell, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(coordinator.control_socket, "ANSWER_SECONDS", 0.5)
     with serving(folder) as (process, addresses):
         assert run("status")[0]["answers"]
         record, note = run("invite", "bob")
@@ -317,10 +317,10 @@ def test_a_service_that_does_not_answer_is_told_and_nothing_is_lost(
             run("invite", "cyd", code=UNCONFIRMED, state=folder.parent / "other")[0]["service"]
             == "unconfirmed"
         )
-        (folder / "doorbell.sock").unlink()
+        (folder / "control.sock").unlink()
         assert run("invite", "cyd", code=UNCONFIRMED)[0]["service"] == "unconfirmed"
     assert run("invite", "cyd")[0]["service"] == "not served"
-    (folder / "doorbell.sock").write_text("no socket")
+    (folder / "control.sock").write_text("no socket")
     assert run("invite", "cyd")[0]["service"] == "not served"
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from coordinator.clock import ManualClock
-from coordinator.office import Office
+from coordinator.operator import Operator
 from coordinator.server import Coordinator
 from fedpeer.audit.sources import open_source
 from fedpeer.protocol.certificates import new_key, signing_request
@@ -58,13 +58,13 @@ async def market(path: Path, backend: str, **changes: object) -> AsyncIterator[C
 
 
 def revoke_unheard(coordinator: Coordinator, name: str) -> None:
-    """As `fedpeer coordinator revoke`, whose bell the service does not hear."""
-    office = Office(coordinator.folder)
-    office._silent = True
+    """As `fedpeer coordinator revoke`, whose notification does not reach the service."""
+    operator = Operator(coordinator.folder)
+    operator._silent = True
     try:
-        office.revoke(name, "test")
+        operator.revoke(name, "test")
     finally:
-        office.close()
+        operator.close()
 
 
 def entries_of(coordinator: Coordinator, name: str) -> list[str]:
@@ -290,10 +290,10 @@ async def test_who_was_revoked_before_the_selection_is_not_selected(tmp_path: Pa
 async def test_a_withdrawn_invitation_is_withdrawn_by_every_clock(tmp_path: Path) -> None:
     async with market(tmp_path, "sqlite") as coordinator:
         token = await asyncio.to_thread(invite, coordinator.folder, "late")
-        office = Office(coordinator.folder)
-        office._transact._clock = ManualClock(time.time() + 3600)  # of another machine, say
-        await asyncio.to_thread(office.revoke, "late", "")
-        office.close()
+        operator = Operator(coordinator.folder)
+        operator._transact._clock = ManualClock(time.time() + 3600)  # of another machine, say
+        await asyncio.to_thread(operator.revoke, "late", "")
+        operator.close()
         authority = (coordinator.folder.path / "authority.pem").read_bytes()
         async with grpc.aio.secure_channel(
             coordinator.public_address, grpc.ssl_channel_credentials(authority)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from coordinator.folder import StateFolder
-from coordinator.office import Office
 from coordinator.opening import prepare_task
+from coordinator.operator import Operator
 from tests.integration.market import CONFIG, make_folder, task_config, verified
 from tests.integration.test_service_process import serving
 
@@ -29,12 +29,12 @@ def prepare(folder: StateFolder, path: Path, participants: int, rounds: int) -> 
         "effort_seconds": 3600,
         "round_seconds": 3600,
     }
-    office = Office(folder)
+    operator = Operator(folder)
     try:
-        tokens = [office.invite(f"p{i:05d}").token for i in range(participants)]
-        office.open(prepare_task(task_config(path, schedule=schedule), time.time()))
+        tokens = [operator.invite(f"p{i:05d}").token for i in range(participants)]
+        operator.open(prepare_task(task_config(path, schedule=schedule), time.time()))
     finally:
-        office.close()
+        operator.close()
     return tokens
 
 

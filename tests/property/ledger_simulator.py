@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedpeer.audit.sql.database import Database
-from fedpeer.audit.sql.ledger import SignedLog, SqlLedgerStore
+from fedpeer.audit.sql.ledger_store import SignedLog, SqlLedgerStore
 from mechanism.ledger.accounts import Post, Reserve, Resolve, Transfer
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import ConflictError, PostingError

@@ -119,8 +119,8 @@ class _SeedRun:
 
     def play(self, round_: int, result: ArenaResult) -> None:
         history = [Broadcast(f"round {r}", model) for r, model in enumerate(self._history, 1)]
-        cloud = self._evidence.prepare(self._start, round_, history)
-        table = self._evidence.measurements(cloud, history)
+        ensemble = self._evidence.prepare(self._start, round_, history)
+        table = self._evidence.measurements(ensemble, history)
         honest = self._honest_round(round_, table)
         self._record_honest(round_, honest, table, result)
         traders = self._population.traders

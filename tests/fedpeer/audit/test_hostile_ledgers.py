@@ -33,7 +33,7 @@ from fedpeer.audit.cli import app
 from fedpeer.audit.export import export_csv, export_hledger, export_tiles
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.errors import StorageError
-from fedpeer.audit.sql.ledger import SignedLog, SqlLedgerStore
+from fedpeer.audit.sql.ledger_store import SignedLog, SqlLedgerStore
 from fedpeer.v1 import ledger_pb2
 from mechanism.errors import MechanismError
 from mechanism.ledger import verify as verification

@@ -18,13 +18,13 @@ import pytest
 from sqlalchemy import text
 from typer.testing import CliRunner, Result
 
-from coordinator.services.ledger import LedgerServicer
+from coordinator.services.ledger_servicer import LedgerServicer
 from coordinator.storage.schema import migrate
 from fedpeer.audit.cli import app
 from fedpeer.audit.sources import open_source
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.errors import DatabaseFull, DatabaseLocked, DatabaseReadOnly, DatabaseUnreachable
-from fedpeer.audit.sql.ledger import SignedLog, SqlLedgerStore
+from fedpeer.audit.sql.ledger_store import SignedLog, SqlLedgerStore
 from fedpeer.v1 import ledger_pb2, ledger_pb2_grpc
 from mechanism.ledger import entries
 from mechanism.ledger.entry import Entry

@@ -17,7 +17,7 @@ from fedpeer.audit.export import export_json_lines, export_tiles
 from fedpeer.audit.sources import open_source
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.errors import StorageError
-from fedpeer.audit.sql.ledger import SignedLog, SqlLedgerStore
+from fedpeer.audit.sql.ledger_store import SignedLog, SqlLedgerStore
 from mechanism.ledger import entries
 from mechanism.ledger.errors import LedgerError
 from mechanism.ledger.journal import Journal

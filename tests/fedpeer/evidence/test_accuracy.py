@@ -61,21 +61,21 @@ def train_at(
 
 
 def run_trial(dataset: str, recipe: Recipe, seed: int, warm: int, participants: int = 48) -> Trial:
-    """One start (after `warm` rounds of FedAvg), one cloud of 100 shadows, foreign participants."""
+    """One start (after `warm` rounds of FedAvg), one ensemble of 100 shadows, foreign participants."""
     splits, generator = load_splits(dataset, seed=seed), np.random.default_rng([seed, 9])
     start: Weights = initial_weights(recipe.model, seed)
     for _ in range(warm):
         mixes = [foreign_mix(k, recipe.samples, generator) for k in range(6)]
         start = mean_of(train_at(splits, start, recipe, mixes, generator))
     evidence = ShadowEvidence(splits.validation, UNIFORM, recipe, seed=seed)
-    cloud = evidence.prepare(start, warm + 1)
+    ensemble = evidence.prepare(start, warm + 1)
     mixes = [foreign_mix(k, recipe.samples, generator) for k in range(participants)]
     models = train_at(splits, start, recipe, mixes, generator)
     submissions = [
         submission(f"p{k:02d}", model, mix.degree, order=k)
         for k, (model, mix) in enumerate(zip(models, mixes, strict=True))
     ]
-    return Trial([float(mix.degree) for mix in mixes], evidence.assess(cloud, submissions).assessments)
+    return Trial([float(mix.degree) for mix in mixes], evidence.assess(ensemble, submissions).assessments)
 
 
 def figures(trials: list[Trial]) -> dict[str, float]:

@@ -14,7 +14,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from coordinator.shadow_workers import ShadowWorkers
-from fedpeer.evidence import Cloud, EvidenceError, RoundEvidence, ShadowEvidence
+from fedpeer.evidence import EvidenceError, RoundEvidence, ShadowEnsemble, ShadowEvidence
 from fedpeer.evidence.assessing import SCORED_RULES, Broadcast, replay
 from fedpeer.evidence.fitting import MIN_SHADOWS
 from fedpeer.evidence.shadows import relabelled
@@ -44,13 +44,13 @@ DEGREES = [Fraction(d) for d in ("0", "0.15", "0.3", "0.45", "0.6", "0.75")]
 
 @dataclass(frozen=True)
 class Scene:
-    """Round 2 of a digits task: its start, the broadcast before, the cloud, and honest participants."""
+    """Round 2 of a digits task: its start, the broadcast before, the ensemble, and honest participants."""
 
     splits: Splits
     evidence: ShadowEvidence
     first: Mapping[str, Any]
     start: Mapping[str, Any]
-    cloud: Cloud
+    ensemble: ShadowEnsemble
     honest: list[tuple[Fraction, dict[str, Any]]]
 
     @property
@@ -63,7 +63,7 @@ class Scene:
         submissions += [
             submission(name, w, Fraction(0), order=10 + i) for i, (name, w) in enumerate(others.items())
         ]
-        found = self.evidence.assess(self.cloud, submissions, self.history)
+        found = self.evidence.assess(self.ensemble, submissions, self.history)
         return {a.participant_id: a for a in found.assessments}
 
 
@@ -75,8 +75,8 @@ def scene() -> Scene:
     # As many shadows as a task has by default: of 64 only two have a single label, and what the maps then say of a
     # participant of one label hangs on the last digits of the training.
     evidence = ShadowEvidence(splits.validation, UNIFORM, RECIPE, seed=5)
-    cloud = evidence.prepare(start, 2, [Broadcast("round 1", first)])
-    return Scene(splits, evidence, first, start, cloud, honest_models(splits, start, DEGREES, seed=2))
+    ensemble = evidence.prepare(start, 2, [Broadcast("round 1", first)])
+    return Scene(splits, evidence, first, start, ensemble, honest_models(splits, start, DEGREES, seed=2))
 
 
 def failed(assessment: Assessment) -> list[str]:
@@ -103,7 +103,7 @@ def test_a_claim_that_is_far_too_good_is_refuted_and_still_paid_on_what_is_measu
         submission(f"h{i}", w, max(Fraction(0), d - Fraction(4, 10)), order=i)
         for i, (d, w) in enumerate(scene.honest)
     ]
-    claimed = scene.evidence.assess(scene.cloud, submissions, scene.history).assessments
+    claimed = scene.evidence.assess(scene.ensemble, submissions, scene.history).assessments
     honest = scene.assess()
     for assessment, (degree, _) in zip(claimed, scene.honest, strict=True):
         assert assessment.verified_micro == honest[assessment.participant_id].verified_micro
@@ -148,7 +148,7 @@ def test_copies_are_paid_once_and_the_earliest_commitment_wins(scene: Scene) -> 
         submission("thief", model, Fraction(0), order=0),
         submission("owner", model, Fraction(0), order=1),
     ]
-    first, second = scene.evidence.assess(scene.cloud, earlier, scene.history).assessments
+    first, second = scene.evidence.assess(scene.ensemble, earlier, scene.history).assessments
     assert (first.participant_id, first.scored, second.scored) == ("owner", False, True)
 
 
@@ -226,7 +226,7 @@ def test_a_late_or_unreadable_model_is_recorded_and_not_scored(scene: Scene, tmp
     (tmp_path / "bad.safetensors").write_bytes(b"not a model")
     late = replace(submission("late", scene.honest[0][1], Fraction(0)), fault="it came after the deadline")
     bad = replace(submission("bad", scene.start, Fraction(0)), model=tmp_path / "bad.safetensors")
-    found = scene.evidence.assess(scene.cloud, [late, bad], scene.history).assessments
+    found = scene.evidence.assess(scene.ensemble, [late, bad], scene.history).assessments
     assert [failed(a) for a in found] == [["contract"], ["contract"]]
     assert "after the deadline" in found[1].verdicts[0].explanation
 
@@ -241,8 +241,8 @@ def test_files_and_arrays_give_the_same_evidence(scene: Scene, tmp_path: Path) -
         files.append(replace(s, model=path))
     save_file(dict(scene.first), tmp_path / "first.safetensors")
     history = [Broadcast("round 1", tmp_path / "first.safetensors")]
-    first = scene.evidence.assess(scene.cloud, submissions, scene.history)
-    second = scene.evidence.assess(scene.cloud, list(reversed(files)), history)
+    first = scene.evidence.assess(scene.ensemble, submissions, scene.history)
+    second = scene.evidence.assess(scene.ensemble, list(reversed(files)), history)
     assert first == second
 
 
@@ -252,7 +252,7 @@ class TestReplay:
         submissions = [submission(f"h{i}", w, d, order=i) for i, (d, w) in enumerate(scene.honest)]
         submissions.append(submission("copy", scene.honest[1][1], Fraction(1, 3), order=9))
         submissions.append(submission("echo", scene.start, Fraction(0), order=10))
-        return scene.evidence.assess(scene.cloud, submissions, scene.history)
+        return scene.evidence.assess(scene.ensemble, submissions, scene.history)
 
     def test_the_record_gives_the_assessments_again(self, found: RoundEvidence) -> None:
         logged = parse_canonical(canonical_bytes(found.record))
@@ -270,16 +270,16 @@ class TestReplay:
             replay(logged)
 
 
-def test_a_cloud_is_trained_once_and_is_the_same_from_several_processes(scene: Scene) -> None:
-    assert scene.evidence.prepare(scene.start, 2, scene.history) is scene.cloud
-    clouds = []
+def test_an_ensemble_is_trained_once_and_is_the_same_from_several_processes(scene: Scene) -> None:
+    assert scene.evidence.prepare(scene.start, 2, scene.history) is scene.ensemble
+    ensembles = []
     with ShadowWorkers(2) as executor:
         for workers in (None, executor):
             evidence = ShadowEvidence(
                 scene.splits.validation, UNIFORM, RECIPE, seed=5, shadows=MIN_SHADOWS, executor=workers
             )
-            clouds.append(evidence.prepare(scene.start, 2, scene.history))
-    one, other = clouds
+            ensembles.append(evidence.prepare(scene.start, 2, scene.history))
+    one, other = ensembles
     assert other.model == one.model
     assert (other.mean_update == one.mean_update).all()
 
@@ -287,7 +287,7 @@ def test_a_cloud_is_trained_once_and_is_the_same_from_several_processes(scene: S
 def test_other_rules_get_their_scores(scene: Scene) -> None:
     evidence = ShadowEvidence(scene.splits.validation, UNIFORM, RECIPE, seed=5, scores=SCORED_RULES)
     submissions = [submission(f"h{i}", w, d, order=i) for i, (d, w) in enumerate(scene.honest)]
-    found = evidence.assess(scene.cloud, submissions, scene.history).assessments
+    found = evidence.assess(scene.ensemble, submissions, scene.history).assessments
     scores = [{name: float(value) for name, value in a.scores.items()} for a in found]
     assert all(set(s) == set(SCORED_RULES) for s in scores)
     for rule in SCORED_RULES:

@@ -11,7 +11,7 @@ import pytest
 from coordinator.storage.schema import migrate
 from fedpeer.audit.database_source import DatabaseSource
 from fedpeer.audit.sql.database import Database
-from fedpeer.audit.sql.ledger import SignedLog, SqlLedgerStore
+from fedpeer.audit.sql.ledger_store import SignedLog, SqlLedgerStore
 from mechanism.ledger import entries
 from mechanism.ledger.accounts import Post, Reserve, Resolve
 from mechanism.ledger.entry import Entry

@@ -11,7 +11,7 @@ from sqlalchemy import text
 from coordinator.storage.schema import METADATA, migrate
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.errors import ConstraintViolated, HeadRefused, UnknownSchema
-from fedpeer.audit.sql.ledger import SignedLog, SqlLedgerStore
+from fedpeer.audit.sql.ledger_store import SignedLog, SqlLedgerStore
 from mechanism.errors import FieldError
 from mechanism.ledger import entries
 from mechanism.ledger.accounts import Balance, Post, Reserve, Resolve

@@ -12,8 +12,8 @@ from coordinator.derivation import nonce
 from coordinator.identity import Caller
 from coordinator.market import Market, Notice
 from coordinator.metrics import Metrics
-from coordinator.payrolls import PaidRound
 from coordinator.runner import LiveTask
+from coordinator.settlements import PaidRound
 from coordinator.storage.market import ReceiptRow
 from fedpeer.protocol.codec import decode_claim, decode_counts, encode_terms, encode_verdict
 from fedpeer.protocol.frames import Frame

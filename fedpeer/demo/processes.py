@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from coordinator.config import TaskConfig, read_config, resolve_paths
 from coordinator.folder import StateFolder, initialise
-from coordinator.office import Office, TaskReport
+from coordinator.operator import Operator, TaskReport
 from fedpeer.cli.errors import CommandError
 from fedpeer.demo.population import Member, Strategy
 from fedpeer.demo.settings import (
@@ -75,7 +75,7 @@ class DemoPlan:
 
 
 @dataclass(frozen=True)
-class Happening:
+class LogLine:
     """One line of a process's log, or its end.
 
     Attributes:
@@ -87,20 +87,20 @@ class Happening:
     line: dict[str, Any]
 
 
-class Happenings:
+class ProcessLogs:
     """What the processes say, in the order in which it is heard, and whether the market is to stop.
 
     A signal handler runs between any two instructions of the main thread, also inside a lock or a transaction. It
-    only calls `stop`; the main thread raises where it takes the next happening.
+    only calls `stop`; the main thread raises where it takes the next log_line.
     """
 
     def __init__(self) -> None:
         # Not queue.Queue: its `put` takes a lock that the interrupted thread may hold.
-        self._queue: queue.SimpleQueue[Happening | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[LogLine | None] = queue.SimpleQueue()
         self._stopping = False
 
-    def put(self, happening: Happening) -> None:
-        self._queue.put(happening)
+    def put(self, log_line: LogLine) -> None:
+        self._queue.put(log_line)
 
     def stop(self) -> None:
         self._stopping = True
@@ -115,42 +115,42 @@ class Happenings:
         if self._stopping:
             raise KeyboardInterrupt
 
-    def next(self) -> Happening:
-        """The next happening, once there is one.
+    def next(self) -> LogLine:
+        """The next log_line, once there is one.
 
         Raises:
             KeyboardInterrupt: the market is to stop.
         """
-        happening = self._queue.get()
+        log_line = self._queue.get()
         self.go_on()
-        assert happening is not None
-        return happening
+        assert log_line is not None
+        return log_line
 
 
-def run_market(plan: DemoPlan, watch: Callable[[Happening], None], happenings: Happenings) -> TaskReport:
+def run_market(plan: DemoPlan, watch: Callable[[LogLine], None], process_logs: ProcessLogs) -> TaskReport:
     """Runs the task to its end and returns its report; the state stays in the plan's folder.
 
     Raises:
         CommandError: a process failed; the message has the end of its log.
-        KeyboardInterrupt: `happenings.stop` was called; every process has been stopped.
+        KeyboardInterrupt: `process_logs.stop` was called; every process has been stopped.
     """
-    office = _set_up(plan)
+    operator = _set_up(plan)
     with ExitStack() as stack:
-        stack.callback(office.close)
-        happenings.go_on()
+        stack.callback(operator.close)
+        process_logs.go_on()
         coordinator = stack.enter_context(
             _process(
-                "coordinator", plan, ["coordinator", "serve", "--state", str(plan.state.path)], happenings
+                "coordinator", plan, ["coordinator", "serve", "--state", str(plan.state.path)], process_logs
             )
         )
-        serving = _await_serving(plan, coordinator, happenings, watch)
+        serving = _await_serving(plan, coordinator, process_logs, watch)
         for member in plan.members:
-            happenings.go_on()
-            config = _enrol(plan, member, office, serving)
+            process_logs.go_on()
+            config = _enrol(plan, member, operator, serving)
             arguments = ["participant", "run", "--once", "--config", str(config), "--log-format", "json"]
-            stack.enter_context(_process(member.id, plan, arguments, happenings))
-        _await_participants(plan, coordinator, happenings, watch)
-        return office.task(plan.task_id)
+            stack.enter_context(_process(member.id, plan, arguments, process_logs))
+        _await_participants(plan, coordinator, process_logs, watch)
+        return operator.task(plan.task_id)
 
 
 def task_file(plan: DemoPlan) -> str:
@@ -242,7 +242,7 @@ factory = "{factory}"
 """
 
 
-def _set_up(plan: DemoPlan) -> Office:
+def _set_up(plan: DemoPlan) -> Operator:
     """The coordinator's folder with the task opened in it."""
     from coordinator.opening import prepare_task  # imports torch
 
@@ -254,13 +254,13 @@ def _set_up(plan: DemoPlan) -> Office:
     path = plan.state.path / "task.toml"
     path.write_text(task_file(plan))
     config = resolve_paths(read_config(path, TaskConfig), path.parent)
-    office = Office(plan.state)
+    operator = Operator(plan.state)
     try:
-        office.open(prepare_task(config, datetime.now(UTC).timestamp()))
+        operator.open(prepare_task(config, datetime.now(UTC).timestamp()))
     except BaseException:
-        office.close()
+        operator.close()
         raise
-    return office
+    return operator
 
 
 def _demo_key(plan: DemoPlan, member: Member) -> PrivateKey:
@@ -269,7 +269,7 @@ def _demo_key(plan: DemoPlan, member: Member) -> PrivateKey:
     return ec.derive_private_key(int.from_bytes(secret) % 2**255 + 1, ec.SECP256R1())
 
 
-def _enrol(plan: DemoPlan, member: Member, office: Office, serving: dict[str, Any]) -> Path:
+def _enrol(plan: DemoPlan, member: Member, operator: Operator, serving: dict[str, Any]) -> Path:
     """An enrolled participant's configuration file."""
     folder = plan.folder / "participants" / member.id
     folder.mkdir(parents=True)
@@ -280,7 +280,7 @@ def _enrol(plan: DemoPlan, member: Member, office: Office, serving: dict[str, An
         folder / "state",
         participant_id=member.id,
         public=serving["public"],
-        token=office.invite(member.id).token,
+        token=operator.invite(member.id).token,
         authority=(plan.state.path / "authority.pem").read_bytes(),
     )
     path = folder / "participant.toml"
@@ -290,9 +290,9 @@ def _enrol(plan: DemoPlan, member: Member, office: Office, serving: dict[str, An
 
 @contextmanager
 def _process(
-    name: str, plan: DemoPlan, arguments: Sequence[str], happenings: Happenings
+    name: str, plan: DemoPlan, arguments: Sequence[str], process_logs: ProcessLogs
 ) -> Iterator[subprocess.Popen[str]]:
-    """`fedpeer ARGUMENTS` as a process; its log goes to logs/NAME.log and line by line to `happenings`."""
+    """`fedpeer ARGUMENTS` as a process; its log goes to logs/NAME.log and line by line to `process_logs`."""
     # One thread each: sums split over several would round differently from run to run, and there are many of us.
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(
@@ -305,7 +305,7 @@ def _process(
     )
     assert process.stdout is not None
     pump = threading.Thread(
-        target=_pump, args=(name, process.stdout, _log_path(plan, name), happenings), daemon=True
+        target=_pump, args=(name, process.stdout, _log_path(plan, name), process_logs), daemon=True
     )
     pump.start()
     try:
@@ -321,7 +321,7 @@ def _process(
         pump.join()
 
 
-def _pump(name: str, stream: IO[str], log: Path, happenings: Happenings) -> None:
+def _pump(name: str, stream: IO[str], log: Path, process_logs: ProcessLogs) -> None:
     with log.open("w") as file:
         for line in stream:
             file.write(line)
@@ -331,41 +331,41 @@ def _pump(name: str, stream: IO[str], log: Path, happenings: Happenings) -> None
             except ValueError:
                 continue
             if isinstance(parsed, dict) and parsed:
-                happenings.put(Happening(name, parsed))
-    happenings.put(Happening(name, {}))
+                process_logs.put(LogLine(name, parsed))
+    process_logs.put(LogLine(name, {}))
 
 
 def _await_serving(
     plan: DemoPlan,
     coordinator: "subprocess.Popen[str]",
-    happenings: Happenings,
-    watch: Callable[[Happening], None],
+    process_logs: ProcessLogs,
+    watch: Callable[[LogLine], None],
 ) -> dict[str, Any]:
     """The coordinator's addresses, once it serves."""
     while True:
-        happening = happenings.next()
-        watch(happening)
-        if not happening.line:
+        log_line = process_logs.next()
+        watch(log_line)
+        if not log_line.line:
             raise _failed(plan, "coordinator", coordinator)
-        if happening.line.get("event") == "serving":
-            return happening.line
+        if log_line.line.get("event") == "serving":
+            return log_line.line
 
 
 def _await_participants(
     plan: DemoPlan,
     coordinator: "subprocess.Popen[str]",
-    happenings: Happenings,
-    watch: Callable[[Happening], None],
+    process_logs: ProcessLogs,
+    watch: Callable[[LogLine], None],
 ) -> None:
     """Returns when every participant's process has ended."""
     running = {member.id for member in plan.members}
     while running:
-        happening = happenings.next()
-        watch(happening)
-        if not happening.line:
-            if happening.process == "coordinator":
+        log_line = process_logs.next()
+        watch(log_line)
+        if not log_line.line:
+            if log_line.process == "coordinator":
                 raise _failed(plan, "coordinator", coordinator)
-            running.discard(happening.process)
+            running.discard(log_line.process)
 
 
 def _failed(plan: DemoPlan, name: str, process: "subprocess.Popen[str]") -> CommandError:

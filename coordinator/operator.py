@@ -1,7 +1,7 @@
 """What the operator does, on the state folder, whether or not a service runs from it.
 
-Each act is one transaction in the database. A running service is told by its doorbell, and the act returns when
-the service has taken notice; `Office.notice` says whether it has.
+Each act is one transaction in the database. The act then notifies a running service through its control socket, and
+returns when the service has read the change; `Operator.notice` says whether it has.
 """
 
 import json
@@ -18,7 +18,7 @@ from coordinator.blobs import BlobStore
 from coordinator.certificates import Certificates, read_certificates
 from coordinator.clock import Clock, SystemClock
 from coordinator.config import ServiceConfig
-from coordinator.doorbell import Answer, ask, ring
+from coordinator.control_socket import Answer, ask, notify
 from coordinator.errors import FolderError, TaskError
 from coordinator.folder import StateFolder
 from coordinator.identity import invite
@@ -32,7 +32,7 @@ from coordinator.storage.market import ClaimRow, FailureRow, ParticipantRow, Rou
 from coordinator.transactions import Transaction, Transactions
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.errors import StorageError
-from fedpeer.audit.sql.ledger import SignedLog
+from fedpeer.audit.sql.ledger_store import SignedLog
 from fedpeer.protocol.certificates import Identity, authority_id, issuer_id, load_certificate
 from mechanism.ledger.note import VerificationKey
 from mechanism.lifecycle import State
@@ -169,7 +169,7 @@ class TaskReport:
         }
 
 
-class Office:
+class Operator:
     """Acts on one state folder.
 
     Raises:
@@ -299,7 +299,7 @@ class Office:
             addresses: dict[str, str] = json.loads(self.folder.addresses.read_text())
         except (OSError, ValueError):  # it is just starting, or runs from elsewhere
             addresses = {}
-        troubles = ask(self.folder.doorbell) if notice is Notice.CONFIRMED else None
+        troubles = ask(self.folder.control_socket) if notice is Notice.CONFIRMED else None
         return Service(addresses, troubles is not None, troubles or {})
 
     def back_up(self, target: Path) -> Manifest:
@@ -420,7 +420,7 @@ class Office:
 
     def _ring(self) -> Notice:
         """Tells the service. One that has not answered once is not waited for again."""
-        answer = Answer.SILENT if self._silent else ring(self.folder.doorbell)
+        answer = Answer.SILENT if self._silent else notify(self.folder.control_socket)
         self._silent = answer is Answer.SILENT
         if answer is Answer.LOOKED:
             return Notice.CONFIRMED

@@ -1,7 +1,7 @@
-"""How a command on the command line reaches a running service: it changes the database, then rings.
+"""How a command reaches a running service: it changes the database, then notifies the service.
 
-The service listens on a Unix socket in its state folder, which only the folder's owner can reach. A ring makes
-it read again what others can change (tasks, participants, revocations); the answer comes when that has been
+The service listens on a Unix socket in its state folder, which only the folder's owner can reach. A notification makes
+the service read again what others can change (tasks, participants, revocations). The service answers when that is
 done, so that `fedpeer coordinator revoke` returns when the revocation is in force. The database stays the only
 truth: without a running service nobody answers, and nothing is lost. That nobody answers does not mean that nobody
 serves: the database's lease says that. `ask` makes the service say what does not go well.
@@ -28,7 +28,7 @@ _PATH_BYTES = 100
 #: Seconds that a command waits for the service to have read everything again.
 ANSWER_SECONDS = 10.0
 
-_RING = b"ring\n"
+_NOTIFY = b"notify\n"
 _DONE = b"done\n"
 _ASK = b"troubles\n"
 
@@ -36,7 +36,7 @@ _ASK = b"troubles\n"
 _ANSWER_BYTES = 1 << 20
 
 
-class Doorbell:
+class ControlSocket:
     """The service's end.
 
     Args:
@@ -76,17 +76,18 @@ class Doorbell:
         try:
             async with asyncio.timeout(CONTROL_SOCKET.seconds):
                 asked = await _line(reader)
-                if asked == _RING:
+                if asked == _NOTIFY:
                     await self._answer()
                     writer.write(_DONE)
                 elif asked == _ASK:
                     writer.write(json.dumps(self._troubles()).encode() + b"\n")
                 await writer.drain()
         except (ConnectionError, TimeoutError):
-            pass  # whoever rang has left, or says nothing; what was asked for is done all the same
-        except Exception as error:  # whoever rang is not told "done", and says so
+            pass  # the command has left, or says nothing; what it asked for is done all the same
+        except Exception as error:  # the command gets no "done", and says so
             log.warning(
-                "what a command has changed could not be read; at the next ring again", exc_info=error
+                "what a command has changed could not be read; the next notification tries again",
+                exc_info=error,
             )
         finally:
             self._open -= 1
@@ -94,16 +95,16 @@ class Doorbell:
 
 
 class Answer(Enum):
-    """What came of a ring: the service has looked, somebody is there and has not, or nobody is there."""
+    """What came of a notification: the service has looked, somebody is there and has not, or nobody is there."""
 
     LOOKED = "looked"
     SILENT = "silent"
     NOBODY = "nobody"
 
 
-def ring(path: Path) -> Answer:
-    """Rings at a service's doorbell and waits until it has looked, for at most `ANSWER_SECONDS`."""
-    said = _said(path, _RING)
+def notify(path: Path) -> Answer:
+    """Notifies a service and waits until it has looked, for at most `ANSWER_SECONDS`."""
+    said = _said(path, _NOTIFY)
     if isinstance(said, Answer):
         return said
     return Answer.LOOKED if said == _DONE else Answer.SILENT

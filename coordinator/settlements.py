@@ -1,4 +1,4 @@
-"""What a settled round paid, as each participant is told it: with the reasons, and a receipt of the ledger."""
+"""What a settled round paid, for each participant: with the reasons, and a receipt of the ledger."""
 
 import asyncio
 from collections import OrderedDict
@@ -39,7 +39,7 @@ class PaidRound:
     proof: str
 
 
-class Payrolls:
+class Settlements:
     """Reads what rounds paid. One instance for one service."""
 
     def __init__(self, transact: Transactions) -> None:
@@ -66,11 +66,11 @@ class Payrolls:
         index, record, proof = await self._transact.read(read)
         return _paid_round(index, record, proof or await self._transact.proof(index))
 
-    async def told(self, row: TaskRow, round_: int, name: str) -> PaidRound | None:
-        """`line` of the last settled round, read once for all whom an event tells it.
+    async def of_event(self, row: TaskRow, round_: int, name: str) -> PaidRound | None:
+        """`line` of the last settled round, read once for all who get the event.
 
-        None where it is not at hand: for who did not train, for another round, where it cannot be read just now, and
-        for a task that ended before somebody asked. Who is told nothing asks for its `line`.
+        None where it is not at hand: for a name that did not train, for another round, where it cannot be read now, and
+        for a task that ended before anybody asked. The participant then asks for its `line`.
         """
         kept = self._kept.get(row.id)
         if kept is None or kept.round < round_:

@@ -1,0 +1,48 @@
+"""A notification says whether the service has looked, is silent, or is not there."""
+
+import asyncio
+import socket
+from pathlib import Path
+
+import pytest
+
+import coordinator.control_socket
+from coordinator.control_socket import Answer, ControlSocket, ask, notify
+
+
+async def test_a_ring_is_answered_when_the_service_has_looked_and_only_then(tmp_path: Path) -> None:
+    path, looked = tmp_path / "control.sock", []
+
+    async def look() -> None:
+        looked.append(True)
+        if len(looked) == 2:
+            raise OSError("the database is gone")
+
+    control_socket = ControlSocket(path, look, lambda: {"task one": "the disk is full"})
+    assert notify(path) is Answer.NOBODY
+    assert ask(path) is None
+    await control_socket.start()
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert await asyncio.to_thread(notify, path) is Answer.LOOKED
+    assert await asyncio.to_thread(notify, path) is Answer.SILENT  # it could not look
+    assert await asyncio.to_thread(notify, path) is Answer.LOOKED
+    assert await asyncio.to_thread(ask, path) == {"task one": "the disk is full"}
+    await control_socket.stop()
+    assert notify(path) is Answer.NOBODY
+    assert len(looked) == 3
+
+
+def test_a_door_behind_which_nobody_is_and_one_that_stays_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinator.control_socket, "ANSWER_SECONDS", 0.2)
+    path = tmp_path / "control.sock"
+    path.write_text("no socket")
+    assert notify(path) is Answer.NOBODY
+    path.unlink()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as left:
+        left.bind(str(path))
+        assert notify(path) is Answer.NOBODY  # as a killed service leaves it
+        left.listen()
+        assert notify(path) is Answer.SILENT
+        assert ask(path) is None
