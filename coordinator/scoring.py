@@ -11,6 +11,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+import structlog
+
 from coordinator.config import DataSection
 from coordinator.derivation import evidence_seed, validation_salt
 from coordinator.errors import TaskError
@@ -22,6 +24,8 @@ from mechanism.canonical import Json
 from mechanism.lifecycle import needs_evidence
 from mechanism.settlement import Assessment
 from mechanism.unmeasured import as_claimed
+
+log = structlog.get_logger()
 
 if TYPE_CHECKING:  # evidence imports torch, which most commands do without
     from fedpeer.evidence import ShadowEnsemble
@@ -119,6 +123,7 @@ class ShadowModels:
 
         self._data = data
         self._model = row.terms.recipe.model
+        self._task, self._round = row.id, 0
         shadows = row.settings["evidence"]["shadows"]
         pixels = data.validation.images[0].size
         try:
@@ -131,6 +136,7 @@ class ShadowModels:
                 executor=workers_for(row.terms.recipe, pixels, shadows),
                 validation_sha256=row.terms.validation_commitment.hex(),
                 scores=[row.terms.rule.name],
+                report=self._report,
             )
         except EvidenceError as error:
             raise TaskError(f"task {row.id!r}: {error}") from None
@@ -161,7 +167,11 @@ class ShadowModels:
     def evaluate(self, model: Callable[[], Path]) -> Quality | None:
         return evaluate_on(self._data, self._model, model)
 
+    def _report(self, trained: int, of: int) -> None:
+        log.debug("shadow models trained", task=self._task, round=self._round, trained=trained, of=of)
+
     def _ensemble(self, start: RoundStart) -> "ShadowEnsemble":
+        self._round = start.round
         return self._evidence.prepare(
             open_model(start.model).weights(), start.round, _broadcasts(start), start.model_sha256.hex()
         )

@@ -231,6 +231,29 @@ def settle_round(
     return Settlement(terms.task_id, round_, draw, tuple(lines), micros.rounding)
 
 
+def expected_payments(terms: Terms, assessments: Sequence[Assessment]) -> dict[str, int]:
+    """What the round pays if each participant meets every candidate instead of the peers that are drawn.
+
+    The draw is uniform, so this is the mean of the round's payments over all draws, as long as no penalty is larger
+    than what a draw pays before it. Paid amounts scatter around it, the less the more peers the rule draws.
+
+    Args:
+        assessments: of everyone selected.
+
+    Returns:
+        micro-credits by participant id, rounded down; 0 where the participant is not scored.
+    """
+    by_id = {a.participant_id: a for a in assessments}
+    expected = dict.fromkeys(sorted(by_id), 0)
+    for name, assessment in by_id.items():
+        if assessment.scored:
+            candidates = [by_id[peer] for peer in sorted(peer_candidates(assessment, by_id))]
+            gross = PAYMENT_RULES[terms.rule.name](terms, assessment, candidates or [assessment])
+            net = max(_NOTHING, _CONTEXT.subtract(gross, _penalty(terms, assessment)))
+            expected[name] = _micro(net, ROUND_FLOOR)
+    return expected
+
+
 def _decimals(
     terms: Terms,
     subjects: Sequence[Assessment],

@@ -32,7 +32,7 @@ from fedpeer.evidence.fitting import (
 )
 from fedpeer.evidence.influence import PROBE_SAMPLES, Aggregate
 from fedpeer.evidence.likeness import fit_likeness, label_mix
-from fedpeer.evidence.shadows import Shadow, ShadowContext, plan_shadows, train_shadows
+from fedpeer.evidence.shadows import ReportProgress, Shadow, ShadowContext, plan_shadows, train_shadows
 from fedpeer.evidence.sketch import Array, Sketcher, cosine, without
 from fedpeer.evidence.updates import directions
 from fedpeer.learning.datasets import LabelledData, stratified_split
@@ -142,6 +142,7 @@ class ShadowEvidence:
         validation_sha256: what the record names D_c by, such as the terms' commitment to it; a digest of it where
             empty.
         scores: other rules whose scores are wanted, of `SCORED_RULES`.
+        report: takes how many shadows of a round are trained and of how many, from the thread that asked for them.
 
     Raises:
         EvidenceError: an architecture that is not registered, too few samples of a label, a reference that does
@@ -159,6 +160,7 @@ class ShadowEvidence:
         executor: Executor | None = None,
         validation_sha256: str = "",
         scores: Sequence[str] = (),
+        report: ReportProgress = lambda trained, of: None,
     ) -> None:
         if recipe.model not in ARCHITECTURES:
             raise EvidenceError(
@@ -182,6 +184,7 @@ class ShadowEvidence:
         self._shadows = shadows
         self._executor = executor
         self._scores = tuple(scores)
+        self._report = report
         self._ensembles: OrderedDict[tuple[str, str, int], ShadowEnsemble] = OrderedDict()
         self._trainable = tuple(name for name, _ in build(recipe.model, 0).named_parameters())
         probes = min(PROBE_SAMPLES, len(validation))
@@ -264,7 +267,7 @@ class ShadowEvidence:
         plans = plan_shadows(
             self._validation, self._reference, self._recipe, self._shadows, (self._seed, int(digest[:16], 16))
         )
-        shadows = finite_shadows(train_shadows(context, plans, self._executor))
+        shadows = finite_shadows(train_shadows(context, plans, self._executor, self._report))
         sketcher = Sketcher(self._trainable, start, self._seed)
         public = public_directions(start, history, sketcher)
         accuracy = float((context.start_logs.argmax(axis=1) == self._validation.labels).mean())
