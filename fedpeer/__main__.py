@@ -13,9 +13,10 @@ import errno
 import os
 import sys
 from importlib import import_module
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import typer
+import typer.main
 
 from fedpeer.allocator import keep_pages
 from fedpeer.extras import missing, unmet
@@ -94,6 +95,16 @@ def application(called: str | None) -> typer.Typer:
     return app
 
 
+def _flags_without_a_type(command: Any) -> Any:
+    """The command, whose help shows a flag as a flag and not as an option that takes a value."""
+    for parameter in (*command.params, command.get_help_option(typer.Context(command))):
+        if getattr(parameter, "is_bool_flag", False):
+            parameter.metavar = ""
+    for below in getattr(command, "commands", {}).values():
+        _flags_without_a_type(below)
+    return command
+
+
 def main() -> int:
     """The console script."""
     # gRPC's own log lines say nothing that our sentences do not; set GRPC_VERBOSITY to see them.
@@ -106,7 +117,7 @@ def main() -> int:
             if called is not None and "--help" not in sys.argv and (sentence := unmet(called)) is not None:
                 typer.echo(f"fedpeer: {sentence}", err=True)
                 return 2
-            application(called)()
+            _flags_without_a_type(typer.main.get_command(application(called)))()
         finally:
             sys.stdout.flush()  # here, where a full disk can still be told
     except KeyboardInterrupt:

@@ -216,6 +216,27 @@ def test_a_receipt_of_every_entry_checks_offline(folder: Path, source: str, tmp_
     assert call("check", receipt).exit_code == 2
 
 
+def test_an_account_without_a_posting_is_answered_with_the_one_that_was_meant(folder: Path) -> None:
+    for wrong in ("p000", "p000:payable", "payabel:p000"):
+        said = call("balance", folder / "l.db", wrong)
+        assert said.exit_code == 0
+        assert "payable:p000" in said.stderr, wrong
+    said = call("balance", folder / "l.db", "xyz:qqq").stderr
+    assert "there are escrow, payable" in said
+
+
+def test_show_says_that_there_is_more_and_how_to_go_on(folder: Path) -> None:
+    first = call("show", folder / "l.db", "--count", 2, "--json")
+    assert len(first.stdout.splitlines()) == 2
+    assert "--first 2" in first.stderr
+    size = len(call("show", folder / "l.db", "--count", 10_000, "--json").stdout.splitlines())
+    assert "There are more" not in call("show", folder / "l.db", "--count", size).stderr
+    kinds = call("show", folder / "l.db", "--kind", "payment", "--count", 1, "--json")
+    following = int(kinds.stderr.partition("--first ")[2].partition(",")[0])
+    shown = json.loads(call("show", folder / "l.db", "--first", following, "--count", 1, "--json").stdout)
+    assert shown["entry"]["kind"] == "payment"
+
+
 def test_show_and_balance_print_what_is_there(folder: Path) -> None:
     shown = call("show", folder / "l.db", "--kind", "payment", "--json").stdout.splitlines()
     assert len(shown) == 8
