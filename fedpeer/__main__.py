@@ -52,7 +52,7 @@ _FUNCTIONS = {
     "figures": _Command("fedpeer.cli.figures", "figures", "Reproduce the paper's experiments."),
 }
 
-#: Errors that are a user's to mend, by where they are defined, with the exit code. A class whose module was
+#: Errors that a user can put right, by where they are defined, with the exit code. A class whose module was
 #: never imported cannot have been raised.
 _USER_ERRORS = (
     ("mechanism.errors", "MechanismError", 2),
@@ -73,7 +73,7 @@ _USER_ERRORS = (
 )
 
 
-#: What a full disk behind standard output says.
+#: What a full disk under standard output says.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -119,7 +119,7 @@ def main() -> int:
                 return 2
             _flags_without_a_type(typer.main.get_command(application(called)))()
         finally:
-            sys.stdout.flush()  # here, where a full disk can still be told
+            sys.stdout.flush()  # here, where a full disk can still be reported
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader of a pipe has gone; nothing is left to say

@@ -27,7 +27,7 @@ from mechanism.selection import QUORUM, Selection, select
 BASIS = "the best Q is the best of {} coefficients that were solved; that none between them is better is not proved"
 #: Rows of the table before it is cut; `--json` has them all.
 MAX_ROWS = 40
-#: Digits of a budget: the greatest that a document can ask for is below 1e60, and six stand behind the point.
+#: Digits of a budget: the greatest that a document can ask for is below 1e60, and six follow the point.
 DIGITS = 80
 #: Participants whose utility curves are drawn, evenly chosen by their degree.
 CURVES = 4

@@ -57,7 +57,7 @@ def demo(
     members = population(participants, DATASETS[dataset].classes)
     _make_room(out)
 
-    # These import the data sets and torch; a mistake above is told before.
+    # These import the data sets and torch; a mistake above is reported before.
     from fedpeer.demo.outcome import demo_result
     from fedpeer.demo.processes import DemoPlan, ProcessLogs, run_market, set_up
     from fedpeer.demo.progress import MarketProgress
@@ -130,7 +130,7 @@ def _make_room(out: Path) -> None:
 
 
 def _ledger(source: str, folder: Path) -> tuple[LedgerFacts, list[tuple[str, Mapping[str, Any]]]]:
-    """Exports the ledger to a folder of its own and verifies what is there: what is told is what can be checked.
+    """Exports the ledger to a folder of its own and verifies what is there: the demo reports what anyone can check.
 
     Returns:
         what the verification says, and kind and body of each entry.

@@ -450,8 +450,10 @@ class RoundMeasurements:
         ]
         nearest, distance = min(distances, key=lambda pair: pair[1])
         own, mean = without(np.array([update, ensemble.mean_update]), self._directions)
-        told = ensemble.updates(update[None])[0].tolist()
-        class_features = tuple((*row, micro(p)) for row, p in zip(found.class_features, told, strict=True))
+        update_shares = ensemble.updates(update[None])[0].tolist()
+        class_features = tuple(
+            (*row, micro(p)) for row, p in zip(found.class_features, update_shares, strict=True)
+        )
         shares = np.array(ensemble.model.degree.shares(class_features)) / MICRO
         return replace(
             blank,

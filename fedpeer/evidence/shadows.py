@@ -46,7 +46,7 @@ class Plan:
     Attributes:
         mix: its label counts.
         indices: the samples of D_c that it is trained on, repeats included.
-        labels: what it is told of them; not the true ones for a flawed shadow with noise.
+        labels: what it is trained to give for them; not the true ones for a flawed shadow with noise.
         sound: trained as the recipe wants.
         seed: of its training.
     """

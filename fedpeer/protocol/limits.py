@@ -74,7 +74,7 @@ AUTHORITY_WARNING = timedelta(days=180)
 CLOCK_SKEW = timedelta(minutes=5)
 
 #: Streams that one identity may have open at once: in each of some ten tasks a Watch, an upload or a fetch, and
-#: what a lost connection has left behind.
+#: what a lost connection has left.
 MAX_STREAMS_PER_IDENTITY = 32
 
 #: Bytes of an upload that may be on their way without having been read: they fill a line of 250 Mbit/s at 50 ms. gRPC
@@ -118,7 +118,7 @@ MAX_ROUNDS = terms.MAX_ROUNDS
 MAX_PHASE_SECONDS = 366 * 86_400
 
 #: Seconds from a connection to the end of its handshake, the HTTP/2 settings included: a slow link needs two, and
-#: whoever opens connections and stalls holds each no longer than this.
+#: a client that opens connections and stalls holds each no longer than this.
 HANDSHAKE_SECONDS = 20
 
 #: Seconds after which a connection without a call is closed; participants keep a Watch open, others reconnect.
@@ -139,16 +139,16 @@ OPEN_FILES = 65_536
 MAX_BYTES_PER_HOUR = 64 << 30
 
 #: Seconds that an upload may hold its place while others wait, and the rate that earns it more: a usual office line.
-#: Whoever is slower goes on behind the others.
+#: A slower sender goes on after the others.
 CONTENDED_SECONDS = 5.0
 CONTENDED_BYTES_PER_SECOND = 1 << 20
 
 #: Bytes that are left free on the disk whatever is announced: room for the database to go on.
 RESERVE_BYTES = 64 << 20
 
-#: Bytes of ledger entries in one message of a stream: one entry of the largest size, or a hundred usual ones. Whoever
-#: asks and does not read makes the coordinator keep one. And what is read in one transaction, bytes and entries, so
-#: that a reader of the whole ledger holds nobody up and 64 of them little memory.
+#: Bytes of ledger entries in one message of a stream: one entry of the largest size, or a hundred usual ones. A
+#: client that asks and does not read makes the coordinator keep one. And what is read in one transaction, bytes and
+#: entries, so that a reader of the whole ledger delays nobody and 64 of them hold little memory.
 LEDGER_MESSAGE_BYTES = 64 << 10
 LEDGER_BATCH_BYTES = 512 << 10
 LEDGER_BATCH_ENTRIES = 1_000
@@ -159,8 +159,8 @@ MAX_REFUSAL_SENTENCE = 400
 MAX_REFUSAL_FIELD = 100
 MAX_REFUSAL_VIOLATIONS = 8
 
-#: Seconds from a call's beginning until its message is there, where it has one: the largest takes 32 kB/s. Whoever
-#: opens calls and sends nothing holds each no longer than this.
+#: Seconds from a call's beginning until its message is there, where it has one: the largest takes 32 kB/s. A
+#: client that opens calls and sends nothing holds each no longer than this.
 MESSAGE_SECONDS = 30
 
 
@@ -213,7 +213,7 @@ PUBLIC_PORT = PortLimits(
     # All that METHODS allows at once, and as many that are being refused.
     calls=1_200,
     window_bytes=PLAIN_WINDOW_BYTES,
-    # Whoever reads nothing of what it asked for is rid of after an hour; an auditor reads the ledger in pages.
+    # A client that reads nothing of what it asked for is dropped after an hour; an auditor reads the ledger in pages.
     age_seconds=3600,
     grace_seconds=60,
 )
@@ -237,7 +237,7 @@ class LocalLimits:
 #: Prometheus' page: one scraper or two, each by a GET with its usual headers.
 METRICS_PORT = LocalLimits(request_bytes=16 << 10, connections=16, seconds=30)
 
-#: The socket by which commands ring: one word. Looking takes a moment, with thousands of tasks some seconds.
+#: The socket by which commands notify the service: one word. Looking takes a moment, with thousands of tasks seconds.
 CONTROL_SOCKET = LocalLimits(request_bytes=16, connections=16, seconds=60)
 
 

@@ -1,7 +1,7 @@
 """Model files: safetensors, read with suspicion.
 
-A file is 8 bytes of little-endian header length, a JSON header, and the tensors' bytes without a gap. Whoever
-sent it may lie about every number in it, so the header is checked against the file before anything is mapped,
+A file is 8 bytes of little-endian header length, a JSON header, and the tensors' bytes without a gap. The
+sender may lie about every number in it, so the header is checked against the file before anything is mapped,
 and a tensor is only ever read in blocks. Layout: the safetensors format description.
 """
 
@@ -345,7 +345,7 @@ def stored_block(block: npt.NDArray[Any], dtype: str) -> bytes:
 
 
 def header(layout: Sequence[TensorSpec]) -> bytes:
-    """The length and the header of a file of these tensors, one behind the other; ends at a multiple of 8 bytes."""
+    """The length and the header of a file of these tensors, one after the other; ends at a multiple of 8 bytes."""
     entries: dict[str, Any] = {}
     position = 0
     for spec in layout:

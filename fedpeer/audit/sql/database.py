@@ -1,4 +1,4 @@
-"""One database behind a URL: SQLite (WAL, synchronous=FULL, foreign keys) or PostgreSQL.
+"""One database, by its URL: SQLite (WAL, synchronous=FULL, foreign keys) or PostgreSQL.
 
     sqlite:///path/to/fedpeer.db
     sqlite://                                  in memory, for tests
