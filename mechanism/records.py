@@ -191,7 +191,9 @@ def _tagged(kinds: tuple[Any, ...]) -> tuple[Read, Write]:
     by_name = {kind.name: kind for kind in kinds}
 
     def read_one(path: str, value: Any) -> Any:
-        name = value.get("name", MISSING) if type(value) is dict else value
+        if type(value) is not dict:
+            raise FieldError(path, value, "an object")
+        name = value.get("name", MISSING)
         if type(name) is not str or name not in by_name:
             raise FieldError(f"{path}.name", name, "one of " + ", ".join(by_name))
         return _read(by_name[name], path, value)
