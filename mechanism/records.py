@@ -143,15 +143,15 @@ def _read(kind: Any, path: str, record: Any) -> Any:
     shape, prefix = _shape(kind), f"{path}." if path else ""
     if type(record) is not dict:
         raise FieldError(path or kind.what, record, "an object")
+    for key, value in shape.constants.items():
+        if record.get(key) != value:
+            raise FieldError(prefix + key, record.get(key, MISSING), repr(value))
     if record.keys() != shape.keys:
         for key in sorted(shape.keys - record.keys()):
             raise FieldError(prefix + key, MISSING, f"the key {key}")
         for key in sorted(record.keys() - shape.keys):
             known = ", ".join(sorted(shape.keys))
             raise FieldError(prefix + key, record[key], f"no such key; known: {known}")
-    for key, value in shape.constants.items():
-        if record[key] != value:
-            raise FieldError(prefix + key, record[key], repr(value))
     return kind(**{field.name: field.read(prefix + field.key, record[field.key]) for field in shape.fields})
 
 

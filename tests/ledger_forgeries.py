@@ -1267,7 +1267,7 @@ def a_text_is_none() -> Cases:
     yield "a cancellation's reason", history.log.entries
 
 
-@forgery("no integer")
+@forgery("an integer", "no integer")
 def a_number_is_none() -> Cases:
     for change in ({"samples": True}, {"model_bytes": True}):
         history = trained(deliver=False)

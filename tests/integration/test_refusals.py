@@ -155,7 +155,7 @@ NO_STATEMENTS: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "a large integer": (lambda data: data.replace(b"[3,", b"[9007199254740992,"), "counts[0]"),
     "a huge integer": (lambda data: data.replace(b"[3,", b"[" + b"9" * 5000 + b","), "statement"),
     "a boolean": (lambda data: data.replace(b"[3,", b"[true,"), "counts[0]"),
-    "a negative count": (lambda data: data.replace(b"[3,", b"[-3,"), "counts"),
+    "a negative count": (lambda data: data.replace(b"[3,", b"[-3,"), "counts[0]"),
     "deep nesting": (lambda data: data.replace(b"[3,", b"[" * 15_000 + b"]" * 15_000 + b","), "statement"),
     "too long": (lambda data: data.replace(b"claim-ann", b"a" * MAX_STATEMENT_BYTES), "statement"),
     "a key too many": (lambda data: data.replace(b"{", b'{"a":1,', 1), "a"),
@@ -182,7 +182,7 @@ async def test_what_is_signed_is_the_canonical_bytes_of_a_statement(clients: lis
 async def test_a_header_without_a_model_statement_is_refused(training: list[Client]) -> None:
     ann = training[0]
     claim = await ann.claim_statement()
-    for signed, field in ((market_pb2.Signed(), "statement"), (signed_as(claim, ann.key), "model_bytes")):
+    for signed, field in ((market_pb2.Signed(), "statement"), (signed_as(claim, ann.key), "kind")):
         header = market_pb2.SubmitModelRequest(header=market_pb2.ModelHeader(model=signed))
         found = await refused(send(ann, [header, *frames(model_like(0))]), Code.FIELD_INVALID)
         assert found.violations[0].field == field

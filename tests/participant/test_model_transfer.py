@@ -124,7 +124,7 @@ class Far:
 
     def _upload(self, requests: Any) -> market_pb2.Receipt:
         header = next(requests).header
-        assert header.submission_id == "model-1"
+        assert header.model == SIGNED
         self.offsets.append(header.offset)
         taken, limit = header.offset, next(self.takes)
         if isinstance(limit, Exception):
