@@ -210,14 +210,14 @@ def _plain(kind: type, words: str) -> tuple[Read, Write]:
     return read, lambda value: value
 
 
-def _text(
-    read: Callable[[str, str], Any], write: Callable[[Any], str], words: str, most: int | None = None
-) -> tuple[Read, Write]:
-    """What is written as a string, in one notation."""
+def _number(read: Callable[[str, str], Any], write: Callable[[Any], str], words: str) -> tuple[Read, Write]:
+    """A number that is written as a string, in one notation."""
 
     def read_one(path: str, value: Any) -> Any:
-        if type(value) is not str or (most is not None and len(value) > most):
-            raise FieldError(path, value, words if most is None else f"{words}, of at most {most} characters")
+        if type(value) is not str or len(value) > MAX_NUMBER_CHARACTERS:
+            raise FieldError(
+                path, value, f"{words} in a string of at most {MAX_NUMBER_CHARACTERS} characters"
+            )
         made = read(path, value)
         if (text := write(made)) != value:
             raise FieldError(path, value, f"{text!r}, its one notation")
@@ -226,17 +226,20 @@ def _text(
     return read_one, write
 
 
-def _hex(path: str, text: str) -> bytes:
+def _read_hex(path: str, value: Any) -> bytes:
     try:
-        return bytes.fromhex(text)
-    except ValueError:
-        raise FieldError(path, text, "hexadecimal digits") from None
+        made = bytes.fromhex(value)
+    except (TypeError, ValueError):
+        made = None
+    if made is None or made.hex() != value:
+        raise FieldError(path, value, "pairs of hexadecimal digits, in lower case")
+    return made
 
 
 _SCALARS: dict[Any, tuple[Read, Write]] = {
     int: _plain(int, "an integer"),
     str: _plain(str, "a string"),
-    bytes: _text(_hex, bytes.hex, "hexadecimal digits"),
-    Decimal: _text(decimal, decimal_text, "a decimal in a string", MAX_NUMBER_CHARACTERS),
-    Fraction: _text(rational, str, "a rational in a string", MAX_NUMBER_CHARACTERS),
+    bytes: (_read_hex, bytes.hex),
+    Decimal: _number(decimal, decimal_text, "a decimal"),
+    Fraction: _number(rational, str, "a rational"),
 }
