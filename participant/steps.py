@@ -157,12 +157,19 @@ class MarketSteps:
         return self.call(GET_AUTHORITY, enrolment_pb2.GetAuthorityRequest())
 
     def submit_effort(self, claim: M.Signed) -> Steps[M.Receipt]:
-        """Sends a signed claim. Raises FieldError for what is no claim."""
-        said = decode_signed(ClaimStatement, claim)
-        return self._once(SUBMIT_EFFORT, claim, said.task_id, said.submission_id)
+        """Sends a signed claim; where its id is taken already, the receipt that stands for it."""
+        try:
+            return (yield from self.call(SUBMIT_EFFORT, claim))
+        except ConflictError:
+            said = decode_signed(ClaimStatement, claim)
+            return (yield from self.receipt(said.task_id, said.submission_id))
 
     def report_failure(self, request: M.ReportFailureRequest) -> Steps[M.Receipt]:
-        return self._once(REPORT_FAILURE, request, request.task_id, request.submission_id)
+        """As `submit_effort`."""
+        try:
+            return (yield from self.call(REPORT_FAILURE, request))
+        except ConflictError:
+            return (yield from self.receipt(request.task_id, request.submission_id))
 
     def watch(self, task_id: str, cursor: int = 0) -> Steps[None]:
         """Emits every event after `cursor`, once and in order, until the task has ended."""
@@ -313,15 +320,6 @@ class MarketSteps:
             if error.code is not Code.SUBMISSION_UNKNOWN:
                 raise
             return M.UploadStatus()
-
-    def _once(
-        self, method: Method[Any, M.Receipt], request: Message, task_id: str, submission_id: str
-    ) -> Steps[M.Receipt]:
-        """A submission; where its id is taken already, the receipt that stands for it."""
-        try:
-            return (yield from self.call(method, request))
-        except ConflictError:
-            return (yield from self.receipt(task_id, submission_id))
 
 
 class _Trial:
