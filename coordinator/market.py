@@ -30,7 +30,7 @@ from coordinator.storage.market import EventRow, ReceiptRow
 from coordinator.tracing import annotate
 from coordinator.transactions import Transaction, failure_digest
 from coordinator.uploads import Stream
-from fedpeer.protocol.codec import decode_model_header
+from fedpeer.protocol.codec import decode_signed
 from fedpeer.protocol.errors import Code, Refusal
 from fedpeer.protocol.frames import Frame
 from fedpeer.protocol.limits import FRAME_BYTES, MAX_REASON_CHARACTERS, MIN_FRAME_BYTES, PLAIN_FRAME_BYTES
@@ -39,7 +39,7 @@ from fedpeer.v1 import market_pb2
 from mechanism.dispute import Review, check_opening
 from mechanism.errors import FieldError
 from mechanism.lifecycle import State
-from mechanism.statements import ClaimStatement, ModelStatement, statement_digest
+from mechanism.statements import ClaimStatement, ModelStatement
 from mechanism.terms import identifier
 
 log = structlog.get_logger()
@@ -169,12 +169,11 @@ class Market:
         live = self._heard(caller, statement.task_id)
         check_author(caller, live.row, statement, signature)
         check_counts(live.row.terms, statement)
-        digest = statement_digest(statement)
 
         def record(t: Transaction) -> ReceiptRow:
             task = self._current(t, live)
             name, submission = statement.participant_id, statement.submission_id
-            known = known_receipt(t.market, task, name, submission, digest)
+            known = known_receipt(t.market, task, name, submission, statement.digest)
             if known is not None:
                 return known
             admit_claim(t.market, task, statement)
@@ -307,12 +306,12 @@ class Market:
         header = await stream.next()
         if not isinstance(header, market_pb2.ModelHeader):
             raise Refusal(Code.FRAMES_INVALID, "The first message is no header.")
-        live = self._heard(caller, header.task_id)
-        statement = decode_model_header(header, live.row.terms_digest)
-        check_author(caller, live.row, statement, header.signature)
+        statement, signature = decode_signed(ModelStatement, header.model), header.model.signature
+        live = self._heard(caller, statement.task_id)
+        check_author(caller, live.row, statement, signature)
 
         def finish(t: Transaction) -> ReceiptRow:
-            return self._finish(t, live, statement, header.signature)
+            return self._finish(t, live, statement, signature)
 
         def begin(t: Transaction) -> ReceiptRow | _Begun:
             return self._begin(t, live, statement)
@@ -339,7 +338,7 @@ class Market:
     def _begin(self, t: Transaction, live: LiveTask, statement: ModelStatement) -> "ReceiptRow | _Begun":
         """The receipt of a known submission; else whether its frames are wanted, and then the commitment."""
         task, standing = self._current(t, live), t.model_standing(statement)
-        known = same_receipt(standing.receipt, statement_digest(statement))
+        known = same_receipt(standing.receipt, statement.digest)
         if known is not None:
             return known
         late = admit_model(t.market, task, statement, standing)
@@ -353,7 +352,7 @@ class Market:
         self, t: Transaction, live: LiveTask, statement: ModelStatement, signature: bytes
     ) -> ReceiptRow:
         task, standing = self._current(t, live), t.model_standing(statement)
-        known = same_receipt(standing.receipt, statement_digest(statement))
+        known = same_receipt(standing.receipt, statement.digest)
         if known is not None:
             return known
         late = admit_model(t.market, task, statement, standing)

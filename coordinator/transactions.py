@@ -49,7 +49,7 @@ from mechanism.ledger.key_history import fingerprint
 from mechanism.lifecycle import State
 from mechanism.peers import Draw
 from mechanism.settlement import Assessment, Settlement
-from mechanism.statements import ClaimStatement, ModelStatement, statement_digest
+from mechanism.statements import ClaimStatement, ModelStatement, Statement
 from mechanism.terms import Terms
 
 Result = TypeVar("Result")
@@ -146,7 +146,7 @@ class Transaction:
         """Fixes when a model was committed to; known already where an upload is resumed."""
         names = statement.task_id, statement.participant_id, statement.submission_id
         return standing.sequence or self.market.add_upload(
-            *names, statement.round, statement_digest(statement), self.now
+            *names, statement.round, statement.digest, self.now
         )
 
     def add_model(
@@ -217,7 +217,7 @@ class Transaction:
         """
         published = entries.published(task.terms)
         places = self.ledger.find([entry.id for entry in published])
-        same = task.terms.digest == task.terms_digest and all(
+        same = all(
             entry.id in places and next(iter(self.ledger.entries(places[entry.id], 1))) == entry.data
             for entry in published
         )
@@ -391,16 +391,14 @@ class Transaction:
             lines.append((name, places[f"{task.id}/round/{task.round}/payment/{name}"], record))
         self.market.add_settlements(task.id, task.round, lines)
 
-    def _receipt(
-        self, statement: ClaimStatement | ModelStatement, round_: int, index: int, *, late: bool
-    ) -> ReceiptRow:
+    def _receipt(self, statement: Statement, round_: int, index: int, *, late: bool) -> ReceiptRow:
         receipt = ReceiptRow(
             task_id=statement.task_id,
             participant_id=statement.participant_id,
             submission_id=statement.submission_id,
             kind=statement.kind,
             round=round_,
-            digest=statement_digest(statement),
+            digest=statement.digest,
             ledger_index=index,
             late=late,
             at=self.now,

@@ -30,7 +30,8 @@ from mechanism.canonical import Json
 from mechanism.enclosure import Micros, enclosed
 from mechanism.errors import FieldError, SettlementError
 from mechanism.peers import Draw
-from mechanism.terms import Terms, decimal
+from mechanism.records import decimal
+from mechanism.terms import Terms
 
 #: Micro-credits in a credit; also the resolution of a measured degree and of a screen multiplier.
 MICRO = 1_000_000

@@ -799,7 +799,7 @@ def a_log_key_is_announced_out_of_turn_or_with_more() -> Cases:
 def cut(**changes: Any) -> list[Entry]:
     """Terms that fit an entry, written as a part."""
     history = started()
-    [made] = entries._cut("task/terms", "terms", {"task_id": "task"}, history.terms.record())
+    [made] = entries._cut("task/terms", "terms", {"task_id": "task"}, history.terms.canonical)
     body = {**made.body, **changes}
     history.log.write(Entry(f"task/terms/{body['part']}", "terms", body))
     return history.log.entries
@@ -1267,7 +1267,7 @@ def a_text_is_none() -> Cases:
     yield "a cancellation's reason", history.log.entries
 
 
-@forgery("no integer")
+@forgery("an integer", "no integer")
 def a_number_is_none() -> Cases:
     for change in ({"samples": True}, {"model_bytes": True}):
         history = trained(deliver=False)

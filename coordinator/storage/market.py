@@ -60,7 +60,6 @@ class TaskRow:
 
     id: str
     terms: Terms
-    terms_digest: bytes
     root: bytes
     settings: Mapping[str, Any]
     state: State
@@ -222,8 +221,7 @@ class MarketStore:
         self._connection.execute(
             insert(tasks).values(
                 id=row.id,
-                terms_json=json.dumps(row.terms.record()),
-                terms_digest=row.terms_digest,
+                terms_json=row.terms.canonical.decode(),
                 root=row.root,
                 settings_json=json.dumps(row.settings),
                 state=row.state,
@@ -700,7 +698,7 @@ def _insertion(table: Table) -> Statement:
 @lru_cache(maxsize=64)
 def _terms(text: str) -> Terms:
     """Parsed once for a task: every call of a participant reads its row."""
-    return Terms.from_record(json.loads(text))
+    return Terms.parse(text.encode())
 
 
 @lru_cache(maxsize=64)

@@ -60,8 +60,8 @@ tasks = Table(
     "tasks",
     METADATA,
     Column("id", _ID, primary_key=True),
+    # Canonical, as they are published.
     Column("terms_json", Text, nullable=False),
-    Column("terms_digest", _DIGEST, nullable=False),
     # Secret: the seeds of peers, nonces and shadows derive from it.
     Column("root", LargeBinary(32), nullable=False),
     Column("settings_json", Text, nullable=False),

@@ -42,7 +42,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_der_public_key
 
 from mechanism.canonical import canonical_bytes, parse_canonical
-from mechanism.degree import noniid_degree, rational
+from mechanism.degree import noniid_degree
 from mechanism.dispute import check_opening, disputes_possible, review
 from mechanism.errors import MechanismError
 from mechanism.evidence import EvidenceModel, Measurement, assess
@@ -55,7 +55,7 @@ from mechanism.ledger.note import VerificationKey
 from mechanism.lifecycle import State, check_quorum, check_step, needs_evidence
 from mechanism.peers import Draw, check_round_seed, share_fits
 from mechanism.settlement import PLAIN_DECIMAL, Assessment, Settlement, least_budget_micro
-from mechanism.statements import ClaimStatement, ModelStatement
+from mechanism.statements import ClaimStatement, ModelStatement, Statement
 from mechanism.terms import MAX_PARTICIPANTS, MAX_ROUNDS, Terms, identifier
 from mechanism.unmeasured import as_claimed, missing
 
@@ -152,7 +152,6 @@ class _Task:
     """
 
     terms: Terms
-    digest: str
     seed: bytes
     round: _Round
     floors: list[int] = field(default_factory=lambda: [0])
@@ -397,11 +396,10 @@ class Replay:
     def _extend_keys(self, entry: Entry) -> None:
         self.key_history = extended(self.key_history, self.counts.entries, entry.data)
 
-    def _check_signature(self, name: str, record: Mapping[str, Any], signature: bytes) -> None:
+    def _check_signature(self, name: str, message: bytes, signature: bytes) -> None:
         keys = self._keys.get(name, {})
         if keys and not self._check_statements:
             return
-        message = canonical_bytes(record)
         if any(_signed_by(key, message, signature) for key in keys.values()):
             self.counts.statements += 1
             return
@@ -446,7 +444,7 @@ class Replay:
         if part < parts:
             self._open = _Transaction(task_id, "opening", deque(), (f"{task_id}/terms/{part + 1}",))
             return
-        terms = Terms.from_record(events.joined([str(p.body["data"]) for p in pieces], body["sha256"]))
+        terms = Terms.parse(events.joined([str(p.body["data"]) for p in pieces], body["sha256"]))
         _same_parts(pieces, events.published(terms))
         pieces.clear()
         self._publish(terms)
@@ -465,7 +463,7 @@ class Replay:
             raise _Wrong(
                 f"the budget of {terms.budget_micro} is below {least}: the maximal bill, and 1 for each round"
             )
-        task = _Task(terms, terms.digest.hex(), terms.seed_commitment, _Round(0, terms.initial_model))
+        task = _Task(terms, terms.seed_commitment, _Round(0, terms.initial_model))
         task.unresolved.update(rounds)
         self._tasks[name] = task
         self.counts.tasks += 1
@@ -504,20 +502,8 @@ class Replay:
     # Statements
 
     def _claim(self, entry: Entry, body: Mapping[str, Any]) -> None:
-        record = body["statement"]
-        task = self._task(record["task_id"])
-        statement = ClaimStatement(
-            submission_id=record["submission_id"],
-            task_id=record["task_id"],
-            terms_digest=bytes.fromhex(record["terms"]),
-            participant_id=record["participant_id"],
-            effort=Decimal(record["effort"]),
-            degree=rational("degree", record["degree"]),
-            counts=None if record["counts"] is None else tuple(record["counts"]),
-            counts_commitment=bytes.fromhex(record["counts_commitment"]),
-            draw_head=bytes.fromhex(record["draw_head"]),
-            nonce=bytes.fromhex(record["nonce"]),
-        )
+        statement = ClaimStatement.from_record(body["statement"])
+        task = self._task(statement.task_id)
         signature = bytes.fromhex(body["signature"])
         _same(entry, events.claim(statement, signature, self.key_history))
         name = statement.participant_id
@@ -531,8 +517,8 @@ class Replay:
             degree = noniid_degree(statement.counts, task.terms.reference)
             if degree != statement.degree:
                 raise _Wrong(f"{name} claims {statement.degree} with open counts, which give {degree}")
-        self._check_statement(task, name, statement.submission_id, record["terms"])
-        self._check_signature(name, record, signature)
+        self._check_statement(task, statement)
+        self._check_signature(name, statement.canonical, signature)
         task.claims[name] = _Claim(
             degree=statement.degree,
             commitment=statement.counts_commitment,
@@ -542,23 +528,11 @@ class Replay:
         )
 
     def _model(self, entry: Entry, body: Mapping[str, Any]) -> None:
-        record = body["statement"]
-        task = self._task(record["task_id"])
-        statement = ModelStatement(
-            submission_id=record["submission_id"],
-            task_id=record["task_id"],
-            terms_digest=bytes.fromhex(record["terms"]),
-            participant_id=record["participant_id"],
-            round=record["round"],
-            model_sha256=bytes.fromhex(record["model_sha256"]),
-            model_bytes=record["model_bytes"],
-            samples=record["samples"],
-            draw_share=bytes.fromhex(record["draw_share"]),
-            nonce=bytes.fromhex(record["nonce"]),
-        )
+        statement = ModelStatement.from_record(body["statement"])
+        task = self._task(statement.task_id)
         signature, sequence, late = bytes.fromhex(body["signature"]), body["sequence"], body["late"]
-        if type(late) is not bool or any(type(v) is not int for v in (sequence, *_integers(statement))):
-            raise _Wrong("late is no boolean, or a number no integer")
+        if type(late) is not bool or type(sequence) is not int:
+            raise _Wrong("late is no boolean, or sequence no integer")
         _same(entry, events.model(statement, signature, sequence, late, self.key_history))
         name, number, most = statement.participant_id, statement.round, task.terms.contract.max_bytes
         if name not in task.chosen:
@@ -576,8 +550,8 @@ class Replay:
                 f"the sequence {sequence} is taken, or not above {task.floors[number]}, "
                 "the last before the round began"
             )
-        self._check_statement(task, name, statement.submission_id, record["terms"])
-        self._check_signature(name, record, signature)
+        self._check_statement(task, statement)
+        self._check_signature(name, statement.canonical, signature)
         self._check_share(task, name, number, statement.draw_share)
         task.delivered.add((number, name))
         task.sequences.add(sequence)
@@ -602,10 +576,10 @@ class Replay:
         if newer:
             claim.share, claim.share_round = share, round_
 
-    def _check_statement(self, task: _Task, name: str, submission_id: str, terms: str) -> None:
-        if terms != task.digest:
+    def _check_statement(self, task: _Task, statement: Statement) -> None:
+        if statement.terms_digest != task.terms.digest:
             raise _Wrong("the statement is about other terms than the task's")
-        self._take_submission(task, name, submission_id)
+        self._take_submission(task, statement.participant_id, statement.submission_id)
 
     def _take_submission(self, task: _Task, name: str, submission_id: str) -> None:
         submission = f"{name}/{submission_id}"
@@ -666,7 +640,9 @@ class Replay:
         prefix = f"{task.id}/round/{task.round.number}/evidence"
         if self._incomplete(entry, body, task, "settlement", prefix):
             return
-        record = events.joined([str(one.body["data"]) for one in task.parts], str(body["sha256"]))
+        record = parse_canonical(
+            events.joined([str(one.body["data"]) for one in task.parts], str(body["sha256"]))
+        )
         _same_parts(task.parts, events.evidence_entries(task.id, task.round.number, record))
         task.parts.clear()
         found = self._assessed(record, task)
@@ -841,10 +817,6 @@ def _disputable(
 def _state_id(task: _Task, state: State) -> str:
     """Id of the transition to `state` in the current round."""
     return events.transition_id(task.id, task.round.number, state)
-
-
-def _integers(statement: ModelStatement) -> tuple[int, ...]:
-    return statement.round, statement.model_bytes, statement.samples
 
 
 def _figures(record: Any) -> Mapping[str, str]:

@@ -30,6 +30,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 MICRO = 1_000_000
 MAX_INTEGER = 2**53 - 1
+MAX_NUMBER_CHARACTERS = 128
+MAX_LABELS, MAX_TENSORS = 2_000, 20_000
 MAX_BALANCE = 2**63 - 1
 PART_BYTES = 48_000
 NAME = "[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?"
@@ -156,7 +158,9 @@ def integer(value: Any, least: int, what: str, most: int = MAX_INTEGER) -> int:
 def rational(value: Any, what: str) -> Fraction:
     """A rational in [0, 1], in lowest terms."""
     require(
-        isinstance(value, str) and re.fullmatch("[0-9]{1,4300}(/[0-9]{1,4300})?", value) is not None,
+        isinstance(value, str)
+        and len(value) <= MAX_NUMBER_CHARACTERS
+        and re.fullmatch("[0-9]+(/[0-9]+)?", value) is not None,
         f"{what} is no rational",
     )
     top, _, bottom = value.partition("/")
@@ -169,7 +173,9 @@ def rational(value: Any, what: str) -> Fraction:
 def decimal(value: Any, what: str) -> Decimal:
     """A decimal of the terms: plain, canonical, at most 30 places on either side."""
     require(
-        isinstance(value, str) and re.fullmatch(r"-?(0|[1-9][0-9]*)(\.[0-9]*[1-9])?", value) is not None,
+        isinstance(value, str)
+        and len(value) <= MAX_NUMBER_CHARACTERS
+        and re.fullmatch(r"-?(0|[1-9][0-9]*)(\.[0-9]*[1-9])?", value) is not None,
         f"{what} is no plain decimal",
     )
     found = Decimal(value)
@@ -417,7 +423,8 @@ class Terms:
         self.record = terms
         self.task_id = identifier(terms["task_id"], "task_id")
         require(
-            isinstance(terms["reference"], list) and len(terms["reference"]) >= 2, "reference is too short"
+            isinstance(terms["reference"], list) and 2 <= len(terms["reference"]) <= MAX_LABELS,
+            "reference is too short or too long",
         )
         self.reference = [rational(p, "reference") for p in terms["reference"]]
         require(sum(self.reference) == 1, "reference does not sum to 1")
@@ -455,21 +462,24 @@ class Terms:
         require(self.exponent <= 1, "exponent is above 1")
 
     def _schedule(self, record: Any) -> None:
-        window = " dispute_seconds" if isinstance(record, dict) and "dispute_seconds" in record else ""
-        schedule = shaped(record, "rounds quorum capacity effort_seconds round_seconds" + window, "schedule")
+        keys = "rounds quorum capacity effort_seconds round_seconds dispute_seconds"
+        schedule = shaped(record, keys, "schedule")
         self.rounds = integer(schedule["rounds"], 1, "rounds")
         self.quorum = integer(schedule["quorum"], 3, "quorum")
         self.capacity = integer(schedule["capacity"], self.quorum, "capacity")
         for name in ("effort_seconds", "round_seconds"):
             integer(schedule[name], 1, name)
-        self.window = integer(schedule["dispute_seconds"], 1, "dispute_seconds") if window else 0
+        self.window = integer(schedule["dispute_seconds"], 0, "dispute_seconds")
 
     def _contract(self, record: Any) -> None:
         sizes = {
             "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1,
         }  # fmt: skip
         contract = shaped(record, "tensors max_norm max_bytes", "contract")
-        require(isinstance(contract["tensors"], list), "contract.tensors is no list")
+        require(
+            isinstance(contract["tensors"], list) and len(contract["tensors"]) <= MAX_TENSORS,
+            "contract.tensors is no list, or too long",
+        )
         names, payload = [], 0
         for item in contract["tensors"]:
             tensor = shaped(item, "name dtype shape", "a tensor")

@@ -19,6 +19,7 @@ from fedpeer.v1 import ledger_pb2, market_pb2
 from mechanism.ledger import entries
 from mechanism.ledger.verify import verify_ledger
 from mechanism.statements import ModelStatement, sign_statement
+from mechanism.terms import Terms
 from participant import AsyncParticipant, ForeignKeyError, ForeignKeyWarning, Participant
 from participant.cli import app as participant_app
 from participant.identity import StateFolder
@@ -114,7 +115,16 @@ def test_a_second_key_is_told_at_the_next_receipt_and_a_forged_model_stands_in_t
 
         def forge(operator: Operator) -> None:
             statement = ModelStatement(
-                "forged", "task", task.terms_digest, "ada", 1, bytes(32), 64, 10, bytes(32), task.nonce
+                "forged",
+                "task",
+                Terms.parse(task.terms).digest,
+                "ada",
+                1,
+                bytes(32),
+                64,
+                10,
+                bytes(32),
+                task.nonce,
             )
             signature = sign_statement(statement, key)
             operator._act(

@@ -31,10 +31,8 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "mechanism/statements.py": ("tests/mechanism/test_statements.py", "tests/fedpeer/protocol/test_codec.py"),
     "mechanism/dispute.py": ("tests/mechanism/ledger/test_dispute.py",),
     "mechanism/lifecycle.py": ("tests/mechanism/test_lifecycle.py", *HISTORIES),
-    "mechanism/terms.py": (
-        "tests/mechanism/test_statements.py",
-        "tests/fedpeer/protocol/test_codec_fields.py",
-    ),
+    "mechanism/records.py": ("tests/mechanism/test_records.py", "tests/fedpeer/protocol/test_codec.py"),
+    "mechanism/terms.py": ("tests/mechanism/test_terms.py", "tests/mechanism/test_records.py"),
     "mechanism/unmeasured.py": HISTORIES,
     "mechanism/ledger/accounts.py": (f"{_LEDGER}/test_entries.py", *HISTORIES),
     "mechanism/ledger/entries.py": (
@@ -76,10 +74,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
         f"{_LEDGER}/test_replay.py",
     ),
     "mechanism/ledger/witness.py": (f"{_LEDGER}/test_witness.py",),
-    "fedpeer/protocol/codec.py": (
-        "tests/fedpeer/protocol/test_codec_fields.py",
-        "tests/fedpeer/protocol/test_codec.py",
-    ),
+    "fedpeer/protocol/codec.py": ("tests/fedpeer/protocol/test_codec.py",),
     "fedpeer/protocol/frames.py": ("tests/fedpeer/protocol/test_frames.py",),
     "coordinator/uploads.py": (
         "tests/coordinator/test_upload_fairness.py",

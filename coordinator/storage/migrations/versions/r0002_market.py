@@ -73,7 +73,6 @@ def _create_task_tables() -> None:
         "tasks",
         sa.Column("id", _ID, nullable=False),
         sa.Column("terms_json", sa.Text(), nullable=False),
-        sa.Column("terms_digest", _DIGEST, nullable=False),
         sa.Column("root", sa.LargeBinary(32), nullable=False),
         sa.Column("settings_json", sa.Text(), nullable=False),
         sa.Column("state", sa.String(16), nullable=False),
