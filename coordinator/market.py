@@ -26,9 +26,9 @@ from coordinator.identity import Caller, check_standing
 from coordinator.runner import LiveTask, Workplace
 from coordinator.settlements import PaidRound, Settlements
 from coordinator.spool import UploadKey
+from coordinator.steps import Transaction, failure_digest
 from coordinator.storage.market import EventRow, ReceiptRow
 from coordinator.tracing import annotate
-from coordinator.transactions import Transaction, failure_digest
 from coordinator.uploads import Stream
 from fedpeer.protocol.codec import decode_model_header
 from fedpeer.protocol.errors import Code, Refusal

@@ -17,6 +17,7 @@ from coordinator.backup import Manifest, write_backup
 from coordinator.blobs import BlobStore
 from coordinator.certificates import Certificates, read_certificates
 from coordinator.clock import Clock, SystemClock
+from coordinator.commits import Transactions
 from coordinator.config import ServiceConfig
 from coordinator.control_socket import Answer, ask, notify
 from coordinator.errors import FolderError, TaskError
@@ -27,9 +28,9 @@ from coordinator.opening import PreparedTask
 from coordinator.revocations import CarriedOver, carry_over, check_copy, earlier_keys, forgotten
 from coordinator.scoring import make_scorer
 from coordinator.states import Progress
+from coordinator.steps import Transaction
 from coordinator.storage.lease import served
 from coordinator.storage.market import ClaimRow, FailureRow, ParticipantRow, RoundRow, TaskRow
-from coordinator.transactions import Transaction, Transactions
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.errors import StorageError
 from fedpeer.audit.sql.ledger_store import SignedLog

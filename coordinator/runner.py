@@ -18,6 +18,7 @@ import structlog
 from coordinator.aggregation import Contribution, aggregate
 from coordinator.blobs import BlobStore
 from coordinator.clock import Clock
+from coordinator.commits import Transactions
 from coordinator.derivation import chain_secret
 from coordinator.errors import TaskError
 from coordinator.live import Feed, Presence
@@ -38,9 +39,9 @@ from coordinator.states import (
     Wait,
     next_step,
 )
+from coordinator.steps import Transaction
 from coordinator.storage.market import EventRow, ModelRow, RoundRow, StaleTask, Tally, TaskRow
 from coordinator.tracing import Tracing, annotate
-from coordinator.transactions import Transaction, Transactions
 from coordinator.uploads import Uploads
 from mechanism.lifecycle import State
 from mechanism.peers import Draw, round_seed

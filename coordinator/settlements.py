@@ -9,8 +9,9 @@ from typing import Any
 
 import structlog
 
+from coordinator.commits import Transactions
+from coordinator.steps import Transaction
 from coordinator.storage.market import TaskRow
-from coordinator.transactions import Transaction, Transactions
 from fedpeer.protocol.errors import Code, Refusal
 from mechanism.errors import FieldError
 from mechanism.ledger.entries import assessment_from_record

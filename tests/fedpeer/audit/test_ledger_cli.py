@@ -327,7 +327,7 @@ class Direct:
         return note, key, [str(proof) for proof in changes]
 
     async def read(self, step: object) -> object:
-        from coordinator.transactions import Transaction
+        from coordinator.steps import Transaction
 
         with self._database.read() as connection:
             return step(Transaction(connection, 0.0))  # type: ignore[operator]
