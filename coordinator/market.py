@@ -27,7 +27,8 @@ from coordinator.runner import LiveTask, Workplace
 from coordinator.settlements import PaidRound, Settlements
 from coordinator.spool import UploadKey
 from coordinator.steps import Transaction, failure_digest
-from coordinator.storage.market import EventRow, ReceiptRow
+from coordinator.storage.submissions import ReceiptRow
+from coordinator.storage.tasks import EventRow
 from coordinator.tracing import annotate
 from coordinator.uploads import Stream
 from fedpeer.protocol.codec import decode_model_header

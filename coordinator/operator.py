@@ -29,8 +29,11 @@ from coordinator.revocations import CarriedOver, carry_over, check_copy, earlier
 from coordinator.scoring import make_scorer
 from coordinator.states import Progress
 from coordinator.steps import Transaction
+from coordinator.storage.identities import ParticipantRow
 from coordinator.storage.lease import served
-from coordinator.storage.market import ClaimRow, FailureRow, ParticipantRow, RoundRow, TaskRow
+from coordinator.storage.rounds import RoundRow
+from coordinator.storage.submissions import ClaimRow, FailureRow
+from coordinator.storage.tasks import TaskRow
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.errors import StorageError
 from fedpeer.audit.sql.ledger_store import SignedLog
@@ -444,8 +447,8 @@ def _task(t: Transaction, task_id: str) -> TaskRow:
 def _report(t: Transaction, row: TaskRow) -> TaskReport:
     progress = t.market.progress(row)
     paid: dict[str, int] = {}
-    for _, name, record in t.market.settlements(row.id):
-        paid[name] = paid.get(name, 0) + record["paid_micro"]
+    for line in t.market.settlements(row.id):
+        paid[line.participant_id] = paid.get(line.participant_id, 0) + line.record["paid_micro"]
     failed = t.market.all_failures(row.id)
     return TaskReport(
         row=row,

@@ -40,7 +40,9 @@ from coordinator.states import (
     next_step,
 )
 from coordinator.steps import Transaction
-from coordinator.storage.market import EventRow, ModelRow, RoundRow, StaleTask, Tally, TaskRow
+from coordinator.storage.rounds import RoundRow
+from coordinator.storage.submissions import ModelRow, Tally
+from coordinator.storage.tasks import EventRow, StaleTask, TaskRow
 from coordinator.tracing import Tracing, annotate
 from coordinator.uploads import Uploads
 from mechanism.lifecycle import State

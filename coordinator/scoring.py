@@ -18,7 +18,7 @@ from coordinator.derivation import evidence_seed, validation_salt
 from coordinator.errors import TaskError
 from coordinator.opening import LearnerData, commit_validation, load_learner_data
 from coordinator.shadow_workers import workers_for
-from coordinator.storage.market import TaskRow
+from coordinator.storage.tasks import TaskRow
 from fedpeer.protocol.model_file import open_model
 from mechanism.canonical import Json
 from mechanism.lifecycle import needs_evidence

@@ -47,8 +47,8 @@ from coordinator.services.market_servicer import MarketServicer
 from coordinator.spool import Spool
 from coordinator.steps import Transaction
 from coordinator.storage.lease import Lease
-from coordinator.storage.market import EventRow, TaskRow
 from coordinator.storage.schema import migrate
+from coordinator.storage.tasks import EventRow, TaskRow
 from coordinator.supervision import Duty, Supervisor
 from coordinator.tracing import Tracing, exporting
 from coordinator.uploads import Uploads

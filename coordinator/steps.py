@@ -13,16 +13,10 @@ from coordinator.errors import TaskError
 from coordinator.identity import Enrolled
 from coordinator.opening import PreparedTask
 from coordinator.scoring import Quality
-from coordinator.storage.market import (
-    ClaimRow,
-    FailureRow,
-    MarketStore,
-    ModelRow,
-    ModelStanding,
-    ReceiptRow,
-    StaleTask,
-    TaskRow,
-)
+from coordinator.storage.market import MarketStore
+from coordinator.storage.rounds import SettlementRow
+from coordinator.storage.submissions import ClaimRow, FailureRow, ModelRow, ModelStanding, ReceiptRow
+from coordinator.storage.tasks import StaleTask, TaskRow
 from fedpeer.audit.sql.ledger_store import SqlLedgerStore
 from fedpeer.protocol.certificates import certificate_key, load_certificate, load_public_key
 from fedpeer.protocol.errors import Code, FieldViolation, Refusal
@@ -165,7 +159,7 @@ class Transaction:
         for round_ in range(1, task.round + 1):
             line = self.market.settlement(task.id, round_, participant_id)
             if line is not None:
-                found[round_] = self._review(task, round_, line[1])
+                found[round_] = self._review(task, line)
         return found
 
     def add_failure(self, task: TaskRow, participant_id: str, submission_id: str, reason: str) -> ReceiptRow:
@@ -331,23 +325,21 @@ class Transaction:
                 continue
             lines = {name: self.market.settlement(task.id, round_, name) for name in disputed}
             awards = {
-                name: self._review(task, round_, line[1]).award_micro
-                for name, line in lines.items()
-                if line is not None
+                name: self._review(task, line).award_micro for name, line in lines.items() if line is not None
             }
             found += entries.award_entries(task.terms, round_, awards)
         return found
 
-    def _review(self, task: TaskRow, round_: int, line: Mapping[str, Any]) -> Review:
+    def _review(self, task: TaskRow, line: SettlementRow) -> Review:
         def assessment(record: Mapping[str, Any]) -> Assessment:
             return entries.assessment_from_record(record["assessment"])
 
         peers = []
-        for name in line["peers"]:
-            found = self.market.settlement(task.id, round_, name)
+        for name in line.record["peers"]:
+            found = self.market.settlement(task.id, line.round, name)
             assert found is not None  # a peer is settled in the same transaction
-            peers.append(assessment(found[1]))
-        return review(task.terms, assessment(line), peers, line["paid_micro"])
+            peers.append(assessment(found.record))
+        return review(task.terms, assessment(line.record), peers, line.record["paid_micro"])
 
     def _settle_rows(
         self,
@@ -356,7 +348,7 @@ class Transaction:
         ordered: Sequence[Assessment],
         places: Mapping[str, int],
     ) -> None:
-        lines = []
+        rows = []
         for assessment, line in zip(ordered, settlement.payments, strict=True):
             name = assessment.participant_id
             record: dict[str, Any] = {
@@ -367,8 +359,9 @@ class Transaction:
                 "peers": list(line.peers),
                 "assessment": entries.assessment_record(assessment),
             }
-            lines.append((name, places[f"{task.id}/round/{task.round}/payment/{name}"], record))
-        self.market.add_settlements(task.id, task.round, lines)
+            place = places[f"{task.id}/round/{task.round}/payment/{name}"]
+            rows.append(SettlementRow(task.round, name, place, record))
+        self.market.add_settlements(task.id, rows)
 
     def _receipt(
         self, statement: ClaimStatement | ModelStatement, round_: int, index: int, *, late: bool

@@ -14,7 +14,7 @@ from coordinator.market import Market, Notice
 from coordinator.metrics import Metrics
 from coordinator.runner import LiveTask
 from coordinator.settlements import PaidRound
-from coordinator.storage.market import ReceiptRow
+from coordinator.storage.submissions import ReceiptRow
 from fedpeer.protocol.codec import decode_claim, decode_counts, encode_terms, encode_verdict
 from fedpeer.protocol.frames import Frame
 from fedpeer.protocol.limits import MAX_PAGE_BYTES

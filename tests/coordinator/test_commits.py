@@ -12,7 +12,7 @@ from coordinator.clock import SystemClock
 from coordinator.commits import Transactions
 from coordinator.metrics import Metrics
 from coordinator.steps import Transaction
-from coordinator.storage.market import InvitationRow, ParticipantRow
+from coordinator.storage.identities import InvitationRow, ParticipantRow
 from coordinator.storage.schema import migrate
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.errors import ConstraintViolated

@@ -41,11 +41,10 @@ class MortalStore(SqlLedgerStore):
 
     writes_left: int | None = None
 
-    def insert(self, first: int, ids: Sequence[str], data: Sequence[bytes]) -> bool:
+    def insert(self, first: int, ids: Sequence[str], data: Sequence[bytes]) -> None:
         self._step()
-        done = super().insert(first, ids, data)
+        super().insert(first, ids, data)
         self._step()
-        return done
 
     def write_tiles(self, tiles: Any) -> None:
         self._step()
