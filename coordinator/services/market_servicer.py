@@ -144,7 +144,7 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
         return found
 
     async def _task(self, who: Caller, live: LiveTask) -> market_pb2.Task:
-        standing = await self._market.standing(who, live)
+        part = await self._market.participation(who, live)
         row = live.row
         return market_pb2.Task(
             terms=encode_terms(row.terms),
@@ -152,10 +152,10 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
             state=_state(row.state),
             round=row.round,
             nonce=nonce(row.root, who.participant_id),
-            submissions=standing.submissions,
+            submissions=part.submissions,
             deadline=_time(row.deadline),
-            selected=standing.selected,
-            draw_head=standing.draw_head,
+            selected=part.selected,
+            draw_head=part.draw_head,
         )
 
 
