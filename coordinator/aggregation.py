@@ -60,8 +60,10 @@ def aggregate(parts: Mapping[str, tuple[Path, int]], target: Path) -> bytes:
     paths, weights = [parts[name][0] for name in names], [parts[name][1] for name in names]
     if not names or min(weights) < 1:
         raise FieldError("parts", weights, "at least one, each of a weight of at least 1")
-    layout = _layout(t.spec for t in open_model(paths[0]).tensors)
-    starts = [_starts(name, open_model(path), layout) for name, path in zip(names, paths, strict=True)]
+    specs = [tensor.spec for tensor in open_model(paths[0]).tensors]
+    order = _order(specs)
+    layout = [specs[i] for i in order]
+    starts = [_starts(name, open_model(path), specs)[order] for name, path in zip(names, paths, strict=True)]
     digest = hashlib.sha256()
     with target.open("wb") as out, ThreadPoolExecutor(_THREADS, "mean") as threads:
         _emit(out, digest, header(layout))
@@ -70,17 +72,21 @@ def aggregate(parts: Mapping[str, tuple[Path, int]], target: Path) -> bytes:
     return digest.digest()
 
 
-def _layout(specs: Iterable[TensorSpec]) -> list[TensorSpec]:
+def _order(specs: Sequence[TensorSpec]) -> list[int]:
     """The order on disk: wide elements first, so that every tensor is aligned; then by type, then by name."""
-    return sorted(specs, key=lambda spec: (-DTYPE_BYTES[spec.dtype], spec.dtype, spec.name))
+
+    def key(place: int) -> tuple[int, str, str]:
+        spec = specs[place]
+        return -DTYPE_BYTES[spec.dtype], spec.dtype, spec.name
+
+    return sorted(range(len(specs)), key=key)
 
 
-def _starts(name: str, file: ModelFile, layout: Sequence[TensorSpec]) -> _Offsets:
-    """Where each tensor begins in a file."""
-    places = {tensor.spec: tensor.start for tensor in file.tensors}
-    if places.keys() != set(layout):
+def _starts(name: str, file: ModelFile, specs: Sequence[TensorSpec]) -> _Offsets:
+    """Where each of the tensors begins in a file, which must have these and no others."""
+    if [tensor.spec for tensor in file.tensors] != specs:
         raise FieldError("parts", name, "models of one layout")
-    return np.array([places[spec] for spec in layout], np.int64)
+    return np.array([tensor.start for tensor in file.tensors], np.int64)
 
 
 def _emit(out: BinaryIO, digest: "hashlib._Hash", data: bytes) -> None:
