@@ -156,7 +156,7 @@ def _mean(places: Sequence[tuple[Path, _Places]], weights: Sequence[int], dtype:
     bfloat16 = dtype == "BF16"
     total = WeightedSum(count, np.float32 if bfloat16 else raw.dtype)
     for (path, spans), weight in zip(places, weights, strict=True):
-        _read(path, spans(), memoryview(raw).cast("B"))
+        _read(path, spans(), raw.data.cast("B"))
         total.add(widen(raw) if bfloat16 else raw, weight)
     mean = total.rounded()
     return (narrow(mean) if bfloat16 else mean).tobytes()

@@ -106,7 +106,7 @@ class Transactions:
 
     def all_covered(self, t: Transaction, indices: Sequence[int]) -> list[str | None]:
         """`covered` of several entries."""
-        return [None if found is None else str(found) for found in self._log.covered(t.ledger, indices)]
+        return [None if found is None else str(found) for found in self._log.covered(t.ledger_store, indices)]
 
     def run(self, work: Callable[[Transaction], Result], *, durable: bool = True) -> Result:
         """`work` as a step, in the calling thread; for commands."""
@@ -114,7 +114,7 @@ class Transactions:
             transaction = Transaction(connection, self._clock.now())
             # One writer at a time on every database, from its first read on: what a step decides from still holds
             # when it commits.
-            transaction.ledger.lock()
+            transaction.ledger_store.lock()
             return work(transaction)
 
     def look(self, work: Callable[[Transaction], Result]) -> Result:

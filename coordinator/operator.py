@@ -292,7 +292,7 @@ class Operator:
         return [Enrolment(p.id, p.enrolled_at, expires[p.id], standing(p)) for p in people]
 
     def ledger_size(self) -> int:
-        return self._transact.look(lambda t: t.journal.size())
+        return self._transact.look(lambda t: t.ledger.size())
 
     def serving(self) -> Service | None:
         """The service that runs from this folder; None where none does."""

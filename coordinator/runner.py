@@ -249,7 +249,7 @@ class TaskRunner:
             t.market.events(row.id, self._live.feed.cursor) if row.version != self._live.row.version else [],
             tally,
             progress=None if idle else t.market.progress(row),
-            size=t.journal.size(),
+            size=t.ledger.size(),
             escrow=None if idle else t.escrow_left(row),
         )
 

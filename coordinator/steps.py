@@ -24,8 +24,8 @@ from mechanism.canonical import Json, canonical_digest, decimal_text
 from mechanism.dispute import Review, disputes_possible, review
 from mechanism.ledger import entries
 from mechanism.ledger.accounts import escrow, reservation_id
+from mechanism.ledger.appending import Ledger
 from mechanism.ledger.entry import Entry
-from mechanism.ledger.journal import Journal
 from mechanism.ledger.key_history import fingerprint
 from mechanism.lifecycle import State
 from mechanism.peers import Draw
@@ -47,8 +47,8 @@ class Transaction:
 
     def __init__(self, connection: Connection, now: float, ledger: SqlLedgerStore | None = None) -> None:
         self.market = MarketStore(connection)
-        self.ledger = ledger or SqlLedgerStore(connection)
-        self.journal = Journal(self.ledger)
+        self.ledger_store = ledger or SqlLedgerStore(connection)
+        self.ledger = Ledger(self.ledger_store)
         self.now = now
 
     # What the operator does
@@ -70,8 +70,8 @@ class Transaction:
         name, key = enrolled.participant.id, load_public_key(enrolled.participant.public_key)
         made = entries.enrolment(name, key)
         mark = fingerprint(entries.public_key_bytes(key))
-        revoked = self.ledger.revoked_keys(mark)
-        if revoked or any(id_ != made.id for id_ in self.ledger.enrolled_keys(mark)):
+        revoked = self.ledger_store.revoked_keys(mark)
+        if revoked or any(id_ != made.id for id_ in self.ledger_store.enrolled_keys(mark)):
             raise Refusal(
                 Code.FIELD_INVALID,
                 f"This key {'was revoked' if revoked else 'is enrolled under another name'}; a new one of {name!r} is "
@@ -88,14 +88,14 @@ class Transaction:
             return
         issued = [certificate_key(load_certificate(c.pem.encode())) for c in self.market.certificates(row.id)]
         gone = {e.id: e for e in (entries.revocation(row.id, key, reason) for key in issued)}
-        known = self.ledger.find(list(gone))
+        known = self.ledger_store.find(list(gone))
         self.market.revoke(participant_id, self.now)
         self._record(*(entry for name, entry in gone.items() if name not in known))
 
     # What participants do
 
     def add_claim(self, task: TaskRow, statement: ClaimStatement, signature: bytes) -> ReceiptRow:
-        index = self._record(entries.claim(statement, signature, keys=self.journal.keys()))
+        index = self._record(entries.claim(statement, signature, keys=self.ledger.keys()))
         self.market.add_claim(
             task.id,
             ClaimRow(
@@ -127,7 +127,7 @@ class Transaction:
     ) -> ReceiptRow:
         """Records a model that came whole; a late one counts for nothing."""
         sequence = self.begin_upload(statement, standing)
-        index = self._record(entries.model(statement, signature, sequence, late, self.journal.keys()))
+        index = self._record(entries.model(statement, signature, sequence, late, self.ledger.keys()))
         if not late:
             self.market.add_model(
                 statement.task_id,
@@ -151,7 +151,7 @@ class Transaction:
     def disputed(self, task_id: str, names: Sequence[str]) -> dict[str, int]:
         """Who of `names` has opened its counts, and where that stands in the ledger."""
         ids = {entries.dispute_id(task_id, name): name for name in names}
-        return {ids[id_]: place for id_, place in self.ledger.find(list(ids)).items()}
+        return {ids[id_]: place for id_, place in self.ledger_store.find(list(ids)).items()}
 
     def reviews(self, task: TaskRow, participant_id: str) -> dict[int, Review]:
         """What opened counts change about each settled round in which the participant was selected."""
@@ -189,9 +189,9 @@ class Transaction:
             TaskError: the ledger has other terms.
         """
         published = entries.published(task.terms)
-        places = self.ledger.find([entry.id for entry in published])
+        places = self.ledger_store.find([entry.id for entry in published])
         same = task.terms.digest == task.terms_digest and all(
-            entry.id in places and next(iter(self.ledger.entries(places[entry.id], 1))) == entry.data
+            entry.id in places and next(iter(self.ledger_store.entries(places[entry.id], 1))) == entry.data
             for entry in published
         )
         if not same:
@@ -244,10 +244,10 @@ class Transaction:
     ) -> Settlement:
         """Posts a closed round: verdicts, seed, peers, payments, the next model, the new state."""
         ordered = sorted(assessments, key=lambda a: a.participant_id)
-        stakes = self.journal.stakes(task.id, [a.participant_id for a in ordered])
+        stakes = self.ledger.stakes(task.id, [a.participant_id for a in ordered])
         disputable = disputes_possible(task.terms, self._private(task))
         settlement, settled = entries.settlement_entries(
-            task.terms, task.round, draw, ordered, stakes, disputable, self.journal.keys()
+            task.terms, task.round, draw, ordered, stakes, disputable, self.ledger.keys()
         )
         if evidence:
             self._record(*entries.evidence_entries(task.id, task.round, evidence))
@@ -256,13 +256,13 @@ class Transaction:
             *(entries.verdict(task.id, task.round, a) for a in ordered),
             self._transition(task.id, task.round, State.SCORED),
         )
-        places = {r.id: r.index for r in self.journal.append(settled)}
+        places = {r.id: r.index for r in self.ledger.append(settled)}
         self._record(
             entries.aggregation(task.id, task.round, model, figures),
             self._transition(task.id, task.round, State.SETTLED),
         )
         self._settle_rows(task, settlement, ordered, places)
-        size = self.journal.size()
+        size = self.ledger.size()
         last = task.round == task.terms.schedule.rounds
         window = self.now + task.terms.schedule.dispute_seconds if disputable and last else None
         self.market.advance(
@@ -288,15 +288,15 @@ class Transaction:
 
     def escrow_left(self, task: TaskRow) -> int:
         """Micro-credits still reserved for a task."""
-        return self.journal.balance(escrow(task.id)).credits_pending
+        return self.ledger.balance(escrow(task.id)).credits_pending
 
     def _end(self, task: TaskRow, state: State, reason: str) -> None:
         detail = {"reason": reason} if reason else {}
         self.market.advance(task, state, now=self.now, reason=reason or None, detail=detail)
         rounds = range(1, task.terms.schedule.rounds + 1)
-        held = self.ledger.reservations([reservation_id(task.id, r) for r in rounds])
+        held = self.ledger_store.reservations([reservation_id(task.id, r) for r in rounds])
         unresolved = [r for r in rounds if not held[reservation_id(task.id, r)].resolved]
-        stakes = self.journal.stakes(task.id, [c.participant_id for c in self.market.claims(task.id)])
+        stakes = self.ledger.stakes(task.id, [c.participant_id for c in self.market.claims(task.id)])
         self._record(
             *entries.ending_entries(
                 task.id,
@@ -317,7 +317,7 @@ class Transaction:
     def _awards(self, task: TaskRow) -> list[Entry]:
         """What pays the disputes of every round that kept something back for them."""
         rounds = range(1, task.round + 1)
-        kept = self.ledger.reservations([entries.dispute_reservation(task.terms, r) for r in rounds])
+        kept = self.ledger_store.reservations([entries.dispute_reservation(task.terms, r) for r in rounds])
         disputed = sorted(self.disputed(task.id, self._private(task))) if kept else []
         found: list[Entry] = []
         for round_ in rounds:
@@ -389,7 +389,7 @@ class Transaction:
 
     def _record(self, *recorded: Entry) -> int:
         """Appends entries; returns the index of the last."""
-        return self.journal.append(recorded)[-1].index
+        return self.ledger.append(recorded)[-1].index
 
 
 def failure_digest(task_id: str, round_: int, participant_id: str, submission_id: str, reason: str) -> bytes:

@@ -43,7 +43,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
         *HISTORIES,
     ),
     "mechanism/ledger/entry.py": (f"{_LEDGER}/test_entries.py", f"{_LEDGER}/test_replay.py"),
-    "mechanism/ledger/journal.py": (
+    "mechanism/ledger/appending.py": (
         f"{_LEDGER}/test_entries.py",
         "tests/fedpeer/audit/sql/test_ledger_contract.py",
     ),

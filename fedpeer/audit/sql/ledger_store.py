@@ -11,10 +11,10 @@ from fedpeer.audit.sql.errors import DatabaseDamaged, HeadRefused
 from fedpeer.audit.sql.statements import Statement, among, insert_all, insertion, listed
 from fedpeer.audit.sql.tables import ACCOUNTS, BUNDLES, CHECKPOINTS, IDS, KEYS, LOG, TILES, TRANSFERS
 from mechanism.ledger.accounts import Balance, Post, Reservation, Reserve, Resolve, Transfer
+from mechanism.ledger.appending import Ledger
 from mechanism.ledger.entries import log_key, log_key_id
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import NoteError, SignatureError
-from mechanism.ledger.journal import Journal
 from mechanism.ledger.key_history import NO_KEYS
 from mechanism.ledger.merkle import EMPTY_ROOT, MAX_SIZE, inclusion_proof
 from mechanism.ledger.note import Checkpoint, Note, SigningKey, VerificationKey, sign_checkpoint
@@ -266,7 +266,7 @@ class SqlLedgerStore:
             note = self.checkpoint(index + 1)
             if note is None:
                 raise DatabaseDamaged(f"the head that covers the key announced by entry {index} is missing")
-            path = Journal(self).inclusion_proof(index, index + 1)
+            path = Ledger(self).inclusion_proof(index, index + 1)
             proofs.append(TlogProof(index, tuple(path), Note.parse(note), next(self.entries(index, 1))))
         return proofs
 
@@ -338,7 +338,7 @@ class SignedLog:
             last_note = self._extended_head(store, size)
             if last_note is not None and self._last(last_note, store)[1].size == size:
                 return last_note
-            root = Journal(store).root() if size else EMPTY_ROOT
+            root = Ledger(store).root() if size else EMPTY_ROOT
             note = str(sign_checkpoint(Checkpoint(self._key.name, size, root), self._key))
             store.save_checkpoint(size, note)
         return note
@@ -360,8 +360,8 @@ class SignedLog:
             self._extended_head(store, size)
             number = len(store.key_changes()) + 1
             announced = log_key(number, self.verification_key, key.verification_key)
-            [recorded] = Journal(store).append([announced])
-            head = Checkpoint(key.name, recorded.index + 1, Journal(store).root())
+            [recorded] = Ledger(store).append([announced])
+            head = Checkpoint(key.name, recorded.index + 1, Ledger(store).root())
             handed_over = sign_checkpoint(head, self._key)
             for signature in sign_checkpoint(head, key).signatures:
                 handed_over = handed_over.with_signature(signature)
@@ -385,7 +385,7 @@ class SignedLog:
         if note is None:
             return None
         _, last = self._last(note, store)
-        if last.size > size or Journal(store).root(last.size) != last.root:
+        if last.size > size or Ledger(store).root(last.size) != last.root:
             raise HeadRefused(
                 f"the tree of {size} entries does not extend the head of {last.size} that was signed; "
                 "nothing was signed; restore the database from a backup that does"

@@ -29,7 +29,7 @@ class Recorded:
     new: bool
 
 
-class Journal:
+class Ledger:
     """One ledger, within one transaction of its store."""
 
     def __init__(self, store: LedgerStore) -> None:
