@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -54,7 +55,7 @@ class Transactions:
         It may be run twice: once with others, then alone where the others' commit failed.
 
         Args:
-            durable: False for what nobody is told of before a later step that is; see `Database.begin`.
+            durable: False for what nobody hears of before a later step that is; see `Database.begin`.
         """
         result: Result = await self._in_turn(_Step(work, writes=True, durable=durable))
         return result
@@ -175,25 +176,29 @@ class Transactions:
                 steps.append(step)
         if not steps:
             return taken
-        together = self._run_together if steps[0].writes else self._look_together
-        try:
-            outcomes = together(steps) if len(steps) > 1 else []
-        except Exception:  # whatever it was, nothing of the group has happened
-            outcomes = []
-        outcomes = outcomes or [self._alone(step) for step in steps]
+        outcomes = self._outcomes(steps)
         # All in one message to the event loop, which takes longer than a step does.
         loop = steps[0].done.get_loop()
         if not loop.is_closed():
             loop.call_soon_threadsafe(self._deliver, steps, outcomes)
         return taken
 
-    def _run_together(self, steps: "Sequence[_Step]") -> list[Any]:
+    def _outcomes(self, steps: "Sequence[_Step]") -> list[Any]:
+        """What each step has returned or raised."""
+        if len(steps) > 1:
+            with suppress(Exception):  # whatever it is, nothing of the group has happened
+                return self._together(steps)
+        return [self._alone(step) for step in steps]
+
+    def _together(self, steps: "Sequence[_Step]") -> list[Any]:
         """What each step returned or was refused by. Raises where the transaction as a whole has failed."""
+        writes, durable = steps[0].writes, any(step.durable for step in steps)
         outcomes: list[Any] = []
-        with self._database.begin(durable=any(step.durable for step in steps)) as connection:
+        with self._database.begin(durable=durable) if writes else self._database.read() as connection:
+            execute = driver(connection).execute if writes else lambda statement: None
             ledger = SqlLedgerStore(connection)
-            ledger.lock()
-            execute = driver(connection).execute
+            if writes:
+                ledger.lock()
             for step in steps:
                 execute("SAVEPOINT step")
                 try:
@@ -208,28 +213,17 @@ class Transactions:
     def _alone(self, step: "_Step") -> Any:
         try:
             return self.run(step.work, durable=step.durable) if step.writes else self.look(step.work)
-        except StopIteration as error:  # which no future takes: whoever waits would wait for ever
+        except StopIteration as error:  # which no future takes, so that its waiter would wait for ever
             return _Raised(RuntimeError(f"a step has raised {error!r}"))
         except BaseException as error:
             return _Raised(error)
 
-    def _look_together(self, steps: "Sequence[_Step]") -> list[Any]:
-        """What each reading step returned or was refused by. Raises where the transaction as a whole has failed."""
-        outcomes: list[Any] = []
-        with self._database.read() as connection:
-            for step in steps:
-                try:
-                    outcomes.append(step.work(Transaction(connection, self._clock.now())))
-                except _REFUSALS as error:
-                    outcomes.append(_Raised(error))
-        return outcomes
-
     def _deliver(self, steps: "Sequence[_Step]", outcomes: Sequence[Any]) -> None:
-        """In the event loop: wakes whoever still waits."""
+        """In the event loop: gives each waiter its outcome."""
         now = time.perf_counter()
         for step, outcome in zip(steps, outcomes, strict=True):
             self._metrics.transaction_seconds.observe(now - step.began)
-            if step.done.done():  # nobody does
+            if step.done.done():  # nobody waits any more
                 continue
             if isinstance(outcome, _Raised):
                 step.done.set_exception(outcome.error)
@@ -281,7 +275,7 @@ class _Raised:
 
 
 def _retrieve(future: "asyncio.Future[Any]") -> None:
-    """Whoever waited for it may have left: its error is nobody's then, and not one to be logged."""
+    """Its waiter may have left: its error is nobody's then, and not one to be logged."""
     if not future.cancelled():
         future.exception()
 

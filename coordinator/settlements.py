@@ -98,7 +98,7 @@ class Settlements:
         try:
             found = await self._transact.read(read)
         except Exception as error:
-            log.warning("payments are not told with the event", task=task_id, round=round_, why=str(error))
+            log.warning("payments do not come with the event", task=task_id, round=round_, why=str(error))
             found = {}
         kept = self._kept.get(task_id)
         if not found and kept is not None and kept.round == round_:

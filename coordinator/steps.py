@@ -41,7 +41,8 @@ class Transaction:
     """One open transaction over market and ledger.
 
     Attributes:
-        market, journal: the rows, the record.
+        market: the rows.
+        ledger, ledger_store: the record, and what it is stored in.
         now: one time for everything in the transaction, seconds since the epoch.
     """
 
