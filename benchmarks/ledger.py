@@ -32,8 +32,8 @@ from fedpeer.audit.sources import open_source
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.ledger_store import SignedLog, SqlLedgerStore
 from mechanism.ledger import entries
+from mechanism.ledger.appending import Ledger
 from mechanism.ledger.entry import Entry
-from mechanism.ledger.journal import Journal
 from mechanism.ledger.key_history import keys_after
 from mechanism.ledger.merkle import Frontier, leaf_hash
 from mechanism.ledger.note import SigningKey
@@ -187,7 +187,7 @@ def append(url: str, made: Sequence[Entry]) -> float:
         batch = [replace(entry) for entry in made[start : start + BATCH]]
         begun = clock()
         with database.begin() as connection:
-            Journal(SqlLedgerStore(connection)).append(batch)
+            Ledger(SqlLedgerStore(connection)).append(batch)
         taken += clock() - begun
     database.close()
     return taken
@@ -281,7 +281,7 @@ def build(url: str, count: int) -> int:
 
 def write(database: Database, log: SignedLog, batch: list[Entry]) -> int:
     with database.begin() as connection:
-        Journal(SqlLedgerStore(connection)).append(batch)
+        Ledger(SqlLedgerStore(connection)).append(batch)
     log.sign_head()
     return len(batch)
 

@@ -8,7 +8,9 @@ the wrong time is refused and changes nothing.
 
 from coordinator.derivation import nonce
 from coordinator.identity import Caller
-from coordinator.storage.market import ClaimRow, MarketStore, ModelStanding, ReceiptRow, TaskRow
+from coordinator.storage.market import MarketStore
+from coordinator.storage.submissions import ClaimRow, ModelStanding, ReceiptRow
+from coordinator.storage.tasks import TaskRow
 from fedpeer.protocol.errors import Code, Refusal
 from fedpeer.protocol.limits import MAX_UPLOADS_PER_ROUND
 from mechanism.degree import noniid_degree

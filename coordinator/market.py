@@ -21,14 +21,15 @@ from coordinator.admission import (
     known_receipt,
     same_receipt,
 )
-from coordinator.broadcast import Broadcast, SharedFrame
 from coordinator.identity import Caller, check_standing
 from coordinator.runner import LiveTask, Workplace
 from coordinator.settlements import PaidRound, Settlements
+from coordinator.shared_frames import SharedFrame, SharedFrames
 from coordinator.spool import UploadKey
-from coordinator.storage.market import EventRow, ReceiptRow
+from coordinator.steps import Transaction, failure_digest
+from coordinator.storage.submissions import ReceiptRow
+from coordinator.storage.tasks import EventRow
 from coordinator.tracing import annotate
-from coordinator.transactions import Transaction, failure_digest
 from coordinator.uploads import Stream
 from fedpeer.protocol.codec import decode_signed
 from fedpeer.protocol.errors import Code, Refusal
@@ -51,8 +52,8 @@ _LISTED_ENDED = 20
 
 
 @dataclass(frozen=True)
-class Standing:
-    """How one participant stands in one task."""
+class Participation:
+    """How one participant takes part in one task, as far as the coordinator has it recorded."""
 
     submissions: tuple[str, ...]
     selected: bool
@@ -93,7 +94,7 @@ class Market:
     def __init__(self, workplace: Workplace) -> None:
         self._work = workplace
         self._uploads = workplace.uploads
-        self._broadcast = Broadcast()
+        self._frames = SharedFrames()
         self._tasks: dict[str, LiveTask] = {}
         self._settlements = Settlements(workplace.transact)
 
@@ -126,18 +127,18 @@ class Market:
         annotate(task=live.row.id, round=live.row.round)
         return live
 
-    async def standing(self, caller: Caller, live: LiveTask) -> Standing:
+    async def participation(self, caller: Caller, live: LiveTask) -> Participation:
         """What the coordinator already holds from the caller."""
         name = caller.participant_id
         live.presence.hear(name, self._work.clock.now())
 
-        def read(t: Transaction) -> Standing:
+        def read(t: Transaction) -> Participation:
             claim = t.market.claim(live.row.id, name)
             receipts = t.market.receipts(live.row.id, name)
             submissions = tuple(r.submission_id for r in receipts)
             if claim is None:
-                return Standing(submissions, selected=False, draw_head=b"")
-            return Standing(submissions, claim.selected, claim.draw_head)
+                return Participation(submissions, selected=False, draw_head=b"")
+            return Participation(submissions, claim.selected, claim.draw_head)
 
         return await self._work.transact.read(read)
 
@@ -261,7 +262,7 @@ class Market:
         frame_bytes = min(FRAME_BYTES, max(MIN_FRAME_BYTES, max_frame_bytes or PLAIN_FRAME_BYTES))
         try:
             while offset < size:
-                frame = await self._broadcast.frame(path, offset, frame_bytes)
+                frame = await self._frames.frame(path, offset, frame_bytes)
                 if not frame.size:
                     return  # somebody has cut the file off: who receives it sees that by its digest
                 yield frame

@@ -16,7 +16,7 @@ from coordinator.acceptance import check_acceptable
 from coordinator.config import DataSection, TaskConfig
 from coordinator.derivation import chain_secret, initial_seed, task_root, validation_salt
 from coordinator.errors import TaskError
-from coordinator.storage.market import TaskRow
+from coordinator.storage.tasks import TaskRow
 from fedpeer.audit.input_files import SourceError, opened
 from fedpeer.learning.datasets import LabelledData, load_splits
 from fedpeer.learning.errors import DataError

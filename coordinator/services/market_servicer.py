@@ -14,7 +14,7 @@ from coordinator.market import Market, Notice
 from coordinator.metrics import Metrics
 from coordinator.runner import LiveTask
 from coordinator.settlements import PaidRound
-from coordinator.storage.market import ReceiptRow
+from coordinator.storage.submissions import ReceiptRow
 from fedpeer.protocol.codec import decode_signed, encode_verdict
 from fedpeer.protocol.frames import Frame
 from fedpeer.protocol.limits import MAX_PAGE_BYTES
@@ -144,7 +144,7 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
         return found
 
     async def _task(self, who: Caller, live: LiveTask) -> market_pb2.Task:
-        standing = await self._market.standing(who, live)
+        part = await self._market.participation(who, live)
         row = live.row
         return market_pb2.Task(
             task_id=row.id,
@@ -152,10 +152,10 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
             state=_state(row.state),
             round=row.round,
             nonce=nonce(row.root, who.participant_id),
-            submissions=standing.submissions,
+            submissions=part.submissions,
             deadline=_time(row.deadline),
-            selected=standing.selected,
-            draw_head=standing.draw_head,
+            selected=part.selected,
+            draw_head=part.draw_head,
         )
 
 

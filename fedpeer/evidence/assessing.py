@@ -39,6 +39,7 @@ from fedpeer.learning.datasets import LabelledData, stratified_split
 from fedpeer.learning.models import ARCHITECTURES, Weights, build
 from fedpeer.learning.training import log_probabilities
 from fedpeer.protocol.model_file import ModelFileError, open_model
+from fedpeer.protocol.submission import Submission
 from mechanism.baselines import CorrelatedAgreement, DeterminantMutualInformation, SharedPredictions
 from mechanism.canonical import Json
 from mechanism.errors import SettlementError
@@ -69,33 +70,6 @@ SCORED_RULES = ("leave_one_out", "shapley", "correlated_agreement", "dmi")
 
 #: Log probabilities below this count as this when outputs are compared.
 _OUTPUT_FLOOR = -12.0
-
-
-@dataclass(frozen=True)
-class Submission:
-    """One model of a closed round.
-
-    Attributes:
-        participant_id: whose.
-        model: its weights, or the safetensors file that has them; a file is loaded when needed and let go again.
-        model_sha256: digest of the file.
-        samples: training samples as claimed; the weight in the aggregate, up to the recipe's.
-        claimed_degree: in [0, 1].
-        order: of its commitment among the round's.
-        fault: why it is not to be scored whatever it holds, such as "it came after the deadline".
-    """
-
-    participant_id: str
-    model: Weights | Path
-    model_sha256: bytes
-    samples: int
-    claimed_degree: Fraction
-    order: int
-    fault: str = ""
-
-    def weights(self) -> Weights:
-        """Raises ModelFileError for a file that is none."""
-        return open_model(self.model).weights() if isinstance(self.model, Path) else self.model
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,14 @@ from coordinator.admission import (
     same_receipt,
 )
 from coordinator.clock import SystemClock
+from coordinator.commits import Transactions
 from coordinator.metrics import Metrics
 from coordinator.opening import prepare_task
 from coordinator.states import State
-from coordinator.storage.market import ModelStanding, ReceiptRow, TaskRow
+from coordinator.steps import Transaction
 from coordinator.storage.schema import migrate
-from coordinator.transactions import Transaction, Transactions
+from coordinator.storage.submissions import ModelStanding, ReceiptRow
+from coordinator.storage.tasks import TaskRow
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.ledger_store import SignedLog
 from fedpeer.protocol.errors import Code, Refusal

@@ -13,7 +13,7 @@ import pytest
 import coordinator.uploads
 from coordinator.blobs import BlobStore
 from coordinator.spool import SpooledUpload, UploadKey
-from coordinator.uploads import Stream, _data, _in_time
+from coordinator.uploads import Stream, _data
 from fedpeer.protocol.errors import Code, Refusal
 from fedpeer.protocol.frames import Frame
 from fedpeer.protocol.limits import FRAME_BYTES
@@ -339,7 +339,9 @@ async def test_a_place_is_free_while_a_whole_file_is_put_in_its_place(
     desk.uploads.stop()
 
 
-async def test_who_announces_nothing_is_told_so_before_it_has_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_announces_nothing_is_told_so_before_it_has_a_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(coordinator.uploads, "UPLOAD_IDLE_SECONDS", 0.01)
 
     async def silent() -> AsyncIterator[Frame]:

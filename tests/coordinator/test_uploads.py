@@ -15,11 +15,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-import coordinator.uploads
 from coordinator.blobs import BlobStore
+from coordinator.commits import Pending
 from coordinator.metrics import Metrics
 from coordinator.spool import Spool, SpooledUpload, SpoolFull, UploadKey
-from coordinator.transactions import Pending
 from coordinator.uploads import Messages, Stream, Uploads
 from fedpeer.protocol.errors import Code, Refusal
 from fedpeer.protocol.frames import Frame

@@ -41,7 +41,7 @@ def second_key(running: Served, name: str) -> Any:
     key = new_key()
 
     def enrol(operator: Operator) -> None:
-        operator._act(lambda t: t.journal.append([entries.enrolment(name, key.public_key())]))
+        operator._act(lambda t: t.ledger.append([entries.enrolment(name, key.public_key())]))
 
     running.operator(enrol)
     return key
@@ -128,9 +128,7 @@ def test_a_second_key_is_told_at_the_next_receipt_and_a_forged_model_stands_in_t
             )
             signature = sign_statement(statement, key)
             operator._act(
-                lambda t: t.journal.append(
-                    [entries.model(statement, signature, 1000, True, t.journal.keys())]
-                )
+                lambda t: t.ledger.append([entries.model(statement, signature, 1000, True, t.ledger.keys())])
             )
 
         coordinator.operator(forge)
@@ -269,7 +267,7 @@ def test_a_revocation_that_nobody_asked_for_is_told(coordinator: Served, tmp_pat
         key = ada.credentials.key.public_key()
 
         def revoke(operator: Operator) -> None:  # in the log alone: ada is not to notice
-            operator._act(lambda t: t.journal.append([entries.revocation("ada", key, "quietly")]))
+            operator._act(lambda t: t.ledger.append([entries.revocation("ada", key, "quietly")]))
 
         coordinator.operator(revoke)
         with pytest.warns(ForeignKeyWarning, match="revoked the key of ada"):

@@ -165,7 +165,7 @@ async def test_other_terms_than_the_ledgers_are_refused(tmp_path: Path) -> None:
     open_task(folder, task_config(tmp_path))
     database = Database(folder.database_url(folder.config()))
     with database.begin() as connection:
-        connection.execute(text("UPDATE tasks SET terms_json = replace(terms_json, '\"1000\"', '\"9000\"')"))
+        connection.execute(text("UPDATE tasks SET terms = replace(terms, '\"1000\"', '\"9000\"')"))
     database.close()
     async with running(folder) as coordinator:
         await until(lambda: coordinator.market.task("task").broken is not None)

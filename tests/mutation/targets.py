@@ -41,7 +41,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
         *HISTORIES,
     ),
     "mechanism/ledger/entry.py": (f"{_LEDGER}/test_entries.py", f"{_LEDGER}/test_replay.py"),
-    "mechanism/ledger/journal.py": (
+    "mechanism/ledger/appending.py": (
         f"{_LEDGER}/test_entries.py",
         "tests/fedpeer/audit/sql/test_ledger_contract.py",
     ),
@@ -80,11 +80,8 @@ TARGETS: dict[str, tuple[str, ...]] = {
         "tests/coordinator/test_upload_fairness.py",
         "tests/coordinator/test_uploads.py",
     ),
-    "coordinator/transactions.py": (
-        "tests/coordinator/test_transactions.py",
-        *ROUNDS,
-        "tests/integration/test_dispute.py",
-    ),
+    "coordinator/commits.py": ("tests/coordinator/test_commits.py",),
+    "coordinator/steps.py": (*ROUNDS, "tests/integration/test_dispute.py"),
     "coordinator/admission.py": ("tests/coordinator/test_admission.py", "tests/integration/test_refusals.py"),
     "participant/journal.py": (
         "tests/participant/test_journal_records.py",
