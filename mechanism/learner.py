@@ -25,11 +25,11 @@ import numpy.typing as npt
 from mechanism.best_response import PeerRule
 from mechanism.clipped import ClippedField
 from mechanism.cost import shape_known
-from mechanism.equilibrium import ENOUGH, SAME, Equilibrium, Side, equilibrium
+from mechanism.equilibrium import Equilibrium, equilibrium
 from mechanism.errors import FieldError
 from mechanism.game import Game
 from mechanism.payment import Log
-from mechanism.regret import clipped_regret
+from mechanism.regret import ENOUGH, SAME, Side, regret
 
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.intp]
@@ -298,11 +298,11 @@ def _leavers(game: Game, degree: Array, Q: float) -> tuple[Index, Array]:
     """Those who would gain most by leaving the profile when the coefficient is Q and payments are clipped at 0."""
     clipped = game.with_q(Q)
     peers = ClippedField.of(clipped.score, degree, game.lowest**2, game.highest**2)
-    regret = clipped_regret(clipped, peers, degree, ENOUGH)
+    found = regret(clipped, peers, degree, ENOUGH)
     # The profile itself is known to 1e-11; what that is worth is second order.
-    leave = np.flatnonzero(regret.gain > 10 * ENOUGH + regret.rounding)
-    who = leave[np.argsort(-regret.gain[leave], kind="stable")[:LEAVERS]]
-    return who, regret.better[who]
+    leave = np.flatnonzero(found.gain > 10 * ENOUGH + found.rounding)
+    who = leave[np.argsort(-found.gain[leave], kind="stable")[:LEAVERS]]
+    return who, found.better[who]
 
 
 def _indifferent(

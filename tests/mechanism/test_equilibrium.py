@@ -97,7 +97,7 @@ def test_the_fast_iteration_finds_what_certified_best_responses_find(payment, Q,
     for seed in range(2):
         game = random_game(seed, 15, payment, Q)
         fast = equilibrium(game, side)
-        slow = module._general(game, side, 1e-12)
+        slow = module._bracketed(game, side, 1e-12)
         assert fast.degree == pytest.approx(slow.degree, abs=1e-9)
         assert fast.payment == pytest.approx(slow.payment, abs=1e-9)
 
@@ -116,12 +116,12 @@ def test_small_and_large_ratios_of_the_bound_are_solved_too(ratio, payment):
         assert verify(game, end.degree).seen.max() <= 1e-9 * max(1.0, float(end.payment.max()))
 
 
-def test_a_large_population_is_the_same_solved_in_blocks_and_directly(monkeypatch):
+def test_a_large_population_is_the_same_solved_in_pieces(monkeypatch):
     game = random_game(5, 3000)
     whole = solve(game)
-    monkeypatch.setattr("mechanism.field.BLOCK", 512)
-    monkeypatch.setattr("mechanism.monotone.BLOCK", 512)
-    monkeypatch.setattr("mechanism.field.THREADED", 1024)
+    monkeypatch.setattr("mechanism.mean_field.CACHED", 512)
+    monkeypatch.setattr("mechanism.extremal_iteration.CACHED", 512)
+    monkeypatch.setattr("mechanism.regret.SEARCHED", 512)
     parts = solve(game)
     for a, b in zip(whole, parts, strict=True):
         assert a.degree == pytest.approx(b.degree, abs=1e-11)
@@ -244,13 +244,12 @@ def test_the_solvers_parts_are_not_used_to_verify():
 
     source = open(mechanism.verify.__file__).read()  # noqa: PTH123, SIM115  the text is what is tested
     for part in (
-        "field",
-        "monotone",
+        "mean_field",
+        "extremal_iteration",
         "regret",
         "global_search",
         "equilibrium",
         "clipped",
-        "contraction",
         "score",
     ):
         assert f"from mechanism.{part} import" not in source

@@ -10,10 +10,10 @@ from mechanism.cost import LinearCost
 from mechanism.curvature import Evidence, relative_curvature
 from mechanism.effort import ExponentialEffort
 from mechanism.equilibrium import solve
-from mechanism.field import FINE, Field, Layout, Pool
+from mechanism.extremal_iteration import Climb, applies
 from mechanism.game import Game
 from mechanism.gap_bound import GapBound
-from mechanism.monotone import Climb, applies
+from mechanism.mean_field import COARSE, FINE, Field, Layout
 from mechanism.score import Score
 from tests.mechanism.games import BOUND, PAYMENTS, random_game, utilities_on_grid, utility_at
 
@@ -95,15 +95,13 @@ def test_each_sweep_moves_one_way_and_stays_on_its_side_of_the_answer(seed, paym
         return
     solution = solve(game)
     for side, end in (("least", solution.least), ("greatest", solution.greatest)):
-        with Pool(size) as pool:
-            climb = Climb.start(game, side, pool)
-            sign = 1 if side == "least" else -1
-            for _ in range(12):
-                before = climb.degree.copy()
-                climb._sweep(Field.of(climb.fine, before, pool), climb._monotone)
-                assert (sign * (climb.degree - before) >= 0).all()
-                # What is reached by climbing alone never passes the extremal equilibrium.
-                assert (sign * (end.degree - climb.degree) >= -1e-9).all()
+        climb, sign = Climb(game, side), 1 if side == "least" else -1
+        for _ in range(12):
+            before = climb.degree
+            climb.move_to(climb.stepped(climb.field, before))
+            assert (sign * (climb.degree - before) >= 0).all()
+            # What is reached by climbing alone never passes the extremal equilibrium.
+            assert (sign * (end.degree - climb.degree) >= -1e-9).all()
 
 
 @settings(max_examples=15)
@@ -143,8 +141,7 @@ def test_the_interpolated_field_is_within_its_error_bound(seed, payment, ratio, 
     squares = rng.uniform(low, 1, size)
     score = Score(payment[0], 1e9, GapBound(300, 300 * ratio))
     layout = Layout.of(score, low, 1.0, FINE)
-    with Pool(size) as pool:
-        field = Field.of(layout, np.sqrt(squares), pool)
+    field = Field.of(layout, np.sqrt(squares))
     s = np.linspace(low, 1, 401)
     z = s[:, None] + np.square(np.sqrt(squares))
     first, second = field.slopes(s)
@@ -156,5 +153,5 @@ def test_the_interpolated_field_is_within_its_error_bound(seed, payment, ratio, 
     level = field.level(s)
     drift = np.abs((level - level[0]) - (exact - exact[0]))
     assert drift.max() <= 2 * field.error + 1e-14 * np.abs(exact).max() + rounding
-    near = field.near(s)
-    assert np.abs(near[0] - score.first(z).mean(axis=1)).max() <= near[2] + rounding
+    coarse = Field.of(Layout.of(score, low, 1.0, COARSE), np.sqrt(squares))
+    assert np.abs(coarse.slopes(s)[0] - score.first(z).mean(axis=1)).max() <= coarse.error + rounding
