@@ -42,8 +42,8 @@ from mechanism.regret import (
     SAME,
     Regret,
     Side,
-    best_response_problem,
     beyond,
+    expected_payments,
     first_maximizer,
     problems,
     regret,
@@ -289,9 +289,7 @@ def _answer(
     game: Game, degree: Array, field: PeerField, found: Regret, sweeps: int, converged: bool, within: float
 ) -> Equilibrium:
     """The profile with what is paid, and what is proved of it."""
-    everyone, cost = np.arange(game.size), game.costs(degree)
-    payment = best_response_problem(game, field, degree, everyone).payment(everyone, degree)
-    payment = payment + field.constant(degree) * (game.size / (game.size - 1))
+    cost, payment = game.costs(degree), expected_payments(game, field, degree)
     worst = float(found.bound.max())
     basis, status = proof_basis(game.curvature, game.cost), proof_status(game.curvature, game.cost)
     certificate = Certificate(worst, status, basis, float(found.rounding.max()))

@@ -59,6 +59,8 @@ SMALL_MOVE = 3e-3
 MAX_ACCELERATED, MEMORY = 25, 4
 #: How much less a sweep moves before a proof that failed is tried again.
 CLOSER = 10
+#: Peers up to which a clipped payment is summed over them.
+SUMMED = 100
 #: Newton steps are shortened by this share: more than rounding may lengthen them.
 SHORTENED = 1e-3
 #: Ranges over which a step from above bounds a marginal cost that bends: halvings of the logarithm.
@@ -127,11 +129,12 @@ class Climb:
             rate = move / previous if 0 < previous < np.inf else 0.9
             previous = move
             rests = move * max(rate, 0.1) <= tolerance * max(1 - rate, 1e-3)
-            if rests or move <= ready:
+            # A payment that is clipped within reach bends the other way at its kinks: no box is proved then.
+            if (rests or move <= ready) and isinstance(self.field, Field):
                 ready = move / CLOSER
                 if guess is not None and self.ends_at(guess, tolerance):
                     return
-                limit = self._limit(tolerance)
+                limit = self._limit(self.field, tolerance)
                 if limit is not None and self.ends_at(limit, tolerance):
                     return
             if rests:
@@ -162,11 +165,9 @@ class Climb:
             new[who] = np.clip(rule(some, some.slopes(some.x)), some.low, some.high)
         return new
 
-    def _limit(self, tolerance: float) -> Array | None:
+    def _limit(self, field: Field, tolerance: float) -> Array | None:
         """To where Anderson's method on the field leads, starting from the profile; None where it does not end."""
-        if not isinstance(self.field, Field):
-            return None
-        layout, degree, means = self.field.layout, self.degree, self.field.means
+        layout, degree, means = field.layout, self.degree, field.means
         inputs: list[Array] = []
         residuals: list[Array] = []
         for _ in range(MAX_ACCELERATED):
@@ -186,7 +187,7 @@ def peer_fields(game: Game) -> Callable[[Array], PeerField]:
     if game.rule is PeerRule.RANDOM and game.score.stieltjes and below_kink(game):
         layout = Layout.of(game.score, low, high)
         return lambda degree: Field.of(layout, degree)
-    if game.rule is PeerRule.RANDOM and isinstance(game.payment, Log):
+    if game.rule is PeerRule.RANDOM and isinstance(game.payment, Log) and game.size > SUMMED:
         return lambda degree: ClippedField.of(game.score, degree, low, high)
     return lambda degree: PeerSums(game.score, np.square(degree))
 

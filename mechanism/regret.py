@@ -144,6 +144,13 @@ def problems(
         yield chunk, best_response_problem(game, field, degree, chunk)
 
 
+def expected_payments(game: Game, field: PeerField, degree: Array) -> Array:
+    """What each is paid at a profile, credits a round, shape (N,)."""
+    everyone = np.arange(game.size)
+    paid = best_response_problem(game, field, degree, everyone).payment(everyone, degree)
+    return np.asarray(paid + field.constant(degree) * (game.size / (game.size - 1)))
+
+
 def best_response_problem(game: Game, field: PeerField, degree: Array, who: Index) -> SearchProblem:
     """The best-response problems of `who` against a profile and its field; the payments lack the field's constant."""
     squares, others, score = np.square(degree), game.size - 1, game.score
@@ -218,7 +225,8 @@ class Deviations:
         gap = self.high - at
         curved = self.cost.second(gap)
         slope, bend = 2 * at * first + self.cost.first(gap), 2 * first + 4 * s * second - curved
-        return Slopes(slope, bend, first, curved, 2 * self.grow * self.field.first_error(s) * at)
+        error = self.grow * self.field.first_error(s) - ROUNDING * first
+        return Slopes(slope, bend, first, curved, 2 * at * error)
 
     def foot(self, start: Array, top: Array) -> Array:
         """A point of [low, top] right of the maximum of the concave part, by Newton's method from `start`."""

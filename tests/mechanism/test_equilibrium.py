@@ -102,6 +102,21 @@ def test_the_fast_iteration_finds_what_certified_best_responses_find(payment, Q,
         assert fast.payment == pytest.approx(slow.payment, abs=1e-9)
 
 
+@pytest.mark.parametrize("side", ["least", "greatest"])
+def test_a_clipped_payment_is_the_same_summed_over_the_peers_and_by_prefixes(monkeypatch, side):
+    game = random_game(3, 150, Log(), 420.0)
+    ends = []
+    for summed in (0, game.size):
+        monkeypatch.setattr("mechanism.extremal_iteration.SUMMED", summed)
+        ends.append(equilibrium(game, side))
+    by_prefixes, summed = ends
+    assert by_prefixes.certified
+    assert summed.certified
+    assert by_prefixes.degree == pytest.approx(summed.degree, abs=1e-9)
+    assert by_prefixes.payment == pytest.approx(summed.payment, abs=1e-9)
+    assert verify(game, by_prefixes.degree).max_regret < 1e-9
+
+
 @pytest.mark.parametrize("ratio", [1e-3, 0.02, 5.0])
 @pytest.mark.parametrize("payment", [Log(), Linear()])
 def test_small_and_large_ratios_of_the_bound_are_solved_too(ratio, payment):

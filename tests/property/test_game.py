@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mechanism.best_response import PeerRule
+from mechanism.clipped import ClippedField
 from mechanism.cost import LinearCost
 from mechanism.curvature import Evidence, relative_curvature
 from mechanism.effort import ExponentialEffort
@@ -13,7 +14,8 @@ from mechanism.equilibrium import solve
 from mechanism.extremal_iteration import Climb, applies
 from mechanism.game import Game
 from mechanism.gap_bound import GapBound
-from mechanism.mean_field import COARSE, FINE, Field, Layout
+from mechanism.mean_field import COARSE, FINE, Field, Layout, PeerSums
+from mechanism.payment import Log
 from mechanism.score import Score
 from tests.mechanism.games import BOUND, PAYMENTS, random_game, utilities_on_grid, utility_at
 
@@ -155,3 +157,27 @@ def test_the_interpolated_field_is_within_its_error_bound(seed, payment, ratio, 
     assert drift.max() <= 2 * field.error + 1e-14 * np.abs(exact).max() + rounding
     coarse = Field.of(Layout.of(score, low, 1.0, COARSE), np.sqrt(squares))
     assert np.abs(coarse.slopes(s)[0] - score.first(z).mean(axis=1)).max() <= coarse.error + rounding
+
+
+@settings(max_examples=40)
+@given(
+    seed=st.integers(0, 10_000), ratio=st.floats(1e-2, 10), reach=st.floats(0.02, 1.2), size=st.integers(2, 300),
+)  # fmt: skip
+def test_the_field_of_a_clipped_payment_is_within_its_error_bound(seed, ratio, reach, size):
+    squares = np.random.default_rng(seed).uniform(0, 1, size)
+    bound = GapBound(300, 300 * ratio)
+    score = Score(Log(), float(bound.gap(reach, 1.0)), bound)
+    degree = np.sqrt(squares)
+    field, sums = ClippedField.of(score, degree, 0.0, 1.0), PeerSums(score, np.square(degree))
+    s = np.linspace(0, 1, 401)
+    rounding = 1e-13 * (1 + 1 / ratio)
+    assert np.abs(field.level(s) - sums.level(s)).max() <= field.level_error + rounding
+    # At a kink the slopes jump, and rounding decides the side.
+    near = np.abs(s[:, None] + np.square(degree) - score.kink).min(axis=1) < 1e-12
+    for one, other, error in zip(
+        field.slopes(s), sums.slopes(s), (field.first_error(s), field.slope_error), strict=True
+    ):
+        assert (np.abs(one - other) <= error + rounding / ratio)[~near].all()
+    nobody = s + np.square(degree).min() > score.kink + 1e-12
+    assert (field.slopes(s)[0][nobody] == 0).all()
+    assert (np.asarray(field.first_error(s))[nobody] == 0).all()
