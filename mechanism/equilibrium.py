@@ -34,14 +34,13 @@ from mechanism.certificate import Certificate, Status
 from mechanism.cost import shape_known
 from mechanism.curvature import Evidence
 from mechanism.extremal_iteration import Climb, applies, peer_fields
-from mechanism.game import Game
+from mechanism.game import Game, Side
 from mechanism.global_search import FINEST, bracket, maximise
 from mechanism.mean_field import PeerField
 from mechanism.regret import (
     ENOUGH,
     SAME,
     Regret,
-    Side,
     beyond,
     expected_payments,
     first_maximizer,

@@ -41,10 +41,10 @@ import numpy.typing as npt
 from mechanism.best_response import PeerRule
 from mechanism.clipped import ClippedField
 from mechanism.cost import LinearCost, PowerCost
-from mechanism.game import Game
+from mechanism.game import Game, Side
 from mechanism.mean_field import CACHED, COARSE, Field, Layout, PeerField, PeerSums
 from mechanism.payment import Log
-from mechanism.regret import Deviations, Regret, Side, Slopes, jumps
+from mechanism.regret import Deviations, Regret, Slopes, jumps
 
 Array = npt.NDArray[np.float64]
 Rule = Callable[[Deviations, Slopes], Array]

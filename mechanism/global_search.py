@@ -167,15 +167,18 @@ def bracket(
     """
     count = problem.low.size
 
-    def open_ended(cells: _Cells, _: Array) -> Mask:
+    slack = 2 * problem.rounding() + doubt
+
+    def open_ended(cells: _Cells, best: Array) -> Mask:
         ends = cells.least(count) if end == "lower" else cells.greatest(count)
         outermost = (cells.left if end == "lower" else cells.right)[DEGREE] == ends[cells.owner]
         wide = cells.right[DEGREE] - cells.left[DEGREE] > resolution
-        # Only the outermost cells tell more; the others are cut while they are few, to find a better incumbent.
-        few = cells.owner.size <= FEW_CELLS * count and bool((wide & outermost).any())
+        # The outermost cells tell where the end is; the others, while few, whether something better excludes it.
+        better = cells.bound > best[cells.owner] + slack[cells.owner]
+        few = cells.owner.size <= FEW_CELLS * count and bool((wide & (outermost | better)).any())
         return np.asarray(wide & (outermost | few))
 
-    cells, _, _ = _cut(problem, incumbent, 2 * problem.rounding() + doubt, open_ended)
+    cells, _, _ = _cut(problem, incumbent, slack, open_ended)
     return Bracket(cells.least(count), cells.greatest(count))
 
 

@@ -27,9 +27,9 @@ from mechanism.cost import shape_known
 from mechanism.equilibrium import Equilibrium, equilibrium
 from mechanism.errors import FieldError
 from mechanism.extremal_iteration import peer_fields
-from mechanism.game import Game
+from mechanism.game import Game, Side
 from mechanism.payment import Log
-from mechanism.regret import ENOUGH, SAME, Side, expected_payments, regret
+from mechanism.regret import ENOUGH, SAME, expected_payments, regret
 
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.intp]

@@ -27,20 +27,18 @@ its way that may hold a best response.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from mechanism.best_response import PeerRule
 from mechanism.cost import Convexity
-from mechanism.game import Game
+from mechanism.game import Game, Side
 from mechanism.global_search import ROUNDING, SearchProblem, bracket, maximise
 from mechanism.mean_field import Field, PeerField
 
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.intp]
-Side = Literal["least", "greatest"]
 
 #: Regret below which a participant stays where it is, credits: above rounding, far below a micro-credit.
 ENOUGH = 1e-12

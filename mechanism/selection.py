@@ -18,11 +18,10 @@ import numpy.typing as npt
 from mechanism.equilibrium import Equilibrium, equilibrium
 from mechanism.errors import FieldError
 from mechanism.extremal_iteration import below_kink
-from mechanism.game import Game
+from mechanism.game import Game, Side
 from mechanism.learner import Learner, Offer, best_offer, offer
 from mechanism.mean_field import PAIRS
 from mechanism.payment import Linear, Log, Power
-from mechanism.regret import Side
 
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.intp]

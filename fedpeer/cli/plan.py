@@ -17,8 +17,8 @@ from fedpeer.text_files import TextFileError, decoded, read_toml
 from mechanism.budget import budget_bound
 from mechanism.equilibrium import Equilibrium, Solution, solve
 from mechanism.errors import MISSING, FieldError
-from mechanism.game import Game
-from mechanism.learner import Offer, Side, max_offer, offer, payoff_curve
+from mechanism.game import Game, Side
+from mechanism.learner import Offer, max_offer, offer, payoff_curve
 from mechanism.payment import Log
 from mechanism.population import PlanInput, plan_input
 from mechanism.selection import QUORUM, Selection, select
