@@ -275,7 +275,6 @@ def _settings(config: TaskConfig) -> dict[str, Any]:
     return {
         "data": None if config.data is None else json.loads(config.data.model_dump_json()),
         "evidence": json.loads(config.evidence.model_dump_json()),
-        "selection": config.selection,
     }
 
 
