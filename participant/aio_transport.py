@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from functools import cached_property
 from typing import Any, TypeVar
 
 import grpc
@@ -30,23 +31,30 @@ T = TypeVar("T")
 
 
 class AsyncTransport:
-    """A connection to one endpoint, of the event loop that it is made on."""
+    """A connection to one endpoint, of the event loop that first uses it."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self._channel = _channel(endpoint)
         self._replaced: list[grpc.aio.Channel] = []
+
+    @cached_property
+    def _channel(self) -> grpc.aio.Channel:
+        return _channel(self._endpoint)
 
     def replace(self, endpoint: Endpoint) -> None:
         """Makes new calls through `endpoint`, with a renewed certificate, say; calls in progress go on."""
+        self._replaced += self._taken()
         self._endpoint = endpoint
-        self._replaced.append(self._channel)
-        self._channel = _channel(endpoint)
 
     async def close(self) -> None:
         """Ends the connection; calls in progress are cancelled."""
-        for channel in (self._channel, *self._replaced):
+        for channel in (*self._taken(), *self._replaced):
             await channel.close()
+
+    def _taken(self) -> list[grpc.aio.Channel]:
+        """The channel, if there is one; the next use makes another."""
+        channel = self.__dict__.pop("_channel", None)
+        return [] if channel is None else [channel]
 
     async def run(self, steps: Steps[T]) -> T:
         """Runs `steps` to their end; what an effect raises is raised inside them."""

@@ -135,6 +135,11 @@ class LocalTrainer:
             raise kind(f"{what}: {error}", public=what) from error
 
 
+def trainer_of(task: Task | Trainer) -> Trainer:
+    """Where a task runs: a trainer as it is, a `Task` in the thread of the work."""
+    return LocalTrainer(task) if isinstance(task, Task) else task
+
+
 def run_task(
     engagement: Engagement, trainer: Trainer, strategy: EffortStrategy, tell: ActivityCallback
 ) -> Steps[None]:

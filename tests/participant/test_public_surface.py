@@ -3,6 +3,7 @@
 import inspect
 import subprocess
 import sys
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from fedpeer.protocol.errors import Code, FieldViolation, Refusal
 from participant.aio import AsyncClient, AsyncJoinedTask, AsyncParticipant, AsyncRound
 from participant.client import Client
 from participant.errors import ParticipantError, RefusedError, refused
+from participant.identity import Credentials
+from participant.report import Settlement
 from participant.sync import JoinedTask, Participant, Round
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,15 +58,29 @@ def test_every_public_method_is_documented() -> None:
     ],
 )
 def test_both_clients_have_the_same_shape(sync: type, asynchronous: type) -> None:
-    # What a running service needs besides; it is synchronous.
-    only_sync = {"note", "claimed"}
-    names = {name for name in vars(sync) if not name.startswith("_")} - only_sync
-    assert names == {name for name in vars(asynchronous) if not name.startswith("_")}
+    names = {name for name in dir(sync) if not name.startswith("_")}
+    assert names == {name for name in dir(asynchronous) if not name.startswith("_")}
     for name in names:
-        if inspect.isfunction(getattr(sync, name)):
-            ours = list(inspect.signature(getattr(sync, name)).parameters)
-            theirs = list(inspect.signature(getattr(asynchronous, name)).parameters)
-            assert [p for p in ours if p != "private_counts"] == theirs, name
+        ours, theirs = getattr(sync, name), getattr(asynchronous, name)
+        assert inspect.getdoc(ours) == inspect.getdoc(theirs), name
+        if inspect.isfunction(ours):
+            assert inspect.signature(ours).parameters == inspect.signature(theirs).parameters, name
+
+
+def test_a_call_shows_what_it_takes_and_gives() -> None:
+    assert str(inspect.signature(Participant.claimed)) == "(self, task_id: str) -> bool"
+    for kind, joined, round_, iterator in (
+        (Participant, JoinedTask, Round, Iterator),
+        (AsyncParticipant, AsyncJoinedTask, AsyncRound, AsyncIterator),
+    ):
+        assert inspect.signature(kind.join).return_annotation is joined
+        assert inspect.signature(kind.enroll).return_annotation is Credentials
+        assert inspect.signature(joined.rounds).return_annotation == iterator[round_]
+        assert inspect.signature(joined.settlement).return_annotation is Settlement
+    assert inspect.iscoroutinefunction(AsyncParticipant.join)
+    assert inspect.iscoroutinefunction(AsyncParticipant.enroll)
+    assert not inspect.iscoroutinefunction(Participant.join)
+    assert Participant.join.__qualname__ == "Participant.join"
 
 
 def test_every_error_is_public_and_in_the_tree() -> None:
