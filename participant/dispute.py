@@ -20,6 +20,7 @@ from participant.effects import Steps
 from participant.errors import StateError
 from participant.identity import StateFolder
 from participant.journal import Journal
+from participant.readable import Readable
 from participant.steps import MarketSteps
 
 #: The file of the state folder: a JSON list of `Dispute.record`.
@@ -42,8 +43,8 @@ class DisputedRound:
     award_micro: int
 
 
-@dataclass(frozen=True)
-class Dispute:
+@dataclass(frozen=True, repr=False)
+class Dispute(Readable):
     """How a dispute stands.
 
     Attributes:

@@ -45,7 +45,9 @@ from participant.work import (
 )
 
 if TYPE_CHECKING:
+    from participant.earnings import Earned
     from participant.keys import KeyReport, KeyWatch
+    from participant.why import Why
 
 #: The clients' own classes of a task that was joined, and of a round.
 JoinedKind = TypeVar("JoinedKind")
@@ -255,6 +257,22 @@ class Membership(Generic[JoinedKind]):
         return True
 
     @call
+    def why(self, task_id: str, round: int | None = None) -> "Steps[Why]":  # noqa: A002 - the field's word
+        """Why a round paid what it paid: degrees, peers, the formula with the numbers in it, expected pay, penalty,
+        stake and screens, from the ledger's entries, and computed again; print it.
+
+        Args:
+            round: None: the last one that is settled.
+
+        Raises:
+            StateError: nothing of the task is in the state folder, or nothing was due in the round.
+            NotFoundError: the round is not settled yet.
+        """
+        from participant.why import why
+
+        return why(task_id, round, self.participant_id, self.client.steps, self._journal)
+
+    @call
     def keys(self) -> "Steps[KeyReport]":
         """Every key that the log holds for this participant's name, and which of them are its own."""
         return self._keys()
@@ -262,6 +280,12 @@ class Membership(Generic[JoinedKind]):
     def reports(self) -> list[TaskReport]:
         """How each task of the journal went."""
         return [report_of(self._journal, task.task_id, self.participant_id) for task in self._journal.tasks()]
+
+    def earnings(self) -> "list[Earned]":
+        """Every settled round with its receipt checked offline, by task and round."""
+        from participant.earnings import check_earnings
+
+        return check_earnings(self._journal, self.participant_id)
 
     def claimed(self, task_id: str) -> bool:
         """Whether this participant's claim for the task stands, or may stand."""
