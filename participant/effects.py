@@ -171,7 +171,7 @@ def iterate(steps: Steps[T], perform: Callable[[Effect], Any]) -> Generator[Any,
                 continue
             try:
                 result = perform(effect)
-            except (Exception, TrainingCancelled) as error:
+            except (Exception, KeyboardInterrupt, TrainingCancelled) as error:
                 effect = steps.throw(error)
             else:
                 effect = steps.send(result)
@@ -194,7 +194,7 @@ def transform(steps: Steps[Any], handle: Callable[[Any], Steps[bool]]) -> Steps[
                 continue
             try:
                 result = yield effect
-            except (Exception, TrainingCancelled) as error:
+            except (Exception, KeyboardInterrupt, TrainingCancelled) as error:
                 effect = steps.throw(error)
             else:
                 effect = steps.send(result)

@@ -14,7 +14,7 @@ from participant.calls import call, class_call, each
 from participant.dispute import Dispute, open_dispute
 from participant.effects import Emit, Emits, Steps, Work, transform
 from participant.effort import BestResponse, Effort, Explanation, effort_decimal, explained, strategy_of
-from participant.endpoint import Endpoint
+from participant.endpoint import Endpoint, market_endpoint
 from participant.engagement import (
     Assignment,
     Engagement,
@@ -28,13 +28,15 @@ from participant.engagement import (
 from participant.enrolment import EnrolmentRequest
 from participant.errors import ConfigurationError, ParticipantError
 from participant.identity import Credentials, StateFolder, utc_now
-from participant.journal import Journal
+from participant.journal import MARKET, Journal
 from participant.model_store import ModelStore, read_weights, write_weights
 from participant.persistence import patiently
+from participant.progress import paused, terminal_progress
 from participant.report import Receipt, Settlement, TaskReport, report_of
 from participant.steps import MarketSteps
 from participant.task import Counts, ProgressCallback, Task, TrainingRound, Weights
 from participant.work import (
+    Activity,
     ActivityCallback,
     LocalTrainer,
     Trainer,
@@ -111,6 +113,9 @@ class Membership(Generic[JoinedKind]):
         self._watch: KeyWatch | None = None
         try:
             self._journal.own(self.participant_id)
+            used = f"{'plain' if insecure else 'tls'} {market}"
+            if self._journal.meta(MARKET) != used:
+                self._journal.set_meta(MARKET, used)
         except ParticipantError:
             self._journal.close()
             raise
@@ -160,24 +165,32 @@ class Membership(Generic[JoinedKind]):
         task_id: str | None = None,
         *,
         effort: Effort | None = None,
-        on_activity: ActivityCallback = ignore_activity,
+        on_progress: ActivityCallback | None = None,
         private_counts: bool | None = None,
     ) -> Steps[TaskReport]:
         """Takes part in a task to its end, from wherever it stands; can be called again after any failure.
 
         Args:
-            task: trains in the calling thread; with asyncio in a worker thread, from which `on_activity` is called.
+            task: trains in the calling thread; with asyncio in a worker thread, from which `on_progress` is called.
             task_id: None: a task that ended while this participant was away (its payments are fetched), else the
                 one that was begun, else the oldest that takes claims; waits until there is one.
             effort: a strategy, a number, or a function of terms and counts; None: `BestResponse()`.
-            on_activity: is called with what happens.
+            on_progress: is called with what happens; None: it is shown on standard error where that is a terminal.
             private_counts: None: as the participant was made.
+
+        Raises:
+            Paused: Ctrl-C, where the call blocks; the same call goes on with what is kept.
         """
-        if task_id is None:
-            yield from self._keys()  # at once: a task may be long in coming
-            task_id = yield from await_task(self.client.steps, self._journal, self.participant_id)
-        engagement = yield from self._engaged(task_id, private_counts)
-        return (yield from _run(engagement, task, effort, on_activity))
+        tell = on_progress or terminal_progress()
+        try:
+            if task_id is None:
+                yield from self._keys()  # at once: a task may be long in coming
+                tell(Activity("waiting", "", 0, "waiting for a task that takes claims"))
+                task_id = yield from await_task(self.client.steps, self._journal, self.participant_id)
+            engagement = yield from self._engaged(task_id, private_counts)
+        except KeyboardInterrupt:
+            raise paused(self._journal, self.participant_id) from None
+        return (yield from _run(engagement, task, effort, tell))
 
     @call
     def find_task(self, excluded: Collection[str] = ()) -> Steps[str | None]:
@@ -197,7 +210,7 @@ class Membership(Generic[JoinedKind]):
         return past_tasks(self.client.steps, self._journal, self.participant_id, excluded)
 
     @call
-    def catch_up(self, task_id: str, on_activity: ActivityCallback = ignore_activity) -> Steps[TaskReport]:
+    def catch_up(self, task_id: str, on_progress: ActivityCallback = ignore_activity) -> Steps[TaskReport]:
         """Fetches what an ended task paid and what the coordinator recorded of this participant; trains nothing.
 
         Raises:
@@ -205,7 +218,7 @@ class Membership(Generic[JoinedKind]):
             StateError: the task has not ended, or nothing was claimed in it.
         """
         engagement = yield from self._engaged(task_id)
-        yield from settle_past(engagement, on_activity)
+        yield from settle_past(engagement, on_progress)
         return engagement.report()
 
     @call
@@ -341,9 +354,7 @@ class Membership(Generic[JoinedKind]):
         return stored != [issuing, *others] or not issued_by_one_of(mine, [issuing])
 
     def _market_endpoint(self) -> Endpoint:
-        if self._insecure:
-            return Endpoint(self._market, plain_text_name=self.participant_id)
-        return Endpoint(self._market, self.credentials.authority_pem, self.credentials)
+        return market_endpoint(self.credentials, self._market, self._insecure)
 
 
 class TaskMembership(Generic[RoundKind]):
@@ -373,10 +384,10 @@ class TaskMembership(Generic[RoundKind]):
         task: Task | Trainer,
         *,
         effort: Effort | None = None,
-        on_activity: ActivityCallback = ignore_activity,
+        on_progress: ActivityCallback | None = None,
     ) -> Steps[TaskReport]:
         """As `Participant.run`, of this task."""
-        return _run(self._engagement, task, effort, on_activity)
+        return _run(self._engagement, task, effort, on_progress or terminal_progress())
 
     @call
     def claim(self, effort: float, counts: Counts) -> Steps[Receipt]:
@@ -478,8 +489,11 @@ def _enrolled(request: EnrolmentRequest, market: MarketSteps, authority: bytes |
 
 
 def _run(
-    engagement: Engagement, task: Task | Trainer, effort: Effort | None, on_activity: ActivityCallback
+    engagement: Engagement, task: Task | Trainer, effort: Effort | None, tell: ActivityCallback
 ) -> Steps[TaskReport]:
     strategy = strategy_of(BestResponse() if effort is None else effort)
-    yield from run_task(engagement, trainer_of(task), strategy, on_activity)
+    try:
+        yield from run_task(engagement, trainer_of(task), strategy, tell)
+    except KeyboardInterrupt:
+        raise paused(engagement.journal, engagement.participant_id) from None
     return engagement.report()

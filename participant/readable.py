@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 
@@ -16,6 +15,8 @@ class Table:
     below: str = ""
 
     def html(self) -> str:
+        from html import escape  # only a notebook needs it
+
         head = "".join(f"<th>{escape(cell)}</th>" for cell in self.heading)
         rows = ("".join(f"<td>{escape(str(cell))}</td>" for cell in row) for row in self.rows)
         body = "".join(f"<tr>{row}</tr>" for row in rows)
@@ -32,6 +33,8 @@ class Readable:
         return f"<{type(self).__name__} {str(self).partition(chr(10))[0]}>"
 
     def _repr_html_(self) -> str:
+        from html import escape  # as above
+
         table = self._table()
         return f"<pre>{escape(str(self))}</pre>" if table is None else table.html()
 

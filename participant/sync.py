@@ -13,9 +13,12 @@
 `participant.aio` has the same for asyncio; both follow from `participant.membership`.
 """
 
+from types import TracebackType
+
 from participant.calls import Blocking, BlockingConnection
 from participant.client import Client
 from participant.membership import Membership, RoundMembership, TaskMembership
+from participant.progress import paused
 
 
 class Round(RoundMembership, Blocking):
@@ -31,3 +34,12 @@ class Participant(Membership[JoinedTask], BlockingConnection):
     __doc__ = Membership.__doc__
     client: Client
     _client_kind, _joined_kind = Client, JoinedTask
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is KeyboardInterrupt:  # of a loop of one's own
+                raise paused(self._journal, self.participant_id) from None
+        finally:
+            super().__exit__(kind, error, trace)
