@@ -30,6 +30,7 @@ from mechanism.canonical import Json
 from mechanism.enclosure import Micros, enclosed
 from mechanism.errors import FieldError, SettlementError
 from mechanism.peers import Draw
+from mechanism.readable import Readable
 from mechanism.terms import Terms, decimal
 
 #: Micro-credits in a credit; also the resolution of a measured degree and of a screen multiplier.
@@ -124,7 +125,7 @@ class Assessment:
 
 
 @dataclass(frozen=True)
-class Payment:
+class Payment(Readable):
     """One participant's line of a settlement; all amounts in micro-credits.
 
     Attributes:
@@ -143,6 +144,13 @@ class Payment:
     paid_micro: int
     withheld_micro: int
     stake_lost_micro: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.participant_id}: paid {self.paid_micro} micro-credits, of {self.gross_micro} before a penalty of "
+            f"{self.penalty_micro}, against {', '.join(self.peers) or 'nobody'}; {self.withheld_micro} held back, "
+            f"{self.stake_lost_micro} of the stake lost"
+        )
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from mechanism.canonical import Json, canonical_digest, decimal_text
 from mechanism.degree import reference_distribution
 from mechanism.errors import FieldError
 from mechanism.payment import ExactPaymentFunction, payment_function
+from mechanism.readable import Readable
 
 #: Task and participant ids: what fits a file name, a certificate's common name and an account's name.
 IDENTIFIER = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?")
@@ -183,8 +184,8 @@ class Rule:
         _at_least("rule.stake_micro", self.stake_micro, 0)
 
 
-@dataclass(frozen=True)
-class Terms:
+@dataclass(frozen=True, repr=False)
+class Terms(Readable):
     """One task's terms. See `terms.proto` for the fields; the names are the same.
 
     Raises:
@@ -215,6 +216,22 @@ class Terms:
             if len(getattr(self, name)) != 32:
                 raise FieldError(name, getattr(self, name).hex(), "32 bytes of SHA-256")
         _at_least("budget_micro", self.budget_micro, 0)
+
+    def __str__(self) -> str:
+        rule, schedule, recipe, contract = self.rule, self.schedule, self.recipe, self.contract
+        parameters = "".join(f", {name} {value:f}" for name, value in self.payment.parameters().items())
+        lines = [
+            f"task {self.task_id}: {schedule.rounds} x {schedule.round_seconds} s, rule {rule.name}",
+            f"payment    {self.payment.name}{parameters}, Q {self.Q:f}, phi {self.phi:f}, upsilon {self.upsilon:f}",
+            f"peers      {rule.peers}; claim penalty {rule.claim_penalty:f}, stake {rule.stake_micro} micro-credits",
+            f"places     {schedule.capacity}, quorum {schedule.quorum}; claims for {schedule.effort_seconds} s",
+            f"reference  {', '.join(map(str, self.reference))}",
+            f"model      {recipe.model}, tensors {len(contract.tensors)}, at most {contract.max_bytes} bytes",
+            f"recipe     epochs {recipe.epochs}, batch size {recipe.batch_size}, {recipe.optimizer}, learning rate "
+            f"{recipe.learning_rate:f}, samples {recipe.samples}",
+            f"budget     {self.budget_micro} micro-credits",
+        ]
+        return "\n  ".join(lines)
 
     @property
     def digest(self) -> bytes:

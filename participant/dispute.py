@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from fedpeer.v1 import market_pb2
+from mechanism.readable import Readable
 from mechanism.settlement import MICRO
 from participant.effects import Steps
 from participant.errors import StateError
 from participant.identity import StateFolder
 from participant.journal import Journal
-from participant.readable import Readable
 from participant.steps import MarketSteps
 
 #: The file of the state folder: a JSON list of `Dispute.record`.

@@ -13,9 +13,9 @@ from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import LedgerError
 from mechanism.ledger.log_keys import LogKeys
 from mechanism.ledger.tlog_proof import TlogProof
+from mechanism.readable import Readable
 from participant.journal import Journal
 from participant.log_keys import pinned_log_keys
-from participant.readable import Readable
 from participant.report import Settlement, credit_text, stored_settlement
 
 

@@ -20,10 +20,10 @@ import numpy as np
 
 from mechanism.degree import label_counts, noniid_degree
 from mechanism.errors import MechanismError
+from mechanism.readable import Readable, Table
 from mechanism.statements import EFFORT_PLACES
 from mechanism.terms import Terms
 from participant.errors import EffortError, ParticipantError
-from participant.readable import Readable, Table
 
 if TYPE_CHECKING:
     from mechanism.best_response import BestResponse as Answer

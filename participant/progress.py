@@ -80,9 +80,8 @@ class TerminalLines:
                 return
             self._moved = monotonic()
             figures = (f"{name} {value:.4g}" for name, value in activity.figures.items() if name != "done")
-            text = ", ".join([text, *figures])[
-                : shutil.get_terminal_size().columns - len(activity.task_id) - 3
-            ]
+            room = self._columns() - len(activity.task_id) - 3
+            text = ", ".join([text, *figures])[:room]
         line = "".join(
             c if c.isprintable() else " " for c in f"{activity.task_id}: {text}".removeprefix(": ")
         )

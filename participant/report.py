@@ -10,9 +10,9 @@ from google.protobuf.message import DecodeError
 
 from fedpeer.protocol.codec import decode_verdict
 from fedpeer.v1 import market_pb2
+from mechanism.readable import Readable, Table
 from mechanism.settlement import MICRO, Verdict
 from participant.journal import Journal, key_problems
-from participant.readable import Readable, Table
 
 
 @dataclass(frozen=True, repr=False)

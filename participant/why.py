@@ -17,6 +17,7 @@ from mechanism.ledger.entries import assessment_from_record, verdict_id
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import LedgerError
 from mechanism.peers import Draw
+from mechanism.readable import Readable, Table
 from mechanism.settlement import (
     MICRO,
     PAYMENT_RULES,
@@ -31,7 +32,6 @@ from participant.effects import Steps, transform
 from participant.errors import NotFoundError, NotSelectedError, StateError
 from participant.journal import Journal
 from participant.log_keys import pinned_log_keys
-from participant.readable import Readable, Table
 from participant.report import Settlement, credit_text, degree_text, settlement_of, stored_settlement
 from participant.steps import MarketSteps
 

@@ -182,15 +182,15 @@ def test_an_amount_that_does_not_follow_is_a_problem(tmp_path: Path) -> None:
     ledger = Ledger()
     ledger.alter("demo/round/1/payment/p000", b'"paid_micro":1065856', b'"paid_micro":1065855')
     [_, problem] = explained(ledger, tmp_path, "p000", 1).problems
-    assert "paid_micro=1065855" in problem
-    assert "paid_micro=1065856" in problem
+    assert "says p000: paid 1065855 micro-credits" in problem
+    assert "give p000: paid 1065856 micro-credits" in problem
 
 
 def test_peers_that_were_not_drawn_are_a_problem(tmp_path: Path) -> None:
     ledger = Ledger()
     ledger.alter("demo/round/1/peers/1", b'["p000",["p004","p003"]]', b'["p000",["p004","p001"]]')
     [_, problem] = explained(ledger, tmp_path, "p000", 1).problems
-    assert "peers=('p004', 'p001')" in problem
+    assert "against p004, p001;" in problem
 
 
 def test_entries_that_are_none_of_a_round_are_one_sentence(tmp_path: Path) -> None:
@@ -198,6 +198,14 @@ def test_entries_that_are_none_of_a_round_are_one_sentence(tmp_path: Path) -> No
     ledger.alter("demo/round/1/verdict/p000", b'"multiplier_ppm":500000', b'"multiplier_ppm":"many"')
     with pytest.raises(StateError, match="not those of a settled round"):
         explained(ledger, tmp_path, "p000", 1)
+
+
+def test_terms_and_payment_read_well(tmp_path: Path) -> None:
+    found = explained(Ledger(), tmp_path, "p000", 1)
+    assert repr(found.terms) == "<Terms task demo: 2 x 60 s, rule verified>"
+    assert "payment    log, Q 2000, phi 300, upsilon 200" in str(found.terms)
+    assert found.terms._repr_html_().startswith("<pre>task demo")
+    assert "300000 held back" in found.payment._repr_html_()
 
 
 def test_a_notebook_shows_a_table_and_nothing_of_it_is_markup(tmp_path: Path) -> None:
