@@ -256,10 +256,14 @@ def expected_payments(terms: Terms, assessments: Sequence[Assessment]) -> dict[s
     for name, assessment in by_id.items():
         if assessment.scored:
             candidates = [by_id[peer] for peer in sorted(peer_candidates(assessment, by_id))]
-            gross = PAYMENT_RULES[terms.rule.name](terms, assessment, candidates or [assessment])
-            net = max(_NOTHING, _CONTEXT.subtract(gross, _penalty(terms, assessment)))
-            expected[name] = _micro(net, ROUND_FLOOR)
+            expected[name] = payment_against(terms, assessment, candidates or [assessment])
     return expected
+
+
+def payment_against(terms: Terms, subject: Assessment, peers: Sequence[Assessment]) -> int:
+    """a_k of a scored participant against these peers, in micro-credits, rounded down: before the largest remainder."""
+    gross = PAYMENT_RULES[terms.rule.name](terms, subject, peers)
+    return _micro(max(_NOTHING, _CONTEXT.subtract(gross, _penalty(terms, subject))), ROUND_FLOOR)
 
 
 def _decimals(

@@ -23,6 +23,7 @@ from mechanism.settlement import (
     PAYMENT_RULES,
     Assessment,
     Payment,
+    payment_against,
     peer_candidates,
     settle_round,
 )
@@ -32,11 +33,14 @@ from participant.effects import Steps, transform
 from participant.errors import NotFoundError, NotSelectedError, StateError
 from participant.journal import Journal
 from participant.log_keys import pinned_log_keys
-from participant.report import Settlement, credit_text, degree_text, settlement_of, stored_settlement
+from participant.report import Settlement, credit_text, settlement_of, stored_settlement
 from participant.steps import MarketSteps
 
 #: Entries that are read at first, backwards from the payment; more where the round has more participants.
 _FIRST_ENTRIES = 64
+
+#: Rules that score a participant against peers.
+_PAIRED = ("verified", "paper")
 
 #: f(x) in words, by the payment function's name.
 _FUNCTIONS = {
@@ -74,8 +78,8 @@ class Why(Readable):
         own: the assessment: claimed and measured degree, its interval, m as `multiplier_ppm`, each screen's verdict.
         peers: who it was scored against, in the order drawn; itself where nobody else could be drawn.
         candidates: how many could be drawn.
-        expected_micro: what is paid in the mean over the candidates, rounded down. With several peers and a penalty
-            above what some of them bring, the mean over the draws is a little lower.
+        expected_micro: what meeting every candidate would pay (`mechanism.settlement.expected_payments`): the mean over
+            the draws, unless a penalty is above what some of them bring.
         remainder_micro: the unit that the largest remainder adds, 0 or 1.
         payment: what the round is settled with.
         stake_before_micro: the stake that was held before the round.
@@ -105,32 +109,24 @@ class Why(Readable):
     @property
     def formula(self) -> str:
         """The rule with this round's numbers in it; the empty text where the model was not scored."""
-        terms, own = self.terms, self.own
+        terms, own, rule = self.terms, self.own, self.terms.rule
         if self.degree is None:
             return ""
-        x = "{q} / {upsilon}" if terms.rule.name not in ("verified", "paper") else (
-            "{q} / ({phi} * {v}^2 + {phi} * {peer}^2 + {upsilon})"
-        )  # fmt: skip
-        function = _FUNCTIONS[terms.payment.name]
-        numbers = {
-            "q": f"{terms.Q:f}", "phi": f"{terms.phi:f}", "upsilon": f"{terms.upsilon:f}",
-            "v": _number(self.degree),
-        }  # fmt: skip
+        q, phi, upsilon = (f"{value:f}" for value in (terms.Q, terms.phi, terms.upsilon))
+        v, gaps = _number(self.degree), [upsilon]
+        if rule.name in _PAIRED:
+            gaps = [f"({phi} * {v}^2 + {phi} * {_number(met.degree)}^2 + {upsilon})" for met in self.peers]
         parameters = {name: f"{value:f}" for name, value in terms.payment.parameters().items()}
-        paid = [
-            function.format(x=x.format(**numbers, peer=_number(met.degree)), **parameters)
-            for met in self.peers[: None if "{peer}" in x else 1]
-        ]
-        text = paid[0] if len(paid) == 1 else f"({' + '.join(paid)}) / {len(paid)}"
-        if terms.rule.name not in ("verified", "paper"):
-            return f"{own.scores[terms.rule.name]} * {text}"
-        if terms.rule.name == "verified" and own.multiplier_ppm != MICRO:
+        function = _FUNCTIONS[terms.payment.name]
+        pays = [function.format(x=f"{q} / {gap}", **parameters) for gap in gaps]
+        text = pays[0] if len(pays) == 1 else f"({' + '.join(pays)}) / {len(pays)}"
+        if rule.name not in _PAIRED:
+            return f"{own.scores[rule.name]} * {text}"
+        if own.multiplier_ppm != MICRO:
             text = f"{Decimal(own.multiplier_ppm) / MICRO} * {text}"
         if self.payment.penalty_micro:
-            claim = _number(own.claimed_degree)
-            text += f" - {terms.rule.claim_penalty:f} * ({claim} - {numbers['v']})^2"
-            text = text if self.payment.paid_micro else f"max(0, {text})"
-        return text
+            text += f" - {rule.claim_penalty:f} * ({_number(own.claimed_degree)} - {v})^2"
+        return text if self.payment.paid_micro else f"max(0, {text})"
 
     def record(self) -> dict[str, Any]:
         """As JSON."""
@@ -182,40 +178,36 @@ class Why(Readable):
         own, payment, rule = self.own, self.payment, self.terms.rule
         measured = "not measured"
         if own.verified_micro is not None:
-            measured = f"{degree_text(Fraction(own.verified_micro, MICRO))} measured"
+            measured = f"{_number(Fraction(own.verified_micro, MICRO))} measured"
         if own.lower_micro is not None and own.upper_micro is not None:
-            low, high = (degree_text(Fraction(end, MICRO)) for end in (own.lower_micro, own.upper_micro))
+            low, high = (_number(Fraction(end, MICRO)) for end in (own.lower_micro, own.upper_micro))
             measured += f", interval {low} to {high}"
-        lines = [("degree", f"{measured}; claimed {degree_text(own.claimed_degree)}")]
+        lines = [("degree", f"{measured}; claimed {_number(own.claimed_degree)}")]
         if self.degree is not None:
             met = ", ".join(
-                f"{met.participant_id} of degree {degree_text(met.degree)} brings {met.credits:.6f}"
+                f"{met.participant_id} of degree {_number(met.degree)} brings {met.credits:.6f}"
                 for met in self.peers
             )
             drawn = f"{met} (drawn among {self.candidates})" if self.candidates else "nobody else was scored"
-            exact = f" = {credit_text(payment.paid_micro)}"
             luck = payment.paid_micro - self.expected_micro
+            expected = f"{credit_text(self.expected_micro)} in the mean over all who could be drawn"
+            gave = f"the draw gave {credit_text(abs(luck))} {'more' if luck >= 0 else 'less'}"
             lines += [
                 ("peers", drawn),
-                ("formula", self.formula + exact),
-                (
-                    "expected",
-                    f"{credit_text(self.expected_micro)} in the mean over all who could be drawn; the draw gave "
-                    f"{credit_text(abs(luck))} {'more' if luck >= 0 else 'less'}",
-                ),
+                ("formula", f"{self.formula} = {credit_text(payment.paid_micro)}"),
+                ("expected", f"{expected}; {gave}"),
             ]
-        lines.append(
+        lines += [
             ("penalty", f"{credit_text(payment.penalty_micro)} for a claim that is not what was measured")
-        )
+        ]
         if rule.stake_micro:
             lost = f", {credit_text(payment.stake_lost_micro)} lost" if payment.stake_lost_micro else ""
-            lines.append(
-                (
-                    "stake",
-                    f"{credit_text(payment.withheld_micro)} of the payment held back{lost}; "
-                    f"{credit_text(self.stake_before_micro)} of {credit_text(rule.stake_micro)} was held before",
-                )
+            before = (
+                f"{credit_text(self.stake_before_micro)} of {credit_text(rule.stake_micro)} was held before"
             )
+            lines += [
+                ("stake", f"{credit_text(payment.withheld_micro)} of the payment held back{lost}; {before}")
+            ]
         return lines + [
             ("screen", f"{v.screen} {'passed' if v.passed else 'FAILED'}: {v.explanation}")
             for v in own.verdicts
@@ -232,7 +224,7 @@ def why(
 
     Raises:
         StateError: nothing of the task is in the journal, or the round's entries cannot be read.
-        NotFoundError: the round is not settled yet.
+        NotFoundError, NotSelectedError: the round is not settled yet, or nothing was due in it.
     """
     record = journal.task(task_id)
     if record is None:
@@ -246,20 +238,19 @@ def why(
         if not kept:
             raise StateError(f"no round of task {task_id} is settled yet, as far as this state folder knows")
         round_ = max(kept)
-    paid = yield from _settlement(task_id, round_, kept, market)
-    if paid is None:
-        raise StateError(f"nothing was due to {participant_id} in round {round_} of task {task_id}")
+    told = yield from _settlement(task_id, round_, kept, market)
     stake = 0
-    for earlier in range(1, round_):
-        before = yield from _settlement(task_id, earlier, kept, market)
-        if before is not None:
-            [entry] = yield from _entries(market, before.ledger_index, 1)
-            stake += _payment(entry).withheld_micro - before.stake_lost_micro
     try:
-        block = yield from _block(market, task_id, round_, paid.ledger_index)
-        return _explained(
-            terms, round_, participant_id, paid, block, stake, _receipt(paid, participant_id, journal)
-        )
+        for earlier in range(1, round_):
+            try:
+                before = yield from _settlement(task_id, earlier, kept, market)
+            except (NotFoundError, NotSelectedError):
+                continue  # nothing was due
+            [entry] = yield from _entries(market, before.ledger_index, 1)
+            stake += _payment(entry).withheld_micro - _payment(entry).stake_lost_micro
+        block = yield from _block(market, task_id, round_, told.ledger_index)
+        receipt = receipt_error(told, participant_id, pinned_log_keys(journal))
+        return _explained(terms, participant_id, told, block, stake, receipt)
     except (LedgerError, MechanismError, KeyError, TypeError, ValueError) as error:
         raise StateError(
             f"the ledger's entries of round {round_} of task {task_id} are not those of a settled round ({error}); "
@@ -267,23 +258,11 @@ def why(
         ) from error
 
 
-def _receipt(paid: Settlement, participant_id: str, journal: Journal) -> str:
-    return receipt_error(paid, participant_id, pinned_log_keys(journal))
-
-
 def _settlement(
     task_id: str, round_: int, kept: Mapping[int, bytes], market: MarketSteps
-) -> Steps[Settlement | None]:
+) -> Steps[Settlement]:
     found = stored_settlement(task_id, round_, kept[round_]) if round_ in kept else None
-    if found is None:
-        try:
-            found = settlement_of((yield from market.settlement(task_id, round_)))
-        except NotSelectedError:
-            return None
-        except NotFoundError:
-            if round_ not in kept:
-                raise
-    return found
+    return settlement_of((yield from market.settlement(task_id, round_))) if found is None else found
 
 
 def _entries(market: MarketSteps, first: int, count: int) -> Steps[list[Entry]]:
@@ -300,30 +279,19 @@ def _entries(market: MarketSteps, first: int, count: int) -> Steps[list[Entry]]:
 
 def _block(market: MarketSteps, task_id: str, round_: int, index: int) -> Steps[list[Entry]]:
     """The entries of a round from its first verdict to the payment at `index`."""
-    first, count, block = index + 1, _FIRST_ENTRIES, list[Entry]()
+    first, count, block, start = index + 1, _FIRST_ENTRIES, list[Entry](), 0
     prefix = verdict_id(task_id, round_, "")
-
-    def start() -> int | None:
-        """Where the first verdict is, once the entry before it is there too."""
-        found = next((i for i, entry in enumerate(block) if entry.id.startswith(prefix)), 0)
-        return found or None
-
-    while first and start() is None:
+    while first and not start:  # until the entry before the first verdict is there too
         count = min(count, first)
         first -= count
         block = (yield from _entries(market, first, count)) + block
+        start = next((i for i, entry in enumerate(block) if entry.id.startswith(prefix)), 0)
         count *= 4
-    return block[start() or 0 :]
+    return block[start:]
 
 
 def _explained(
-    terms: Terms,
-    round_: int,
-    participant_id: str,
-    told: Settlement,
-    block: list[Entry],
-    stake: int,
-    receipt: str,
+    terms: Terms, participant_id: str, told: Settlement, block: list[Entry], stake: int, receipt: str
 ) -> Why:
     bodies: list[tuple[str, Any]] = [(entry.kind, entry.body) for entry in block]
     assessments = [assessment_from_record(body["assessment"]) for kind, body in bodies if kind == "verdict"]
@@ -334,7 +302,7 @@ def _explained(
     # The draw of the round by its logged key; the shares that gave the key stand with the models.
     draw = Draw(bytes(32), {a.participant_id: bytes(32) for a in assessments if a.model_sha256})
     draw.__dict__["key"] = bytes.fromhex(parts[0]["key"])  # in the cached property's place
-    settled = settle_round(terms, round_, draw, assessments, {participant_id: stake})
+    settled = settle_round(terms, told.round, draw, assessments, {participant_id: stake})
     line = next(payment for payment in settled.payments if payment.participant_id == participant_id)
     problems = [receipt] if receipt else []
     if line != logged:
@@ -352,16 +320,10 @@ def _explained(
             Met(peer.participant_id, _scored_by(terms, peer) or Fraction(0), rule(terms, own, [peer]))
             for peer in peers
         ]
-        penalty = _penalty(terms, own)
-        nets = [
-            max(Fraction(0), Fraction(rule(terms, own, [peer])) - penalty) for peer in candidates or [own]
-        ]
-        expected = int(MICRO * sum(nets) / len(nets))
-        remainder = line.paid_micro - int(
-            MICRO * max(Fraction(0), Fraction(rule(terms, own, peers)) - penalty)
-        )
+        expected = payment_against(terms, own, candidates or [own])
+        remainder = line.paid_micro - payment_against(terms, own, peers)
     return Why(
-        terms.task_id, round_, participant_id, terms, own, tuple(met), len(candidates), expected, remainder,
+        terms.task_id, told.round, participant_id, terms, own, tuple(met), len(candidates), expected, remainder,
         line, stake, told.ledger_index, tuple(problems),
     )  # fmt: skip
 
@@ -385,13 +347,5 @@ def _scored_by(terms: Terms, assessment: Assessment) -> Fraction | None:
 
 
 def _number(degree: Fraction) -> str:
-    """A degree in the formula: to the millionth, which is how finely it is measured."""
+    """A degree to the millionth, which is how finely it is measured."""
     return f"{float(degree):.6f}".rstrip("0").rstrip(".")
-
-
-def _penalty(terms: Terms, own: Assessment) -> Fraction:
-    """lambda * (claim - v)^2 under the rule `verified`, else nothing; credits."""
-    if terms.rule.name != "verified" or own.verified_micro is None:
-        return Fraction(0)
-    distance = own.claimed_degree - Fraction(own.verified_micro, MICRO)
-    return Fraction(terms.rule.claim_penalty) * distance * distance
