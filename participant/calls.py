@@ -12,6 +12,7 @@ Both get real functions with the description's parameters and docstring, so `hel
 
 import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import closing
 from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, get_args, get_origin, overload
@@ -96,11 +97,8 @@ class class_call(Generic[P, T]):  # noqa: N801 - a decorator
     def waiting(self) -> Any:
         def function(kind: type, *args: P.args, **kwargs: P.kwargs) -> T:
             endpoint, steps = self.described(*args, **kwargs)
-            transport = SyncTransport(endpoint)
-            try:
+            with closing(SyncTransport(endpoint)) as transport:
                 return transport.run(steps)
-            finally:
-                transport.close()
 
         return function
 

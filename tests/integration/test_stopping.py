@@ -190,6 +190,24 @@ def test_the_same_call_goes_on_after_ctrl_c(coordinator: Served, tmp_path: Path)
     assert "Traceback" not in unknown.stderr
 
 
+def test_ctrl_c_ends_a_command_that_waits_for_the_coordinator(coordinator: Served, tmp_path: Path) -> None:
+    coordinator.open(schedule={"rounds": 1})
+    with coordinator.participant("ada", tmp_path) as ada:
+        ada.join("task")
+    coordinator.stop()
+    command = ["participant", "why", "task", "--round", "1", "--state", str(tmp_path / "ada")]
+    waiting = subprocess.Popen(
+        [sys.executable, "-m", "fedpeer", *command],
+        stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert waiting.stderr is not None
+    assert "trying again" in waiting.stderr.readline()
+    waiting.send_signal(signal.SIGINT)
+    _, said = waiting.communicate(timeout=60)
+    assert waiting.returncode == 130, said
+    assert "Traceback" not in said
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
 def test_a_run_shows_its_steps_on_a_terminal_and_nothing_in_a_file(
     coordinator: Served, tmp_path: Path
