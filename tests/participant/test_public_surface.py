@@ -83,6 +83,44 @@ def test_a_call_shows_what_it_takes_and_gives() -> None:
     assert Participant.join.__qualname__ == "Participant.join"
 
 
+TYPED = """
+from participant import AsyncParticipant, Participant
+
+def blocking(me: Participant) -> None:
+    joined = me.join("task", private_counts=True)
+    reveal_type(joined.claim(0.5, [1, 2]))
+    for round_ in joined.rounds():
+        reveal_type(round_.submit({}, samples=1))
+    for event in me.client.watch("task"):
+        reveal_type(event)
+    me.join(3)
+
+async def awaited(me: AsyncParticipant) -> None:
+    joined = await me.join("task")
+    reveal_type(await joined.claim(0.5, [1, 2]))
+    async for round_ in joined.rounds():
+        reveal_type(await round_.submit({}, samples=1))
+    await me.find_task(wrong=1)
+"""
+
+
+@pytest.mark.slow
+def test_a_type_checker_knows_both_clients(tmp_path: Path) -> None:
+    script = tmp_path / "typed.py"
+    script.write_text(TYPED)
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--config-file", "pyproject.toml", script],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    said = [line.partition(": ")[2] for line in done.stdout.splitlines() if line.startswith(str(script))]
+    receipt = 'note: Revealed type is "participant.report.Receipt"'
+    event = 'note: Revealed type is "fedpeer.v1.market_pb2.Event"'
+    wrong_type, wrong_name = said.pop(3), said.pop(-1)
+    assert said == [receipt, receipt, event, receipt, receipt]
+    assert 'incompatible type "int"; expected "str"' in wrong_type
+    assert 'Unexpected keyword argument "wrong"' in wrong_name
+
+
 def test_every_error_is_public_and_in_the_tree() -> None:
     tree = participant.errors.__doc__
     assert tree is not None
