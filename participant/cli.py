@@ -454,6 +454,10 @@ def _open_journal(state: Path) -> Journal | None:
 def _member(config: Path, state: Path | None) -> tuple[str, Path]:
     """Who is meant, and its state folder."""
     if state is None:
+        if not config.exists():
+            raise _mistake(
+                f"{config} is not there; name a participant's TOML file with --config, or its state folder with --state"
+            )
         settings = _settings(config)
         return settings.id, settings.state
     return StateFolder(state).credentials().participant_id, state
