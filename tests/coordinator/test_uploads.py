@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+import coordinator.uploads
 from coordinator.blobs import BlobStore
 from coordinator.commits import Pending
 from coordinator.metrics import Metrics
