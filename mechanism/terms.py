@@ -6,7 +6,7 @@ Decimals and rationals are exact; nothing here is a float.
 """
 
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
 from math import prod
@@ -236,7 +236,7 @@ class Terms(Recorded, Readable):
 
     def __str__(self) -> str:
         rule, schedule, recipe, contract = self.rule, self.schedule, self.recipe, self.contract
-        parameters = "".join(f", {name} {value:f}" for name, value in asdict(self.payment).items())
+        parameters = "".join(f", {name} {value:f}" for name, value in vars(self.payment).items())
         lines = [
             f"task {self.task_id}: {schedule.rounds} x {schedule.round_seconds} s, rule {rule.name}",
             f"payment    {self.payment.name}{parameters}, Q {self.Q:f}, phi {self.phi:f}, upsilon {self.upsilon:f}",

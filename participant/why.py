@@ -116,7 +116,7 @@ class Why(Readable):
         v, gaps = _number(self.degree), [upsilon]
         if rule.name in _PAIRED:
             gaps = [f"({phi} * {v}^2 + {phi} * {_number(met.degree)}^2 + {upsilon})" for met in self.peers]
-        parameters = {name: f"{value:f}" for name, value in asdict(terms.payment).items()}
+        parameters = {name: f"{value:f}" for name, value in vars(terms.payment).items()}
         function = _FUNCTIONS[terms.payment.name]
         pays = [function.format(x=f"{q} / {gap}", **parameters) for gap in gaps]
         text = pays[0] if len(pays) == 1 else f"({' + '.join(pays)}) / {len(pays)}"
