@@ -1,6 +1,6 @@
 """The mean of a round's models: many small tensors beside the same bytes in one tensor.
 
-    python -m benchmarks.aggregation [--tensors 20000] [--participants 16]
+python -m benchmarks.aggregation [--tensors 20000] [--participants 16]
 """
 
 import argparse
