@@ -21,7 +21,6 @@ import numpy as np
 import numpy.typing as npt
 
 from mechanism.errors import FieldError
-from mechanism.logarithm import natural_logarithm
 
 Array = npt.NDArray[np.float64]
 
@@ -72,7 +71,7 @@ class Log:
         return np.where(array >= 1, -1 / np.square(np.maximum(array, 1.0)), 0.0)
 
     def exact(self, x: Decimal, context: Context) -> Decimal:
-        return natural_logarithm(x, context) if x > 1 else Decimal(0)
+        return context.ln(x) if x > 1 else Decimal(0)
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,7 @@ class Log1p:
         return np.asarray(-1 / np.square(1 + np.asarray(x, dtype=np.float64)))
 
     def exact(self, x: Decimal, context: Context) -> Decimal:
-        return natural_logarithm(context.add(1, x), context)
+        return context.ln(context.add(1, x))
 
 
 @dataclass(frozen=True)

@@ -269,7 +269,7 @@ class History:
         """Seed, peers, settlement, payments."""
         private = [name for name in self.selected if name in self.shape.private]
         kept = disputes_possible(self.terms, private) if disputable is None else disputable
-        seed = seed or round_seed(samples.SECRET, self.terms.schedule.rounds, self.round)
+        seed = seed or round_seed(samples.chain_secret(self.id), self.terms.schedule.rounds, self.round)
         sent = {name: statement.draw_share for name, (statement, _) in self.models[self.round].items()}
         received = [a.participant_id for a in self.judged if a.model_sha256]
         draw = Draw(seed, {name: sent.get(name) or self.share(name, self.round) for name in received})
