@@ -36,8 +36,8 @@ from mechanism.ledger.accounts import Book, Transfer
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import LedgerError
 from mechanism.ledger.replay import keys, money, rounds, statements, states
-from mechanism.ledger.replay.comparing import difference
-from mechanism.ledger.replay.world import Counts, World, Wrong
+from mechanism.ledger.replay.comparing import Wrong, difference
+from mechanism.ledger.replay.world import Counts, World
 
 __all__ = ["Counts", "Replay", "ReplayError", "Taken"]
 

@@ -5,13 +5,17 @@ from typing import Any
 
 from mechanism.canonical import parse_canonical
 from mechanism.ledger.entry import Entry
-from mechanism.ledger.replay.world import Wrong
+from mechanism.ledger.errors import LedgerError
 
 
-def same(entry: Entry, expected: Entry) -> None:
-    """Raises Wrong unless both have the same bytes."""
+class Wrong(LedgerError):
+    """What is wrong with the entry at hand; becomes a ReplayError with its place."""
+
+
+def same(entry: Entry, expected: Entry, where: str = "") -> None:
+    """Raises Wrong unless both have the same bytes; `where` begins the sentence."""
     if entry.data != expected.data:
-        raise Wrong(difference(entry, expected))
+        raise Wrong(where + difference(entry, expected))
 
 
 def same_parts(found: Sequence[Entry], expected: Sequence[Entry]) -> None:

@@ -13,8 +13,8 @@ from mechanism.ledger import entries as events
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.key_history import extended, fingerprint
 from mechanism.ledger.note import VerificationKey
-from mechanism.ledger.replay.comparing import same
-from mechanism.ledger.replay.world import Revoked, World, Wrong, text
+from mechanism.ledger.replay.comparing import Wrong, same
+from mechanism.ledger.replay.world import Revoked, World, text
 from mechanism.terms import identifier
 
 _ECDSA = ec.ECDSA(hashes.SHA256())

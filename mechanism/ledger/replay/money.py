@@ -7,9 +7,9 @@ from mechanism.dispute import check_opening, disputes_possible, review
 from mechanism.ledger import entries as events
 from mechanism.ledger.accounts import stake
 from mechanism.ledger.entry import Entry
-from mechanism.ledger.replay.comparing import same
+from mechanism.ledger.replay.comparing import Wrong, same
 from mechanism.ledger.replay.keys import check_standing
-from mechanism.ledger.replay.world import Disputable, Task, World, Wrong
+from mechanism.ledger.replay.world import Disputable, Task, World
 from mechanism.lifecycle import State
 from mechanism.peers import Draw, check_round_seed
 from mechanism.settlement import Settlement
@@ -25,7 +25,7 @@ def seed(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
     check_fresh_seed(world, revealed)
     private = task.private
     disputable = disputes_possible(task.terms, private)
-    settlement, (first, *expected) = events.settlement_entries(
+    settlement, expected = events.settlement_entries(
         task.terms,
         number,
         Draw(revealed, {name: sent.share for name, sent in task.round.models.items()}),
@@ -34,13 +34,12 @@ def seed(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
         disputable,
         world.key_history,
     )
-    same(entry, first)
     if disputable and events.kept_micro(task.terms, number, settlement):
         task.kept[number] = _disputable(task, settlement, private)
     task.seed = revealed
     task.unresolved.discard(number)
     world.counts.settlements += 1
-    world.begin(task.id, "settlement", expected, f"{task.id}/round/{number}/aggregate")
+    world.begin_with(entry, task.id, "settlement", expected, f"{task.id}/round/{number}/aggregate")
 
 
 def check_fresh_seed(world: World, value: bytes) -> None:
@@ -69,12 +68,8 @@ def dispute(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
 def ending(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
     """The first entry of what ends a task; all others are expected."""
     task = world.task(body["task_id"])
-    left = left_to_end(world, task)
-    if not left:
-        raise Wrong(f"nothing of {task.id} is left to end")
-    same(entry, left[0])
     ends = [task.state_id(state) for state in (State.CLOSED, State.CANCELLED)]
-    world.begin(task.id, "end", left[1:], *ends)
+    world.begin_with(entry, task.id, "end", left_to_end(world, task), *ends)
 
 
 def left_to_end(world: World, task: Task) -> list[Entry]:

@@ -9,8 +9,8 @@ from mechanism.canonical import canonical_bytes
 from mechanism.evidence import EvidenceModel, Measurement, assess
 from mechanism.ledger import entries as events
 from mechanism.ledger.entry import Entry
-from mechanism.ledger.replay.comparing import same, same_parts
-from mechanism.ledger.replay.world import Task, World, Wrong
+from mechanism.ledger.replay.comparing import Wrong, same, same_parts
+from mechanism.ledger.replay.world import Task, World
 from mechanism.lifecycle import State, check_quorum, needs_evidence
 from mechanism.settlement import PLAIN_DECIMAL, Assessment
 from mechanism.unmeasured import as_claimed, missing
@@ -47,10 +47,7 @@ def verdict(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
         name: as_claimed(name, sent.digest, task.claims[name].degree)
         for name, sent in task.round.models.items()
     }
-    first, *expected = _verdicts(task, found)
-    same(entry, first)
-    world.count(first)
-    world.begin(task.id, "settlement", expected, task.state_id(State.SCORED))
+    world.begin_with(entry, task.id, "settlement", _verdicts(task, found), task.state_id(State.SCORED))
 
 
 def aggregation(world: World, entry: Entry, body: Mapping[str, Any]) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 from mechanism.degree import noniid_degree, rational
 from mechanism.ledger import entries as events
 from mechanism.ledger.entry import Entry
-from mechanism.ledger.replay.comparing import same
+from mechanism.ledger.replay.comparing import Wrong, same
 from mechanism.ledger.replay.keys import check_signature, check_standing
-from mechanism.ledger.replay.world import Claim, Model, Task, World, Wrong, text
+from mechanism.ledger.replay.world import Claim, Model, Task, World, text
 from mechanism.lifecycle import State
 from mechanism.peers import share_fits
 from mechanism.statements import ClaimStatement, ModelStatement

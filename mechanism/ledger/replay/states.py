@@ -7,9 +7,9 @@ from typing import Any
 
 from mechanism.ledger import entries as events
 from mechanism.ledger.entry import Entry
-from mechanism.ledger.replay.comparing import same, same_parts
+from mechanism.ledger.replay.comparing import Wrong, same, same_parts
 from mechanism.ledger.replay.money import check_fresh_seed, left_to_end
-from mechanism.ledger.replay.world import Round, Task, World, Wrong, text
+from mechanism.ledger.replay.world import Round, Task, World, text
 from mechanism.lifecycle import State, check_step
 from mechanism.settlement import least_budget_micro
 from mechanism.terms import MAX_PARTICIPANTS, MAX_ROUNDS, Terms

@@ -1,7 +1,7 @@
 """What the entries so far have made: tasks, keys, accounts, and the transaction that is not complete."""
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -11,15 +11,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from mechanism.ledger import entries as events
 from mechanism.ledger.accounts import Book
 from mechanism.ledger.entry import Entry
-from mechanism.ledger.errors import LedgerError
 from mechanism.ledger.key_history import NO_KEYS
+from mechanism.ledger.replay.comparing import Wrong, same
 from mechanism.lifecycle import State
 from mechanism.settlement import Assessment
 from mechanism.terms import Terms
-
-
-class Wrong(LedgerError):
-    """What is wrong with the entry at hand; becomes a ReplayError with its place."""
 
 
 @dataclass(slots=True)
@@ -211,6 +207,16 @@ class World:
     def begin(self, task_id: str, what: str, expected: Iterable[Entry], *then: str) -> None:
         """What comes next: `expected` in order, and after them the entry with one of the ids `then`."""
         self.transaction = Transaction(task_id, what, deque(expected), then)
+
+    def begin_with(
+        self, entry: Entry, task_id: str, what: str, expected: Sequence[Entry], *then: str
+    ) -> None:
+        """The same where `entry` is to be the first of `expected`."""
+        if not expected:
+            raise Wrong(f"nothing comes before {then[0]} in the {what} of {task_id}")
+        same(entry, expected[0], f"in the {what} of {task_id}: ")
+        self.count(entry)
+        self.begin(task_id, what, expected[1:], *then)
 
     def part(self, entry: Entry, task: Task, what: str, prefix: str) -> bool:
         """Takes one of the parts of a selection or of evidence.
