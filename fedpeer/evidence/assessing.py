@@ -42,7 +42,7 @@ from fedpeer.protocol.model_file import ModelFileError, open_model
 from mechanism.baselines import CorrelatedAgreement, DeterminantMutualInformation, SharedPredictions
 from mechanism.canonical import Json
 from mechanism.errors import SettlementError
-from mechanism.evidence import EvidenceModel, Measurement, assess, is_twin
+from mechanism.evidence import KEPT_BROADCASTS, EvidenceModel, Measurement, assess, is_twin
 from mechanism.settlement import MICRO, Assessment
 from mechanism.terms import Recipe
 
@@ -54,9 +54,6 @@ MIN_LABEL_SAMPLES = 10
 
 #: Start models whose ensembles are kept: this round's, and the next one's while it is prepared ahead.
 KEPT_ENSEMBLES = 2
-
-#: Earlier broadcast models, the latest first, that echoes are looked for in.
-KEPT_BROADCASTS = 8
 
 #: Rules that pay on how well predicted labels agree, whatever the true ones are.
 AGREEMENT_RULES: Mapping[str, CorrelatedAgreement | DeterminantMutualInformation] = {
@@ -317,6 +314,7 @@ class RoundMeasurements:
         self._seed = seed
         self._submissions: dict[str, Submission] = {}
         self._measured: dict[str, Measurement] = {}
+        self._first: dict[bytes, str] = {}
         self._predictions: dict[str, npt.NDArray[np.int64]] = {}
         self._validation = ensemble.context.validation
         self._start = ensemble.context.start
@@ -327,9 +325,26 @@ class RoundMeasurements:
         self._outputs: dict[str, npt.NDArray[np.float32]] = {}
 
     def measure(self, submission: Submission) -> None:
-        """Takes the figures of one submission; its weights are let go again."""
-        self._submissions[submission.participant_id] = submission
-        self._measured[submission.participant_id] = self._alone(submission)
+        """Takes the figures of one submission; its weights are let go again.
+
+        A file that somebody else has sent, too, has the same figures to the last digit: they are taken once.
+        """
+        name = submission.participant_id
+        self._submissions[name] = submission
+        first = name if submission.fault else self._first.setdefault(submission.model_sha256, name)
+        if first == name:
+            self._measured[name] = self._alone(submission)
+            return
+        self._measured[name] = replace(
+            self._measured[first],
+            participant_id=name,
+            claimed_degree=submission.claimed_degree,
+            order=submission.order,
+            samples=submission.samples,
+        )
+        if first in self._updates:
+            self._updates[name], self._outputs[name] = self._updates[first], self._outputs[first]
+            self._predictions[name] = self._predictions[first]
 
     def assess(self, names: Sequence[str] | None = None) -> RoundEvidence:
         """Assesses the submissions of `names` together, or all that were measured."""

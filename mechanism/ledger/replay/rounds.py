@@ -1,12 +1,12 @@
 """A round from its models to its verdicts, and the model that the next one begins from."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
 from mechanism.canonical import canonical_bytes
-from mechanism.evidence import EvidenceModel, Measurement, assess
+from mechanism.evidence import KEPT_BROADCASTS, OF_MODEL_ALONE, EvidenceModel, Measurement, assess
 from mechanism.ledger import entries as events
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.replay.comparing import Wrong, same, same_parts
@@ -94,7 +94,9 @@ def _assessed(world: World, task: Task, record: Mapping[str, Any]) -> dict[str, 
         raise Wrong(f"the evidence and the models in time are not of the same participants: {differing}")
     for measurement in measurements:
         _check_measured(task, measurement)
-    return {assessment.participant_id: assessment for assessment in assess(model, measurements)}
+    _check_copies(measurements)
+    earlier = [digest.hex() for digest in task.starts[-KEPT_BROADCASTS:]]
+    return {assessment.participant_id: assessment for assessment in assess(model, measurements, earlier)}
 
 
 def _check_ground(world: World, task: Task, model: EvidenceModel) -> None:
@@ -126,6 +128,19 @@ def _check_measured(task: Task, measurement: Measurement) -> None:
             f"the evidence gives the model of {name} the place {measurement.order} in the order of commitments; "
             f"its entry says {sent.sequence}"
         )
+
+
+def _check_copies(measurements: Sequence[Measurement]) -> None:
+    """That the same model has the same figures, and that twins are others whose models came in time."""
+    figures: dict[str, list[object]] = {}
+    names = {m.participant_id for m in measurements}
+    for m in measurements:
+        own = [getattr(m, name) for name in OF_MODEL_ALONE]
+        if figures.setdefault(m.model_sha256, own) != own:
+            raise Wrong(f"the evidence on {m.participant_id} has other figures than that on the same model")
+        twins = [name for name, _, _ in m.twins]
+        if len(set(twins)) != len(twins) or not names - {m.participant_id} >= set(twins):
+            raise Wrong(f"the twins of {m.participant_id} are not others whose models came in time")
 
 
 def _figures(record: Any) -> Mapping[str, str]:

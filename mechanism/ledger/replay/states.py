@@ -99,6 +99,8 @@ def transition(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
     elif state is State.TRAINING:
         last = task.round
         task.floors.append(max([task.floors[-1], *(sent.sequence for sent in last.models.values())]))
+        if last.number:
+            task.starts.append(last.start)
         task.round = Round(number, last.result or last.start)
     elif state.final:
         del world.tasks[task.id]

@@ -79,6 +79,7 @@ class Task:
         digest: of the terms.
         seed: the last one that was revealed; at first the terms' commitment.
         round: the current one; number 0 before the first.
+        starts: digests of the models that the rounds before it began from, in order.
         floors: of every round so far, the latest commitment among the models in time of the rounds before.
         parts: of a selection or of evidence that is not complete.
         delivered: (round, participant) of every model, late ones included.
@@ -91,6 +92,7 @@ class Task:
     digest: str
     seed: bytes
     round: Round
+    starts: list[bytes] = field(default_factory=list)
     floors: list[int] = field(default_factory=lambda: [0])
     parts: list[Entry] = field(default_factory=list)
     state: State | None = None
