@@ -12,6 +12,7 @@ goes on where it was.
 import argparse
 import ast
 import copy
+import importlib
 import json
 import os
 import sys
@@ -182,6 +183,9 @@ def killed_by(guard: Guard, histories: Histories) -> str:
             with Path(os.devnull).open("w") as nowhere:
                 os.dup2(nowhere.fileno(), 1)
                 os.dup2(nowhere.fileno(), 2)
+                importlib.import_module(
+                    guard.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+                )
                 try:
                     swap(ROOT / guard.file, without(guard))
                 except ValueError:

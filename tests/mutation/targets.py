@@ -30,6 +30,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "mechanism/dispute.py": ("tests/mechanism/ledger/test_dispute.py",),
     "mechanism/lifecycle.py": ("tests/mechanism/test_lifecycle.py", *HISTORIES),
     "mechanism/terms.py": (
+        "tests/mechanism/test_terms.py",
         "tests/mechanism/test_statements.py",
         "tests/fedpeer/protocol/test_codec_fields.py",
     ),
@@ -59,7 +60,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
         f"{_LEDGER}/test_merkle.py",
         f"{_LEDGER}/test_tiles.py",
     ),
-    "mechanism/ledger/note.py": (f"{_LEDGER}/test_note.py",),
+    "mechanism/ledger/note.py": (f"{_LEDGER}/test_refusals_of_parts.py", f"{_LEDGER}/test_note.py"),
     "mechanism/ledger/replay/__init__.py": (*HISTORIES, f"{_LEDGER}/test_terms_in_parts.py"),
     "mechanism/ledger/replay/comparing.py": HISTORIES,
     "mechanism/ledger/replay/keys.py": (*HISTORIES, f"{_LEDGER}/test_log_keys.py"),
@@ -75,7 +76,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
         f"{_LEDGER}/test_log_keys.py",
         f"{_LEDGER}/test_replay.py",
     ),
-    "mechanism/ledger/witness.py": (f"{_LEDGER}/test_witness.py",),
+    "mechanism/ledger/witness.py": (f"{_LEDGER}/test_refusals_of_parts.py", f"{_LEDGER}/test_witness.py"),
     "fedpeer/protocol/codec.py": (
         "tests/fedpeer/protocol/test_codec_fields.py",
         "tests/fedpeer/protocol/test_codec.py",
