@@ -10,13 +10,14 @@ import json
 import logging
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 from rich.table import Table
 
 from coordinator.backup import Manifest, check_backup, read_backup
@@ -120,8 +121,9 @@ def open_(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Reserve the budget without asking.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Publish a task and reserve its budget; shows the maximal bill first."""
-    from coordinator.opening import prepare_task  # imports the data sets
+    """Publish a task and reserve its budget; first a dry round proves it, and the maximal bill is shown."""
+    from coordinator.dry_round import prove  # imports the data sets
+    from coordinator.opening import prepare_task
 
     config = resolve_paths(read_config(file, TaskConfig), file.parent)
     with _operator(state) as operator:
@@ -132,9 +134,12 @@ def open_(
             f"{schedule.capacity} participants x {_credits(prepared.head_micro)}; "
             f"{_credits(prepared.row.terms.budget_micro)} will be reserved."
         )
+        if not yes and (as_json or not sys.stdin.isatty()):
+            raise TaskError("nobody can be asked here; give --yes to reserve the budget")
+        with _telling() as say, _cleaning_up():
+            proof = prove(prepared, say)
+        _note(proof.sentence())
         if not yes:
-            if as_json or not sys.stdin.isatty():
-                raise TaskError("nobody can be asked here; give --yes to reserve the budget")
             typer.confirm("Open the task?", abort=True, err=True)
         operator.open(prepared)
         row = prepared.row
@@ -143,6 +148,8 @@ def open_(
             "terms_digest": row.terms_digest.hex(),
             "bill_micro": prepared.bill_micro,
             "budget_micro": row.terms.budget_micro,
+            "training_seconds": proof.training_seconds,
+            "evidence_seconds": proof.evidence_seconds,
         }
         digest = row.terms_digest.hex()
         _changed(
@@ -540,6 +547,17 @@ def _cleaning_up() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _telling() -> Iterator[Callable[[str], None]]:
+    """What goes on, on standard error: one line that changes at a terminal, and nothing elsewhere."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda text: None
+        return
+    with console.status("") as status:
+        yield status.update
 
 
 def _changed(operator: Operator, as_json: bool, record: dict[str, Any], done: str, recorded: str) -> None:

@@ -236,7 +236,7 @@ class Operator:
             LearningError: its data are not to be had.
         """
         row = prepared.row
-        make_scorer(row)
+        make_scorer(row, prepared.data)
         BlobStore(self.folder.models).put(prepared.initial_model, row.terms.initial_model)
 
         def act(t: Transaction) -> None:

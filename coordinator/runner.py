@@ -15,14 +15,22 @@ from pathlib import Path
 
 import structlog
 
-from coordinator.aggregation import Contribution, aggregate
+from coordinator.aggregation import aggregate
 from coordinator.blobs import BlobStore
 from coordinator.clock import Clock
 from coordinator.derivation import chain_secret
 from coordinator.errors import TaskError
 from coordinator.live import Feed, Presence
 from coordinator.metrics import Metrics
-from coordinator.scoring import Quality, RoundStart, Scored, Scorer, Submission, make_scorer
+from coordinator.scoring import (
+    Quality,
+    RoundStart,
+    Scored,
+    Scorer,
+    Submission,
+    contributions,
+    make_scorer,
+)
 from coordinator.selection import select
 from coordinator.spool import Spool
 from coordinator.states import (
@@ -455,18 +463,11 @@ class TaskRunner:
             for name, model in sorted(closed.models.items())
         ]
         scored = self._scoring().score(self._start(closed.rounds), submissions)
-        taken = {a.participant_id for a in scored.assessments if a.scored}
-        # A participant that overstates its samples gets no more weight than the recipe's.
-        limit = row.terms.recipe.samples
-        contributions = [
-            Contribution(s.participant_id, s.path, min(s.samples, limit))
-            for s in submissions
-            if s.participant_id in taken
-        ]
+        merged = contributions(scored, submissions, row.terms.recipe.samples)
         digest, stored = closed.rounds[-1].start_model, None
-        if contributions:
+        if merged:
             target = self._work.spool.scratch(f"{row.id}.mean")
-            digest = aggregate(contributions, target)
+            digest = aggregate(merged, target)
             stored = self._work.spool.behind(partial(blobs.adopt, target, digest))
             if closed.rounds[-1].start_bytes > _SOON_BYTES:
                 stored.result()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
+from coordinator.aggregation import Contribution
 from coordinator.config import DataSection
 from coordinator.derivation import evidence_seed, validation_salt
 from coordinator.errors import TaskError
@@ -183,15 +184,33 @@ def _broadcasts(start: RoundStart) -> "list[Broadcast]":
     return [Broadcast(f"round {number}", path) for number, path in enumerate(start.history, 1)]
 
 
-def make_scorer(row: TaskRow) -> Scorer:
-    """The scorer that a task's terms ask for, over the data that its settings name.
+def contributions(scored: Scored, submissions: Sequence[Submission], most: int) -> list[Contribution]:
+    """What of a round is merged: the models that count, each with its samples.
+
+    Args:
+        most: samples of the recipe; who overstates its own gets no more weight.
+    """
+    taken = {a.participant_id for a in scored.assessments if a.scored}
+    return [
+        Contribution(s.participant_id, s.path, min(s.samples, most))
+        for s in submissions
+        if s.participant_id in taken
+    ]
+
+
+def make_scorer(row: TaskRow, data: LearnerData | None = None) -> Scorer:
+    """The scorer that a task's terms ask for.
+
+    Args:
+        data: those that its settings name, where they are loaded already.
 
     Raises:
         TaskError: the data are not those that the terms commit to, or no evidence can be had from them.
         LearningError: they are not to be had.
     """
     section = row.settings["data"]
-    data = None if section is None else load_learner_data(DataSection(**section))
+    if data is None and section is not None:
+        data = load_learner_data(DataSection(**section))
     commitment = commit_validation(None if data is None else data.validation, validation_salt(row.root))
     if commitment != row.terms.validation_commitment:
         raise TaskError(

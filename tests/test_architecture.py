@@ -38,7 +38,7 @@ COORDINATOR = (
     ("config", "staging", "storage", "supervision"),
     ("folder", "identity", "live", "opening", "selection", "tracing"),
     ("admission", "backup", "boundary", "certificates", "scoring"),
-    ("transactions",),
+    ("dry_round", "transactions"),
     ("settlements", "revocations", "uploads"),
     ("operator", "runner"),
     ("market", "task_text"),
