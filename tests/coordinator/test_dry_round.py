@@ -1,21 +1,26 @@
 """A task that could never be scored is refused before anybody hears of it."""
 
+import json
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import Result
+from typer.testing import CliRunner
 
 from coordinator import dry_round
+from coordinator.cli import app
 from coordinator.config import TaskConfig
 from coordinator.dry_round import prove
 from coordinator.errors import CoordinatorError, TaskError
 from coordinator.opening import prepare_task
+from coordinator.operator import Operator
 from fedpeer.learning.datasets import load_splits
 from fedpeer.learning.models import initial_weights
 from fedpeer.protocol.model_file import encode_model
-from tests.integration.market import task_config
+from tests.integration.market import make_folder, task_config
 
 DIGITS = load_splits("digits", seed=0, validation=300, test=100)
 
@@ -181,3 +186,45 @@ def test_a_fault_that_nobody_foresaw_is_one_sentence(monkeypatch: pytest.MonkeyP
         TaskError, match="fail so in every round: IndexError: list index out of range; look at"
     ):
         prove(prepare_task(task(rule={"name": "paper"}), 0.0))
+
+
+TASK_FILE = """
+id = "t"
+Q = 1000
+phi = 300
+upsilon = 200
+reference = [{reference}]
+[rule]
+name = "paper"
+[schedule]
+rounds = 2
+capacity = 4
+[recipe]
+model = "digits-cnn"
+samples = 40
+batch_size = {batch_size}
+"""
+
+
+def test_nothing_is_recorded_of_a_task_that_is_refused(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "state")
+    file = tmp_path / "task.toml"
+
+    def opened(batch_size: int) -> Result:
+        reference = ", ".join(['"1/10"'] * 10)
+        file.write_text(TASK_FILE.format(reference=reference, batch_size=batch_size))
+        return CliRunner().invoke(app, ["open", str(file), "--state", str(folder.path), "--yes", "--json"])
+
+    bad = opened(1)
+    assert isinstance(bad.exception, TaskError)
+    assert "batch_size is 1" in str(bad.exception)
+    operator = Operator(folder)
+    assert operator.tasks() == []
+    assert operator.ledger_size() == 0
+    assert not list(folder.models.rglob("*.safetensors"))
+    good = opened(20)
+    assert good.exit_code == 0, good.output
+    assert json.loads(good.stdout)["training_seconds"] > 0
+    assert "Proved in a dry round" in good.stderr
+    assert [report.row.id for report in operator.tasks()] == ["t"]
+    operator.close()
