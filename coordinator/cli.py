@@ -29,6 +29,7 @@ from coordinator.operator import Notice, Operator, TaskReport
 from coordinator.revocations import CarriedOver
 from coordinator.storage.schema import migrate
 from fedpeer.audit.sql.database import Database, parse_url
+from fedpeer.audit.sql.errors import StorageError
 from fedpeer.protocol.certificates import certificate_hosts
 from fedpeer.terminal import configure_logs, counted, output, printable
 from mechanism.settlement import MICRO
@@ -307,6 +308,51 @@ def cancel(
             f"Task {task} is cancelled; {paid}",
             f"The cancellation of task {task} is recorded; {paid}",
         )
+
+
+@app.command()
+def model(
+    task: Annotated[str, typer.Argument(help="The task's id.")],
+    target: Annotated[
+        Path, typer.Option("--output", "-o", help="The safetensors file to write; - is standard output.")
+    ],
+    round_: Annotated[
+        int | None,
+        typer.Option("--round", min=0, help="After which round; 0: what it began with. Else the last."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    state: State = DEFAULT_STATE,
+    as_json: AsJson = False,
+) -> None:
+    """Fetch the model that a task has trained; while it runs, the one of its last settled round."""
+    from coordinator.fetching import copy_model, write_model
+
+    piped = str(target) == "-"
+    if piped and (as_json or sys.stdout.isatty()):
+        raise TaskError("a model is no text for a terminal or beside --json; redirect -o -, or name a file")
+    with _operator(state) as operator:
+        found = operator.model(task, round_)
+        if piped:
+            write_model(found.path, found.digest, sys.stdout.buffer)
+        else:
+            copy_model(found.path, found.digest, target, force=force)
+        try:
+            operator.fetched(found)
+        except StorageError as error:
+            _note(f"That it was fetched is not noted, so that the service keeps its file: {error}")
+        size = found.path.stat().st_size
+        text = f"the model of task {task} after round {found.round}, {size:,} bytes, SHA-256 {found.digest.hex()}"
+        if piped:
+            _note(text)
+            return
+        record = {
+            "task": task,
+            "round": found.round,
+            "file": str(target),
+            "bytes": size,
+            "model_sha256": found.digest.hex(),
+        }
+        _show(as_json, record, f"{target}: {text}")
 
 
 @app.command()

@@ -28,12 +28,14 @@ from coordinator.revocations import CarriedOver, carry_over, check_copy, earlier
 from coordinator.scoring import make_scorer
 from coordinator.states import Progress
 from coordinator.storage.lease import served
-from coordinator.storage.market import ClaimRow, FailureRow, ParticipantRow, RoundRow, TaskRow
+from coordinator.storage.market import ClaimRow, FailureRow, ParticipantRow, Retention, RoundRow, TaskRow
 from coordinator.transactions import Transaction, Transactions
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.errors import StorageError
 from fedpeer.audit.sql.ledger_store import SignedLog
 from fedpeer.protocol.certificates import Identity, authority_id, issuer_id, load_certificate
+from mechanism.ledger.entries import aggregation
+from mechanism.ledger.entry import Entry
 from mechanism.ledger.note import VerificationKey
 from mechanism.lifecycle import State
 
@@ -108,6 +110,16 @@ class Standing(StrEnum):
 
 
 @dataclass(frozen=True)
+class LearnedModel:
+    """A model of a task: after which round, its digest, which is the ledger's, and its file."""
+
+    task_id: str
+    round: int
+    digest: bytes
+    path: Path
+
+
+@dataclass(frozen=True)
 class Person:
     """One participant of a task, and what the task has paid it so far."""
 
@@ -150,6 +162,7 @@ class TaskReport:
             "reason": row.reason,
             "budget_micro": row.terms.budget_micro,
             "escrow_micro": self.escrow_micro,
+            "model_sha256": row.model.hex(),
             "claimed": list(self.claimed),
             "selected": list(self.selected),
             "delivered": list(self.delivered),
@@ -160,6 +173,8 @@ class TaskReport:
             "history": [
                 {
                     "round": r.round,
+                    "model_sha256": None if r.result_model is None else r.result_model.hex(),
+                    "fetched": r.fetched_at,
                     "accuracy": None if r.accuracy is None else float(r.accuracy),
                     "loss": None if r.loss is None else float(r.loss),
                     "seconds": None if r.settled_at is None else r.settled_at - r.opened_at,
@@ -266,6 +281,47 @@ class Operator:
         """Raises TaskError where there is no such task."""
         return self._transact.look(lambda t: _report(t, _task(t, task_id)))
 
+    def model(self, task_id: str, round_: int | None = None) -> LearnedModel:
+        """The model after a round, 0: the one that the task began with; None: the last there is.
+
+        Raises:
+            TaskError: no such task, no such model yet, a file that retention has deleted, or another model than the
+                ledger's.
+        """
+
+        def read(t: Transaction) -> tuple[int, bytes, bytes]:
+            row = _task(t, task_id)
+            made = {0: row.terms.initial_model}
+            made |= {r.round: r.result_model for r in t.market.rounds(task_id) if r.result_model is not None}
+            wanted = max(made) if round_ is None else round_
+            if wanted not in made:
+                raise TaskError(
+                    f"task {task_id!r} has no model of round {wanted}; expected 0, what it began with, to {max(made)}, "
+                    "the last round that is settled"
+                )
+            return wanted, made[wanted], _recorded_model(t, row, wanted)
+
+        number, digest, recorded = self._transact.look(read)
+        if digest != recorded:
+            raise TaskError(
+                f"the model of task {task_id!r} after round {number} is {digest.hex()} in the database and "
+                f"{recorded.hex()} in the ledger; restore the database from a backup"
+            )
+        path = BlobStore(self.folder.models).path(digest)
+        if not path.is_file():
+            raise TaskError(
+                f"the model of task {task_id!r} after round {number} is not in {self.folder.models} any more: model "
+                f"files are kept for {self.config.storage.retention_days:g} days after a task has ended "
+                f"(storage.retention_days), and by the service that runs from this folder; its SHA-256 is "
+                f"{digest.hex()}: restore the file from a backup"
+            )
+        return LearnedModel(task_id, number, digest, path)
+
+    def fetched(self, model: LearnedModel) -> None:
+        """Notes that the learner has a model: retention may delete it then."""
+        if model.round:
+            self._transact.run(lambda t: t.market.update_round(model.task_id, model.round, fetched_at=t.now))
+
     def tasks(self) -> list[TaskReport]:
         """All tasks, the oldest first."""
         return self._transact.look(lambda t: [_report(t, row) for row in t.market.tasks()])
@@ -309,10 +365,11 @@ class Operator:
             FolderError, StorageError: it cannot be written.
         """
         now = self._clock.now()
-        before = now - self.config.storage.retention_days * 86_400
+        section = self.config.storage
+        retention = Retention(now - section.retention_days * 86_400, section.keep_unfetched)
         with self.folder.changing_keys():  # so that the keys and the database are of one moment
             self._log.follow_key()
-            return write_backup(self.folder, self._database, target, before, now)
+            return write_backup(self.folder, self._database, target, retention, now)
 
     def carry_over_revocations(self, source: str) -> CarriedOver:
         """Records here the revocations that a later copy of this log has: see `coordinator.revocations`.
@@ -438,6 +495,16 @@ def _task(t: Transaction, task_id: str) -> TaskRow:
         known = ", ".join(task.id for task in t.market.tasks()) or "none yet"
         raise TaskError(f"there is no task {task_id!r}; known: {known}")
     return row
+
+
+def _recorded_model(t: Transaction, row: TaskRow, round_: int) -> bytes:
+    """The digest of a round's model in the ledger."""
+    t.check_terms(row)
+    if round_ == 0:
+        return row.terms.initial_model
+    name = aggregation(row.id, round_, b"", {}).id
+    [place] = t.ledger.find([name]).values()
+    return bytes.fromhex(str(Entry.parse(next(iter(t.ledger.entries(place, 1)))).body["model_sha256"]))
 
 
 def _report(t: Transaction, row: TaskRow) -> TaskReport:

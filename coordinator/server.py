@@ -45,7 +45,7 @@ from coordinator.services.ledger_servicer import LedgerServicer
 from coordinator.services.market_servicer import MarketServicer
 from coordinator.spool import Spool
 from coordinator.storage.lease import Lease
-from coordinator.storage.market import EventRow, TaskRow
+from coordinator.storage.market import EventRow, Retention, TaskRow
 from coordinator.storage.schema import migrate
 from coordinator.supervision import Duty, Supervisor
 from coordinator.tracing import Tracing, exporting
@@ -362,8 +362,9 @@ class Coordinator:
         """Once a day: deletes model files that no task needs any more."""
         while True:
             now = self._clock.now()
-            before = now - self.config.storage.retention_days * _DAY
-            keep = await self._transact.read(_referenced(before))
+            section = self.config.storage
+            retention = Retention(now - section.retention_days * _DAY, section.keep_unfetched)
+            keep = await self._transact.read(_referenced(retention))
             freed = await asyncio.to_thread(self._work.blobs.retain, keep, time.time() - _UNCOMMITTED)
             log.info("model files swept", kept=len(keep), freed_bytes=freed)
             self._warn_of_expiry()
@@ -557,8 +558,8 @@ def _events(task_id: str, after: int) -> Callable[[Transaction], list[EventRow]]
     return lambda t: t.market.events(task_id, after)
 
 
-def _referenced(ended_before: float) -> Callable[[Transaction], set[bytes]]:
-    return lambda t: t.market.referenced_models(ended_before)
+def _referenced(retention: Retention) -> Callable[[Transaction], set[bytes]]:
+    return lambda t: t.market.referenced_models(retention)
 
 
 def split_address(key: str, address: str) -> tuple[str, int]:

@@ -47,6 +47,9 @@ def _facts(report: TaskReport, now: float) -> RenderableType:
     grid.add_row("escrow left", f"{_credits(report.escrow_micro)} of {_credits(terms.budget_micro)} credits")
     for last in [r for r in report.rounds if r.accuracy is not None][-1:]:
         grid.add_row("accuracy", f"{last.accuracy} after round {last.round}")
+    for last in [r for r in report.rounds if r.result_model is not None][-1:]:
+        fetched = "" if last.fetched_at is None else f", fetched {_time(last.fetched_at)}"
+        grid.add_row("model", f"SHA-256 {(last.result_model or b'').hex()} after round {last.round}{fetched}")
     return Group(Text(f"task {row.id}"), grid)
 
 

@@ -36,7 +36,7 @@ COORDINATOR = (
     ("acceptance", "aggregation", "blobs", "broadcast", "clock", "derivation", "control_socket", "errors", "metrics",
      "quotas", "scraping", "shadow_workers", "spool", "states"),
     ("config", "staging", "storage", "supervision"),
-    ("folder", "identity", "live", "opening", "selection", "tracing"),
+    ("fetching", "folder", "identity", "live", "opening", "selection", "tracing"),
     ("admission", "backup", "boundary", "certificates", "scoring"),
     ("dry_round", "transactions"),
     ("settlements", "revocations", "uploads"),

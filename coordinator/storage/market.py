@@ -180,6 +180,20 @@ class RoundRow:
     accuracy: str | None = None
     loss: str | None = None
     ledger_size: int | None = None
+    fetched_at: float | None = None
+
+
+@dataclass(frozen=True)
+class Retention:
+    """Which model files are kept: those of tasks that run, and of ended ones what is said here.
+
+    Attributes:
+        ended_before: all of a task that ended then or later.
+        unfetched: the one that a task ended with, where the learner has not fetched it.
+    """
+
+    ended_before: float
+    unfetched: bool
 
 
 @dataclass(frozen=True)
@@ -482,17 +496,21 @@ class MarketStore:
         )
         return [(r.round, r.participant_id, json.loads(r.record_json)) for r in found]
 
-    def referenced_models(self, ended_before: float) -> set[bytes]:
-        """Digests of the model files that a task needs that runs, or that ended at `ended_before` or later."""
-        kept = select(tasks.c.id).where((tasks.c.ended_at.is_(None)) | (tasks.c.ended_at >= ended_before))
-        queries = (
+    def referenced_models(self, retention: Retention) -> set[bytes]:
+        """Digests of the model files that are kept."""
+        recent = tasks.c.ended_at.is_(None) | (tasks.c.ended_at >= retention.ended_before)
+        kept = select(tasks.c.id).where(recent)
+        queries = [
             select(tasks.c.model).where(tasks.c.id.in_(kept)),
             select(models.c.model_sha256).where(models.c.task_id.in_(kept)),
             select(rounds.c.start_model).where(rounds.c.task_id.in_(kept)),
             select(rounds.c.result_model).where(
                 rounds.c.task_id.in_(kept), rounds.c.result_model.is_not(None)
             ),
-        )
+        ]
+        if retention.unfetched:
+            last = exists().where(rounds.c.task_id == tasks.c.id, rounds.c.result_model == tasks.c.model)
+            queries.append(select(tasks.c.model).where(last, ~last.where(rounds.c.fetched_at.is_not(None))))
         return {bytes(digest) for query in queries for digest in self._connection.execute(query).scalars()}
 
     # Identity

@@ -175,6 +175,7 @@ def _create_round_tables() -> None:
         sa.Column("accuracy", sa.String(32)),
         sa.Column("loss", sa.String(32)),
         sa.Column("ledger_size", sa.BigInteger()),
+        sa.Column("fetched_at", sa.Double()),
         key=("task_id", "round"),
     )
     _table(
