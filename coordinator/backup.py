@@ -57,7 +57,7 @@ from coordinator.folder import (
 from coordinator.staging import staged, sync
 from coordinator.storage.market import MarketStore, Retention
 from fedpeer.audit.sql.database import Database, parse_url, refuse_unknown, sqlite_file, translated
-from fedpeer.audit.sql.errors import DatabaseDamaged
+from fedpeer.audit.sql.errors import DatabaseDamaged, DatabaseFull
 from fedpeer.audit.sql.ledger_store import SqlLedgerStore
 
 Result = TypeVar("Result")
@@ -180,6 +180,10 @@ def write_backup(
             check_backup(archive, shown_as=target)
             _give_name(archive, target)
             sync(target.parent)
+    except DatabaseFull:  # the copy's: the database itself is only read
+        raise FolderError(
+            f"{target.parent} has no space left for the backup; make some, or name another place: nothing of it is left"
+        ) from None
     except OSError as error:
         raise FolderError(
             f"{error.filename or target} cannot be written or read: {error.strerror or error}"
@@ -498,12 +502,10 @@ def _facts(connection: Connection, retention: Retention, schema: str = "") -> _F
 
 
 def _copy_sqlite(database: Database, target: Path, retention: Retention) -> _Facts:
-    path = sqlite_file(database.url)
-    assert path is not None  # a coordinator's is a file
     os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     with (
         translated(),
-        closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as source,
+        closing(database.read_only_connection()) as source,
         closing(sqlite3.connect(target)) as copy,
     ):
         source.backup(copy)

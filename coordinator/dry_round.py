@@ -69,7 +69,7 @@ _LARGEST_PIXEL = 30.0
 #: Samples that are made up where a rule without evidence has no D_c.
 _MADE_UP = 256
 
-#: Is told what goes on.
+#: Takes what goes on, as words.
 Say = Callable[[str], None]
 
 
@@ -81,11 +81,13 @@ class Proof:
         training_seconds: that a model took by the recipe on one core here; None where none was trained.
         evidence_seconds: that a round's evidence will take here, about; None under a rule without.
         accuracy: on D_c, of the first model and of the better of the two that were trained; None where unknown.
+        round_seconds: that participants have for a round; evidence is made ready meanwhile.
     """
 
     training_seconds: float | None
     evidence_seconds: float | None
     accuracy: tuple[float, float] | None
+    round_seconds: int
 
     def sentence(self) -> str:
         """For the operator."""
@@ -98,6 +100,11 @@ class Proof:
             )
         if self.evidence_seconds is not None:
             said += f" The evidence of a round will take about {_seconds(self.evidence_seconds)} here."
+            if self.evidence_seconds > self.round_seconds:
+                said += (
+                    f" That is longer than a round, {_seconds(self.round_seconds)}: its payments wait for it. Fewer "
+                    "shadows, fewer epochs or samples, or more cores take less."
+                )
         return said
 
 
@@ -126,7 +133,9 @@ def prove(task: PreparedTask, say: Say = lambda text: None) -> Proof:
     cut = _cut(recipe, task.data.validation) if measured and task.data is not None else recipe
     settings = {**row.settings, "evidence": {"shadows": _SHADOWS}}
     dry = replace(row, terms=replace(row.terms, recipe=cut), settings=settings)
-    scorer = make_scorer(dry, task.data)
+    scorer = make_scorer(
+        dry, task.data, lambda trained, of: say(f"training shadow models: {trained} of {of}")
+    )
     with TemporaryDirectory(prefix="fedpeer-dry-round-") as name:
         folder = Path(name)
         (path := folder / "start").write_bytes(task.initial_model)
@@ -135,15 +144,18 @@ def prove(task: PreparedTask, say: Say = lambda text: None) -> Proof:
         if trainable:
             trained = _train(task, start, recipe, 2, say)
             accuracy = _check_trained(task, start, trained.models, folder)
-        say("measuring and settling a round of three")
         models = trained if trained is None or cut is recipe else _train(task, start, cut, 3, say)
+        say("measuring and settling a round of three")
         with _refusing("a round cannot be scored"):
             seconds = _play(
                 dry, scorer, start, _submissions(start, models, row.terms.contract, folder), folder
             )
-    if not measured or trained is None:
-        return Proof(None if trained is None else trained.seconds, None, accuracy)
-    return Proof(trained.seconds, _evidence_seconds(task, trained.seconds, seconds, cut is recipe), accuracy)
+    evidence = None
+    if measured and trained is not None:
+        evidence = _evidence_seconds(task, trained.seconds, seconds, cut is recipe)
+    return Proof(
+        None if trained is None else trained.seconds, evidence, accuracy, row.terms.schedule.round_seconds
+    )
 
 
 def _check_data(data: LearnerData) -> None:
@@ -198,13 +210,13 @@ def _train(task: PreparedTask, start: RoundStart, recipe: Recipe, count: int, sa
             what = f"training model {number} of {count}: epoch "
             say(f"{what}1 of {recipe.epochs}")
             began = time.perf_counter()
-            models.append(train(weights, data, recipe, number, partial(_tell, say, what, recipe.epochs)))
+            models.append(train(weights, data, recipe, number, partial(_report, say, what, recipe.epochs)))
             taken.append(time.perf_counter() - began)
     degrees = tuple(noniid_degree(data.counts(), task.row.terms.reference) for data in samples)
     return _Trained(tuple(models), degrees, min(taken))
 
 
-def _tell(say: Say, what: str, epochs: int, done: int) -> None:
+def _report(say: Say, what: str, epochs: int, done: int) -> None:
     if done < epochs:
         say(f"{what}{done + 1} of {epochs}")
 
@@ -262,7 +274,8 @@ def _check_trained(
         except ModelFileError as error:
             raise TaskError(
                 f"a model that is trained by the recipe is refused, as participants' models would be: {error}; "
-                f"expected one that keeps the contract: recipe.learning_rate is {rate}, choose a smaller one"
+                f"expected one that keeps the contract: recipe.learning_rate is {rate}, choose a smaller one, or a "
+                "larger contract.max_norm where that is set"
             ) from None
     if task.data is None:
         return None

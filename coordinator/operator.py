@@ -5,13 +5,16 @@ returns when the service has read the change; `Operator.notice` says whether it 
 """
 
 import json
+import os
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
+
+from cryptography.hazmat.primitives.hashes import SHA256
 
 from coordinator.backup import Manifest, write_backup
 from coordinator.blobs import BlobStore
@@ -30,10 +33,16 @@ from coordinator.states import Progress
 from coordinator.storage.lease import served
 from coordinator.storage.market import ClaimRow, FailureRow, ParticipantRow, Retention, RoundRow, TaskRow
 from coordinator.transactions import Transaction, Transactions
-from fedpeer.audit.sql.database import Database
+from fedpeer.audit.sql.database import Database, parse_url, sqlite_file
 from fedpeer.audit.sql.errors import StorageError
 from fedpeer.audit.sql.ledger_store import SignedLog
-from fedpeer.protocol.certificates import Identity, authority_id, issuer_id, load_certificate
+from fedpeer.protocol.certificates import (
+    Identity,
+    authority_id,
+    certificate_hosts,
+    issuer_id,
+    load_certificate,
+)
 from mechanism.ledger.entries import aggregation
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.note import VerificationKey
@@ -68,6 +77,35 @@ class Invitation:
     token: str
     expires: float
     withdrawn: int
+
+
+@dataclass(frozen=True)
+class Revoked:
+    """What a revocation found.
+
+    Attributes:
+        enrolled: whether the participant had enrolled.
+        before: whether it was revoked already.
+        withdrawn: its invitations that could still be used, and no longer can.
+    """
+
+    enrolled: bool
+    before: bool
+    withdrawn: int
+
+
+@dataclass(frozen=True)
+class Entrance:
+    """Where participants find the market, and how they know it.
+
+    Attributes:
+        market, public: host:port of the two ports, by a name that the server's certificate has.
+        fingerprints: SHA-256 of the authorities' certificates, the one that issues first.
+    """
+
+    market: str
+    public: str
+    fingerprints: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -195,7 +233,10 @@ class Operator:
         self.folder = folder
         self.config: ServiceConfig = folder.config()
         self._clock = clock or SystemClock()
-        self._database = Database(folder.database_url(self.config))
+        url = folder.database_url(self.config)
+        file = sqlite_file(parse_url(url))
+        # On a read-only mount what only reads works all the same.
+        self._database = Database(url, read_only=file is not None and not os.access(file.parent, os.W_OK))
         self._database.check_schema()  # an older one is for the service to migrate
         self._log = SignedLog(self._database, folder.signing_key(), folder.changed_signing_key)
         self._log.follow_key()
@@ -220,26 +261,27 @@ class Operator:
         token, expires, withdrawn = self._act(lambda t: invite(t.market, participant_id, t.now))
         return Invitation(participant_id, token, expires, withdrawn)
 
-    def revoke(self, participant_id: str, reason: str) -> bool:
-        """Ends a participant's standing at once; of one that has not enrolled, the invitation.
+    def withdraw(self, invitation: Invitation) -> None:
+        """Ends an invitation that nobody was given, and any other of its participant."""
+        self._act(lambda t: t.market.withdraw_invitations(invitation.participant_id, t.now))
 
-        Returns:
-            whether it had enrolled.
+    def revoke(self, participant_id: str, reason: str) -> Revoked:
+        """Ends a participant's standing at once, and its open invitations.
 
         Raises:
             TaskError: there is no such participant and no invitation for it.
         """
 
-        def act(t: Transaction) -> bool:
-            if t.market.participant(participant_id) is not None:
-                t.revoke(participant_id, reason)
-                return True
-            if not t.market.withdraw_invitations(participant_id, t.now):
+        def act(t: Transaction) -> Revoked:
+            row = t.market.participant(participant_id)
+            withdrawn = t.market.withdraw_invitations(participant_id, t.now)
+            if row is None and not withdrawn:
                 raise TaskError(
                     f"there is no participant {participant_id!r} and no invitation for it; `participants` lists those "
                     "who enrolled"
                 )
-            return False
+            t.revoke(participant_id, reason)
+            return Revoked(row is not None, row is not None and row.revoked_at is not None, withdrawn)
 
         return self._act(act)
 
@@ -367,7 +409,8 @@ class Operator:
         now = self._clock.now()
         section = self.config.storage
         retention = Retention(now - section.retention_days * 86_400, section.keep_unfetched)
-        with self.folder.changing_keys():  # so that the keys and the database are of one moment
+        # So that the keys and the database are of one moment; nobody changes them where the folder accepts no writes.
+        with self.folder.changing_keys() if os.access(self.folder.path, os.W_OK) else nullcontext():
             self._log.follow_key()
             return write_backup(self.folder, self._database, target, retention, now)
 
@@ -396,12 +439,43 @@ class Operator:
         """
         return read_certificates(self.folder, self.config.server, datetime.now(UTC))
 
+    def entrance(self) -> Entrance:
+        """Raises FolderError where the certificates cannot be read."""
+        service, section = self.serving(), self.config.server
+        bound = {} if service is None else service.addresses
+        hosts = self.server_hosts()
+        return Entrance(
+            _reachable(bound.get("market", section.market), hosts),
+            _reachable(bound.get("public", section.public), hosts),
+            tuple(c.fingerprint(SHA256()).hex(":").upper() for c in self.folder.authorities()),
+        )
+
+    def refused_certificates(self) -> str:
+        """Why the service that runs does not serve the certificates in the folder; "" where it does, or none runs."""
+        troubles = ask(self.folder.control_socket) if self.notice is Notice.CONFIRMED else None
+        return (troubles or {}).get("certificates", "")
+
+    def server_hosts(self) -> list[str]:
+        """Names and addresses of the server's certificate; none where it cannot be read."""
+        try:
+            return certificate_hosts(self.folder.server().certificate)
+        except FolderError:
+            return []
+
     def renew_server(self, hosts: Sequence[str]) -> Identity:
         """A new certificate for the server, which a running service takes over.
 
         Args:
             hosts: names and addresses; none: those of the configuration, or of the present certificate.
+
+        Raises:
+            FolderError: they leave out one that the configuration names: such a certificate is not served.
         """
+        if hosts and (left_out := [name for name in self.config.server.hosts if name not in hosts]):
+            raise FolderError(
+                f"server.hosts in coordinator.toml names {', '.join(left_out)} too, and the service serves no "
+                f"certificate without them; add --host {' --host '.join(left_out)}, or take them out there first"
+            )
         made = self.folder.issue_server(hosts or self.config.server.hosts)
         self._tell()
         return made
@@ -487,6 +561,13 @@ class Operator:
             return Notice.UNCONFIRMED if served(self._database.url) else Notice.NOT_SERVED
         except StorageError:
             return Notice.UNCONFIRMED
+
+
+def _reachable(address: str, hosts: Sequence[str]) -> str:
+    """host:port under a name that the certificate has, where the service listens on all of its machine's."""
+    host, _, port = address.rpartition(":")
+    name = host.strip("[]") if host.strip("[]") in hosts or not hosts else hosts[0]
+    return f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
 
 
 def _task(t: Transaction, task_id: str) -> TaskRow:

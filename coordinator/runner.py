@@ -72,12 +72,12 @@ _RETRY_LIMIT_SECONDS = 60.0
 #: Times that a step may meet a lasting fault on the same input: the task ends then, with refunds.
 _ATTEMPTS = 3
 
-#: Characters of such a fault that everybody is told.
-_TOLD_CHARACTERS = 300
+#: Characters of such a fault in the reason that everybody sees.
+_SHOWN_CHARACTERS = 300
 
-#: Faults that an operator mends, and the task goes on: data or files that were moved or damaged, a database, a worker
-#: that was killed. They pass, as does what `fedpeer.protocol.faults` says so of.
-_MENDED = (CoordinatorError, DatasetMissingError, ModelFileError, BrokenExecutor, StorageError)
+#: Faults that an operator can repair, and the task goes on: data or files that were moved or damaged, a database, a
+#: worker that was killed. They pass, as does what `fedpeer.protocol.faults` says so of.
+_REPAIRABLE = (CoordinatorError, DatasetMissingError, ModelFileError, BrokenExecutor, StorageError)
 
 #: A mean of up to so many bytes is stored beside its settlement's transaction, which waits so long for it: a few
 #: milliseconds, as a rule. Everybody waits for the transaction, so a large file or a slow disk is waited for before it.
@@ -270,7 +270,7 @@ class TaskRunner:
 
     async def _given_up(self, error: Exception) -> bool:
         """Ends the task with refunds; False where that fails: the step is tried again, and then this."""
-        row, why = self._live.row, printable(f"{type(error).__name__}: {error}")[:_TOLD_CHARACTERS]
+        row, why = self._live.row, printable(f"{type(error).__name__}: {error}")[:_SHOWN_CHARACTERS]
         reason = (
             f"a step of round {row.round} failed {_ATTEMPTS} times on the same input, the last time with {why}; "
             "what is not yet paid is refunded"
@@ -576,10 +576,10 @@ def _closed_round(t: Transaction, row: TaskRow) -> _ClosedRound:
 
 
 def _passes(error: Exception) -> bool:
-    """Whether a step that failed may be taken later: the machine's faults, and what an operator mends."""
+    """Whether a step that failed may be taken later: the machine's faults, and what an operator can repair."""
     if isinstance(error, ConstraintViolated):
         return False
-    return isinstance(error, _MENDED) or outlook(refusal_for(error).code) is Outlook.PASSING
+    return isinstance(error, _REPAIRABLE) or outlook(refusal_for(error).code) is Outlook.PASSING
 
 
 def _report(preparation: "asyncio.Future[None]") -> None:

@@ -28,6 +28,9 @@ from mechanism.unmeasured import as_claimed
 
 log = structlog.get_logger()
 
+#: Takes how many shadows are trained, and of how many.
+Report = Callable[[int, int], None]
+
 if TYPE_CHECKING:  # evidence imports torch, which most commands do without
     from fedpeer.evidence import ShadowEnsemble
     from fedpeer.evidence.assessing import Broadcast
@@ -119,7 +122,7 @@ class ClaimedDegrees:
 class ShadowModels:
     """Degrees measured on D_c, against shadow models of known degree: `fedpeer.evidence`."""
 
-    def __init__(self, data: LearnerData, row: TaskRow) -> None:
+    def __init__(self, data: LearnerData, row: TaskRow, report: Report | None = None) -> None:
         from fedpeer.evidence import EvidenceError, ShadowEvidence
 
         self._data = data
@@ -137,7 +140,7 @@ class ShadowModels:
                 executor=workers_for(row.terms.recipe, pixels, shadows),
                 validation_sha256=row.terms.validation_commitment.hex(),
                 scores=[row.terms.rule.name],
-                report=self._report,
+                report=report or self._report,
             )
         except EvidenceError as error:
             raise TaskError(f"task {row.id!r}: {error}") from None
@@ -198,11 +201,12 @@ def contributions(scored: Scored, submissions: Sequence[Submission], most: int) 
     ]
 
 
-def make_scorer(row: TaskRow, data: LearnerData | None = None) -> Scorer:
+def make_scorer(row: TaskRow, data: LearnerData | None = None, report: Report | None = None) -> Scorer:
     """The scorer that a task's terms ask for.
 
     Args:
         data: those that its settings name, where they are loaded already.
+        report: takes how many shadows of a round are trained, and of how many; left out: the log.
 
     Raises:
         TaskError: the data are not those that the terms commit to, or no evidence can be had from them.
@@ -223,7 +227,7 @@ def make_scorer(row: TaskRow, data: LearnerData | None = None) -> Scorer:
             f"the rule {row.terms.rule.name!r} of task {row.id!r} pays on evidence, which needs the learner's data: "
             'add a [data] section, or choose rule.name = "paper"'
         )
-    return ShadowModels(data, row)
+    return ShadowModels(data, row, report)
 
 
 def evaluate_on(data: LearnerData | None, architecture: str, model: Callable[[], Path]) -> Quality | None:

@@ -571,6 +571,8 @@ def split_address(key: str, address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
         raise ServeError(f"{key} is {address!r}; expected host:port such as 0.0.0.0:7443")
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        raise ServeError(f"{key} is {address!r}; write an IPv6 address in brackets: [{host}]:{port}")
     return host.strip("[]"), int(port)
 
 

@@ -64,7 +64,7 @@ def _counts(report: TaskReport) -> str:
 
 
 def _people(report: TaskReport) -> Table:
-    table = Table("participant", "stands as", "degree claimed", "paid")
+    table = Table("participant", "stands as", "degree claimed", "credits paid")
     for person in report.people:
         table.add_row(person.id, person.standing, person.degree, _credits(person.paid_micro))
     return table

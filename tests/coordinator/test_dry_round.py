@@ -2,13 +2,13 @@
 
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from coordinator import dry_round
 from coordinator.cli import app
@@ -68,8 +68,11 @@ def test_a_task_that_can_be_scored_is_proved_and_says_how_long_its_evidence_take
     assert proof.evidence_seconds is not None
     assert proof.accuracy is not None
     assert "evidence of a round will take about" in proof.sentence()
+    assert "longer than a round" not in proof.sentence()
+    assert "longer than a round" in replace(proof, round_seconds=0).sentence()
     assert told[0] == "training model 1 of 2: epoch 1 of 2"
-    assert told[-1] == "measuring and settling a round of three"
+    assert "measuring and settling a round of three" in told
+    assert told[-1] == "training shadow models: 38 of 38"
 
 
 def test_a_long_recipe_is_proved_by_a_shorter_round(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from coordinator.errors import TaskError
 from coordinator.folder import StateFolder
 from coordinator.scoring import ClaimedDegrees
 from coordinator.storage.market import MarketStore
+from coordinator.transactions import Transaction
 from fedpeer.audit.sql.errors import ConstraintViolated, DatabaseUnreachable
 from fedpeer.learning.errors import DataError, DatasetMissingError
 from mechanism.errors import SettlementError
@@ -202,14 +203,14 @@ async def test_a_step_before_the_first_round_that_fails_for_good_ends_the_task_t
 
 async def test_an_end_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Scoring(monkeypatch, ValueError("a bug"), for_ever=True)
-    cancel, refused = coordinator.runner.Transaction.cancel, [OSError(errno.ENOSPC, "full")] * 2
+    cancel, refused = Transaction.cancel, [OSError(errno.ENOSPC, "full")] * 2
 
     def failing(*arguments: Any) -> None:
         if refused:
             raise refused.pop()
         cancel(*arguments)
 
-    monkeypatch.setattr(coordinator.runner.Transaction, "cancel", failing)
+    monkeypatch.setattr(Transaction, "cancel", failing)
     folder: StateFolder = make_folder(tmp_path / "state")
     open_task(folder, task_config(tmp_path, schedule={"rounds": 1}))
     async with running(folder) as service:

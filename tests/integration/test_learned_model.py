@@ -156,7 +156,7 @@ async def swept(folder: StateFolder) -> None:
     """Housekeeping has been done, a year later."""
     for path in folder.models.rglob("*.safetensors"):
         os.utime(path, (0, 0))
-    service = Coordinator(folder, clock=_Clock())  # type: ignore[arg-type]  # the two that it uses
+    service = Coordinator(folder, clock=_Clock())
     await service.start()
     while service.metrics.registry.get_sample_value("fedpeer_duty_failing", {"duty": "housekeeping"}) is None:
         await asyncio.sleep(0.01)
