@@ -262,7 +262,8 @@ def renew_certificate(
         text = f"The server's certificate is for {', '.join(names)}, until {until:%Y-%m-%d}." + (
             f" It is no longer for {', '.join(lost)}." if lost else ""
         )
-        _changed(operator, as_json, {"hosts": names, "expires": until.timestamp()}, text, text)
+        record = {"hosts": names, "expires": until.timestamp()}
+        _changed(operator, as_json, record, text, text, certificates=True)
 
 
 @authority_app.command("rotate")
@@ -284,6 +285,7 @@ def rotate_authority(state: State = DEFAULT_STATE, as_json: AsJson = False) -> N
             {"authority": str(state / "authority.pem"), "expires": until.timestamp(), "behind": behind},
             f"A new authority issues from now on, until {until:%Y-%m-%d}; {rest}",
             f"A new authority is made, until {until:%Y-%m-%d}; {rest}",
+            certificates=True,
         )
 
 
@@ -308,6 +310,7 @@ def end_authority(
             {"authority": str(state / "authority.pem"), "left_behind": behind},
             f"The old authority has ended.{rest}",
             f"The end of the old authority is recorded.{rest}",
+            certificates=True,
         )
 
 
@@ -657,12 +660,21 @@ def _telling() -> Iterator[Callable[[str], None]]:
         yield status.update
 
 
-def _changed(operator: "Operator", as_json: bool, record: dict[str, Any], done: str, recorded: str) -> None:
+def _changed(
+    operator: "Operator",
+    as_json: bool,
+    record: dict[str, Any],
+    done: str,
+    recorded: str,
+    *,
+    certificates: bool = False,
+) -> None:
     """Shows what a command has changed and whether it is in force, which its exit code says too.
 
     Args:
         done: what is so where it is in force.
         recorded: what is so where that is not known.
+        certificates: whether it has made certificates, which the service that runs may refuse.
     """
     from coordinator.operator import Notice
 
@@ -671,7 +683,7 @@ def _changed(operator: "Operator", as_json: bool, record: dict[str, Any], done: 
     why = _written(as_json, {**record, "service": notice.value}, text)
     if why is not None:
         _note(f"Done, but standard output cannot be written ({why}). {text}")
-    _conclude(operator)
+    _conclude(operator, operator.refused_certificates() if certificates else "")
     if why is not None:
         raise typer.Exit(UNSHOWN)
 
@@ -681,13 +693,13 @@ def _notice(operator: "Operator") -> "Notice":
     return operator.notice
 
 
-def _conclude(operator: "Operator") -> None:
-    """Says whether a change is in force."""
+def _conclude(operator: "Operator", refused: str = "") -> None:
+    """Says whether a change is in force; not where the service has `refused` the certificates, for this reason."""
     from coordinator.operator import Notice
 
     if operator.unsigned is not None:
         _note(f"Recorded, and not yet under a signed head: {operator.unsigned}")
-    if refused := operator.refused_certificates():
+    if refused:
         _note(
             f"Recorded, NOT IN FORCE: the coordinator that runs goes on with the certificates it had: {refused}"
         )
