@@ -56,8 +56,9 @@ from coordinator.folder import (
 )
 from coordinator.staging import staged, sync
 from coordinator.storage.market import MarketStore
+from coordinator.storage.rounds import Retention
 from fedpeer.audit.sql.database import Database, parse_url, refuse_unknown, sqlite_file, translated
-from fedpeer.audit.sql.errors import DatabaseDamaged
+from fedpeer.audit.sql.errors import DatabaseDamaged, DatabaseFull
 from fedpeer.audit.sql.ledger_store import SqlLedgerStore
 
 Result = TypeVar("Result")
@@ -135,13 +136,13 @@ _MANIFESTS = TypeAdapter(Manifest)
 
 
 def write_backup(
-    folder: StateFolder, database: Database, target: Path, ended_before: float, now: float
+    folder: StateFolder, database: Database, target: Path, retention: Retention, now: float
 ) -> Manifest:
     """Writes a backup to `target`, which must not exist yet, and reads it again before it gets that name.
 
     Args:
         database: the folder's.
-        ended_before: models of tasks that ended before this are not kept.
+        retention: which models are kept.
 
     Raises:
         FolderError: the file is there already, is being written by another process, or cannot be written.
@@ -152,9 +153,9 @@ def write_backup(
         with staged(target) as scratch:
             copy, archive = scratch / "database", scratch / "archive"
             if database.dialect == "sqlite":
-                facts = _copy_sqlite(database, copy, ended_before)
+                facts = _copy_sqlite(database, copy, retention)
             else:
-                facts = _copy_postgresql(database, copy, ended_before)
+                facts = _copy_postgresql(database, copy, retention)
             blobs = BlobStore(folder.models)
             models = {digest: blobs.intact(digest) for digest in sorted(facts.models)}
             sources: dict[str, bytes | Path] = {
@@ -180,6 +181,10 @@ def write_backup(
             check_backup(archive, shown_as=target)
             _give_name(archive, target)
             sync(target.parent)
+    except DatabaseFull:  # the copy's: the database itself is only read
+        raise FolderError(
+            f"{target.parent} has no space left for the backup; make some, or name another place: nothing of it is left"
+        ) from None
     except OSError as error:
         raise FolderError(
             f"{error.filename or target} cannot be written or read: {error.strerror or error}"
@@ -491,19 +496,17 @@ class _Facts:
     schema: str = ""
 
 
-def _facts(connection: Connection, ended_before: float, schema: str = "") -> _Facts:
+def _facts(connection: Connection, retention: Retention, schema: str = "") -> _Facts:
     store = SqlLedgerStore(connection)
-    models = MarketStore(connection).referenced_models(ended_before)
+    models = MarketStore(connection).referenced_models(retention)
     return _Facts(store.size(), store.checkpoint() or "", frozenset(models), schema)
 
 
-def _copy_sqlite(database: Database, target: Path, ended_before: float) -> _Facts:
-    path = sqlite_file(database.url)
-    assert path is not None  # a coordinator's is a file
+def _copy_sqlite(database: Database, target: Path, retention: Retention) -> _Facts:
     os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     with (
         translated(),
-        closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as source,
+        closing(database.read_only_connection()) as source,
         closing(sqlite3.connect(target)) as copy,
     ):
         source.backup(copy)
@@ -516,12 +519,12 @@ def _copy_sqlite(database: Database, target: Path, ended_before: float) -> _Fact
     copied = Database(database.url.set(database=str(target)), read_only=True)
     try:
         with copied.read() as connection:
-            return _facts(connection, ended_before)
+            return _facts(connection, retention)
     finally:
         copied.close()
 
 
-def _copy_postgresql(database: Database, target: Path, ended_before: float) -> _Facts:
+def _copy_postgresql(database: Database, target: Path, retention: Retention) -> _Facts:
     """What pg_dump sees is what the facts are read from: one snapshot."""
     with database.read() as connection:
         os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
@@ -529,7 +532,7 @@ def _copy_postgresql(database: Database, target: Path, ended_before: float) -> _
         snapshot = connection.execute(text("SELECT pg_export_snapshot()")).scalar_one()
         options = [f"--snapshot={snapshot}", f"--schema={_quoted(schema)}", "--no-privileges"]
         _run(database.url, "pg_dump", "--format=custom", f"--file={target}", *options)
-        return _facts(connection, ended_before, schema)
+        return _facts(connection, retention, schema)
 
 
 def _restore_database(dump: Path, database: Database, manifest: Manifest) -> None:

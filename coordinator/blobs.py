@@ -20,10 +20,10 @@ class BlobStore:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
 
     def prepare(self) -> None:
         """Makes all folders, for the service: none has to reach the disk later, before the first file in it."""
+        self._folder.mkdir(parents=True, exist_ok=True)
         names = {f"{first:02x}" for first in range(256)} - {path.name for path in self._folder.iterdir()}
         for name in names:
             (self._folder / name).mkdir(exist_ok=True)
@@ -55,7 +55,7 @@ class BlobStore:
                 not source.exists()
             ):  # and not whether the folder is there: another upload may have made it by now
                 raise
-            target.parent.mkdir(exist_ok=True)
+            target.parent.mkdir(parents=True, exist_ok=True)
             _sync(self._folder)
             source.replace(target)
         _sync(target.parent)
@@ -65,7 +65,7 @@ class BlobStore:
         """Stores bytes that are in memory."""
         target = self.path(digest)
         if not target.is_file():
-            target.parent.mkdir(exist_ok=True)
+            target.parent.mkdir(parents=True, exist_ok=True)
             source = target.with_suffix(".new")
             source.write_bytes(content)
             self.adopt(source, digest)

@@ -2,7 +2,7 @@
 
 Results go to standard output (one JSON object with --json), everything else to standard error. A command that changes
 something says whether it is in force: confirmed by the service that runs (exit code 0), recorded where none runs (0),
-or recorded and not confirmed by one that runs (`UNCONFIRMED`).
+or recorded and not confirmed by one that runs (`UNCONFIRMED`). What is done and cannot be shown ends with `UNSHOWN`.
 """
 
 import asyncio
@@ -10,27 +10,30 @@ import json
 import logging
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 from rich.table import Table
 
-from coordinator.backup import Manifest, check_backup, read_backup
 from coordinator.config import TaskConfig, read_config, resolve_paths
 from coordinator.control_socket import ANSWER_SECONDS
 from coordinator.errors import FolderError, TaskError
-from coordinator.folder import StateFolder, initialise
-from coordinator.operator import Notice, Operator, TaskReport
-from coordinator.revocations import CarriedOver
-from coordinator.storage.schema import migrate
-from fedpeer.audit.sql.database import Database, parse_url
+from fedpeer.audit.sql.errors import StorageError
 from fedpeer.protocol.certificates import certificate_hosts
+from fedpeer.streams import discard_output, nowhere
 from fedpeer.terminal import configure_logs, counted, output, printable
 from mechanism.settlement import MICRO
+
+if TYPE_CHECKING:  # --help needs no extra, and does not wait for them
+    from coordinator.backup import Manifest
+    from coordinator.folder import StateFolder
+    from coordinator.operator import Notice, Operator, TaskReport
+    from coordinator.revocations import CarriedOver
 
 app = typer.Typer(
     help="Run a market: publish tasks, invite participants, serve, settle.", no_args_is_help=True
@@ -64,6 +67,9 @@ DatabaseUrl = typer.Option(
 #: Exit code of a change that is recorded, and that the service which runs has not said to have taken up.
 UNCONFIRMED = 6
 
+#: Exit code of what was done, and whose result could not be written to standard output.
+UNSHOWN = 7
+
 #: Exit code of a backup without all models that tasks need.
 INCOMPLETE = 1
 
@@ -86,6 +92,8 @@ def init(
     """Make a state folder: certificate authority, server certificate, ledger key, configuration."""
     hosts = host or ["localhost", "127.0.0.1"]
     text = _config_text(name, market, public, metrics, database, insecure, hosts)
+    from coordinator.folder import initialise
+
     _warn_of_password(database)
     with _cleaning_up():
         made = initialise(folder, text, name, hosts)
@@ -120,8 +128,9 @@ def open_(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Reserve the budget without asking.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Publish a task and reserve its budget; shows the maximal bill first."""
-    from coordinator.opening import prepare_task  # imports the data sets
+    """Publish a task and reserve its budget; first a dry round proves it, and the maximal bill is shown."""
+    from coordinator.dry_round import prove  # imports the data sets
+    from coordinator.opening import prepare_task
 
     config = resolve_paths(read_config(file, TaskConfig), file.parent)
     with _operator(state) as operator:
@@ -129,12 +138,15 @@ def open_(
         schedule = prepared.row.terms.schedule
         _note(
             f"At most {_credits(prepared.bill_micro)} credits: {counted(schedule.rounds, 'round')} x "
-            f"{schedule.capacity} participants x {_credits(prepared.head_micro)}; "
-            f"{_credits(prepared.row.terms.budget_micro)} will be reserved."
+            f"{schedule.capacity} participants x {_credits(prepared.head_micro)} credits; "
+            f"{_credits(prepared.row.terms.budget_micro)} credits will be reserved."
         )
+        if not yes and (as_json or not sys.stdin.isatty()):
+            raise TaskError("nobody can be asked here; give --yes to reserve the budget")
+        with _telling() as say, _cleaning_up():
+            proof = prove(prepared, say)
+        _note(proof.sentence())
         if not yes:
-            if as_json or not sys.stdin.isatty():
-                raise TaskError("nobody can be asked here; give --yes to reserve the budget")
             typer.confirm("Open the task?", abort=True, err=True)
         operator.open(prepared)
         row = prepared.row
@@ -143,6 +155,8 @@ def open_(
             "terms_digest": row.terms.digest.hex(),
             "bill_micro": prepared.bill_micro,
             "budget_micro": row.terms.budget_micro,
+            "training_seconds": proof.training_seconds,
+            "evidence_seconds": proof.evidence_seconds,
         }
         digest = row.terms.digest.hex()
         _changed(
@@ -160,27 +174,50 @@ def invite(
     state: State = DEFAULT_STATE,
     as_json: AsJson = False,
 ) -> None:
-    """Make a one-time token with which a participant gets its certificate."""
+    """Make a one-time token with which a participant gets its certificate, and say what to hand over with it."""
     with _operator(state) as operator:
-        made = operator.invite(name)
-        authority = (state / "authority.pem").read_text()
-        server = operator.config.server
-        service = operator.serving()
-        bound = {} if service is None else service.addresses
+        entrance, made = operator.entrance(), operator.invite(name)
+        insecure = operator.config.server.insecure
+        command = (
+            f"fedpeer participant init {name} --market {entrance.market} --public {entrance.public} && "
+            f"FEDPEER_INVITATION={made.token} fedpeer participant enroll"
+        )
         record = {
             "participant": made.participant_id,
             "token": made.token,
             "expires": made.expires,
             "withdrawn": made.withdrawn,
-            "public": bound.get("public", server.public),
-            "market": bound.get("market", server.market),
-            "authority": authority,
+            "public": entrance.public,
+            "market": entrance.market,
+            "authority": (state / "authority.pem").read_text(),
+            "fingerprints": list(entrance.fingerprints),
+            "command": command,
         }
-        text = (
-            f"{made.token}\n\nHand this token and {state / 'authority.pem'} to {name}. It works once, until "
-            f"{_time(made.expires)}." + (" The earlier token no longer works." if made.withdrawn else "")
+        lines = [
+            made.token,
+            "",
+            f"Hand over to {name}: this token, the two addresses and {state / 'authority.pem'}.",
+            f"  market       {entrance.market}",
+            f"  enrolment    {entrance.public}",
+            *(f"  fingerprint  {mark} (SHA-256 of the authority)" for mark in entrance.fingerprints),
+            "In a new folder that has authority.pem in it, this makes participant.toml and enrols:",
+            f"  {command}",
+        ]
+        if insecure:
+            lines.append("This coordinator serves without TLS: set insecure = true in participant.toml.")
+        lines.append(
+            f"The token works once, until {_time(made.expires)}."
+            + (" The earlier token no longer works." if made.withdrawn else "")
         )
-        _changed(operator, as_json, record, text, text)
+        text = "\n".join(lines)
+        if (why := _written(as_json, {**record, "service": _notice(operator).value}, text)) is not None:
+            operator.withdraw(made)
+            raise TaskError(
+                f"the invitation of {name} is withdrawn again: standard output cannot be written ({why}), and nobody "
+                "has its token; invite again"
+                + ("; the earlier token no longer works" if made.withdrawn else "")
+            )
+        _conclude(operator)
 
 
 @app.command()
@@ -190,18 +227,19 @@ def revoke(
     state: State = DEFAULT_STATE,
     as_json: AsJson = False,
 ) -> None:
-    """Revoke a participant's certificates, at once; of one that has not enrolled, withdraw the invitation."""
+    """Revoke a participant's certificates, at once, and withdraw its open invitation."""
     with _operator(state) as operator:
-        enrolled = operator.revoke(name, reason)
-        _changed(
-            operator,
-            as_json,
-            {"participant": name, "revoked": enrolled, "withdrawn": not enrolled},
-            f"{name} is revoked." if enrolled else f"{name} had not enrolled; its invitation is withdrawn.",
-            f"The revocation of {name} is recorded."
-            if enrolled
-            else f"{name}'s invitation is recorded as withdrawn.",
-        )
+        found = operator.revoke(name, reason)
+        also = " Its open invitation is withdrawn." if found.withdrawn else ""
+        if not found.enrolled:
+            done = f"{name} had not enrolled; its invitation is withdrawn."
+            recorded = f"{name}'s invitation is recorded as withdrawn."
+        elif found.before:
+            done = recorded = f"{name} was revoked before.{also}"
+        else:
+            done, recorded = f"{name} is revoked.{also}", f"The revocation of {name} is recorded.{also}"
+        record = {"participant": name, "revoked": found.enrolled, "withdrawn": bool(found.withdrawn)}
+        _changed(operator, as_json, record, done, recorded)
 
 
 @certificate_app.command("renew")
@@ -217,10 +255,15 @@ def renew_certificate(
 ) -> None:
     """Make a new certificate and key for the server; a running service serves them from then on."""
     with _operator(state) as operator:
+        before = operator.server_hosts()
         made = operator.renew_server(host or []).certificate
         names, until = certificate_hosts(made), made.not_valid_after_utc
-        text = f"The server's certificate is for {', '.join(names)}, until {until:%Y-%m-%d}."
-        _changed(operator, as_json, {"hosts": names, "expires": until.timestamp()}, text, text)
+        lost = [name for name in before if name not in names]
+        text = f"The server's certificate is for {', '.join(names)}, until {until:%Y-%m-%d}." + (
+            f" It is no longer for {', '.join(lost)}." if lost else ""
+        )
+        record = {"hosts": names, "expires": until.timestamp()}
+        _changed(operator, as_json, record, text, text, certificates=True)
 
 
 @authority_app.command("rotate")
@@ -242,6 +285,7 @@ def rotate_authority(state: State = DEFAULT_STATE, as_json: AsJson = False) -> N
             {"authority": str(state / "authority.pem"), "expires": until.timestamp(), "behind": behind},
             f"A new authority issues from now on, until {until:%Y-%m-%d}; {rest}",
             f"A new authority is made, until {until:%Y-%m-%d}; {rest}",
+            certificates=True,
         )
 
 
@@ -266,6 +310,7 @@ def end_authority(
             {"authority": str(state / "authority.pem"), "left_behind": behind},
             f"The old authority has ended.{rest}",
             f"The end of the old authority is recorded.{rest}",
+            certificates=True,
         )
 
 
@@ -303,6 +348,51 @@ def cancel(
 
 
 @app.command()
+def model(
+    task: Annotated[str, typer.Argument(help="The task's id.")],
+    target: Annotated[
+        Path, typer.Option("--output", "-o", help="The safetensors file to write; - is standard output.")
+    ],
+    round_: Annotated[
+        int | None,
+        typer.Option("--round", min=0, help="After which round; 0: what it began with. Else the last."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    state: State = DEFAULT_STATE,
+    as_json: AsJson = False,
+) -> None:
+    """Fetch the model that a task has trained; while it runs, the one of its last settled round."""
+    from coordinator.fetching import copy_model, write_model
+
+    piped = str(target) == "-"
+    if piped and (as_json or sys.stdout.isatty()):
+        raise TaskError("a model is no text for a terminal or beside --json; redirect -o -, or name a file")
+    with _operator(state) as operator:
+        found = operator.model(task, round_)
+        if piped:
+            write_model(found.path, found.digest, sys.stdout.buffer)
+        else:
+            copy_model(found.path, found.digest, target, force=force)
+        try:
+            operator.fetched(found)
+        except StorageError as error:
+            _note(f"That it was fetched is not noted, so that the service keeps its file: {error}")
+        size = found.path.stat().st_size
+        text = f"the model of task {task} after round {found.round}, {size:,} bytes, SHA-256 {found.digest.hex()}"
+        if piped:
+            _note(text)
+            return
+        record = {
+            "task": task,
+            "round": found.round,
+            "file": str(target),
+            "bytes": size,
+            "model_sha256": found.digest.hex(),
+        }
+        _show(as_json, record, f"{target}: {text}")
+
+
+@app.command()
 def backup(
     file: Annotated[Path, typer.Argument(help="The tar file to write; it will hold the keys.")],
     state: State = DEFAULT_STATE,
@@ -330,6 +420,8 @@ def check_backup_(
     file: Annotated[Path, typer.Argument(help="A file that `backup` wrote.")], as_json: AsJson = False
 ) -> None:
     """Check every byte of a backup, and write nothing."""
+    from coordinator.backup import check_backup
+
     manifest = check_backup(file)
     _show(as_json, {"file": str(file), **_facts(manifest)}, f"{file} is whole: {_summary(manifest)}.")
 
@@ -349,9 +441,12 @@ def restore(
     as_json: AsJson = False,
 ) -> None:
     """Make a state folder from a backup, all of it or nothing; with --database, from another database."""
-    _warn_of_password(database or "")
+    from coordinator.backup import read_backup
+    from coordinator.operator import Operator
+    from coordinator.storage.schema import migrate
+    from fedpeer.audit.sql.database import Database
 
-    def carry_over(made: StateFolder) -> CarriedOver | None:
+    def carry_over(made: "StateFolder") -> "CarriedOver | None":
         if revocations is None:
             return None
         database = Database(made.database_url(made.config()))
@@ -363,6 +458,7 @@ def restore(
         finally:
             operator.close()
 
+    _warn_of_password(database or "")
     with _cleaning_up():
         manifest, carried = read_backup(file, folder, database=database or None, act=carry_over)
     _note(
@@ -482,7 +578,7 @@ def tasks(state: State = DEFAULT_STATE, as_json: AsJson = False) -> None:
         _print_tasks(reports)
 
 
-def _certificates(operator: Operator) -> tuple[dict[str, Any], list[str]]:
+def _certificates(operator: "Operator") -> tuple[dict[str, Any], list[str]]:
     """When the certificates expire, seconds since the epoch, and what is wrong with them or soon will be."""
     try:
         found = operator.certificates()
@@ -493,9 +589,17 @@ def _certificates(operator: Operator) -> tuple[dict[str, Any], list[str]]:
     return ends | ({"warnings": warnings} if warnings else {}), warnings
 
 
-def _print_tasks(reports: list[TaskReport]) -> None:
+def _print_tasks(reports: "list[TaskReport]") -> None:
     table = Table(
-        "task", "state", "round", "claimed", "selected", "delivered", "paid", "reserved", "accuracy"
+        "task",
+        "state",
+        "round",
+        "claimed",
+        "selected",
+        "delivered",
+        "credits paid",
+        "credits reserved",
+        "accuracy",
     )
     for report in reports:
         row = report.row
@@ -520,7 +624,10 @@ def _print_tasks(reports: list[TaskReport]) -> None:
 
 
 @contextmanager
-def _operator(state: Path) -> Iterator[Operator]:
+def _operator(state: Path) -> "Iterator[Operator]":
+    from coordinator.folder import StateFolder
+    from coordinator.operator import Operator
+
     operator = Operator(StateFolder(state))
     try:
         yield operator
@@ -542,19 +649,62 @@ def _cleaning_up() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _changed(operator: Operator, as_json: bool, record: dict[str, Any], done: str, recorded: str) -> None:
+@contextmanager
+def _telling() -> Iterator[Callable[[str], None]]:
+    """What goes on, on standard error: one line that changes at a terminal, and nothing elsewhere."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda text: None
+        return
+    with console.status("") as status:
+        yield status.update
+
+
+def _changed(
+    operator: "Operator",
+    as_json: bool,
+    record: dict[str, Any],
+    done: str,
+    recorded: str,
+    *,
+    certificates: bool = False,
+) -> None:
     """Shows what a command has changed and whether it is in force, which its exit code says too.
 
     Args:
         done: what is so where it is in force.
         recorded: what is so where that is not known.
+        certificates: whether it has made certificates, which the service that runs may refuse.
     """
-    notice = operator.notice
-    assert notice is not None
-    _show(as_json, {**record, "service": notice.value}, recorded if notice is Notice.UNCONFIRMED else done)
+    from coordinator.operator import Notice
+
+    notice = _notice(operator)
+    text = recorded if notice is Notice.UNCONFIRMED else done
+    why = _written(as_json, {**record, "service": notice.value}, text)
+    if why is not None:
+        _note(f"Done, but standard output cannot be written ({why}). {text}")
+    _conclude(operator, operator.refused_certificates() if certificates else "")
+    if why is not None:
+        raise typer.Exit(UNSHOWN)
+
+
+def _notice(operator: "Operator") -> "Notice":
+    assert operator.notice is not None, "something was changed"
+    return operator.notice
+
+
+def _conclude(operator: "Operator", refused: str = "") -> None:
+    """Says whether a change is in force; not where the service has `refused` the certificates, for this reason."""
+    from coordinator.operator import Notice
+
     if operator.unsigned is not None:
         _note(f"Recorded, and not yet under a signed head: {operator.unsigned}")
-    match notice:
+    if refused:
+        _note(
+            f"Recorded, NOT IN FORCE: the coordinator that runs goes on with the certificates it had: {refused}"
+        )
+        raise typer.Exit(UNCONFIRMED)
+    match _notice(operator):
         case Notice.CONFIRMED:
             _note("In force: the coordinator that runs has taken notice.")
         case Notice.NOT_SERVED:
@@ -569,7 +719,7 @@ def _changed(operator: Operator, as_json: bool, record: dict[str, Any], done: st
             raise typer.Exit(UNCONFIRMED)
 
 
-def _facts(manifest: Manifest) -> dict[str, Any]:
+def _facts(manifest: "Manifest") -> dict[str, Any]:
     return {
         "created": manifest.created,
         "ledger_size": manifest.ledger_size,
@@ -578,11 +728,16 @@ def _facts(manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _summary(manifest: Manifest) -> str:
+def _summary(manifest: "Manifest") -> str:
     return f"{counted(manifest.ledger_size, 'ledger entry')}, {counted(manifest.models, 'model')}"
 
 
-def _told(carried: CarriedOver) -> str:
+def _told(carried: "CarriedOver") -> str:
+    if not carried.beyond:
+        return (
+            "nothing: the copy has no entry that this log has not, as this log itself has none. Take a copy that was "
+            "made after the backup: an export, the old database, or a mirror's"
+        )
     names = ", ".join(carried.revoked) or "nobody more"
     again = ", ".join(carried.invite_again)
     return (
@@ -593,6 +748,8 @@ def _told(carried: CarriedOver) -> str:
 
 
 def _warn_of_password(url: str) -> None:
+    from fedpeer.audit.sql.database import parse_url
+
     if url and any(url in argument for argument in sys.argv) and "@" in url and parse_url(url).password:
         _note(
             "The database's password stood among this command's arguments, where others can see it; give the URL by "
@@ -622,10 +779,23 @@ def _config_text(
 
 
 def _show(as_json: bool, record: dict[str, Any], text: str) -> None:
-    if as_json:
-        _print_json(record)
-    else:
-        typer.echo(text)
+    """What a command has done; where nobody can read it, standard error and the exit code say that it is done."""
+    if (why := _written(as_json, record, text)) is not None:
+        _note(f"Done, but standard output cannot be written ({why}). {text}")
+        raise typer.Exit(UNSHOWN)
+
+
+def _written(as_json: bool, record: dict[str, Any], text: str) -> str | None:
+    """Writes a result to standard output; why that cannot be done, where it cannot."""
+    if nowhere(sys.stdout):
+        return "it is closed"
+    try:
+        typer.echo(json.dumps(record) if as_json else text)
+        sys.stdout.flush()
+    except OSError as error:
+        discard_output()
+        return error.strerror or str(error)
+    return None
 
 
 def _print_json(record: dict[str, Any]) -> None:
@@ -650,7 +820,7 @@ def _credits(micro: int) -> str:
     return f"{micro / MICRO:,.6f}"
 
 
-def _paid(report: TaskReport) -> str:
+def _paid(report: "TaskReport") -> str:
     return _credits(sum(report.paid_micro.values()))
 
 

@@ -109,10 +109,12 @@ class StorageSection(_Section):
     Attributes:
         database: an SQLAlchemy URL; empty: SQLite in the state folder, from which relative paths are taken too.
         retention_days: how long model files outlive their task.
+        keep_unfetched: whether the model that a task ended with is kept longer, until it was fetched.
     """
 
     database: str = ""
     retention_days: float = Field(RETENTION_DAYS, ge=0)
+    keep_unfetched: bool = True
 
 
 class TracingSection(_Section):

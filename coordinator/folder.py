@@ -39,6 +39,7 @@ from coordinator.errors import AlreadyServed, FolderError
 from coordinator.staging import staged, sync
 from coordinator.storage.lease import Lease
 from coordinator.storage.schema import erase, migrate
+from fedpeer.audit.input_files import MAX_PEM_BYTES, SourceError, read_bytes
 from fedpeer.audit.sql.database import Database, parse_url, shown, sqlite_file
 from fedpeer.audit.sql.errors import DatabaseUnreachable
 from fedpeer.audit.sql.ledger_store import SignedLog
@@ -164,9 +165,7 @@ class StateFolder:
         self._check_initialised()
         path = self.path / "authority.pem"
         try:
-            return load_certificates(path.read_bytes())
-        except OSError as error:
-            raise FolderError(f"{path} cannot be read: {error.strerror}") from None
+            return load_certificates(_read(path))
         except CertificateError as error:
             raise FolderError(f"{path}: {error}") from None
 
@@ -176,10 +175,8 @@ class StateFolder:
         if not older:
             return None
         try:
-            identity = Identity(load_private_key(path.read_bytes()), older[0])
+            identity = Identity(load_private_key(_read(path)), older[0])
             check_pair(identity)
-        except OSError as error:
-            raise FolderError(f"{path} cannot be read: {error.strerror}") from None
         except CertificateError as error:
             raise FolderError(f"{path}: {error}") from None
         return identity
@@ -238,13 +235,12 @@ class StateFolder:
         return key
 
     def _signing_key(self, path: Path) -> SigningKey | None:
-        try:
-            return SigningKey.parse(path.read_text())
-        except FileNotFoundError:
+        if not path.exists():
             return None
-        except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is no text"
-            raise FolderError(f"{path} cannot be read: {why}") from None
+        try:
+            return SigningKey.parse(_read(path).decode())
+        except UnicodeDecodeError:
+            raise FolderError(f"{path} cannot be read: it is no text") from None
         except NoteError as error:
             raise FolderError(f"{path}: {error}") from None
 
@@ -287,8 +283,8 @@ class StateFolder:
 
     def _present_hosts(self) -> list[str]:
         try:
-            return certificate_hosts(load_certificates((self.path / "server.pem").read_bytes())[0])
-        except (OSError, CertificateError):
+            return certificate_hosts(load_certificates(_read(self.path / "server.pem"))[0])
+        except (FolderError, CertificateError):
             raise FolderError(
                 f"{self.path / 'server.pem'} does not say which names it is for; name them by --host"
             ) from None
@@ -422,19 +418,23 @@ class StateFolder:
     def _read_identity(self, name: str) -> Identity:
         key, certificate = self.path / f"{name}.key", self.path / f"{name}.pem"
         try:
-            private = load_private_key(key.read_bytes())
-        except OSError as error:
-            raise FolderError(f"{key} cannot be read: {error.strerror}") from None
+            private = load_private_key(_read(key))
         except CertificateError as error:
             raise FolderError(f"{key}: {error}") from None
         try:
-            identity = Identity(private, load_certificates(certificate.read_bytes())[0])
+            identity = Identity(private, load_certificates(_read(certificate))[0])
             check_pair(identity)
-        except OSError as error:
-            raise FolderError(f"{certificate} cannot be read: {error.strerror}") from None
         except CertificateError as error:
             raise FolderError(f"{certificate}: {error} ({key})") from None
         return identity
+
+
+def _read(path: Path) -> bytes:
+    """A key's or a certificate's file. Raises FolderError where it is none that can be read."""
+    try:
+        return read_bytes(path, MAX_PEM_BYTES)
+    except SourceError as error:
+        raise FolderError(str(error)) from None
 
 
 def initialise(path: Path, config_text: str, name: str, hosts: Sequence[str]) -> StateFolder:

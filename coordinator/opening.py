@@ -73,10 +73,11 @@ class LearnerData:
 
 @dataclass(frozen=True)
 class PreparedTask:
-    """A task that can be stored: its row, the first model's file, and what it can cost at most."""
+    """A task that can be stored: its row, the first model's file, the learner's data, and what it can cost at most."""
 
     row: TaskRow
     initial_model: bytes
+    data: LearnerData | None
 
     @property
     def bill_micro(self) -> int:
@@ -191,7 +192,7 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
         ended_at=None,
         reason=None,
     )
-    return PreparedTask(row, initial_model)
+    return PreparedTask(row, initial_model, data)
 
 
 def _too_expensive(terms: Terms) -> FieldError:

@@ -5,13 +5,16 @@ returns when the service has read the change; `Operator.notice` says whether it 
 """
 
 import json
+import os
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
+
+from cryptography.hazmat.primitives.hashes import SHA256
 
 from coordinator.backup import Manifest, write_backup
 from coordinator.blobs import BlobStore
@@ -31,13 +34,21 @@ from coordinator.states import Progress
 from coordinator.steps import Transaction
 from coordinator.storage.identities import ParticipantRow
 from coordinator.storage.lease import served
-from coordinator.storage.rounds import RoundRow
+from coordinator.storage.rounds import Retention, RoundRow
 from coordinator.storage.submissions import ClaimRow, FailureRow
 from coordinator.storage.tasks import TaskRow
-from fedpeer.audit.sql.database import Database
+from fedpeer.audit.sql.database import Database, parse_url, sqlite_file
 from fedpeer.audit.sql.errors import StorageError
 from fedpeer.audit.sql.ledger_store import SignedLog
-from fedpeer.protocol.certificates import Identity, authority_id, issuer_id, load_certificate
+from fedpeer.protocol.certificates import (
+    Identity,
+    authority_id,
+    certificate_hosts,
+    issuer_id,
+    load_certificate,
+)
+from mechanism.ledger.entries import aggregation
+from mechanism.ledger.entry import Entry
 from mechanism.ledger.note import VerificationKey
 from mechanism.lifecycle import State
 
@@ -70,6 +81,35 @@ class Invitation:
     token: str
     expires: float
     withdrawn: int
+
+
+@dataclass(frozen=True)
+class Revoked:
+    """What a revocation found.
+
+    Attributes:
+        enrolled: whether the participant had enrolled.
+        before: whether it was revoked already.
+        withdrawn: its invitations that could still be used, and no longer can.
+    """
+
+    enrolled: bool
+    before: bool
+    withdrawn: int
+
+
+@dataclass(frozen=True)
+class Entrance:
+    """Where participants find the market, and how they know it.
+
+    Attributes:
+        market, public: host:port of the two ports, by a name that the server's certificate has.
+        fingerprints: SHA-256 of the authorities' certificates, the one that issues first.
+    """
+
+    market: str
+    public: str
+    fingerprints: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -109,6 +149,16 @@ class Standing(StrEnum):
     DELIVERED = "delivered"
     FAILED = "failed"
     MISSED = "did not deliver"
+
+
+@dataclass(frozen=True)
+class LearnedModel:
+    """A model of a task: after which round, its digest, which is the ledger's, and its file."""
+
+    task_id: str
+    round: int
+    digest: bytes
+    path: Path
 
 
 @dataclass(frozen=True)
@@ -154,6 +204,7 @@ class TaskReport:
             "reason": row.reason,
             "budget_micro": row.terms.budget_micro,
             "escrow_micro": self.escrow_micro,
+            "model_sha256": row.model.hex(),
             "claimed": list(self.claimed),
             "selected": list(self.selected),
             "delivered": list(self.delivered),
@@ -164,6 +215,8 @@ class TaskReport:
             "history": [
                 {
                     "round": r.round,
+                    "model_sha256": None if r.result_model is None else r.result_model.hex(),
+                    "fetched": r.fetched_at,
                     "accuracy": None if r.accuracy is None else float(r.accuracy),
                     "loss": None if r.loss is None else float(r.loss),
                     "seconds": None if r.settled_at is None else r.settled_at - r.opened_at,
@@ -184,7 +237,10 @@ class Operator:
         self.folder = folder
         self.config: ServiceConfig = folder.config()
         self._clock = clock or SystemClock()
-        self._database = Database(folder.database_url(self.config))
+        url = folder.database_url(self.config)
+        file = sqlite_file(parse_url(url))
+        # On a read-only mount what only reads works all the same.
+        self._database = Database(url, read_only=file is not None and not os.access(file.parent, os.W_OK))
         self._database.check_schema()  # an older one is for the service to migrate
         self._log = SignedLog(self._database, folder.signing_key(), folder.changed_signing_key)
         self._log.follow_key()
@@ -209,26 +265,27 @@ class Operator:
         token, expires, withdrawn = self._act(lambda t: invite(t.market, participant_id, t.now))
         return Invitation(participant_id, token, expires, withdrawn)
 
-    def revoke(self, participant_id: str, reason: str) -> bool:
-        """Ends a participant's standing at once; of one that has not enrolled, the invitation.
+    def withdraw(self, invitation: Invitation) -> None:
+        """Ends an invitation that nobody was given, and any other of its participant."""
+        self._act(lambda t: t.market.withdraw_invitations(invitation.participant_id, t.now))
 
-        Returns:
-            whether it had enrolled.
+    def revoke(self, participant_id: str, reason: str) -> Revoked:
+        """Ends a participant's standing at once, and its open invitations.
 
         Raises:
             TaskError: there is no such participant and no invitation for it.
         """
 
-        def act(t: Transaction) -> bool:
-            if t.market.participant(participant_id) is not None:
-                t.revoke(participant_id, reason)
-                return True
-            if not t.market.withdraw_invitations(participant_id, t.now):
+        def act(t: Transaction) -> Revoked:
+            row = t.market.participant(participant_id)
+            withdrawn = t.market.withdraw_invitations(participant_id, t.now)
+            if row is None and not withdrawn:
                 raise TaskError(
                     f"there is no participant {participant_id!r} and no invitation for it; `participants` lists those "
                     "who enrolled"
                 )
-            return False
+            t.revoke(participant_id, reason)
+            return Revoked(row is not None, row is not None and row.revoked_at is not None, withdrawn)
 
         return self._act(act)
 
@@ -240,7 +297,7 @@ class Operator:
             LearningError: its data are not to be had.
         """
         row = prepared.row
-        make_scorer(row)
+        make_scorer(row, prepared.data)
         BlobStore(self.folder.models).put(prepared.initial_model, row.terms.initial_model)
 
         def act(t: Transaction) -> None:
@@ -269,6 +326,47 @@ class Operator:
     def task(self, task_id: str) -> TaskReport:
         """Raises TaskError where there is no such task."""
         return self._transact.look(lambda t: _report(t, _task(t, task_id)))
+
+    def model(self, task_id: str, round_: int | None = None) -> LearnedModel:
+        """The model after a round, 0: the one that the task began with; None: the last there is.
+
+        Raises:
+            TaskError: no such task, no such model yet, a file that retention has deleted, or another model than the
+                ledger's.
+        """
+
+        def read(t: Transaction) -> tuple[int, bytes, bytes]:
+            row = _task(t, task_id)
+            made = {0: row.terms.initial_model}
+            made |= {r.round: r.result_model for r in t.market.rounds(task_id) if r.result_model is not None}
+            wanted = max(made) if round_ is None else round_
+            if wanted not in made:
+                raise TaskError(
+                    f"task {task_id!r} has no model of round {wanted}; expected 0, what it began with, to {max(made)}, "
+                    "the last round that is settled"
+                )
+            return wanted, made[wanted], _recorded_model(t, row, wanted)
+
+        number, digest, recorded = self._transact.look(read)
+        if digest != recorded:
+            raise TaskError(
+                f"the model of task {task_id!r} after round {number} is {digest.hex()} in the database and "
+                f"{recorded.hex()} in the ledger; restore the database from a backup"
+            )
+        path = BlobStore(self.folder.models).path(digest)
+        if not path.is_file():
+            raise TaskError(
+                f"the model of task {task_id!r} after round {number} is not in {self.folder.models} any more: model "
+                f"files are kept for {self.config.storage.retention_days:g} days after a task has ended "
+                f"(storage.retention_days), and by the service that runs from this folder; its SHA-256 is "
+                f"{digest.hex()}: restore the file from a backup"
+            )
+        return LearnedModel(task_id, number, digest, path)
+
+    def fetched(self, model: LearnedModel) -> None:
+        """Notes that the learner has a model: retention may delete it then."""
+        if model.round:
+            self._transact.run(lambda t: t.market.update_round(model.task_id, model.round, fetched_at=t.now))
 
     def tasks(self) -> list[TaskReport]:
         """All tasks, the oldest first."""
@@ -313,10 +411,12 @@ class Operator:
             FolderError, StorageError: it cannot be written.
         """
         now = self._clock.now()
-        before = now - self.config.storage.retention_days * 86_400
-        with self.folder.changing_keys():  # so that the keys and the database are of one moment
+        section = self.config.storage
+        retention = Retention(now - section.retention_days * 86_400, section.keep_unfetched)
+        # So that the keys and the database are of one moment; nobody changes them where the folder accepts no writes.
+        with self.folder.changing_keys() if os.access(self.folder.path, os.W_OK) else nullcontext():
             self._log.follow_key()
-            return write_backup(self.folder, self._database, target, before, now)
+            return write_backup(self.folder, self._database, target, retention, now)
 
     def carry_over_revocations(self, source: str) -> CarriedOver:
         """Records here the revocations that a later copy of this log has: see `coordinator.revocations`.
@@ -343,12 +443,43 @@ class Operator:
         """
         return read_certificates(self.folder, self.config.server, datetime.now(UTC))
 
+    def entrance(self) -> Entrance:
+        """Raises FolderError where the certificates cannot be read."""
+        service, section = self.serving(), self.config.server
+        bound = {} if service is None else service.addresses
+        hosts = self.server_hosts()
+        return Entrance(
+            _reachable(bound.get("market", section.market), hosts),
+            _reachable(bound.get("public", section.public), hosts),
+            tuple(c.fingerprint(SHA256()).hex(":").upper() for c in self.folder.authorities()),
+        )
+
+    def refused_certificates(self) -> str:
+        """Why the service that runs does not serve the certificates in the folder; "" where it does, or none runs."""
+        troubles = ask(self.folder.control_socket) if self.notice is Notice.CONFIRMED else None
+        return (troubles or {}).get("certificates", "")
+
+    def server_hosts(self) -> list[str]:
+        """Names and addresses of the server's certificate; none where it cannot be read."""
+        try:
+            return certificate_hosts(self.folder.server().certificate)
+        except FolderError:
+            return []
+
     def renew_server(self, hosts: Sequence[str]) -> Identity:
         """A new certificate for the server, which a running service takes over.
 
         Args:
             hosts: names and addresses; none: those of the configuration, or of the present certificate.
+
+        Raises:
+            FolderError: they leave out one that the configuration names: such a certificate is not served.
         """
+        if hosts and (left_out := [name for name in self.config.server.hosts if name not in hosts]):
+            raise FolderError(
+                f"server.hosts in coordinator.toml names {', '.join(left_out)} too, and the service serves no "
+                f"certificate without them; add --host {' --host '.join(left_out)}, or take them out there first"
+            )
         made = self.folder.issue_server(hosts or self.config.server.hosts)
         self._tell()
         return made
@@ -436,12 +567,29 @@ class Operator:
             return Notice.UNCONFIRMED
 
 
+def _reachable(address: str, hosts: Sequence[str]) -> str:
+    """host:port under a name that the certificate has, where the service listens on all of its machine's."""
+    host, _, port = address.rpartition(":")
+    name = host.strip("[]") if host.strip("[]") in hosts or not hosts else hosts[0]
+    return f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
+
+
 def _task(t: Transaction, task_id: str) -> TaskRow:
     row = t.market.task(task_id)
     if row is None:
         known = ", ".join(task.id for task in t.market.tasks()) or "none yet"
         raise TaskError(f"there is no task {task_id!r}; known: {known}")
     return row
+
+
+def _recorded_model(t: Transaction, row: TaskRow, round_: int) -> bytes:
+    """The digest of a round's model in the ledger."""
+    t.check_terms(row)
+    if round_ == 0:
+        return row.terms.initial_model
+    name = aggregation(row.id, round_, b"", {}).id
+    [place] = t.ledger_store.find([name]).values()
+    return bytes.fromhex(str(Entry.parse(next(iter(t.ledger_store.entries(place, 1)))).body["model_sha256"]))
 
 
 def _report(t: Transaction, row: TaskRow) -> TaskReport:

@@ -5,8 +5,9 @@ what a step computes from files (evidence, the mean) is a function of what is re
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import BrokenExecutor, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -17,13 +18,14 @@ import structlog
 
 from coordinator.aggregation import aggregate
 from coordinator.blobs import BlobStore
+from coordinator.boundary import refusal_for
 from coordinator.clock import Clock
 from coordinator.commits import Transactions
 from coordinator.derivation import chain_secret
-from coordinator.errors import TaskError
+from coordinator.errors import CoordinatorError, TaskError
 from coordinator.live import Feed, Presence
 from coordinator.metrics import Metrics
-from coordinator.scoring import Quality, RoundStart, Scored, Scorer, make_scorer
+from coordinator.scoring import Quality, RoundStart, Scored, Scorer, contributions, make_scorer
 from coordinator.selection import select
 from coordinator.spool import Spool
 from coordinator.states import (
@@ -45,7 +47,12 @@ from coordinator.storage.submissions import ModelRow, Tally
 from coordinator.storage.tasks import EventRow, StaleTask, TaskRow
 from coordinator.tracing import Tracing, annotate
 from coordinator.uploads import Uploads
+from fedpeer.audit.sql.errors import ConstraintViolated, StorageError
+from fedpeer.learning.errors import DatasetMissingError
+from fedpeer.protocol.faults import Outlook, outlook
+from fedpeer.protocol.model_file import ModelFileError
 from fedpeer.protocol.submission import Submission
+from fedpeer.terminal import printable
 from mechanism.lifecycle import State
 from mechanism.peers import Draw, round_seed
 from mechanism.settlement import Settlement
@@ -57,6 +64,16 @@ log = structlog.get_logger()
 #: that restarts is mended by people, in minutes.
 _RETRY_SECONDS = 1.0
 _RETRY_LIMIT_SECONDS = 60.0
+
+#: Times that a step may meet a lasting fault on the same input: the task ends then, with refunds.
+_ATTEMPTS = 3
+
+#: Characters of such a fault in the reason that everybody sees.
+_SHOWN_CHARACTERS = 300
+
+#: Faults that an operator can repair, and the task goes on: data or files that were moved or damaged, a database, a
+#: worker that was killed. They pass, as does what `fedpeer.protocol.faults` says so of.
+_REPAIRABLE = (CoordinatorError, DatasetMissingError, ModelFileError, BrokenExecutor, StorageError)
 
 #: A mean of up to so many bytes is stored beside its settlement's transaction, which waits so long for it: a few
 #: milliseconds, as a rule. Everybody waits for the transaction, so a large file or a slow disk is waited for before it.
@@ -188,6 +205,10 @@ class TaskRunner:
         self._prepared = 0
         self._last: Progress | None = None
         self._closed: _ClosedRound | None = None
+        #: The step in progress and the version of the task that it starts from; how often it met a lasting fault. A
+        #: restart counts anew: what is certain to fail does so again within seconds.
+        self._trying: tuple[str, int] | None = None
+        self._failures: Counter[tuple[str, int]] = Counter()
 
     async def run(self, well: Callable[[], None]) -> None:
         """Takes steps until the task has ended. Cancel it to stop between steps.
@@ -230,9 +251,33 @@ class TaskRunner:
             except Exception as error:
                 log.error("step failed; it is tried again", seconds=retry, exc_info=error)
                 self._set_broken(f"{type(error).__name__}: {error}")
+                if self._lasts(error) and await self._given_up(error):
+                    continue
                 await asyncio.sleep(retry)
                 retry = min(2 * retry, _RETRY_LIMIT_SECONDS)
         await self._sweep()
+
+    def _lasts(self, error: Exception) -> bool:
+        """Whether the step has met lasting faults so often, on the same input, that it will meet them always."""
+        if self._trying is None or _passes(error):
+            return False
+        self._failures[self._trying] += 1
+        return self._failures[self._trying] >= _ATTEMPTS
+
+    async def _given_up(self, error: Exception) -> bool:
+        """Ends the task with refunds; False where that fails: the step is tried again, and then this."""
+        row, why = self._live.row, printable(f"{type(error).__name__}: {error}")[:_SHOWN_CHARACTERS]
+        reason = (
+            f"a step of round {row.round} failed {_ATTEMPTS} times on the same input, the last time with {why}; "
+            "what is not yet paid is refunded"
+        )
+        try:
+            await self._take(Cancel(reason))
+            await self._work.transact.sign_head()
+        except Exception as refused:
+            log.error("the task cannot be ended; it is tried again", exc_info=refused)
+            return False
+        return True
 
     def _look(self, t: Transaction) -> _Seen:
         """The task, its new events and its progress: others than this runner may have moved it.
@@ -319,6 +364,8 @@ class TaskRunner:
         """Takes a step; returns the task as the step leaves it, which nobody has been told yet."""
         row = self._live.row
         name = type(step).__name__
+        if not isinstance(step, Cancel):
+            self._trying = name, row.version
         with (
             structlog.contextvars.bound_contextvars(round=row.round),
             self._work.tracing.span(f"transition {name}", task=row.id, round=row.round, state=row.state),
@@ -338,6 +385,7 @@ class TaskRunner:
                     seen = await self._carry_out(lambda t: t.close(row))
                 case Cancel(reason):
                     seen = await self._carry_out(lambda t: t.cancel(row, reason))
+            self._trying = None
             log.info("step taken", step=name)
             if isinstance(step, Settle) and seen.row.state is State.TRAINING:
                 log.info("step taken", step=OpenRound.__name__, round=seen.row.round)
@@ -459,18 +507,11 @@ class TaskRunner:
             for name, model in sorted(closed.models.items())
         ]
         scored = self._scoring().score(self._start(closed.rounds), submissions)
-        taken = {a.participant_id for a in scored.assessments if a.scored}
-        # A participant that overstates its samples gets no more weight than the recipe's.
-        limit = row.terms.recipe.samples
-        parts = {
-            s.participant_id: (blobs.path(s.model_sha256), min(s.samples, limit))
-            for s in submissions
-            if s.participant_id in taken
-        }
+        merged = contributions(scored, submissions, row.terms.recipe.samples)
         digest, stored = closed.rounds[-1].start_model, None
-        if parts:
+        if merged:
             target = self._work.spool.scratch(f"{row.id}.mean")
-            digest = aggregate(parts, target)
+            digest = aggregate(merged, target)
             stored = self._work.spool.behind(partial(blobs.adopt, target, digest))
             if closed.rounds[-1].start_bytes > _SOON_BYTES:
                 stored.result()
@@ -528,6 +569,13 @@ def _closed_round(t: Transaction, row: TaskRow) -> _ClosedRound:
         reasons={f.participant_id: f.reason for f in t.market.failures(row.id, row.round)},
         rounds=t.market.rounds(row.id),
     )
+
+
+def _passes(error: Exception) -> bool:
+    """Whether a step that failed may be taken later: the machine's faults, and what an operator can repair."""
+    if isinstance(error, ConstraintViolated):
+        return False
+    return isinstance(error, _REPAIRABLE) or outlook(refusal_for(error).code) is Outlook.PASSING
 
 
 def _report(preparation: "asyncio.Future[None]") -> None:

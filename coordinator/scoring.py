@@ -27,6 +27,9 @@ from mechanism.unmeasured import as_claimed
 
 log = structlog.get_logger()
 
+#: Takes how many shadows are trained, and of how many.
+Report = Callable[[int, int], None]
+
 if TYPE_CHECKING:  # evidence imports torch, which most commands do without
     from fedpeer.evidence import ShadowEnsemble
     from fedpeer.evidence.assessing import Broadcast
@@ -102,7 +105,7 @@ class ClaimedDegrees:
 class ShadowModels:
     """Degrees measured on D_c, against shadow models of known degree: `fedpeer.evidence`."""
 
-    def __init__(self, data: LearnerData, row: TaskRow) -> None:
+    def __init__(self, data: LearnerData, row: TaskRow, report: Report | None = None) -> None:
         from fedpeer.evidence import EvidenceError, ShadowEvidence
 
         self._data = data
@@ -120,7 +123,7 @@ class ShadowModels:
                 executor=workers_for(row.terms.recipe, pixels, shadows),
                 validation_sha256=row.terms.validation_commitment.hex(),
                 scores=[row.terms.rule.name],
-                report=self._report,
+                report=report or self._report,
             )
         except EvidenceError as error:
             raise TaskError(f"task {row.id!r}: {error}") from None
@@ -151,15 +154,36 @@ def _broadcasts(start: RoundStart) -> "list[Broadcast]":
     return [Broadcast(f"round {number}", path) for number, path in enumerate(start.history, 1)]
 
 
-def make_scorer(row: TaskRow) -> Scorer:
-    """The scorer that a task's terms ask for, over the data that its settings name.
+def contributions(
+    scored: Scored, submissions: Sequence[Submission], most: int
+) -> dict[str, tuple[Path, int]]:
+    """What of a round is merged, by participant: the models that count, each with its samples.
+
+    Args:
+        most: samples of the recipe; who overstates its own gets no more weight.
+    """
+    taken = {a.participant_id for a in scored.assessments if a.scored}
+    return {
+        s.participant_id: (s.model, min(s.samples, most))
+        for s in submissions
+        if s.participant_id in taken and isinstance(s.model, Path)  # of a closed round all are files
+    }
+
+
+def make_scorer(row: TaskRow, data: LearnerData | None = None, report: Report | None = None) -> Scorer:
+    """The scorer that a task's terms ask for.
+
+    Args:
+        data: those that its settings name, where they are loaded already.
+        report: takes how many shadows of a round are trained, and of how many; left out: the log.
 
     Raises:
         TaskError: the data are not those that the terms commit to, or no evidence can be had from them.
         LearningError: they are not to be had.
     """
     section = row.settings["data"]
-    data = None if section is None else load_learner_data(DataSection(**section))
+    if data is None and section is not None:
+        data = load_learner_data(DataSection(**section))
     commitment = commit_validation(None if data is None else data.validation, validation_salt(row.root))
     if commitment != row.terms.validation_commitment:
         raise TaskError(
@@ -172,7 +196,7 @@ def make_scorer(row: TaskRow) -> Scorer:
             f"the rule {row.terms.rule.name!r} of task {row.id!r} pays on evidence, which needs the learner's data: "
             'add a [data] section, or choose rule.name = "paper"'
         )
-    return ShadowModels(data, row)
+    return ShadowModels(data, row, report)
 
 
 def evaluate_on(data: LearnerData | None, architecture: str, model: Callable[[], Path]) -> Quality | None:

@@ -47,6 +47,7 @@ from coordinator.services.market_servicer import MarketServicer
 from coordinator.spool import Spool
 from coordinator.steps import Transaction
 from coordinator.storage.lease import Lease
+from coordinator.storage.rounds import Retention
 from coordinator.storage.schema import migrate
 from coordinator.storage.tasks import EventRow, TaskRow
 from coordinator.supervision import Duty, Supervisor
@@ -363,8 +364,9 @@ class Coordinator:
         """Once a day: deletes model files that no task needs any more."""
         while True:
             now = self._clock.now()
-            before = now - self.config.storage.retention_days * _DAY
-            keep = await self._transact.read(_referenced(before))
+            section = self.config.storage
+            retention = Retention(now - section.retention_days * _DAY, section.keep_unfetched)
+            keep = await self._transact.read(_referenced(retention))
             freed = await asyncio.to_thread(self._work.blobs.retain, keep, time.time() - _UNCOMMITTED)
             log.info("model files swept", kept=len(keep), freed_bytes=freed)
             self._warn_of_expiry()
@@ -558,8 +560,8 @@ def _events(task_id: str, after: int) -> Callable[[Transaction], list[EventRow]]
     return lambda t: t.market.events(task_id, after)
 
 
-def _referenced(ended_before: float) -> Callable[[Transaction], set[bytes]]:
-    return lambda t: t.market.referenced_models(ended_before)
+def _referenced(retention: Retention) -> Callable[[Transaction], set[bytes]]:
+    return lambda t: t.market.referenced_models(retention)
 
 
 def split_address(key: str, address: str) -> tuple[str, int]:
@@ -571,6 +573,8 @@ def split_address(key: str, address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
         raise ServeError(f"{key} is {address!r}; expected host:port such as 0.0.0.0:7443")
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        raise ServeError(f"{key} is {address!r}; write an IPv6 address in brackets: [{host}]:{port}")
     return host.strip("[]"), int(port)
 
 

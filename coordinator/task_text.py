@@ -47,6 +47,9 @@ def _facts(report: TaskReport, now: float) -> RenderableType:
     grid.add_row("escrow left", f"{_credits(report.escrow_micro)} of {_credits(terms.budget_micro)} credits")
     for last in [r for r in report.rounds if r.accuracy is not None][-1:]:
         grid.add_row("accuracy", f"{last.accuracy} after round {last.round}")
+    for last in [r for r in report.rounds if r.result_model is not None][-1:]:
+        fetched = "" if last.fetched_at is None else f", fetched {_time(last.fetched_at)}"
+        grid.add_row("model", f"SHA-256 {(last.result_model or b'').hex()} after round {last.round}{fetched}")
     return Group(Text(f"task {row.id}"), grid)
 
 
@@ -61,7 +64,7 @@ def _counts(report: TaskReport) -> str:
 
 
 def _people(report: TaskReport) -> Table:
-    table = Table("participant", "stands as", "degree claimed", "paid")
+    table = Table("participant", "stands as", "degree claimed", "credits paid")
     for person in report.people:
         table.add_row(person.id, person.standing, person.degree, _credits(person.paid_micro))
     return table

@@ -7,6 +7,7 @@ torch. A user's mistake ends in one sentence on standard error and an exit code:
     2  bad input     3  no connection, or refused by the other side     130  interrupted
     5  another process with this participant's identity has taken over
     6  recorded, but the coordinator that runs has not confirmed that it has taken notice
+    7  done, but the result could not be written to standard output
 """
 
 import errno
@@ -19,8 +20,8 @@ import typer
 import typer.main
 
 from fedpeer.allocator import keep_pages
-from fedpeer.extras import missing, unmet
-from fedpeer.streams import secure_standard_streams
+from fedpeer.extras import hidden, missing, unmet
+from fedpeer.streams import discard_output, secure_standard_streams
 
 
 class _Command(NamedTuple):
@@ -114,7 +115,10 @@ def main() -> int:
     called = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
     try:
         try:
-            if called is not None and "--help" not in sys.argv and (sentence := unmet(called)) is not None:
+            sentence = hidden()
+            if sentence is None and called is not None and "--help" not in sys.argv:
+                sentence = unmet(called)
+            if sentence is not None:
                 typer.echo(f"fedpeer: {sentence}", err=True)
                 return 2
             _flags_without_a_type(typer.main.get_command(application(called)))()
@@ -123,7 +127,7 @@ def main() -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader of a pipe has gone; nothing is left to say
-        _discard_output()
+        discard_output()
         return 0
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
@@ -131,7 +135,7 @@ def main() -> int:
             return 2
         if error.errno not in _FULL or error.filename is not None:
             raise
-        _discard_output()
+        discard_output()
         typer.echo(f"fedpeer: the output cannot be written: {error.strerror}", err=True)
         return 2
     except ImportError as error:
@@ -149,11 +153,6 @@ def main() -> int:
         typer.echo(f"fedpeer: {printable(str(error))}", err=True)
         return code
     return 0
-
-
-def _discard_output() -> None:
-    """What is still buffered goes nowhere: the interpreter would complain about it at its end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _exit_code(error: Exception) -> int | None:

@@ -1,6 +1,7 @@
 """Which extra of the distribution brings what the base install leaves out, in one sentence for who misses it."""
 
 from importlib.util import find_spec
+from pathlib import Path
 
 #: Top-level module to the extra that brings it; the smallest one where several do.
 EXTRAS = {
@@ -45,6 +46,23 @@ def missing(error: ImportError, command: str | None = None) -> str | None:
     if not isinstance(error, ModuleNotFoundError) or module not in EXTRAS:
         return None
     return _sentence(f"`fedpeer {command}`" if command else "this", module, EXTRAS[module])
+
+
+def hidden() -> str | None:
+    """The sentence about what stands on Python's path before a package of ours; None where nothing does."""
+    home = Path(__file__).resolve().parent.parent
+    for package in ("mechanism", "coordinator", "participant"):
+        spec = find_spec(package)
+        places = [] if spec is None else [*(spec.submodule_search_locations or []), spec.origin or ""]
+        if places and not any(
+            Path(place).resolve().is_relative_to(home / package) for place in places if place
+        ):
+            return (
+                f"{places[0] or package} hides the package {package!r} that this command is part of, since it stands "
+                "before it on Python's path; run the command from another folder, take this one out of PYTHONPATH, or "
+                "rename it"
+            )
+    return None
 
 
 def _installed(module: str) -> bool:

@@ -5,6 +5,7 @@ import os
 import select
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, TextIO
 
 #: Milliseconds for which a full pipe or a stopped terminal is waited for, once: until it takes something again, what
@@ -109,6 +110,16 @@ def unfailing(stream: TextIO | None) -> TextIO:
     return _Unfailing(raw, encoding=encoding, errors="backslashreplace", line_buffering=True)
 
 
+def nowhere(stream: TextIO | None) -> bool:
+    """Whether what is written to `stream` is seen by nobody, since it was closed before the program began."""
+    return stream is None or isinstance(stream, _Nowhere)
+
+
+def discard_output() -> None:
+    """What of standard output is still buffered goes nowhere: the interpreter would complain about it at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def secure_standard_streams() -> None:
     """Makes standard error unfailing, and opens what of the three streams is closed on nothing.
 
@@ -124,5 +135,7 @@ def secure_standard_streams() -> None:
                 os.dup2(opened, descriptor)
                 os.close(opened)
     sys.stderr = unfailing(sys.stderr)
+    if sys.stdin is None:
+        sys.stdin = Path(os.devnull).open()  # noqa: SIM115 - for as long as the process lives
     if sys.stdout is None:
         sys.stdout = unfailing(None)

@@ -67,13 +67,23 @@ def read_toml(path: Path) -> dict[str, Any]:
         OSError: it cannot be read.
         TextFileError: it is no TOML, too long, too deep, or has an integer beyond TOML's 64 bits.
     """
+    return parse_toml(read_text(path))
+
+
+def read_text(path: Path) -> str:
+    """The settings in `path` as text.
+
+    Raises:
+        OSError: it cannot be read.
+        TextFileError: it is no regular file, too long, or no UTF-8.
+    """
     if path.exists() and not path.is_file():
         raise TextFileError("it is no regular file; expected a file of settings")
     with path.open("rb") as file:
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
         raise TextFileError(f"it has more than {MAX_BYTES} bytes; expected a file of settings")
-    return parse_toml(decoded(data))
+    return decoded(data)
 
 
 def parse_toml(text: str) -> dict[str, Any]:

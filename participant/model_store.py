@@ -6,7 +6,7 @@ of `fedpeer.protocol.model_file.encode_model`: the same weights have the same di
 
 import logging
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from fedpeer.protocol.model_file import (
     ModelFileError,
+    changed,
     check_model,
     header,
     open_model,
@@ -32,13 +33,6 @@ _LAYOUT = ("I64", "F64", "F32", "I32", "BF16", "F16", "I16", "I8", "U8", "BOOL")
 
 #: Bytes written at once.
 _BLOCK = 4 << 20
-
-#: Elements that are compared at once: 8 MiB of float64.
-_ELEMENTS = 1 << 20
-
-#: The least change of a model that counts as training, of its own length. One step at any rate that teaches changes it
-#: ten thousand times as much; what is less has moved weights that were zero, and no others.
-LEAST_CHANGE = 1e-10
 
 #: What torch puts before the names of a module that it wraps: torch.compile, and DataParallel with its like.
 WRAPPERS = ("_orig_mod", "module")
@@ -131,18 +125,6 @@ def moved(start: Path, trained: Path) -> bool:
         return changed(pairs) if floating else not all(np.array_equal(new, was) for new, was in pairs)
     except (OSError, ModelFileError) as error:
         raise StateError(f"{start} or {trained} cannot be read ({error}); delete both") from error
-
-
-def changed(pairs: Iterable[tuple[npt.NDArray[Any], npt.NDArray[Any]]]) -> bool:
-    """Whether weights moved: |new - old| > LEAST_CHANGE * |old|, Euclidean norms over all pairs (new, old) together."""
-    change = length = 0.0
-    for new, old in pairs:
-        fresh, was = new.reshape(-1), old.reshape(-1)
-        for first in range(0, was.size, _ELEMENTS):
-            block = was[first : first + _ELEMENTS].astype(np.float64)
-            step = fresh[first : first + _ELEMENTS].astype(np.float64) - block
-            change, length = change + float(np.dot(step, step)), length + float(np.dot(block, block))
-    return change > LEAST_CHANGE**2 * length
 
 
 def plain_array(name: str, value: Any) -> npt.NDArray[Any]:

@@ -241,6 +241,8 @@ rounds = Table(
     Column("accuracy", String(32)),
     Column("loss", String(32)),
     Column("ledger_size", BigInteger),
+    # When the learner last fetched the result model.
+    Column("fetched_at", Double),
 )
 
 settlements = Table(

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import bindparam, or_, select, union
+from sqlalchemy import Boolean, bindparam, exists, or_, select, union
 
 from coordinator.storage.market_tables import models, rounds, settlements, tasks
 from coordinator.storage.rows import Rows
@@ -23,6 +23,20 @@ class RoundRow:
     accuracy: str | None = None
     loss: str | None = None
     ledger_size: int | None = None
+    fetched_at: float | None = None
+
+
+@dataclass(frozen=True)
+class Retention:
+    """Which model files are kept: those of tasks that run, and of ended ones what is said here.
+
+    Attributes:
+        ended_before: all of a task that ended then or later.
+        unfetched: the one that a task ended with, where the learner has not fetched it.
+    """
+
+    ended_before: float
+    unfetched: bool
 
 
 @dataclass(frozen=True)
@@ -69,15 +83,17 @@ class Rounds(Rows):
         """Everything settled in a task, in order of rounds, then of ids."""
         return self._all(SettlementRow, settlements, "round", "participant_id", task_id=task_id)
 
-    def referenced_models(self, ended_before: float) -> set[bytes]:
-        """Digests of the model files that a task needs that runs, or that ended at `ended_before` or later."""
-        found = _REFERENCED_MODELS.rows(self._connection, {"ended_before": ended_before})
+    def referenced_models(self, retention: Retention) -> set[bytes]:
+        """Digests of the model files that are kept."""
+        found = _REFERENCED_MODELS.rows(self._connection, vars(retention))
         return {bytes(digest) for (digest,) in found}
 
 
 _KEPT_TASKS = select(tasks.c.id).where(
     or_(tasks.c.ended_at.is_(None), tasks.c.ended_at >= bindparam("ended_before"))
 )
+#: The round that gave a task the model that it stands at.
+_RESULT = exists().where(rounds.c.task_id == tasks.c.id, rounds.c.result_model == tasks.c.model)
 _REFERENCED_MODELS = Statement(
     union(
         select(tasks.c.model).where(tasks.c.id.in_(_KEPT_TASKS)),
@@ -85,6 +101,9 @@ _REFERENCED_MODELS = Statement(
         select(rounds.c.start_model).where(rounds.c.task_id.in_(_KEPT_TASKS)),
         select(rounds.c.result_model).where(
             rounds.c.task_id.in_(_KEPT_TASKS), rounds.c.result_model.is_not(None)
+        ),
+        select(tasks.c.model).where(
+            bindparam("unfetched", type_=Boolean), _RESULT, ~_RESULT.where(rounds.c.fetched_at.is_not(None))
         ),
     )
 )

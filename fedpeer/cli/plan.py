@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedpeer.cli.errors import CommandError
-from fedpeer.text_files import TextFileError, decoded, read_toml
+from fedpeer.text_files import TextFileError, read_text, read_toml
 from mechanism.budget import budget_bound
 from mechanism.equilibrium import Equilibrium, Solution, solve
 from mechanism.errors import MISSING, FieldError
@@ -102,9 +102,7 @@ def plan(
 def _document(file: Path) -> dict[str, Any]:
     toml = file.suffix.lower() == ".toml"
     try:
-        loaded = (
-            read_toml(file) if toml else json.loads(decoded(file.read_bytes()), object_pairs_hook=_unrepeated)
-        )
+        loaded = read_toml(file) if toml else json.loads(read_text(file), object_pairs_hook=_unrepeated)
     except OSError as error:
         raise CommandError(f"cannot read {file}: {error.strerror}; give a TOML or JSON file") from None
     except TextFileError as error:

@@ -74,12 +74,26 @@ def plain_pem(pem: bytes) -> bytes:
         raise CertificateError(f"not readable as PEM: {error}") from None
 
 
+def _unreadable(what: str, pem: bytes) -> CertificateError:
+    """What is wrong with a text that is not `what`, in words of our own."""
+    label = f"{what.upper().replace(' SIGNING', '')}-----"
+    if not pem.strip():
+        why = "it is empty"
+    elif label.encode() not in pem:
+        why = f"it has no block -----BEGIN {label}"
+    else:
+        why = "its block is damaged"
+    return CertificateError(f"not a readable {what} in PEM: {why}")
+
+
 def load_private_key(pem: bytes) -> PrivateKey:
     """Raises CertificateError where `pem` holds no P-256 key."""
     try:
         key = serialization.load_pem_private_key(plain_pem(pem), password=None)
-    except (ValueError, TypeError) as error:
-        raise CertificateError(f"not a readable private key in PEM: {error}") from None
+    except TypeError:
+        raise CertificateError("the private key is encrypted; expected one without a password") from None
+    except ValueError:
+        raise _unreadable("private key", pem) from None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
         raise CertificateError("the private key is not an ECDSA key over P-256")
     return key
@@ -89,16 +103,16 @@ def load_certificate(pem: bytes) -> x509.Certificate:
     """Raises CertificateError where `pem` holds no certificate."""
     try:
         return x509.load_pem_x509_certificate(plain_pem(pem))
-    except ValueError as error:
-        raise CertificateError(f"not a readable certificate in PEM: {error}") from None
+    except ValueError:
+        raise _unreadable("certificate", pem) from None
 
 
 def load_certificates(pem: bytes) -> list[x509.Certificate]:
     """All certificates of a file, in its order; CertificateError where `pem` holds none."""
     try:
         return x509.load_pem_x509_certificates(plain_pem(pem))
-    except ValueError as error:
-        raise CertificateError(f"not a readable certificate in PEM: {error}") from None
+    except ValueError:
+        raise _unreadable("certificate", pem) from None
 
 
 def certificates_pem(certificates: Sequence[x509.Certificate]) -> bytes:
@@ -203,8 +217,8 @@ def load_public_key(pem: str | bytes) -> PublicKey:
     """Raises CertificateError where `pem` holds no P-256 public key."""
     try:
         key = serialization.load_pem_public_key(pem.encode() if isinstance(pem, str) else pem)
-    except ValueError as error:
-        raise CertificateError(f"not a readable public key in PEM: {error}") from None
+    except ValueError:
+        raise _unreadable("public key", pem.encode() if isinstance(pem, str) else pem) from None
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
         raise CertificateError("the public key is not an ECDSA key over P-256")
     return key
@@ -276,8 +290,8 @@ def issue_participant_certificate(
     try:
         request = x509.load_pem_x509_csr(request_pem)
         valid = request.is_signature_valid
-    except (ValueError, InvalidSignature, TypeError) as error:
-        raise CertificateError(f"not a readable certificate signing request in PEM: {error}") from None
+    except (ValueError, InvalidSignature, TypeError):
+        raise _unreadable("certificate signing request", request_pem) from None
     if not valid:
         raise CertificateError("the signing request is not signed by its own key")
     key = request.public_key()

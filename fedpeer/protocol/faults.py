@@ -76,7 +76,7 @@ def code_of(error: BaseException) -> Code:
     Rights and missing files are counted among what passes: an operator's hand, a file system that was mounted
     read-only after a fault, a folder that is not mounted yet.
     """
-    if isinstance(error, MemoryError) or _thread_failed(error):
+    if isinstance(error, MemoryError) or _starved(error):
         return Code.OVERLOADED
     if not isinstance(error, OSError) or error.errno in _OURS:
         return Code.INTERNAL
@@ -90,6 +90,7 @@ def passes(error: BaseException) -> bool:
     return outlook(code_of(error)) is Outlook.PASSING
 
 
-def _thread_failed(error: BaseException) -> bool:
-    """Python has no error of its own for a thread that the system does not give."""
-    return isinstance(error, RuntimeError) and "start new thread" in str(error)
+def _starved(error: BaseException) -> bool:
+    """Python has no error of its own for a thread that the system does not give, nor torch for memory."""
+    words = ("start new thread", "can't allocate memory")
+    return isinstance(error, RuntimeError) and any(word in str(error) for word in words)

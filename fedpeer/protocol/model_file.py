@@ -8,7 +8,7 @@ and a tensor is only ever read in blocks. Layout: the safetensors format descrip
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
@@ -53,6 +53,13 @@ _SHORT_HEADER = 256 << 10
 
 #: Bytes of a file that are read at once.
 _PIECE = 1 << 20
+
+#: Elements that are compared at once: 8 MiB of float64.
+_ELEMENTS = 1 << 20
+
+#: The least change of a model that counts as training, of its own length. One step at any rate that teaches changes it
+#: ten thousand times as much; what is less has moved weights that were zero, and no others.
+LEAST_CHANGE = 1e-10
 
 
 class ModelFileError(ValueError):
@@ -295,6 +302,18 @@ class _Values:
         if not math.isfinite(squares):
             self._bad += int(block.size - np.count_nonzero(np.isfinite(block)))
         self._total += squares
+
+
+def changed(pairs: Iterable[tuple[npt.NDArray[Any], npt.NDArray[Any]]], least: float = LEAST_CHANGE) -> bool:
+    """Whether weights moved: |new - old| > least * |old|, Euclidean norms over all pairs (new, old) together."""
+    change = length = 0.0
+    for new, old in pairs:
+        fresh, was = new.reshape(-1), old.reshape(-1)
+        for first in range(0, was.size, _ELEMENTS):
+            block = was[first : first + _ELEMENTS].astype(np.float64)
+            step = fresh[first : first + _ELEMENTS].astype(np.float64) - block
+            change, length = change + float(np.dot(step, step)), length + float(np.dot(block, block))
+    return change > least**2 * length
 
 
 def encode_model(weights: Weights) -> bytes:

@@ -12,10 +12,10 @@ import numpy.typing as npt
 
 from fedpeer.learning.errors import DataError
 from fedpeer.learning.labels import Classes, class_count, real_inputs, whole_labels
+from fedpeer.protocol.model_file import changed
 from mechanism.terms import TensorSpec, Terms
 from participant.engagement import read_counts
 from participant.errors import ParticipantError, TaskError, TrainingError
-from participant.model_store import changed
 from participant.task import Counts, Weights
 
 _TYPES: Mapping[str, type[np.floating[Any]]] = {

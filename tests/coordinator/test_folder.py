@@ -163,7 +163,7 @@ async def test_a_lost_database_or_key_is_never_made_anew(tmp_path: Path) -> None
     for name, kind, words in (
         ("coordinator.db", StorageError, "there is no database file .*restore a backup"),
         ("ledger.key", FolderError, "ledger.key is missing: .*restore it from a backup"),
-        ("authority.key", FolderError, "authority.key cannot be read"),
+        ("authority.key", FolderError, "authority.key is missing"),
     ):
         kept = tmp_path / name
         shutil.move(folder.path / name, kept)

@@ -154,7 +154,7 @@ def test_unreadable_files_are_named_at_the_start(tmp_path: Path) -> None:
         with pytest.raises(FolderError, match=f"{name}: not a readable"):
             Operator(folder).certificates()
         (folder.path / name).unlink()
-        with pytest.raises(FolderError, match=f"{name} cannot be read"):
+        with pytest.raises(FolderError, match=f"{name} is missing"):
             Operator(folder).certificates()
         (folder.path / name).write_bytes(content)
     Operator(folder).certificates()

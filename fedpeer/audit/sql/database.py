@@ -72,7 +72,7 @@ class Database:
             if sqlite_file(self.url) is None:
                 options["poolclass"] = StaticPool
             else:
-                options["creator"] = self._read_only_connection if read_only else self._new_sqlite_connection
+                options["creator"] = self.read_only_connection if read_only else self._new_sqlite_connection
         else:
             options["pool_pre_ping"] = True
         self._engine = create_engine(self.url, **options)
@@ -216,7 +216,7 @@ class Database:
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
 
-    def _read_only_connection(self) -> sqlite3.Connection:
+    def read_only_connection(self) -> sqlite3.Connection:
         """Of a file that somebody else may have made: no value of it takes more than `MAX_VALUE_BYTES`."""
         path = Path(self.url.database or "").resolve()
         mode = "mode=ro"

@@ -51,6 +51,10 @@ def test_errors_of_the_system_are_told_by_what_they_are(number: int, code: Code)
 
 def test_a_lack_of_memory_or_threads_passes_and_a_bug_does_not() -> None:
     assert code_of(MemoryError()) is code_of(RuntimeError("can't start new thread")) is Code.OVERLOADED
+    short = (
+        "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried to allocate"
+    )
+    assert code_of(RuntimeError(short)) is Code.OVERLOADED
     assert code_of(RuntimeError("a bug")) is code_of(KeyError("x")) is Code.INTERNAL
     assert code_of(TimeoutError()) is Code.STORAGE_UNAVAILABLE
 

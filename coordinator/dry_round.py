@@ -1,0 +1,391 @@
+"""A task is proved before it is offered: models are trained for it, held to the contract, measured, settled and merged.
+
+Whatever fails here would fail in every round, after everyone has worked. What can be proved hangs on the task:
+
+    D_c        scaled pixels, images that differ, more than one label
+    recipe     two models that are trained by it, as participants will train, have moved and keep the contract
+    round      three models are measured and judged, paid, merged and evaluated, by the code that does so in earnest
+
+The learner's own architecture ("custom") is known by its first model alone, of which the round takes copies. Where the
+recipe is long, the round's models and shadows are trained by a shorter one: a proof takes seconds.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import partial
+from os import sched_getaffinity
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from coordinator.aggregation import aggregate
+from coordinator.derivation import chain_secret, evidence_seed
+from coordinator.errors import CoordinatorError, TaskError
+from coordinator.opening import LearnerData, PreparedTask
+from coordinator.scoring import RoundStart, Scored, Scorer, contributions, make_scorer
+from coordinator.shadow_workers import workers_for
+from coordinator.storage.tasks import TaskRow
+from fedpeer.learning.datasets import LabelledData
+from fedpeer.protocol.faults import passes
+from fedpeer.protocol.model_file import (
+    ModelFileError,
+    Weights,
+    changed,
+    check_model,
+    file_digest,
+    header,
+    open_model,
+    stored_block,
+    stored_spec,
+)
+from fedpeer.protocol.submission import Submission
+from mechanism.degree import noniid_degree
+from mechanism.ledger import entries
+from mechanism.lifecycle import needs_evidence
+from mechanism.peers import Draw, round_seed
+from mechanism.terms import ModelContract, Recipe
+
+#: The round's participants: the fewest that are settled.
+_NAMES = ("dry-1", "dry-2", "dry-3")
+
+#: Sound shadows of the round: the fewest that evidence is fitted to. Flawed ones come on top.
+_SHADOWS = 30
+
+#: Pixels that the round's shadows see in training together, for which the recipe is cut: some seconds.
+_PIXELS = 3e6
+
+#: Fewest samples that it is cut to, for each label.
+_SAMPLES_PER_LABEL = 4
+
+#: The least change by the whole recipe, of a model's own length. float32 holds seven digits of a weight.
+_LEAST_CHANGE = 1e-6
+
+#: No pixel is larger where images are scaled, to 0 to 1 or to a deviation of 1.
+_LARGEST_PIXEL = 30.0
+
+#: Samples that are made up where a rule without evidence has no D_c.
+_MADE_UP = 256
+
+#: Takes what goes on, as words.
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What the dry round showed.
+
+    Attributes:
+        training_seconds: that a model took by the recipe on one core here; None where none was trained.
+        evidence_seconds: that a round's evidence will take here, about; None under a rule without.
+        accuracy: on D_c, of the first model and of the better of the two that were trained; None where unknown.
+        round_seconds: that participants have for a round; evidence is made ready meanwhile.
+    """
+
+    training_seconds: float | None
+    evidence_seconds: float | None
+    accuracy: tuple[float, float] | None
+    round_seconds: int
+
+    def sentence(self) -> str:
+        """For the operator."""
+        said = "Proved in a dry round: models keep the contract, and are measured, paid and merged."
+        if self.training_seconds is not None:
+            said += f" Training takes {_seconds(self.training_seconds)} on one core of this machine."
+        if self.accuracy is not None:
+            said += " On D_c the first model is right in {:.0%}, a trained one in {:.0%}.".format(
+                *self.accuracy
+            )
+        if self.evidence_seconds is not None:
+            said += f" The evidence of a round will take about {_seconds(self.evidence_seconds)} here."
+            if self.evidence_seconds > self.round_seconds:
+                said += (
+                    f" That is longer than a round, {_seconds(self.round_seconds)}: its payments wait for it. Fewer "
+                    "shadows, fewer epochs or samples, or more cores take less."
+                )
+        return said
+
+
+@dataclass(frozen=True)
+class _Trained:
+    """Models that were trained by a recipe, with the degrees of what they were trained on, and how long one took."""
+
+    models: tuple[Weights, ...]
+    degrees: tuple[Fraction, ...]
+    seconds: float
+
+
+def prove(task: PreparedTask, say: Say = lambda text: None) -> Proof:
+    """Plays a dry round of a task that is about to be opened; writes to a temporary folder alone.
+
+    Raises:
+        TaskError: it cannot be scored: why, what was expected, and what to change.
+        OSError: the temporary folder cannot be written, or the data read.
+    """
+    from fedpeer.learning.models import ARCHITECTURES  # imports torch
+
+    row, recipe = task.row, task.row.terms.recipe
+    trainable, measured = recipe.model in ARCHITECTURES, needs_evidence(row.terms.rule.name)
+    if task.data is not None and trainable:
+        _check_data(task.data)
+    cut = _cut(recipe, task.data.validation) if measured and task.data is not None else recipe
+    settings = {**row.settings, "evidence": {"shadows": _SHADOWS}}
+    dry = replace(row, terms=replace(row.terms, recipe=cut), settings=settings)
+    scorer = make_scorer(
+        dry, task.data, lambda trained, of: say(f"training shadow models: {trained} of {of}")
+    )
+    with TemporaryDirectory(prefix="fedpeer-dry-round-") as name:
+        folder = Path(name)
+        (path := folder / "start").write_bytes(task.initial_model)
+        start = RoundStart(1, path, row.terms.initial_model, ())
+        trained, accuracy = None, None
+        if trainable:
+            trained = _train(task, start, recipe, 2, say)
+            accuracy = _check_trained(task, start, trained.models, folder)
+        models = trained if trained is None or cut is recipe else _train(task, start, cut, 3, say)
+        say("measuring and settling a round of three")
+        with _refusing("a round cannot be scored"):
+            seconds = _play(
+                dry, scorer, start, _submissions(start, models, row.terms.contract, folder), folder
+            )
+    evidence = None
+    if measured and trained is not None:
+        evidence = _evidence_seconds(task, trained.seconds, seconds, cut is recipe)
+    return Proof(
+        None if trained is None else trained.seconds, evidence, accuracy, row.terms.schedule.round_seconds
+    )
+
+
+def _check_data(data: LearnerData) -> None:
+    """Raises TaskError for images and labels from which nothing can be learnt about a model."""
+    for name, part in (("D_c", data.validation), ("the held-out set", data.test)):
+        if part is None:
+            continue
+        if len(part) < 2 or np.count_nonzero(part.counts()) < 2:
+            held = [label for label, count in enumerate(part.counts()) if count]
+            raise TaskError(
+                f"{name} has {len(part)} samples, of the labels {held}; expected samples of several labels: a model "
+                "that knows one label would look right in all. Take samples of each"
+            )
+        if (part.images == part.images[:1]).all():
+            raise TaskError(
+                f"{name} has {len(part)} images that are all the same; expected images that differ: look at how the "
+                "file was written"
+            )
+        low, high = float(part.images.min()), float(part.images.max())
+        whole = high - low > 1 and bool((part.images == np.floor(part.images)).all())
+        if whole or max(-low, high) > _LARGEST_PIXEL:
+            raise TaskError(
+                f"{name} has pixels from {low:g} to {high:g}; expected the scale on which participants train, 0 to 1 "
+                "or a deviation of 1: divide by the largest value (255 for bytes) before the file is written"
+            )
+    if data.test is not None and (data.test.images.shape[1:], data.test.classes) != (
+        data.validation.images.shape[1:],
+        data.validation.classes,
+    ):
+        raise TaskError(
+            f"the held-out images are {list(data.test.images.shape[1:])} with {data.test.classes} labels, those of D_c "
+            f"{list(data.validation.images.shape[1:])} with {data.validation.classes}; expected the same"
+        )
+
+
+def _cut(recipe: Recipe, data: LabelledData) -> Recipe:
+    """The recipe, or a shorter one where the round's shadows would take long by it."""
+    most = _PIXELS / (_SHADOWS * data.images[0].size)
+    if recipe.epochs * recipe.samples <= most:
+        return recipe
+    least = min(recipe.samples, max(int(most), _SAMPLES_PER_LABEL * data.classes))
+    return replace(recipe, epochs=1, samples=least, batch_size=min(recipe.batch_size, least))
+
+
+def _train(task: PreparedTask, start: RoundStart, recipe: Recipe, count: int, say: Say) -> _Trained:
+    """Models that are trained as participants train, the first on what is nearest to the reference."""
+    from fedpeer.learning.training import train  # imports torch
+
+    weights, models, taken = open_model(start.model).weights(), [], []
+    with _refusing("models cannot be trained by the recipe", "change [recipe] in the task file"):
+        for number, data in enumerate(samples := _samples(task, recipe, count), 1):
+            what = f"training model {number} of {count}: epoch "
+            say(f"{what}1 of {recipe.epochs}")
+            began = time.perf_counter()
+            models.append(train(weights, data, recipe, number, partial(_report, say, what, recipe.epochs)))
+            taken.append(time.perf_counter() - began)
+    degrees = tuple(noniid_degree(data.counts(), task.row.terms.reference) for data in samples)
+    return _Trained(tuple(models), degrees, min(taken))
+
+
+def _report(say: Say, what: str, epochs: int, done: int) -> None:
+    if done < epochs:
+        say(f"{what}{done + 1} of {epochs}")
+
+
+def _samples(task: PreparedTask, recipe: Recipe, count: int) -> list[LabelledData]:
+    """What the dry participants have: for evidence as its shadows have it, the whole range of degrees; else any."""
+    terms = task.row.terms
+    if task.data is None:
+        return [_made_up(recipe, number) for number in range(count)]
+    data = task.data.validation
+    if needs_evidence(terms.rule.name):
+        from fedpeer.evidence.shadows import plan_shadows  # imports torch
+
+        plans = plan_shadows(data, terms.reference, recipe, _SHADOWS, (evidence_seed(task.row.root),))
+        sound = sorted((plan for plan in plans if plan.sound), key=lambda plan: plan.mix.degree)
+        places = [k * (len(sound) - 1) // (count - 1) for k in range(count)]
+        return [data.select(sound[place].indices) for place in places]
+    generator = np.random.default_rng(evidence_seed(task.row.root))
+    return [data.select(generator.integers(len(data), size=recipe.samples)) for _ in range(count)]
+
+
+def _made_up(recipe: Recipe, seed: int) -> LabelledData:
+    """Noise with labels, on which a recipe can be tried without D_c."""
+    from fedpeer.learning.models import architecture  # imports torch
+
+    form, size = architecture(recipe.model), min(recipe.samples, _MADE_UP)
+    images = np.random.default_rng(seed).random((size, *form.image), dtype=np.float32)
+    return LabelledData("noise", images, np.arange(size, dtype=np.int64) % form.classes, form.classes)
+
+
+def _check_trained(
+    task: PreparedTask, start: RoundStart, models: Sequence[Weights], folder: Path
+) -> tuple[float, float] | None:
+    """Holds models to what a submission is held to; the accuracy on D_c of the start, and the best of theirs.
+
+    Raises:
+        TaskError: participants' models would be refused, or nothing has moved.
+    """
+    from fedpeer.learning.models import build  # imports torch
+    from fedpeer.learning.training import evaluate
+
+    terms = task.row.terms
+    before, rate = open_model(start.model).weights(), terms.recipe.learning_rate
+    names = [name for name, _ in build(terms.recipe.model, seed=0).named_parameters()]
+    for model in models:
+        if not changed([(model[name], before[name]) for name in names], _LEAST_CHANGE):
+            raise TaskError(
+                f"a model that is trained by the recipe moves by less than {_LEAST_CHANGE:g} of its length, which "
+                f"float32 weights hardly hold; expected a training that teaches: recipe.learning_rate is {rate}, "
+                "choose a larger one, or more epochs"
+            )
+        (path := folder / "trained").write_bytes(_encoded(model, terms.contract))
+        try:
+            check_model(path, terms.contract)
+        except ModelFileError as error:
+            raise TaskError(
+                f"a model that is trained by the recipe is refused, as participants' models would be: {error}; "
+                f"expected one that keeps the contract: recipe.learning_rate is {rate}, choose a smaller one, or a "
+                "larger contract.max_norm where that is set"
+            ) from None
+    if task.data is None:
+        return None
+    first, *rest = (
+        evaluate(weights, task.data.validation, terms.recipe.model) for weights in (before, *models)
+    )
+    if not all(np.isfinite(found.loss) for found in (first, *rest)):
+        raise TaskError(
+            "the outputs of the first model, or of one that is trained by the recipe, on D_c are NaN or infinite; "
+            f"expected finite ones: recipe.learning_rate is {rate}, choose a smaller one, and look at the first model"
+        )
+    return first.accuracy, max(found.accuracy for found in rest)
+
+
+def _encoded(model: Weights, contract: ModelContract) -> bytes:
+    """A model as a participant writes it, in the types that the contract asks for."""
+    wanted = {spec.name: spec for spec in contract.tensors}
+    specs = [stored_spec(name, model[name], wanted.get(name)) for name in sorted(model)]
+    return header(specs) + b"".join(stored_block(model[spec.name], spec.dtype) for spec in specs)
+
+
+def _submissions(
+    start: RoundStart, trained: _Trained | None, contract: ModelContract, folder: Path
+) -> list[Submission]:
+    """What the dry participants send: what was trained, the last of it again where that is too little; or the start."""
+    made = []
+    for number, name in enumerate(_NAMES):
+        path, degree = start.model, Fraction(0)
+        if trained is not None:
+            chosen = min(number, len(trained.models) - 1)
+            (path := folder / name).write_bytes(_encoded(trained.models[chosen], contract))
+            degree = trained.degrees[chosen]
+        made.append(Submission(name, path, file_digest(path), 1, degree, order=number + 1))
+    return made
+
+
+def _play(
+    row: TaskRow, scorer: Scorer, start: RoundStart, submissions: Sequence[Submission], folder: Path
+) -> float:
+    """Scores, settles, merges and evaluates a round; the seconds that its evidence took before models came.
+
+    Raises:
+        TaskError: nobody would be paid.
+    """
+    terms = row.terms
+    began = time.perf_counter()
+    scorer.prepare(start)
+    seconds = time.perf_counter() - began
+    scored = scorer.score(start, submissions)
+    if not any(assessment.scored for assessment in scored.assessments):
+        raise TaskError(
+            f"three models that are trained as the recipe says would all be refused: {_why(scored)}; expected some to "
+            "be paid: look at D_c and at [recipe] in the task file"
+        )
+    draw = Draw(
+        round_seed(chain_secret(row.root), terms.schedule.rounds, 1),
+        {s.participant_id: s.model_sha256 for s in submissions},
+    )
+    _, settled = entries.settlement_entries(terms, 1, draw, scored.assessments, {})
+    recorded = [entries.verdict(row.id, 1, assessment) for assessment in scored.assessments]
+    if scored.evidence:
+        recorded += entries.evidence_entries(row.id, 1, scored.evidence)
+    for entry in (*recorded, *settled):
+        entry.data  # noqa: B018 - it is built here, and its size is checked
+    mean = folder / "mean"
+    aggregate(contributions(scored, submissions, terms.recipe.samples), mean)
+    check_model(mean, terms.contract)
+    scorer.evaluate(lambda: mean)
+    return seconds
+
+
+def _why(scored: Scored) -> str:
+    """The first reason why the first model is not scored."""
+    verdicts = scored.assessments[0].verdicts
+    return next((verdict.explanation for verdict in verdicts if not verdict.passed), "no reason is given")
+
+
+def _evidence_seconds(task: PreparedTask, training: float, prepared: float, whole: bool) -> float:
+    """About how long the shadows of a round take here.
+
+    Args:
+        training: seconds of one model's by the recipe.
+        prepared: seconds of the dry round's evidence.
+        whole: whether its shadows were trained by the whole recipe.
+    """
+    assert task.data is not None, "evidence has D_c"
+    recipe, shadows = task.row.terms.recipe, int(task.row.settings["evidence"]["shadows"])
+    seconds = prepared * shadows / _SHADOWS + (0 if whole else 1.25 * shadows * training)
+    pooled = workers_for(recipe, task.data.validation.images[0].size, shadows) is not None
+    return seconds / (len(sched_getaffinity(0)) if pooled else 1)
+
+
+@contextmanager
+def _refusing(what: str, do: str = "look at [recipe] and [data] in the task file") -> Iterator[None]:
+    """What fails lastingly inside becomes one sentence; a full disk and its like stay what they are."""
+    try:
+        yield
+    except CoordinatorError:
+        raise
+    except Exception as error:
+        if passes(error):
+            raise
+        ours = type(error).__module__.partition(".")[0] in ("coordinator", "fedpeer", "mechanism")
+        why = str(error) if ours else f"{type(error).__name__}: {error}"
+        raise TaskError(f"{what}, and it would fail so in every round: {why}; {do}") from error
+
+
+def _seconds(seconds: float) -> str:
+    """ "0.4 s", "12 s", "3 min", "2.5 h"."""
+    if seconds < 60:
+        return f"{seconds:.2g} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,233 @@
+"""A task that could never be scored is refused before anybody hears of it."""
+
+import json
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from coordinator import dry_round
+from coordinator.cli import app
+from coordinator.config import TaskConfig
+from coordinator.dry_round import prove
+from coordinator.errors import CoordinatorError, TaskError
+from coordinator.opening import prepare_task
+from coordinator.operator import Operator
+from fedpeer.learning.datasets import load_splits
+from fedpeer.learning.models import initial_weights
+from fedpeer.protocol.model_file import encode_model
+from tests.integration.market import make_folder, task_config
+
+DIGITS = load_splits("digits", seed=0, validation=300, test=100)
+
+
+def task(**changes: Any) -> TaskConfig:
+    """Digits under a recipe that takes a moment; `changes` by section."""
+    values: dict[str, Any] = {
+        "id": "t",
+        "Q": 1000,
+        "phi": 300,
+        "upsilon": 200,
+        "seed": 7,
+        "schedule": {"rounds": 2, "capacity": 4},
+        "recipe": {"model": "digits-cnn", "samples": 40, "epochs": 2, "batch_size": 20},
+        "data": {"dataset": "digits", "validation": 300, "test": 100},
+    }
+    for section, value in changes.items():
+        both = isinstance(value, dict) and section in values and section != "data"
+        values[section] = {**values[section], **value} if both else value
+    return TaskConfig.model_validate(values)
+
+
+def brought(folder: Path, **changes: Any) -> dict[str, str]:
+    """A [data] section of files; `changes` to the arrays of D_c, or of the test set behind `test_`."""
+    files = {}
+    for key, part in (("file", DIGITS.validation), ("test_file", DIGITS.test)):
+        arrays: dict[str, Any] = {"images": part.images, "labels": part.labels, "classes": 10}
+        prefix = "" if key == "file" else "test_"
+        arrays |= {name: changes[prefix + name] for name in arrays if prefix + name in changes}
+        files[key] = str(folder / f"{key}.npz")
+        np.savez(files[key], **arrays)
+    return files
+
+
+def refused(**changes: Any) -> str:
+    with pytest.raises((CoordinatorError, ValueError)) as caught:
+        prove(prepare_task(task(**changes), 0.0))
+    return str(caught.value)
+
+
+def test_a_task_that_can_be_scored_is_proved_and_says_how_long_its_evidence_takes() -> None:
+    told: list[str] = []
+    proof = prove(prepare_task(task(), 0.0), told.append)
+    assert proof.training_seconds is not None
+    assert proof.evidence_seconds is not None
+    assert proof.accuracy is not None
+    assert "evidence of a round will take about" in proof.sentence()
+    assert "longer than a round" not in proof.sentence()
+    assert "longer than a round" in replace(proof, round_seconds=0).sentence()
+    assert told[0] == "training model 1 of 2: epoch 1 of 2"
+    assert "measuring and settling a round of three" in told
+    assert told[-1] == "training shadow models: 38 of 38"
+
+
+def test_a_long_recipe_is_proved_by_a_shorter_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dry_round, "_PIXELS", 1e5)
+    config = task(recipe={"samples": 60, "epochs": 3})
+    proof = prove(prepare_task(config, 0.0))
+    assert proof.evidence_seconds is not None
+    assert proof.training_seconds is not None
+    assert proof.evidence_seconds > 100 * proof.training_seconds
+
+
+def test_a_task_on_claims_is_proved_as_far_as_it_can_be(tmp_path: Path) -> None:
+    claims = {"rule": {"name": "paper"}}
+    with_data = prove(prepare_task(task(**claims), 0.0))
+    assert with_data.accuracy is not None
+    assert with_data.evidence_seconds is None
+    without = prove(prepare_task(task(**claims, data=None, reference=["1/10"] * 10), 0.0))
+    assert without.training_seconds is not None
+    assert without.accuracy is None
+    custom = prove(prepare_task(task_config(tmp_path), 0.0))
+    assert custom.training_seconds is None
+    assert "models keep the contract" in custom.sentence()
+
+
+@pytest.mark.parametrize("rule", ["verified", "paper"])
+@pytest.mark.parametrize(
+    ("recipe", "said"),
+    [
+        ({"batch_size": 1}, "batch_size is 1; expected at least 2: batch normalisation"),
+        ({"samples": 1}, "training on 1 samples; expected at least 2"),
+        ({"learning_rate": "1e-12"}, "choose a larger one"),
+        ({"learning_rate": "1e-9", "optimizer": "sgd"}, "choose a larger one"),
+        ({"learning_rate": "10"}, "the model's norm is"),
+        ({"learning_rate": "1000", "optimizer": "sgd"}, "choose a smaller one"),
+    ],
+)
+def test_a_recipe_that_trains_nobody_is_refused(rule: str, recipe: dict[str, Any], said: str) -> None:
+    words = refused(rule={"name": rule}, recipe=recipe)
+    assert said in words
+    assert "expected" in words
+
+
+IMAGES, LABELS = DIGITS.validation.images, DIGITS.validation.labels
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"images": np.where(np.arange(300).reshape(-1, 1, 1, 1) == 9, np.nan, IMAGES)}, "NaN, infinite"),
+        ({"images": np.where(IMAGES.max() == IMAGES, np.inf, IMAGES)}, "NaN, infinite"),
+        ({"images": np.zeros_like(IMAGES)}, "images that are all the same"),
+        ({"images": np.full_like(IMAGES, 0.5)}, "images that are all the same"),
+        ({"images": np.rint(IMAGES * 255)}, "pixels from 0 to 255"),
+        ({"images": (IMAGES * 255).astype(np.uint8)}, "pixels from 0 to 255"),
+        ({"images": IMAGES * 1000 - 300.5}, "pixels from -300.5 to 699.5"),
+        ({"labels": np.where(LABELS == 7, 1, LABELS)}, "0 samples of label 7; expected at least 10"),
+        ({"labels": np.full_like(LABELS, 3)}, "the labels [3]; expected samples of several labels"),
+        ({"test_labels": np.full(100, 3)}, "the held-out set has 100 samples, of the labels [3]"),
+        ({"test_images": np.zeros((100, 1, 8, 8))}, "the held-out set has 100 images that are all the same"),
+        ({"test_images": np.tile(IMAGES[:100], 2)}, "held-out images are [1, 8, 16]"),
+        ({"test_classes": 11}, "with 11 labels, those of D_c"),
+        ({"test_images": np.rint(DIGITS.test.images * 16)}, "the held-out set has pixels from 0 to 16"),
+    ],
+)
+def test_data_that_tell_nothing_of_a_model_are_refused(
+    tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    assert said in refused(data=brought(tmp_path, **changes))
+
+
+def test_a_first_model_without_finite_outputs_is_refused(tmp_path: Path) -> None:
+    weights = initial_weights("digits-cnn", 0)
+    weights["norm1.running_var"] = -np.ones_like(weights["norm1.running_var"])
+    path = tmp_path / "start.safetensors"
+    path.write_bytes(encode_model(weights))
+    assert "NaN or infinite" in refused(initial_model=str(path))
+
+
+def test_a_round_that_pays_nobody_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedpeer.evidence.assessing.contract_fault", lambda *_: "it is of another kind")
+    words = refused()
+    assert "would all be refused" in words
+    assert "of another kind" in words
+
+
+def test_a_disk_that_is_full_is_no_fault_of_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device", "a file")
+
+    monkeypatch.setattr("coordinator.dry_round.aggregate", full)
+    with pytest.raises(OSError, match="No space left"):
+        prove(prepare_task(task(rule={"name": "paper"}), 0.0))
+
+
+def test_a_proof_that_is_interrupted_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def interrupted(text: str) -> None:
+        assert list(tmp_path.iterdir())
+        if "epoch 2" in text:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prove(prepare_task(task(), 0.0), interrupted)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_fault_that_nobody_foresaw_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def odd(*_: Any) -> None:
+        raise IndexError("list index out of range")
+
+    monkeypatch.setattr("coordinator.dry_round.aggregate", odd)
+    with pytest.raises(
+        TaskError, match="fail so in every round: IndexError: list index out of range; look at"
+    ):
+        prove(prepare_task(task(rule={"name": "paper"}), 0.0))
+
+
+TASK_FILE = """
+id = "t"
+Q = 1000
+phi = 300
+upsilon = 200
+reference = [{reference}]
+[rule]
+name = "paper"
+[schedule]
+rounds = 2
+capacity = 4
+[recipe]
+model = "digits-cnn"
+samples = 40
+batch_size = {batch_size}
+"""
+
+
+def test_nothing_is_recorded_of_a_task_that_is_refused(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "state")
+    file = tmp_path / "task.toml"
+
+    def opened(batch_size: int) -> Result:
+        reference = ", ".join(['"1/10"'] * 10)
+        file.write_text(TASK_FILE.format(reference=reference, batch_size=batch_size))
+        return CliRunner().invoke(app, ["open", str(file), "--state", str(folder.path), "--yes", "--json"])
+
+    bad = opened(1)
+    assert isinstance(bad.exception, TaskError)
+    assert "batch_size is 1" in str(bad.exception)
+    operator = Operator(folder)
+    assert operator.tasks() == []
+    assert operator.ledger_size() == 0
+    assert not list(folder.models.rglob("*.safetensors"))
+    good = opened(20)
+    assert good.exit_code == 0, good.output
+    assert json.loads(good.stdout)["training_seconds"] > 0
+    assert "Proved in a dry round" in good.stderr
+    assert [report.row.id for report in operator.tasks()] == ["t"]
+    operator.close()
