@@ -1,8 +1,9 @@
+import decimal
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from decimal import Decimal
+from decimal import ROUND_HALF_EVEN, Context, Decimal
 from fractions import Fraction
 
 import pytest
@@ -18,6 +19,7 @@ from mechanism.settlement import (
     Settlement,
     largest_remainder,
     max_payment_micro,
+    peer_payment,
     round_budget_micro,
     settle_round,
     task_budget_micro,
@@ -25,6 +27,7 @@ from mechanism.settlement import (
 from mechanism.terms import ModelContract, Recipe, Rule, Schedule, TensorSpec, Terms
 
 SECRET = bytes(range(32))
+FIFTY = Context(prec=50, rounding=ROUND_HALF_EVEN)
 SEED = round_seed(SECRET, 3, 1)
 TERMS = Terms(
     task_id="t",
@@ -226,3 +229,23 @@ def test_a_score_pays_its_part_of_the_most_and_none_lies_outside_of_0_and_1(rule
             SettlementError, match=rf"p has the {rule} score .*; expected a decimal in \[0, 1\]"
         ):
             paid(score)
+
+
+@pytest.mark.parametrize("precision", [3, 28, 60])
+def test_the_programs_decimal_context_changes_no_payment(precision: int) -> None:
+    everyone = [
+        assessment(f"p{i:03}", i * 7919 % MICRO / MICRO, i * 104_729 % MICRO / MICRO) for i in range(30)
+    ]
+    before = settle(TERMS, everyone)
+    with decimal.localcontext(prec=precision, rounding=decimal.ROUND_UP):
+        assert settle(TERMS, everyone) == before
+
+
+@given(st.fractions(0, 1), st.fractions(0, 1))
+def test_a_payment_against_a_peer_is_that_of_the_sum_of_squares_rounded_once(
+    a: Fraction, b: Fraction
+) -> None:
+    squares = a * a + b * b
+    exact = FIFTY.divide(squares.numerator, squares.denominator)
+    gap = FIFTY.fma(TERMS.phi, exact, TERMS.upsilon)
+    assert peer_payment(TERMS, a, b) == TERMS.payment.exact(FIFTY.divide(TERMS.Q, gap), FIFTY)
