@@ -31,7 +31,7 @@ _EPS = float(np.finfo(np.float64).eps)
 
 @dataclass(frozen=True)
 class ClippedField:
-    """M, M' and M'' of one profile, with the interface of `mechanism.field.Field`.
+    """M, M' and M'' of one profile, as a `mechanism.mean_field.PeerField`.
 
     Attributes:
         sorted: the peers' delta^2, increasing.
