@@ -5,7 +5,6 @@ What one payment rests on stands together in the log: the verdicts on everyone, 
 the coordinator say. It takes verdicts and draw key as they are logged; `fedpeer ledger verify` recomputes them.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -116,7 +115,7 @@ class Why(Readable):
         v, gaps = _number(self.degree), [upsilon]
         if rule.name in _PAIRED:
             gaps = [f"({phi} * {v}^2 + {phi} * {_number(met.degree)}^2 + {upsilon})" for met in self.peers]
-        parameters = {name: f"{value:f}" for name, value in terms.payment.parameters().items()}
+        parameters = {name: f"{value:f}" for name, value in vars(terms.payment).items()}
         function = _FUNCTIONS[terms.payment.name]
         pays = [function.format(x=f"{q} / {gap}", **parameters) for gap in gaps]
         text = pays[0] if len(pays) == 1 else f"({' + '.join(pays)}) / {len(pays)}"
@@ -232,7 +231,7 @@ def why(
             f"{participant_id} has taken no part in task {task_id!r} from this state folder; "
             "`fedpeer participant status` lists the tasks that it knows"
         )
-    terms = Terms.from_record(json.loads(record.terms))
+    terms = Terms.parse(record.terms)
     kept = dict(journal.settlements(task_id))
     if round_ is None:
         if not kept:
