@@ -182,7 +182,7 @@ class MarketSteps:
             return (yield from self.receipt(said.task_id, said.submission_id))
 
     def report_failure(self, request: M.ReportFailureRequest) -> Steps[M.Receipt]:
-        """Says that a round gets no model, and why; repeated with the same id, the receipt that stands for it."""
+        """Tells that a round gets no model, and why; repeated as `submit_effort`."""
         try:
             return (yield from self.call(REPORT_FAILURE, request))
         except ConflictError:

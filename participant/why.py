@@ -5,7 +5,6 @@ What one payment rests on stands together in the log: the verdicts on everyone, 
 the coordinator say. It takes verdicts and draw key as they are logged; `fedpeer ledger verify` recomputes them.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -232,7 +231,7 @@ def why(
             f"{participant_id} has taken no part in task {task_id!r} from this state folder; "
             "`fedpeer participant status` lists the tasks that it knows"
         )
-    terms = Terms.from_record(json.loads(record.terms))
+    terms = Terms.parse(record.terms)
     kept = dict(journal.settlements(task_id))
     if round_ is None:
         if not kept:
