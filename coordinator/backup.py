@@ -55,7 +55,8 @@ from coordinator.folder import (
     write_private,
 )
 from coordinator.staging import staged, sync
-from coordinator.storage.market import MarketStore, Retention
+from coordinator.storage.market import MarketStore
+from coordinator.storage.rounds import Retention
 from fedpeer.audit.sql.database import Database, parse_url, refuse_unknown, sqlite_file, translated
 from fedpeer.audit.sql.errors import DatabaseDamaged, DatabaseFull
 from fedpeer.audit.sql.ledger_store import SqlLedgerStore

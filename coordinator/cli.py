@@ -152,13 +152,13 @@ def open_(
         row = prepared.row
         record = {
             "task": row.id,
-            "terms_digest": row.terms_digest.hex(),
+            "terms_digest": row.terms.digest.hex(),
             "bill_micro": prepared.bill_micro,
             "budget_micro": row.terms.budget_micro,
             "training_seconds": proof.training_seconds,
             "evidence_seconds": proof.evidence_seconds,
         }
-        digest = row.terms_digest.hex()
+        digest = row.terms.digest.hex()
         _changed(
             operator,
             as_json,

@@ -20,6 +20,7 @@ from coordinator.backup import Manifest, write_backup
 from coordinator.blobs import BlobStore
 from coordinator.certificates import Certificates, read_certificates
 from coordinator.clock import Clock, SystemClock
+from coordinator.commits import Transactions
 from coordinator.config import ServiceConfig
 from coordinator.control_socket import Answer, ask, notify
 from coordinator.errors import FolderError, TaskError
@@ -30,9 +31,12 @@ from coordinator.opening import PreparedTask
 from coordinator.revocations import CarriedOver, carry_over, check_copy, earlier_keys, forgotten
 from coordinator.scoring import make_scorer
 from coordinator.states import Progress
+from coordinator.steps import Transaction
+from coordinator.storage.identities import ParticipantRow
 from coordinator.storage.lease import served
-from coordinator.storage.market import ClaimRow, FailureRow, ParticipantRow, Retention, RoundRow, TaskRow
-from coordinator.transactions import Transaction, Transactions
+from coordinator.storage.rounds import Retention, RoundRow
+from coordinator.storage.submissions import ClaimRow, FailureRow
+from coordinator.storage.tasks import TaskRow
 from fedpeer.audit.sql.database import Database, parse_url, sqlite_file
 from fedpeer.audit.sql.errors import StorageError
 from fedpeer.audit.sql.ledger_store import SignedLog
@@ -386,7 +390,7 @@ class Operator:
         return [Enrolment(p.id, p.enrolled_at, expires[p.id], standing(p)) for p in people]
 
     def ledger_size(self) -> int:
-        return self._transact.look(lambda t: t.journal.size())
+        return self._transact.look(lambda t: t.ledger.size())
 
     def serving(self) -> Service | None:
         """The service that runs from this folder; None where none does."""
@@ -584,15 +588,15 @@ def _recorded_model(t: Transaction, row: TaskRow, round_: int) -> bytes:
     if round_ == 0:
         return row.terms.initial_model
     name = aggregation(row.id, round_, b"", {}).id
-    [place] = t.ledger.find([name]).values()
-    return bytes.fromhex(str(Entry.parse(next(iter(t.ledger.entries(place, 1)))).body["model_sha256"]))
+    [place] = t.ledger_store.find([name]).values()
+    return bytes.fromhex(str(Entry.parse(next(iter(t.ledger_store.entries(place, 1)))).body["model_sha256"]))
 
 
 def _report(t: Transaction, row: TaskRow) -> TaskReport:
     progress = t.market.progress(row)
     paid: dict[str, int] = {}
-    for _, name, record in t.market.settlements(row.id):
-        paid[name] = paid.get(name, 0) + record["paid_micro"]
+    for line in t.market.settlements(row.id):
+        paid[line.participant_id] = paid.get(line.participant_id, 0) + line.record["paid_micro"]
     failed = t.market.all_failures(row.id)
     return TaskReport(
         row=row,

@@ -20,19 +20,12 @@ from coordinator.aggregation import aggregate
 from coordinator.blobs import BlobStore
 from coordinator.boundary import refusal_for
 from coordinator.clock import Clock
+from coordinator.commits import Transactions
 from coordinator.derivation import chain_secret
 from coordinator.errors import CoordinatorError, TaskError
 from coordinator.live import Feed, Presence
 from coordinator.metrics import Metrics
-from coordinator.scoring import (
-    Quality,
-    RoundStart,
-    Scored,
-    Scorer,
-    Submission,
-    contributions,
-    make_scorer,
-)
+from coordinator.scoring import Quality, RoundStart, Scored, Scorer, make_scorer, merged_parts
 from coordinator.selection import select
 from coordinator.spool import Spool
 from coordinator.states import (
@@ -48,14 +41,17 @@ from coordinator.states import (
     Wait,
     next_step,
 )
-from coordinator.storage.market import EventRow, ModelRow, RoundRow, StaleTask, Tally, TaskRow
+from coordinator.steps import Transaction
+from coordinator.storage.rounds import RoundRow
+from coordinator.storage.submissions import ModelRow, Tally
+from coordinator.storage.tasks import EventRow, StaleTask, TaskRow
 from coordinator.tracing import Tracing, annotate
-from coordinator.transactions import Transaction, Transactions
 from coordinator.uploads import Uploads
 from fedpeer.audit.sql.errors import ConstraintViolated, StorageError
 from fedpeer.learning.errors import DatasetMissingError
 from fedpeer.protocol.faults import Outlook, outlook
 from fedpeer.protocol.model_file import ModelFileError
+from fedpeer.protocol.submission import Submission
 from fedpeer.terminal import printable
 from mechanism.lifecycle import State
 from mechanism.peers import Draw, round_seed
@@ -298,7 +294,7 @@ class TaskRunner:
             t.market.events(row.id, self._live.feed.cursor) if row.version != self._live.row.version else [],
             tally,
             progress=None if idle else t.market.progress(row),
-            size=t.journal.size(),
+            size=t.ledger.size(),
             escrow=None if idle else t.escrow_left(row),
         )
 
@@ -502,20 +498,20 @@ class TaskRunner:
         submissions = [
             Submission(
                 participant_id=name,
-                sequence=model.sequence,
+                model=blobs.path(model.model_sha256),
                 model_sha256=model.model_sha256,
-                path=blobs.path(model.model_sha256),
                 samples=model.samples,
                 claimed_degree=closed.claims[name],
+                order=model.sequence,
             )
             for name, model in sorted(closed.models.items())
         ]
         scored = self._scoring().score(self._start(closed.rounds), submissions)
-        merged = contributions(scored, submissions, row.terms.recipe.samples)
+        parts = merged_parts(scored, submissions, row.terms.recipe.samples)
         digest, stored = closed.rounds[-1].start_model, None
-        if merged:
+        if parts:
             target = self._work.spool.scratch(f"{row.id}.mean")
-            digest = aggregate(merged, target)
+            digest = aggregate(parts, target)
             stored = self._work.spool.behind(partial(blobs.adopt, target, digest))
             if closed.rounds[-1].start_bytes > _SOON_BYTES:
                 stored.result()

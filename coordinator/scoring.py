@@ -7,20 +7,19 @@ same.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from coordinator.aggregation import Contribution
 from coordinator.config import DataSection
 from coordinator.derivation import evidence_seed, validation_salt
 from coordinator.errors import TaskError
 from coordinator.opening import LearnerData, commit_validation, load_learner_data
 from coordinator.shadow_workers import workers_for
-from coordinator.storage.market import TaskRow
+from coordinator.storage.tasks import TaskRow
 from fedpeer.protocol.model_file import open_model
+from fedpeer.protocol.submission import Submission
 from mechanism.canonical import Json
 from mechanism.lifecycle import needs_evidence
 from mechanism.settlement import Assessment
@@ -34,22 +33,6 @@ Report = Callable[[int, int], None]
 if TYPE_CHECKING:  # evidence imports torch, which most commands do without
     from fedpeer.evidence import ShadowEnsemble
     from fedpeer.evidence.assessing import Broadcast
-
-
-@dataclass(frozen=True)
-class Submission:
-    """One model of a closed round, with what its sender claimed.
-
-    Attributes:
-        sequence: order of commitment within the task; the lowest of duplicates is the original.
-    """
-
-    participant_id: str
-    sequence: int
-    model_sha256: bytes
-    path: Path
-    samples: int
-    claimed_degree: Fraction
 
 
 @dataclass(frozen=True)
@@ -149,23 +132,7 @@ class ShadowModels:
         self._ensemble(start)
 
     def score(self, start: RoundStart, submissions: Sequence[Submission]) -> Scored:
-        from fedpeer import evidence
-
-        found = self._evidence.assess(
-            self._ensemble(start),
-            [
-                evidence.Submission(
-                    participant_id=s.participant_id,
-                    model=s.path,
-                    model_sha256=s.model_sha256,
-                    samples=s.samples,
-                    claimed_degree=s.claimed_degree,
-                    order=s.sequence,
-                )
-                for s in submissions
-            ],
-            _broadcasts(start),
-        )
+        found = self._evidence.assess(self._ensemble(start), submissions, _broadcasts(start))
         return Scored(found.assessments, found.record)
 
     def evaluate(self, model: Callable[[], Path]) -> Quality | None:
@@ -187,18 +154,19 @@ def _broadcasts(start: RoundStart) -> "list[Broadcast]":
     return [Broadcast(f"round {number}", path) for number, path in enumerate(start.history, 1)]
 
 
-def contributions(scored: Scored, submissions: Sequence[Submission], most: int) -> list[Contribution]:
-    """What of a round is merged: the models that count, each with its samples.
+def merged_parts(scored: Scored, submissions: Sequence[Submission], most: int) -> dict[str, tuple[Path, int]]:
+    """What of a round is merged: the files of the models that count, each with its samples, by participant id.
 
     Args:
+        submissions: in files.
         most: samples of the recipe; who overstates its own gets no more weight.
     """
     taken = {a.participant_id for a in scored.assessments if a.scored}
-    return [
-        Contribution(s.participant_id, s.path, min(s.samples, most))
+    return {
+        s.participant_id: (s.model, min(s.samples, most))
         for s in submissions
-        if s.participant_id in taken
-    ]
+        if s.participant_id in taken and isinstance(s.model, Path)
+    }
 
 
 def make_scorer(row: TaskRow, data: LearnerData | None = None, report: Report | None = None) -> Scorer:

@@ -20,9 +20,9 @@ from traceback import clear_frames
 from typing import Any, TypeVar
 
 from coordinator.blobs import BlobStore
+from coordinator.commits import Pending
 from coordinator.metrics import Metrics
 from coordinator.spool import Spool, SpooledUpload, UploadKey
-from coordinator.transactions import Pending
 from fedpeer.protocol.errors import Code, Refusal
 from fedpeer.protocol.frames import Frame
 from fedpeer.protocol.limits import (

@@ -17,8 +17,8 @@ from fedpeer.text_files import TextFileError, read_text, read_toml
 from mechanism.budget import budget_bound
 from mechanism.equilibrium import Equilibrium, Solution, solve
 from mechanism.errors import MISSING, FieldError
-from mechanism.game import Game
-from mechanism.learner import Offer, Side, max_offer, offer, payoff_curve
+from mechanism.game import Game, Side
+from mechanism.learner import Offer, max_offer, offer, payoff_curve
 from mechanism.payment import Log
 from mechanism.population import PlanInput, plan_input
 from mechanism.selection import QUORUM, Selection, select
@@ -363,10 +363,11 @@ def _plots(folder: Path, given: PlanInput, game: Game, solution: Solution, curve
 
 def utility_curve(game: Game, profile: np.ndarray[Any, Any], k: int) -> tuple[Any, Any]:
     """Degrees of participant `k`'s range and its expected utility there, the others held."""
-    from mechanism.regret import direct_problem
+    from mechanism.mean_field import PeerSums
+    from mechanism.regret import best_response_problem
 
     degree = np.linspace(game.floor[k], game.start[k], POINTS)
-    problem = direct_problem(game, profile, np.array([k]))
+    problem = best_response_problem(game, PeerSums(game.score, np.square(profile)), profile, np.array([k]))
     return degree, problem.utility(np.zeros(POINTS, dtype=np.intp), degree)
 
 

@@ -39,10 +39,11 @@ from fedpeer.learning.datasets import LabelledData, stratified_split
 from fedpeer.learning.models import ARCHITECTURES, Weights, build
 from fedpeer.learning.training import log_probabilities
 from fedpeer.protocol.model_file import ModelFileError, open_model
+from fedpeer.protocol.submission import Submission
 from mechanism.baselines import CorrelatedAgreement, DeterminantMutualInformation, SharedPredictions
 from mechanism.canonical import Json
 from mechanism.errors import SettlementError
-from mechanism.evidence import EvidenceModel, Measurement, assess, is_twin
+from mechanism.evidence import KEPT_BROADCASTS, EvidenceModel, Measurement, assess, is_twin
 from mechanism.settlement import MICRO, Assessment
 from mechanism.terms import Recipe
 
@@ -55,9 +56,6 @@ MIN_LABEL_SAMPLES = 10
 #: Start models whose ensembles are kept: this round's, and the next one's while it is prepared ahead.
 KEPT_ENSEMBLES = 2
 
-#: Earlier broadcast models, the latest first, that echoes are looked for in.
-KEPT_BROADCASTS = 8
-
 #: Rules that pay on how well predicted labels agree, whatever the true ones are.
 AGREEMENT_RULES: Mapping[str, CorrelatedAgreement | DeterminantMutualInformation] = {
     "correlated_agreement": CorrelatedAgreement(),
@@ -69,33 +67,6 @@ SCORED_RULES = ("leave_one_out", "shapley", "correlated_agreement", "dmi")
 
 #: Log probabilities below this count as this when outputs are compared.
 _OUTPUT_FLOOR = -12.0
-
-
-@dataclass(frozen=True)
-class Submission:
-    """One model of a closed round.
-
-    Attributes:
-        participant_id: whose.
-        model: its weights, or the safetensors file that has them; a file is loaded when needed and let go again.
-        model_sha256: digest of the file.
-        samples: training samples as claimed; the weight in the aggregate, up to the recipe's.
-        claimed_degree: in [0, 1].
-        order: of its commitment among the round's.
-        fault: why it is not to be scored whatever it holds, such as "it came after the deadline".
-    """
-
-    participant_id: str
-    model: Weights | Path
-    model_sha256: bytes
-    samples: int
-    claimed_degree: Fraction
-    order: int
-    fault: str = ""
-
-    def weights(self) -> Weights:
-        """Raises ModelFileError for a file that is none."""
-        return open_model(self.model).weights() if isinstance(self.model, Path) else self.model
 
 
 @dataclass(frozen=True)
@@ -317,6 +288,7 @@ class RoundMeasurements:
         self._seed = seed
         self._submissions: dict[str, Submission] = {}
         self._measured: dict[str, Measurement] = {}
+        self._first: dict[bytes, str] = {}
         self._predictions: dict[str, npt.NDArray[np.int64]] = {}
         self._validation = ensemble.context.validation
         self._start = ensemble.context.start
@@ -327,9 +299,26 @@ class RoundMeasurements:
         self._outputs: dict[str, npt.NDArray[np.float32]] = {}
 
     def measure(self, submission: Submission) -> None:
-        """Takes the figures of one submission; its weights are let go again."""
-        self._submissions[submission.participant_id] = submission
-        self._measured[submission.participant_id] = self._alone(submission)
+        """Takes the figures of one submission; its weights are let go again.
+
+        A file that somebody else has sent, too, has the same figures to the last digit: they are taken once.
+        """
+        name = submission.participant_id
+        self._submissions[name] = submission
+        first = name if submission.fault else self._first.setdefault(submission.model_sha256, name)
+        if first == name:
+            self._measured[name] = self._alone(submission)
+            return
+        self._measured[name] = replace(
+            self._measured[first],
+            participant_id=name,
+            claimed_degree=submission.claimed_degree,
+            order=submission.order,
+            samples=submission.samples,
+        )
+        if first in self._updates:
+            self._updates[name], self._outputs[name] = self._updates[first], self._outputs[first]
+            self._predictions[name] = self._predictions[first]
 
     def assess(self, names: Sequence[str] | None = None) -> RoundEvidence:
         """Assesses the submissions of `names` together, or all that were measured."""

@@ -7,7 +7,7 @@ method of each service takes (`METHODS`), those of libraries included: a method 
 from dataclasses import dataclass
 from datetime import timedelta
 
-from mechanism import terms
+from mechanism import records, terms
 
 #: Bytes of model data in one frame. Each costs the coordinator a turn of its event loop, and of a thread where it is
 #: received, so that an upload is a tenth faster than by frames of 1 MiB; a bare stream would be fastest at those. When
@@ -29,8 +29,9 @@ MAX_PAGE_BYTES = 1 << 20
 #: Bytes of a safetensors header: a thousand tensors take about 100 KiB.
 MAX_MODEL_HEADER_BYTES = 4 << 20
 
-#: Tensors of one model; large language models have some thousands.
-MAX_TENSORS = 20_000
+#: Tensors of one model, labels of a reference distribution, and characters of a decimal or rational.
+MAX_TENSORS, MAX_LABELS = terms.MAX_TENSORS, terms.MAX_LABELS
+MAX_NUMBER_CHARACTERS = records.MAX_NUMBER_CHARACTERS
 
 #: Dimensions of a tensor; NumPy's own limit is 64.
 MAX_DIMENSIONS = 16
@@ -38,11 +39,9 @@ MAX_DIMENSIONS = 16
 #: Characters of a tensor's name, as `mechanism.terms.TensorSpec` holds it.
 MAX_TENSOR_NAME = 256
 
-#: Labels of a reference distribution: one entry of the ledger (64 KiB) must hold counts and reference.
-MAX_LABELS = 2_000
-
-#: Characters of a decimal or rational on the wire: numerator and denominator of counts of 10^9 samples fit.
-MAX_NUMBER_CHARACTERS = 128
+#: Bytes of a statement: counts of 2,000 labels take up to 17 each, the rest a kilobyte. One entry of the ledger
+#: (64 KiB) holds it.
+MAX_STATEMENT_BYTES = 40 << 10
 
 #: Characters of the reason that a participant gives for a failure; enough for the end of a traceback.
 MAX_REASON_CHARACTERS = 2_000
@@ -274,8 +273,8 @@ METHODS: dict[str, MethodLimits] = {
     "/fedpeer.v1.Market/GetTask": MethodLimits(_NAMES),
     # One a task and participant; open until the task ends.
     "/fedpeer.v1.Market/Watch": MethodLimits(_NAMES, seconds=None),
-    # Counts of 2,000 labels take 9 bytes each at most, the rest a kilobyte.
-    "/fedpeer.v1.Market/SubmitEffort": MethodLimits(32 << 10),
+    # A statement and its signature.
+    "/fedpeer.v1.Market/SubmitEffort": MethodLimits(MAX_STATEMENT_BYTES + _NAMES),
     # Ends with its model: a gibibyte over the slowest link takes nine hours. Its frames are those that it asks for.
     "/fedpeer.v1.Market/FetchModel": MethodLimits(_NAMES, seconds=None),
     "/fedpeer.v1.Market/GetUpload": MethodLimits(_NAMES),
@@ -285,7 +284,7 @@ METHODS: dict[str, MethodLimits] = {
     "/fedpeer.v1.Market/ReportFailure": MethodLimits(4 * MAX_REASON_CHARACTERS + _NAMES),
     "/fedpeer.v1.Market/GetReceipt": MethodLimits(_NAMES),
     "/fedpeer.v1.Market/GetSettlement": MethodLimits(_NAMES),
-    # Counts as in a claim.
+    # Counts of 2,000 labels take 9 bytes each at most.
     "/fedpeer.v1.Market/OpenDispute": MethodLimits(32 << 10),
     # A signing request, its token and name. A hundred of one firm may come from one address.
     "/fedpeer.v1.Enrolment/Enroll": MethodLimits(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import structlog
 
-import coordinator.broadcast
+import coordinator.shared_frames
 import coordinator.spool
 import coordinator.uploads
 import participant.engagement
@@ -46,7 +46,7 @@ SERVED: dict[str, tuple[Any, str]] = {
     "write": (SpooledUpload, "append"),
     "flush": (SpooledUpload, "flush"),
     "adopt": (BlobStore, "adopt"),
-    "fetch": (coordinator.broadcast, "_read"),
+    "fetch": (coordinator.shared_frames, "_read"),
 }
 
 #: Where a participant touches its own.

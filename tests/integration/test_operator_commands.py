@@ -21,7 +21,7 @@ from coordinator.errors import FolderError, ServeError
 from coordinator.folder import StateFolder
 from coordinator.operator import Operator
 from coordinator.server import split_address
-from coordinator.storage.market import Retention
+from coordinator.storage.rounds import Retention
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.errors import DatabaseFull
 from fedpeer.protocol.certificates import certificate_hosts

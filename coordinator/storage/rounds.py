@@ -1,0 +1,110 @@
+"""Rounds and what they paid."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import bindparam, exists, or_, select, union
+
+from coordinator.storage.market_tables import models, rounds, settlements, tasks
+from coordinator.storage.rows import Rows
+from fedpeer.audit.sql.statements import Statement, insertion
+
+
+@dataclass(frozen=True)
+class RoundRow:
+    round: int
+    start_model: bytes
+    start_bytes: int
+    opened_at: float
+    closed_at: float | None = None
+    settled_at: float | None = None
+    result_model: bytes | None = None
+    accuracy: str | None = None
+    loss: str | None = None
+    ledger_size: int | None = None
+    fetched_at: float | None = None
+
+
+@dataclass(frozen=True)
+class Retention:
+    """Which model files are kept: those of tasks that run, and of ended ones what is said here.
+
+    Attributes:
+        ended_before: all of a task that ended then or later.
+        unfetched: the one that a task ended with, where the learner has not fetched it.
+    """
+
+    ended_before: float
+    unfetched: bool
+
+
+@dataclass(frozen=True)
+class SettlementRow:
+    """What a round paid to one participant.
+
+    Attributes:
+        ledger_index: of the payment's entry.
+        record: amounts, peers and assessment, as `coordinator.steps` writes them.
+    """
+
+    round: int
+    participant_id: str
+    ledger_index: int
+    record: Mapping[str, Any]
+
+
+class Rounds(Rows):
+    """Rounds and their settlements."""
+
+    def open_round(self, task_id: str, round_: int, model: bytes, size: int, now: float) -> None:
+        row = RoundRow(round=round_, start_model=model, start_bytes=size, opened_at=now)
+        self._add(rounds, row, task_id=task_id)
+
+    def update_round(self, task_id: str, round_: int, **values: Any) -> None:
+        self._set(rounds, {"task_id": task_id, "round": round_}, **values)
+
+    def rounds(self, task_id: str) -> list[RoundRow]:
+        return self._all(RoundRow, rounds, "round", task_id=task_id)
+
+    def add_settlements(self, task_id: str, rows: Iterable[SettlementRow]) -> None:
+        insertion(settlements).run_many(self._connection, ({**vars(row), "task_id": task_id} for row in rows))
+
+    def settlement(self, task_id: str, round_: int, participant_id: str) -> SettlementRow | None:
+        """What a participant was paid in a round."""
+        key = {"task_id": task_id, "round": round_, "participant_id": participant_id}
+        return self._one(SettlementRow, settlements, **key)
+
+    def round_settlements(self, task_id: str, round_: int) -> list[SettlementRow]:
+        """Of everyone whom a round was settled for, in the ledger's order."""
+        return self._all(SettlementRow, settlements, "ledger_index", task_id=task_id, round=round_)
+
+    def settlements(self, task_id: str) -> list[SettlementRow]:
+        """Everything settled in a task, in order of rounds, then of ids."""
+        return self._all(SettlementRow, settlements, "round", "participant_id", task_id=task_id)
+
+    def referenced_models(self, retention: Retention) -> set[bytes]:
+        """Digests of the model files that are kept."""
+        found = _REFERENCED_MODELS.rows(self._connection, {"ended_before": retention.ended_before})
+        if retention.unfetched:
+            found = [*found, *_UNFETCHED_MODELS.rows(self._connection)]
+        return {bytes(digest) for (digest,) in found}
+
+
+_KEPT_TASKS = select(tasks.c.id).where(
+    or_(tasks.c.ended_at.is_(None), tasks.c.ended_at >= bindparam("ended_before"))
+)
+_REFERENCED_MODELS = Statement(
+    union(
+        select(tasks.c.model).where(tasks.c.id.in_(_KEPT_TASKS)),
+        select(models.c.model_sha256).where(models.c.task_id.in_(_KEPT_TASKS)),
+        select(rounds.c.start_model).where(rounds.c.task_id.in_(_KEPT_TASKS)),
+        select(rounds.c.result_model).where(
+            rounds.c.task_id.in_(_KEPT_TASKS), rounds.c.result_model.is_not(None)
+        ),
+    )
+)
+_LAST_ROUND = exists().where(rounds.c.task_id == tasks.c.id, rounds.c.result_model == tasks.c.model)
+_UNFETCHED_MODELS = Statement(
+    select(tasks.c.model).where(_LAST_ROUND, ~_LAST_ROUND.where(rounds.c.fetched_at.is_not(None)))
+)
