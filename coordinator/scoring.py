@@ -154,19 +154,18 @@ def _broadcasts(start: RoundStart) -> "list[Broadcast]":
     return [Broadcast(f"round {number}", path) for number, path in enumerate(start.history, 1)]
 
 
-def contributions(
-    scored: Scored, submissions: Sequence[Submission], most: int
-) -> dict[str, tuple[Path, int]]:
-    """What of a round is merged, by participant: the models that count, each with its samples.
+def merged_parts(scored: Scored, submissions: Sequence[Submission], most: int) -> dict[str, tuple[Path, int]]:
+    """What of a round is merged: the files of the models that count, each with its samples, by participant id.
 
     Args:
+        submissions: in files.
         most: samples of the recipe; who overstates its own gets no more weight.
     """
     taken = {a.participant_id for a in scored.assessments if a.scored}
     return {
         s.participant_id: (s.model, min(s.samples, most))
         for s in submissions
-        if s.participant_id in taken and isinstance(s.model, Path)  # of a closed round all are files
+        if s.participant_id in taken and isinstance(s.model, Path)
     }
 
 
