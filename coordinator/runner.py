@@ -22,6 +22,7 @@ from coordinator.derivation import chain_secret
 from coordinator.errors import TaskError
 from coordinator.live import Feed, Presence
 from coordinator.metrics import Metrics
+from coordinator.receiving import Uploads
 from coordinator.scoring import Quality, RoundStart, Scored, Scorer, Submission, make_scorer
 from coordinator.selection import select
 from coordinator.spool import Spool
@@ -41,7 +42,6 @@ from coordinator.states import (
 from coordinator.storage.market import EventRow, ModelRow, RoundRow, StaleTask, Tally, TaskRow
 from coordinator.tracing import Tracing, annotate
 from coordinator.transactions import Transaction, Transactions
-from coordinator.uploads import Uploads
 from mechanism.lifecycle import State
 from mechanism.peers import Draw, round_seed
 from mechanism.settlement import Settlement
@@ -483,7 +483,7 @@ class TaskRunner:
     async def _sweep(self) -> None:
         """Uploads that were broken off are of no use to the next round."""
         name = self._live.row.id
-        await asyncio.to_thread(self._work.spool.sweep, name, self._work.uploads.busy(name))
+        await asyncio.to_thread(self._work.spool.sweep, name, self._work.uploads.places.busy(name))
 
     def _tell(self, seen: _Seen) -> None:
         """What is seen, to watchers and in metrics."""

@@ -37,6 +37,7 @@ from coordinator.live import Feed, Presence, first_of
 from coordinator.market import Market
 from coordinator.metrics import Metrics
 from coordinator.quotas import Quotas
+from coordinator.receiving import Uploads
 from coordinator.runner import LiveTask, TaskRunner, Workplace
 from coordinator.scraping import MetricsServer
 from coordinator.services.enrolment_servicer import Enrol, EnrolmentServicer
@@ -50,7 +51,6 @@ from coordinator.storage.schema import migrate
 from coordinator.supervision import Duty, Supervisor
 from coordinator.tracing import Tracing, exporting
 from coordinator.transactions import Transaction, Transactions
-from coordinator.uploads import Uploads
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.errors import LeaseLost
 from fedpeer.audit.sql.ledger_store import SignedLog
@@ -226,7 +226,7 @@ class Coordinator:
         await self._supervisor.stop()
         for rung in self._following:
             rung.cancel()
-        self._work.uploads.stop()
+        await self._work.uploads.stop()
         await asyncio.to_thread(self._transact.stop)
         await asyncio.to_thread(self._tracing.close)
         self._database.close()

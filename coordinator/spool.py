@@ -177,8 +177,13 @@ class SpooledUpload:
         self._flushed = offset
 
     def close(self) -> None:
-        """Closes the file and keeps it for a later resumption."""
+        """Closes the file and keeps it for a later resumption.
+
+        Raises:
+            OSError: what was written cannot be kept.
+        """
         self._file.close()
+        self.settle()
 
     def append(self, data: bytes | memoryview) -> None:
         """Writes, hashes and checks the next bytes.
@@ -231,5 +236,5 @@ class SpooledUpload:
 
     def discard(self) -> None:
         """Closes and deletes the file."""
-        self.close()
+        self._file.close()
         self.path.unlink(missing_ok=True)

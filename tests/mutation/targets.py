@@ -81,10 +81,11 @@ TARGETS: dict[str, tuple[str, ...]] = {
         "tests/fedpeer/protocol/test_codec.py",
     ),
     "fedpeer/protocol/frames.py": ("tests/fedpeer/protocol/test_frames.py",),
-    "coordinator/uploads.py": (
-        "tests/coordinator/test_upload_fairness.py",
+    "coordinator/receiving.py": (
         "tests/coordinator/test_uploads.py",
+        "tests/coordinator/test_upload_fairness.py",
     ),
+    "coordinator/upload_places.py": ("tests/coordinator/test_upload_fairness.py",),
     "coordinator/transactions.py": (
         "tests/coordinator/test_transactions.py",
         *ROUNDS,
