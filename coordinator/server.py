@@ -6,7 +6,6 @@ public port   TLS with the server's certificate alone: Enrolment, health, reflec
 
 import asyncio
 import contextlib
-import ctypes
 import gc
 import json
 import os
@@ -79,13 +78,6 @@ log = structlog.get_logger()
 
 #: Metadata key by which a caller names itself where there is no TLS.
 INSECURE_NAME = "fedpeer-participant"
-
-#: Parameters of glibc's mallopt (malloc.h), and what is kept: blocks of a few frames, and this much at the top of
-#: each arena. Of those there are two: with one for every thread, each ends up keeping the frames of all uploads.
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
-_KEPT_BLOCK_BYTES = 8 << 20
-_KEPT_BYTES = 16 << 20
-_ARENAS = 2
 
 #: Seconds for which a model file may be without a row that refers to it: `open` writes the file first.
 _UNCOMMITTED = 3600.0
@@ -580,18 +572,6 @@ def _taken(key: str, address: str) -> ServeError:
     )
 
 
-def keep_pages() -> None:
-    """Tells glibc to keep the pages of frames that were freed: a stream otherwise faults in 256 fresh ones a frame.
-
-    Does nothing under another C library.
-    """
-    with contextlib.suppress(AttributeError, OSError):
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_M_MMAP_THRESHOLD, _KEPT_BLOCK_BYTES)
-        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
-        mallopt(_M_ARENA_MAX, _ARENAS)
-
-
 def allow_open_files() -> None:
     """Raises this process's limit of open files as far as the system lets it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -611,7 +591,6 @@ async def serve(folder: Path, announce: Callable[[dict[str, str]], None] | None 
         LeaseLost: while serving.
         ServeError: a port that is taken, a folder that cannot be written.
     """
-    keep_pages()
     allow_open_files()
     coordinator = Coordinator(StateFolder(folder))
     stop = asyncio.Event()
