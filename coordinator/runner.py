@@ -6,12 +6,8 @@ what a step computes from files (evidence, the mean) is a function of what is re
 
 import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, wait
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import partial
-from pathlib import Path
 
 import structlog
 
@@ -53,11 +49,6 @@ log = structlog.get_logger()
 #: that restarts is mended by people, in minutes.
 _RETRY_SECONDS = 1.0
 _RETRY_LIMIT_SECONDS = 60.0
-
-#: A mean of up to so many bytes is stored beside its settlement's transaction, which waits so long for it: a few
-#: milliseconds, as a rule. Everybody waits for the transaction, so a large file or a slow disk is waited for before it.
-_SOON_BYTES = 4 << 20
-_SOON_SECONDS = 0.1
 
 #: Seconds from one look of the runner to the next at arrivals that complete nothing, for the metrics to follow them.
 _GLANCE_SECONDS = 0.25
@@ -154,23 +145,13 @@ class _Seen:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What was computed for a closed round: evidence, the next model and its quality.
-
-    Attributes:
-        stored: ends when the model's file is in its place on the disk; None where it is the one that the round began
-            with.
+    """What was computed for a closed round: evidence, the next model, which is in its place on the disk, and its
+    quality.
     """
 
     scored: Scored
     model: bytes
-    stored: Future[Path] | None
     quality: Quality | None
-
-    async def over(self) -> None:
-        """Returns when nothing is done to the file any more: another attempt would write to it."""
-        if self.stored is not None and not self.stored.done():
-            with suppress(Exception):
-                await asyncio.wrap_future(self.stored)
 
 
 class TaskRunner:
@@ -417,17 +398,9 @@ class TaskRunner:
             def settle(t: Transaction) -> tuple[Settlement, _Seen]:
                 evidence = outcome.scored.evidence
                 settled = t.settle(row, draw, assessments, evidence, outcome.model, outcome.quality)
-                if outcome.stored is not None:
-                    outcome.stored.result(_SOON_SECONDS)  # before the commit: what a row names is on the disk
                 return settled, self._open_next(t)
 
-            try:
-                settlement, seen = await self._work.transact(settle)
-            except TimeoutError:
-                await outcome.over()
-                settlement, seen = await self._work.transact(settle)
-            finally:
-                await outcome.over()
+            settlement, seen = await self._work.transact(settle)
             paid = sum(payment.paid_micro for payment in settlement.payments)
             annotate(paid_micro=paid)
         metrics = self._work.metrics
@@ -463,22 +436,12 @@ class TaskRunner:
             for s in submissions
             if s.participant_id in taken
         ]
-        digest, stored = closed.rounds[-1].start_model, None
+        digest = closed.rounds[-1].start_model
         if contributions:
             target = self._work.spool.scratch(f"{row.id}.mean")
             digest = aggregate(contributions, target)
-            stored = self._work.spool.behind(partial(blobs.adopt, target, digest))
-            if closed.rounds[-1].start_bytes > _SOON_BYTES:
-                stored.result()
-        try:
-            quality = self._scoring().evaluate(
-                lambda: blobs.path(digest) if stored is None else stored.result()
-            )
-        except BaseException:
-            if stored is not None:
-                wait([stored])  # as `_Outcome.over`
-            raise
-        return _Outcome(scored, digest, stored, quality)
+            blobs.adopt(target, digest)
+        return _Outcome(scored, digest, self._scoring().evaluate(blobs.path(digest)))
 
     async def _sweep(self) -> None:
         """Uploads that were broken off are of no use to the next round."""

@@ -5,7 +5,7 @@ function of the task's root, its terms, D_c and the submitted files: asked again
 same.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -84,12 +84,8 @@ class Scorer(Protocol):
     def score(self, start: RoundStart, submissions: Sequence[Submission]) -> Scored:
         """Assesses a closed round. Submissions come in participant-id order."""
 
-    def evaluate(self, model: Callable[[], Path]) -> Quality | None:
-        """Quality of a global model on held-out data; None where there are none.
-
-        Args:
-            model: waits for the file; not called where there is nothing to hold it against.
-        """
+    def evaluate(self, model: Path) -> Quality | None:
+        """Quality of a global model on held-out data; None where there are none."""
 
 
 class ClaimedDegrees:
@@ -107,7 +103,7 @@ class ClaimedDegrees:
             tuple(as_claimed(s.participant_id, s.model_sha256, s.claimed_degree) for s in submissions)
         )
 
-    def evaluate(self, model: Callable[[], Path]) -> Quality | None:
+    def evaluate(self, model: Path) -> Quality | None:
         return evaluate_on(self._data, self._model, model)
 
 
@@ -158,7 +154,7 @@ class ShadowModels:
         )
         return Scored(found.assessments, found.record)
 
-    def evaluate(self, model: Callable[[], Path]) -> Quality | None:
+    def evaluate(self, model: Path) -> Quality | None:
         return evaluate_on(self._data, self._model, model)
 
     def _ensemble(self, start: RoundStart) -> "ShadowEnsemble":
@@ -197,7 +193,7 @@ def make_scorer(row: TaskRow) -> Scorer:
     return ShadowModels(data, row)
 
 
-def evaluate_on(data: LearnerData | None, architecture: str, model: Callable[[], Path]) -> Quality | None:
+def evaluate_on(data: LearnerData | None, architecture: str, model: Path) -> Quality | None:
     """Quality of a model file on the held-out samples, or on D_c where there are none; as `Scorer.evaluate`."""
     if data is None:
         return None
@@ -207,5 +203,5 @@ def evaluate_on(data: LearnerData | None, architecture: str, model: Callable[[],
 
     if architecture not in ARCHITECTURES:
         return None  # a model of the learner's own
-    found = evaluate(open_model(model()).weights(), data.test or data.validation, architecture)
+    found = evaluate(open_model(model).weights(), data.test or data.validation, architecture)
     return Quality(f"{found.accuracy:.6f}", f"{found.loss:.6f}")
