@@ -30,7 +30,15 @@ from participant.backoff import Backoff
 from participant.dispute import Dispute, open_dispute
 from participant.effort import BestResponse, Effort, Explanation, effort_decimal, explained, strategy_of
 from participant.endpoint import Endpoint
-from participant.engagement import Assignment, Engagement, PastTask, await_task, find_task, past_tasks
+from participant.engagement import (
+    Assignment,
+    Engagement,
+    PastTask,
+    await_task,
+    find_task,
+    past_tasks,
+    published,
+)
 from participant.enrolment import EnrolmentRequest
 from participant.identity import Credentials, StateFolder
 from participant.membership import ForeignKeys, Membership, RoundMembership, TaskMembership
@@ -216,7 +224,7 @@ class AsyncParticipant(Membership, AbstractAsyncContextManager["AsyncParticipant
     async def explain(self, task: Task, task_id: str, effort: BestResponse | None = None) -> Explanation:
         """As `Participant.explain`."""
         strategy, trainer = explained(effort), trainer_of(task)
-        terms = (await self.join(task_id)).terms
+        _, terms = await self.client.transport.run(published(task_id, self.client.steps))
 
         def explanation() -> Explanation:
             trainer.prepare(terms)

@@ -633,22 +633,11 @@ def share_secret(key: ec.EllipticCurvePrivateKey, terms_digest: bytes, participa
     return hmac.digest(private, _SHARES + terms_digest + participant_id.encode(), "sha256")
 
 
-def join(
-    task_id: str,
-    *,
-    participant_id: str,
-    key: ec.EllipticCurvePrivateKey,
-    market: MarketSteps,
-    journal: Journal,
-    models: ModelStore,
-    private_counts: bool = False,
-    watch: "KeyWatch | None" = None,
-) -> Steps[Engagement]:
-    """Reads the terms of a task, checks them, and writes down that they are what is agreed to.
+def published(task_id: str, market: MarketSteps) -> "Steps[tuple[market_pb2.Task, Terms]]":
+    """A task as the coordinator describes it now, and its terms, checked; nothing is agreed to.
 
     Raises:
         NotFoundError: no such task.
-        WrongStateError: it has other terms than this participant agreed to.
         StateError: terms that do not hold, or do not have the digest that is said of them.
     """
     message = yield from market.task(task_id)
@@ -663,6 +652,26 @@ def join(
             f"the terms of task {task_id} do not have the digest that the coordinator states; "
             "tell its operator, and do not claim"
         )
+    return message, terms
+
+
+def join(
+    task_id: str,
+    *,
+    participant_id: str,
+    key: ec.EllipticCurvePrivateKey,
+    market: MarketSteps,
+    journal: Journal,
+    models: ModelStore,
+    private_counts: bool = False,
+    watch: "KeyWatch | None" = None,
+) -> Steps[Engagement]:
+    """Reads the terms of a task, checks them, and writes down that they are what is agreed to.
+
+    Raises:
+        NotFoundError, StateError: as `published`; or it has other terms than this participant agreed to.
+    """
+    message, terms = yield from published(task_id, market)
     yield from _pin_log_key(market, journal)
     if watch is not None:
         yield from watch.joining()

@@ -35,6 +35,7 @@ from participant.engagement import (
     find_task,
     has_claimed,
     past_tasks,
+    published,
 )
 from participant.enrolment import EnrolmentRequest
 from participant.identity import Credentials, StateFolder
@@ -183,13 +184,13 @@ class Participant(Membership, AbstractContextManager["Participant"]):
         return joined.report()
 
     def explain(self, task: Task, task_id: str, effort: BestResponse | None = None) -> Explanation:
-        """What each effort would earn in the task, and which is best; print it. Claims nothing.
+        """What each effort would earn in the task, and which is best; print it. Agrees to nothing and claims nothing.
 
         Raises:
             EffortError: `effort` is no `BestResponse`, or its cost or curve cannot be used.
         """
         strategy, trainer = explained(effort), trainer_of(task)
-        terms = self.join(task_id).terms
+        _, terms = self.client.transport.run(published(task_id, self.client.steps))
         trainer.prepare(terms)
         return strategy.explain(terms, trainer.label_counts())
 
