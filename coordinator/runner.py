@@ -35,7 +35,7 @@ from coordinator.states import (
     Wait,
     next_step,
 )
-from coordinator.storage.market import EventRow, ModelRow, RoundRow, StaleTask, Tally, TaskRow
+from coordinator.storage.market import EventRow, ModelRow, RoundRow, StaleTask, TaskRow
 from coordinator.tracing import Tracing, annotate
 from coordinator.transactions import Transaction, Transactions
 from mechanism.lifecycle import State
@@ -51,7 +51,7 @@ _RETRY_SECONDS = 1.0
 _RETRY_LIMIT_SECONDS = 60.0
 
 #: Seconds from one look of the runner to the next at arrivals that complete nothing, for the metrics to follow them.
-_GLANCE_SECONDS = 0.25
+_GLANCE_SECONDS = 1.0
 
 #: Steps that are under a signed head as soon as everybody has heard of them. A settlement is before that; the two
 #: steps that lead to it wait for its head: signing is a flush, behind which a round's first uploads would wait.
@@ -130,17 +130,15 @@ class _Seen:
 
     Attributes:
         events: those that are not published yet.
-        progress: None where the numbers alone say that nothing is to be done.
         size: entries of the ledger.
-        escrow: micro-credits that are reserved for the task; read with the progress.
+        escrow: micro-credits that are reserved for the task.
     """
 
     row: TaskRow
     events: list[EventRow]
-    tally: Tally
-    progress: Progress | None
+    progress: Progress
     size: int
-    escrow: int | None
+    escrow: int
 
 
 @dataclass(frozen=True)
@@ -163,7 +161,6 @@ class TaskRunner:
         self._scorer: Scorer | None = None
         self._preparation: asyncio.Future[None] | None = None
         self._prepared = 0
-        self._last: Progress | None = None
         self._closed: _ClosedRound | None = None
 
     async def run(self, well: Callable[[], None]) -> None:
@@ -193,15 +190,15 @@ class TaskRunner:
         return True
 
     async def _take_steps(self, well: Callable[[], None]) -> None:
-        retry, going_on = _RETRY_SECONDS, True
-        while going_on:
+        retry = _RETRY_SECONDS
+        while not self._live.row.state.final:
             try:
-                going_on = await self._advance()
+                until = await self._advance()
                 retry = _RETRY_SECONDS
                 self._set_broken(None)
                 well()
-                if going_on:
-                    await self._work.clock.wait(self._live.changed, self._alarm())
+                if not self._live.row.state.final:
+                    await self._work.clock.wait(self._live.changed, until)
             except StaleTask:
                 log.info("task was moved on by another process")
             except Exception as error:
@@ -212,85 +209,48 @@ class TaskRunner:
         await self._sweep()
 
     def _look(self, t: Transaction) -> _Seen:
-        """The task, its new events and its progress: others than this runner may have moved it.
-
-        With a thousand participants their names are not read again for each that arrives.
-        """
+        """The task, its new events and its progress: others than this runner may have moved it."""
         row = t.market.task(self._live.row.id)
         assert row is not None  # tasks are never deleted
-        tally = t.market.tally(row)
-        idle = self._idle(row, tally)
         return _Seen(
             row,
             # Events come with transitions, and each of those is a new version.
             t.market.events(row.id, self._live.feed.cursor) if row.version != self._live.row.version else [],
-            tally,
-            progress=None if idle else t.market.progress(row),
+            progress=t.market.progress(row),
             size=t.journal.size(),
-            escrow=None if idle else t.escrow_left(row),
+            escrow=t.escrow_left(row),
         )
 
-    def _idle(self, row: TaskRow, tally: Tally) -> bool:
-        """Whether a phase that was looked at before only waits for more to arrive."""
-        last, now = self._last, self._work.clock.now()
-        if last is None or (last.state, last.round) != (row.state, row.round):
-            return False
-        if row.deadline is None or now >= row.deadline:
-            return False
-        return _outstanding(row, tally) > 0 and not self._gone()
-
-    async def _advance(self) -> bool:
-        """Takes every step that is due; False where the task has ended."""
+    async def _advance(self) -> float | None:
+        """Takes every step that is due; returns when to look again though nothing has arrived."""
         self._live.looked_at()
         seen = await self._work.transact.read(self._look)
         self._tell(seen)
-        while (step := self._next(seen.progress)) is not None:
+        while not isinstance(step := self._next(seen.progress), Wait):
             seen = await self._take(step)
             self._tell(seen)
             if isinstance(step, _SIGNED_BEHIND):
                 await self._work.transact.sign_head()
-        self._live.missing = self._missing(seen)
-        return not self._live.row.state.final
+        return step.until
 
-    def _next(self, progress: Progress | None) -> Step | None:
-        """The step that is due; None where something must arrive first."""
+    def _next(self, progress: Progress) -> Step:
+        """The step that is due; Wait until the deadline, or until somebody's absence counts."""
         live = self._live
-        if progress is None or progress.state.final:
-            return None
-        self._last = progress
-        now = self._work.clock.now()
-        absent, _ = live.presence.absent(
-            progress.selected - progress.delivered - progress.failed, now, self._work.absence_seconds
-        )
+        if progress.state.final:
+            return Wait(None)
+        schedule, now = live.row.terms.schedule, self._work.clock.now()
+        absent, soonest = live.presence.absent(progress.outstanding, now, self._work.absence_seconds)
         self._work.metrics.task_participants.labels(live.row.id, "absent").set(len(absent))
-        step = next_step(live.row.terms.schedule, replace(progress, absent=absent), now)
+        step = next_step(schedule, replace(progress, absent=absent), now)
         if not isinstance(step, Wait):
             return step
-        if progress.state is State.TRAINING:
-            self._prepare()
-        return None
-
-    def _missing(self, seen: _Seen) -> int:
-        """How many arrivals the phase waits for at least, before there is anything to be done."""
-        return _outstanding(seen.row, seen.tally) - self._gone()
-
-    def _gone(self) -> int:
-        """How many of the selected are absent, those included who have delivered."""
-        selected = self._last.selected if self._last is not None else frozenset()
-        absent, _ = self._live.presence.absent(selected, self._work.clock.now(), self._work.absence_seconds)
-        return len(absent)
-
-    def _alarm(self) -> float | None:
-        """When to look again though nothing has arrived: at the deadline, or when somebody's absence counts."""
-        row, last = self._live.row, self._last
-        times = [] if row.deadline is None else [row.deadline]
-        if row.state is State.TRAINING and last is not None:
-            awaited = last.selected - last.delivered - last.failed
-            _, soonest = self._live.presence.absent(
-                awaited, self._work.clock.now(), self._work.absence_seconds
-            )
-            times += [] if soonest is None else [soonest]
-        return min(times, default=None)
+        if progress.state is State.EFFORT:
+            live.missing = schedule.capacity - len(progress.claimed)
+        if progress.state is not State.TRAINING:
+            return step
+        live.missing = len(progress.outstanding - absent)
+        self._prepare()
+        return Wait(min((at for at in (step.until, soonest) if at is not None), default=None))
 
     async def _take(self, step: Step) -> _Seen:
         """Takes a step; returns the task as the step leaves it, which nobody has been told yet."""
@@ -461,23 +421,13 @@ class TaskRunner:
         live.row = row
         metrics.task_round.labels(row.id).set(row.round)
         metrics.ledger_size.set(seen.size)
-        if seen.escrow is not None:
-            metrics.escrow.labels(row.id).set(seen.escrow)
-        for standing, count in vars(seen.tally).items():
-            metrics.task_participants.labels(row.id, standing).set(count)
+        metrics.escrow.labels(row.id).set(seen.escrow)
+        for standing in ("claimed", "selected", "delivered", "failed"):
+            metrics.task_participants.labels(row.id, standing).set(len(getattr(seen.progress, standing)))
 
     def _set_broken(self, why: str | None) -> None:
         self._live.broken = why
         self._work.metrics.stalled.labels(self._live.row.id).set(why is not None)
-
-
-def _outstanding(row: TaskRow, tally: Tally) -> int:
-    """Arrivals that complete the phase; 0 in a state that waits for none."""
-    if row.state is State.EFFORT:
-        return row.terms.schedule.capacity - tally.claimed
-    if row.state is State.TRAINING:
-        return tally.selected - tally.delivered - tally.failed
-    return 0
 
 
 def _closed_round(t: Transaction, row: TaskRow) -> _ClosedRound:

@@ -32,7 +32,7 @@ from coordinator.control_socket import ControlSocket
 from coordinator.errors import FolderError, ServeError
 from coordinator.folder import StateFolder, write_private
 from coordinator.identity import Caller, Enrolled, Roster, enrol, renew
-from coordinator.live import Feed, Presence, first_of
+from coordinator.live import Feed, Presence
 from coordinator.market import Market
 from coordinator.metrics import Metrics
 from coordinator.quotas import Quotas
@@ -308,19 +308,19 @@ class Coordinator:
             return
         loop = asyncio.get_running_loop()
 
-        def stirred() -> None:
+        def readable() -> None:
             loop.remove_reader(descriptor)
             self._supervisor.begin("lease", look)
 
         async def look(_duty: Duty) -> None:
             if await asyncio.to_thread(self._lease.held):
-                loop.add_reader(descriptor, stirred)  # a notice of the server
+                loop.add_reader(descriptor, readable)  # a notice of the server
                 return
             log.error("the lease on the database is lost: its connection broke; the service ends")
             self._health.set(health_pb2.HealthCheckResponse.NOT_SERVING)
             self.halted.set()
 
-        loop.add_reader(descriptor, stirred)
+        loop.add_reader(descriptor, readable)
 
     def _leave_lease(self) -> None:
         if (descriptor := self._lease.descriptor) is not None:
@@ -609,9 +609,10 @@ async def serve(folder: Path, announce: Callable[[dict[str, str]], None] | None 
     # What is here now stays, libraries for the most part: later collections need not go through it.
     gc.collect()
     gc.freeze()
-    ended = await first_of(coordinator.halted, stop)
+    waits = [asyncio.create_task(event.wait()) for event in (coordinator.halted, stop)]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     log.info("draining")
-    await coordinator.stop(0 if ended is coordinator.halted else None)
+    await coordinator.stop(0 if coordinator.halted.is_set() else None)
     if coordinator.halted.is_set():
         raise LeaseLost(
             "the connection that holds the lease on the database broke, so another coordinator may serve it now; "

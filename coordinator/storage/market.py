@@ -74,16 +74,6 @@ class TaskRow:
 
 
 @dataclass(frozen=True)
-class Tally:
-    """Sizes of the sets of a `Progress`."""
-
-    claimed: int
-    selected: int
-    delivered: int
-    failed: int
-
-
-@dataclass(frozen=True)
 class EventRow:
     """One event of a task's stream; cursors run from 1 without a gap."""
 
@@ -333,12 +323,6 @@ class MarketStore:
             delivered=frozenset(name for (name,) in _DELIVERED.rows(self._connection, values)),
             failed=frozenset(name for (name,) in _FAILED.rows(self._connection, values)),
         )
-
-    def tally(self, task: TaskRow) -> Tally:
-        """How many there are of those that `progress` names: cheap, whatever their number."""
-        found = _TALLY.row(self._connection, {"task_id": task.id, "round": task.round, "selected": True})
-        assert found is not None  # a row of four numbers
-        return Tally(*found)
 
     # Submissions
 
@@ -631,19 +615,10 @@ _COUNTED = or_(
     claims.c.selected,
     ~exists().where(participants.c.id == claims.c.participant_id, participants.c.revoked_at.is_not(None)),
 )
-_COUNTED_CLAIMS = select(func.count()).select_from(claims).where(_equal(claims), _COUNTED)
 _CLAIMANTS = Statement(select(claims.c.participant_id, claims.c.selected).where(_equal(claims), _COUNTED))
 _DELIVERED = Statement(select(models.c.participant_id).where(_equal(models, "round")))
 _FAILED = Statement(select(failures.c.participant_id).where(_equal(failures, "round")))
 _CLAIMED = Statement(select(_number(claims).label("claimed")))
-_TALLY = Statement(
-    select(
-        _COUNTED_CLAIMS.correlate(None).scalar_subquery().label("claimed"),
-        _number(claims, "selected").label("selected"),
-        _number(models, "round").label("delivered"),
-        _number(failures, "round").label("failed"),
-    )
-)
 _RECEIPT_COLUMNS = ("kind", "round", "digest", "ledger_index", "late", "at")
 _MODEL_STANDING = Statement(
     select(
