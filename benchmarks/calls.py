@@ -26,7 +26,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from benchmarks.serving import enrolled, environment, model, prepared, serving
 from coordinator.folder import StateFolder
-from fedpeer.protocol.codec import encode_claim
+from fedpeer.protocol.codec import encode_signed
 from fedpeer.v1 import market_pb2
 from mechanism.statements import sign_statement
 from tests.integration.market import Client
@@ -49,7 +49,7 @@ async def measure(clients: Sequence[Client], tasks: Sequence[str]) -> tuple[list
             *(client.claim_statement(submission_id=f"claim-{name}") for client in clients)
         )
         requests = [
-            encode_claim(statement, sign_statement(statement, client.key))
+            encode_signed(statement, sign_statement(statement, client.key))
             for client, statement in zip(clients, statements, strict=True)
         ]
         request = market_pb2.GetTaskRequest(task_id=name)

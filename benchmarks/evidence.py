@@ -15,11 +15,12 @@ from fractions import Fraction
 import numpy as np
 import torch
 
-from fedpeer.evidence import ShadowEvidence, Submission
+from fedpeer.evidence import ShadowEvidence
 from fedpeer.learning.datasets import LabelledData
 from fedpeer.learning.models import initial_weights
 from fedpeer.learning.partition import uniform_reference
 from fedpeer.learning.training import log_probabilities, train
+from fedpeer.protocol.submission import Submission
 from mechanism.terms import Recipe
 
 RECIPE = Recipe("mnist-cnn", 1, 256, "adam", Decimal("0.01"), 600)

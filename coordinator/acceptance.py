@@ -10,20 +10,8 @@ from decimal import Decimal
 from fractions import Fraction
 from math import lcm
 
-from google.protobuf.descriptor import FieldDescriptor
-from google.protobuf.message import Message
-
-from fedpeer.protocol.codec import (
-    decode_claim,
-    decode_counts,
-    decode_model_header,
-    decode_terms,
-    encode_claim,
-    encode_model_header,
-    encode_terms,
-)
-from fedpeer.protocol.limits import MAX_MESSAGE_BYTES, MAX_NUMBER_CHARACTERS, METHODS
-from fedpeer.v1 import market_pb2, terms_pb2
+from fedpeer.protocol.codec import Said, decode_signed, encode_signed
+from fedpeer.protocol.limits import MAX_MESSAGE_BYTES, MAX_NUMBER_CHARACTERS
 from mechanism.canonical import MAX_INTEGER, canonical_bytes
 from mechanism.errors import FieldError
 from mechanism.ledger import entries
@@ -49,42 +37,23 @@ def check_acceptable(terms: Terms) -> None:
     Raises:
         FieldError: which field keeps them out, and what it may be at most.
     """
-    _check_integers(terms)
-    message = encode_terms(terms)
-    received = terms_pb2.Terms.FromString(message.SerializeToString())
-    if decode_terms(received).digest != terms.digest:
-        raise FieldError("task_id", terms.task_id, "terms that arrive as they were sent")
-    _check_message(terms, message)
+    Terms.parse(terms.canonical)
+    _check_message(terms)
     _check_entries(entries.published(terms), "contract.tensors", len(terms.contract.tensors), "fewer tensors")
     _check_claims(terms)
     _check_models(terms)
     _check_peers(terms)
 
 
-def _check_integers(terms: Terms) -> None:
-    """That every integer fits its field of the message, which has 32 bits for most."""
-    sections: dict[str, type[Message]] = {
-        "schedule": terms_pb2.Schedule,
-        "rule": terms_pb2.Rule,
-        "recipe": terms_pb2.Recipe,
-    }
-    for section, kind in sections.items():
-        for field in kind.DESCRIPTOR.fields:
-            if field.type == FieldDescriptor.TYPE_UINT32:
-                value = getattr(getattr(terms, section), field.name)
-                if value >= 2**32:
-                    raise FieldError(f"{section}.{field.name}", value, f"at most {2**32 - 1}")
-
-
-def _check_message(terms: Terms, message: terms_pb2.Terms) -> None:
+def _check_message(terms: Terms) -> None:
     """That a task fits one message together with everything that a participant may have submitted."""
     rounds = terms.schedule.rounds
     submitted = (1 + _RECEIPTS_PER_ROUND * rounds) * (len(_LONGEST_ID) + 2)
-    room = MAX_MESSAGE_BYTES - _STANDING_BYTES - submitted
-    if message.ByteSize() > room:
+    room, size = MAX_MESSAGE_BYTES - _STANDING_BYTES - submitted, len(terms.canonical)
+    if size > room:
         raise FieldError(
             "contract.tensors",
-            f"{len(terms.contract.tensors)} tensors, in terms of {message.ByteSize()} bytes",
+            f"{len(terms.contract.tensors)} tensors, in terms of {size} bytes",
             f"terms of at most {room} bytes in a task of {rounds} rounds: fewer tensors, shorter names, fewer rounds",
         )
 
@@ -117,21 +86,11 @@ def _check_claims(terms: Terms) -> None:
         draw_head=bytes(32),
         nonce=bytes(NONCE_BYTES),
     )
-    method = METHODS["/fedpeer.v1.Market/SubmitEffort"]
     for statement in (claim, replace(claim, counts=None, counts_commitment=bytes(32))):
-        sent = encode_claim(statement, _LONGEST_SIGNATURE)
-        if sent.ByteSize() > method.request_bytes:
-            raise FieldError(
-                "reference", f"{labels} labels", "fewer labels: a claim of them is too long to send"
-            )
-        if decode_claim(sent, terms.digest) != statement:
-            raise FieldError(
-                "reference", f"{labels} labels", "labels of which a claim arrives as it was sent"
-            )
+        _check_sent(ClaimStatement, statement, "reference", labels, "fewer labels")
         _check_entries([entries.claim(statement, _LONGEST_SIGNATURE)], "reference", labels, "fewer labels")
-    opened = decode_counts(market_pb2.LabelCounts(counts=counts))
     _check_entries(
-        [entries.dispute(terms.task_id, _LONGEST_ID, opened, bytes(32))], "reference", labels, "fewer labels"
+        [entries.dispute(terms.task_id, _LONGEST_ID, counts, bytes(32))], "reference", labels, "fewer labels"
     )
 
 
@@ -149,15 +108,21 @@ def _check_models(terms: Terms) -> None:
         draw_share=bytes(32),
         nonce=bytes(NONCE_BYTES),
     )
-    sent = encode_model_header(statement, _LONGEST_SIGNATURE)
-    if decode_model_header(sent, terms.digest) != statement:
-        raise FieldError("contract.max_bytes", terms.contract.max_bytes, "a size that arrives as it was sent")
+    _check_sent(ModelStatement, statement, "contract.max_bytes", terms.contract.max_bytes, "a smaller model")
     _check_entries(
         [entries.model(statement, _LONGEST_SIGNATURE, MAX_INTEGER)],
         "contract.max_bytes",
         terms.contract.max_bytes,
         "a smaller model",
     )
+
+
+def _check_sent(kind: type[Said], statement: Said, field: str, value: int, remedy: str) -> None:
+    """That a statement can be sent, and is read as it was written."""
+    try:
+        decode_signed(kind, encode_signed(statement, _LONGEST_SIGNATURE))
+    except FieldError as error:
+        raise FieldError(field, value, f"{remedy}: {error}") from None
 
 
 def _check_peers(terms: Terms) -> None:

@@ -8,7 +8,9 @@ the wrong time is refused and changes nothing.
 
 from coordinator.derivation import nonce
 from coordinator.identity import Caller
-from coordinator.storage.market import ClaimRow, MarketStore, ModelStanding, ReceiptRow, TaskRow
+from coordinator.storage.market import MarketStore
+from coordinator.storage.submissions import ClaimRow, ModelStanding, ReceiptRow
+from coordinator.storage.tasks import TaskRow
 from fedpeer.protocol.errors import Code, Refusal
 from fedpeer.protocol.limits import MAX_UPLOADS_PER_ROUND
 from mechanism.degree import noniid_degree
@@ -19,21 +21,25 @@ from mechanism.peers import share_fits
 from mechanism.statements import (
     ClaimStatement,
     ModelStatement,
+    Statement,
     signature_holds,
-    statement_digest,
 )
 from mechanism.terms import Terms
 
 
-def check_author(
-    caller: Caller, task: TaskRow, statement: ClaimStatement | ModelStatement, signature: bytes
-) -> None:
-    """That the caller speaks for itself, to this task, and signed what it says.
+def check_author(caller: Caller, task: TaskRow, statement: Statement, signature: bytes) -> None:
+    """That the caller speaks for itself, to this task and its terms, and signed what it says.
 
     Raises:
-        Refusal: WRONG_PARTICIPANT, NONCE_UNKNOWN or SIGNATURE_INVALID.
+        Refusal: WRONG_PARTICIPANT, TERMS_CHANGED, NONCE_UNKNOWN or SIGNATURE_INVALID.
     """
     check_name(caller, statement.participant_id)
+    if statement.terms_digest != task.terms.digest:
+        raise Refusal(
+            Code.TERMS_CHANGED,
+            f"Submission {statement.submission_id} is about terms of the digest {statement.terms_digest.hex()}; those "
+            f"of task {task.id} have {task.terms.digest.hex()}.",
+        )
     if statement.nonce != nonce(task.root, caller.participant_id):
         raise Refusal(Code.NONCE_UNKNOWN, f"The nonce is not the one of task {task.id} for this participant.")
     if not signature_holds(statement, signature, caller.key):
@@ -165,7 +171,7 @@ def admit_upload(task: TaskRow, statement: ModelStatement, standing: ModelStandi
             f"The model has {statement.model_bytes} bytes; task {task.id} accepts at most {limit}.",
         )
     if standing.committed is not None:
-        if standing.committed != statement_digest(statement):
+        if standing.committed != statement.digest:
             raise _conflict(statement.submission_id, "model")
         return
     if standing.begun >= MAX_UPLOADS_PER_ROUND:

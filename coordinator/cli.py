@@ -140,11 +140,11 @@ def open_(
         row = prepared.row
         record = {
             "task": row.id,
-            "terms_digest": row.terms_digest.hex(),
+            "terms_digest": row.terms.digest.hex(),
             "bill_micro": prepared.bill_micro,
             "budget_micro": row.terms.budget_micro,
         }
-        digest = row.terms_digest.hex()
+        digest = row.terms.digest.hex()
         _changed(
             operator,
             as_json,

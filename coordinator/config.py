@@ -245,7 +245,6 @@ class TaskConfig(_Section):
         reference: p^(c); left out: the label distribution of D_c.
         budget_micro: left out: the most that the task can pay.
         initial_model: a safetensors file; left out: the architecture's own initialisation.
-        selection: "all": whoever claimed; "utility": by expected utility, where the mechanism offers it.
     """
 
     id: str
@@ -256,7 +255,6 @@ class TaskConfig(_Section):
     reference: list[Probability] | None = None
     budget_micro: int | None = None
     initial_model: Path | None = None
-    selection: Literal["all"] = "all"
     payment: PaymentSection = PaymentSection()
     rule: RuleSection = RuleSection()
     schedule: ScheduleSection

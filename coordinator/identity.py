@@ -18,7 +18,8 @@ from datetime import UTC, datetime
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
-from coordinator.storage.market import CertificateRow, InvitationRow, MarketStore, ParticipantRow
+from coordinator.storage.identities import CertificateRow, InvitationRow, ParticipantRow
+from coordinator.storage.market import MarketStore
 from fedpeer.protocol.certificates import (
     CertificateError,
     Identity,

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 
-from coordinator.storage.market import EventRow
+from coordinator.storage.tasks import EventRow
 from fedpeer.protocol.errors import Code, Refusal
 from mechanism.lifecycle import State
 

@@ -20,16 +20,17 @@ from coordinator.admission import (
     known_receipt,
     same_receipt,
 )
-from coordinator.broadcast import Broadcast, SharedFrame
 from coordinator.identity import Caller, check_standing
 from coordinator.runner import LiveTask, Workplace
 from coordinator.settlements import PaidRound, Settlements
+from coordinator.shared_frames import SharedFrame, SharedFrames
 from coordinator.spool import UploadKey
-from coordinator.storage.market import EventRow, ReceiptRow
+from coordinator.steps import Transaction, failure_digest
+from coordinator.storage.submissions import ReceiptRow
+from coordinator.storage.tasks import EventRow
 from coordinator.tracing import annotate
-from coordinator.transactions import Transaction, failure_digest
 from coordinator.upload_places import Stream
-from fedpeer.protocol.codec import decode_model_header
+from fedpeer.protocol.codec import decode_signed
 from fedpeer.protocol.errors import Code, Refusal
 from fedpeer.protocol.frames import Frame
 from fedpeer.protocol.limits import FRAME_BYTES, MAX_REASON_CHARACTERS, MIN_FRAME_BYTES, PLAIN_FRAME_BYTES
@@ -38,7 +39,7 @@ from fedpeer.v1 import market_pb2
 from mechanism.dispute import Review, check_opening
 from mechanism.errors import FieldError
 from mechanism.lifecycle import State
-from mechanism.statements import ClaimStatement, ModelStatement, statement_digest
+from mechanism.statements import ClaimStatement, ModelStatement
 from mechanism.terms import identifier
 
 log = structlog.get_logger()
@@ -50,8 +51,8 @@ _LISTED_ENDED = 20
 
 
 @dataclass(frozen=True)
-class Standing:
-    """How one participant stands in one task."""
+class Participation:
+    """How one participant takes part in one task, as far as the coordinator has it recorded."""
 
     submissions: tuple[str, ...]
     selected: bool
@@ -92,7 +93,7 @@ class Market:
     def __init__(self, workplace: Workplace) -> None:
         self._work = workplace
         self._uploads = workplace.uploads
-        self._broadcast = Broadcast()
+        self._frames = SharedFrames()
         self._tasks: dict[str, LiveTask] = {}
         self._settlements = Settlements(workplace.transact)
 
@@ -125,18 +126,18 @@ class Market:
         annotate(task=live.row.id, round=live.row.round)
         return live
 
-    async def standing(self, caller: Caller, live: LiveTask) -> Standing:
+    async def participation(self, caller: Caller, live: LiveTask) -> Participation:
         """What the coordinator already holds from the caller."""
         name = caller.participant_id
         live.presence.hear(name, self._work.clock.now())
 
-        def read(t: Transaction) -> Standing:
+        def read(t: Transaction) -> Participation:
             claim = t.market.claim(live.row.id, name)
             receipts = t.market.receipts(live.row.id, name)
             submissions = tuple(r.submission_id for r in receipts)
             if claim is None:
-                return Standing(submissions, selected=False, draw_head=b"")
-            return Standing(submissions, claim.selected, claim.draw_head)
+                return Participation(submissions, selected=False, draw_head=b"")
+            return Participation(submissions, claim.selected, claim.draw_head)
 
         return await self._work.transact.read(read)
 
@@ -168,12 +169,11 @@ class Market:
         live = self._heard(caller, statement.task_id)
         check_author(caller, live.row, statement, signature)
         check_counts(live.row.terms, statement)
-        digest = statement_digest(statement)
 
         def record(t: Transaction) -> ReceiptRow:
             task = self._current(t, live)
             name, submission = statement.participant_id, statement.submission_id
-            known = known_receipt(t.market, task, name, submission, digest)
+            known = known_receipt(t.market, task, name, submission, statement.digest)
             if known is not None:
                 return known
             admit_claim(t.market, task, statement)
@@ -261,7 +261,7 @@ class Market:
         frame_bytes = min(FRAME_BYTES, max(MIN_FRAME_BYTES, max_frame_bytes or PLAIN_FRAME_BYTES))
         try:
             while offset < size:
-                frame = await self._broadcast.frame(path, offset, frame_bytes)
+                frame = await self._frames.frame(path, offset, frame_bytes)
                 if not frame.size:
                     return  # somebody has cut the file off: who receives it sees that by its digest
                 yield frame
@@ -306,12 +306,12 @@ class Market:
         header = await stream.next()
         if not isinstance(header, market_pb2.ModelHeader):
             raise Refusal(Code.FRAMES_INVALID, "The first message is no header.")
-        live = self._heard(caller, header.task_id)
-        statement = decode_model_header(header, live.row.terms_digest)
-        check_author(caller, live.row, statement, header.signature)
+        statement, signature = decode_signed(ModelStatement, header.model), header.model.signature
+        live = self._heard(caller, statement.task_id)
+        check_author(caller, live.row, statement, signature)
 
         def finish(t: Transaction) -> ReceiptRow:
-            return self._finish(t, live, statement, header.signature)
+            return self._finish(t, live, statement, signature)
 
         def begin(t: Transaction) -> ReceiptRow | _Begun:
             return self._begin(t, live, statement)
@@ -340,7 +340,7 @@ class Market:
     def _begin(self, t: Transaction, live: LiveTask, statement: ModelStatement) -> "ReceiptRow | _Begun":
         """The receipt of a known submission; else whether its frames are wanted, and then the commitment."""
         task, standing = self._current(t, live), t.model_standing(statement)
-        known = same_receipt(standing.receipt, statement_digest(statement))
+        known = same_receipt(standing.receipt, statement.digest)
         if known is not None:
             return known
         late = admit_model(t.market, task, statement, standing)
@@ -354,7 +354,7 @@ class Market:
         self, t: Transaction, live: LiveTask, statement: ModelStatement, signature: bytes
     ) -> ReceiptRow:
         task, standing = self._current(t, live), t.model_standing(statement)
-        known = same_receipt(standing.receipt, statement_digest(statement))
+        known = same_receipt(standing.receipt, statement.digest)
         if known is not None:
             return known
         late = admit_model(t.market, task, statement, standing)

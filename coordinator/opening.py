@@ -16,7 +16,7 @@ from coordinator.acceptance import check_acceptable
 from coordinator.config import DataSection, TaskConfig
 from coordinator.derivation import chain_secret, initial_seed, task_root, validation_salt
 from coordinator.errors import TaskError
-from coordinator.storage.market import TaskRow
+from coordinator.storage.tasks import TaskRow
 from fedpeer.audit.input_files import SourceError, opened
 from fedpeer.learning.datasets import LabelledData, load_splits
 from fedpeer.learning.errors import DataError
@@ -31,15 +31,15 @@ from fedpeer.protocol.model_file import (
     header,
     model_specs,
 )
-from mechanism.canonical import MAX_INTEGER, canonical_bytes
+from mechanism.canonical import MAX_INTEGER
 from mechanism.degree import reference_distribution
 from mechanism.errors import FieldError
 from mechanism.lifecycle import State
 from mechanism.payment import payment_function
 from mechanism.peers import seed_commitment
+from mechanism.records import MAX_DECIMAL_DIGITS
 from mechanism.settlement import PAYMENT_RULES, max_payment_micro, task_budget_micro
 from mechanism.terms import (
-    MAX_DECIMAL_DIGITS,
     ModelContract,
     Recipe,
     Rule,
@@ -176,15 +176,10 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
     if budget < bill:
         raise FieldError("budget_micro", budget, f"at least {bill}, the most that the task can pay")
     terms = replace(terms, budget_micro=budget)
-    try:
-        canonical_bytes(terms.record())
-    except FieldError as error:  # an integer that no record holds; its path begins with "$."
-        raise FieldError(error.field.removeprefix("$."), error.value, error.expected) from None
     check_acceptable(terms)
     row = TaskRow(
         id=config.id,
         terms=terms,
-        terms_digest=terms.digest,
         root=root,
         settings=_settings(config),
         state=State.OPEN,
@@ -280,7 +275,6 @@ def _settings(config: TaskConfig) -> dict[str, Any]:
     return {
         "data": None if config.data is None else json.loads(config.data.model_dump_json()),
         "evidence": json.loads(config.evidence.model_dump_json()),
-        "selection": config.selection,
     }
 
 

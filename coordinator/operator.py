@@ -17,6 +17,7 @@ from coordinator.backup import Manifest, write_backup
 from coordinator.blobs import BlobStore
 from coordinator.certificates import Certificates, read_certificates
 from coordinator.clock import Clock, SystemClock
+from coordinator.commits import Transactions
 from coordinator.config import ServiceConfig
 from coordinator.control_socket import Answer, ask, notify
 from coordinator.errors import FolderError, TaskError
@@ -27,9 +28,12 @@ from coordinator.opening import PreparedTask
 from coordinator.revocations import CarriedOver, carry_over, check_copy, earlier_keys, forgotten
 from coordinator.scoring import make_scorer
 from coordinator.states import Progress
+from coordinator.steps import Transaction
+from coordinator.storage.identities import ParticipantRow
 from coordinator.storage.lease import served
-from coordinator.storage.market import ClaimRow, FailureRow, ParticipantRow, RoundRow, TaskRow
-from coordinator.transactions import Transaction, Transactions
+from coordinator.storage.rounds import RoundRow
+from coordinator.storage.submissions import ClaimRow, FailureRow
+from coordinator.storage.tasks import TaskRow
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.errors import StorageError
 from fedpeer.audit.sql.ledger_store import SignedLog
@@ -288,7 +292,7 @@ class Operator:
         return [Enrolment(p.id, p.enrolled_at, expires[p.id], standing(p)) for p in people]
 
     def ledger_size(self) -> int:
-        return self._transact.look(lambda t: t.journal.size())
+        return self._transact.look(lambda t: t.ledger.size())
 
     def serving(self) -> Service | None:
         """The service that runs from this folder; None where none does."""
@@ -443,8 +447,8 @@ def _task(t: Transaction, task_id: str) -> TaskRow:
 def _report(t: Transaction, row: TaskRow) -> TaskReport:
     progress = t.market.progress(row)
     paid: dict[str, int] = {}
-    for _, name, record in t.market.settlements(row.id):
-        paid[name] = paid.get(name, 0) + record["paid_micro"]
+    for line in t.market.settlements(row.id):
+        paid[line.participant_id] = paid.get(line.participant_id, 0) + line.record["paid_micro"]
     failed = t.market.all_failures(row.id)
     return TaskReport(
         row=row,

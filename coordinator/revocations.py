@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import takewhile, zip_longest
 
 from coordinator.errors import FolderError
-from coordinator.transactions import Transaction
+from coordinator.steps import Transaction
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.log_keys import key_change
 from mechanism.ledger.note import VerificationKey
@@ -37,7 +37,7 @@ class CarriedOver:
 
 def earlier_keys(t: Transaction) -> list[VerificationKey]:
     """The keys that the log has had before its present one, the latest first."""
-    changes = [key_change(proof.index, proof.entry) for proof in t.ledger.key_changes()]
+    changes = [key_change(proof.index, proof.entry) for proof in t.ledger_store.key_changes()]
     return [change.previous for change in reversed(changes) if change is not None]
 
 
@@ -78,8 +78,8 @@ def forgotten(t: Transaction, source: LedgerSource) -> Forgotten:
     keys: dict[str, Entry] = {}
     revocations: list[Entry] = []
     standing: dict[str, bool] = {}
-    size = t.journal.size()
-    for ours, theirs in zip_longest(t.ledger.entries(0, size), source.entries()):
+    size = t.ledger.size()
+    for ours, theirs in zip_longest(t.ledger_store.entries(0, size), source.entries()):
         if theirs is None:
             break
         if not beyond and ours == theirs:
@@ -108,14 +108,16 @@ def carry_over(t: Transaction, told: Forgotten) -> CarriedOver:
 
 def _revoke(t: Transaction, entry: Entry, keys: Mapping[str, Entry]) -> bool:
     """Revokes a key here, and whoever stands under its participant's name; False where that has been done before."""
-    if t.ledger.find([entry.id]):
+    if t.ledger_store.find([entry.id]):
         return False
     name = str(entry.body["participant_id"])
     t.revoke(name, str(entry.body["reason"]))  # invitations too, and whatever key has the name now
-    if not t.ledger.find([entry.id]) and not t.ledger.revoked_keys(str(entry.body["fingerprint"])):
+    if not t.ledger_store.find([entry.id]) and not t.ledger_store.revoked_keys(
+        str(entry.body["fingerprint"])
+    ):
         key = f"participant/{name}/key/{entry.body['fingerprint']}"
-        if not t.ledger.find([key]):
+        if not t.ledger_store.find([key]):
             # Never enrolled here. Now it is, for the length of a transaction, so that it can never be.
-            t.journal.append([keys[key]])
-        t.journal.append([entry])
+            t.ledger.append([keys[key]])
+        t.ledger.append([entry])
     return True

@@ -11,15 +11,16 @@ from fractions import Fraction
 
 import structlog
 
-from coordinator.aggregation import Contribution, aggregate
+from coordinator.aggregation import aggregate
 from coordinator.blobs import BlobStore
 from coordinator.clock import Clock
+from coordinator.commits import Transactions
 from coordinator.derivation import chain_secret
 from coordinator.errors import TaskError
 from coordinator.live import Feed, Presence
 from coordinator.metrics import Metrics
 from coordinator.receiving import Uploads
-from coordinator.scoring import Quality, RoundStart, Scored, Scorer, Submission, make_scorer
+from coordinator.scoring import Quality, RoundStart, Scored, Scorer, make_scorer
 from coordinator.selection import select
 from coordinator.spool import Spool
 from coordinator.states import (
@@ -35,9 +36,12 @@ from coordinator.states import (
     Wait,
     next_step,
 )
-from coordinator.storage.market import EventRow, ModelRow, RoundRow, StaleTask, TaskRow
+from coordinator.steps import Transaction
+from coordinator.storage.rounds import RoundRow
+from coordinator.storage.submissions import ModelRow
+from coordinator.storage.tasks import EventRow, StaleTask, TaskRow
 from coordinator.tracing import Tracing, annotate
-from coordinator.transactions import Transaction, Transactions
+from fedpeer.protocol.submission import Submission
 from mechanism.lifecycle import State
 from mechanism.peers import Draw, round_seed
 from mechanism.settlement import Settlement
@@ -217,7 +221,7 @@ class TaskRunner:
             # Events come with transitions, and each of those is a new version.
             t.market.events(row.id, self._live.feed.cursor) if row.version != self._live.row.version else [],
             progress=t.market.progress(row),
-            size=t.journal.size(),
+            size=t.ledger.size(),
             escrow=t.escrow_left(row),
         )
 
@@ -379,11 +383,11 @@ class TaskRunner:
         submissions = [
             Submission(
                 participant_id=name,
-                sequence=model.sequence,
+                model=blobs.path(model.model_sha256),
                 model_sha256=model.model_sha256,
-                path=blobs.path(model.model_sha256),
                 samples=model.samples,
                 claimed_degree=closed.claims[name],
+                order=model.sequence,
             )
             for name, model in sorted(closed.models.items())
         ]
@@ -391,15 +395,15 @@ class TaskRunner:
         taken = {a.participant_id for a in scored.assessments if a.scored}
         # A participant that overstates its samples gets no more weight than the recipe's.
         limit = row.terms.recipe.samples
-        contributions = [
-            Contribution(s.participant_id, s.path, min(s.samples, limit))
+        parts = {
+            s.participant_id: (blobs.path(s.model_sha256), min(s.samples, limit))
             for s in submissions
             if s.participant_id in taken
-        ]
+        }
         digest = closed.rounds[-1].start_model
-        if contributions:
+        if parts:
             target = self._work.spool.scratch(f"{row.id}.mean")
-            digest = aggregate(contributions, target)
+            digest = aggregate(parts, target)
             blobs.adopt(target, digest)
         return _Outcome(scored, digest, self._scoring().evaluate(blobs.path(digest)))
 

@@ -7,41 +7,29 @@ same.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
+
+import structlog
 
 from coordinator.config import DataSection
 from coordinator.derivation import evidence_seed, validation_salt
 from coordinator.errors import TaskError
 from coordinator.opening import LearnerData, commit_validation, load_learner_data
 from coordinator.shadow_workers import workers_for
-from coordinator.storage.market import TaskRow
+from coordinator.storage.tasks import TaskRow
 from fedpeer.protocol.model_file import open_model
+from fedpeer.protocol.submission import Submission
 from mechanism.canonical import Json
 from mechanism.lifecycle import needs_evidence
 from mechanism.settlement import Assessment
 from mechanism.unmeasured import as_claimed
 
+log = structlog.get_logger()
+
 if TYPE_CHECKING:  # evidence imports torch, which most commands do without
     from fedpeer.evidence import ShadowEnsemble
     from fedpeer.evidence.assessing import Broadcast
-
-
-@dataclass(frozen=True)
-class Submission:
-    """One model of a closed round, with what its sender claimed.
-
-    Attributes:
-        sequence: order of commitment within the task; the lowest of duplicates is the original.
-    """
-
-    participant_id: str
-    sequence: int
-    model_sha256: bytes
-    path: Path
-    samples: int
-    claimed_degree: Fraction
 
 
 @dataclass(frozen=True)
@@ -115,6 +103,7 @@ class ShadowModels:
 
         self._data = data
         self._model = row.terms.recipe.model
+        self._task, self._round = row.id, 0
         shadows = row.settings["evidence"]["shadows"]
         pixels = data.validation.images[0].size
         try:
@@ -127,6 +116,7 @@ class ShadowModels:
                 executor=workers_for(row.terms.recipe, pixels, shadows),
                 validation_sha256=row.terms.validation_commitment.hex(),
                 scores=[row.terms.rule.name],
+                report=self._report,
             )
         except EvidenceError as error:
             raise TaskError(f"task {row.id!r}: {error}") from None
@@ -135,29 +125,17 @@ class ShadowModels:
         self._ensemble(start)
 
     def score(self, start: RoundStart, submissions: Sequence[Submission]) -> Scored:
-        from fedpeer import evidence
-
-        found = self._evidence.assess(
-            self._ensemble(start),
-            [
-                evidence.Submission(
-                    participant_id=s.participant_id,
-                    model=s.path,
-                    model_sha256=s.model_sha256,
-                    samples=s.samples,
-                    claimed_degree=s.claimed_degree,
-                    order=s.sequence,
-                )
-                for s in submissions
-            ],
-            _broadcasts(start),
-        )
+        found = self._evidence.assess(self._ensemble(start), submissions, _broadcasts(start))
         return Scored(found.assessments, found.record)
 
     def evaluate(self, model: Path) -> Quality | None:
         return evaluate_on(self._data, self._model, model)
 
+    def _report(self, trained: int, of: int) -> None:
+        log.debug("shadow models trained", task=self._task, round=self._round, trained=trained, of=of)
+
     def _ensemble(self, start: RoundStart) -> "ShadowEnsemble":
+        self._round = start.round
         return self._evidence.prepare(
             open_model(start.model).weights(), start.round, _broadcasts(start), start.model_sha256.hex()
         )

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from coordinator.storage.market import ClaimRow
+from coordinator.storage.submissions import ClaimRow
 from mechanism.terms import Terms
 
 

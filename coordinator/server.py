@@ -27,6 +27,7 @@ from coordinator.blobs import BlobStore
 from coordinator.boundary import Authenticate, Boundary, caller
 from coordinator.certificates import OLD_AUTHORITY, Certificates, read_certificates
 from coordinator.clock import Clock, SystemClock
+from coordinator.commits import Transactions
 from coordinator.config import ServerSection, ServiceConfig
 from coordinator.control_socket import ControlSocket
 from coordinator.errors import FolderError, ServeError
@@ -44,12 +45,12 @@ from coordinator.services.health_servicer import HealthServicer
 from coordinator.services.ledger_servicer import LedgerServicer
 from coordinator.services.market_servicer import MarketServicer
 from coordinator.spool import Spool
+from coordinator.steps import Transaction
 from coordinator.storage.lease import Lease
-from coordinator.storage.market import EventRow, TaskRow
 from coordinator.storage.schema import migrate
+from coordinator.storage.tasks import EventRow, TaskRow
 from coordinator.supervision import Duty, Supervisor
 from coordinator.tracing import Tracing, exporting
-from coordinator.transactions import Transaction, Transactions
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.errors import LeaseLost
 from fedpeer.audit.sql.ledger_store import SignedLog

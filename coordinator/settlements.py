@@ -5,12 +5,13 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from contextvars import Context
 from dataclasses import dataclass
-from typing import Any
 
 import structlog
 
-from coordinator.storage.market import TaskRow
-from coordinator.transactions import Transaction, Transactions
+from coordinator.commits import Transactions
+from coordinator.steps import Transaction
+from coordinator.storage.rounds import SettlementRow
+from coordinator.storage.tasks import TaskRow
 from fedpeer.protocol.errors import Code, Refusal
 from mechanism.errors import FieldError
 from mechanism.ledger.entries import assessment_from_record
@@ -55,16 +56,16 @@ class Settlements:
         if not 1 <= round_ <= row.terms.schedule.rounds:
             raise FieldError("round", round_, f"1 to {row.terms.schedule.rounds}")
 
-        def read(t: Transaction) -> tuple[int, Any, str | None]:
+        def read(t: Transaction) -> tuple[SettlementRow, str | None]:
             settled = t.market.settlement(row.id, round_, name)
             if settled is not None:
-                return *settled, self._transact.covered(t, settled[0])
+                return settled, self._transact.covered(t, settled.ledger_index)
             if any(r.round == round_ and r.settled_at is not None for r in t.market.rounds(row.id)):
                 raise Refusal(Code.NOT_SELECTED, f"{name!r} did not train in task {row.id}.")
             raise Refusal(Code.NOT_YET, f"Round {round_} of task {row.id} is not settled.")
 
-        index, record, proof = await self._transact.read(read)
-        return _paid_round(index, record, proof or await self._transact.proof(index))
+        settled, proof = await self._transact.read(read)
+        return _paid_round(settled, proof or await self._transact.proof(settled.ledger_index))
 
     async def of_event(self, row: TaskRow, round_: int, name: str) -> PaidRound | None:
         """`line` of the last settled round, read once for all who get the event.
@@ -87,17 +88,17 @@ class Settlements:
     async def _read(self, task_id: str, round_: int) -> Mapping[str, PaidRound]:
         def read(t: Transaction) -> dict[str, PaidRound]:
             lines = t.market.round_settlements(task_id, round_)
-            proofs = self._transact.all_covered(t, [index for _, index, _ in lines])
+            proofs = self._transact.all_covered(t, [line.ledger_index for line in lines])
             return {
-                name: _paid_round(index, record, proof)
-                for (name, index, record), proof in zip(lines, proofs, strict=True)
+                line.participant_id: _paid_round(line, proof)
+                for line, proof in zip(lines, proofs, strict=True)
                 if proof is not None
             }
 
         try:
             found = await self._transact.read(read)
         except Exception as error:
-            log.warning("payments are not told with the event", task=task_id, round=round_, why=str(error))
+            log.warning("payments do not come with the event", task=task_id, round=round_, why=str(error))
             found = {}
         kept = self._kept.get(task_id)
         if not found and kept is not None and kept.round == round_:
@@ -125,13 +126,14 @@ class _Kept:
     lines: asyncio.Task[Mapping[str, PaidRound]]
 
 
-def _paid_round(index: int, record: Mapping[str, Any], proof: str) -> PaidRound:
+def _paid_round(line: SettlementRow, proof: str) -> PaidRound:
+    record = line.record
     return PaidRound(
         paid_micro=record["paid_micro"],
         penalty_micro=record["penalty_micro"],
         stake_lost_micro=record["stake_lost_micro"],
         peers=tuple(record["peers"]),
         assessment=assessment_from_record(record["assessment"]),
-        ledger_index=index,
+        ledger_index=line.ledger_index,
         proof=proof,
     )

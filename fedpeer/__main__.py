@@ -13,9 +13,10 @@ import errno
 import os
 import sys
 from importlib import import_module
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import typer
+import typer.main
 
 from fedpeer.allocator import keep_pages
 from fedpeer.extras import missing, unmet
@@ -51,7 +52,7 @@ _FUNCTIONS = {
     "figures": _Command("fedpeer.cli.figures", "figures", "Reproduce the paper's experiments."),
 }
 
-#: Errors that are a user's to mend, by where they are defined, with the exit code. A class whose module was
+#: Errors that a user can put right, by where they are defined, with the exit code. A class whose module was
 #: never imported cannot have been raised.
 _USER_ERRORS = (
     ("mechanism.errors", "MechanismError", 2),
@@ -72,7 +73,7 @@ _USER_ERRORS = (
 )
 
 
-#: What a full disk behind standard output says.
+#: What a full disk under standard output says.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -94,6 +95,16 @@ def application(called: str | None) -> typer.Typer:
     return app
 
 
+def _flags_without_a_type(command: Any) -> Any:
+    """The command, whose help shows a flag as a flag and not as an option that takes a value."""
+    for parameter in (*command.params, command.get_help_option(typer.Context(command))):
+        if getattr(parameter, "is_bool_flag", False):
+            parameter.metavar = ""
+    for below in getattr(command, "commands", {}).values():
+        _flags_without_a_type(below)
+    return command
+
+
 def main() -> int:
     """The console script."""
     # gRPC's own log lines say nothing that our sentences do not; set GRPC_VERBOSITY to see them.
@@ -106,9 +117,9 @@ def main() -> int:
             if called is not None and "--help" not in sys.argv and (sentence := unmet(called)) is not None:
                 typer.echo(f"fedpeer: {sentence}", err=True)
                 return 2
-            application(called)()
+            _flags_without_a_type(typer.main.get_command(application(called)))()
         finally:
-            sys.stdout.flush()  # here, where a full disk can still be told
+            sys.stdout.flush()  # here, where a full disk can still be reported
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader of a pipe has gone; nothing is left to say

@@ -1,4 +1,4 @@
-"""Standard streams that work can rely on, whatever stands behind them."""
+"""Standard streams that work can rely on, whatever they lead to."""
 
 import io
 import os

@@ -1,6 +1,6 @@
 """How the commands of both ends speak: tables on standard output, logs on standard error.
 
-What is said on standard error never fails the work that it is about: on a full disk, behind a pipe whose reader has
+What is said on standard error never fails the work that it is about: on a full disk, in a pipe whose reader has
 gone, or where it is closed, it is lost.
 
 Never imported by the SDK: structlog takes its time.

@@ -4,15 +4,7 @@
         E_k'[ f(Q / (Phi (delta^2 + delta_k'^2) + Upsilon)) ] - c d(delta(0) - delta)
 
 Work in degrees: the utility is not concave in effort in general, so a first-order condition alone proves
-nothing. With one effective peer, r = Upsilon / Phi and A = delta'^2 + r, and a linear cost:
-
-    log      stationary at delta = 1/c -/+ sqrt(1/c^2 - A)
-    linear   stationary where delta^4 + 2 A delta^2 - (2 kappa Q / (c Phi)) delta + A^2 = 0
-
-In both the smaller root is the local maximum (and the larger effort), the larger the local minimum; without a
-real root the utility rises in delta and no effort is best. The answer is the better of the clipped smaller
-root and the two ends. For everything else, and for the mean over many peers, `mechanism.global_search` finds
-the maximum. Whatever the route, the search proves the bound that the certificate states.
+nothing. `mechanism.global_search` finds the maximum, and proves the bound that the certificate states.
 
 Source: Pang et al. 2025, Theorem 3 and the appendix on scoring functions, corrected (docs/mechanism.md,
 section 6). Needs NumPy only, so that a participant can call it without the rest of the mechanism.
@@ -32,7 +24,7 @@ from mechanism.effort import EffortCurve
 from mechanism.errors import FieldError
 from mechanism.gap_bound import GapBound
 from mechanism.global_search import ROUNDING, Maximum, SearchProblem, maximise
-from mechanism.payment import Linear, Log, PaymentFunction
+from mechanism.payment import PaymentFunction
 from mechanism.score import Score
 
 Array = npt.NDArray[np.float64]
@@ -41,7 +33,7 @@ Index = npt.NDArray[np.intp]
 #: Rounds of the symmetric iteration. It contracts by a factor that is below 1/2 away from a tangency.
 MAX_ROUNDS = 10_000
 #: Two degrees closer than this are the same.
-DEGREE_TOLERANCE = 1e-14
+DEGREE_TOLERANCE = 1e-13
 
 
 class PeerRule(Enum):
@@ -74,46 +66,6 @@ class BestResponse:
     utility: float
     certificate: Certificate
     peers: tuple[float, ...]
-
-
-def log_stationary(cost: npt.ArrayLike, peer: npt.ArrayLike) -> Array:
-    """The smaller root of delta^2 - 2 delta / c + A = 0, NaN where there is none.
-
-    Args:
-        cost: c > 0.
-        peer: A = delta'^2 + Upsilon / Phi > 0.
-    """
-    inverse, A = 1 / np.asarray(cost, dtype=np.float64), np.asarray(peer, dtype=np.float64)
-    square = inverse**2 - A
-    root = np.sqrt(np.where(square >= 0, square, np.nan))
-    # A / (larger root): the difference 1/c - root would cancel.
-    return np.asarray(A / (inverse + root))
-
-
-def linear_stationary(slope: npt.ArrayLike, peer: npt.ArrayLike) -> Array:
-    """The smaller positive root of (delta^2 + A)^2 = B delta, NaN where there is none.
-
-    With delta = t^2 this is t^4 - b t + A = 0, b = sqrt(B), which splits into two quadratics over a root
-    y > 0 of y^3 - A y - b^2 / 8 = 0; the real pair is t^2 - sqrt(2 y) t + y - b / (2 sqrt(2 y)) = 0.
-
-    Args:
-        slope: B = 2 kappa Q / (c Phi) > 0.
-        peer: A = delta'^2 + Upsilon / Phi > 0.
-    """
-    B, A = np.broadcast_arrays(np.asarray(slope, dtype=np.float64), np.asarray(peer, dtype=np.float64))
-    y = _resolvent(A, B / 8)
-    b, w = np.sqrt(B), np.sqrt(2 * y)
-    square = b / w * 2 - w**2
-    t = (w - np.sqrt(np.where(square >= 0, square, np.nan))) / 2
-    delta = t**2
-    for _ in range(
-        2
-    ):  # the formula cancels; Newton restores the lost digits, from the left where F is convex
-        residual = (delta**2 + A) ** 2 - B * delta
-        derivative = 4 * delta * (delta**2 + A) - B
-        step = np.divide(residual, derivative, out=np.zeros_like(delta), where=derivative < 0)
-        delta = np.maximum(delta - step, 0.0)
-    return delta
 
 
 def best_response(
@@ -213,7 +165,7 @@ def _respond(
     rule: PeerRule,
     report: CurvatureReport,
 ) -> Maximum:
-    """The global maximum against `peers`, from the closed form where there is one, bounded by the search."""
+    """The global maximum against `peers`."""
 
     def payment(_: Index, degree: Array) -> Array:
         return _payments(score, degree, peers, rule)
@@ -226,51 +178,7 @@ def _respond(
         return np.asarray(score.second(_pair_sums(degree, peers, rule)).mean(axis=1))
 
     ends = np.array([low]), np.array([start])
-    problem = SearchProblem(*ends, ends[1], payment, slope, bend, _ForAnyone(cost), report.holds)
-    return maximise(problem, incumbent=_closed_form(score, cost, low, start, peers, rule))
-
-
-def _closed_form(
-    score: Score, cost: CostFunction, low: float, start: float, peers: Array, rule: PeerRule
-) -> Array | None:
-    """The better of the clipped smaller root and the ends, where the root is closed-form."""
-    if not isinstance(cost, LinearCost) or (peers.size > 1 and rule is PeerRule.RANDOM):
-        return None
-    c = float(np.ravel(cost.coefficient)[0])
-    A = float(np.mean(peers**2)) + score.bound.ratio
-    if isinstance(score.function, Log):
-        root = log_stationary(c, A)
-    elif isinstance(score.function, Linear):
-        root = linear_stationary(2 * float(score.function.kappa) * score.Q / (c * score.bound.phi), A)
-    else:
-        return None
-    candidates = np.clip(np.array([low, start if np.isnan(root) else float(root), start]), low, start)
-    utility = _payments(score, candidates, peers, rule) - cost.value(start - candidates)
-    return np.asarray(candidates[[int(np.argmax(utility))]])
-
-
-@dataclass(frozen=True)
-class _ForAnyone:
-    """A single participant's cost, whoever asks."""
-
-    cost: CostFunction
-
-    @property
-    def convexity(self) -> Convexity:
-        return self.cost.convexity
-
-    def value(self, x: npt.ArrayLike) -> Array:
-        return self.cost.value(x)
-
-    def first(self, x: npt.ArrayLike) -> Array:
-        return self.cost.first(x)
-
-    def second(self, x: npt.ArrayLike) -> Array:
-        return self.cost.second(x)
-
-    def take(self, index: Index) -> "_ForAnyone":
-        del index
-        return self
+    return maximise(SearchProblem(*ends, ends[1], payment, slope, bend, cost, report.holds))
 
 
 def _payments(score: Score, degree: Array, peers: Array, rule: PeerRule) -> Array:
@@ -293,14 +201,3 @@ def _degrees(peers: Sequence[float] | Array) -> Array:
     if not (np.isfinite(degrees) & (degrees >= 0) & (degrees <= 1)).all():
         raise FieldError("peers", degrees, "degrees in [0, 1]")
     return degrees
-
-
-def _resolvent(A: Array, q: Array) -> Array:
-    """The root y > 0 of y^3 - A y - q = 0, A, q > 0."""
-    half, third = q / 2, A / 3
-    disc = half**2 - third**3
-    root = np.sqrt(np.maximum(disc, 0.0))
-    cardano = np.cbrt(half + root) + np.cbrt(half - root)
-    angle = np.arccos(np.clip(half / third**1.5, -1.0, 1.0))
-    viete = 2 * np.sqrt(third) * np.cos(angle / 3)
-    return np.where(disc >= 0, cardano, viete)

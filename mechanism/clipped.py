@@ -8,7 +8,7 @@ a prefix: Chebyshev interpolants in s of the sums over the first i * `STRIDE` pe
 are summed one by one. One evaluation costs O(m + `STRIDE`), whatever N.
 
 The interpolation error of the logarithm is 2 sum_{k>n} 2 rho^-k / k a peer, smaller than that of the kernel
-1/(z + r)^2 which `mechanism.field` bounds; its derivatives are those kernels.
+1/(z + r)^2 which `mechanism.mean_field` bounds; its derivatives are those kernels.
 """
 
 import math
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from mechanism.field import FINE, LEBESGUE, Layout, basis
+from mechanism.mean_field import FINE, LEBESGUE, Layout, power_coefficients
 from mechanism.score import Score
 
 Array = npt.NDArray[np.float64]
@@ -35,8 +35,6 @@ class ClippedField:
     Attributes:
         sorted: the peers' delta^2, increasing.
         prefixes: for each panel, coefficients in powers of v of sum_{j < i STRIDE} ln(s + r + t_j), one row an i.
-        error, slope_error: bounds on the errors of M' and M''; level_error: of M.
-        size: a bound on |M'|.
     """
 
     layout: Layout
@@ -61,11 +59,11 @@ class ClippedField:
             sums = np.zeros((panel.degree + 1, count + 1))
             for i, node in enumerate(nodes):
                 sums[i, 1:] = np.cumsum(np.log(np.prod(node + whole, axis=1)))
-            prefixes.append(np.ascontiguousarray(basis(panel.degree).power(sums).T))
+            prefixes.append(np.ascontiguousarray(power_coefficients(sums).T))
             # A sum of logarithms, each rounded once, amplified by the interpolation.
             rounding = 4 * _EPS * LEBESGUE * (1 + math.log1p(1 / layout.shift))
             one = 4 * panel.rho ** -(panel.degree + 1) / (1 - 1 / panel.rho) + rounding
-            level_error = max(level_error, one)
+            level_error = max(level_error, 4 * one)  # four levels in a difference of two utilities
             # Markov: a polynomial's derivative on [-1, 1] is at most n^2 times it; twice for the second.
             error = max(error, panel.error / layout.shift + rounding * panel.degree**2 / panel.half)
             slope_error = max(
@@ -97,13 +95,13 @@ class ClippedField:
             second += inverse**2
         return first / self.sorted.size, second / self.sorted.size
 
-    def near(self, s: Array) -> tuple[Array, Array, Array]:
-        """As `slopes`, with the error bound of the first."""
-        return *self.slopes(s), self.first_error(s)
-
     def first_error(self, s: Array) -> Array:
         """`error`, and 0 where no peer pays: what is a sum of nothing is exact."""
         return np.where(self._active(s)[0] > 0, self.error, 0.0)
+
+    def constant(self, degree: Array) -> float:
+        del degree  # the level lacks nothing
+        return 0.0
 
     def _active(self, s: Array) -> tuple[Index, Index]:
         """How many peers pay at s, and the prefix before the last of them."""
@@ -118,13 +116,9 @@ class ClippedField:
 
     def _prefix(self, s: Array, row: Index, derivative: int) -> Array:
         """The stored sum, or a derivative of it, at each s."""
-        which = np.searchsorted(self.layout.edges[1:-1], s, side="right")
         result = np.empty_like(s)
-        for i, panel in enumerate(self.layout.panels):
-            members = np.flatnonzero(which == i)
-            if members.size == 0:
-                continue
-            coefficients = self.prefixes[i]
+        for i, members in self.layout.split(s):
+            panel, coefficients = self.layout.panels[i], self.prefixes[i]
             for _ in range(derivative):
                 coefficients = coefficients[:, 1:] * (np.arange(1, coefficients.shape[1]) / panel.half)
             v, rows = panel.local(s[members]), row[members]

@@ -17,7 +17,7 @@ forest is the mean of regression trees (`mechanism.trees`). Coefficients are in 
 half-even to a millionth once, at its end.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from typing import Any
@@ -33,6 +33,15 @@ NANO = 1_000_000_000
 
 #: Name of this arithmetic in the log. Any change of a verdict or of a degree's last digit needs a new name.
 ARITHMETIC = "linear-and-trees/half-even-micro-v3"
+
+#: Earlier broadcast models, the latest ones, that a submission must not be.
+KEPT_BROADCASTS = 8
+
+#: What of a `Measurement` is measured of the model alone: the same for the same model, whoever sent it.
+OF_MODEL_ALONE = (
+    "fault", "class_features", "global_features", "norm", "alignment", "novelty", "improvement", "echo_distance",
+    "echo_cosine", "nearest_broadcast",
+)  # fmt: skip
 
 #: Levels above which shares are summed, millionths: a degree is what shares have in excess of p^(c).
 EXCESS_LEVELS = (0, 50_000, 100_000, 150_000, 200_000, 300_000, 500_000)
@@ -284,8 +293,15 @@ class Measurement:
             raise FieldError("measurement", str(error), "a record written by Measurement.record") from None
 
 
-def assess(model: EvidenceModel, measurements: Sequence[Measurement]) -> tuple[Assessment, ...]:
+def assess(
+    model: EvidenceModel, measurements: Sequence[Measurement], earlier: Collection[str] = ()
+) -> tuple[Assessment, ...]:
     """Verified degrees and verdicts of a round, in participant-id order. Pure and exact.
+
+    Models of equal digest are copies, and one with a broadcast model's digest is an echo, whatever was measured.
+
+    Args:
+        earlier: digests of the latest `KEPT_BROADCASTS` models that were sent out before the round's start.
 
     Raises:
         SettlementError: a participant measured twice.
@@ -294,7 +310,8 @@ def assess(model: EvidenceModel, measurements: Sequence[Measurement]) -> tuple[A
     by_id = {m.participant_id: m for m in sorted(measurements, key=lambda m: m.participant_id)}
     if len(by_id) != len(measurements):
         raise SettlementError("a participant is measured twice in one round; expected one submission each")
-    alone = {name: _screen_alone(model.thresholds, m) for name, m in by_id.items()}
+    sent_out = {model.start_sha256, *earlier}
+    alone = {name: _screen_alone(model.thresholds, m, sent_out) for name, m in by_id.items()}
     # Whoever fails alone is not scored anyway, and models that learnt nothing all look alike.
     passing = {name: m for name, m in by_id.items() if all(v.passed for v in alone[name])}
     clusters = duplicate_clusters(model.thresholds, passing)
@@ -308,8 +325,11 @@ def assess(model: EvidenceModel, measurements: Sequence[Measurement]) -> tuple[A
 
 
 def duplicate_clusters(limits: Thresholds, measurements: Mapping[str, Measurement]) -> dict[str, str]:
-    """Participant to cluster: the connected components of "is a twin of", named after their first id."""
+    """Participant to cluster: the connected components of "is a twin of, or the same model as", named after their
+    first id.
+    """
     parent = {name: name for name in measurements}
+    first_of = {m.model_sha256: name for name, m in reversed(list(measurements.items()))}
 
     def root(name: str) -> str:
         while parent[name] != name:
@@ -317,10 +337,10 @@ def duplicate_clusters(limits: Thresholds, measurements: Mapping[str, Measuremen
         return name
 
     for name, measurement in measurements.items():
-        for other, weights, outputs in measurement.twins:
-            if other in parent and is_twin(limits, weights, outputs):
-                first, second = sorted((root(name), root(other)))
-                parent[second] = first
+        twins = [other for other, w, o in measurement.twins if other in parent and is_twin(limits, w, o)]
+        for other in (first_of[measurement.model_sha256], *twins):
+            first, second = sorted((root(name), root(other)))
+            parent[second] = first
     members: dict[str, list[str]] = {}
     for name in measurements:
         members.setdefault(root(name), []).append(name)
@@ -379,7 +399,7 @@ def _assessment(
     )
 
 
-def _screen_alone(limits: Thresholds, m: Measurement) -> list[Verdict]:
+def _screen_alone(limits: Thresholds, m: Measurement, sent_out: Collection[str]) -> list[Verdict]:
     """The screens that look at one submission only and that decide whether it is scored."""
     if m.fault:
         return [Verdict("contract", False, f"The model was not scored: {m.fault}.", {})]
@@ -388,12 +408,12 @@ def _screen_alone(limits: Thresholds, m: Measurement) -> list[Verdict]:
         True,
         "The model has the task's tensors, all of its numbers are finite, and it came in time.",
     )
-    return [ordered, _echo(limits, m), _trained(limits, m)]
+    return [ordered, _echo(limits, m, sent_out), _trained(limits, m)]
 
 
-def _echo(limits: Thresholds, m: Measurement) -> Verdict:
+def _echo(limits: Thresholds, m: Measurement, sent_out: Collection[str]) -> Verdict:
     figures = {"distance": _decimal(m.echo_distance), "cosine": _decimal(m.echo_cosine)}
-    if m.echo_distance < limits.echo_distance:
+    if m.model_sha256 in sent_out or m.echo_distance < limits.echo_distance:
         return Verdict(
             "echo",
             False,

@@ -11,6 +11,7 @@ Source: Pang et al. 2025, section 4 (two-stage game); Topkis 1998; docs/mechanis
 """
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,8 @@ from mechanism.score import Score
 
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.intp]
+#: Which of the two extremal equilibria: that of the least degrees (the most effort), or of the greatest.
+Side = Literal["least", "greatest"]
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ degree. Cells of a bound that closes only linearly (no convexity to lean on) are
 their bounds stay in the result.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -33,24 +33,27 @@ from mechanism.cost import CostFunction, line_below, marginal_range, shape_known
 
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.intp]
+Mask = npt.NDArray[np.bool_]
+#: Owners, their degrees, u there.
+Seen = tuple[Index, Array, Array]
 
 #: Rounding of one utility, in units of its size: a mean of peers (pairwise sums), one ln, a few products.
 ROUNDING = 64 * float(np.finfo(np.float64).eps)
-#: Cells that a participant's range is cut into before bounding starts.
-FIRST_CELLS = 32
-#: Halvings before a cell is given up: at 2^-40 of the range a float64 utility shows no more structure.
-MAX_HALVINGS = 40
-#: The same where a bound closes only linearly: what is left open is then some 1e-5 of the range wide.
-LINEAR_HALVINGS = 12
-#: Pairs that may be open at once; beyond it (a bound without convexity) the search stops and says so.
+#: Share of its range to which a cell is cut whose bound closes only linearly.
+BLUNT = 2.0**-17
+#: Times that cells are cut.
+MAX_CUTS = 400
+#: Cells that may be cut at once; beyond it (a bound without convexity) the search stops and says so.
 MAX_PAIRS = 400_000
-#: Widths below which an end of a bracket is not sharpened: a few units in the last place of a degree.
+#: Widths of cells that are not cut: a few units in the last place of a degree.
 FINEST = 2.0**-46
-#: Times that the outermost cells of a bracket are cut, and cells a participant up to which all are.
-MAX_TRIMS, FEW_CELLS = 400, 24
+#: Cells a participant up to which all are cut.
+FEW_CELLS = 24
 _EPS = float(np.finfo(np.float64).eps)
 #: Newton steps that polish a maximizer; they double the digits of one that is known to half of them.
 POLISH_STEPS = 12
+#: Rows of what is known at a degree.
+DEGREE, PAYMENT, UTILITY, SLOPE, ERROR = range(5)
 
 
 @dataclass(frozen=True)
@@ -123,69 +126,17 @@ def maximise(
         prefer: which of several maximizers, equal up to rounding, is returned.
         incumbent: a good degree for each, where one is known.
     """
-    count = problem.low.size
-    everyone = np.arange(count)
     slack = problem.rounding()
-    degree = problem.low.copy() if incumbent is None else np.clip(incumbent, problem.low, problem.high)
-    value = problem.utility(everyone, degree)
-    seen = [(everyone, degree, value)]
-    best = value.copy()
+    start = problem.low if incumbent is None else np.clip(incumbent, problem.low, problem.high)
 
-    share = np.linspace(0.0, 1.0, FIRST_CELLS + 1)
-    nodes = problem.low[:, None] + (problem.high - problem.low)[:, None] * share
-    nodes[:, -1] = problem.high
-    owners = np.repeat(everyone, FIRST_CELLS + 1)
-    paid = problem.payment(owners, nodes.ravel())
-    utility = paid - problem.costs(owners, nodes.ravel())
-    seen.append((owners, nodes.ravel(), utility))
-    np.maximum.at(best, owners, utility)
+    def loose(cells: _Cells, best: Array) -> Mask:
+        return cells.bound > best[cells.owner] + tolerance + slack[cells.owner]
 
-    paid = paid.reshape(nodes.shape)
-    owner = np.repeat(everyone, FIRST_CELLS)
-    a, b = nodes[:, :-1].ravel(), nodes[:, 1:].ravel()
-    pa, pb = paid[:, :-1].ravel(), paid[:, 1:].ravel()
+    cells, seen, best = _cut(problem, start, slack, loose)
     upper = best.copy()
-    sharp = shape_known(problem.cost, count) & problem.convex
-    for halving in range(MAX_HALVINGS):
-        bound = _cell_bound(problem, owner, a, b, pa, pb)
-        is_open = bound > best[owner] + tolerance + slack[owner]
-        if halving == LINEAR_HALVINGS:
-            is_open &= sharp[owner]
-        closed = ~is_open
-        np.maximum.at(upper, owner[closed], bound[closed])
-        owner = owner[is_open]
-        a, b, pa, pb = (v[is_open] for v in (a, b, pa, pb))
-        if owner.size == 0:
-            break
-        if owner.size > MAX_PAIRS:
-            np.maximum.at(upper, owner, bound[is_open])
-            break
-        middle = (a + b) / 2
-        pm = problem.payment(owner, middle)
-        utility = pm - problem.costs(owner, middle)
-        seen.append((owner, middle, utility))
-        np.maximum.at(best, owner, utility)
-        owner = np.concatenate([owner, owner])
-        a, b = np.concatenate([a, middle]), np.concatenate([middle, b])
-        pa, pb = np.concatenate([pa, pm]), np.concatenate([pm, pb])
-    else:
-        np.maximum.at(upper, owner, _cell_bound(problem, owner, a, b, pa, pb))
-
-    degree = _pick(seen, best, slack, prefer)
-    degree, value = _polish(problem, degree)
+    np.maximum.at(upper, cells.owner, cells.bound)
+    degree, value = _polish(problem, _pick(seen, best, slack, prefer))
     return Maximum(degree, value, np.maximum(upper, value) + slack, slack)
-
-
-def _cell_bound(problem: SearchProblem, owner: Index, a: Array, b: Array, pa: Array, pb: Array) -> Array:
-    """An upper bound on u over each cell."""
-    gap_a, gap_b = (np.maximum(problem.start[owner] - v, 0.0) for v in (a, b))
-    line_a, slope = line_below(problem.cost.take(owner), gap_b, gap_a)
-    beta = np.zeros_like(a)
-    if problem.convex:
-        squares = b**2 - a**2
-        beta = np.maximum(np.divide(pa - pb, squares, out=beta, where=squares > 0), 0.0)
-    top = np.clip(np.divide(slope, 2 * beta, out=b.copy(), where=beta > 0), a, b)
-    return np.asarray(pa - beta * (top**2 - a**2) - line_a + slope * (top - a))
 
 
 @dataclass(frozen=True)
@@ -215,130 +166,151 @@ def bracket(
         resolution: width at which the end is known well enough.
     """
     count = problem.low.size
-    everyone = np.arange(count)
+
     slack = 2 * problem.rounding() + doubt
-    low, high = (_Nodes.at(problem, everyone, at) for at in (problem.low, problem.high))
+
+    def open_ended(cells: _Cells, best: Array) -> Mask:
+        ends = cells.least(count) if end == "lower" else cells.greatest(count)
+        outermost = (cells.left if end == "lower" else cells.right)[DEGREE] == ends[cells.owner]
+        wide = cells.right[DEGREE] - cells.left[DEGREE] > resolution
+        # The outermost cells tell where the end is; the others, while few, whether something better excludes it.
+        better = cells.bound > best[cells.owner] + slack[cells.owner]
+        few = cells.owner.size <= FEW_CELLS * count and bool((wide & (outermost | better)).any())
+        return np.asarray(wide & (outermost | few))
+
+    cells, _, _ = _cut(problem, incumbent, slack, open_ended)
+    return Bracket(cells.least(count), cells.greatest(count))
+
+
+def _cut(
+    problem: SearchProblem, incumbent: Array, slack: Array, wanted: Callable[["_Cells", Array], Mask]
+) -> tuple["_Cells", list[Seen], Array]:
+    """Halve the cells that are `wanted`, given the best value seen, and leave out those that hold no maximizer.
+
+    Returns the cells that are left, all that was seen, and the best of it for each participant.
+    """
+    everyone = np.arange(problem.low.size)
     best = problem.utility(everyone, incumbent)
-    for one in (low, high):
-        np.maximum(best, one.payment - problem.costs(everyone, one.degree), out=best)
-    known = _Cells.tested(problem, everyone, low, high)
-    for _ in range(MAX_TRIMS):
+    seen = [(everyone, incumbent, best.copy())]
+
+    def nodes(owner: Index, degree: Array) -> Array:
+        found = _nodes(problem, owner, degree)
+        np.maximum.at(best, owner, found[UTILITY])
+        seen.append((owner, degree, found[UTILITY]))
+        return found
+
+    sharp = shape_known(problem.cost, everyone.size) & problem.convex
+    narrowest = np.where(sharp, FINEST, BLUNT * (problem.high - problem.low))
+    cells = _Cells.tested(problem, everyone, nodes(everyone, problem.low), nodes(everyone, problem.high))
+    for _ in range(MAX_CUTS):
         # Written so that a NaN stays.
-        known = known.chosen(~(known.bound < best[known.owner] - slack[known.owner]))
-        outermost = known.left.degree == known.least(count)[known.owner]
-        if end == "upper":
-            outermost = known.right.degree == known.greatest(count)[known.owner]
-        # Only the outermost cells tell more; the others are cut while they are few, to find a better incumbent.
-        wide = known.right.degree - known.left.degree > resolution
-        cut = wide & (outermost | (known.owner.size <= FEW_CELLS * count))
-        if not (cut & outermost).any():
+        cells = cells.chosen(~(cells.bound < best[cells.owner] - slack[cells.owner]))
+        width = cells.right[DEGREE] - cells.left[DEGREE]
+        cut = wanted(cells, best) & (width > narrowest[cells.owner])
+        if not cut.any() or cut.sum() > MAX_PAIRS:
             break
-        old = known.chosen(cut)
-        middle = _Nodes.at(problem, old.owner, (old.left.degree + old.right.degree) / 2)
-        np.maximum.at(best, old.owner, middle.payment - problem.costs(old.owner, middle.degree))
+        old = cells.chosen(cut)
+        middle = nodes(old.owner, (old.left[DEGREE] + old.right[DEGREE]) / 2)
         owner = np.concatenate([old.owner, old.owner])
-        lefts, rights = _Nodes.joined([old.left, middle]), _Nodes.joined([middle, old.right])
-        known = _Cells.joined(known.chosen(~cut), _Cells.tested(problem, owner, lefts, rights))
-    return Bracket(known.least(count), known.greatest(count))
+        lefts, rights = np.hstack([old.left, middle]), np.hstack([middle, old.right])
+        cells = cells.chosen(~cut).joined(_Cells.tested(problem, owner, lefts, rights))
+    return cells, seen, best
 
 
-@dataclass(frozen=True)
-class _Nodes:
-    """Degrees with H there, H', and what H' is off by at most; the last two are unused where H is not convex."""
-
-    degree: Array
-    payment: Array
-    slope: Array
-    error: Array
-
-    @classmethod
-    def at(cls, problem: SearchProblem, owner: Index, degree: Array) -> "_Nodes":
-        slope = error = np.zeros_like(degree)
-        if problem.convex:
-            slope, error = problem.payment_slope(owner, degree)
-        return cls(degree, problem.payment(owner, degree), slope, error)
-
-    @classmethod
-    def joined(cls, parts: Sequence["_Nodes"]) -> "_Nodes":
-        return cls(*(np.concatenate([getattr(p, name) for p in parts]) for name in cls.__dataclass_fields__))
-
-    def chosen(self, which: npt.NDArray[np.bool_]) -> "_Nodes":
-        return _Nodes(*(getattr(self, name)[which] for name in self.__dataclass_fields__))
-
-    def where(self, which: npt.NDArray[np.bool_], other: "_Nodes") -> "_Nodes":
-        """These where `which`, elsewhere the others."""
-        fields = self.__dataclass_fields__
-        return _Nodes(*(np.where(which, getattr(self, name), getattr(other, name)) for name in fields))
+def _nodes(problem: SearchProblem, owner: Index, degree: Array) -> Array:
+    """Degrees with H there, u, H' and what H' is off by at most; the last two are unused where H is not convex."""
+    payment = problem.payment(owner, degree)
+    slope = error = np.zeros_like(degree)
+    if problem.convex:
+        slope, error = problem.payment_slope(owner, degree)
+    return np.stack([degree, payment, payment - problem.costs(owner, degree), slope, error])
 
 
 @dataclass(frozen=True)
 class _Cells:
-    """Cells that may hold a maximizer of their owner, and a bound on u in between."""
+    """Cells that may hold a maximizer of their owner, and a bound on u in between.
+
+    Attributes:
+        left, right: their ends as `_nodes` has them, shape (5, cells).
+    """
 
     owner: Index
-    left: _Nodes
-    right: _Nodes
+    left: Array
+    right: Array
     bound: Array
 
     @classmethod
-    def tested(cls, problem: SearchProblem, owner: Index, left: _Nodes, right: _Nodes) -> "_Cells":
+    def tested(cls, problem: SearchProblem, owner: Index, left: Array, right: Array) -> "_Cells":
         """Those on which u' may change its sign; of others at an end of the range, that end alone."""
-        bound = _cell_bound(problem, owner, left.degree, right.degree, left.payment, right.payment)
-        cells = cls(owner, left, right, bound)
+        bound = _cell_bound(problem, owner, left, right)
         if not problem.convex:
-            return cells
+            return cls(owner, left, right, bound)
         least, most = _slope_range(problem, owner, left, right)
         rises, falls = least > 0, most < 0
-        inside = (rises & (right.degree < problem.high[owner])) | (falls & (left.degree > problem.low[owner]))
-        return cls(owner, right.where(rises, left), left.where(falls, right), bound).chosen(~inside)
-
-    @classmethod
-    def joined(cls, *parts: "_Cells") -> "_Cells":
-        owner, bound = (
-            np.concatenate(arrays) for arrays in zip(*((p.owner, p.bound) for p in parts), strict=True)
+        inside = (rises & (right[DEGREE] < problem.high[owner])) | (
+            falls & (left[DEGREE] > problem.low[owner])
         )
-        return cls(
-            owner, _Nodes.joined([p.left for p in parts]), _Nodes.joined([p.right for p in parts]), bound
-        )
+        left, right = np.where(rises, right, left), np.where(falls, left, right)
+        bound = np.where(rises | falls, left[UTILITY], bound)
+        return cls(owner, left, right, bound).chosen(~inside)
 
-    def chosen(self, which: npt.NDArray[np.bool_]) -> "_Cells":
-        return _Cells(self.owner[which], self.left.chosen(which), self.right.chosen(which), self.bound[which])
+    def chosen(self, which: Mask) -> "_Cells":
+        return _Cells(self.owner[which], self.left[:, which], self.right[:, which], self.bound[which])
+
+    def joined(self, more: "_Cells") -> "_Cells":
+        return _Cells(
+            np.concatenate([self.owner, more.owner]),
+            np.hstack([self.left, more.left]),
+            np.hstack([self.right, more.right]),
+            np.concatenate([self.bound, more.bound]),
+        )
 
     def least(self, count: int) -> Array:
         """The least degree in the cells of each owner, infinity where it has none."""
         found = np.full(count, np.inf)
-        np.minimum.at(found, self.owner, self.left.degree)
+        np.minimum.at(found, self.owner, self.left[DEGREE])
         return found
 
     def greatest(self, count: int) -> Array:
         """The greatest degree in the cells of each owner, minus infinity where it has none."""
         found = np.full(count, -np.inf)
-        np.maximum.at(found, self.owner, self.right.degree)
+        np.maximum.at(found, self.owner, self.right[DEGREE])
         return found
 
 
-def _slope_range(problem: SearchProblem, owner: Index, left: _Nodes, right: _Nodes) -> tuple[Array, Array]:
+def _cell_bound(problem: SearchProblem, owner: Index, left: Array, right: Array) -> Array:
+    """An upper bound on u over each cell."""
+    a, b, pa, pb = left[DEGREE], right[DEGREE], left[PAYMENT], right[PAYMENT]
+    gap_a, gap_b = (np.maximum(problem.start[owner] - v, 0.0) for v in (a, b))
+    line_a, slope = line_below(problem.cost.take(owner), gap_b, gap_a)
+    beta = np.zeros_like(a)
+    if problem.convex:
+        squares = b**2 - a**2
+        beta = np.maximum(np.divide(pa - pb, squares, out=beta, where=squares > 0), 0.0)
+    top = np.clip(np.divide(slope, 2 * beta, out=b.copy(), where=beta > 0), a, b)
+    return np.asarray(pa - beta * (top**2 - a**2) - line_a + slope * (top - a))
+
+
+def _slope_range(problem: SearchProblem, owner: Index, left: Array, right: Array) -> tuple[Array, Array]:
     """Bounds of u' over each cell, where H is convex."""
-    gap_a, gap_b = (np.maximum(problem.start[owner] - v.degree, 0.0) for v in (left, right))
+    gap_a, gap_b = (np.maximum(problem.start[owner] - v[DEGREE], 0.0) for v in (left, right))
     low, high = marginal_range(problem.cost.take(owner), gap_b, gap_a)
-    least = 2 * right.degree * np.minimum(left.slope - left.error, 0.0)
-    most = 2 * left.degree * np.minimum(right.slope + right.error, 0.0)
+    steepest = left[SLOPE] - left[ERROR]
+    least = 2 * right[DEGREE] * np.minimum(steepest, 0.0)
+    most = 2 * left[DEGREE] * np.minimum(right[SLOPE] + right[ERROR], 0.0)
     # Rounding of the products and of the marginal cost, each a few units in the last place; a concave power's
     # marginal cost is infinite where it begins, which decides nothing.
     # Where H' is 0 on the whole cell effort only costs, however little: a marginal cost may be too small for a float.
-    free = left.slope - left.error >= 0
     with np.errstate(invalid="ignore"):
         return (
-            np.where(free, np.inf, least + low - 16 * _EPS * (np.abs(least) + low)),
+            np.where(steepest >= 0, np.inf, least + low - 16 * _EPS * (np.abs(least) + low)),
             most + high + 16 * _EPS * (np.abs(most) + high),
         )
 
 
-def _pick(seen: list[tuple[Index, Array, Array]], best: Array, slack: Array, prefer: str) -> Array:
+def _pick(seen: list[Seen], best: Array, slack: Array, prefer: str) -> Array:
     """Of the points seen whose utility equals the best up to rounding, the least or the greatest."""
-    owner = np.concatenate([s[0] for s in seen])
-    degree = np.concatenate([s[1] for s in seen])
-    utility = np.concatenate([s[2] for s in seen])
+    owner, degree, utility = (np.concatenate(arrays) for arrays in zip(*seen, strict=True))
     good = utility >= best[owner] - slack[owner]
     if prefer == "least":
         chosen = np.full(best.shape, np.inf)

@@ -23,13 +23,13 @@ import numpy as np
 import numpy.typing as npt
 
 from mechanism.best_response import PeerRule
-from mechanism.clipped import ClippedField
 from mechanism.cost import shape_known
-from mechanism.equilibrium import ENOUGH, SAME, Equilibrium, Side, equilibrium
+from mechanism.equilibrium import Equilibrium, equilibrium
 from mechanism.errors import FieldError
-from mechanism.game import Game
+from mechanism.extremal_iteration import peer_fields
+from mechanism.game import Game, Side
 from mechanism.payment import Log
-from mechanism.regret import clipped_regret
+from mechanism.regret import ENOUGH, SAME, expected_payments, regret
 
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.intp]
@@ -297,12 +297,11 @@ def _log_boundary(game: Game, free: Equilibrium, top: float, required: float) ->
 def _leavers(game: Game, degree: Array, Q: float) -> tuple[Index, Array]:
     """Those who would gain most by leaving the profile when the coefficient is Q and payments are clipped at 0."""
     clipped = game.with_q(Q)
-    peers = ClippedField.of(clipped.score, degree, game.lowest**2, game.highest**2)
-    regret = clipped_regret(clipped, peers, degree, ENOUGH)
+    found = regret(clipped, peer_fields(clipped)(degree), degree, ENOUGH)
     # The profile itself is known to 1e-11; what that is worth is second order.
-    leave = np.flatnonzero(regret.gain > 10 * ENOUGH + regret.rounding)
-    who = leave[np.argsort(-regret.gain[leave], kind="stable")[:LEAVERS]]
-    return who, regret.better[who]
+    leave = np.flatnonzero(found.gain > 10 * ENOUGH + found.rounding)
+    who = leave[np.argsort(-found.gain[leave], kind="stable")[:LEAVERS]]
+    return who, found.better[who]
 
 
 def _indifferent(
@@ -395,9 +394,7 @@ def _same(degree: Array, free: Equilibrium) -> bool:
 
 def _under(game: Game, free: Equilibrium) -> Equilibrium:
     """The degrees of `free` with what they are paid in `game`; its certificate is that of `free`."""
-    squares = np.square(free.degree)
-    peers = ClippedField.of(game.score, free.degree, game.lowest**2, game.highest**2)
-    payment = (game.size * peers.level(squares) - game.score.value(2 * squares)) / (game.size - 1)
+    payment = expected_payments(game, peer_fields(game)(free.degree), free.degree)
     payment = np.maximum(payment, 0.0)  # a difference of two sums, each rounded
     return replace(free, payment=payment, utility=payment - free.cost)
 

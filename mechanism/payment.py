@@ -13,15 +13,14 @@ Source: Pang et al. 2025, section 4; the curvature condition is docs/mechanism.m
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from decimal import Context, Decimal
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from mechanism.errors import FieldError
-from mechanism.logarithm import natural_logarithm
 
 Array = npt.NDArray[np.float64]
 
@@ -39,12 +38,9 @@ class PaymentFunction(Protocol):
 
 @runtime_checkable
 class ExactPaymentFunction(PaymentFunction, Protocol):
-    """A payment function that also settles money: named, written into the terms, exact in `decimal`."""
+    """A payment function that also settles money: exact in `decimal`; its name and fields stand in the terms."""
 
     name: ClassVar[str]
-
-    def parameters(self) -> Mapping[str, Decimal]:
-        """What the terms write down besides the name."""
 
     def exact(self, x: Decimal, context: Context) -> Decimal:
         """f(x) to the precision of `context`, correctly rounded in its last step; x > 0."""
@@ -56,9 +52,6 @@ class Log:
 
     name: ClassVar[str] = "log"
     relative_curvature: ClassVar[float] = 1.0
-
-    def parameters(self) -> Mapping[str, Decimal]:
-        return {}
 
     def value(self, x: npt.ArrayLike) -> Array:
         return np.log(np.maximum(np.asarray(x, dtype=np.float64), 1.0))
@@ -72,7 +65,7 @@ class Log:
         return np.where(array >= 1, -1 / np.square(np.maximum(array, 1.0)), 0.0)
 
     def exact(self, x: Decimal, context: Context) -> Decimal:
-        return natural_logarithm(x, context) if x > 1 else Decimal(0)
+        return context.ln(x) if x > 1 else Decimal(0)
 
 
 @dataclass(frozen=True)
@@ -81,9 +74,6 @@ class Log1p:
 
     name: ClassVar[str] = "log1p"
     relative_curvature: ClassVar[float] = 1.0
-
-    def parameters(self) -> Mapping[str, Decimal]:
-        return {}
 
     def value(self, x: npt.ArrayLike) -> Array:
         return np.log1p(np.asarray(x, dtype=np.float64))
@@ -95,7 +85,7 @@ class Log1p:
         return np.asarray(-1 / np.square(1 + np.asarray(x, dtype=np.float64)))
 
     def exact(self, x: Decimal, context: Context) -> Decimal:
-        return natural_logarithm(context.add(1, x), context)
+        return context.ln(context.add(1, x))
 
 
 @dataclass(frozen=True)
@@ -108,9 +98,6 @@ class Linear:
 
     def __post_init__(self) -> None:
         _positive("payment.kappa", self.kappa)
-
-    def parameters(self) -> Mapping[str, Decimal]:
-        return {"kappa": self.kappa}
 
     def value(self, x: npt.ArrayLike) -> Array:
         return np.asarray(float(self.kappa) * np.asarray(x, dtype=np.float64))
@@ -140,9 +127,6 @@ class Power:
         if self.exponent > 1:
             raise FieldError("payment.exponent", str(self.exponent), "a number in (0, 1]")
 
-    def parameters(self) -> Mapping[str, Decimal]:
-        return {"kappa": self.kappa, "exponent": self.exponent}
-
     def value(self, x: npt.ArrayLike) -> Array:
         return np.asarray(float(self.kappa) * np.power(np.asarray(x, dtype=np.float64), float(self.exponent)))
 
@@ -158,6 +142,10 @@ class Power:
         return context.multiply(self.kappa, context.power(x, self.exponent))
 
 
+#: Those that terms may name.
+PAYMENT_FUNCTIONS: tuple[Any, ...] = (Log, Log1p, Linear, Power)
+
+
 def payment_function(name: str, parameters: Mapping[str, Decimal] | None = None) -> ExactPaymentFunction:
     """The payment function that terms name.
 
@@ -165,15 +153,11 @@ def payment_function(name: str, parameters: Mapping[str, Decimal] | None = None)
         FieldError: an unknown name, a parameter that the function does not have, or one out of range.
     """
     given = dict(parameters or {})
-    kinds: dict[str, tuple[type, frozenset[str]]] = {
-        "log": (Log, frozenset()),
-        "log1p": (Log1p, frozenset()),
-        "linear": (Linear, frozenset({"kappa"})),
-        "power": (Power, frozenset({"kappa", "exponent"})),
-    }
+    kinds = {kind.name: kind for kind in PAYMENT_FUNCTIONS}
     if name not in kinds:
         raise FieldError("payment.name", name, "one of " + ", ".join(kinds))
-    kind, accepted = kinds[name]
+    kind = kinds[name]
+    accepted = {field.name for field in fields(kind)}
     for key in given:
         if key not in accepted:
             raise FieldError(f"payment.{key}", str(given[key]), f"no such parameter for {name}")

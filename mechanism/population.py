@@ -56,8 +56,8 @@ _DISTRIBUTIONS: dict[str, tuple[int | None, str]] = {
     "lognormal": (2, "[mean of ln, standard deviation of ln]"),
     "choice": (None, "a list of numbers"),
 }
-#: More would not fit the memory of a usual machine.
-MAX_PARTICIPANTS = 10_000_000
+#: A hundred times as many as can take part.
+MAX_PARTICIPANTS = 1_000_000
 
 
 @dataclass(frozen=True)

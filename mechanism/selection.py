@@ -15,13 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from mechanism.equilibrium import Equilibrium, Side, equilibrium
+from mechanism.equilibrium import Equilibrium, equilibrium
 from mechanism.errors import FieldError
-from mechanism.game import Game
+from mechanism.extremal_iteration import below_kink
+from mechanism.game import Game, Side
 from mechanism.learner import Learner, Offer, best_offer, offer
-from mechanism.monotone import below_kink
+from mechanism.mean_field import PAIRS
 from mechanism.payment import Linear, Log, Power
-from mechanism.regret import PAIRS
 
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.intp]

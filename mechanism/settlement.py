@@ -27,10 +27,10 @@ from fractions import Fraction
 from operator import attrgetter
 
 from mechanism.canonical import Json
-from mechanism.enclosure import Micros, enclosed
 from mechanism.errors import FieldError, SettlementError
 from mechanism.peers import Draw
-from mechanism.terms import Terms, decimal
+from mechanism.records import decimal
+from mechanism.terms import Terms
 
 #: Micro-credits in a credit; also the resolution of a measured degree and of a screen multiplier.
 MICRO = 1_000_000
@@ -206,73 +206,56 @@ def settle_round(
         )
 
     everyone, peers = frozenset(scored), {}
+    rule, gross_of, penalty_of, net = PAYMENT_RULES[terms.rule.name], {}, {}, {}
     for name in scored:
-        assessment = by_id[
-            name
-        ]  # who has no cluster shares one set of candidates, so that a round takes linear time
+        assessment = by_id[name]
+        # Who has no cluster shares one set of candidates, so that a round takes linear time.
         candidates = everyone if assessment.cluster is None else peer_candidates(assessment, by_id)
         peers[name] = draw.peers(name, candidates, terms.rule.peers)
-    subjects = [by_id[name] for name in scored]
-    opposites = [[by_id[peer] for peer in peers[name]] or [by_id[name]] for name in scored]
-    penalties = [_penalty(terms, subject) for subject in subjects]
-    micros = _enclosed(terms, subjects, opposites, penalties) or _decimals(
-        terms, subjects, opposites, penalties
-    )
+        gross = rule(terms, assessment, [by_id[peer] for peer in peers[name]] or [assessment])
+        penalty = _penalty(terms, assessment)
+        gross_of[name], penalty_of[name] = _micro(gross, ROUND_FLOOR), _micro(penalty, ROUND_CEILING)
+        net[name] = max(_NOTHING, _CONTEXT.subtract(gross, penalty))
+    paid_of, rounding = largest_remainder(net)
 
-    ceilings = [_micro(penalty, ROUND_CEILING) for penalty in penalties]
-    amounts = dict(zip(scored, zip(micros.gross, ceilings, micros.paid, strict=True), strict=True))
     most_stake, lines = terms.rule.stake_micro, []
     for name, assessment in by_id.items():
-        gross, penalty, paid = amounts.get(name, (0, 0, 0))
-        held = stakes.get(name, 0) if stakes else 0
-        lost = min(held, most_stake) if assessment.refuted else 0
-        withheld = 0 if assessment.refuted else min(paid, max(0, most_stake - held))
-        lines.append(Payment(name, peers.get(name, ()), gross, penalty, paid, withheld, lost))
-    return Settlement(terms.task_id, round_, draw, tuple(lines), micros.rounding)
+        paid, held = paid_of.get(name, 0), stakes.get(name, 0) if stakes else 0
+        lines.append(
+            Payment(
+                participant_id=name,
+                peers=peers.get(name, ()),
+                gross_micro=gross_of.get(name, 0),
+                penalty_micro=penalty_of.get(name, 0),
+                paid_micro=paid,
+                withheld_micro=0 if assessment.refuted else min(paid, max(0, most_stake - held)),
+                stake_lost_micro=min(held, most_stake) if assessment.refuted else 0,
+            )
+        )
+    return Settlement(terms.task_id, round_, draw, tuple(lines), rounding)
 
 
-def _decimals(
-    terms: Terms,
-    subjects: Sequence[Assessment],
-    opposites: Sequence[list[Assessment]],
-    penalties: Sequence[Decimal],
-) -> Micros:
-    """The integers of a round, by definition."""
-    rule, gross, net = PAYMENT_RULES[terms.rule.name], [], {}
-    for subject, peers, penalty in zip(subjects, opposites, penalties, strict=True):
-        amount = rule(terms, subject, peers)
-        gross.append(_micro(amount, ROUND_FLOOR))
-        net[subject.participant_id] = max(_NOTHING, _CONTEXT.subtract(amount, penalty))
-    paid, rounding = largest_remainder(net)
-    return Micros(gross, [paid[subject.participant_id] for subject in subjects], rounding)
+def expected_payments(terms: Terms, assessments: Sequence[Assessment]) -> dict[str, int]:
+    """What the round pays if each participant meets every candidate instead of the peers that are drawn.
 
+    The draw is uniform, so this is the mean of the round's payments over all draws, as long as no penalty is larger
+    than what a draw pays before it. Paid amounts scatter around it, the less the more peers the rule draws.
 
-def _enclosed(
-    terms: Terms,
-    subjects: Sequence[Assessment],
-    opposites: Sequence[list[Assessment]],
-    penalties: Sequence[Decimal],
-) -> Micros | None:
-    """The same from floating point, or None: what the ledger's verifier mostly needs.
+    Args:
+        assessments: of everyone selected.
 
-    For the rule `verified`, and for `paper` where every claim is a whole number of millionths.
+    Returns:
+        micro-credits by participant id, rounded down; 0 where the participant is not scored.
     """
-    if terms.rule.name not in ("verified", "paper") or len(set(map(len, opposites))) != 1:
-        return None
-    paper = terms.rule.name == "paper"
-    degree_of = _claimed_micro if paper else _verified_degree
-    own = [degree_of(subject) for subject in subjects]
-    others = [[degree_of(peer) for peer in peers] for peers in opposites]
-    if None in own or any(None in peers for peers in others):
-        return None
-    return enclosed(
-        terms.payment,
-        (float(terms.Q), float(terms.phi), float(terms.upsilon)),
-        own,  # type: ignore[arg-type]  # no None among them
-        others,  # type: ignore[arg-type]
-        [MICRO if paper else subject.multiplier_ppm for subject in subjects],
-        [float(penalty) if penalty else 0.0 for penalty in penalties],
-    )
+    by_id = {a.participant_id: a for a in assessments}
+    expected = dict.fromkeys(sorted(by_id), 0)
+    for name, assessment in by_id.items():
+        if assessment.scored:
+            candidates = [by_id[peer] for peer in sorted(peer_candidates(assessment, by_id))]
+            gross = PAYMENT_RULES[terms.rule.name](terms, assessment, candidates or [assessment])
+            net = max(_NOTHING, _CONTEXT.subtract(gross, _penalty(terms, assessment)))
+            expected[name] = _micro(net, ROUND_FLOOR)
+    return expected
 
 
 def peer_candidates(assessment: Assessment, by_id: Mapping[str, Assessment]) -> frozenset[str]:
@@ -330,7 +313,8 @@ def least_budget_micro(terms: Terms) -> int:
 
 def peer_payment(terms: Terms, degree: Fraction, peer_degree: Fraction) -> Decimal:
     """f(Q / (Phi*delta_k^2 + Phi*delta_k'^2 + Upsilon)) in credits."""
-    return _payment(terms, _decimal(degree * degree + peer_degree * peer_degree))
+    (a, b), (c, d) = degree.as_integer_ratio(), peer_degree.as_integer_ratio()
+    return _payment(terms, _CONTEXT.divide((a * d) ** 2 + (c * b) ** 2, (b * d) ** 2))
 
 
 def _payment_of_squares(terms: Terms, squares: int) -> Decimal:
@@ -384,13 +368,6 @@ def _penalty(terms: Terms, subject: Assessment) -> Decimal:
     return _CONTEXT.multiply(terms.rule.claim_penalty, squared)
 
 
-def _claimed_micro(assessment: Assessment) -> int | None:
-    """The claimed degree in millionths, where it is a whole number of them."""
-    claimed = assessment.claimed_degree
-    micro, rest = divmod(claimed.numerator * MICRO, claimed.denominator)
-    return None if rest else micro
-
-
 def _verified_degree(assessment: Assessment) -> int:
     if assessment.verified_micro is None:
         raise SettlementError(f"{assessment.participant_id} has no verified degree and cannot be paid on it")
@@ -404,10 +381,6 @@ def _mean(amounts: Sequence[Decimal]) -> Decimal:
     for amount in amounts:
         total = _CONTEXT.add(total, amount)
     return _CONTEXT.divide(total, len(amounts))
-
-
-def _decimal(value: Fraction) -> Decimal:
-    return _CONTEXT.divide(value.numerator, value.denominator)
 
 
 def _micro(credits_: Decimal, rounding: str) -> int:

@@ -1,26 +1,26 @@
 """What a participant signs: its effort claim and its model, bound to a task by digest and nonce.
 
 The signature is ECDSA over P-256 with SHA-256 (deterministic nonces, RFC 6979), by the key of the participant's
-certificate, over the canonical JSON of the statement's record. The record stands in the ledger beside the
-signature, so that an outsider checks it with the public key of the enrolment entry.
+certificate, over the canonical JSON of the statement's record (`mechanism.records`). These bytes travel with the
+signature, and the same record stands in the ledger beside it, so that an outsider checks it with the public key of
+the enrolment entry.
 """
 
-import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
-from functools import cached_property
-from typing import ClassVar, Protocol
+from typing import ClassVar, TypeAlias
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from mechanism.canonical import Json, canonical_bytes, canonical_digest, decimal_text
+from mechanism.canonical import canonical_digest
 from mechanism.errors import FieldError
 from mechanism.peers import DRAW_BYTES
-from mechanism.terms import identifier
+from mechanism.records import Recorded
+from mechanism.terms import MAX_LABELS, identifier
 
 #: Places after the point of an effort coefficient.
 EFFORT_PLACES = 6
@@ -29,25 +29,8 @@ EFFORT_PLACES = 6
 NONCE_BYTES = 16
 
 
-class Statement(Protocol):
-    """Something signed: a record, its canonical bytes, and what it is about."""
-
-    kind: ClassVar[str]
-
-    @property
-    def submission_id(self) -> str: ...
-
-    @property
-    def participant_id(self) -> str: ...
-
-    def record(self) -> dict[str, Json]: ...
-
-    @property
-    def canonical(self) -> bytes: ...
-
-
 @dataclass(frozen=True)
-class ClaimStatement:
+class ClaimStatement(Recorded):
     """An effort claim.
 
     Attributes:
@@ -62,14 +45,15 @@ class ClaimStatement:
         nonce: from the coordinator.
     """
 
+    what: ClassVar[str] = "statement"
     kind: ClassVar[str] = "claim"
     submission_id: str
     task_id: str
-    terms_digest: bytes
+    terms_digest: bytes = field(metadata={"key": "terms"})
     participant_id: str
     effort: Decimal
     degree: Fraction
-    counts: tuple[int, ...] | None
+    counts: tuple[int, ...] | None = field(metadata={"most": MAX_LABELS})
     counts_commitment: bytes
     draw_head: bytes
     nonce: bytes
@@ -86,28 +70,9 @@ class ClaimStatement:
             raise FieldError("counts", self.counts, "either label counts or a commitment of 32 bytes to them")
         _drawn("draw_head", self.draw_head)
 
-    def record(self) -> dict[str, Json]:
-        return {
-            "kind": self.kind,
-            "submission_id": self.submission_id,
-            "task_id": self.task_id,
-            "terms": self.terms_digest.hex(),
-            "participant_id": self.participant_id,
-            "effort": decimal_text(self.effort),
-            "degree": str(self.degree),
-            "counts": None if self.counts is None else list(self.counts),
-            "counts_commitment": self.counts_commitment.hex(),
-            "draw_head": self.draw_head.hex(),
-            "nonce": self.nonce.hex(),
-        }
-
-    @cached_property
-    def canonical(self) -> bytes:
-        return canonical_bytes(self.record())
-
 
 @dataclass(frozen=True)
-class ModelStatement:
+class ModelStatement(Recorded):
     """A model for one round: the commitment whose order decides between duplicates.
 
     Attributes:
@@ -116,10 +81,11 @@ class ModelStatement:
         draw_share: the round's value of the chain that the claim commits to, 32 bytes.
     """
 
+    what: ClassVar[str] = "statement"
     kind: ClassVar[str] = "model"
     submission_id: str
     task_id: str
-    terms_digest: bytes
+    terms_digest: bytes = field(metadata={"key": "terms"})
     participant_id: str
     round: int
     model_sha256: bytes
@@ -139,33 +105,13 @@ class ModelStatement:
                 raise FieldError(name, getattr(self, name), "at least 1")
         _drawn("draw_share", self.draw_share)
 
-    def record(self) -> dict[str, Json]:
-        return {
-            "kind": self.kind,
-            "submission_id": self.submission_id,
-            "task_id": self.task_id,
-            "terms": self.terms_digest.hex(),
-            "participant_id": self.participant_id,
-            "round": self.round,
-            "model_sha256": self.model_sha256.hex(),
-            "model_bytes": self.model_bytes,
-            "samples": self.samples,
-            "draw_share": self.draw_share.hex(),
-            "nonce": self.nonce.hex(),
-        }
 
-    @cached_property
-    def canonical(self) -> bytes:
-        return canonical_bytes(self.record())
-
-
-def statement_digest(statement: Statement) -> bytes:
-    """SHA-256 of the canonical record: what a receipt names and idempotency compares."""
-    return hashlib.sha256(statement.canonical).digest()
+#: What a participant signs.
+Statement: TypeAlias = ClaimStatement | ModelStatement
 
 
 def sign_statement(statement: Statement, key: ec.EllipticCurvePrivateKey) -> bytes:
-    """The DER signature of the statement."""
+    """The DER signature of the statement's canonical bytes."""
     algorithm = ec.ECDSA(hashes.SHA256(), deterministic_signing=True)
     return key.sign(statement.canonical, algorithm)
 

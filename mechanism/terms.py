@@ -1,21 +1,21 @@
 """The terms of a task: everything that a participant agrees to and that a payment is recomputed from.
 
-Terms have one canonical record (`Terms.record`), which stands in the ledger and whose digest names them.
+Terms have one canonical record (`mechanism.records`), which travels and stands in the ledger, and whose digest names
+them.
 Decimals and rationals are exact; nothing here is a float.
 """
 
 import re
-from collections.abc import Mapping, Set
-from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from dataclasses import dataclass, field
+from decimal import Decimal
 from fractions import Fraction
 from math import prod
-from typing import Any
+from typing import ClassVar
 
-from mechanism.canonical import Json, canonical_digest, decimal_text
 from mechanism.degree import reference_distribution
 from mechanism.errors import FieldError
-from mechanism.payment import ExactPaymentFunction, payment_function
+from mechanism.payment import PAYMENT_FUNCTIONS, ExactPaymentFunction
+from mechanism.records import Recorded, check_decimal
 
 #: Task and participant ids: what fits a file name, a certificate's common name and an account's name.
 IDENTIFIER = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?")
@@ -31,8 +31,11 @@ DTYPE_BYTES = {
     "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1,
 }  # fmt: skip
 
-#: Digits after the point of a decimal in the terms, and before it: far beyond any use, short enough to read.
-MAX_DECIMAL_DIGITS = 30
+#: Labels of a reference distribution: one entry of the log (64 KiB) must hold counts of all.
+MAX_LABELS = 2_000
+
+#: Tensors of one model; large language models have some thousands.
+MAX_TENSORS = 20_000
 
 
 def identifier(field: str, value: str) -> str:
@@ -77,7 +80,7 @@ class ModelContract:
         max_bytes: largest size of the safetensors file.
     """
 
-    tensors: tuple[TensorSpec, ...]
+    tensors: tuple[TensorSpec, ...] = field(metadata={"most": MAX_TENSORS})
     max_norm: Decimal
     max_bytes: int
 
@@ -177,26 +180,40 @@ class Rule:
         if self.name not in RULE_NAMES:
             raise FieldError("rule.name", self.name, "one of " + ", ".join(RULE_NAMES))
         _at_least("rule.peers", self.peers, 1)
-        _decimal_digits("rule.claim_penalty", self.claim_penalty)
+        check_decimal("rule.claim_penalty", self.claim_penalty)
         if self.claim_penalty < 0:
             raise FieldError("rule.claim_penalty", str(self.claim_penalty), "a decimal of at least 0")
         _at_least("rule.stake_micro", self.stake_micro, 0)
 
 
 @dataclass(frozen=True)
-class Terms:
-    """One task's terms. See `terms.proto` for the fields; the names are the same.
+class Terms(Recorded):
+    """One task's terms, as its record has them.
+
+    Attributes:
+        task_id: names the task.
+        reference: label distribution p^(c), rationals that sum to 1.
+        Q: payment coefficient, > 0.
+        phi, upsilon: constants of the generalization-gap bound, > 0.
+        payment, rule: how a score becomes a payment.
+        schedule, contract, recipe: when, what and how is trained.
+        budget_micro: bound of all that the task can pay, micro-credits, reserved when it opens.
+        seed_commitment: SHA-256, as often as there are rounds, of the secret seed: head of the chain from which each
+            round's seed is revealed.
+        validation_commitment: salted SHA-256 of the validation set D_c.
+        initial_model: SHA-256 of the model file that round 1 starts from.
 
     Raises:
         FieldError: on construction, for any value out of its range.
     """
 
+    what: ClassVar[str] = "terms"
     task_id: str
-    reference: tuple[Fraction, ...]
-    Q: Decimal
+    reference: tuple[Fraction, ...] = field(metadata={"most": MAX_LABELS})
+    Q: Decimal = field(metadata={"key": "q"})
     phi: Decimal
     upsilon: Decimal
-    payment: ExactPaymentFunction
+    payment: ExactPaymentFunction = field(metadata={"kinds": PAYMENT_FUNCTIONS})
     rule: Rule
     schedule: Schedule
     contract: ModelContract
@@ -216,138 +233,9 @@ class Terms:
                 raise FieldError(name, getattr(self, name).hex(), "32 bytes of SHA-256")
         _at_least("budget_micro", self.budget_micro, 0)
 
-    @property
-    def digest(self) -> bytes:
-        """SHA-256 of the canonical record; it names the terms wherever they are agreed to."""
-        return canonical_digest(self.record())
-
-    def record(self) -> dict[str, Json]:
-        """The canonical JSON record of the terms."""
-        return {
-            "task_id": self.task_id,
-            "reference": [str(p) for p in self.reference],
-            "q": decimal_text(self.Q),
-            "phi": decimal_text(self.phi),
-            "upsilon": decimal_text(self.upsilon),
-            "payment": {
-                "name": self.payment.name,
-                **{key: decimal_text(value) for key, value in self.payment.parameters().items()},
-            },
-            "rule": {
-                "name": self.rule.name,
-                "peers": self.rule.peers,
-                "claim_penalty": decimal_text(self.rule.claim_penalty),
-                "stake_micro": self.rule.stake_micro,
-            },
-            "schedule": {
-                "rounds": self.schedule.rounds,
-                "quorum": self.schedule.quorum,
-                "capacity": self.schedule.capacity,
-                "effort_seconds": self.schedule.effort_seconds,
-                "round_seconds": self.schedule.round_seconds,
-                # Only where there is a window: terms without one keep the digest that they always had.
-                **(
-                    {"dispute_seconds": self.schedule.dispute_seconds}
-                    if self.schedule.dispute_seconds
-                    else {}
-                ),
-            },
-            "contract": {
-                "tensors": [
-                    {"name": t.name, "dtype": t.dtype, "shape": list(t.shape)} for t in self.contract.tensors
-                ],
-                "max_norm": decimal_text(self.contract.max_norm),
-                "max_bytes": self.contract.max_bytes,
-            },
-            "recipe": {
-                "model": self.recipe.model,
-                "epochs": self.recipe.epochs,
-                "batch_size": self.recipe.batch_size,
-                "optimizer": self.recipe.optimizer,
-                "learning_rate": decimal_text(self.recipe.learning_rate),
-                "samples": self.recipe.samples,
-            },
-            "budget_micro": self.budget_micro,
-            "seed_commitment": self.seed_commitment.hex(),
-            "validation_commitment": self.validation_commitment.hex(),
-            "initial_model": self.initial_model.hex(),
-        }
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> "Terms":
-        """The terms that `record` writes down.
-
-        Raises:
-            FieldError: a missing or unknown key, or a value out of its range.
-        """
-        fields = _keys("terms", record, _TERMS_KEYS)
-        payment = dict(fields["payment"])
-        contract = _keys("contract", fields["contract"], {"tensors", "max_norm", "max_bytes"})
-        rule = _keys("rule", fields["rule"], {"name", "peers", "claim_penalty", "stake_micro"})
-        recipe = _keys(
-            "recipe",
-            fields["recipe"],
-            {"model", "epochs", "batch_size", "optimizer", "learning_rate", "samples"},
-        )
-        schedule = _keys(
-            "schedule",
-            fields["schedule"],
-            {"rounds", "quorum", "capacity", "effort_seconds", "round_seconds"},
-            optional={"dispute_seconds"},
-        )
-        tensors = [_keys("contract.tensors", t, {"name", "dtype", "shape"}) for t in contract["tensors"]]
-        return cls(
-            task_id=fields["task_id"],
-            reference=reference_distribution(fields["reference"]),
-            Q=decimal("q", fields["q"]),
-            phi=decimal("phi", fields["phi"]),
-            upsilon=decimal("upsilon", fields["upsilon"]),
-            payment=payment_function(
-                payment.pop("name", ""), {key: decimal(f"payment.{key}", v) for key, v in payment.items()}
-            ),
-            rule=Rule(**{**rule, "claim_penalty": decimal("rule.claim_penalty", rule["claim_penalty"])}),
-            schedule=Schedule(**schedule),
-            contract=ModelContract(
-                tensors=tuple(TensorSpec(t["name"], t["dtype"], tuple(t["shape"])) for t in tensors),
-                max_norm=decimal("contract.max_norm", contract["max_norm"]),
-                max_bytes=contract["max_bytes"],
-            ),
-            recipe=Recipe(
-                **{**recipe, "learning_rate": decimal("recipe.learning_rate", recipe["learning_rate"])}
-            ),
-            budget_micro=fields["budget_micro"],
-            seed_commitment=_hex("seed_commitment", fields["seed_commitment"]),
-            validation_commitment=_hex("validation_commitment", fields["validation_commitment"]),
-            initial_model=_hex("initial_model", fields["initial_model"]),
-        )
-
-
-_TERMS_KEYS = {
-    "task_id", "reference", "q", "phi", "upsilon", "payment", "rule", "schedule", "contract", "recipe",
-    "budget_micro", "seed_commitment", "validation_commitment", "initial_model",
-}  # fmt: skip
-
-
-def decimal(field: str, text: str | int | Decimal) -> Decimal:
-    """The finite decimal that `text` writes down, of at most 30 digits on either side of the point."""
-    try:
-        value = Decimal(text)
-    except (InvalidOperation, TypeError, ValueError):
-        raise FieldError(field, text, "a decimal number") from None
-    _decimal_digits(field, value)
-    return value
-
-
-def _decimal_digits(field: str, value: Decimal) -> None:
-    if not isinstance(value, Decimal) or not value.is_finite():
-        raise FieldError(field, str(value), "a finite decimal")
-    exponent = value.as_tuple().exponent
-    if abs(value.adjusted()) > MAX_DECIMAL_DIGITS or abs(int(exponent)) > MAX_DECIMAL_DIGITS:
-        raise FieldError(field, str(value), f"at most {MAX_DECIMAL_DIGITS} digits before and after the point")
-
 
 def _positive(field: str, value: Decimal) -> None:
-    _decimal_digits(field, value)
+    check_decimal(field, value)
     if value <= 0:
         raise FieldError(field, str(value), "a decimal above 0")
 
@@ -355,21 +243,3 @@ def _positive(field: str, value: Decimal) -> None:
 def _at_least(field: str, value: int, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise FieldError(field, value, f"an integer of at least {least}")
-
-
-def _hex(field: str, text: str) -> bytes:
-    try:
-        return bytes.fromhex(text)
-    except (TypeError, ValueError):
-        raise FieldError(field, text, "hexadecimal digits") from None
-
-
-def _keys(field: str, record: Any, expected: set[str], optional: Set[str] = frozenset()) -> dict[str, Any]:
-    if not isinstance(record, Mapping):
-        raise FieldError(field, record, "an object")
-    if missing := sorted(expected - record.keys()):
-        raise FieldError(field, sorted(record), "the key " + ", ".join(missing))
-    if unknown := sorted(record.keys() - expected - optional):
-        known = ", ".join(sorted(expected | optional))
-        raise FieldError(f"{field}.{unknown[0]}", record[unknown[0]], f"no such key; known: {known}")
-    return dict(record)

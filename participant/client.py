@@ -58,16 +58,17 @@ class Client:
         """Events after `cursor`, each once and in order, over any number of reconnections, until the task ends."""
         return self.transport.iterate(self.steps.watch(task_id, cursor))
 
-    def submit_effort(self, request: market_pb2.SubmitEffortRequest) -> market_pb2.Receipt:
-        return self.transport.run(self.steps.submit_effort(request))
+    def submit_effort(self, claim: market_pb2.Signed) -> market_pb2.Receipt:
+        """Sends a signed claim."""
+        return self.transport.run(self.steps.submit_effort(claim))
 
     def fetch_model(self, task_id: str, round: int, sha256: bytes, path: Path) -> None:  # noqa: A002 - the field's word
         """The model that a round starts from, to `path`; resumes, and checks the digest."""
         self.transport.run(self.steps.fetch_model(task_id, round, sha256, path))
 
-    def submit_model(self, header: market_pb2.ModelHeader, path: Path) -> market_pb2.Receipt:
-        """Sends the model file; resumes where the coordinator has it."""
-        return self.transport.run(self.steps.submit_model(header, path))
+    def submit_model(self, model: market_pb2.Signed, path: Path) -> market_pb2.Receipt:
+        """Sends the file of a signed model statement; resumes where the coordinator has it."""
+        return self.transport.run(self.steps.submit_model(model, path))
 
     def report_failure(self, request: market_pb2.ReportFailureRequest) -> market_pb2.Receipt:
         return self.transport.run(self.steps.report_failure(request))

@@ -105,7 +105,7 @@ def open_dispute(task_id: str, market: MarketSteps, journal: Journal) -> Steps[D
         )
     request = market_pb2.OpenDisputeRequest(
         task_id=task_id,
-        counts=market_pb2.LabelCounts(counts=json.loads(record.counts)),
+        counts=json.loads(record.counts),
         salt=record.salt,
     )
     found = yield from market.open_dispute(request)

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 from cryptography.hazmat.primitives.asymmetric import ec
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from fedpeer.protocol.codec import decode_claim, decode_terms, encode_claim, encode_model_header
+from fedpeer.protocol.codec import decode_signed, encode_signed
 from fedpeer.protocol.errors import Code
 from fedpeer.protocol.faults import Outlook, outlook
 from fedpeer.protocol.limits import MAX_REASON_CHARACTERS
 from fedpeer.protocol.model_file import file_digest
 from fedpeer.v1 import market_pb2
-from mechanism.canonical import MAX_INTEGER, canonical_bytes
+from mechanism.canonical import MAX_INTEGER
 from mechanism.degree import label_counts, noniid_degree
 from mechanism.errors import FieldError
 from mechanism.peers import draw_head, draw_share
@@ -35,7 +35,6 @@ from mechanism.statements import (
     ModelStatement,
     commit_counts,
     sign_statement,
-    statement_digest,
 )
 from mechanism.terms import Terms
 from participant.backoff import Backoff
@@ -209,10 +208,7 @@ class Engagement:
 
     def _sent_as(self, record: SubmissionRecord, receipt: Receipt) -> bool:
         """Whether the receipt is of the claim that the journal has; what was said in a restored one is not known."""
-        if not record.message:
-            return False
-        message = market_pb2.SubmitEffortRequest.FromString(record.message)
-        return receipt.digest == statement_digest(decode_claim(message, self.terms.digest))
+        return receipt.digest == hashlib.sha256(_signed(record).statement).digest()
 
     def check_counts(self, counts: Counts) -> None:
         """Raises CountsChangedError where `counts` are not those that were claimed."""
@@ -225,10 +221,12 @@ class Engagement:
             )
 
     def _check_effort(self, effort: Decimal, record: SubmissionRecord) -> None:
-        claimed = market_pb2.SubmitEffortRequest.FromString(record.message).effort
-        if claimed and Decimal(claimed) != effort:  # unknown where the journal was lost
+        if not record.message:  # the journal was lost
+            return
+        claimed = decode_signed(ClaimStatement, _signed(record)).effort
+        if claimed != effort:
             raise EffortError(
-                f"the effort is {effort.normalize():f}, but {Decimal(claimed).normalize():f} was claimed for task "
+                f"the effort is {effort.normalize():f}, but {claimed.normalize():f} was claimed for task "
                 f"{self.task_id}; a claim stands for the whole task"
             )
 
@@ -296,11 +294,12 @@ class Engagement:
 
     def _check_same(self, record: SubmissionRecord, samples: int) -> None:
         """Raises SubmittedError where the model at `trained_path` is not the recorded one."""
-        path, header = self.trained_path(record.round), market_pb2.ModelHeader.FromString(record.message)
+        path = self.trained_path(record.round)
         if record.receipt is None or not record.message or not path.exists():
             return
-        other_weights = file_digest(path) != header.model_sha256
-        other_samples = samples != header.samples
+        said = decode_signed(ModelStatement, _signed(record))
+        other_weights = file_digest(path) != said.model_sha256
+        other_samples = samples != said.samples
         self._models.forget(self.task_id, record.round)
         if other_weights or other_samples:
             raise SubmittedError(
@@ -312,8 +311,9 @@ class Engagement:
     def _holds(self, record: SubmissionRecord) -> bool:
         """Whether the model file is still the one that was signed."""
         path = self._models.path(record.file)
-        signed = market_pb2.ModelHeader.FromString(record.message).model_sha256
-        return record.status == "prepared" and path.exists() and file_digest(path) == signed
+        if record.status != "prepared" or not path.exists():
+            return False
+        return file_digest(path) == decode_signed(ModelStatement, _signed(record)).model_sha256
 
     def fail(self, round_: int, reason: str, public: str) -> Steps[Receipt]:
         """Tells the coordinator that this round gets no model.
@@ -483,7 +483,7 @@ class Engagement:
             draw_head=draw_head(draw_secret, self.terms.schedule.rounds),
             nonce=self._nonce,
         )
-        message = encode_claim(statement, sign_statement(statement, self._key))
+        message = encode_signed(statement, sign_statement(statement, self._key))
         self._journal.set_effort(self.task_id, str(effort))
         self._journal.set_claim(self.task_id, json.dumps(list(counts)), salt, draw_secret)
         return self._journal.prepare(
@@ -514,9 +514,9 @@ class Engagement:
             draw_share=draw_share(self._draw_secret(), self.terms.schedule.rounds, round_),
             nonce=self._nonce,
         )
-        header = encode_model_header(statement, sign_statement(statement, self._key))
+        message = encode_signed(statement, sign_statement(statement, self._key))
         return self._journal.prepare(
-            statement.submission_id, self.task_id, "model", round_, header.SerializeToString(), path.name
+            statement.submission_id, self.task_id, "model", round_, message.SerializeToString(), path.name
         )
 
     def _draw_secret(self) -> bytes:
@@ -552,11 +552,7 @@ class Engagement:
         waits = Backoff().waits()
         while True:
             try:
-                return (
-                    yield from self._market.submit_effort(
-                        market_pb2.SubmitEffortRequest.FromString(record.message)
-                    )
-                )
+                return (yield from self._market.submit_effort(_signed(record)))
             except WrongStateError as error:
                 # A task that was just opened takes claims in a moment; it may have begun to since the refusal.
                 if error.code is not Code.WRONG_STATE:
@@ -566,8 +562,7 @@ class Engagement:
             yield Pause(next(waits))
 
     def _send_model(self, record: SubmissionRecord, resume: bool = True) -> Steps[market_pb2.Receipt]:
-        header = market_pb2.ModelHeader.FromString(record.message)
-        return self._market.submit_model(header, self._models.path(record.file), resume=resume)
+        return self._market.submit_model(_signed(record), self._models.path(record.file), resume=resume)
 
     def _send_failure(self, record: SubmissionRecord) -> Steps[market_pb2.Receipt]:
         return self._market.report_failure(market_pb2.ReportFailureRequest.FromString(record.message))
@@ -577,6 +572,11 @@ class Engagement:
 
     def _checked_counts(self, counts: Counts) -> tuple[int, ...]:
         return read_counts(counts, self.terms, "the task's label counts")
+
+
+def _signed(record: SubmissionRecord) -> market_pb2.Signed:
+    """What was signed and sent, or is about to be; empty where the journal has only found its receipt."""
+    return market_pb2.Signed.FromString(record.message)
 
 
 def read_counts(counts: Counts, terms: Terms, what: str) -> tuple[int, ...]:
@@ -638,19 +638,18 @@ def published(task_id: str, market: MarketSteps) -> "Steps[tuple[market_pb2.Task
 
     Raises:
         NotFoundError: no such task.
-        StateError: terms that do not hold, or do not have the digest that is said of them.
+        StateError: terms that do not hold, or are another task's.
     """
     message = yield from market.task(task_id)
     try:
-        terms = decode_terms(message.terms)
+        terms = Terms.parse(message.terms)
     except FieldError as error:
         raise StateError(
             f"the terms of task {task_id} cannot be accepted: {error}; tell the coordinator's operator"
         ) from None
-    if terms.digest != message.terms_digest or terms.task_id != task_id:
+    if terms.task_id != task_id:
         raise StateError(
-            f"the terms of task {task_id} do not have the digest that the coordinator states; "
-            "tell its operator, and do not claim"
+            f"the terms of task {task_id} are those of {terms.task_id}; tell the coordinator's operator"
         )
     return message, terms
 
@@ -675,10 +674,9 @@ def join(
     yield from _pin_log_key(market, journal)
     if watch is not None:
         yield from watch.joining()
-    written = canonical_bytes(terms.record())
-    journal.add_task(task_id, written)
+    journal.add_task(task_id, message.terms)
     agreed = journal.task(task_id)
-    if agreed is not None and agreed.terms != written:
+    if agreed is not None and agreed.terms != message.terms:
         raise StateError(
             f"task {task_id} has other terms than the ones that {participant_id} agreed to; "
             "tell the coordinator's operator"
@@ -710,7 +708,7 @@ def past_tasks(
     The coordinator lists its last ended tasks with what it holds of the caller, so those are found without a
     journal too; older ones only by their id.
     """
-    listed = {message.terms.task_id: message for message in (yield from market.tasks())}
+    listed = {message.task_id: message for message in (yield from market.tasks())}
     found = []
     for record in journal.tasks():
         task_id = record.task_id
@@ -745,7 +743,7 @@ def find_task(
     known = {record.task_id: record for record in journal.tasks()}
     open_ones = []
     for message in (yield from market.tasks()):
-        task_id = message.terms.task_id
+        task_id = message.task_id
         if task_id in excluded or message.state in ENDED or (task_id in known and known[task_id].note):
             continue
         claim = submission_id(task_id, participant_id, "claim", 0)

@@ -61,7 +61,7 @@ CREATE TABLE submission (
     task_id TEXT NOT NULL,
     kind TEXT NOT NULL,             -- claim, model, failure
     round INTEGER NOT NULL,
-    message BLOB NOT NULL,          -- the request (claim, failure) or the model's header
+    message BLOB NOT NULL,          -- the signed statement; of a failure, the request
     file TEXT NOT NULL DEFAULT '',  -- of the model, below the models folder
     status TEXT NOT NULL DEFAULT 'prepared',
     receipt BLOB,

@@ -194,8 +194,7 @@ def report_of(journal: Journal, task_id: str, participant_id: str) -> TaskReport
         )
     degree = None
     if record.counts:
-        terms = Terms.from_record(json.loads(record.terms))
-        degree = noniid_degree(json.loads(record.counts), terms.reference)
+        degree = noniid_degree(json.loads(record.counts), Terms.parse(record.terms).reference)
     return TaskReport(
         task_id=task_id,
         participant_id=participant_id,

@@ -17,12 +17,14 @@ from typing import Any, TypeVar
 import grpc
 from google.protobuf.message import Message
 
+from fedpeer.protocol.codec import decode_signed
 from fedpeer.protocol.errors import Code
 from fedpeer.protocol.faults import Outlook, outlook
 from fedpeer.protocol.frames import Frame, parse_frame, upload_message
 from fedpeer.protocol.limits import FRAME_BYTES, MIN_FRAME_BYTES
 from fedpeer.protocol.model_file import frames
 from fedpeer.v1 import enrolment_pb2, ledger_pb2, market_pb2
+from mechanism.statements import ClaimStatement, ModelStatement
 from participant.backoff import Backoff
 from participant.effects import (
     Diagnose,
@@ -78,7 +80,7 @@ LEDGER = "/fedpeer.v1.Ledger/"
 LIST_TASKS = Method(MARKET + "ListTasks", M.ListTasksRequest, M.ListTasksResponse)
 GET_TASK = Method(MARKET + "GetTask", M.GetTaskRequest, M.Task)
 WATCH = Method(MARKET + "Watch", M.WatchRequest, M.Event)
-SUBMIT_EFFORT = Method(MARKET + "SubmitEffort", M.SubmitEffortRequest, M.Receipt)
+SUBMIT_EFFORT = Method(MARKET + "SubmitEffort", M.Signed, M.Receipt)
 FETCH_MODEL = Method(MARKET + "FetchModel", M.FetchModelRequest, M.ModelFrame, parse_frame)
 GET_UPLOAD = Method(MARKET + "GetUpload", M.GetUploadRequest, M.UploadStatus)
 SUBMIT_MODEL = Method(MARKET + "SubmitModel", M.SubmitModelRequest, M.Receipt)
@@ -154,11 +156,20 @@ class MarketSteps:
     def authority(self) -> Steps[enrolment_pb2.Authority]:
         return self.call(GET_AUTHORITY, enrolment_pb2.GetAuthorityRequest())
 
-    def submit_effort(self, request: M.SubmitEffortRequest) -> Steps[M.Receipt]:
-        return self._once(SUBMIT_EFFORT, request)
+    def submit_effort(self, claim: M.Signed) -> Steps[M.Receipt]:
+        """Sends a signed claim; where its id is taken already, the receipt that stands for it."""
+        try:
+            return (yield from self.call(SUBMIT_EFFORT, claim))
+        except ConflictError:
+            said = decode_signed(ClaimStatement, claim)
+            return (yield from self.receipt(said.task_id, said.submission_id))
 
     def report_failure(self, request: M.ReportFailureRequest) -> Steps[M.Receipt]:
-        return self._once(REPORT_FAILURE, request)
+        """As `submit_effort`."""
+        try:
+            return (yield from self.call(REPORT_FAILURE, request))
+        except ConflictError:
+            return (yield from self.receipt(request.task_id, request.submission_id))
 
     def watch(self, task_id: str, cursor: int = 0) -> Steps[None]:
         """Emits every event after `cursor`, once and in order, until the task has ended."""
@@ -229,43 +240,43 @@ class MarketSteps:
             f"{sha256.hex()}; twice. Tell the coordinator's operator"
         )
 
-    def submit_model(self, header: M.ModelHeader, path: Path, *, resume: bool = True) -> Steps[M.Receipt]:
+    def submit_model(self, model: M.Signed, path: Path, *, resume: bool = True) -> Steps[M.Receipt]:
         """Sends a model file, from where the coordinator has it.
 
         What the coordinator keeps are whole frames: where an attempt has brought it less than a few, the next one's
         are half as large, so that a slow link loses little each time that its stream is ended.
 
         Args:
-            header: signed; its offset is filled in here.
+            model: the signed statement.
             resume: ask first what the coordinator holds; False where nothing can have been sent yet.
 
         Raises:
             ConflictError, ModelRejectedError, WrongStateError, ...: the coordinator refused it.
+            FieldError: what is signed is no model statement.
         """
+        said = decode_signed(ModelStatement, model)
         trial, offset = _Trial(self), 0
         size, misplaced = FRAME_BYTES, 0
         sent = _Sent()
         while True:
             try:
                 if resume:
-                    status = yield from self._upload_status(header)
+                    status = yield from self._upload_status(said)
                     if status.complete:
-                        return (yield from self.receipt(header.task_id, header.submission_id))
+                        return (yield from self.receipt(said.task_id, said.submission_id))
                     if sent.frames:
                         size = _frame_bytes(size, status.offset - offset)
                     if status.offset > offset:
                         trial = _Trial(self)
                     offset = status.offset
                 resume, sent = True, _Sent()
-                announced = M.ModelHeader()
-                announced.CopyFrom(header)
-                announced.offset = offset
-                requests = _upload_requests(announced, path, size, sent)
+                header = M.ModelHeader(model=model, offset=offset)
+                requests = _upload_requests(header, path, size, sent)
                 receipt: M.Receipt = yield Upload(SUBMIT_MODEL, requests, None)
                 self._answered = True
                 return receipt
             except ConflictError:
-                return (yield from self.receipt(header.task_id, header.submission_id))
+                return (yield from self.receipt(said.task_id, said.submission_id))
             except InvalidSubmissionError as error:
                 # The offset was right when it was asked for, and another stream of ours moved it since.
                 misplaced += 1
@@ -301,21 +312,14 @@ class MarketSteps:
                 if stream is not None:
                     stream.cancel()
 
-    def _upload_status(self, header: M.ModelHeader) -> Steps[M.UploadStatus]:
-        request = M.GetUploadRequest(task_id=header.task_id, submission_id=header.submission_id)
+    def _upload_status(self, said: ModelStatement) -> Steps[M.UploadStatus]:
+        request = M.GetUploadRequest(task_id=said.task_id, submission_id=said.submission_id)
         try:
             return (yield from self.call(GET_UPLOAD, request))
         except NotFoundError as error:
             if error.code is not Code.SUBMISSION_UNKNOWN:
                 raise
             return M.UploadStatus()
-
-    def _once(self, method: Method[Any, M.Receipt], request: Any) -> Steps[M.Receipt]:
-        """A submission; where its id is taken already, the receipt that stands for it."""
-        try:
-            return (yield from self.call(method, request))
-        except ConflictError:
-            return (yield from self.receipt(request.task_id, request.submission_id))
 
 
 class _Trial:

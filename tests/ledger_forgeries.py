@@ -190,6 +190,104 @@ def shadows_are_those_of_another_round_or_none() -> Cases:
         yield f"{text[:4]!r} of {len(text)}", completed(history)
 
 
+def settled_as_distinct(history: History, record: Any) -> None:
+    """Settles a round on evidence as if no digest in it said anything."""
+    apart = json.loads(json.dumps(record))
+    apart["model"]["start_sha256"] = "ab" * 32
+    for measured in apart["measurements"]:
+        measured["model_sha256"] = hashlib.sha256(measured["participant_id"].encode()).hexdigest()
+    signed = {m["participant_id"]: bytes.fromhex(m["model_sha256"]) for m in record["measurements"]}
+    history.settle(record, [replace(a, model_sha256=signed[a.participant_id]) for a in assessments(apart)])
+
+
+@forgery("cluster is", "verified_micro is")
+def the_same_model_twice_is_paid_twice() -> Cases:
+    for number in (1, 2):
+        for copied in (("p002", "p001"), ("p000", "p003")):
+            history = trained(Shape(copied={number: copied}), number)
+            settled_as_distinct(history, history.evidence())
+            yield f"{copied} in round {number}", completed(history)
+
+
+@forgery("verified_micro is", "lower_micro is")
+def a_model_that_was_sent_out_is_paid() -> Cases:
+    for number in (1, 2):
+        history = trained(Shape(echoed={number: "p001"}), number)
+        settled_as_distinct(history, history.evidence())
+        yield f"the start of round {number}", completed(history)
+    for number, back in ((2, 1), (3, 1), (3, 2)):
+        history = trained(Shape(rounds=3), number, deliver=False)
+        sent = history.terms.initial_model if back == 1 else samples.global_model(history.terms, back - 1)
+        for name in history.people:
+            history.model(name, **({"model_sha256": sent} if name == "p002" else {}))
+        settled_as_distinct(history, history.evidence())
+        yield f"the start of round {back} in round {number}", completed(history)
+
+
+@forgery("other figures than that on the same model")
+def the_same_model_is_measured_otherwise() -> Cases:
+    for field, value in (
+        ("fault", "it came too late"), ("class_features", [[], [1]]), ("global_features", [1]), ("norm", 1),
+        ("alignment", 1), ("novelty", 1), ("improvement", -2 * MICRO), ("echo_distance", 1),
+        ("echo_cosine", 1), ("nearest_broadcast", "round 1"),
+    ):  # fmt: skip
+        history = trained(Shape(copied={1: ("p002", "p001")}))
+        record = history.evidence()
+        record["measurements"][1][field] = value
+        history.log.write(*entries.evidence_entries("task", 1, record))
+        yield field, history.log.entries
+
+
+@forgery("are not others whose models came in time")
+def twins_are_nobody() -> Cases:
+    shape = Shape(absent={1: {"p003": None}})
+    for label, twins in (
+        ("unknown", ["p009"]), ("itself", ["p001"]), ("absent", ["p003"]), ("one twice", ["p000", "p000"]),
+    ):  # fmt: skip
+        history = trained(shape)
+        record = history.evidence()
+        record["measurements"][1]["twins"] = [[name, 0, 0] for name in twins]
+        history.settle(record)
+        yield label, completed(history)
+
+
+@forgery("stands in this log already")
+def a_seed_is_used_in_two_tasks() -> Cases:
+    def other(history: History, rounds: int, commitment: bytes) -> list[Entry]:
+        second = History(history.log, Shape(task_id="other", rounds=rounds))
+        second.terms = replace(second.terms, seed_commitment=commitment)
+        second.open()
+        return history.log.entries
+
+    secret, plain = samples.chain_secret("task"), samples.terms()
+    yield "while the other is open", other(claiming(), 2, plain.seed_commitment)
+    yield "once the other has ended", other(played(), 2, plain.seed_commitment)
+    yield "a revealed seed", other(settled(), 1, round_seed(secret, 2, 1))
+    yield "the last seed", other(played(), 3, secret)
+    history = claiming()
+    other(history, 1, round_seed(secret, 2, 1))
+    history.select()
+    history.train()
+    history.deliver()
+    history.judge(history.measured())
+    history.pay()
+    yield "a commitment that is to be revealed", history.log.entries
+
+
+@forgery("shadow models")
+def shadows_are_those_of_another_task() -> Cases:
+    for first in (settled(), played()):
+        second = History(first.log, Shape(task_id="other"))
+        second.terms = replace(second.terms, initial_model=bytes([7] * 32))
+        second.start = second.result = second.terms.initial_model
+        second.begin()
+        second.train()
+        second.deliver()
+        known = samples.evidence(first.terms, 1, [])["model"]["shadows_sha256"]  # type: ignore[index, call-overload]
+        second.settle(second.evidence(shadows_sha256=known))
+        yield f"after {len(first.log.entries)}", completed(second)
+
+
 @forgery("in the order of commitments")
 def the_order_of_copies_is_turned_round() -> Cases:
     for number in (1, 2):
@@ -799,7 +897,7 @@ def a_log_key_is_announced_out_of_turn_or_with_more() -> Cases:
 def cut(**changes: Any) -> list[Entry]:
     """Terms that fit an entry, written as a part."""
     history = started()
-    [made] = entries._cut("task/terms", "terms", {"task_id": "task"}, history.terms.record())
+    [made] = entries._cut("task/terms", "terms", {"task_id": "task"}, history.terms.canonical)
     body = {**made.body, **changes}
     history.log.write(Entry(f"task/terms/{body['part']}", "terms", body))
     return history.log.entries
@@ -1267,7 +1365,7 @@ def a_text_is_none() -> Cases:
     yield "a cancellation's reason", history.log.entries
 
 
-@forgery("no integer")
+@forgery("an integer", "no integer")
 def a_number_is_none() -> Cases:
     for change in ({"samples": True}, {"model_bytes": True}):
         history = trained(deliver=False)

@@ -72,6 +72,7 @@ class Shape:
         late: (round, name) of models that come after their round.
         private: who keeps its counts private, claims 0.02 less than it shows, and opens them after the last round.
         unscored: rounds in which nobody is scored.
+        copied: round to who sends whose model again; echoed: round to who sends the round's start back.
         cancelled: state and round in which the task is cancelled.
     """
 
@@ -85,6 +86,8 @@ class Shape:
     late: frozenset[tuple[int, str]] = frozenset()
     private: frozenset[str] = frozenset()
     unscored: frozenset[int] = frozenset()
+    copied: Mapping[int, tuple[str, str]] = field(default_factory=dict)
+    echoed: Mapping[int, str] = field(default_factory=dict)
     cancelled: tuple[State, int] | None = None
 
 
@@ -231,6 +234,10 @@ class History:
             measured["improvement"] = -2_000_000 if self.round in self.shape.unscored else 0
             if self.terms.rule.name not in ("verified", "paper"):
                 measured["scores"] = {self.terms.rule.name: "0.5"}
+        first: dict[str, Any] = {}
+        for measured in record["measurements"]:  # the same model has the same figures
+            known = first.setdefault(measured["model_sha256"], measured)
+            measured["global_features"] = known["global_features"]
         return dict(record)
 
     def verdicts(self, record: Mapping[str, Any] | None) -> list[Assessment]:
@@ -269,7 +276,7 @@ class History:
         """Seed, peers, settlement, payments."""
         private = [name for name in self.selected if name in self.shape.private]
         kept = disputes_possible(self.terms, private) if disputable is None else disputable
-        seed = seed or round_seed(samples.SECRET, self.terms.schedule.rounds, self.round)
+        seed = seed or round_seed(samples.chain_secret(self.id), self.terms.schedule.rounds, self.round)
         sent = {name: statement.draw_share for name, (statement, _) in self.models[self.round].items()}
         received = [a.participant_id for a in self.judged if a.model_sha256]
         draw = Draw(seed, {name: sent.get(name) or self.share(name, self.round) for name in received})
@@ -349,9 +356,16 @@ class History:
         absent = self.shape.absent.get(self.round, {})
         for name in self.selected:
             if name not in absent:
-                self.model(name)
+                self.model(name, model_sha256=self.sends(name))
             elif (reason := absent[name]) is not None:
                 self.fail(name, reason)
+
+    def sends(self, name: str) -> bytes:
+        """Digest of the model that a participant sends in the current round."""
+        if self.shape.echoed.get(self.round) == name:
+            return self.start
+        copier, original = self.shape.copied.get(self.round, ("", ""))
+        return samples.model_digest(self.id, self.round, original if name == copier else name)
 
     def rounds(self, first: int, last: int) -> None:
         for number in range(first, last + 1):
@@ -416,6 +430,9 @@ SHAPES: Mapping[str, Shape] = {
     "two disputes": Shape(private=frozenset({"p001", "p003"}), rounds=3),
     "nobody scored": Shape(unscored=frozenset({1})),
     "nobody ever scored": Shape(unscored=frozenset({1, 2})),
+    "a copy": Shape(copied={1: ("p002", "p001"), 2: ("p000", "p003")}),
+    "a copy under the paper's rule": Shape(rule="paper", copied={1: ("p002", "p001")}),
+    "an echo": Shape(echoed={1: "p000", 2: "p003"}),
     **{
         f"cancelled in {state}({number})": Shape(cancelled=(state, number))
         for state, number in (

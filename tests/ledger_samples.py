@@ -29,8 +29,10 @@ from mechanism.terms import ModelContract, Recipe, Rule, Schedule, TensorSpec, T
 from mechanism.trees import Forest, Tree
 from mechanism.unmeasured import as_claimed, missing
 
-SECRET = bytes(range(32))
 NONCE = bytes(16)
+
+#: End of the chain of seeds of the tasks called "task" and "demo", which no log has both of.
+SECRET = bytes(range(32))
 
 #: What the terms below commit to: the first model, and D_c.
 INITIAL_MODEL, VALIDATION = bytes([1] * 32), bytes([2] * 32)
@@ -58,7 +60,7 @@ def terms(
             contract=ModelContract((TensorSpec("w", "F32", (1,)),), Decimal(1), 100),
             recipe=Recipe("digits-cnn", 1, 1, "adam", Decimal("0.01"), 1),
             budget_micro=budget,
-            seed_commitment=seed_commitment(SECRET, rounds),
+            seed_commitment=seed_commitment(chain_secret(task_id), rounds),
             validation_commitment=VALIDATION,
             initial_model=INITIAL_MODEL,
         )
@@ -80,6 +82,11 @@ def model_digest(task_id: str, round_: int, name: str) -> bytes:
     return hashlib.sha256(f"{task_id}/{round_}/{name}".encode()).digest()
 
 
+def chain_secret(task_id: str) -> bytes:
+    """The end of the chain of a task's seeds, the same in every run; each task has its own."""
+    return SECRET if task_id in ("task", "demo") else hashlib.sha256(f"seed {task_id}".encode()).digest()
+
+
 def share_secret(agreed: Terms, name: str) -> bytes:
     """The end of a participant's chain of draw shares, the same in every run."""
     return hashlib.sha256(f"share {agreed.task_id}/{name}".encode()).digest()
@@ -89,7 +96,7 @@ def draw_of(agreed: Terms, round_: int, who: Iterable[str]) -> Draw:
     """What the peers of a round are drawn from in which `who` sent a model in time."""
     rounds = agreed.schedule.rounds
     shares = {name: draw_share(share_secret(agreed, name), rounds, round_) for name in who}
-    return Draw(round_seed(SECRET, rounds, round_), shares)
+    return Draw(round_seed(chain_secret(agreed.task_id), rounds, round_), shares)
 
 
 def global_model(agreed: Terms, round_: int) -> bytes:

@@ -51,7 +51,7 @@ def _stamped(entries: Sequence[Entry | bytes]) -> list[bytes]:
     for index, item in enumerate(entries):
         if isinstance(item, bytes):
             try:
-                entry = Entry.parse(item, canonical=False)
+                entry = Entry.parse(item)
             except EntryError:
                 made.append(item)
                 continue

@@ -33,12 +33,13 @@ FLOORS = (
 )
 #: The floors within the coordinator: values, storage, rules, transactions, work, services, the server, its commands.
 COORDINATOR = (
-    ("acceptance", "aggregation", "blobs", "broadcast", "clock", "derivation", "control_socket", "errors", "metrics",
-     "quotas", "scraping", "shadow_workers", "spool", "states"),
+    ("acceptance", "aggregation", "blobs", "clock", "derivation", "control_socket", "errors", "metrics",
+     "quotas", "scraping", "shadow_workers", "shared_frames", "spool", "states"),
     ("config", "staging", "storage", "supervision", "upload_places"),
     ("folder", "identity", "live", "opening", "receiving", "selection", "tracing"),
     ("admission", "backup", "boundary", "certificates", "scoring"),
-    ("transactions",),
+    ("steps",),
+    ("commits",),
     ("settlements", "revocations"),
     ("operator", "runner"),
     ("market", "task_text"),

@@ -3,7 +3,8 @@
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from coordinator.transactions import Transaction, Transactions
+from coordinator.commits import Transactions
+from coordinator.steps import Transaction
 from fedpeer.protocol.limits import LEDGER_BATCH_BYTES, LEDGER_BATCH_ENTRIES, LEDGER_MESSAGE_BYTES
 from fedpeer.v1 import ledger_pb2, ledger_pb2_grpc
 from mechanism.errors import FieldError
@@ -23,19 +24,19 @@ class LedgerServicer(ledger_pb2_grpc.LedgerServicer):
     async def GetKeys(self, request: ledger_pb2.GetKeysRequest, context: Any) -> ledger_pb2.Keys:
         proof = ""
         if request.HasField("index"):
-            size = await self._transact.read(lambda t: t.journal.size())
+            size = await self._transact.read(lambda t: t.ledger.size())
             if request.index >= size:
                 raise FieldError("index", request.index, f"below the size {size}")
             # Before the keys are read: all that it covers are then among them.
             proof = await self._transact.proof(request.index)
 
         def read(t: Transaction) -> ledger_pb2.Keys:
-            count, _ = t.ledger.key_history()
+            count, _ = t.ledger_store.key_history()
             if request.first > count:
                 raise FieldError("first", request.first, f"at most {count}, the enrolments and revocations")
             answer = ledger_pb2.Keys(count=count, proof=proof)
             used = 0
-            for _, index, _, data in t.ledger.keys(request.first, LEDGER_BATCH_ENTRIES):
+            for _, index, _, data in t.ledger_store.keys(request.first, LEDGER_BATCH_ENTRIES):
                 if answer.entries and used + len(data) > LEDGER_BATCH_BYTES:
                     break
                 answer.entries.append(data)
@@ -67,7 +68,7 @@ class LedgerServicer(ledger_pb2_grpc.LedgerServicer):
             size = _size("size", request.size, t)
             if request.index >= size:
                 raise FieldError("index", request.index, f"below the size {size}")
-            return size, t.journal.inclusion_proof(request.index, size)
+            return size, t.ledger.inclusion_proof(request.index, size)
 
         size, hashes = await self._transact.read(prove)
         return ledger_pb2.InclusionProof(index=request.index, size=size, hashes=hashes)
@@ -79,13 +80,13 @@ class LedgerServicer(ledger_pb2_grpc.LedgerServicer):
             second = _size("second", request.second, t)
             if request.first > second:
                 raise FieldError("first", request.first, f"at most {second}")
-            return t.journal.consistency_proof(request.first, second)
+            return t.ledger.consistency_proof(request.first, second)
 
         return ledger_pb2.ConsistencyProof(hashes=await self._transact.read(prove))
 
     async def GetBalance(self, request: ledger_pb2.GetBalanceRequest, context: Any) -> ledger_pb2.Balance:
         balance, size = await self._transact.read(
-            lambda t: (t.journal.balance(request.account), t.journal.size())
+            lambda t: (t.ledger.balance(request.account), t.ledger.size())
         )
         return ledger_pb2.Balance(
             account=request.account,
@@ -103,7 +104,7 @@ def _reader(first: int, count: int) -> Callable[[Transaction], list[bytes]]:
     def read(t: Transaction) -> list[bytes]:
         entries: list[bytes] = []
         used = 0
-        for entry in t.ledger.entries(first, count):
+        for entry in t.ledger_store.entries(first, count):
             if entries and used + len(entry) > LEDGER_BATCH_BYTES:
                 break
             entries.append(entry)
@@ -120,7 +121,7 @@ def _covered(note: str) -> int:
 
 def _size(field: str, asked: int, t: Transaction) -> int:
     """The tree size that is asked for; 0 means all."""
-    present = t.journal.size()
+    present = t.ledger.size()
     if asked > present:
         raise FieldError(field, asked, f"at most {present}, the size of the ledger")
     return asked or present

@@ -14,13 +14,14 @@ from coordinator.market import Market, Notice
 from coordinator.metrics import Metrics
 from coordinator.runner import LiveTask
 from coordinator.settlements import PaidRound
-from coordinator.storage.market import ReceiptRow
-from fedpeer.protocol.codec import decode_claim, decode_counts, encode_terms, encode_verdict
+from coordinator.storage.submissions import ReceiptRow
+from fedpeer.protocol.codec import decode_signed, encode_verdict
 from fedpeer.protocol.frames import Frame
 from fedpeer.protocol.limits import MAX_PAGE_BYTES
 from fedpeer.v1 import market_pb2, market_pb2_grpc
 from mechanism.lifecycle import State
 from mechanism.settlement import MICRO
+from mechanism.statements import ClaimStatement
 
 _STATES: dict[State, market_pb2.TaskState] = {
     state: getattr(market_pb2, f"TASK_STATE_{state}") for state in State
@@ -49,7 +50,7 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
             task = await self._task(who, live)
             used += task.ByteSize()
             if page.tasks and used > MAX_PAGE_BYTES:
-                page.next_page = page.tasks[-1].terms.task_id
+                page.next_page = page.tasks[-1].task_id
                 break
             page.tasks.append(task)
         return page
@@ -63,8 +64,8 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
         async for notice in self._market.watch(who, live, request.cursor):
             yield self._told(live.row.id, who.participant_id, notice)
 
-    async def SubmitEffort(self, request: market_pb2.SubmitEffortRequest, context: Any) -> market_pb2.Receipt:
-        statement = decode_claim(request, self._market.task(request.task_id).row.terms_digest)
+    async def SubmitEffort(self, request: market_pb2.Signed, context: Any) -> market_pb2.Receipt:
+        statement = decode_signed(ClaimStatement, request)
         return _receipt(await self._market.claim(caller(), statement, request.signature))
 
     async def FetchModel(self, request: market_pb2.FetchModelRequest, context: Any) -> AsyncIterator[Any]:
@@ -113,8 +114,7 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
 
     async def OpenDispute(self, request: market_pb2.OpenDisputeRequest, context: Any) -> market_pb2.Dispute:
         who = caller()
-        counts = decode_counts(request.counts)
-        standing = await self._market.dispute(who, request.task_id, counts, request.salt)
+        standing = await self._market.dispute(who, request.task_id, tuple(request.counts), request.salt)
         return market_pb2.Dispute(
             task_id=request.task_id,
             participant_id=who.participant_id,
@@ -144,18 +144,18 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
         return found
 
     async def _task(self, who: Caller, live: LiveTask) -> market_pb2.Task:
-        standing = await self._market.standing(who, live)
+        part = await self._market.participation(who, live)
         row = live.row
         return market_pb2.Task(
-            terms=encode_terms(row.terms),
-            terms_digest=row.terms_digest,
+            task_id=row.id,
+            terms=row.terms.canonical,
             state=_state(row.state),
             round=row.round,
             nonce=nonce(row.root, who.participant_id),
-            submissions=standing.submissions,
+            submissions=part.submissions,
             deadline=_time(row.deadline),
-            selected=standing.selected,
-            draw_head=standing.draw_head,
+            selected=part.selected,
+            draw_head=part.draw_head,
         )
 
 

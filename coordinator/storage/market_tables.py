@@ -1,8 +1,13 @@
 """Tables of the market: who takes part, what is offered, what was sent, what was settled.
 
 The ledger's tables hold the evidence and the money; these hold what the service needs to go on after a restart.
-Times are seconds since the epoch. Text columns named `..._json` hold JSON that only we read.
+Times are seconds since the epoch.
 """
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
@@ -16,12 +21,77 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    TypeDecorator,
 )
 
 from fedpeer.audit.sql.tables import METADATA
+from mechanism.lifecycle import State
+from mechanism.terms import Terms
 
 _ID = String(64)
 _DIGEST = LargeBinary(32)
+
+
+class _Record(TypeDecorator[Mapping[str, Any]]):
+    """JSON that only we read."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Any) -> str:
+        return json.dumps(value)
+
+    def process_result_value(self, value: Any, dialect: Any) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = json.loads(value)
+        return found
+
+
+class _Settings(_Record):
+    """A record that is parsed once for a task: every call of a participant reads its row."""
+
+    cache_ok = True
+
+    def process_result_value(self, value: Any, dialect: Any) -> Mapping[str, Any]:
+        return _parsed_settings(value)
+
+
+class _Terms(TypeDecorator[Terms]):
+    """Terms, parsed once for a task, as its settings."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Any) -> str:
+        text: str = value.canonical.decode()
+        return text
+
+    def process_result_value(self, value: Any, dialect: Any) -> Terms:
+        return _parsed_terms(value)
+
+
+class _State(TypeDecorator[State]):
+    """A task's state, by its name."""
+
+    impl = String(16)
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Any) -> str:
+        return State(value).value
+
+    def process_result_value(self, value: Any, dialect: Any) -> State:
+        return State(value)
+
+
+@lru_cache(maxsize=64)
+def _parsed_settings(text: str) -> Mapping[str, Any]:
+    settings: Mapping[str, Any] = json.loads(text)
+    return settings
+
+
+@lru_cache(maxsize=64)
+def _parsed_terms(text: str) -> Terms:
+    return Terms.parse(text.encode())
+
 
 participants = Table(
     "participants",
@@ -60,12 +130,12 @@ tasks = Table(
     "tasks",
     METADATA,
     Column("id", _ID, primary_key=True),
-    Column("terms_json", Text, nullable=False),
-    Column("terms_digest", _DIGEST, nullable=False),
+    # Canonical, as they are published.
+    Column("terms", _Terms, nullable=False),
     # Secret: the seeds of peers, nonces and shadows derive from it.
     Column("root", LargeBinary(32), nullable=False),
-    Column("settings_json", Text, nullable=False),
-    Column("state", String(16), nullable=False, index=True),
+    Column("settings", _Settings, nullable=False),
+    Column("state", _State, nullable=False, index=True),
     Column("round", Integer, nullable=False),
     Column("deadline", Double),
     # Counts transitions; a transition names the one that it follows.
@@ -82,10 +152,10 @@ events = Table(
     METADATA,
     Column("task_id", _ID, ForeignKey("tasks.id"), primary_key=True),
     Column("cursor", Integer, primary_key=True),
-    Column("state", String(16), nullable=False),
+    Column("state", _State, nullable=False),
     Column("round", Integer, nullable=False),
     Column("deadline", Double),
-    Column("detail_json", Text, nullable=False),
+    Column("detail", _Record, nullable=False),
     Column("at", Double, nullable=False),
 )
 
@@ -180,5 +250,5 @@ settlements = Table(
     Column("round", Integer, primary_key=True),
     Column("participant_id", _ID, primary_key=True),
     Column("ledger_index", BigInteger, nullable=False),
-    Column("record_json", Text, nullable=False),
+    Column("record", _Record, nullable=False),
 )

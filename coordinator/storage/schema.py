@@ -1,12 +1,17 @@
-"""All of the coordinator's tables, whichever module declares them, and how a database comes to have them."""
+"""All of the coordinator's tables, whichever module declares them, and how a database comes to have them.
+
+A new database gets the declared tables at once and is marked with the last revision; an older one goes there by the
+steps under `migrations/`. So who changes a declaration adds a step that makes the same change.
+"""
 
 from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import inspect, text
+from sqlalchemy import text
 
 from coordinator.storage import market_tables
+from coordinator.storage.ledger_rules import FUNCTIONS, lay_down
 from fedpeer.audit.sql import tables
 from fedpeer.audit.sql.database import Database, refuse_unknown, revision, sqlite_file
 
@@ -19,28 +24,27 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 
 
 def migrate(database: Database) -> None:
-    """Brings the schema to this version, in one transaction; does nothing where it is there.
+    """Makes the schema or brings it to this version, in one transaction; does nothing where it is there.
 
     Raises:
         UnknownSchema: the database was written by a newer version.
         StorageError: as `Database.begin`.
     """
     with database.begin() as connection:
-        if (
-            database.dialect == "postgresql"
-        ):  # two coordinators that start at once migrate one after the other
+        if database.dialect == "postgresql":
+            # Two coordinators that start at once migrate one after the other.
             connection.execute(text("SELECT pg_advisory_xact_lock(7313726543)"))
-        refuse_unknown(revision(connection))
-        config = configuration()
+        found = revision(connection)
+        refuse_unknown(found)
+        config = Config()
+        config.set_main_option("script_location", str(MIGRATIONS))
         config.attributes["connection"] = connection
-        command.upgrade(config, "head")
-
-
-def configuration() -> Config:
-    """Alembic's configuration: where the migrations lie."""
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
-    return config
+        if found is None:
+            METADATA.create_all(connection, checkfirst=False)
+            lay_down(connection)
+            command.stamp(config, "head")
+        else:
+            command.upgrade(config, "head")
 
 
 def erase(database: Database) -> None:
@@ -52,13 +56,7 @@ def erase(database: Database) -> None:
             Path(f"{path}{end}").unlink(missing_ok=True)
         return
     with database.begin() as connection:
-        for name in {*METADATA.tables, "alembic_version"} & set(inspect(connection).get_table_names()):
-            connection.execute(text(f"DROP TABLE {name} CASCADE"))
-        functions = connection.execute(
-            text(
-                "SELECT proname FROM pg_proc WHERE pronamespace = current_schema()::regnamespace "
-                "AND proname LIKE 'ledger\\_%' AND prorettype = 'trigger'::regtype"
-            )
-        )
-        for name in functions.scalars().all():
-            connection.execute(text(f"DROP FUNCTION {name}()"))
+        METADATA.drop_all(connection)
+        connection.execute(text("DROP TABLE IF EXISTS alembic_version"))
+        for name in FUNCTIONS:
+            connection.execute(text(f"DROP FUNCTION IF EXISTS {name}()"))

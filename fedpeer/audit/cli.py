@@ -10,7 +10,9 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from difflib import get_close_matches
 from enum import StrEnum
+from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
@@ -150,15 +152,17 @@ def show(
         )
         chosen = _chosen(opened, first, kind, task)
         if as_json:
-            for _, (index, entry) in zip(range(count), chosen, strict=False):
+            for index, entry in islice(chosen, count):
                 _print_json({"index": index, "entry": orjson.loads(entry.data)})
-            return
-        table = Table("index", "kind", "id", "micro-credits", "body", box=None, pad_edge=False)
-        for _, (index, entry) in zip(range(count), chosen, strict=False):
-            moved = ", ".join(f"{t.record()['micro']}" for t in entry.transfers)
-            cells = (str(index), entry.kind, entry.id, moved, _shortened(entry))
-            table.add_row(*(Text(shown(cell)) for cell in cells))
-        output().print(table)
+        else:
+            table = Table("index", "kind", "id", "micro-credits", "body", box=None, pad_edge=False)
+            for index, entry in islice(chosen, count):
+                moved = ", ".join(f"{t.record()['micro']}" for t in entry.transfers)
+                cells = (str(index), entry.kind, entry.id, moved, _shortened(entry))
+                table.add_row(*(Text(shown(cell)) for cell in cells))
+            output().print(table)
+        if (more := next(chosen, None)) is not None:
+            typer.echo(f"There are more: go on with --first {more[0]}, or raise --count {count}.", err=True)
 
 
 @app.command()
@@ -184,12 +188,14 @@ def balance(
                 book.apply(transfer)
     names = list(book.accounts()) if account is None else [account]
     if account is not None and account not in book.accounts():
-        typer.echo(f"nothing was ever posted to {account}", err=True)
+        typer.echo(_no_posting(account, list(book.accounts())), err=True)
     balances = {name: book.balance(name) for name in names}
     if as_json:
         _print_json({name: _balance_record(held) for name, held in balances.items()})
         return
-    table = Table("account", box=None, pad_edge=False)
+    table = Table(
+        "account", box=None, pad_edge=False, caption="All in micro-credits, a millionth of a credit."
+    )
     for column in ("holds", "debits", "credits", "debits pending", "credits pending"):
         table.add_column(column, justify="right")
     for name, held in balances.items():
@@ -487,6 +493,17 @@ def _print_report(report: Report) -> None:
         console.print(shown(f"{problem.place}: {problem.message}"), markup=False)
     if report.holds:
         console.print(f"all before entry {report.holds} holds")
+
+
+def _no_posting(account: str, accounts: list[str]) -> str:
+    """What to say of an account without a posting: which ones there are for this name, or which come near."""
+    name = account.rpartition(":")[2]
+    near = [held for held in accounts if name in held.split(":")] or get_close_matches(account, accounts)
+    said = f"Nothing was ever posted to {account}."
+    if not near:
+        kinds = ", ".join(sorted({held.partition(":")[0] for held in accounts}))
+        return f"{said} `fedpeer ledger balance SOURCE` without an account lists all; there are {kinds or 'none'}."
+    return f"{said} Did you mean {' or '.join(shown(held) for held in near[:5])}?"
 
 
 def _chosen(

@@ -12,7 +12,7 @@ from fedpeer.audit.sql.errors import StorageError
 from fedpeer.audit.sql.ledger_store import SqlLedgerStore
 from fedpeer.audit.sql.tables import ACCOUNTS, BUNDLES, CHECKPOINTS, IDS, LOG, TILES, TOTALS, TRANSFERS
 from mechanism.ledger.accounts import Balance
-from mechanism.ledger.journal import Journal
+from mechanism.ledger.appending import Ledger
 from mechanism.ledger.merkle import MAX_SIZE
 from mechanism.ledger.note import Checkpoint, Note
 from mechanism.ledger.tiles import Coordinates
@@ -29,7 +29,7 @@ class DatabaseSource:
     def __init__(self, database: Database, connection: Connection) -> None:
         self.name = database.display
         self._store = SqlLedgerStore(connection)
-        self._journal = Journal(self._store)
+        self._ledger = Ledger(self._store)
         self._tables = _Tables(connection)
         self._cache: dict[Coordinates, bytes] = {}
 
@@ -76,11 +76,11 @@ class DatabaseSource:
 
     def inclusion_proof(self, index: int, size: int) -> Sequence[bytes]:
         """The proof of entry `index` in the tree of `size`, from the few tiles that it takes."""
-        return self._journal.inclusion_proof(index, size)
+        return self._ledger.inclusion_proof(index, size)
 
     def consistency_proof(self, first: int, second: int) -> Sequence[bytes]:
         """The proof that the tree of `second` extends that of `first`."""
-        return self._journal.consistency_proof(first, second)
+        return self._ledger.consistency_proof(first, second)
 
     def entry(self, index: int) -> bytes | None:
         """Entry `index`, None where there is none."""

@@ -14,7 +14,7 @@ from mechanism.ledger.entry import MAX_ENTRY_BYTES
 from mechanism.ledger.errors import LedgerError
 from mechanism.ledger.note import MAX_NOTE_BYTES
 
-#: Not to wait for whoever writes into a pipe; systems without such pipes have no such flag.
+#: Not to wait for the writer of a pipe; systems without such pipes have no such flag.
 _AT_ONCE = getattr(os, "O_NONBLOCK", 0)
 
 #: Bytes of a verification key, a signing key or a header: a name of 255 characters and some base64.

@@ -62,8 +62,8 @@ _MAX_MESSAGE = LEDGER_BATCH_BYTES + 2 * MAX_ENTRY_BYTES
 #: they may take.
 _PAGE_ENTRIES, _PAGE_BYTES, _PAGE_SECONDS = 4_096, 16 << 20, 60
 
-#: Entries or bytes that must arrive in that time: else whoever sends one now and then is waited for as long as it
-#: claims to have more. A modem brings as much.
+#: Entries or bytes that must arrive in that time: else a server that sends one now and then keeps the reader for as
+#: long as it claims to have more. A modem brings as much.
 _LEAST_ENTRIES, _LEAST_BYTES = 64, 64 << 10
 
 #: Seconds that any other answer may take.

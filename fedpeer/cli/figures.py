@@ -120,19 +120,20 @@ def _print(drawn: "list[Drawn]") -> None:
     from rich.console import Console
     from rich.markup import escape
 
+    from fedpeer.experiments.figures.figure import answer
+
     console = Console(highlight=False, soft_wrap=True)
-    answers: dict[bool | None, str] = {
-        True: "[green]holds[/]",
-        False: "[red]does not hold[/]",
-        None: "measured",
-    }
+    colours = {"holds": "green", "does not hold": "red"}
     for one in drawn:
         console.print(
             f"[bold]{one.figure.number}. {escape(one.figure.title)}[/] ({one.settings.dataset}, "
             f"{one.finished} of {one.cells} cells)"
         )
         for finding in one.findings:
-            console.print(f"  {escape(finding.claim)} {answers[finding.holds]}: {escape(finding.found)}.")
+            said = answer(finding.holds, quick=one.settings.quick)
+            console.print(f"  {escape(finding.claim)} ", end="")
+            console.print(said, style=colours.get(said, ""), end="")
+            console.print(f": {escape(finding.found)}.")
         for path in one.files:
             console.print(f"    {escape(str(path))}", style="dim")
         if not one.findings:

@@ -17,8 +17,8 @@ from fedpeer.text_files import TextFileError, decoded, read_toml
 from mechanism.budget import budget_bound
 from mechanism.equilibrium import Equilibrium, Solution, solve
 from mechanism.errors import MISSING, FieldError
-from mechanism.game import Game
-from mechanism.learner import Offer, max_offer, payoff_curve
+from mechanism.game import Game, Side
+from mechanism.learner import Offer, max_offer, offer, payoff_curve
 from mechanism.payment import Log
 from mechanism.population import PlanInput, plan_input
 from mechanism.selection import QUORUM, Selection, select
@@ -27,12 +27,17 @@ from mechanism.selection import QUORUM, Selection, select
 BASIS = "the best Q is the best of {} coefficients that were solved; that none between them is better is not proved"
 #: Rows of the table before it is cut; `--json` has them all.
 MAX_ROWS = 40
-#: Digits of a budget: the greatest that a document can ask for is below 1e60, and six stand behind the point.
+#: Digits of a budget: the greatest that a document can ask for is below 1e60, and six follow the point.
 DIGITS = 80
 #: Participants whose utility curves are drawn, evenly chosen by their degree.
 CURVES = 4
 #: Points of a drawn curve.
 POINTS = 241
+#: A Q stands on a cliff where so much less of it loses so large a share of the payoff: an estimate of a cost or of a
+#: start that is off by as little decides between the two.
+MARGIN, LOSS = 0.01, 0.05
+#: Participants up to which that is looked for: each look solves the game once more.
+MAX_LOOKED = 10_000
 
 
 def plan(
@@ -63,6 +68,13 @@ def plan(
         )
     result = _result(given, game, solution, robust)
     result["search"] = _search(curve, robust)
+    with _progress("looking for cliffs", as_json):
+        result["safe"] = None if robust is None else _safe(given, robust)
+        if (lost := _lost_below(given, Q, "least")) is not None:
+            notes.append(
+                f"Q = {Q:.10g} stands on a cliff: with {MARGIN:.0%} less the payoff in the least equilibrium falls "
+                f"from {lost[0]:.6g} to {lost[1]:.6g}, so a small error in what you expect costs as much"
+            )
     notes += _unproved("least", solution.least) + _unproved("greatest", solution.greatest)
     if robust is not None:
         notes += _unproved("greatest, at the best Q against it,", robust.profile)
@@ -151,6 +163,27 @@ def _result(given: PlanInput, game: Game, solution: Solution, robust: Offer | No
     return result
 
 
+def _lost_below(given: PlanInput, Q: float, side: Side) -> tuple[float, float] | None:
+    """The learner's payoff at Q and at a little less, where the second is much lower; None where it is not."""
+    if given.learner is None or given.population.size > MAX_LOOKED:
+        return None
+    here, below = (offer(_game(given, q), given.learner, side).payoff for q in (Q, Q * (1 - MARGIN)))
+    return (here, below) if below < here - LOSS * abs(here) else None
+
+
+def _safe(given: PlanInput, robust: Offer) -> dict[str, Any]:
+    """The Q to offer where nothing is known of which equilibrium is played: the best against the greatest, moved off a
+    cliff.
+
+    Its payoff is the one in the greatest equilibrium, the worst there is.
+    """
+    if _lost_below(given, robust.Q, "greatest") is None:
+        return {"Q": robust.Q, "payoff": robust.payoff}
+    assert given.learner is not None
+    moved = offer(_game(given, robust.Q / (1 - MARGIN)), given.learner, "greatest")
+    return {"Q": moved.Q, "payoff": moved.payoff}
+
+
 def _search(curve: list[Offer], robust: Offer | None) -> dict[str, Any] | None:
     """How the best Q was found, and that this is no proof; None where Q was given."""
     if robust is None:
@@ -223,6 +256,12 @@ def _budget(given: PlanInput, game: Game, least: Equilibrium) -> dict[str, Any]:
 
 def _print(result: dict[str, Any], solution: Solution, game: Game, given: PlanInput) -> None:
     console = Console()
+    if result["safe"] is not None:
+        safe = result["safe"]
+        console.print(
+            f"safe: offer Q = {safe['Q']:.10g}. The payoff is {safe['payoff']:.10g} even in the greatest equilibrium, "
+            "the one with the least effort"
+        )
     least = solution.least
     table = Table("id", "effort", "degree", "payment", "cost", "utility", "at greatest")
     for k in range(min(game.size, MAX_ROWS)):
@@ -231,7 +270,9 @@ def _print(result: dict[str, Any], solution: Solution, game: Game, given: PlanIn
             *(f"{v[k]:.6f}" for v in (least.effort, least.degree, least.payment, least.cost, least.utility)),
             f"{solution.greatest.degree[k]:.6f}",
         )
-    console.print(f"Q = {game.Q:.10g}" + ("" if given.Q is not None else " (best)"))
+    console.print(
+        f"Q = {game.Q:.10g}" + ("" if given.Q is not None else " (best, if the least equilibrium is played)")
+    )
     console.print(table)
     if game.size > MAX_ROWS:
         console.print(f"... and {game.size - MAX_ROWS} more; --json has all of them")
@@ -324,10 +365,11 @@ def _plots(folder: Path, given: PlanInput, game: Game, solution: Solution, curve
 
 def utility_curve(game: Game, profile: np.ndarray[Any, Any], k: int) -> tuple[Any, Any]:
     """Degrees of participant `k`'s range and its expected utility there, the others held."""
-    from mechanism.regret import direct_problem
+    from mechanism.mean_field import PeerSums
+    from mechanism.regret import best_response_problem
 
     degree = np.linspace(game.floor[k], game.start[k], POINTS)
-    problem = direct_problem(game, profile, np.array([k]))
+    problem = best_response_problem(game, PeerSums(game.score, np.square(profile)), profile, np.array([k]))
     return degree, problem.utility(np.zeros(POINTS, dtype=np.intp), degree)
 
 

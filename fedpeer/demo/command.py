@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -28,8 +28,11 @@ DEFAULT_OUT = Path("fedpeer-demo")
 #: Most rounds: each takes seconds.
 MAX_ROUNDS = 100
 
-#: A file that marks a folder as the demo's own, so that it may be replaced.
+#: What the demo found, in its folder.
 RESULT_FILE = "result.json"
+
+#: Marks a folder as a demo's own from the start, so that the next one may replace it, however this one ends.
+_MARKER = ".fedpeer-demo"
 
 #: Exit code of a ledger that does not verify.
 _NOT_VERIFIED = 1
@@ -54,9 +57,9 @@ def demo(
     members = population(participants, DATASETS[dataset].classes)
     _make_room(out)
 
-    # These import the data sets and torch; a mistake above is told before.
+    # These import the data sets and torch; a mistake above is reported before.
     from fedpeer.demo.outcome import demo_result
-    from fedpeer.demo.processes import DemoPlan, ProcessLogs, run_market
+    from fedpeer.demo.processes import DemoPlan, ProcessLogs, run_market, set_up
     from fedpeer.demo.progress import MarketProgress
     from fedpeer.demo.report import print_result, write_page, write_plots
 
@@ -64,10 +67,13 @@ def demo(
     progress = MarketProgress(Console(stderr=True), participants, rounds)
     process_logs = ProcessLogs()
     try:
+        with _stopped_by_signals(_interrupt):  # nothing runs yet, so that it may end anywhere
+            set_up(plan)
         with _stopped_by_signals(process_logs.stop), progress.shown():
             report = run_market(plan, progress.watch, process_logs)
     except KeyboardInterrupt:
-        typer.echo(f"interrupted; what there is lies in {out}, remove it before the next run", err=True)
+        shutil.rmtree(out, ignore_errors=True)
+        typer.echo("interrupted: every process of the demo is stopped, and nothing is kept", err=True)
         raise
     facts, bodies = _ledger(plan.state.database_url(plan.state.config()), out / "ledger")
     result = demo_result(plan, report, bodies, facts, time.monotonic() - started)
@@ -82,6 +88,10 @@ def demo(
         console.print(f"{result.seconds:.0f} s. Everything is in {out}; look at {page}.", highlight=False)
     if not facts.verified:
         raise typer.Exit(_NOT_VERIFIED)
+
+
+def _interrupt() -> NoReturn:
+    raise KeyboardInterrupt
 
 
 @contextmanager
@@ -101,19 +111,18 @@ def _stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
 
 
 def _make_room(out: Path) -> None:
-    """An empty place for the results: a new folder, an empty one, or an earlier demo's, which is replaced.
+    """An empty place for the results: a new folder, an empty one, or one of an earlier demo, however that ended.
 
     Raises:
         CommandError: something else is there.
     """
-    if out.is_dir() and (out / RESULT_FILE).is_file() and (out / "coordinator").is_dir():
+    if (out / _MARKER).is_file():
         shutil.rmtree(out)
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise CommandError(
-            f"{out} exists and is no finished demo's folder; name another with --out, or remove it"
-        )
+        raise CommandError(f"{out} exists and is no demo's folder; name another with --out, or remove it")
     try:
         out.mkdir(parents=True, exist_ok=True)
+        (out / _MARKER).touch()
     except OSError as error:
         raise CommandError(
             f"{out} cannot be made ({error.strerror}); name another folder with --out"
@@ -121,7 +130,7 @@ def _make_room(out: Path) -> None:
 
 
 def _ledger(source: str, folder: Path) -> tuple[LedgerFacts, list[tuple[str, Mapping[str, Any]]]]:
-    """Exports the ledger to a folder of its own and verifies what is there: what is told is what can be checked.
+    """Exports the ledger to a folder of its own and verifies what is there: the demo reports what anyone can check.
 
     Returns:
         what the verification says, and kind and body of each entry.

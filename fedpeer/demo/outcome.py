@@ -26,7 +26,8 @@ from fedpeer.demo.settings import EFFORT_RATE
 from fedpeer.learning.partition import LabelMix, majority_minority, toward_reference
 from mechanism.cost import LinearCost
 from mechanism.effort import ExponentialEffort
-from mechanism.settlement import MICRO, Verdict
+from mechanism.ledger.entries import assessment_from_record
+from mechanism.settlement import MICRO, Assessment, Verdict, expected_payments
 from mechanism.terms import Terms
 
 
@@ -38,6 +39,7 @@ class _Record:
     verified_micro: list[int] = field(default_factory=list)
     verdicts: list[RoundVerdict] = field(default_factory=list)
     paid_micro: int = 0
+    expected_micro: int = 0
 
 
 def demo_result(
@@ -63,8 +65,8 @@ def demo_result(
             f"the task ended as {report.row.state.value}: {report.row.reason or 'see the logs'}; "
             f"look into {plan.folder / 'logs'}"
         )
-    records = _records(bodies)
     terms = report.row.terms
+    records = _records(terms, bodies)
     return DemoResult(
         task=TaskFacts(
             id=terms.task_id,
@@ -112,21 +114,29 @@ def _participant(member: Member, terms: Terms, record: _Record) -> ParticipantRe
         measured_degree=sum(measured) / len(measured) if measured else None,
         cost=float(cost) * terms.schedule.rounds,
         paid_micro=record.paid_micro,
+        expected_micro=record.expected_micro,
         verdicts=tuple(record.verdicts),
     )
 
 
-def _records(bodies: Iterable[tuple[str, Mapping[str, Any]]]) -> Mapping[str, _Record]:
+def _records(terms: Terms, bodies: Iterable[tuple[str, Mapping[str, Any]]]) -> Mapping[str, _Record]:
     records: dict[str, _Record] = defaultdict(_Record)
+    rounds: dict[int, list[Assessment]] = defaultdict(list)
     for kind, body in bodies:
         if kind == "claim":
             records[body["statement"]["participant_id"]].claim = body["statement"]
         elif kind == "verdict":
             assessment = body["assessment"]
+            rounds[body["round"]].append(assessment_from_record(assessment))
             record = records[assessment["participant_id"]]
             record.verdicts += [RoundVerdict(body["round"], Verdict(**v)) for v in assessment["verdicts"]]
             if assessment["verified_micro"] is not None:
                 record.verified_micro.append(assessment["verified_micro"])
         elif kind == "payment":
-            records[body["participant_id"]].paid_micro += body["paid_micro"] - body["stake_lost_micro"]
+            record = records[body["participant_id"]]
+            record.paid_micro += body["paid_micro"] - body["stake_lost_micro"]
+            record.expected_micro -= body["stake_lost_micro"]
+    for assessments in rounds.values():
+        for name, micro in expected_payments(terms, assessments).items():
+            records[name].expected_micro += micro
     return records

@@ -1,7 +1,7 @@
 """Who takes part in the demo: honest participants with ever more skewed data, and two that are not honest.
 
-The over-claimer and the free rider each have an honest twin whose data are as many, as skewed and as costly to
-improve, so that what dishonesty earns can be read off the table.
+The over-claimer and the free rider each have an honest twin whose data are as many, as skewed and as costly to improve,
+and for whom no effort pays: their true degrees are equal in the table, and what dishonesty earns can be read off it.
 """
 
 from dataclasses import dataclass
@@ -48,18 +48,20 @@ class Member:
 
 
 #: Start degree and cost of the honest participants: from balanced data to data that are skewed and too costly to
-#: improve. At the demo's terms the best efforts end at degrees from 0 to 0.8.
+#: improve. At the demo's terms the best efforts end at degrees from 0 to 0.8, further apart than they are measured.
 _ANCHORS = (
     (Fraction(0), Fraction(1, 2)),
-    (Fraction(4, 10), Fraction(2, 5)),
-    (Fraction(6, 10), Fraction(11, 20)),
-    (Fraction(75, 100), Fraction(7, 10)),
+    (Fraction(5, 10), Fraction(2, 5)),
+    (Fraction(8, 10), Fraction(7, 10)),
+    (Fraction(6, 10), Fraction(85, 100)),
     (Fraction(65, 100), Fraction(3, 2)),
     (Fraction(8, 10), Fraction(3)),
 )
 
-#: Which anchors the dishonest ones share with an honest twin: skewed enough that a lie is worth telling.
-_OVER_CLAIM_TWIN, _FREE_RIDE_TWIN = 0.8, 0.4
+#: Which anchors the dishonest ones share with an honest twin, of those where the best effort is none: for the
+#: over-claimer the most skewed data, so that the lie is worth telling; for the free rider balanced data, so that it
+#: lacks nothing but the training.
+_OVER_CLAIM_TWIN, _FREE_RIDE_TWIN = 1.0, 0.0
 
 
 def population(participants: int, classes: int) -> list[Member]:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,6 +30,7 @@ from fedpeer.demo.settings import (
     CLAIM_PENALTY,
     DATASETS,
     EFFORT_RATE,
+    PEERS,
     PHASE_SECONDS,
     PHI,
     STAKE_MICRO,
@@ -128,28 +129,37 @@ class ProcessLogs:
 
 
 def run_market(plan: DemoPlan, watch: Callable[[LogLine], None], process_logs: ProcessLogs) -> TaskReport:
-    """Runs the task to its end and returns its report; the state stays in the plan's folder.
+    """Runs the task that `set_up` has opened to its end and returns its report; the state stays in the plan's folder.
 
     Raises:
         CommandError: a process failed; the message has the end of its log.
         KeyboardInterrupt: `process_logs.stop` was called; every process has been stopped.
     """
-    operator = _set_up(plan)
+    processes: list[subprocess.Popen[str]] = []
     with ExitStack() as stack:
-        stack.callback(operator.close)
-        process_logs.go_on()
-        coordinator = stack.enter_context(
-            _process(
-                "coordinator", plan, ["coordinator", "serve", "--state", str(plan.state.path)], process_logs
-            )
-        )
-        serving = _await_serving(plan, coordinator, process_logs, watch)
-        for member in plan.members:
+
+        def start(name: str, arguments: Sequence[str]) -> "subprocess.Popen[str]":
             process_logs.go_on()
-            config = _enrol(plan, member, operator, serving)
-            arguments = ["participant", "run", "--once", "--config", str(config), "--log-format", "json"]
-            stack.enter_context(_process(member.id, plan, arguments, process_logs))
-        _await_participants(plan, coordinator, process_logs, watch)
+            processes.append(stack.enter_context(_process(name, plan, arguments, process_logs)))
+            return processes[-1]
+
+        operator = stack.enter_context(closing(Operator(plan.state)))
+        try:
+            coordinator = start(
+                "coordinator", ["coordinator", "serve", "--verbose", "--state", str(plan.state.path)]
+            )
+            serving = _await_serving(plan, coordinator, process_logs, watch)
+            for member in plan.members:
+                config = _enrol(plan, member, operator, serving)
+                start(
+                    member.id,
+                    ["participant", "run", "--once", "--config", str(config), "--log-format", "json"],
+                )
+            _await_participants(plan, coordinator, process_logs, watch)
+        except KeyboardInterrupt:
+            for process in processes:  # at once: what they would still write is not kept
+                process.kill()
+            raise
         return operator.task(plan.task_id)
 
 
@@ -169,6 +179,7 @@ name = "log"
 
 [rule]
 name = "verified"
+peers = {PEERS}
 claim_penalty = {CLAIM_PENALTY}
 stake_micro = {STAKE_MICRO}
 
@@ -242,8 +253,8 @@ factory = "{factory}"
 """
 
 
-def _set_up(plan: DemoPlan) -> Operator:
-    """The coordinator's folder with the task opened in it."""
+def set_up(plan: DemoPlan) -> None:
+    """Makes the coordinator's folder and opens the task in it."""
     from coordinator.opening import prepare_task  # imports torch
 
     (plan.folder / "logs").mkdir(parents=True)
@@ -255,12 +266,8 @@ def _set_up(plan: DemoPlan) -> Operator:
     path.write_text(task_file(plan))
     config = resolve_paths(read_config(path, TaskConfig), path.parent)
     operator = Operator(plan.state)
-    try:
+    with closing(operator):
         operator.open(prepare_task(config, datetime.now(UTC).timestamp()))
-    except BaseException:
-        operator.close()
-        raise
-    return operator
 
 
 def _demo_key(plan: DemoPlan, member: Member) -> PrivateKey:

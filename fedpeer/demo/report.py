@@ -4,6 +4,7 @@ import base64
 import html
 from pathlib import Path
 from string import Template
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -11,7 +12,7 @@ from rich.table import Table
 
 from fedpeer.demo.population import Strategy
 from fedpeer.demo.result import DemoResult, ParticipantResult
-from fedpeer.demo.settings import CLAIM_PENALTY
+from fedpeer.demo.settings import CLAIM_PENALTY, PEERS
 from mechanism.settlement import MICRO
 
 #: File names of the plots in the output folder.
@@ -19,12 +20,23 @@ ACCURACY_PLOT, DEGREE_PLOT, PAYMENT_PLOT = "accuracy.png", "degrees.png", "payme
 
 #: How to read the table of participants.
 LEGEND = (
-    "degree: how far the labels are from the reference, 0 (alike) to 1. Measured is the mean over the rounds; it is",
-    "off by about 0.05, and on few data reads up to 0.2 where the labels are nearly balanced.",
-    "paid: credits of all rounds. Each round scores a participant against one randomly drawn peer, so equally good",
-    "data may be paid unequally in a few rounds; better data are paid more on average. A claim costs",
-    f"{CLAIM_PENALTY} * (claimed - measured)^2 a round, and the stake where it is refuted. utility: paid less cost.",
+    "claimed, true, measured: the degree, how far the labels are from the reference, from 0 (alike) to 1. Measured is "
+    "the mean over the rounds; it is off by about 0.05, and on few data reads up to 0.2 where the labels are balanced.",
+    f"paid: credits of all rounds. Each round scores a participant against {PEERS} peers, drawn at random; expected is "
+    "what it would be paid against all of them. Better data are paid more; equally good data may be paid a little "
+    f"unequally. A claim costs {CLAIM_PENALTY} * (claimed - measured)^2 a round, and the stake where it is refuted.",
+    "utility: paid less the cost of the effort.",
 )
+
+#: What the checks found, in the plot of payments.
+_REASONS = {
+    Strategy.HONEST: "a check failed",
+    Strategy.OVER_CLAIM: "claimed balanced data: refuted",
+    Strategy.FREE_RIDE: "sent back the model untrained",
+}
+
+#: Columns of a terminal on which three digits fit.
+_WIDE = 100
 
 #: Shades that stay apart in grey.
 _SHADES = {Strategy.HONEST: "#2b6cb0", Strategy.OVER_CLAIM: "#dd8452", Strategy.FREE_RIDE: "#7f7f7f"}
@@ -32,7 +44,7 @@ _SHADES = {Strategy.HONEST: "#2b6cb0", Strategy.OVER_CLAIM: "#dd8452", Strategy.
 
 def print_result(result: DemoResult, console: Console) -> None:
     """Who was paid what and why, the model's accuracy, the balance, and the ledger's state."""
-    console.print(_participant_table(result))
+    console.print(_participant_table(result, 3 if console.width >= _WIDE else 2))
     for line in LEGEND:
         console.print(line, highlight=False)
     console.print()
@@ -83,7 +95,6 @@ def write_plots(result: DemoResult, folder: Path) -> None:
     plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False, "figure.dpi": 120})
     names = [p.member.id for p in result.participants]
     positions = range(len(names))
-    shades = [_SHADES[p.member.strategy] for p in result.participants]
 
     figure, axes = plt.subplots(figsize=(5, 3.2), layout="constrained")
     rounds = [r.round for r in result.rounds]
@@ -108,23 +119,36 @@ def write_plots(result: DemoResult, folder: Path) -> None:
     figure.savefig(folder / DEGREE_PLOT)
     plt.close(figure)
 
-    figure, axes = plt.subplots(figsize=(7, 3.4), layout="constrained")
-    axes.bar(positions, [p.paid for p in result.participants], color=shades, label="paid")
-    axes.bar(
-        positions,
-        [-p.cost for p in result.participants],
-        color="white",
-        edgecolor=shades,
-        hatch="//",
-        label="cost",
+    _payment_plot(result, plt.subplots(figsize=(8, 0.5 * len(names) + 1), layout="constrained"))
+    plt.savefig(folder / PAYMENT_PLOT)
+    plt.close()
+
+
+def _payment_plot(result: DemoResult, canvas: tuple[Any, Any]) -> None:
+    """Who was paid what, and why: a bar each, what was expected before the draw, and the reason beside it."""
+    _, axes = canvas
+    people, rows = result.participants, range(len(result.participants))
+    most = max(p.paid for p in people) or 1
+    axes.barh(rows, [p.paid for p in people], color=[_SHADES[p.member.strategy] for p in people], height=0.6)
+    axes.plot(
+        [p.expected for p in people],
+        rows,
+        "|",
+        color="black",
+        markersize=14,
+        label="expected before the draw",
     )
-    axes.plot(positions, [p.utility for p in result.participants], "D", color="black", label="utility")
-    axes.axhline(0, color="black", linewidth=0.8)
-    axes.set(ylabel="credits, all rounds", xticks=list(positions))
-    axes.set_xticklabels(names, rotation=30, ha="right")
-    axes.legend(frameon=False, ncols=3)
-    figure.savefig(folder / PAYMENT_PLOT)
-    plt.close(figure)
+    for row, p in zip(rows, people, strict=True):
+        reason = (
+            f"degree {p.true_degree:.2f}"
+            if not p.failed
+            else f"degree {p.true_degree:.2f}, {_REASONS[p.member.strategy]}"
+        )
+        axes.annotate(reason, (max(p.paid, p.expected), row), (8, 0), textcoords="offset points", va="center")
+    axes.set(xlabel="credits paid, all rounds", yticks=list(rows), xlim=(0, 1.25 * most))
+    axes.set_yticklabels([p.member.id for p in people])
+    axes.invert_yaxis()
+    axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0)
 
 
 def write_page(result: DemoResult, folder: Path, name: str = "report.html") -> Path:
@@ -156,24 +180,24 @@ def write_page(result: DemoResult, folder: Path, name: str = "report.html") -> P
     return path
 
 
-def _participant_table(result: DemoResult) -> Table:
+def _participant_table(result: DemoResult, digits: int) -> Table:
+    """One row a participant; a narrow terminal gets fewer digits, not fewer columns."""
     table = Table(title="Who was paid what", box=box.SIMPLE_HEAD, title_justify="left", padding=(0, 1, 0, 0))
     table.add_column("participant", no_wrap=True)
-    table.add_column("strategy", no_wrap=True)
-    for heading in ("effort", "claimed", "true", "measured", "cost", "paid", "utility"):
+    for heading in ("effort", "claimed", "true", "measured", "cost", "expected", "paid", "utility"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("verdicts")
     for p in result.participants:
         table.add_row(
             p.member.id,
-            str(p.member.strategy),
-            f"{p.effort:.3f}",
-            f"{p.claimed_degree:.3f}",
-            f"{p.true_degree:.3f}",
-            _measured_text(p),
-            f"{p.cost:.3f}",
-            f"{p.paid:.3f}",
-            f"{p.utility:+.3f}",
+            f"{p.effort:.{digits}f}",
+            f"{p.claimed_degree:.{digits}f}",
+            f"{p.true_degree:.{digits}f}",
+            _measured_text(p, digits),
+            f"{p.cost:.{digits}f}",
+            f"{p.expected:.{digits}f}",
+            f"{p.paid:.{digits}f}",
+            f"{p.utility:+.{digits}f}",
             _verdict_text(p),
         )
     return table
@@ -202,13 +226,13 @@ def _explanations(result: ParticipantResult) -> list[str]:
     return [f"round {v.round}, {screen}: {v.verdict.explanation}" for screen, v in sorted(first.items())]
 
 
-def _measured_text(result: ParticipantResult) -> str:
-    return "none" if result.measured_degree is None else f"{result.measured_degree:.3f}"
+def _measured_text(result: ParticipantResult, digits: int) -> str:
+    return "none" if result.measured_degree is None else f"{result.measured_degree:.{digits}f}"
 
 
 def _verdict_text(result: ParticipantResult) -> str:
     failed = ", ".join(result.failed)
-    return f"failed: {failed}" if failed else "all passed"
+    return f"failed: {failed}" if failed else "passed"
 
 
 def _html_row(result: ParticipantResult) -> str:
@@ -218,8 +242,9 @@ def _html_row(result: ParticipantResult) -> str:
         f"{result.effort:.3f}",
         f"{result.claimed_degree:.3f}",
         f"{result.true_degree:.3f}",
-        _measured_text(result),
+        _measured_text(result, 3),
         f"{result.cost:.4f}",
+        f"{result.expected:.4f}",
         f"{result.paid:.4f}",
         f"{result.utility:+.4f}",
         _verdict_text(result),

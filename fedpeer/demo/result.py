@@ -27,6 +27,7 @@ class ParticipantResult:
         measured_degree: mean of the verified degrees over the rounds that were scored; None where none was.
         cost: credits, over all rounds.
         paid_micro: earned in all rounds, less stake lost: its balance in the ledger at the end.
+        expected_micro: the same if each round had scored it against every peer that could be drawn.
     """
 
     member: Member
@@ -36,12 +37,18 @@ class ParticipantResult:
     measured_degree: float | None
     cost: float
     paid_micro: int
+    expected_micro: int
     verdicts: tuple[RoundVerdict, ...]
 
     @property
     def paid(self) -> float:
         """Credits."""
         return self.paid_micro / MICRO
+
+    @property
+    def expected(self) -> float:
+        """Credits that were expected before the draws."""
+        return self.expected_micro / MICRO
 
     @property
     def utility(self) -> float:
@@ -140,6 +147,7 @@ def _participant_record(result: ParticipantResult) -> dict[str, Any]:
         "scored": result.measured_degree is not None,
         "cost": result.cost,
         "paid_micro": result.paid_micro,
+        "expected_micro": result.expected_micro,
         "utility": result.utility,
         "verdicts": [
             {

@@ -10,8 +10,8 @@ influence   what a submission adds to the aggregate: leave-one-out, Shapley
 assessing   a round: measure every submission, one at a time, and assess them together
 """
 
-from fedpeer.evidence.assessing import RoundEvidence, ShadowEvidence, Submission
+from fedpeer.evidence.assessing import RoundEvidence, ShadowEvidence
 from fedpeer.evidence.errors import EvidenceError
 from fedpeer.evidence.fitting import ShadowEnsemble
 
-__all__ = ["EvidenceError", "RoundEvidence", "ShadowEnsemble", "ShadowEvidence", "Submission"]
+__all__ = ["EvidenceError", "RoundEvidence", "ShadowEnsemble", "ShadowEvidence"]

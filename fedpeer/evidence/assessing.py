@@ -32,17 +32,18 @@ from fedpeer.evidence.fitting import (
 )
 from fedpeer.evidence.influence import PROBE_SAMPLES, Aggregate
 from fedpeer.evidence.likeness import fit_likeness, label_mix
-from fedpeer.evidence.shadows import Shadow, ShadowContext, plan_shadows, train_shadows
+from fedpeer.evidence.shadows import ReportProgress, Shadow, ShadowContext, plan_shadows, train_shadows
 from fedpeer.evidence.sketch import Array, Sketcher, cosine, without
 from fedpeer.evidence.updates import directions
 from fedpeer.learning.datasets import LabelledData, stratified_split
 from fedpeer.learning.models import ARCHITECTURES, Weights, build
 from fedpeer.learning.training import log_probabilities
 from fedpeer.protocol.model_file import ModelFileError, open_model
+from fedpeer.protocol.submission import Submission
 from mechanism.baselines import CorrelatedAgreement, DeterminantMutualInformation, SharedPredictions
 from mechanism.canonical import Json
 from mechanism.errors import SettlementError
-from mechanism.evidence import EvidenceModel, Measurement, assess, is_twin
+from mechanism.evidence import KEPT_BROADCASTS, EvidenceModel, Measurement, assess, is_twin
 from mechanism.settlement import MICRO, Assessment
 from mechanism.terms import Recipe
 
@@ -55,9 +56,6 @@ MIN_LABEL_SAMPLES = 10
 #: Start models whose ensembles are kept: this round's, and the next one's while it is prepared ahead.
 KEPT_ENSEMBLES = 2
 
-#: Earlier broadcast models, the latest first, that echoes are looked for in.
-KEPT_BROADCASTS = 8
-
 #: Rules that pay on how well predicted labels agree, whatever the true ones are.
 AGREEMENT_RULES: Mapping[str, CorrelatedAgreement | DeterminantMutualInformation] = {
     "correlated_agreement": CorrelatedAgreement(),
@@ -69,33 +67,6 @@ SCORED_RULES = ("leave_one_out", "shapley", "correlated_agreement", "dmi")
 
 #: Log probabilities below this count as this when outputs are compared.
 _OUTPUT_FLOOR = -12.0
-
-
-@dataclass(frozen=True)
-class Submission:
-    """One model of a closed round.
-
-    Attributes:
-        participant_id: whose.
-        model: its weights, or the safetensors file that has them; a file is loaded when needed and let go again.
-        model_sha256: digest of the file.
-        samples: training samples as claimed; the weight in the aggregate, up to the recipe's.
-        claimed_degree: in [0, 1].
-        order: of its commitment among the round's.
-        fault: why it is not to be scored whatever it holds, such as "it came after the deadline".
-    """
-
-    participant_id: str
-    model: Weights | Path
-    model_sha256: bytes
-    samples: int
-    claimed_degree: Fraction
-    order: int
-    fault: str = ""
-
-    def weights(self) -> Weights:
-        """Raises ModelFileError for a file that is none."""
-        return open_model(self.model).weights() if isinstance(self.model, Path) else self.model
 
 
 @dataclass(frozen=True)
@@ -142,6 +113,7 @@ class ShadowEvidence:
         validation_sha256: what the record names D_c by, such as the terms' commitment to it; a digest of it where
             empty.
         scores: other rules whose scores are wanted, of `SCORED_RULES`.
+        report: takes how many shadows of a round are trained and of how many, from the thread that asked for them.
 
     Raises:
         EvidenceError: an architecture that is not registered, too few samples of a label, a reference that does
@@ -159,6 +131,7 @@ class ShadowEvidence:
         executor: Executor | None = None,
         validation_sha256: str = "",
         scores: Sequence[str] = (),
+        report: ReportProgress = lambda trained, of: None,
     ) -> None:
         if recipe.model not in ARCHITECTURES:
             raise EvidenceError(
@@ -182,6 +155,7 @@ class ShadowEvidence:
         self._shadows = shadows
         self._executor = executor
         self._scores = tuple(scores)
+        self._report = report
         self._ensembles: OrderedDict[tuple[str, str, int], ShadowEnsemble] = OrderedDict()
         self._trainable = tuple(name for name, _ in build(recipe.model, 0).named_parameters())
         probes = min(PROBE_SAMPLES, len(validation))
@@ -264,7 +238,7 @@ class ShadowEvidence:
         plans = plan_shadows(
             self._validation, self._reference, self._recipe, self._shadows, (self._seed, int(digest[:16], 16))
         )
-        shadows = finite_shadows(train_shadows(context, plans, self._executor))
+        shadows = finite_shadows(train_shadows(context, plans, self._executor, self._report))
         sketcher = Sketcher(self._trainable, start, self._seed)
         public = public_directions(start, history, sketcher)
         accuracy = float((context.start_logs.argmax(axis=1) == self._validation.labels).mean())
@@ -314,6 +288,7 @@ class RoundMeasurements:
         self._seed = seed
         self._submissions: dict[str, Submission] = {}
         self._measured: dict[str, Measurement] = {}
+        self._first: dict[bytes, str] = {}
         self._predictions: dict[str, npt.NDArray[np.int64]] = {}
         self._validation = ensemble.context.validation
         self._start = ensemble.context.start
@@ -324,9 +299,26 @@ class RoundMeasurements:
         self._outputs: dict[str, npt.NDArray[np.float32]] = {}
 
     def measure(self, submission: Submission) -> None:
-        """Takes the figures of one submission; its weights are let go again."""
-        self._submissions[submission.participant_id] = submission
-        self._measured[submission.participant_id] = self._alone(submission)
+        """Takes the figures of one submission; its weights are let go again.
+
+        A file that somebody else has sent, too, has the same figures to the last digit: they are taken once.
+        """
+        name = submission.participant_id
+        self._submissions[name] = submission
+        first = name if submission.fault else self._first.setdefault(submission.model_sha256, name)
+        if first == name:
+            self._measured[name] = self._alone(submission)
+            return
+        self._measured[name] = replace(
+            self._measured[first],
+            participant_id=name,
+            claimed_degree=submission.claimed_degree,
+            order=submission.order,
+            samples=submission.samples,
+        )
+        if first in self._updates:
+            self._updates[name], self._outputs[name] = self._updates[first], self._outputs[first]
+            self._predictions[name] = self._predictions[first]
 
     def assess(self, names: Sequence[str] | None = None) -> RoundEvidence:
         """Assesses the submissions of `names` together, or all that were measured."""
@@ -447,8 +439,10 @@ class RoundMeasurements:
         ]
         nearest, distance = min(distances, key=lambda pair: pair[1])
         own, mean = without(np.array([update, ensemble.mean_update]), self._directions)
-        told = ensemble.updates(update[None])[0].tolist()
-        class_features = tuple((*row, micro(p)) for row, p in zip(found.class_features, told, strict=True))
+        update_shares = ensemble.updates(update[None])[0].tolist()
+        class_features = tuple(
+            (*row, micro(p)) for row, p in zip(found.class_features, update_shares, strict=True)
+        )
         shares = np.array(ensemble.model.degree.shares(class_features)) / MICRO
         return replace(
             blank,

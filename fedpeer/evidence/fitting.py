@@ -312,8 +312,8 @@ def _table(shadows: Sequence[Shadow], reference: tuple[Fraction, ...]) -> _Table
 
 def _fit(table: _Table) -> tuple[_Maps, Array, Array]:
     """All steps; the class features of the table's own shadows, and their shares, each without that shadow."""
-    updates, told = fit_update_shares(table.sketches, table.shares)
-    features = _with_updates(table.class_features, told)
+    updates, update_shares = fit_update_shares(table.sketches, table.shares)
+    features = _with_updates(table.class_features, update_shares)
     crossed = _crossed_shares(features, table.shares)
     z = table.z(features, crossed)
     trees = ExtraTreesRegressor(_TREES, min_samples_leaf=_LEAF, max_features=_CHOICE, random_state=0)
@@ -321,9 +321,9 @@ def _fit(table: _Table) -> tuple[_Maps, Array, Array]:
     return _Maps(updates, _fit_shares(features, table.shares), degree), features, crossed
 
 
-def _with_updates(class_features: Array, told: Array) -> Array:
+def _with_updates(class_features: Array, update_shares: Array) -> Array:
     """Class features with what the update tells of each label as the last, in whole millionths as logged."""
-    return np.concatenate([class_features, np.rint(told * MICRO)[:, :, None] / MICRO], axis=2)
+    return np.concatenate([class_features, np.rint(update_shares * MICRO)[:, :, None] / MICRO], axis=2)
 
 
 def _tree(fitted: Any) -> Tree:

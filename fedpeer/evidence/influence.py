@@ -2,12 +2,10 @@
 
     harm_k = (L(all) - L(all but k)) / L(all but k)        L: mean cross-entropy of the weighted mean of models
 
-Positive harm means that the aggregate is better without k. Shapley values average the marginal gain
-L(S) - L(S + k) over orders of the participants, truncated where the loss of everyone together is nearly reached.
+Positive harm means that the aggregate is better without k. Leave-one-out and Shapley values are those of
+`mechanism.baselines`, of coalitions that are worth minus the loss of their mean.
 
 Models are loaded one at a time; a running sum stands for all of them.
-
-Sources: leave-one-out and truncated Monte Carlo Shapley, Ghorbani and Zou 2019, algorithm 1.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +16,7 @@ from fedpeer.learning.datasets import LabelledData
 from fedpeer.learning.mean import ModelSum
 from fedpeer.learning.models import Weights
 from fedpeer.learning.training import evaluate
+from mechanism.baselines import Coalitions, LeaveOneOut, TruncatedMonteCarlo
 
 #: Samples of D_c on which aggregates and outputs are compared. Differences are paired, so few samples tell them apart;
 #: with 400 of 2,000 the evidence cost 1.34 forward passes, 0.24 of it here.
@@ -53,45 +52,47 @@ class Aggregate:
         ordered = sorted(names)
         if len(ordered) < 2:
             return {}
-        total = self._sum(ordered)
-        everyone = self._loss(total)
+        source = self._coalitions(ordered, np.nan)
+        gains = LeaveOneOut().scores(source, np.random.default_rng(0))
         harms = {}
-        for name in ordered:
-            without = self._loss(total.without(self._load(name), self._samples[name]))
-            harms[name] = (everyone - without) / max(without, 1e-9)
+        for k, name in enumerate(ordered):
+            without = -source(source.everyone - {k})
+            harms[name] = float(-gains[k] / max(without, 1e-9))
         return harms
 
     def shapley(self, names: Sequence[str], start: Weights, seed: int) -> dict[str, float]:
         """Shapley value of each, nats: what it takes off the start's loss on average."""
         ordered = sorted(names)
-        generator = np.random.default_rng(seed)
-        first = evaluate(start, self._probe, self._model).loss
-        last = self._loss(self._sum(ordered)) if ordered else first
-        values = dict.fromkeys(ordered, 0.0)
-        # Orders have coalitions in common, small and large ones above all: each is judged once.
-        losses: dict[frozenset[str], float] = {frozenset(ordered): last}
-        for _ in range(SHAPLEY_ORDERS):
-            before, total, members = first, ModelSum(self._layout), frozenset[str]()
-            for j in generator.permutation(len(ordered)):
-                if abs(before - last) < SHAPLEY_TRUNCATION and members:
-                    break
-                name = ordered[j]
+        if not ordered:
+            return {}
+        source = self._coalitions(ordered, self._loss(start))
+        values = TruncatedMonteCarlo(SHAPLEY_ORDERS, SHAPLEY_TRUNCATION).scores(
+            source, np.random.default_rng(seed)
+        )
+        return dict(zip(ordered, values.tolist(), strict=True))
+
+    def _coalitions(self, names: Sequence[str], nobody: float) -> Coalitions:
+        """The value of each set of `names`: minus the loss of its mean; `nobody` is the loss of the empty set."""
+        total, members = ModelSum(self._layout), frozenset[int]()
+
+        def value(coalition: frozenset[int]) -> float:
+            nonlocal total, members
+            if not coalition:
+                return -nobody
+            gone = members - coalition
+            if len(gone) == 1 and len(members) == len(names):
+                (out,) = (names[k] for k in gone)
+                return -self._loss(total.without(self._load(out), self._samples[out]).rounded())
+            if gone:
+                total, members = ModelSum(self._layout), frozenset()
+            for name in (names[k] for k in sorted(coalition - members)):
                 total.add(self._load(name), self._samples[name])
-                members |= {name}
-                if members not in losses:
-                    losses[members] = self._loss(total)
-                now = losses[members]
-                values[name] += (before - now) / SHAPLEY_ORDERS
-                before = now
-        return values
+            members = coalition
+            return -self._loss(total.rounded())
 
-    def _sum(self, names: Sequence[str]) -> ModelSum:
-        total = ModelSum(self._layout)
-        for name in names:
-            total.add(self._load(name), self._samples[name])
-        return total
+        return Coalitions(len(names), value)
 
-    def _loss(self, total: ModelSum) -> float:
-        loss = evaluate(total.rounded(), self._probe, self._model).loss
+    def _loss(self, weights: Weights) -> float:
+        loss = evaluate(weights, self._probe, self._model).loss
         # An aggregate that overflows is as bad as can be.
         return loss if np.isfinite(loss) else 1e6

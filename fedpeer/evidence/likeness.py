@@ -1,6 +1,6 @@
 """How alike two models are beyond what their label mixes have in common.
 
-Models of one label mix are pulled the same way, whoever trained them on whichever samples. With p and q the label
+Models of one label mix are pulled the same way, on whichever samples they were trained. With p and q the label
 shares of two models, sum_i p_i q_i is the chance that a sample of one and a sample of the other have the same label;
 over all pairs of shadows the cosine c of two models is regressed on it:
 

@@ -9,7 +9,7 @@ ones are nearly balanced, but trained on a handful of samples over and over, or 
 at random; they teach the map of quality what that looks like.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from fractions import Fraction
@@ -35,6 +35,9 @@ FLAWED_SHARE = 0.25
 #: Shadows in one task of the executor: a few seconds of work, small enough to spread.
 CHUNK = 8
 
+#: Takes how many shadows are trained, and of how many.
+ReportProgress = Callable[[int, int], None]
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -43,7 +46,7 @@ class Plan:
     Attributes:
         mix: its label counts.
         indices: the samples of D_c that it is trained on, repeats included.
-        labels: what it is told of them; not the true ones for a flawed shadow with noise.
+        labels: what it is trained to give for them; not the true ones for a flawed shadow with noise.
         sound: trained as the recipe wants.
         seed: of its training.
     """
@@ -114,13 +117,21 @@ def plan_shadows(
     return plans
 
 
-def train_shadows(context: ShadowContext, plans: Sequence[Plan], executor: Executor | None) -> list[Shadow]:
-    """The shadows of `plans`, in their order, on the executor or here."""
+def train_shadows(
+    context: ShadowContext, plans: Sequence[Plan], executor: Executor | None, report: ReportProgress
+) -> list[Shadow]:
+    """The shadows of `plans`, in their order, on the executor or here; `report` gets how many are trained."""
     chunks = [plans[i : i + CHUNK] for i in range(0, len(plans), CHUNK)]
     if executor is None:
-        return [shadow for chunk in chunks for shadow in _train_chunk(context, chunk)]
-    futures = [executor.submit(_train_chunk, context, chunk) for chunk in chunks]
-    return [shadow for future in futures for shadow in future.result()]
+        trained = (_train_chunk(context, chunk) for chunk in chunks)
+    else:
+        futures = [executor.submit(_train_chunk, context, chunk) for chunk in chunks]
+        trained = (future.result() for future in futures)
+    shadows: list[Shadow] = []
+    for chunk in trained:
+        shadows += chunk
+        report(len(shadows), len(plans))
+    return shadows
 
 
 def _train_chunk(context: ShadowContext, plans: Sequence[Plan]) -> list[Shadow]:

@@ -228,6 +228,6 @@ def run_cells(
         cell, error = failures[0]
         raise CellError(
             f"{len(failures)} of {len(pending)} cells failed; the first, {cell.key}, with "
-            f"{type(error).__name__}: {error}. The finished ones are kept: mend the cause and run again"
+            f"{type(error).__name__}: {error}. The finished ones are kept: remove the cause and run again"
         ) from error
     return results

@@ -26,7 +26,7 @@ EPOCHS, EPOCHS_ONCE = 5, 1
 #: Test samples on which accuracy is taken: a standard error of half a point at an accuracy of 0.88.
 TEST_SAMPLES = 4_000
 
-#: Rounds and seeds unless told otherwise, in full and with --quick.
+#: Default rounds and seeds, in full and with --quick.
 ROUNDS, ROUNDS_QUICK = 20, 5
 SEEDS, SEEDS_QUICK = 3, 2
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from fedpeer.experiments.cells import Cell, CellStore, Record, first_of_each, run_cells, versions
 from fedpeer.experiments.figures import FIGURES
-from fedpeer.experiments.figures.figure import Figure, Finding
+from fedpeer.experiments.figures.figure import Figure, Finding, answer
 from fedpeer.experiments.plots import Page
 from fedpeer.experiments.settings import Settings
 
@@ -129,6 +129,6 @@ def findings_text(dataset: str, records: Sequence[Record]) -> str:
             f"{record['finished_cells']} of {record['cells']} cells finished."
         )
         for finding in record["findings"]:
-            answer = {True: "holds", False: "does not hold", None: "measured"}[finding["holds"]]
-            lines += ["", f"- Claim: {finding['claim']}", f"  Found ({answer}): {finding['found']}."]
+            said = answer(finding["holds"], quick=settings["quick"])
+            lines += ["", f"- Claim: {finding['claim']}", f"  Found ({said}): {finding['found']}."]
     return "\n".join(lines) + "\n"

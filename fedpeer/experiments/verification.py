@@ -10,11 +10,12 @@ import hashlib
 from fractions import Fraction
 from typing import Any
 
-from fedpeer.evidence import ShadowEvidence, Submission
+from fedpeer.evidence import ShadowEvidence
 from fedpeer.experiments.data import splits
 from fedpeer.experiments.federation import recipe_of, rounds
 from fedpeer.learning.models import Weights
 from fedpeer.learning.partition import uniform_reference
+from fedpeer.protocol.submission import Submission
 from mechanism.degree import noniid_degree
 from mechanism.settlement import MICRO
 

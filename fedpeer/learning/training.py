@@ -59,7 +59,7 @@ def train(
         weights: of the architecture `recipe.model`.
         data: the participant's samples, all of which are used (`recipe.samples` says how many a round asks for).
         seed: decides the order of the samples.
-        on_epoch: is told the number of passes that are done, after each.
+        on_epoch: takes the number of passes that are done, after each.
         device: where torch computes; reproducible to the bit on "cpu" only.
 
     Raises:

@@ -1,11 +1,11 @@
 """What may pass and what lasts: one table for both ends.
 
 A fault of the machine (a disk that fails once, too many open files, a database that restarts) is nobody's answer to a
-message. The coordinator tells it as a refusal that says so, and the participant tries again: no trained round is given
+message. The coordinator answers with a refusal that says so, and the participant tries again: no trained round is given
 up for it. `outlook` says what to do with a refusal or with a call that ended without one, `code_of` what an error of
-the operating system is told as.
+the operating system becomes.
 
-    PASSING    ends by itself, or when people mend it: try again for as long as there is patience
+    PASSING    ends by itself, or when people repair it: try again for as long as there is patience
     DOUBTFUL   perhaps a bug: try again a few times, then give up
     LASTING    the same message is refused again: give up at once
 """
@@ -71,7 +71,7 @@ def outlook(answer: Code | grpc.StatusCode) -> Outlook:
 
 
 def code_of(error: BaseException) -> Code:
-    """What an error of the operating system or of the interpreter is told as; INTERNAL where it is none of those.
+    """The code of an error of the operating system or of the interpreter; INTERNAL where it is none of those.
 
     Rights and missing files are counted among what passes: an operator's hand, a file system that was mounted
     read-only after a fault, a folder that is not mounted yet.

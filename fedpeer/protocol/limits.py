@@ -7,7 +7,7 @@ method of each service takes (`METHODS`), those of libraries included: a method 
 from dataclasses import dataclass
 from datetime import timedelta
 
-from mechanism import terms
+from mechanism import records, terms
 
 #: Bytes of model data in one frame. Each costs the coordinator a turn of its event loop, and of a thread where it is
 #: received, so that an upload is a tenth faster than by frames of 1 MiB; a bare stream would be fastest at those. When
@@ -29,8 +29,9 @@ MAX_PAGE_BYTES = 1 << 20
 #: Bytes of a safetensors header: a thousand tensors take about 100 KiB.
 MAX_MODEL_HEADER_BYTES = 4 << 20
 
-#: Tensors of one model; large language models have some thousands.
-MAX_TENSORS = 20_000
+#: Tensors of one model, labels of a reference distribution, and characters of a decimal or rational.
+MAX_TENSORS, MAX_LABELS = terms.MAX_TENSORS, terms.MAX_LABELS
+MAX_NUMBER_CHARACTERS = records.MAX_NUMBER_CHARACTERS
 
 #: Dimensions of a tensor; NumPy's own limit is 64.
 MAX_DIMENSIONS = 16
@@ -38,11 +39,9 @@ MAX_DIMENSIONS = 16
 #: Characters of a tensor's name, as `mechanism.terms.TensorSpec` holds it.
 MAX_TENSOR_NAME = 256
 
-#: Labels of a reference distribution: one entry of the ledger (64 KiB) must hold counts and reference.
-MAX_LABELS = 2_000
-
-#: Characters of a decimal or rational on the wire: numerator and denominator of counts of 10^9 samples fit.
-MAX_NUMBER_CHARACTERS = 128
+#: Bytes of a statement: counts of 2,000 labels take up to 17 each, the rest a kilobyte. One entry of the ledger
+#: (64 KiB) holds it.
+MAX_STATEMENT_BYTES = 40 << 10
 
 #: Characters of the reason that a participant gives for a failure; enough for the end of a traceback.
 MAX_REASON_CHARACTERS = 2_000
@@ -74,7 +73,7 @@ AUTHORITY_WARNING = timedelta(days=180)
 CLOCK_SKEW = timedelta(minutes=5)
 
 #: Streams that one identity may have open at once: in each of some ten tasks a Watch, an upload or a fetch, and
-#: what a lost connection has left behind.
+#: what a lost connection has left.
 MAX_STREAMS_PER_IDENTITY = 32
 
 #: Bytes of an upload that may be on their way without having been read: they fill a line of 250 Mbit/s at 50 ms. gRPC
@@ -118,7 +117,7 @@ MAX_ROUNDS = terms.MAX_ROUNDS
 MAX_PHASE_SECONDS = 366 * 86_400
 
 #: Seconds from a connection to the end of its handshake, the HTTP/2 settings included: a slow link needs two, and
-#: whoever opens connections and stalls holds each no longer than this.
+#: a client that opens connections and stalls holds each no longer than this.
 HANDSHAKE_SECONDS = 20
 
 #: Seconds after which a connection without a call is closed; participants keep a Watch open, others reconnect.
@@ -139,16 +138,16 @@ OPEN_FILES = 65_536
 MAX_BYTES_PER_HOUR = 64 << 30
 
 #: Seconds that an upload may hold its place while others wait, and the rate that earns it more: a usual office line.
-#: Whoever is slower goes on behind the others.
+#: A slower sender goes on after the others.
 CONTENDED_SECONDS = 5.0
 CONTENDED_BYTES_PER_SECOND = 1 << 20
 
 #: Bytes that are left free on the disk whatever is announced: room for the database to go on.
 RESERVE_BYTES = 64 << 20
 
-#: Bytes of ledger entries in one message of a stream: one entry of the largest size, or a hundred usual ones. Whoever
-#: asks and does not read makes the coordinator keep one. And what is read in one transaction, bytes and entries, so
-#: that a reader of the whole ledger holds nobody up and 64 of them little memory.
+#: Bytes of ledger entries in one message of a stream: one entry of the largest size, or a hundred usual ones. A
+#: client that asks and does not read makes the coordinator keep one. And what is read in one transaction, bytes and
+#: entries, so that a reader of the whole ledger delays nobody and 64 of them hold little memory.
 LEDGER_MESSAGE_BYTES = 64 << 10
 LEDGER_BATCH_BYTES = 512 << 10
 LEDGER_BATCH_ENTRIES = 1_000
@@ -159,8 +158,8 @@ MAX_REFUSAL_SENTENCE = 400
 MAX_REFUSAL_FIELD = 100
 MAX_REFUSAL_VIOLATIONS = 8
 
-#: Seconds from a call's beginning until its message is there, where it has one: the largest takes 32 kB/s. Whoever
-#: opens calls and sends nothing holds each no longer than this.
+#: Seconds from a call's beginning until its message is there, where it has one: the largest takes 32 kB/s. A
+#: client that opens calls and sends nothing holds each no longer than this.
 MESSAGE_SECONDS = 30
 
 
@@ -213,7 +212,7 @@ PUBLIC_PORT = PortLimits(
     # All that METHODS allows at once, and as many that are being refused.
     calls=1_200,
     window_bytes=PLAIN_WINDOW_BYTES,
-    # Whoever reads nothing of what it asked for is rid of after an hour; an auditor reads the ledger in pages.
+    # A client that reads nothing of what it asked for is dropped after an hour; an auditor reads the ledger in pages.
     age_seconds=3600,
     grace_seconds=60,
 )
@@ -237,7 +236,7 @@ class LocalLimits:
 #: Prometheus' page: one scraper or two, each by a GET with its usual headers.
 METRICS_PORT = LocalLimits(request_bytes=16 << 10, connections=16, seconds=30)
 
-#: The socket by which commands ring: one word. Looking takes a moment, with thousands of tasks some seconds.
+#: The socket by which commands notify the service: one word. Looking takes a moment, with thousands of tasks seconds.
 CONTROL_SOCKET = LocalLimits(request_bytes=16, connections=16, seconds=60)
 
 
@@ -274,8 +273,8 @@ METHODS: dict[str, MethodLimits] = {
     "/fedpeer.v1.Market/GetTask": MethodLimits(_NAMES),
     # One a task and participant; open until the task ends.
     "/fedpeer.v1.Market/Watch": MethodLimits(_NAMES, seconds=None),
-    # Counts of 2,000 labels take 9 bytes each at most, the rest a kilobyte.
-    "/fedpeer.v1.Market/SubmitEffort": MethodLimits(32 << 10),
+    # A statement and its signature.
+    "/fedpeer.v1.Market/SubmitEffort": MethodLimits(MAX_STATEMENT_BYTES + _NAMES),
     # Ends with its model: a gibibyte over the slowest link takes nine hours. Its frames are those that it asks for.
     "/fedpeer.v1.Market/FetchModel": MethodLimits(_NAMES, seconds=None),
     "/fedpeer.v1.Market/GetUpload": MethodLimits(_NAMES),
@@ -285,7 +284,7 @@ METHODS: dict[str, MethodLimits] = {
     "/fedpeer.v1.Market/ReportFailure": MethodLimits(4 * MAX_REASON_CHARACTERS + _NAMES),
     "/fedpeer.v1.Market/GetReceipt": MethodLimits(_NAMES),
     "/fedpeer.v1.Market/GetSettlement": MethodLimits(_NAMES),
-    # Counts as in a claim.
+    # Counts of 2,000 labels take 9 bytes each at most.
     "/fedpeer.v1.Market/OpenDispute": MethodLimits(32 << 10),
     # A signing request, its token and name. A hundred of one firm may come from one address.
     "/fedpeer.v1.Enrolment/Enroll": MethodLimits(

@@ -1,7 +1,7 @@
 """Model files: safetensors, read with suspicion.
 
-A file is 8 bytes of little-endian header length, a JSON header, and the tensors' bytes without a gap. Whoever
-sent it may lie about every number in it, so the header is checked against the file before anything is mapped,
+A file is 8 bytes of little-endian header length, a JSON header, and the tensors' bytes without a gap. The
+sender may lie about every number in it, so the header is checked against the file before anything is mapped,
 and a tensor is only ever read in blocks. Layout: the safetensors format description.
 """
 
@@ -47,8 +47,9 @@ _PREFIX = 8
 #: Elements of a tensor that are checked at once: 1 MiB of float32.
 _BLOCK = 1 << 18
 
-#: Bytes of a header that is remembered: a sender chooses them.
-_REMEMBERED_HEADER = 256 << 10
+#: Bytes of a header of which several are remembered: a sender chooses them. Of longer ones, one is: that of the models
+#: that are read one after another.
+_SHORT_HEADER = 256 << 10
 
 #: Bytes of a file that are read at once.
 _PIECE = 1 << 20
@@ -345,7 +346,7 @@ def stored_block(block: npt.NDArray[Any], dtype: str) -> bytes:
 
 
 def header(layout: Sequence[TensorSpec]) -> bytes:
-    """The length and the header of a file of these tensors, one behind the other; ends at a multiple of 8 bytes."""
+    """The length and the header of a file of these tensors, one after the other; ends at a multiple of 8 bytes."""
     entries: dict[str, Any] = {}
     position = 0
     for spec in layout:
@@ -420,12 +421,13 @@ def _tensors(text: bytes, size: int) -> tuple[StoredTensor, ...]:
 
 
 #: What a round's participants send begins with the same header.
-_remembered_tensors = lru_cache(maxsize=8)(_tensors)
+_tensors_of_short = lru_cache(maxsize=8)(_tensors)
+_tensors_of_long = lru_cache(maxsize=1)(_tensors)
 
 
 def _known_tensors(text: bytes, size: int) -> tuple[StoredTensor, ...]:
-    """`_tensors`, remembered for headers that are worth their memory."""
-    return (_remembered_tensors if len(text) <= _REMEMBERED_HEADER else _tensors)(text, size)
+    """`_tensors`, remembered."""
+    return (_tensors_of_short if len(text) <= _SHORT_HEADER else _tensors_of_long)(text, size)
 
 
 def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

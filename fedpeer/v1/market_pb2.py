@@ -23,10 +23,9 @@ _sym_db = _symbol_database.Default()
 
 
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
-from fedpeer.v1 import terms_pb2 as fedpeer_dot_v1_dot_terms__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x66\x65\x64peer/v1/market.proto\x12\nfedpeer.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16\x66\x65\x64peer/v1/terms.proto\" \n\x10ListTasksRequest\x12\x0c\n\x04page\x18\x01 \x01(\t\"G\n\x11ListTasksResponse\x12\x1f\n\x05tasks\x18\x01 \x03(\x0b\x32\x10.fedpeer.v1.Task\x12\x11\n\tnext_page\x18\x02 \x01(\t\"!\n\x0eGetTaskRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\"\xea\x01\n\x04Task\x12 \n\x05terms\x18\x01 \x01(\x0b\x32\x11.fedpeer.v1.Terms\x12\x14\n\x0cterms_digest\x18\x02 \x01(\x0c\x12$\n\x05state\x18\x03 \x01(\x0e\x32\x15.fedpeer.v1.TaskState\x12\r\n\x05round\x18\x04 \x01(\r\x12\r\n\x05nonce\x18\x05 \x01(\x0c\x12\x13\n\x0bsubmissions\x18\x06 \x03(\t\x12,\n\x08\x64\x65\x61\x64line\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08selected\x18\x08 \x01(\x08\x12\x11\n\tdraw_head\x18\t \x01(\x0c\"/\n\x0cWatchRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\x04\"\xcf\x02\n\x05\x45vent\x12\x0e\n\x06\x63ursor\x18\x01 \x01(\x04\x12\x0f\n\x07task_id\x18\x02 \x01(\t\x12$\n\x05state\x18\x03 \x01(\x0e\x32\x15.fedpeer.v1.TaskState\x12\r\n\x05round\x18\x04 \x01(\r\x12,\n\x08\x64\x65\x61\x64line\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12(\n\x08selected\x18\x06 \x01(\x0b\x32\x14.fedpeer.v1.SelectedH\x00\x12/\n\x0cround_opened\x18\x07 \x01(\x0b\x32\x17.fedpeer.v1.RoundOpenedH\x00\x12\x31\n\rround_settled\x18\x08 \x01(\x0b\x32\x18.fedpeer.v1.RoundSettledH\x00\x12*\n\tcancelled\x18\t \x01(\x0b\x32\x15.fedpeer.v1.CancelledH\x00\x42\x08\n\x06\x64\x65tail\" \n\x08Selected\x12\x14\n\x0cparticipants\x18\x01 \x03(\t\"8\n\x0bRoundOpened\x12\x14\n\x0cmodel_sha256\x18\x01 \x01(\x0c\x12\x13\n\x0bmodel_bytes\x18\x02 \x01(\x04\"O\n\x0cRoundSettled\x12\x13\n\x0bledger_size\x18\x01 \x01(\x04\x12*\n\nsettlement\x18\x02 \x01(\x0b\x32\x16.fedpeer.v1.Settlement\"\x1b\n\tCancelled\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\xfe\x01\n\x13SubmitEffortRequest\x12\x15\n\rsubmission_id\x18\x01 \x01(\t\x12\x0f\n\x07task_id\x18\x02 \x01(\t\x12\x16\n\x0eparticipant_id\x18\x03 \x01(\t\x12\x0e\n\x06\x65\x66\x66ort\x18\x04 \x01(\t\x12\x0e\n\x06\x64\x65gree\x18\x05 \x01(\t\x12)\n\x06\x63ounts\x18\x06 \x01(\x0b\x32\x17.fedpeer.v1.LabelCountsH\x00\x12\x1b\n\x11\x63ounts_commitment\x18\x07 \x01(\x0cH\x00\x12\r\n\x05nonce\x18\x08 \x01(\x0c\x12\x11\n\tsignature\x18\t \x01(\x0c\x12\x11\n\tdraw_head\x18\n \x01(\x0c\x42\n\n\x08\x65vidence\"\x1d\n\x0bLabelCounts\x12\x0e\n\x06\x63ounts\x18\x01 \x03(\x04\"\\\n\x11\x46\x65tchModelRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\r\x12\x0e\n\x06offset\x18\x03 \x01(\x04\x12\x17\n\x0fmax_frame_bytes\x18\x04 \x01(\r\"*\n\nModelFrame\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"\xde\x01\n\x0bModelHeader\x12\x15\n\rsubmission_id\x18\x01 \x01(\t\x12\x0f\n\x07task_id\x18\x02 \x01(\t\x12\x16\n\x0eparticipant_id\x18\x03 \x01(\t\x12\r\n\x05round\x18\x04 \x01(\r\x12\x14\n\x0cmodel_sha256\x18\x05 \x01(\x0c\x12\x13\n\x0bmodel_bytes\x18\x06 \x01(\x04\x12\x0f\n\x07samples\x18\x07 \x01(\x04\x12\r\n\x05nonce\x18\x08 \x01(\x0c\x12\x11\n\tsignature\x18\t \x01(\x0c\x12\x0e\n\x06offset\x18\n \x01(\x04\x12\x12\n\ndraw_share\x18\x0b \x01(\x0c\"p\n\x12SubmitModelRequest\x12)\n\x06header\x18\x01 \x01(\x0b\x32\x17.fedpeer.v1.ModelHeaderH\x00\x12\'\n\x05\x66rame\x18\x02 \x01(\x0b\x32\x16.fedpeer.v1.ModelFrameH\x00\x42\x06\n\x04part\":\n\x10GetUploadRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x15\n\rsubmission_id\x18\x02 \x01(\t\"0\n\x0cUploadStatus\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\x10\n\x08\x63omplete\x18\x02 \x01(\x08\"u\n\x14ReportFailureRequest\x12\x15\n\rsubmission_id\x18\x01 \x01(\t\x12\x0f\n\x07task_id\x18\x02 \x01(\t\x12\x16\n\x0eparticipant_id\x18\x03 \x01(\t\x12\r\n\x05round\x18\x04 \x01(\r\x12\x0e\n\x06reason\x18\x05 \x01(\t\";\n\x11GetReceiptRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x15\n\rsubmission_id\x18\x02 \x01(\t\"\x9a\x01\n\x07Receipt\x12\x15\n\rsubmission_id\x18\x01 \x01(\t\x12\x0f\n\x07task_id\x18\x02 \x01(\t\x12\x16\n\x0eparticipant_id\x18\x03 \x01(\t\x12\r\n\x05round\x18\x04 \x01(\r\x12\x0c\n\x04kind\x18\x05 \x01(\t\x12\x0e\n\x06\x64igest\x18\x06 \x01(\x0c\x12\x14\n\x0cledger_index\x18\x07 \x01(\x04\x12\x0c\n\x04late\x18\x08 \x01(\x08\"\\\n\x12OpenDisputeRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\'\n\x06\x63ounts\x18\x02 \x01(\x0b\x32\x17.fedpeer.v1.LabelCounts\x12\x0c\n\x04salt\x18\x03 \x01(\x0c\"\x81\x01\n\x07\x44ispute\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x16\n\x0eparticipant_id\x18\x02 \x01(\t\x12\x14\n\x0cledger_index\x18\x03 \x01(\x04\x12)\n\x06rounds\x18\x04 \x03(\x0b\x32\x19.fedpeer.v1.DisputedRound\x12\x0c\n\x04paid\x18\x05 \x01(\x08\"X\n\rDisputedRound\x12\r\n\x05round\x18\x01 \x01(\r\x12\x0e\n\x06\x61greed\x18\x02 \x01(\x08\x12\x13\n\x0b\x65xplanation\x18\x03 \x01(\t\x12\x13\n\x0b\x61ward_micro\x18\x04 \x01(\x04\"6\n\x14GetSettlementRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\r\"\xa1\x01\n\x07Verdict\x12\x0e\n\x06screen\x18\x01 \x01(\t\x12\x0e\n\x06passed\x18\x02 \x01(\x08\x12\x13\n\x0b\x65xplanation\x18\x03 \x01(\t\x12\x31\n\x07\x66igures\x18\x04 \x03(\x0b\x32 .fedpeer.v1.Verdict.FiguresEntry\x1a.\n\x0c\x46iguresEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x95\x02\n\nSettlement\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\r\x12\x16\n\x0eparticipant_id\x18\x03 \x01(\t\x12\x12\n\npaid_micro\x18\x04 \x01(\x03\x12\x15\n\rpenalty_micro\x18\x05 \x01(\x03\x12\x18\n\x10stake_lost_micro\x18\x06 \x01(\x03\x12\x16\n\x0e\x63laimed_degree\x18\x07 \x01(\t\x12\x17\n\x0fverified_degree\x18\x08 \x01(\t\x12\r\n\x05peers\x18\t \x03(\t\x12%\n\x08verdicts\x18\n \x03(\x0b\x32\x13.fedpeer.v1.Verdict\x12\x14\n\x0cledger_index\x18\x0b \x01(\x04\x12\r\n\x05proof\x18\x0c \x01(\t*\xe5\x01\n\tTaskState\x12\x1a\n\x16TASK_STATE_UNSPECIFIED\x10\x00\x12\x13\n\x0fTASK_STATE_OPEN\x10\x01\x12\x15\n\x11TASK_STATE_EFFORT\x10\x02\x12\x17\n\x13TASK_STATE_SELECTED\x10\x03\x12\x17\n\x13TASK_STATE_TRAINING\x10\x04\x12\x15\n\x11TASK_STATE_SCORED\x10\x05\x12\x16\n\x12TASK_STATE_SETTLED\x10\x06\x12\x15\n\x11TASK_STATE_CLOSED\x10\x07\x12\x18\n\x14TASK_STATE_CANCELLED\x10\x08\x32\xf4\x05\n\x06Market\x12H\n\tListTasks\x12\x1c.fedpeer.v1.ListTasksRequest\x1a\x1d.fedpeer.v1.ListTasksResponse\x12\x37\n\x07GetTask\x12\x1a.fedpeer.v1.GetTaskRequest\x1a\x10.fedpeer.v1.Task\x12\x36\n\x05Watch\x12\x18.fedpeer.v1.WatchRequest\x1a\x11.fedpeer.v1.Event0\x01\x12\x44\n\x0cSubmitEffort\x12\x1f.fedpeer.v1.SubmitEffortRequest\x1a\x13.fedpeer.v1.Receipt\x12\x45\n\nFetchModel\x12\x1d.fedpeer.v1.FetchModelRequest\x1a\x16.fedpeer.v1.ModelFrame0\x01\x12\x43\n\tGetUpload\x12\x1c.fedpeer.v1.GetUploadRequest\x1a\x18.fedpeer.v1.UploadStatus\x12\x44\n\x0bSubmitModel\x12\x1e.fedpeer.v1.SubmitModelRequest\x1a\x13.fedpeer.v1.Receipt(\x01\x12\x46\n\rReportFailure\x12 .fedpeer.v1.ReportFailureRequest\x1a\x13.fedpeer.v1.Receipt\x12@\n\nGetReceipt\x12\x1d.fedpeer.v1.GetReceiptRequest\x1a\x13.fedpeer.v1.Receipt\x12I\n\rGetSettlement\x12 .fedpeer.v1.GetSettlementRequest\x1a\x16.fedpeer.v1.Settlement\x12\x42\n\x0bOpenDispute\x12\x1e.fedpeer.v1.OpenDisputeRequest\x1a\x13.fedpeer.v1.Disputeb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x66\x65\x64peer/v1/market.proto\x12\nfedpeer.v1\x1a\x1fgoogle/protobuf/timestamp.proto\" \n\x10ListTasksRequest\x12\x0c\n\x04page\x18\x01 \x01(\t\"G\n\x11ListTasksResponse\x12\x1f\n\x05tasks\x18\x01 \x03(\x0b\x32\x10.fedpeer.v1.Task\x12\x11\n\tnext_page\x18\x02 \x01(\t\"!\n\x0eGetTaskRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\".\n\x06Signed\x12\x11\n\tstatement\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"\xd2\x01\n\x04Task\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\r\n\x05terms\x18\x02 \x01(\x0c\x12$\n\x05state\x18\x03 \x01(\x0e\x32\x15.fedpeer.v1.TaskState\x12\r\n\x05round\x18\x04 \x01(\r\x12\r\n\x05nonce\x18\x05 \x01(\x0c\x12\x13\n\x0bsubmissions\x18\x06 \x03(\t\x12,\n\x08\x64\x65\x61\x64line\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08selected\x18\x08 \x01(\x08\x12\x11\n\tdraw_head\x18\t \x01(\x0c\"/\n\x0cWatchRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\x04\"\xcf\x02\n\x05\x45vent\x12\x0e\n\x06\x63ursor\x18\x01 \x01(\x04\x12\x0f\n\x07task_id\x18\x02 \x01(\t\x12$\n\x05state\x18\x03 \x01(\x0e\x32\x15.fedpeer.v1.TaskState\x12\r\n\x05round\x18\x04 \x01(\r\x12,\n\x08\x64\x65\x61\x64line\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12(\n\x08selected\x18\x06 \x01(\x0b\x32\x14.fedpeer.v1.SelectedH\x00\x12/\n\x0cround_opened\x18\x07 \x01(\x0b\x32\x17.fedpeer.v1.RoundOpenedH\x00\x12\x31\n\rround_settled\x18\x08 \x01(\x0b\x32\x18.fedpeer.v1.RoundSettledH\x00\x12*\n\tcancelled\x18\t \x01(\x0b\x32\x15.fedpeer.v1.CancelledH\x00\x42\x08\n\x06\x64\x65tail\" \n\x08Selected\x12\x14\n\x0cparticipants\x18\x01 \x03(\t\"8\n\x0bRoundOpened\x12\x14\n\x0cmodel_sha256\x18\x01 \x01(\x0c\x12\x13\n\x0bmodel_bytes\x18\x02 \x01(\x04\"O\n\x0cRoundSettled\x12\x13\n\x0bledger_size\x18\x01 \x01(\x04\x12*\n\nsettlement\x18\x02 \x01(\x0b\x32\x16.fedpeer.v1.Settlement\"\x1b\n\tCancelled\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\\\n\x11\x46\x65tchModelRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\r\x12\x0e\n\x06offset\x18\x03 \x01(\x04\x12\x17\n\x0fmax_frame_bytes\x18\x04 \x01(\r\"*\n\nModelFrame\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"@\n\x0bModelHeader\x12!\n\x05model\x18\x01 \x01(\x0b\x32\x12.fedpeer.v1.Signed\x12\x0e\n\x06offset\x18\x02 \x01(\x04\"p\n\x12SubmitModelRequest\x12)\n\x06header\x18\x01 \x01(\x0b\x32\x17.fedpeer.v1.ModelHeaderH\x00\x12\'\n\x05\x66rame\x18\x02 \x01(\x0b\x32\x16.fedpeer.v1.ModelFrameH\x00\x42\x06\n\x04part\":\n\x10GetUploadRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x15\n\rsubmission_id\x18\x02 \x01(\t\"0\n\x0cUploadStatus\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\x10\n\x08\x63omplete\x18\x02 \x01(\x08\"u\n\x14ReportFailureRequest\x12\x15\n\rsubmission_id\x18\x01 \x01(\t\x12\x0f\n\x07task_id\x18\x02 \x01(\t\x12\x16\n\x0eparticipant_id\x18\x03 \x01(\t\x12\r\n\x05round\x18\x04 \x01(\r\x12\x0e\n\x06reason\x18\x05 \x01(\t\";\n\x11GetReceiptRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x15\n\rsubmission_id\x18\x02 \x01(\t\"\x9a\x01\n\x07Receipt\x12\x15\n\rsubmission_id\x18\x01 \x01(\t\x12\x0f\n\x07task_id\x18\x02 \x01(\t\x12\x16\n\x0eparticipant_id\x18\x03 \x01(\t\x12\r\n\x05round\x18\x04 \x01(\r\x12\x0c\n\x04kind\x18\x05 \x01(\t\x12\x0e\n\x06\x64igest\x18\x06 \x01(\x0c\x12\x14\n\x0cledger_index\x18\x07 \x01(\x04\x12\x0c\n\x04late\x18\x08 \x01(\x08\"C\n\x12OpenDisputeRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x0e\n\x06\x63ounts\x18\x02 \x03(\x04\x12\x0c\n\x04salt\x18\x03 \x01(\x0c\"\x81\x01\n\x07\x44ispute\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x16\n\x0eparticipant_id\x18\x02 \x01(\t\x12\x14\n\x0cledger_index\x18\x03 \x01(\x04\x12)\n\x06rounds\x18\x04 \x03(\x0b\x32\x19.fedpeer.v1.DisputedRound\x12\x0c\n\x04paid\x18\x05 \x01(\x08\"X\n\rDisputedRound\x12\r\n\x05round\x18\x01 \x01(\r\x12\x0e\n\x06\x61greed\x18\x02 \x01(\x08\x12\x13\n\x0b\x65xplanation\x18\x03 \x01(\t\x12\x13\n\x0b\x61ward_micro\x18\x04 \x01(\x04\"6\n\x14GetSettlementRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\r\"\xa1\x01\n\x07Verdict\x12\x0e\n\x06screen\x18\x01 \x01(\t\x12\x0e\n\x06passed\x18\x02 \x01(\x08\x12\x13\n\x0b\x65xplanation\x18\x03 \x01(\t\x12\x31\n\x07\x66igures\x18\x04 \x03(\x0b\x32 .fedpeer.v1.Verdict.FiguresEntry\x1a.\n\x0c\x46iguresEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x95\x02\n\nSettlement\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\r\x12\x16\n\x0eparticipant_id\x18\x03 \x01(\t\x12\x12\n\npaid_micro\x18\x04 \x01(\x03\x12\x15\n\rpenalty_micro\x18\x05 \x01(\x03\x12\x18\n\x10stake_lost_micro\x18\x06 \x01(\x03\x12\x16\n\x0e\x63laimed_degree\x18\x07 \x01(\t\x12\x17\n\x0fverified_degree\x18\x08 \x01(\t\x12\r\n\x05peers\x18\t \x03(\t\x12%\n\x08verdicts\x18\n \x03(\x0b\x32\x13.fedpeer.v1.Verdict\x12\x14\n\x0cledger_index\x18\x0b \x01(\x04\x12\r\n\x05proof\x18\x0c \x01(\t*\xe5\x01\n\tTaskState\x12\x1a\n\x16TASK_STATE_UNSPECIFIED\x10\x00\x12\x13\n\x0fTASK_STATE_OPEN\x10\x01\x12\x15\n\x11TASK_STATE_EFFORT\x10\x02\x12\x17\n\x13TASK_STATE_SELECTED\x10\x03\x12\x17\n\x13TASK_STATE_TRAINING\x10\x04\x12\x15\n\x11TASK_STATE_SCORED\x10\x05\x12\x16\n\x12TASK_STATE_SETTLED\x10\x06\x12\x15\n\x11TASK_STATE_CLOSED\x10\x07\x12\x18\n\x14TASK_STATE_CANCELLED\x10\x08\x32\xe7\x05\n\x06Market\x12H\n\tListTasks\x12\x1c.fedpeer.v1.ListTasksRequest\x1a\x1d.fedpeer.v1.ListTasksResponse\x12\x37\n\x07GetTask\x12\x1a.fedpeer.v1.GetTaskRequest\x1a\x10.fedpeer.v1.Task\x12\x36\n\x05Watch\x12\x18.fedpeer.v1.WatchRequest\x1a\x11.fedpeer.v1.Event0\x01\x12\x37\n\x0cSubmitEffort\x12\x12.fedpeer.v1.Signed\x1a\x13.fedpeer.v1.Receipt\x12\x45\n\nFetchModel\x12\x1d.fedpeer.v1.FetchModelRequest\x1a\x16.fedpeer.v1.ModelFrame0\x01\x12\x43\n\tGetUpload\x12\x1c.fedpeer.v1.GetUploadRequest\x1a\x18.fedpeer.v1.UploadStatus\x12\x44\n\x0bSubmitModel\x12\x1e.fedpeer.v1.SubmitModelRequest\x1a\x13.fedpeer.v1.Receipt(\x01\x12\x46\n\rReportFailure\x12 .fedpeer.v1.ReportFailureRequest\x1a\x13.fedpeer.v1.Receipt\x12@\n\nGetReceipt\x12\x1d.fedpeer.v1.GetReceiptRequest\x1a\x13.fedpeer.v1.Receipt\x12I\n\rGetSettlement\x12 .fedpeer.v1.GetSettlementRequest\x1a\x16.fedpeer.v1.Settlement\x12\x42\n\x0bOpenDispute\x12\x1e.fedpeer.v1.OpenDisputeRequest\x1a\x13.fedpeer.v1.Disputeb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,15 +34,17 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_VERDICT_FIGURESENTRY']._loaded_options = None
   _globals['_VERDICT_FIGURESENTRY']._serialized_options = b'8\001'
-  _globals['_TASKSTATE']._serialized_start=3093
-  _globals['_TASKSTATE']._serialized_end=3322
-  _globals['_LISTTASKSREQUEST']._serialized_start=96
-  _globals['_LISTTASKSREQUEST']._serialized_end=128
-  _globals['_LISTTASKSRESPONSE']._serialized_start=130
-  _globals['_LISTTASKSRESPONSE']._serialized_end=201
-  _globals['_GETTASKREQUEST']._serialized_start=203
-  _globals['_GETTASKREQUEST']._serialized_end=236
-  _globals['_TASK']._serialized_start=239
+  _globals['_TASKSTATE']._serialized_start=2621
+  _globals['_TASKSTATE']._serialized_end=2850
+  _globals['_LISTTASKSREQUEST']._serialized_start=72
+  _globals['_LISTTASKSREQUEST']._serialized_end=104
+  _globals['_LISTTASKSRESPONSE']._serialized_start=106
+  _globals['_LISTTASKSRESPONSE']._serialized_end=177
+  _globals['_GETTASKREQUEST']._serialized_start=179
+  _globals['_GETTASKREQUEST']._serialized_end=212
+  _globals['_SIGNED']._serialized_start=214
+  _globals['_SIGNED']._serialized_end=260
+  _globals['_TASK']._serialized_start=263
   _globals['_TASK']._serialized_end=473
   _globals['_WATCHREQUEST']._serialized_start=475
   _globals['_WATCHREQUEST']._serialized_end=522
@@ -57,42 +58,38 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ROUNDSETTLED']._serialized_end=1033
   _globals['_CANCELLED']._serialized_start=1035
   _globals['_CANCELLED']._serialized_end=1062
-  _globals['_SUBMITEFFORTREQUEST']._serialized_start=1065
-  _globals['_SUBMITEFFORTREQUEST']._serialized_end=1319
-  _globals['_LABELCOUNTS']._serialized_start=1321
-  _globals['_LABELCOUNTS']._serialized_end=1350
-  _globals['_FETCHMODELREQUEST']._serialized_start=1352
-  _globals['_FETCHMODELREQUEST']._serialized_end=1444
-  _globals['_MODELFRAME']._serialized_start=1446
-  _globals['_MODELFRAME']._serialized_end=1488
-  _globals['_MODELHEADER']._serialized_start=1491
-  _globals['_MODELHEADER']._serialized_end=1713
-  _globals['_SUBMITMODELREQUEST']._serialized_start=1715
-  _globals['_SUBMITMODELREQUEST']._serialized_end=1827
-  _globals['_GETUPLOADREQUEST']._serialized_start=1829
-  _globals['_GETUPLOADREQUEST']._serialized_end=1887
-  _globals['_UPLOADSTATUS']._serialized_start=1889
-  _globals['_UPLOADSTATUS']._serialized_end=1937
-  _globals['_REPORTFAILUREREQUEST']._serialized_start=1939
-  _globals['_REPORTFAILUREREQUEST']._serialized_end=2056
-  _globals['_GETRECEIPTREQUEST']._serialized_start=2058
-  _globals['_GETRECEIPTREQUEST']._serialized_end=2117
-  _globals['_RECEIPT']._serialized_start=2120
-  _globals['_RECEIPT']._serialized_end=2274
-  _globals['_OPENDISPUTEREQUEST']._serialized_start=2276
-  _globals['_OPENDISPUTEREQUEST']._serialized_end=2368
-  _globals['_DISPUTE']._serialized_start=2371
-  _globals['_DISPUTE']._serialized_end=2500
-  _globals['_DISPUTEDROUND']._serialized_start=2502
-  _globals['_DISPUTEDROUND']._serialized_end=2590
-  _globals['_GETSETTLEMENTREQUEST']._serialized_start=2592
-  _globals['_GETSETTLEMENTREQUEST']._serialized_end=2646
-  _globals['_VERDICT']._serialized_start=2649
-  _globals['_VERDICT']._serialized_end=2810
-  _globals['_VERDICT_FIGURESENTRY']._serialized_start=2764
-  _globals['_VERDICT_FIGURESENTRY']._serialized_end=2810
-  _globals['_SETTLEMENT']._serialized_start=2813
-  _globals['_SETTLEMENT']._serialized_end=3090
-  _globals['_MARKET']._serialized_start=3325
-  _globals['_MARKET']._serialized_end=4081
+  _globals['_FETCHMODELREQUEST']._serialized_start=1064
+  _globals['_FETCHMODELREQUEST']._serialized_end=1156
+  _globals['_MODELFRAME']._serialized_start=1158
+  _globals['_MODELFRAME']._serialized_end=1200
+  _globals['_MODELHEADER']._serialized_start=1202
+  _globals['_MODELHEADER']._serialized_end=1266
+  _globals['_SUBMITMODELREQUEST']._serialized_start=1268
+  _globals['_SUBMITMODELREQUEST']._serialized_end=1380
+  _globals['_GETUPLOADREQUEST']._serialized_start=1382
+  _globals['_GETUPLOADREQUEST']._serialized_end=1440
+  _globals['_UPLOADSTATUS']._serialized_start=1442
+  _globals['_UPLOADSTATUS']._serialized_end=1490
+  _globals['_REPORTFAILUREREQUEST']._serialized_start=1492
+  _globals['_REPORTFAILUREREQUEST']._serialized_end=1609
+  _globals['_GETRECEIPTREQUEST']._serialized_start=1611
+  _globals['_GETRECEIPTREQUEST']._serialized_end=1670
+  _globals['_RECEIPT']._serialized_start=1673
+  _globals['_RECEIPT']._serialized_end=1827
+  _globals['_OPENDISPUTEREQUEST']._serialized_start=1829
+  _globals['_OPENDISPUTEREQUEST']._serialized_end=1896
+  _globals['_DISPUTE']._serialized_start=1899
+  _globals['_DISPUTE']._serialized_end=2028
+  _globals['_DISPUTEDROUND']._serialized_start=2030
+  _globals['_DISPUTEDROUND']._serialized_end=2118
+  _globals['_GETSETTLEMENTREQUEST']._serialized_start=2120
+  _globals['_GETSETTLEMENTREQUEST']._serialized_end=2174
+  _globals['_VERDICT']._serialized_start=2177
+  _globals['_VERDICT']._serialized_end=2338
+  _globals['_VERDICT_FIGURESENTRY']._serialized_start=2292
+  _globals['_VERDICT_FIGURESENTRY']._serialized_end=2338
+  _globals['_SETTLEMENT']._serialized_start=2341
+  _globals['_SETTLEMENT']._serialized_end=2618
+  _globals['_MARKET']._serialized_start=2853
+  _globals['_MARKET']._serialized_end=3596
 # @@protoc_insertion_point(module_scope)

@@ -1,7 +1,6 @@
 import datetime
 
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
-from fedpeer.v1 import terms_pb2 as _terms_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -52,10 +51,18 @@ class GetTaskRequest(_message.Message):
     task_id: str
     def __init__(self, task_id: _Optional[str] = ...) -> None: ...
 
+class Signed(_message.Message):
+    __slots__ = ("statement", "signature")
+    STATEMENT_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    statement: bytes
+    signature: bytes
+    def __init__(self, statement: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
 class Task(_message.Message):
-    __slots__ = ("terms", "terms_digest", "state", "round", "nonce", "submissions", "deadline", "selected", "draw_head")
+    __slots__ = ("task_id", "terms", "state", "round", "nonce", "submissions", "deadline", "selected", "draw_head")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
     TERMS_FIELD_NUMBER: _ClassVar[int]
-    TERMS_DIGEST_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
@@ -63,8 +70,8 @@ class Task(_message.Message):
     DEADLINE_FIELD_NUMBER: _ClassVar[int]
     SELECTED_FIELD_NUMBER: _ClassVar[int]
     DRAW_HEAD_FIELD_NUMBER: _ClassVar[int]
-    terms: _terms_pb2.Terms
-    terms_digest: bytes
+    task_id: str
+    terms: bytes
     state: TaskState
     round: int
     nonce: bytes
@@ -72,7 +79,7 @@ class Task(_message.Message):
     deadline: _timestamp_pb2.Timestamp
     selected: bool
     draw_head: bytes
-    def __init__(self, terms: _Optional[_Union[_terms_pb2.Terms, _Mapping]] = ..., terms_digest: _Optional[bytes] = ..., state: _Optional[_Union[TaskState, str]] = ..., round: _Optional[int] = ..., nonce: _Optional[bytes] = ..., submissions: _Optional[_Iterable[str]] = ..., deadline: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., selected: bool = ..., draw_head: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, task_id: _Optional[str] = ..., terms: _Optional[bytes] = ..., state: _Optional[_Union[TaskState, str]] = ..., round: _Optional[int] = ..., nonce: _Optional[bytes] = ..., submissions: _Optional[_Iterable[str]] = ..., deadline: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., selected: bool = ..., draw_head: _Optional[bytes] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
     __slots__ = ("task_id", "cursor")
@@ -132,36 +139,6 @@ class Cancelled(_message.Message):
     reason: str
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
-class SubmitEffortRequest(_message.Message):
-    __slots__ = ("submission_id", "task_id", "participant_id", "effort", "degree", "counts", "counts_commitment", "nonce", "signature", "draw_head")
-    SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
-    TASK_ID_FIELD_NUMBER: _ClassVar[int]
-    PARTICIPANT_ID_FIELD_NUMBER: _ClassVar[int]
-    EFFORT_FIELD_NUMBER: _ClassVar[int]
-    DEGREE_FIELD_NUMBER: _ClassVar[int]
-    COUNTS_FIELD_NUMBER: _ClassVar[int]
-    COUNTS_COMMITMENT_FIELD_NUMBER: _ClassVar[int]
-    NONCE_FIELD_NUMBER: _ClassVar[int]
-    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
-    DRAW_HEAD_FIELD_NUMBER: _ClassVar[int]
-    submission_id: str
-    task_id: str
-    participant_id: str
-    effort: str
-    degree: str
-    counts: LabelCounts
-    counts_commitment: bytes
-    nonce: bytes
-    signature: bytes
-    draw_head: bytes
-    def __init__(self, submission_id: _Optional[str] = ..., task_id: _Optional[str] = ..., participant_id: _Optional[str] = ..., effort: _Optional[str] = ..., degree: _Optional[str] = ..., counts: _Optional[_Union[LabelCounts, _Mapping]] = ..., counts_commitment: _Optional[bytes] = ..., nonce: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., draw_head: _Optional[bytes] = ...) -> None: ...
-
-class LabelCounts(_message.Message):
-    __slots__ = ("counts",)
-    COUNTS_FIELD_NUMBER: _ClassVar[int]
-    counts: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, counts: _Optional[_Iterable[int]] = ...) -> None: ...
-
 class FetchModelRequest(_message.Message):
     __slots__ = ("task_id", "round", "offset", "max_frame_bytes")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
@@ -183,30 +160,12 @@ class ModelFrame(_message.Message):
     def __init__(self, offset: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class ModelHeader(_message.Message):
-    __slots__ = ("submission_id", "task_id", "participant_id", "round", "model_sha256", "model_bytes", "samples", "nonce", "signature", "offset", "draw_share")
-    SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
-    TASK_ID_FIELD_NUMBER: _ClassVar[int]
-    PARTICIPANT_ID_FIELD_NUMBER: _ClassVar[int]
-    ROUND_FIELD_NUMBER: _ClassVar[int]
-    MODEL_SHA256_FIELD_NUMBER: _ClassVar[int]
-    MODEL_BYTES_FIELD_NUMBER: _ClassVar[int]
-    SAMPLES_FIELD_NUMBER: _ClassVar[int]
-    NONCE_FIELD_NUMBER: _ClassVar[int]
-    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("model", "offset")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
-    DRAW_SHARE_FIELD_NUMBER: _ClassVar[int]
-    submission_id: str
-    task_id: str
-    participant_id: str
-    round: int
-    model_sha256: bytes
-    model_bytes: int
-    samples: int
-    nonce: bytes
-    signature: bytes
+    model: Signed
     offset: int
-    draw_share: bytes
-    def __init__(self, submission_id: _Optional[str] = ..., task_id: _Optional[str] = ..., participant_id: _Optional[str] = ..., round: _Optional[int] = ..., model_sha256: _Optional[bytes] = ..., model_bytes: _Optional[int] = ..., samples: _Optional[int] = ..., nonce: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., offset: _Optional[int] = ..., draw_share: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, model: _Optional[_Union[Signed, _Mapping]] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class SubmitModelRequest(_message.Message):
     __slots__ = ("header", "frame")
@@ -280,9 +239,9 @@ class OpenDisputeRequest(_message.Message):
     COUNTS_FIELD_NUMBER: _ClassVar[int]
     SALT_FIELD_NUMBER: _ClassVar[int]
     task_id: str
-    counts: LabelCounts
+    counts: _containers.RepeatedScalarFieldContainer[int]
     salt: bytes
-    def __init__(self, task_id: _Optional[str] = ..., counts: _Optional[_Union[LabelCounts, _Mapping]] = ..., salt: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, task_id: _Optional[str] = ..., counts: _Optional[_Iterable[int]] = ..., salt: _Optional[bytes] = ...) -> None: ...
 
 class Dispute(_message.Message):
     __slots__ = ("task_id", "participant_id", "ledger_index", "rounds", "paid")

@@ -52,7 +52,7 @@ class MarketStub(object):
                 _registered_method=True)
         self.SubmitEffort = channel.unary_unary(
                 '/fedpeer.v1.Market/SubmitEffort',
-                request_serializer=fedpeer_dot_v1_dot_market__pb2.SubmitEffortRequest.SerializeToString,
+                request_serializer=fedpeer_dot_v1_dot_market__pb2.Signed.SerializeToString,
                 response_deserializer=fedpeer_dot_v1_dot_market__pb2.Receipt.FromString,
                 _registered_method=True)
         self.FetchModel = channel.unary_stream(
@@ -116,7 +116,8 @@ class MarketServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def SubmitEffort(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Takes a signed claim.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -190,7 +191,7 @@ def add_MarketServicer_to_server(servicer, server):
             ),
             'SubmitEffort': grpc.unary_unary_rpc_method_handler(
                     servicer.SubmitEffort,
-                    request_deserializer=fedpeer_dot_v1_dot_market__pb2.SubmitEffortRequest.FromString,
+                    request_deserializer=fedpeer_dot_v1_dot_market__pb2.Signed.FromString,
                     response_serializer=fedpeer_dot_v1_dot_market__pb2.Receipt.SerializeToString,
             ),
             'FetchModel': grpc.unary_stream_rpc_method_handler(
@@ -336,7 +337,7 @@ class Market(object):
             request,
             target,
             '/fedpeer.v1.Market/SubmitEffort',
-            fedpeer_dot_v1_dot_market__pb2.SubmitEffortRequest.SerializeToString,
+            fedpeer_dot_v1_dot_market__pb2.Signed.SerializeToString,
             fedpeer_dot_v1_dot_market__pb2.Receipt.FromString,
             options,
             channel_credentials,

@@ -38,9 +38,10 @@ class MarketStub:
     """Events of a task from a cursor on; stays open until the task has ended."""
 
     SubmitEffort: grpc.UnaryUnaryMultiCallable[
-        fedpeer.v1.market_pb2.SubmitEffortRequest,
+        fedpeer.v1.market_pb2.Signed,
         fedpeer.v1.market_pb2.Receipt,
     ]
+    """Takes a signed claim."""
 
     FetchModel: grpc.UnaryStreamMultiCallable[
         fedpeer.v1.market_pb2.FetchModelRequest,
@@ -105,9 +106,10 @@ class MarketAsyncStub:
     """Events of a task from a cursor on; stays open until the task has ended."""
 
     SubmitEffort: grpc.aio.UnaryUnaryMultiCallable[
-        fedpeer.v1.market_pb2.SubmitEffortRequest,
+        fedpeer.v1.market_pb2.Signed,
         fedpeer.v1.market_pb2.Receipt,
     ]
+    """Takes a signed claim."""
 
     FetchModel: grpc.aio.UnaryStreamMultiCallable[
         fedpeer.v1.market_pb2.FetchModelRequest,
@@ -180,9 +182,10 @@ class MarketServicer(metaclass=abc.ABCMeta):
     @abc.abstractmethod
     def SubmitEffort(
         self,
-        request: fedpeer.v1.market_pb2.SubmitEffortRequest,
+        request: fedpeer.v1.market_pb2.Signed,
         context: _ServicerContext,
-    ) -> typing.Union[fedpeer.v1.market_pb2.Receipt, collections.abc.Awaitable[fedpeer.v1.market_pb2.Receipt]]: ...
+    ) -> typing.Union[fedpeer.v1.market_pb2.Receipt, collections.abc.Awaitable[fedpeer.v1.market_pb2.Receipt]]:
+        """Takes a signed claim."""
 
     @abc.abstractmethod
     def FetchModel(

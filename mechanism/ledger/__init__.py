@@ -9,6 +9,6 @@ Pure like the rest of `mechanism`: it reads and writes through a store that is h
     witness     what a witness signs, and what it refuses
     accounts    double entry with reservations, in integer micro-credits
     entries     the form of an entry; events of a task as entries
-    journal     append and post, as one step of the store's transaction
+    appending   append and post, as one step of the store's transaction
     replay      everything that a finished ledger claims, recomputed
 """

@@ -143,7 +143,7 @@ class Reservation:
 
 
 class Book:
-    """Balances and reservations under transfers: the rule that the store, the journal and the verifier share."""
+    """Balances and reservations under transfers: the rule that the store, the ledger and the verifier share."""
 
     def __init__(
         self,

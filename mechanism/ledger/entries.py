@@ -30,7 +30,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from mechanism.canonical import Json, canonical_bytes, canonical_digest, parse_canonical
+from mechanism.canonical import Json, canonical_bytes
 from mechanism.degree import rational
 from mechanism.errors import FieldError
 from mechanism.ledger.accounts import (
@@ -95,15 +95,14 @@ def published(terms: Terms) -> list[Entry]:
     Raises:
         FieldError: terms that take more than `MAX_TERMS_PARTS` parts.
     """
-    record = terms.record()
     place: dict[str, Json] = {"task_id": terms.task_id}
-    if len(canonical_bytes(record)) <= PART_BYTES:
-        return [Entry(f"{terms.task_id}/terms", "terms", {**place, "terms": record})]
-    parts = _cut(f"{terms.task_id}/terms", "terms", place, record)
+    if len(terms.canonical) <= PART_BYTES:
+        return [Entry(f"{terms.task_id}/terms", "terms", {**place, "terms": terms.record()})]
+    parts = _cut(f"{terms.task_id}/terms", "terms", place, terms.canonical)
     if len(parts) > MAX_TERMS_PARTS:
         raise FieldError(
             "contract.tensors",
-            f"terms of {len(canonical_bytes(record))} bytes",
+            f"terms of {len(terms.canonical)} bytes",
             f"terms of at most {MAX_TERMS_PARTS} parts of an entry each; fewer tensors, or shorter names",
         )
     return parts
@@ -249,7 +248,7 @@ def evidence_entries(task_id: str, round_: int, record: Json) -> list[Entry]:
     `mechanism.evidence`, with one measurement a model that came in time.
     """
     place: dict[str, Json] = {"task_id": task_id, "round": round_}
-    return _cut(f"{task_id}/round/{round_}/evidence", "evidence", place, record)
+    return _cut(f"{task_id}/round/{round_}/evidence", "evidence", place, canonical_bytes(record))
 
 
 def verdict(task_id: str, round_: int, assessment: Assessment) -> Entry:
@@ -528,11 +527,11 @@ def _settled(
     )
 
 
-def joined(pieces: Sequence[str], digest: str) -> Any:
-    """The record that was cut into `pieces`, the `data` of all parts in order.
+def joined(pieces: Sequence[str], digest: str) -> bytes:
+    """The canonical text that was cut into `pieces`, the `data` of all parts in order.
 
     Raises:
-        FieldError: not base64, not of that digest, or no canonical JSON.
+        FieldError: not base64, or not of that digest.
     """
     try:
         data = base64.b64decode("".join(pieces), validate=True)
@@ -540,13 +539,12 @@ def joined(pieces: Sequence[str], digest: str) -> Any:
         raise FieldError("data", pieces[0][:40], "base64") from None
     if hashlib.sha256(data).hexdigest() != digest:
         raise FieldError("sha256", digest, "the digest of the parts put together")
-    return parse_canonical(data)
+    return data
 
 
-def _cut(prefix: str, kind: str, place: Mapping[str, Json], record: Json) -> list[Entry]:
+def _cut(prefix: str, kind: str, place: Mapping[str, Json], data: bytes) -> list[Entry]:
     """A record's canonical text in numbered parts, its digest in each."""
-    text = base64.b64encode(canonical_bytes(record)).decode()
-    digest = canonical_digest(record).hex()
+    text, digest = base64.b64encode(data).decode(), hashlib.sha256(data).hexdigest()
     pieces = [text[start : start + PART_BYTES] for start in range(0, len(text), PART_BYTES)]
     return [
         Entry(

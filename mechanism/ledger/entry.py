@@ -62,7 +62,7 @@ class Entry:
         if not _is_id(self.id):
             raise EntryError(f"{self.id!r:.300} is no entry id; expected 1 to 255 visible ASCII characters")
         try:
-            data = self._flat(record) or canonical_bytes(record)
+            data = canonical_bytes(record)
         except FieldError as error:
             raise EntryError(f"entry {self.id}: {error}") from None
         if len(data) > MAX_ENTRY_BYTES:
@@ -71,36 +71,18 @@ class Entry:
             )
         return data
 
-    def _flat(self, record: dict[str, Any]) -> bytes | None:
-        """The canonical bytes of an entry whose body holds nothing but scalars; None sends it the general way."""
-        body = self.body
-        if type(body) is not dict or not SCALARS.issuperset(map(type, body.values())):
-            return None
-        for transfer in self.transfers:
-            if type(transfer.micro) is not int:
-                return None
-        try:
-            data = orjson.dumps(record, option=FAST)
-        except TypeError:  # a key that is no string, an integer above 53 bits, a lone surrogate
-            return None
-        return data if data.isascii() else None
-
     @classmethod
-    def parse(cls, data: bytes, *, canonical: bool = True) -> "Entry":
+    def parse(cls, data: bytes) -> "Entry":
         """The entry that `data` encodes.
 
-        Args:
-            canonical: whether to check that these are the entry's canonical bytes. Who compares them with bytes that
-                it encodes itself, as `replay` does, need not check that first.
-
         Raises:
-            EntryError: not the (canonical) encoding of an entry of a known version.
+            EntryError: not the canonical encoding of an entry of a known version.
         """
         if len(data) > MAX_ENTRY_BYTES:
             raise EntryError(f"an entry of {len(data)} bytes; expected at most {MAX_ENTRY_BYTES}")
         try:
-            record = parse_canonical(data) if canonical else orjson.loads(data)
-        except (FieldError, orjson.JSONDecodeError) as error:
+            record = parse_canonical(data)
+        except FieldError as error:
             raise EntryError(str(error)) from None
         if type(record) is not dict:
             raise EntryError("an entry is an object")

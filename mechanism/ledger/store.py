@@ -20,8 +20,8 @@ class LedgerStore(Protocol):
     def size(self) -> int:
         """Number of entries."""
 
-    def insert(self, first: int, ids: Sequence[str], data: Sequence[bytes]) -> bool:
-        """Writes entries from index `first` on. False, and nothing written, where an id is taken."""
+    def insert(self, first: int, ids: Sequence[str], data: Sequence[bytes]) -> None:
+        """Writes entries from index `first` on. Their ids are free; the store refuses one that is taken."""
 
     def find(self, ids: Sequence[str]) -> Mapping[str, int]:
         """Indexes of the ids that are taken."""

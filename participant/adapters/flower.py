@@ -36,8 +36,9 @@ from mechanism.degree import label_counts, noniid_degree, reference_distribution
 from mechanism.errors import FieldError
 from mechanism.payment import ExactPaymentFunction, Log
 from mechanism.peers import DRAW_BYTES, Draw, round_seed, seed_commitment
+from mechanism.records import decimal
 from mechanism.settlement import MICRO, Assessment, settle_round, task_budget_micro
-from mechanism.terms import Recipe, Rule, Schedule, Terms, decimal
+from mechanism.terms import Recipe, Rule, Schedule, Terms
 from participant.adapters.fitting import kept
 from participant.errors import TaskError
 from participant.task import Counts, Task, Trained, TrainingRound, Weights

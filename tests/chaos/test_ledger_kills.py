@@ -16,8 +16,8 @@ from coordinator.storage.schema import migrate
 from fedpeer.audit.database_source import DatabaseSource
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.ledger_store import SignedLog, SqlLedgerStore
+from mechanism.ledger.appending import Ledger
 from mechanism.ledger.entry import Entry
-from mechanism.ledger.journal import Journal
 from mechanism.ledger.note import Checkpoint
 from mechanism.ledger.verify import verify_ledger
 from tests import ledger_samples as samples
@@ -49,7 +49,7 @@ def settle_for_ever(url: str, acknowledge: int, tasks: int) -> None:
             )
         for step in [] if done else steps(task):
             with database.begin() as connection:
-                recorded = Journal(SqlLedgerStore(connection)).append(step)
+                recorded = Ledger(SqlLedgerStore(connection)).append(step)
             lines = [
                 f"entry {place.index} {hashlib.sha256(entry.data).hexdigest()}\n"
                 for place, entry in zip(recorded, step, strict=True)
@@ -83,12 +83,12 @@ class Witness:
         database = Database(url)
         with database.read() as connection:
             store = SqlLedgerStore(connection)
-            journal = Journal(store)
+            ledger = Ledger(store)
             data = list(store.entries(0, store.size()))
             for index, digest in self.entries.items():
                 assert hashlib.sha256(data[index]).hexdigest() == digest, f"entry {index} was lost or changed"
             for size, root in self.heads.items():
-                assert journal.root(size).hex() == root, f"the head of {size} was forked"
+                assert ledger.root(size).hex() == root, f"the head of {size} was forked"
             signed = [Checkpoint.open(note, KEY.verification_key).size for _, note in store.checkpoints()]
             assert set(self.heads) <= set(signed)
             if signed:

@@ -285,6 +285,6 @@ def test_a_proxy_whose_coordinator_is_down_is_no_reason_to_give_up(
         link.cut()
         back = threading.Timer(3.0, coordinator.start)
         back.start()
-        assert victim.client.task("task").terms.task_id == "task"
+        assert victim.client.task("task").task_id == "task"
         back.join()
     link.close()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import structlog
 
-import coordinator.broadcast
+import coordinator.shared_frames
 import coordinator.spool
 import participant.engagement
 import participant.model_store
@@ -45,7 +45,7 @@ SERVED: dict[str, tuple[Any, str]] = {
     "write": (SpooledUpload, "append"),
     "flush": (SpooledUpload, "flush"),
     "adopt": (BlobStore, "adopt"),
-    "fetch": (coordinator.broadcast, "_read"),
+    "fetch": (coordinator.shared_frames, "_read"),
 }
 
 #: Where a participant touches its own.

@@ -22,7 +22,7 @@ from coordinator.folder import StateFolder
 from coordinator.operator import Operator
 from coordinator.server import Coordinator
 from fedpeer.audit.sources import open_source
-from fedpeer.protocol.codec import encode_model_header
+from fedpeer.protocol.codec import encode_signed
 from fedpeer.protocol.errors import Code, refusal_of
 from fedpeer.v1 import market_pb2
 from mechanism.ledger.entry import Entry
@@ -106,7 +106,7 @@ async def upload(client: Client, going_on: asyncio.Event) -> market_pb2.Receipt:
     """A model whose rest is sent when the revocation is on its way."""
     content = model_like(hash(client.name) % 2**32)
     statement = await client.model_statement(content, 1)
-    header = encode_model_header(statement, sign_statement(statement, client.key))
+    header = market_pb2.ModelHeader(model=encode_signed(statement, sign_statement(statement, client.key)))
 
     async def messages() -> AsyncIterator[market_pb2.SubmitModelRequest]:
         yield market_pb2.SubmitModelRequest(header=header)

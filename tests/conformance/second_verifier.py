@@ -30,12 +30,18 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 MICRO = 1_000_000
 MAX_INTEGER = 2**53 - 1
+MAX_NUMBER_CHARACTERS = 128
+MAX_LABELS, MAX_TENSORS = 2_000, 20_000
 MAX_BALANCE = 2**63 - 1
 PART_BYTES = 48_000
 NAME = "[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?"
 FIFTY = Context(prec=50, rounding=ROUND_HALF_EVEN)
 TWENTY_EIGHT = Context(prec=28, rounding=ROUND_HALF_EVEN)
 NOTHING = Decimal(0)
+OF_THE_MODEL_ALONE = (
+    "fault", "class_features", "global_features", "norm", "alignment", "novelty", "improvement", "echo_distance",
+    "echo_cosine", "nearest_broadcast",
+)  # fmt: skip
 
 Record = dict[str, Any]
 
@@ -156,7 +162,9 @@ def integer(value: Any, least: int, what: str, most: int = MAX_INTEGER) -> int:
 def rational(value: Any, what: str) -> Fraction:
     """A rational in [0, 1], in lowest terms."""
     require(
-        isinstance(value, str) and re.fullmatch("[0-9]{1,4300}(/[0-9]{1,4300})?", value) is not None,
+        isinstance(value, str)
+        and len(value) <= MAX_NUMBER_CHARACTERS
+        and re.fullmatch("[0-9]+(/[0-9]+)?", value) is not None,
         f"{what} is no rational",
     )
     top, _, bottom = value.partition("/")
@@ -169,7 +177,9 @@ def rational(value: Any, what: str) -> Fraction:
 def decimal(value: Any, what: str) -> Decimal:
     """A decimal of the terms: plain, canonical, at most 30 places on either side."""
     require(
-        isinstance(value, str) and re.fullmatch(r"-?(0|[1-9][0-9]*)(\.[0-9]*[1-9])?", value) is not None,
+        isinstance(value, str)
+        and len(value) <= MAX_NUMBER_CHARACTERS
+        and re.fullmatch(r"-?(0|[1-9][0-9]*)(\.[0-9]*[1-9])?", value) is not None,
         f"{what} is no plain decimal",
     )
     found = Decimal(value)
@@ -417,7 +427,8 @@ class Terms:
         self.record = terms
         self.task_id = identifier(terms["task_id"], "task_id")
         require(
-            isinstance(terms["reference"], list) and len(terms["reference"]) >= 2, "reference is too short"
+            isinstance(terms["reference"], list) and 2 <= len(terms["reference"]) <= MAX_LABELS,
+            "reference is too short or too long",
         )
         self.reference = [rational(p, "reference") for p in terms["reference"]]
         require(sum(self.reference) == 1, "reference does not sum to 1")
@@ -455,21 +466,24 @@ class Terms:
         require(self.exponent <= 1, "exponent is above 1")
 
     def _schedule(self, record: Any) -> None:
-        window = " dispute_seconds" if isinstance(record, dict) and "dispute_seconds" in record else ""
-        schedule = shaped(record, "rounds quorum capacity effort_seconds round_seconds" + window, "schedule")
+        keys = "rounds quorum capacity effort_seconds round_seconds dispute_seconds"
+        schedule = shaped(record, keys, "schedule")
         self.rounds = integer(schedule["rounds"], 1, "rounds")
         self.quorum = integer(schedule["quorum"], 3, "quorum")
         self.capacity = integer(schedule["capacity"], self.quorum, "capacity")
         for name in ("effort_seconds", "round_seconds"):
             integer(schedule[name], 1, name)
-        self.window = integer(schedule["dispute_seconds"], 1, "dispute_seconds") if window else 0
+        self.window = integer(schedule["dispute_seconds"], 0, "dispute_seconds")
 
     def _contract(self, record: Any) -> None:
         sizes = {
             "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1,
         }  # fmt: skip
         contract = shaped(record, "tensors max_norm max_bytes", "contract")
-        require(isinstance(contract["tensors"], list), "contract.tensors is no list")
+        require(
+            isinstance(contract["tensors"], list) and len(contract["tensors"]) <= MAX_TENSORS,
+            "contract.tensors is no list, or too long",
+        )
         names, payload = [], 0
         for item in contract["tensors"]:
             tensor = shaped(item, "name dtype shape", "a tensor")
@@ -675,7 +689,7 @@ class Task:
     """A task that has not ended.
 
     Attributes:
-        start: digest of the model that the current round begins from.
+        start: digest of the model that the current round begins from; starts: of all rounds so far, it included.
         floors: of every round, the largest sequence among the models in time of the rounds before.
         kept: of each round that kept something back, what its awards rest on: verdicts, peers, what was paid.
     """
@@ -695,7 +709,7 @@ class Task:
     sequences: set[int] = field(default_factory=set)
     models: dict[str, Model] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
-    shadows: dict[str, str] = field(default_factory=dict)
+    starts: list[str] = field(default_factory=list)
     disputes: set[str] = field(default_factory=set)
     kept: dict[int, tuple[dict[str, Record], dict[str, list[str]], dict[str, int]]] = field(
         default_factory=dict
@@ -738,6 +752,8 @@ class Replay:
         self.enrolled: set[str] = set()
         self.owners: dict[str, str] = {}
         self.revoked: set[str] = set()
+        self.seeds: set[bytes] = set()
+        self.shadows: dict[str, str] = {}
         self.history = bytes(32)
         self.log_keys: list[tuple[int, str]] = []
         self.unchecked: list[tuple[int, str]] = []
@@ -874,6 +890,7 @@ class Replay:
             max(terms.rounds, terms.capacity) <= 10_000, "more rounds or participants than a task may have"
         )
         require(terms.budget >= max(terms.bill(), terms.rounds), "the budget is below the maximal bill")
+        self._fresh(terms.seed)
         rounds = range(1, terms.rounds + 1)
         task = Task(terms, "", terms.initial, terms.seed, set(rounds))
         for number in rounds:
@@ -941,6 +958,7 @@ class Replay:
         if state == "TRAINING":
             task.floors.append(max([task.floors[-1], *(model.sequence for model in task.models.values())]))
             task.round, task.models, task.failures = number, {}, {}
+            task.starts.append(task.start)
         elif state in ("CLOSED", "CANCELLED"):
             self.tasks[task.id] = None
 
@@ -1104,6 +1122,7 @@ class Replay:
                 judged[name] = missing(task, name)
                 self._verdict(given, task, judged[name])
         self._check_clusters(judged)
+        self._check_digests(task, judged)
         self.settle(task, judged)
 
     def _check_evidence(self, task: Task, record: Any) -> dict[str, Record]:
@@ -1131,7 +1150,7 @@ class Replay:
         require(model["validation_sha256"] == task.terms.validation, "evidence on another validation set")
         require(model["start_sha256"] == task.start, "evidence about another start")
         shadows = hexed(model["shadows_sha256"], 32, "shadows_sha256").hex()
-        require(task.shadows.setdefault(shadows, task.start) == task.start, "shadow models of another start")
+        require(self.shadows.setdefault(shadows, task.start) == task.start, "shadow models of another start")
         keys = (
             "participant_id model_sha256 claimed_degree order samples fault class_features global_features norm "
             "alignment novelty improvement echo_distance echo_cosine nearest_broadcast twins harm scores"
@@ -1141,6 +1160,7 @@ class Replay:
         require(
             names == sorted(task.models), "the evidence is not about the models in time, one each, in order"
         )
+        alone: dict[str, list[Any]] = {}
         for item in measured:
             name = item["participant_id"]
             sent = task.models[name]
@@ -1151,6 +1171,13 @@ class Replay:
                 f"the evidence is not about what {name} signed",
             )
             require(isinstance(item["scores"], dict), "scores are no object")
+            twins = [twin for twin, _, _ in item["twins"]]
+            require(
+                len(set(twins)) == len(twins) and name not in twins and set(twins) <= set(names),
+                f"the twins of {name} are not others that are measured",
+            )
+            figures = [item[key] for key in OF_THE_MODEL_ALONE]
+            require(alone.setdefault(sent.digest, figures) == figures, "the same model has other figures")
         return dict(zip(names, measured, strict=True))
 
     def _quorum(self, task: Task) -> None:
@@ -1180,6 +1207,14 @@ class Replay:
                 integer(value, 0, "a degree", MICRO)
             require(figures == sorted(figures), "a verified degree outside its interval")
         require(found["cluster"] is None or found["cluster"] in task.models, "no such cluster")
+        if found["verified_micro"] is not None:
+            own = task.models[name]
+            same = [model.sequence for model in task.models.values() if model.digest == own.digest]
+            require(own.digest not in task.starts[-9:], f"{name} is scored for a model that was sent out")
+            require(
+                len(same) == 1 or (found["cluster"] is not None and own.sequence == min(same)),
+                f"{name} is scored for a model that others sent, too",
+            )
         require(isinstance(found["verdicts"], list), "verdicts are no list")
         for item in found["verdicts"]:
             one = shaped(item, "screen passed explanation figures", "a verdict of a screen")
@@ -1203,6 +1238,16 @@ class Replay:
             paid = sum(judged[name]["verified_micro"] is not None for name in names)
             require(paid <= 1, f"more than one of the cluster {cluster} is scored")
 
+    def _check_digests(self, task: Task, judged: Mapping[str, Record]) -> None:
+        """That whoever sent the same model as one that is scored is in its cluster."""
+        scored = {task.models[n].digest: n for n in task.models if judged[n]["verified_micro"] is not None}
+        for name, model in task.models.items():
+            first = scored.get(model.digest, name)
+            require(
+                judged[name]["cluster"] == judged[first]["cluster"],
+                f"{name} sent the same model as {first} and is not in its cluster",
+            )
+
     def paper_verdicts(self, entry: Entry) -> None:
         """All verdicts of a round whose rule pays without evidence."""
         task = self.task(entry.body["task_id"])
@@ -1225,6 +1270,7 @@ class Replay:
         require(entry.kind == "seed", f"{entry.kind} {entry.id}; expected a seed here")
         seed = hexed(entry.body["seed"], 32, "seed")
         require(sha256(seed) == task.seed, "the seed does not fit the one before it")
+        self._fresh(seed)
         self.same(entry, f"{place}/seed", "seed", {**where, "seed": seed.hex()})
         task.seed = seed
         digest, key = draw_key(seed, {name: model.share for name, model in task.models.items()})
@@ -1256,6 +1302,10 @@ class Replay:
         task.unresolved.discard(task.round)
         self._aggregation(task, bool(scored))
         self.enter(self.take(), task, "SETTLED")
+
+    def _fresh(self, seed: bytes) -> None:
+        require(seed not in self.seeds, "a seed or commitment stands in this log already")
+        self.seeds.add(seed)
 
     def _settlement(
         self,

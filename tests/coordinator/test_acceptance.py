@@ -17,7 +17,6 @@ import pytest
 from coordinator.acceptance import check_acceptable
 from coordinator.errors import TaskError
 from coordinator.opening import prepare_task
-from fedpeer.protocol.codec import decode_terms, encode_terms
 from fedpeer.protocol.limits import (
     MAX_DIMENSIONS,
     MAX_LABELS,
@@ -30,8 +29,7 @@ from fedpeer.protocol.limits import (
     MAX_TENSORS,
 )
 from fedpeer.protocol.model_file import ModelFileError, check_header, encode_model, header
-from fedpeer.v1 import terms_pb2
-from mechanism.canonical import canonical_bytes
+from mechanism.canonical import MAX_INTEGER, canonical_bytes
 from mechanism.errors import FieldError
 from mechanism.ledger import entries
 from mechanism.terms import TensorSpec, Terms
@@ -74,9 +72,9 @@ LIMITS: dict[str, tuple[int, Callable[[int], dict[str, Any]], str]] = {
     "capacity": (MAX_PARTICIPANTS, lambda n: {"schedule": {"capacity": n, "rounds": 1}}, "equal to 10000"),
     "effort": (MAX_PHASE_SECONDS, lambda n: {"schedule": {"effort_seconds": n}}, "equal to 31622400"),
     "round": (MAX_PHASE_SECONDS, lambda n: {"schedule": {"round_seconds": n}}, "equal to 31622400"),
-    "samples": (2**32 - 1, lambda n: {"recipe": {"samples": n}}, "recipe.samples is 4294967296"),
-    "epochs": (2**32 - 1, lambda n: {"recipe": {"epochs": n}}, "recipe.epochs is 4294967296"),
-    "batch": (2**32 - 1, lambda n: {"recipe": {"batch_size": n}}, "recipe.batch_size is 4294967296"),
+    "samples": (MAX_INTEGER, lambda n: {"recipe": {"samples": n}}, "recipe.samples is 9007199254740992"),
+    "epochs": (MAX_INTEGER, lambda n: {"recipe": {"epochs": n}}, "recipe.epochs is 9007199254740992"),
+    "batch": (MAX_INTEGER, lambda n: {"recipe": {"batch_size": n}}, "recipe.batch_size is 9007199254740992"),
     "task id": (64, lambda n: {"id": "t" * n}, "1 to 64"),
     "decimals": (30, lambda n: {"phi": "0." + "0" * (n - 1) + "1"}, "at most 30 digits"),
 }
@@ -86,7 +84,7 @@ LIMITS: dict[str, tuple[int, Callable[[int], dict[str, Any]], str]] = {
 def test_a_task_opens_at_each_limit_and_not_one_beyond(limit: str, tmp_path: Path) -> None:
     most, changes, words = LIMITS[limit]
     terms = opened(tmp_path, **changes(most))
-    assert decode_terms(terms_pb2.Terms.FromString(encode_terms(terms).SerializeToString())) == terms
+    assert Terms.parse(terms.canonical) == terms
     with pytest.raises((FieldError, TaskError, ValueError), match=words):
         opened(tmp_path, **changes(most + 1))
 

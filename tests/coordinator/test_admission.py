@@ -19,12 +19,14 @@ from coordinator.admission import (
     same_receipt,
 )
 from coordinator.clock import SystemClock
+from coordinator.commits import Transactions
 from coordinator.metrics import Metrics
 from coordinator.opening import prepare_task
 from coordinator.states import State
-from coordinator.storage.market import ModelStanding, ReceiptRow, TaskRow
+from coordinator.steps import Transaction
 from coordinator.storage.schema import migrate
-from coordinator.transactions import Transaction, Transactions
+from coordinator.storage.submissions import ModelStanding, ReceiptRow
+from coordinator.storage.tasks import TaskRow
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.ledger_store import SignedLog
 from fedpeer.protocol.errors import Code, Refusal
@@ -32,7 +34,7 @@ from fedpeer.protocol.limits import MAX_UPLOADS_PER_ROUND
 from mechanism.errors import FieldError
 from mechanism.ledger.note import SigningKey
 from mechanism.peers import draw_head, draw_share
-from mechanism.statements import ClaimStatement, ModelStatement, commit_counts, statement_digest
+from mechanism.statements import ClaimStatement, ModelStatement, commit_counts
 from tests.backends import DURABLE, scratch_url
 from tests.integration.serving import task_config
 
@@ -66,7 +68,7 @@ def claim(task: TaskRow, name: str) -> ClaimStatement:
     return ClaimStatement(
         f"claim-{name}",
         task.id,
-        task.terms_digest,
+        task.terms.digest,
         name,
         Decimal("0.5"),
         Fraction(0),
@@ -81,7 +83,7 @@ def model(task: TaskRow, name: str, round_: int, number: int) -> ModelStatement:
     return ModelStatement(
         submission_id=f"model-{round_}-{number}",
         task_id=task.id,
-        terms_digest=task.terms_digest,
+        terms_digest=task.terms.digest,
         participant_id=name,
         round=round_,
         model_sha256=bytes(32),
@@ -265,7 +267,7 @@ async def test_an_upload_fits_the_contract_and_goes_on_with_the_same_statement(
     most = replace(STANDING, begun=MAX_UPLOADS_PER_ROUND)
     admit_upload(task, one, replace(most, begun=MAX_UPLOADS_PER_ROUND - 1))
     assert code(lambda: admit_upload(task, one, most)) is Code.QUOTA_EXCEEDED
-    admit_upload(task, one, replace(most, committed=statement_digest(one)))  # goes on
+    admit_upload(task, one, replace(most, committed=one.digest))  # goes on
     other = replace(most, committed=bytes(32))
     assert code(lambda: admit_upload(task, one, other)) is Code.SUBMISSION_CONFLICT
 

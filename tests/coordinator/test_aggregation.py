@@ -1,7 +1,10 @@
 """FedAvg from files: right for every element type, the same bytes in any order."""
 
+import os
+from collections.abc import Iterable
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,17 +13,25 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 from coordinator import aggregation
-from coordinator.aggregation import Contribution, aggregate
-from fedpeer.protocol.model_file import encode_model, file_digest, open_model
+from coordinator.aggregation import aggregate
+from fedpeer.protocol.model_file import encode_model, file_digest, header, open_model, tensor_spec
 from mechanism.errors import FieldError
 
 pytestmark = pytest.mark.arithmetic
 
 
-def contribution(folder: Path, name: str, samples: int, weights: dict[str, np.ndarray]) -> Contribution:
+#: Model file and weight, by participant id.
+Parts = dict[str, tuple[Path, int]]
+
+
+def part(folder: Path, name: str, samples: int, weights: dict[str, np.ndarray]) -> Parts:
     path = folder / f"{name}.safetensors"
     path.write_bytes(encode_model(weights))
-    return Contribution(name, path, samples)
+    return {name: (path, samples)}
+
+
+def together(parts: Iterable[Parts]) -> Parts:
+    return {name: found for each in parts for name, found in each.items()}
 
 
 def random_model(seed: int) -> dict[str, np.ndarray]:
@@ -38,7 +49,7 @@ def random_model(seed: int) -> dict[str, np.ndarray]:
 def test_the_mean_is_weighted_rounded_once_and_keeps_every_type(tmp_path: Path) -> None:
     samples = {"b": 3, "a": 100, "c": 17}
     models = {name: random_model(i) for i, name in enumerate(samples)}
-    parts = [contribution(tmp_path, name, n, models[name]) for name, n in samples.items()]
+    parts = together(part(tmp_path, name, n, models[name]) for name, n in samples.items())
     digest = aggregate(parts, tmp_path / "mean")
     assert digest == file_digest(tmp_path / "mean")
     mean = load_file(tmp_path / "mean")
@@ -64,17 +75,17 @@ def test_the_mean_is_weighted_rounded_once_and_keeps_every_type(tmp_path: Path) 
 def test_neither_order_nor_block_size_nor_threads_change_a_bit(
     tmp_path: Path, order: list[int], block: int, threads: int
 ) -> None:
-    parts = [contribution(tmp_path, f"p{i}", i + 1, random_model(i)) for i in range(5)]
-    first = aggregate(parts, tmp_path / "first")
+    parts = [part(tmp_path, f"p{i}", i + 1, random_model(i)) for i in range(5)]
+    first = aggregate(together(parts), tmp_path / "first")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(aggregation, "_BLOCK", block)
         patch.setattr(aggregation, "_THREADS", threads)
-        assert aggregate([parts[i] for i in order], tmp_path / "second") == first
+        assert aggregate(together(parts[i] for i in order), tmp_path / "second") == first
 
 
 def test_counters_beyond_64_bits_do_not_overflow(tmp_path: Path) -> None:
     huge = np.array([2**62, -(2**62)], dtype=np.int64)
-    parts = [contribution(tmp_path, name, 10**6, {"n": huge}) for name in "abc"]
+    parts = together(part(tmp_path, name, 10**6, {"n": huge}) for name in "abc")
     aggregate(parts, tmp_path / "mean")
     np.testing.assert_array_equal(load_file(tmp_path / "mean")["n"], huge)
 
@@ -85,10 +96,10 @@ def test_bfloat16_is_widened_averaged_and_rounded_to_even(tmp_path: Path) -> Non
     from safetensors.torch import save_file
 
     tensors = [torch.randn(1000, generator=torch.Generator().manual_seed(i)).bfloat16() for i in range(3)]
-    parts = []
+    parts = {}
     for i, tensor in enumerate(tensors):
         save_file({"w": tensor}, tmp_path / f"{i}")
-        parts.append(Contribution(f"p{i}", tmp_path / f"{i}", 1))
+        parts[f"p{i}"] = tmp_path / f"{i}", 1
     aggregate(parts, tmp_path / "mean")
     expected = (sum(t.double() for t in tensors) / 3).float().bfloat16()
     assert torch.equal(load_torch(tmp_path / "mean")["w"], expected)
@@ -96,21 +107,57 @@ def test_bfloat16_is_widened_averaged_and_rounded_to_even(tmp_path: Path) -> Non
 
 def test_an_equal_model_comes_back_unchanged(tmp_path: Path) -> None:
     model = random_model(1)
-    aggregate([contribution(tmp_path, name, 7, model) for name in "abc"], tmp_path / "mean")
+    aggregate(together(part(tmp_path, name, 7, model) for name in "abc"), tmp_path / "mean")
     for key, value in load_file(tmp_path / "mean").items():
         np.testing.assert_allclose(value, model[key], rtol=1e-7)
     assert open_model(tmp_path / "mean").tensors
 
 
-@pytest.mark.parametrize("case", ["none", "twice", "weight", "layout"])
+@pytest.mark.parametrize("case", ["none", "weight", "layout"])
 def test_what_cannot_be_averaged_is_refused(tmp_path: Path, case: str) -> None:
-    part = contribution(tmp_path, "a", 1, {"w": np.zeros(3, np.float32)})
-    other = contribution(tmp_path, "b", 1, {"w": np.zeros(4, np.float32)})
+    first = part(tmp_path, "a", 1, {"w": np.zeros(3, np.float32)})
     parts = {
-        "none": [],
-        "twice": [part, part],
-        "weight": [Contribution("a", part.path, 0)],
-        "layout": [part, other],
+        "none": {},
+        "weight": {"a": (first["a"][0], 0)},
+        "layout": first | part(tmp_path, "b", 1, {"w": np.zeros(4, np.float32)}),
     }[case]
     with pytest.raises(FieldError):
         aggregate(parts, tmp_path / "mean")
+
+
+def many_tensors(seed: int) -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(seed)
+    found = {f"f{i}": generator.normal(size=i % 5).astype(np.float32) for i in range(300)}
+    return found | {f"i{i}": generator.integers(0, 9, size=(2, 2), dtype=np.int32) for i in range(300)}
+
+
+def test_many_small_tensors_are_read_as_if_they_were_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = together(part(tmp_path, f"p{i}", 1, many_tensors(i)) for i in range(3))
+    reads = []
+    read = os.preadv
+
+    def counted(descriptor: int, into: Any, position: int) -> int:
+        reads.append(position)
+        return read(descriptor, into, position)
+
+    monkeypatch.setattr(os, "preadv", counted)
+    aggregate(parts, tmp_path / "mean")
+    assert len(reads) == 3 * 2, "one of each file for each type of element"
+
+
+@given(order=st.permutations(range(60)), block=st.sampled_from([1, 7, 1 << 18]))
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_file_whose_tensors_stand_in_another_order_gives_the_same_mean(
+    tmp_path: Path, order: list[int], block: int
+) -> None:
+    models = [dict(list(many_tensors(i).items())[270:330]) for i in range(2)]
+    plain = together(part(tmp_path, f"p{i}", i + 1, model) for i, model in enumerate(models))
+    names = [list(models[0])[i] for i in order]
+    mixed = tmp_path / "mixed"
+    specs = [tensor_spec(name, models[0][name]) for name in names]
+    mixed.write_bytes(header(specs) + b"".join(models[0][name].tobytes() for name in names))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(aggregation, "_BLOCK", block)
+        assert aggregate(plain | {"p0": (mixed, 1)}, tmp_path / "b") == aggregate(plain, tmp_path / "a")

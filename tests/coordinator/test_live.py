@@ -1,7 +1,7 @@
 import asyncio
 
 from coordinator.live import Feed, Session
-from coordinator.storage.market import EventRow
+from coordinator.storage.tasks import EventRow
 from fedpeer.protocol.errors import Code, Refusal
 from mechanism.lifecycle import State
 

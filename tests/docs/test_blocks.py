@@ -1,7 +1,7 @@
 """What the pages show works: Python runs, TOML and JSON are well-formed, commands and options exist, targets too.
 
 A Python block that is part of something longer stands behind `<!-- excerpt -->`: it must still compile. The tutorial's
-blocks are run as a whole by tests/integration/test_tutorial.py.
+blocks are run as a whole by tests/integration/test_tutorial.py, the README's program by test_readme.py.
 """
 
 import json
@@ -27,7 +27,7 @@ PAGES = [
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "docs" / "reference").glob("*.md")),
 ]
-RUN_ELSEWHERE = {"tutorial.md"}
+RUN_ELSEWHERE = {"README.md", "tutorial.md"}
 
 
 class Block(NamedTuple):

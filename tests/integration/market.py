@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,8 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from coordinator.clock import Clock
 from coordinator.config import TaskConfig
@@ -23,7 +26,7 @@ from coordinator.server import Coordinator
 from fedpeer.audit.export import export_json_lines
 from fedpeer.audit.sources import open_source
 from fedpeer.protocol.certificates import PrivateKey, new_key, private_key_pem, signing_request
-from fedpeer.protocol.codec import decode_terms, encode_claim, encode_model_header
+from fedpeer.protocol.codec import encode_signed
 from fedpeer.protocol.errors import Code, Refusal, refusal_of
 from fedpeer.protocol.limits import FRAME_BYTES
 from fedpeer.protocol.model_file import encode_model
@@ -31,7 +34,8 @@ from fedpeer.v1 import enrolment_pb2, enrolment_pb2_grpc, ledger_pb2_grpc, marke
 from mechanism.degree import noniid_degree
 from mechanism.ledger.verify import Report, verify_ledger
 from mechanism.peers import draw_head, draw_share
-from mechanism.statements import ClaimStatement, ModelStatement, sign_statement
+from mechanism.statements import ClaimStatement, ModelStatement, Statement, sign_statement
+from mechanism.terms import Terms
 from tests.conformance import second_verifier
 
 #: A model without an architecture: tests of the market need none.
@@ -173,27 +177,28 @@ class Client:
 
     async def claim_statement(self, **changes: Any) -> ClaimStatement:
         task = await self.task()
+        terms = Terms.parse(task.terms)
         counts = changes.pop("counts", (3, 3, 3, 3))
         degree = changes.pop("degree", None)
         if degree is None:
-            degree = noniid_degree(counts, decode_terms(task.terms).reference)
+            degree = noniid_degree(counts, terms.reference)
         statement = ClaimStatement(
             submission_id=f"claim-{self.name}",
             task_id=self.task_id,
-            terms_digest=task.terms_digest,
+            terms_digest=terms.digest,
             participant_id=self.name,
             effort=Decimal("0.5"),
             degree=degree,
             counts=tuple(counts),
             counts_commitment=b"",
-            draw_head=draw_head(share_secret(self.name), task.terms.schedule.rounds),
+            draw_head=draw_head(share_secret(self.name), terms.schedule.rounds),
             nonce=task.nonce,
         )
         return replace(statement, **changes)
 
     async def claim(self, **changes: Any) -> market_pb2.Receipt:
         statement = await self.claim_statement(**changes)
-        return await self.market.SubmitEffort(encode_claim(statement, sign_statement(statement, self.key)))
+        return await self.market.SubmitEffort(encode_signed(statement, sign_statement(statement, self.key)))
 
     async def model_statement(self, content: bytes, round_: int, **changes: Any) -> ModelStatement:
         return replace(model_statement(await self.task(), self.name, content, round_), **changes)
@@ -202,7 +207,8 @@ class Client:
         self, content: bytes, round_: int, *, offset: int = 0, **changes: Any
     ) -> market_pb2.Receipt:
         statement = await self.model_statement(content, round_, **changes)
-        header = encode_model_header(statement, sign_statement(statement, self.key), offset)
+        signed = encode_signed(statement, sign_statement(statement, self.key))
+        header = market_pb2.ModelHeader(model=signed, offset=offset)
         messages = [market_pb2.SubmitModelRequest(header=header), *frames(content, offset)]
         return await self.market.SubmitModel(stream(messages))
 
@@ -263,18 +269,29 @@ def share_secret(name: str) -> bytes:
 
 def model_statement(task: market_pb2.Task, name: str, content: bytes, round_: int) -> ModelStatement:
     """What the participant `name` says of its model for a round of `task`."""
+    terms = Terms.parse(task.terms)
     return ModelStatement(
         submission_id=f"model-{round_}-{name}",
-        task_id=task.terms.task_id,
-        terms_digest=task.terms_digest,
+        task_id=terms.task_id,
+        terms_digest=terms.digest,
         participant_id=name,
         round=round_,
         model_sha256=hashlib.sha256(content).digest(),
         model_bytes=len(content),
         samples=50,
-        draw_share=share_of(name, task.terms.schedule.rounds, round_),
+        draw_share=share_of(name, terms.schedule.rounds, round_),
         nonce=task.nonce,
     )
+
+
+def signed_as(statement: Statement, key: PrivateKey, **changes: Any) -> market_pb2.Signed:
+    """The statement, signed by `key`, with other values in its record: whatever JSON can write down."""
+    record = {**statement.record(), **changes}
+    return signed_bytes(json.dumps(record, sort_keys=True, separators=(",", ":")).encode(), key)
+
+
+def signed_bytes(data: bytes, key: PrivateKey) -> market_pb2.Signed:
+    return market_pb2.Signed(statement=data, signature=key.sign(data, ec.ECDSA(hashes.SHA256())))
 
 
 def share_of(name: str, rounds: int, round_: int) -> bytes:

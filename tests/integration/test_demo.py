@@ -1,16 +1,26 @@
 """The demo as a stranger runs it: real processes over mutual TLS, real digits. One run serves most tests."""
 
+import io
 import json
 import select
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
+from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
+from scipy.stats import spearmanr
+
+from fedpeer.demo.command import _make_room
+from fedpeer.demo.population import population
+from fedpeer.demo.report import print_result
+from fedpeer.demo.result import DemoResult, LedgerFacts, ParticipantResult, TaskFacts
 
 #: Seconds: two whole markets of nine processes, on a machine that runs other tests beside them.
 pytestmark = [pytest.mark.timeout(1500), pytest.mark.arithmetic]
@@ -49,7 +59,7 @@ def test_the_result_has_the_promised_form(market: Run) -> None:
     for participant in result["participants"]:
         assert {
             "id", "strategy", "effort", "claimed_degree", "true_degree", "measured_degree", "cost", "paid_micro",
-            "utility", "verdicts",
+            "expected_micro", "utility", "verdicts",
         } <= participant.keys()  # fmt: skip
         assert participant["strategy"] in ("honest", "over-claim", "free-ride")
         assert isinstance(participant["paid_micro"], int)
@@ -81,10 +91,9 @@ def test_honest_participants_are_paid_and_their_claims_are_true(market: Run) -> 
 def test_dishonesty_is_paid_less_than_honesty_with_the_same_data(
     market: Run, strategy: str, screen: str
 ) -> None:
-    from fedpeer.demo.population import population
-
     people = by_id(market)
     (member,) = [m for m in population(8, 10) if m.strategy == strategy]
+    assert people[member.id]["true_degree"] == people[member.twin or ""]["true_degree"]
     assert people[member.id]["paid_micro"] < people[member.twin or ""]["paid_micro"]
     assert screen in {v["screen"] for v in people[member.id]["verdicts"] if not v["passed"]}
 
@@ -129,6 +138,65 @@ def test_the_same_seed_gives_the_same_payments(market: Run, tmp_path: Path) -> N
     assert second == {name: p["paid_micro"] for name, p in by_id(market).items()}
 
 
+def rank_correlation(result: dict[str, Any]) -> float:
+    """Spearman's, of true degree and expected pay, over the honest."""
+    honest = [p for p in result["participants"] if p["strategy"] == "honest"]
+    found = spearmanr([p["true_degree"] for p in honest], [p["expected_micro"] for p in honest])
+    return float(found.statistic)
+
+
+def test_better_data_are_expected_to_be_paid_more(market: Run) -> None:
+    assert rank_correlation(market.result) <= -0.8
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_better_data_are_expected_to_be_paid_more_whatever_the_seed(tmp_path: Path) -> None:
+    found = {}
+    for seed in range(21):
+        done = fedpeer("demo", "--json", "--seed", str(seed), "--out", str(tmp_path / "out"))
+        assert done.returncode == 0, done.stderr
+        found[seed] = rank_correlation(json.loads(done.stdout))
+    assert max(found.values()) <= -0.8, found
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_the_table_keeps_its_columns_on_a_narrow_terminal(width: int) -> None:
+    members = population(8, 10)
+    people = tuple(
+        ParticipantResult(member, 1.0, 0.125, 0.125, None if i > 6 else 0.5, 10.5, 12_345_678, 12_345_678, ())
+        for i, member in enumerate(members)
+    )
+    facts = TaskFacts("task", Decimal(1), Decimal(1), Decimal(1), "log", ("1/10",) * 10, 10**8)
+    result = DemoResult(facts, people, (), LedgerFacts(1, "0" * 64, True), 1.0)
+    console = Console(width=width, file=io.StringIO())
+    print_result(result, console)
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    (head,) = [line for line in lines if "participant" in line and "effort" in line]
+    assert head.split() == [
+        "participant", "effort", "claimed", "true", "measured", "cost", "expected", "paid", "utility", "verdicts",
+    ]  # fmt: skip
+    (row,) = [line for line in lines if line.strip().startswith("honest-01")]
+    assert len(row.split()) == 10
+    assert "…" not in "".join(lines[: len(people) + 5])
+
+
+def test_the_folder_of_a_demo_that_was_killed_is_replaced(market: Run, tmp_path: Path) -> None:
+    del market  # after it, so that the data are read already
+    out = tmp_path / "out"
+    demo = subprocess.Popen(
+        [sys.executable, "-m", "fedpeer", "demo", "--participants", "5", "--out", str(out)],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    while demo.poll() is None and not (out / "coordinator").exists():
+        select.select([], [], [], 0.05)
+    demo.kill()
+    demo.wait()
+    assert (out / "coordinator").exists()
+    _make_room(out)
+    assert [path.name for path in out.iterdir()] == [".fedpeer-demo"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -152,7 +220,7 @@ def test_a_folder_that_is_not_the_demos_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
     done = fedpeer("demo", "--out", str(tmp_path))
     assert done.returncode == 2
-    assert "no finished demo's folder" in done.stderr
+    assert "no demo's folder" in done.stderr
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
 
 
@@ -170,7 +238,8 @@ def left_behind(folder: Path) -> list[str]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="needs /proc to look for processes")
-def test_a_termination_stops_every_process_of_the_demo(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_every_process_of_the_demo(number: int, tmp_path: Path) -> None:
     out = tmp_path / "out"
     demo = subprocess.Popen(
         [sys.executable, "-m", "fedpeer", "demo", "--participants", "5", "--out", str(out)],
@@ -180,8 +249,24 @@ def test_a_termination_stops_every_process_of_the_demo(tmp_path: Path) -> None:
     while demo.poll() is None and not (log.exists() and '"serving"' in log.read_text()):
         select.select([], [], [], 0.1)  # wait for the state, without a clock of our own
     assert left_behind(out)
-    demo.terminate()
+    demo.send_signal(number)
     _, said = demo.communicate(timeout=120)
     assert demo.returncode == 130
-    assert "interrupted; what there is lies in" in said
+    assert "interrupted: every process of the demo is stopped, and nothing is kept" in said
     assert left_behind(out) == []
+    assert not out.exists()
+
+
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="needs /proc to look for processes")
+def test_an_interruption_while_the_task_is_opened_ends_it_and_leaves_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    demo = subprocess.Popen(
+        [sys.executable, "-m", "fedpeer", "demo", "--out", str(out)], stderr=subprocess.PIPE, text=True
+    )
+    while demo.poll() is None and not (out / "coordinator").exists():
+        select.select([], [], [], 0.02)
+    demo.send_signal(signal.SIGINT)
+    _, said = demo.communicate(timeout=120)
+    assert demo.returncode == 130
+    assert "Traceback" not in said
+    assert not out.exists()

@@ -13,11 +13,12 @@ import pytest
 from coordinator.config import TaskConfig
 from fedpeer.learning.datasets import LabelledData, load_splits
 from fedpeer.learning.training import train
-from fedpeer.protocol.codec import decode_terms, encode_claim
+from fedpeer.protocol.codec import encode_signed
 from fedpeer.protocol.errors import Code
 from fedpeer.protocol.model_file import encode_model, open_model
 from fedpeer.v1 import market_pb2
 from mechanism.statements import commit_counts, sign_statement
+from mechanism.terms import Terms
 from participant import NotFoundError, StateError
 from tests.integration.market import (
     Client,
@@ -39,9 +40,7 @@ NAMES = ("ann", "bob", "cyd")
 
 
 def opening(counts: tuple[int, ...], salt: bytes = SALT) -> market_pb2.OpenDisputeRequest:
-    return market_pb2.OpenDisputeRequest(
-        task_id="task", counts=market_pb2.LabelCounts(counts=counts), salt=salt
-    )
+    return market_pb2.OpenDisputeRequest(task_id="task", counts=counts, salt=salt)
 
 
 async def claim(client: Client, data: LabelledData, *, private: bool) -> None:
@@ -50,7 +49,7 @@ async def claim(client: Client, data: LabelledData, *, private: bool) -> None:
     if private:
         open_claim = await client.claim_statement(counts=counts)
         statement = replace(open_claim, counts=None, counts_commitment=commit_counts(counts, SALT))
-        await client.market.SubmitEffort(encode_claim(statement, sign_statement(statement, client.key)))
+        await client.market.SubmitEffort(encode_signed(statement, sign_statement(statement, client.key)))
     else:
         await client.claim(counts=counts)
 
@@ -58,7 +57,7 @@ async def claim(client: Client, data: LabelledData, *, private: bool) -> None:
 async def train_round(client: Client, data: LabelledData, folder: Path, round_: int) -> None:
     await client.until("TRAINING", round_=round_)
     start = await fetched(client, round_, folder)
-    recipe = decode_terms((await client.task()).terms).recipe
+    recipe = Terms.parse((await client.task()).terms).recipe
     weights = await asyncio.to_thread(train, open_model(start).weights(), data, recipe, round_)
     await client.submit(encode_model(weights), round_, samples=len(data))
 

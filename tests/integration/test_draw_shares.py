@@ -16,7 +16,7 @@ import pytest
 
 from coordinator.folder import StateFolder
 from fedpeer.audit.sources import open_source
-from fedpeer.protocol.codec import encode_claim, encode_model_header
+from fedpeer.protocol.codec import encode_signed
 from fedpeer.protocol.errors import Code
 from fedpeer.v1 import ledger_pb2, market_pb2
 from mechanism.ledger.entry import Entry
@@ -38,6 +38,7 @@ from tests.integration.market import (
     refused,
     running,
     share_secret,
+    signed_as,
     stream,
     task_config,
     verified,
@@ -79,15 +80,17 @@ async def test_a_share_that_is_not_the_rounds_is_refused_at_the_header(tmp_path:
             statement = await ann.model_statement(
                 model_like(0), 1, draw_share=share, submission_id=f"try-{number}"
             )
-            header = encode_model_header(statement, sign_statement(statement, ann.key))
+            header = market_pb2.ModelHeader(
+                model=encode_signed(statement, sign_statement(statement, ann.key))
+            )
             call = ann.market.SubmitModel(stream([market_pb2.SubmitModelRequest(header=header)]))
             found = await refused(call, Code.DRAW_SHARE_INVALID)
             assert "'ann'" in found.message
             assert "round 1" in found.message
         for length in (0, 31, 33):
             statement = await ann.model_statement(model_like(0), 1)
-            header = encode_model_header(statement, sign_statement(statement, ann.key))
-            header.draw_share = bytes(length)
+            signed = signed_as(statement, ann.key, draw_share="00" * length)
+            header = market_pb2.ModelHeader(model=signed)
             call = ann.market.SubmitModel(
                 stream([market_pb2.SubmitModelRequest(header=header), *frames(model_like(0))])
             )
@@ -129,8 +132,7 @@ async def test_a_claim_has_a_head_and_a_repeated_one_the_same(tmp_path: Path) ->
         assert (await ann.task()).draw_head == b""
         for length in (0, 31, 33):
             statement = await ann.claim_statement()
-            message = encode_claim(statement, sign_statement(statement, ann.key))
-            message.draw_head = bytes(length)
+            message = signed_as(statement, ann.key, draw_head="00" * length)
             found = await refused(ann.market.SubmitEffort(message), Code.FIELD_INVALID)
             assert [violation.field for violation in found.violations] == ["draw_head"]
         first = await ann.claim()

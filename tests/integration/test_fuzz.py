@@ -16,7 +16,7 @@ from typing import Any
 import grpc
 import pytest
 
-from fedpeer.protocol.codec import encode_claim, encode_model_header
+from fedpeer.protocol.codec import encode_signed
 from fedpeer.protocol.errors import Code, refusal_of
 from fedpeer.v1 import enrolment_pb2, ledger_pb2, market_pb2
 from mechanism.statements import sign_statement
@@ -29,6 +29,7 @@ from tests.integration.market import (
     model_like,
     open_task,
     running,
+    signed_as,
     task_config,
 )
 
@@ -171,7 +172,7 @@ async def spoiled_upload(dice: random.Random, client: Client, number: int) -> li
     statement = await client.model_statement(
         content, 1, submission_id=f"fuzz-{number % 7}", nonce=task_nonce.nonce
     )
-    header = encode_model_header(statement, sign_statement(statement, client.key))
+    header = market_pb2.ModelHeader(model=encode_signed(statement, sign_statement(statement, client.key)))
     messages = [
         market_pb2.SubmitModelRequest(header=header),
         *frames(content, size=dice.choice([40, 1 << 16])),
@@ -186,7 +187,8 @@ async def spoiled_upload(dice: random.Random, client: Client, number: int) -> li
     elif way == 3:
         messages[-1].frame.offset = dice.getrandbits(60)
     elif way == 4:
-        messages[0].header.model_bytes = dice.choice([0, 1, 2**62, len(content) - 1])
+        lied = signed_as(statement, client.key, model_bytes=dice.choice([0, 1, 2**62, len(content) - 1]))
+        messages[0].header.model.CopyFrom(lied)
     encoded = [message.SerializeToString() for message in messages]
     if way == 5:
         spot = dice.randrange(len(encoded))
@@ -203,7 +205,7 @@ async def valid_requests(client: Client) -> dict[str, bytes]:
         "Market/ListTasks": b"",
         "Market/GetTask": market_pb2.GetTaskRequest(task_id="task").SerializeToString(),
         "Market/Watch": market_pb2.WatchRequest(task_id="task", cursor=1).SerializeToString(),
-        "Market/SubmitEffort": encode_claim(
+        "Market/SubmitEffort": encode_signed(
             claim, sign_statement(claim, client.key)[:-1]
         ).SerializeToString(),
         "Market/FetchModel": market_pb2.FetchModelRequest(task_id="task", round=1).SerializeToString(),

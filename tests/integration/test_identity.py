@@ -4,6 +4,8 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import grpc
@@ -22,8 +24,10 @@ from fedpeer.protocol.certificates import (
     private_key_pem,
     signing_request,
 )
+from fedpeer.protocol.codec import encode_signed
 from fedpeer.protocol.errors import Code, refusal_of
 from fedpeer.v1 import enrolment_pb2, enrolment_pb2_grpc, ledger_pb2, market_pb2
+from mechanism.statements import ClaimStatement, ModelStatement
 from tests.integration.market import (
     Client,
     enrol,
@@ -70,19 +74,22 @@ async def ann(coordinator: Coordinator) -> AsyncIterator[Client]:
 def request_for(method: MethodDescriptor, participant_id: str) -> Any:
     """A plausible request: about the task that there is, in the name of `participant_id`."""
     message = GetMessageClass(method.input_type)()
-    filled = message.header if method.input_type.name == "SubmitModelRequest" else message
-    for field in filled.DESCRIPTOR.fields:
-        values = {"task_id": "task", "participant_id": participant_id, "submission_id": "s", "round": 1}
-        if field.name in values:
-            setattr(filled, field.name, values[field.name])
-    if method.input_type.name == "SubmitEffortRequest":
-        message.effort, message.degree, message.nonce = "0.5", "0", bytes(16)
-        message.draw_head = bytes(32)
-        message.counts.counts.extend([1, 1, 1, 1])
-        message.draw_head = bytes(32)
-    if method.input_type.name == "SubmitModelRequest":
-        filled.model_sha256, filled.model_bytes, filled.samples = bytes(32), 100, 1
-        filled.nonce, filled.draw_share = bytes(16), bytes(32)
+    values: dict[str, Any] = {"task_id": "task", "participant_id": participant_id, "submission_id": "s"}
+    for field in message.DESCRIPTOR.fields:
+        if field.name in values or field.name == "round":
+            setattr(message, field.name, values.get(field.name, 1))
+    common = {**values, "terms_digest": bytes(32), "nonce": bytes(16)}
+    if method.name == "SubmitEffort":
+        claim = ClaimStatement(
+            **common, effort=Decimal("0.5"), degree=Fraction(0), counts=(1, 1, 1, 1), counts_commitment=b"",
+            draw_head=bytes(32),
+        )  # fmt: skip
+        message.CopyFrom(encode_signed(claim, b"signature"))
+    if method.name == "SubmitModel":
+        model = ModelStatement(
+            **common, round=1, model_sha256=bytes(32), model_bytes=100, samples=1, draw_share=bytes(32)
+        )
+        message.header.model.CopyFrom(encode_signed(model, b"signature"))
     return message
 
 
@@ -172,7 +179,7 @@ async def test_a_revocation_works_at_once_on_open_connections(coordinator: Coord
     with pytest.raises(grpc.RpcError, match="revoked"):
         await enrol(coordinator, "bob", bob.key)
     again = await enrol(coordinator, "bob")
-    assert (await again.task()).terms.task_id == "task"
+    assert (await again.task()).task_id == "task"
     await again.close()
 
 

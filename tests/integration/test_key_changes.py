@@ -290,7 +290,7 @@ def test_a_change_of_the_logs_key_that_is_killed_is_done_or_not_done(
     again = Operator(StateFolder(folder.path))
     assert (again.verification_key == old) is (point == "prepared")
     again.invite("bob")
-    again._act(lambda t: t.journal.append([]))
+    again._act(lambda t: t.ledger.append([]))
     report = verified_folder(folder, old)
     assert report.key == str(again.verification_key)
     assert again.change_log_key()[0] == again.verification_key or True

@@ -19,6 +19,7 @@ from fedpeer.v1 import ledger_pb2, market_pb2
 from mechanism.ledger import entries
 from mechanism.ledger.verify import verify_ledger
 from mechanism.statements import ModelStatement, sign_statement
+from mechanism.terms import Terms
 from participant import AsyncParticipant, ForeignKeyError, ForeignKeyWarning, Participant
 from participant.cli import app as participant_app
 from participant.identity import StateFolder
@@ -40,7 +41,7 @@ def second_key(running: Served, name: str) -> Any:
     key = new_key()
 
     def enrol(operator: Operator) -> None:
-        operator._act(lambda t: t.journal.append([entries.enrolment(name, key.public_key())]))
+        operator._act(lambda t: t.ledger.append([entries.enrolment(name, key.public_key())]))
 
     running.operator(enrol)
     return key
@@ -114,13 +115,20 @@ def test_a_second_key_is_told_at_the_next_receipt_and_a_forged_model_stands_in_t
 
         def forge(operator: Operator) -> None:
             statement = ModelStatement(
-                "forged", "task", task.terms_digest, "ada", 1, bytes(32), 64, 10, bytes(32), task.nonce
+                "forged",
+                "task",
+                Terms.parse(task.terms).digest,
+                "ada",
+                1,
+                bytes(32),
+                64,
+                10,
+                bytes(32),
+                task.nonce,
             )
             signature = sign_statement(statement, key)
             operator._act(
-                lambda t: t.journal.append(
-                    [entries.model(statement, signature, 1000, True, t.journal.keys())]
-                )
+                lambda t: t.ledger.append([entries.model(statement, signature, 1000, True, t.ledger.keys())])
             )
 
         coordinator.operator(forge)
@@ -259,7 +267,7 @@ def test_a_revocation_that_nobody_asked_for_is_told(coordinator: Served, tmp_pat
         key = ada.credentials.key.public_key()
 
         def revoke(operator: Operator) -> None:  # in the log alone: ada is not to notice
-            operator._act(lambda t: t.journal.append([entries.revocation("ada", key, "quietly")]))
+            operator._act(lambda t: t.ledger.append([entries.revocation("ada", key, "quietly")]))
 
         coordinator.operator(revoke)
         with pytest.warns(ForeignKeyWarning, match="revoked the key of ada"):

@@ -18,8 +18,8 @@ from sqlalchemy.engine import make_url
 from coordinator.control_socket import Answer, notify
 from coordinator.server import Coordinator
 from coordinator.storage.lease import Lease, served
-from coordinator.storage.market import TaskRow
 from coordinator.storage.schema import migrate
+from coordinator.storage.tasks import TaskRow
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.errors import DatabaseUnreachable, LeaseTaken
 from tests.backends import DURABLE, scratch_url

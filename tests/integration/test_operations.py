@@ -21,9 +21,9 @@ from coordinator.clock import ManualClock
 from coordinator.folder import StateFolder
 from coordinator.operator import Operator, TaskReport
 from coordinator.server import INSECURE_NAME
-from coordinator.transactions import Transaction
+from coordinator.steps import Transaction
 from fedpeer.protocol.certificates import new_key, signing_request
-from fedpeer.protocol.codec import encode_model_header
+from fedpeer.protocol.codec import encode_signed
 from fedpeer.protocol.errors import Code, refusal_of
 from fedpeer.v1 import enrolment_pb2, enrolment_pb2_grpc, ledger_pb2, market_pb2, market_pb2_grpc
 from mechanism.statements import sign_statement
@@ -179,7 +179,7 @@ async def test_several_tasks_run_at_once(tmp_path: Path) -> None:
             await asyncio.to_thread(open_task, folder, task_config(tmp_path, task_id))
         await asyncio.gather(*(take_part(c, t, i) for i, c in enumerate(members) for t in ids))
         listed = await members[0].market.ListTasks(market_pb2.ListTasksRequest())
-        assert [task.terms.task_id for task in listed.tasks] == ids
+        assert [task.task_id for task in listed.tasks] == ids
         assert {task.state for task in listed.tasks} == {market_pb2.TASK_STATE_CLOSED}
         await close(members)
     assert verified(folder).counts.payments == 3 * 2 * 3
@@ -367,7 +367,7 @@ async def test_frames_are_welcome_when_there_is_a_slot_and_not_before(tmp_path: 
 async def announce(client: Client) -> Any:
     """An upload that has sent its header."""
     statement = await client.model_statement(model_like(NAMES.index(client.name)), 1)
-    header = encode_model_header(statement, sign_statement(statement, client.key))
+    header = market_pb2.ModelHeader(model=encode_signed(statement, sign_statement(statement, client.key)))
     call = client.market.SubmitModel()
     await call.write(market_pb2.SubmitModelRequest(header=header))
     return call

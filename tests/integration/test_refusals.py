@@ -1,8 +1,9 @@
 """Bad input: each is refused with its reason and changes nothing."""
 
 import asyncio
+import re
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -14,9 +15,9 @@ import pytest_asyncio
 
 from coordinator.server import Coordinator
 from fedpeer.protocol.certificates import new_key
-from fedpeer.protocol.codec import encode_claim, encode_model_header
+from fedpeer.protocol.codec import encode_signed
 from fedpeer.protocol.errors import Code
-from fedpeer.protocol.limits import FRAME_BYTES
+from fedpeer.protocol.limits import FRAME_BYTES, MAX_STATEMENT_BYTES
 from fedpeer.protocol.model_file import encode_model
 from fedpeer.v1 import ledger_pb2, market_pb2
 from mechanism.statements import sign_statement
@@ -30,6 +31,8 @@ from tests.integration.market import (
     open_task,
     refused,
     running,
+    signed_as,
+    signed_bytes,
     stream,
     task_config,
 )
@@ -113,8 +116,7 @@ async def test_a_degree_that_the_open_counts_do_not_give(clients: list[Client]) 
 )
 async def test_a_claim_with_a_value_out_of_range(clients: list[Client], field: str, value: str) -> None:
     statement = await clients[0].claim_statement()
-    message = encode_claim(statement, sign_statement(statement, clients[0].key))
-    setattr(message, field, value)
+    message = signed_as(statement, clients[0].key, **{field: value})
     found = await refused(clients[0].market.SubmitEffort(message), Code.FIELD_INVALID)
     assert found.violations[0].field == field
 
@@ -125,7 +127,7 @@ async def test_a_claim_under_another_name(clients: list[Client]) -> None:
 
 async def test_a_claim_signed_by_another_key(clients: list[Client]) -> None:
     statement = await clients[0].claim_statement()
-    message = encode_claim(statement, sign_statement(statement, new_key()))
+    message = encode_signed(statement, sign_statement(statement, new_key()))
     await refused(clients[0].market.SubmitEffort(message), Code.SIGNATURE_INVALID)
     message.signature = b"nonsense"
     await refused(clients[0].market.SubmitEffort(message), Code.SIGNATURE_INVALID)
@@ -133,11 +135,57 @@ async def test_a_claim_signed_by_another_key(clients: list[Client]) -> None:
 
 async def test_a_claim_with_another_nonce_or_for_another_task(clients: list[Client]) -> None:
     await refused(clients[0].claim(nonce=bytes(16)), Code.NONCE_UNKNOWN)
-    statement = await clients[0].claim_statement(terms_digest=bytes(32))
-    message = encode_claim(statement, sign_statement(statement, clients[0].key))
-    await refused(clients[0].market.SubmitEffort(message), Code.SIGNATURE_INVALID)
-    message.task_id = "other"
-    await refused(clients[0].market.SubmitEffort(message), Code.TASK_UNKNOWN)
+    found = await refused(clients[0].claim(terms_digest=bytes(32)), Code.TERMS_CHANGED)
+    assert "00" * 32 in found.message
+    await refused(clients[0].claim(task_id="other"), Code.TASK_UNKNOWN)
+
+
+#: What is no statement, made of the bytes of one: how, and the field that is named.
+NO_STATEMENTS: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+    "nothing": (lambda data: b"", "statement"),
+    "no JSON": (lambda data: data[:-1], "statement"),
+    "no UTF-8": (lambda data: data.replace(b"claim", b"cl\xffim"), "statement"),
+    "a list": (lambda data: b"[" + data + b"]", "statement"),
+    "white space": (lambda data: data.replace(b",", b", "), "statement"),
+    "another order": (lambda data: re.sub(rb"{(.*?\]),(.*)}", rb"{\2,\1}", data), "statement"),
+    "an escape": (lambda data: data.replace(b"claim-ann", b"claim\\u002dann"), "statement"),
+    "a key twice": (lambda data: data.replace(b'"counts":', b'"counts":[1,1,1,1],"counts":'), "statement"),
+    "a fraction": (lambda data: data.replace(b"[3,", b"[3.0,"), "statement"),
+    "infinity": (lambda data: data.replace(b"[3,", b"[Infinity,"), "statement"),
+    "a large integer": (lambda data: data.replace(b"[3,", b"[9007199254740992,"), "counts[0]"),
+    "a huge integer": (lambda data: data.replace(b"[3,", b"[" + b"9" * 5000 + b","), "statement"),
+    "a boolean": (lambda data: data.replace(b"[3,", b"[true,"), "counts[0]"),
+    "a negative count": (lambda data: data.replace(b"[3,", b"[-3,"), "counts[0]"),
+    "deep nesting": (lambda data: data.replace(b"[3,", b"[" * 15_000 + b"]" * 15_000 + b","), "statement"),
+    "too long": (lambda data: data.replace(b"claim-ann", b"a" * MAX_STATEMENT_BYTES), "statement"),
+    "a key too many": (lambda data: data.replace(b"{", b'{"a":1,', 1), "a"),
+    "a key too few": (lambda data: data.replace(b'"effort":"0.5",', b""), "effort"),
+    "another kind": (lambda data: data.replace(b'"kind":"claim"', b'"kind":"model"'), "kind"),
+    "a number in a number's place": (lambda data: data.replace(b'"0.5"', b"1"), "effort"),
+    "another notation": (lambda data: data.replace(b'"0.5"', b'"0.50"'), "effort"),
+    "upper case": (lambda data: re.sub(rb'(?<="nonce":").', b"A", data), "nonce"),
+}
+
+
+@pytest.mark.parametrize("way", NO_STATEMENTS)
+async def test_what_is_signed_is_the_canonical_bytes_of_a_statement(clients: list[Client], way: str) -> None:
+    spoil, field = NO_STATEMENTS[way]
+    statement = await clients[0].claim_statement()
+    data = spoil(statement.canonical)
+    assert data != statement.canonical
+    message = signed_bytes(data, clients[0].key)
+    found = await refused(clients[0].market.SubmitEffort(message), Code.FIELD_INVALID)
+    assert [violation.field for violation in found.violations] == [field]
+    assert not (await clients[0].task()).submissions
+
+
+async def test_a_header_without_a_model_statement_is_refused(training: list[Client]) -> None:
+    ann = training[0]
+    claim = await ann.claim_statement()
+    for signed, field in ((market_pb2.Signed(), "statement"), (signed_as(claim, ann.key), "kind")):
+        header = market_pb2.SubmitModelRequest(header=market_pb2.ModelHeader(model=signed))
+        found = await refused(send(ann, [header, *frames(model_like(0))]), Code.FIELD_INVALID)
+        assert found.violations[0].field == field
 
 
 async def test_a_claim_twice(clients: list[Client]) -> None:
@@ -236,7 +284,9 @@ async def test_frames_out_of_order(training: list[Client]) -> None:
     ann, content = training[0], model_like(0)
     statement = await ann.model_statement(content, 1)
     signature = sign_statement(statement, ann.key)
-    header = market_pb2.SubmitModelRequest(header=encode_model_header(statement, signature))
+    header = market_pb2.SubmitModelRequest(
+        header=market_pb2.ModelHeader(model=encode_signed(statement, signature))
+    )
     pieces = frames(content, size=40)
     for messages in (
         [],
@@ -249,7 +299,8 @@ async def test_frames_out_of_order(training: list[Client]) -> None:
         [header, pieces[0], pieces[0]],
     ):
         await refused(send(ann, messages), Code.FRAMES_INVALID)
-    far = market_pb2.SubmitModelRequest(header=encode_model_header(statement, signature, 10_000))
+    beyond = market_pb2.ModelHeader(model=header.header.model, offset=10_000)
+    far = market_pb2.SubmitModelRequest(header=beyond)
     found = await refused(send(ann, [far]), Code.FRAMES_INVALID)
     assert found.metadata["offset"] == "40"
     giant = market_pb2.SubmitModelRequest(frame=market_pb2.ModelFrame(offset=0, data=bytes(FRAME_BYTES + 1)))
@@ -272,7 +323,7 @@ async def test_a_model_twice(training: list[Client]) -> None:
 async def test_an_upload_is_resumed_where_it_broke_off(training: list[Client]) -> None:
     ann, content = training[0], model_like(0)
     statement = await ann.model_statement(content, 1)
-    header = encode_model_header(statement, sign_statement(statement, ann.key))
+    header = market_pb2.ModelHeader(model=encode_signed(statement, sign_statement(statement, ann.key)))
     pieces = frames(content, size=40)
     await refused(send(ann, [market_pb2.SubmitModelRequest(header=header), *pieces[:3]]), Code.FRAMES_INVALID)
     request = market_pb2.GetUploadRequest(task_id=training[0].task_id, submission_id=statement.submission_id)

@@ -140,12 +140,12 @@ async def test_an_interrupted_upload_survives_a_restart(tmp_path: Path) -> None:
 
 async def interrupt(client: Client, content: bytes, held: int) -> None:
     """Sends the first `held` bytes, waits until the coordinator has them, and breaks the connection."""
-    from fedpeer.protocol.codec import encode_model_header
+    from fedpeer.protocol.codec import encode_signed
     from mechanism.statements import sign_statement
 
     statement = await client.model_statement(content, 1)
     call = client.market.SubmitModel()
-    header = encode_model_header(statement, sign_statement(statement, client.key))
+    header = market_pb2.ModelHeader(model=encode_signed(statement, sign_statement(statement, client.key)))
     await call.write(market_pb2.SubmitModelRequest(header=header))
     frame = market_pb2.ModelFrame(offset=0, data=content[:held])
     await call.write(market_pb2.SubmitModelRequest(frame=frame))
@@ -165,7 +165,7 @@ async def test_other_terms_than_the_ledgers_are_refused(tmp_path: Path) -> None:
     open_task(folder, task_config(tmp_path))
     database = Database(folder.database_url(folder.config()))
     with database.begin() as connection:
-        connection.execute(text("UPDATE tasks SET terms_json = replace(terms_json, '\"1000\"', '\"9000\"')"))
+        connection.execute(text("UPDATE tasks SET terms = replace(terms, '\"1000\"', '\"9000\"')"))
     database.close()
     async with running(folder) as coordinator:
         await until(lambda: coordinator.market.task("task").broken is not None)

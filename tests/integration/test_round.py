@@ -1,15 +1,14 @@
 """A whole task over real gRPC and TLS: from an invitation to a settlement and a verified balance."""
 
 import asyncio
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import load
 
 from coordinator.storage.market import MarketStore
+from coordinator.storage.rounds import SettlementRow
 from fedpeer.audit.sql.errors import DatabaseLocked
 from fedpeer.protocol.model_file import encode_model
 from fedpeer.v1 import ledger_pb2, market_pb2
@@ -66,7 +65,7 @@ async def test_who_watches_is_told_what_the_last_settled_round_paid(
     reads = []
     read = MarketStore.round_settlements
 
-    def counted(store: MarketStore, task_id: str, round_: int) -> list[tuple[str, int, Mapping[str, Any]]]:
+    def counted(store: MarketStore, task_id: str, round_: int) -> list[SettlementRow]:
         reads.append(round_)
         return read(store, task_id, round_)
 
@@ -114,9 +113,7 @@ async def test_payments_that_cannot_be_read_do_not_hold_up_the_event(
 ) -> None:
     read = MarketStore.round_settlements
 
-    def locked_at_first(
-        store: MarketStore, task_id: str, round_: int
-    ) -> list[tuple[str, int, Mapping[str, Any]]]:
+    def locked_at_first(store: MarketStore, task_id: str, round_: int) -> list[SettlementRow]:
         if round_ == 1:
             raise DatabaseLocked("another process holds the lock")
         return read(store, task_id, round_)

@@ -17,7 +17,7 @@ from coordinator.operator import Operator
 from coordinator.server import Coordinator
 from fedpeer.audit.sources import open_source
 from fedpeer.protocol.certificates import new_key, signing_request
-from fedpeer.protocol.codec import encode_model_header
+from fedpeer.protocol.codec import encode_signed
 from fedpeer.protocol.errors import Code, refusal_of
 from fedpeer.protocol.limits import MIN_FRAME_BYTES
 from fedpeer.protocol.model_file import encode_model
@@ -90,9 +90,7 @@ WRITES: dict[str, Callable[[Client], Awaitable[object]]] = {
     "failure": lambda client: client.fail(1),
     "upload": lambda client: client.submit(model_like(1), 1),
     "dispute": lambda client: client.market.OpenDispute(
-        market_pb2.OpenDisputeRequest(
-            task_id="task", counts=market_pb2.LabelCounts(counts=[1] * 4), salt=bytes(32)
-        )
+        market_pb2.OpenDisputeRequest(task_id="task", counts=[1] * 4, salt=bytes(32))
     ),
     "renewal": renew,
 }
@@ -139,7 +137,7 @@ class Upload:
     async def send(self) -> market_pb2.Receipt:
         client = self._client
         statement = await client.model_statement(self._content, 1)
-        header = encode_model_header(statement, sign_statement(statement, client.key))
+        header = market_pb2.ModelHeader(model=encode_signed(statement, sign_statement(statement, client.key)))
 
         async def messages() -> AsyncIterator[market_pb2.SubmitModelRequest]:
             yield market_pb2.SubmitModelRequest(header=header)

@@ -9,10 +9,9 @@ import pytest
 from coordinator.config import TaskConfig
 from fedpeer.learning.datasets import LabelledData, load_splits
 from fedpeer.learning.training import train
-from fedpeer.protocol.codec import decode_terms
 from fedpeer.protocol.model_file import encode_model, open_model
 from fedpeer.v1 import market_pb2
-from mechanism.terms import Recipe
+from mechanism.terms import Recipe, Terms
 from tests.integration.market import Client, enrol, make_folder, open_task, running, verified
 
 pytestmark = pytest.mark.arithmetic
@@ -40,7 +39,7 @@ async def fetched(client: Client, round_: int, folder: Path) -> Path:
 async def take_part(client: Client, data: LabelledData, folder: Path, *, honest: bool) -> list[int]:
     await client.until("EFFORT")
     await client.claim(counts=data.counts())
-    recipe: Recipe = decode_terms((await client.task()).terms).recipe
+    recipe: Recipe = Terms.parse((await client.task()).terms).recipe
     paid = []
     for round_ in (1, 2):
         await client.until("TRAINING", round_=round_)

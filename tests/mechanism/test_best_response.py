@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mechanism.best_response import PeerRule, best_response, linear_stationary, log_stationary
+from mechanism.best_response import PeerRule, best_response
 from mechanism.certificate import Status
 from mechanism.cost import CallableCost, LinearCost, PowerCost
 from mechanism.effort import CallableEffort, ExponentialEffort, TabulatedEffort
 from mechanism.errors import FieldError
 from mechanism.gap_bound import GapBound
 from mechanism.payment import Linear, Log, Log1p, PaymentFunction, Power
+from tests.mechanism.stationary_points import linear_stationary, log_stationary
 
 pytestmark = pytest.mark.arithmetic
 
@@ -102,6 +103,27 @@ def test_the_smaller_root_of_linear_solves_the_quartic(slope, peer):
     assert slope >= level * (1 - 1e-9)
     assert (root**2 + peer) ** 2 == pytest.approx(slope * root, rel=1e-9)
     assert root <= top * (1 + 1e-6)
+
+
+@settings(max_examples=60)
+@given(
+    payment=st.sampled_from([Log(), Linear(Decimal("0.7"))]),
+    Q=st.floats(1200, 5000),
+    c=st.floats(0.1, 5),
+    delta_0=st.floats(0.05, 1),
+    peer=st.floats(0, 1),
+)
+def test_the_search_finds_the_better_of_the_closed_form_and_the_ends(payment, Q, c, delta_0, peer):
+    curve, cost = ExponentialEffort(delta_0, 2.0), LinearCost(c)
+    answer = best_response(payment=payment, Q=Q, bound=BOUND, effort=curve, cost=cost, peers=[peer])
+    A = peer**2 + BOUND.ratio
+    root = log_stationary(c, A) if isinstance(payment, Log) else linear_stationary(1.4 * Q / (c * 300), A)
+    ends = [float(curve.floor), float(curve.start)]
+    degrees = np.clip([*ends, float(np.nan_to_num(root, nan=ends[0]))], *ends)
+    utility = payment.value(Q / (300 * (degrees**2 + peer**2) + 200)) - cost.value(ends[1] - degrees)
+    assert answer.utility == pytest.approx(utility.max(), abs=1e-12)
+    best = degrees[utility >= utility.max() - 1e-12]
+    assert np.abs(best - answer.degree).min() < 1e-6
 
 
 def test_a_payment_outside_the_condition_is_answered_conditionally_and_truly():

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from mechanism.canonical import MAX_INTEGER, canonical_bytes, decimal_text, parse_canonical
 from mechanism.errors import FieldError
-from mechanism.terms import decimal
+from mechanism.records import decimal
 
 text = st.text(st.characters(codec="utf-8"), max_size=20)
 values = st.recursive(

@@ -97,9 +97,24 @@ def test_the_fast_iteration_finds_what_certified_best_responses_find(payment, Q,
     for seed in range(2):
         game = random_game(seed, 15, payment, Q)
         fast = equilibrium(game, side)
-        slow = module._general(game, side, 1e-12)
+        slow = module._bracketed(game, side, 1e-12)
         assert fast.degree == pytest.approx(slow.degree, abs=1e-9)
         assert fast.payment == pytest.approx(slow.payment, abs=1e-9)
+
+
+@pytest.mark.parametrize("side", ["least", "greatest"])
+def test_a_clipped_payment_is_the_same_summed_over_the_peers_and_by_prefixes(monkeypatch, side):
+    game = random_game(3, 150, Log(), 420.0)
+    ends = []
+    for summed in (0, game.size):
+        monkeypatch.setattr("mechanism.extremal_iteration.SUMMED", summed)
+        ends.append(equilibrium(game, side))
+    by_prefixes, summed = ends
+    assert by_prefixes.certified
+    assert summed.certified
+    assert by_prefixes.degree == pytest.approx(summed.degree, abs=1e-9)
+    assert by_prefixes.payment == pytest.approx(summed.payment, abs=1e-9)
+    assert verify(game, by_prefixes.degree).max_regret < 1e-9
 
 
 @pytest.mark.parametrize("ratio", [1e-3, 0.02, 5.0])
@@ -116,12 +131,12 @@ def test_small_and_large_ratios_of_the_bound_are_solved_too(ratio, payment):
         assert verify(game, end.degree).seen.max() <= 1e-9 * max(1.0, float(end.payment.max()))
 
 
-def test_a_large_population_is_the_same_solved_in_blocks_and_directly(monkeypatch):
+def test_a_large_population_is_the_same_solved_in_pieces(monkeypatch):
     game = random_game(5, 3000)
     whole = solve(game)
-    monkeypatch.setattr("mechanism.field.BLOCK", 512)
-    monkeypatch.setattr("mechanism.monotone.BLOCK", 512)
-    monkeypatch.setattr("mechanism.field.THREADED", 1024)
+    monkeypatch.setattr("mechanism.mean_field.CACHED", 512)
+    monkeypatch.setattr("mechanism.extremal_iteration.CACHED", 512)
+    monkeypatch.setattr("mechanism.regret.SEARCHED", 512)
     parts = solve(game)
     for a, b in zip(whole, parts, strict=True):
         assert a.degree == pytest.approx(b.degree, abs=1e-11)
@@ -244,13 +259,12 @@ def test_the_solvers_parts_are_not_used_to_verify():
 
     source = open(mechanism.verify.__file__).read()  # noqa: PTH123, SIM115  the text is what is tested
     for part in (
-        "field",
-        "monotone",
+        "mean_field",
+        "extremal_iteration",
         "regret",
         "global_search",
         "equilibrium",
         "clipped",
-        "contraction",
         "score",
     ):
         assert f"from mechanism.{part} import" not in source

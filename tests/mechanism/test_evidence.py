@@ -374,6 +374,27 @@ def test_of_two_commitments_with_one_place_the_first_name_counts() -> None:
     assert [x.scored for x in assess(EVIDENCE, [b, a])] == [True, False]
 
 
+def test_models_of_one_digest_are_copies_whatever_was_measured() -> None:
+    a, b = measured("a", order=3), measured("b", order=2, model_sha256=measured("a").model_sha256)
+    c = measured("c", twins=(("a", MICRO, 0),))
+    found = assess(EVIDENCE, [c, a, b, measured("d")])
+    assert [x.cluster for x in found] == ["a", "a", "a", None]
+    assert [x.scored for x in found] == [False, True, False, True]
+    assert [failed(x) for x in found] == [["duplicate"], [], ["duplicate"], []]
+
+
+def test_a_copy_of_what_fails_alone_is_of_no_cluster() -> None:
+    a, b = measured("a", norm=0), measured("b", norm=0, model_sha256=measured("a").model_sha256)
+    assert [(x.cluster, failed(x)) for x in assess(EVIDENCE, [a, b])] == [(None, ["trained"])] * 2
+
+
+def test_a_model_with_the_digest_of_one_that_was_sent_out_is_an_echo() -> None:
+    start, older = measured("s", model_sha256=EVIDENCE.start_sha256), measured("o")
+    assert failed(only(start)) == ["echo"]
+    assert failed(only(older)) == []
+    assert failed(assess(EVIDENCE, [older], ["dd" * 32, older.model_sha256])[0]) == ["echo"]
+
+
 def test_a_twin_that_is_not_there_makes_no_cluster() -> None:
     assert only(measured("a", twins=(("gone", MICRO, MICRO),))).cluster is None
 

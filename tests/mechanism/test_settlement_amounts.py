@@ -17,6 +17,7 @@ from mechanism.settlement import (
     Payment,
     Settlement,
     Verdict,
+    expected_payments,
     largest_remainder,
     max_payment_micro,
     peer_candidates,
@@ -317,3 +318,40 @@ def test_candidates_are_the_scored_without_oneself_and_ones_own_cluster() -> Non
 
 def test_the_arithmetic_has_the_name_that_ledgers_know_it_by() -> None:
     assert ARITHMETIC == "decimal50-half-even/largest-remainder-v1"
+
+
+def test_the_expected_payment_is_what_every_candidate_as_a_peer_would_pay() -> None:
+    people = [
+        person("a", 0),
+        person("b", 200_000, Fraction(1, 10)),
+        person("c", 400_000, cluster="c"),
+        person("d", 600_000, cluster="c"),
+        person("e", None),
+        person("f", 900_000, Fraction(0), multiplier_ppm=500_000),
+    ]
+    for rule in (Rule(), Rule("verified", claim_penalty=Decimal(2), stake_micro=1000)):
+        terms = replace(PLAIN, rule=rule)
+        expected = expected_payments(terms, people)
+        everyone = settle(replace(terms, rule=replace(rule, peers=len(people))), *people)
+        assert expected.keys() == {p.participant_id for p in people}
+        for payment in everyone.payments:  # a unit may come by largest remainder
+            assert 0 <= payment.paid_micro - expected[payment.participant_id] <= 1
+        assert expected["e"] == 0
+
+
+def test_the_mean_over_draws_comes_to_the_expected_payment() -> None:
+    degrees = {"a": 0, "b": 300_000, "c": 600_000, "d": 900_000}
+    expected = expected_payments(PLAIN, [person(name, micro) for name, micro in degrees.items()])
+    for name, mine in degrees.items():
+        draws = [
+            exact(PLAIN, Fraction(mine, MICRO), Fraction(theirs, MICRO))
+            for other, theirs in degrees.items()
+            if other != name
+        ]
+        assert 0 <= sum(draws) / len(draws) - expected[name] < 1
+
+
+def test_a_participant_without_a_candidate_is_expected_to_be_paid_as_its_own_peer() -> None:
+    alone = person("a", 300_000)
+    degree = Fraction(3, 10)
+    assert expected_payments(PLAIN, [alone])["a"] == int(exact(PLAIN, degree, degree))

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from mechanism.errors import FieldError
+from mechanism.records import decimal
 from mechanism.terms import (
     DTYPE_BYTES,
     RULE_NAMES,
     ModelContract,
     TensorSpec,
     Terms,
-    decimal,
     identifier,
 )
 from tests import ledger_samples as samples
@@ -38,7 +38,7 @@ def test_terms_come_back_from_their_record_and_are_named_by_it() -> None:
     terms = samples.terms()
     assert Terms.from_record(RECORD) == terms
     assert Terms.from_record(RECORD).digest == terms.digest
-    assert "dispute_seconds" not in RECORD["schedule"]
+    assert RECORD["schedule"]["dispute_seconds"] == 0
     window = replace(terms, schedule=replace(terms.schedule, dispute_seconds=60))
     assert window.record()["schedule"]["dispute_seconds"] == 60  # type: ignore[index, call-overload]
     assert Terms.from_record(window.record()) == window

@@ -12,6 +12,7 @@ goes on where it was.
 import argparse
 import ast
 import copy
+import importlib
 import json
 import os
 import sys
@@ -38,7 +39,7 @@ EQUIVALENT: dict[str, str] = {}
 
 #: Functions that check, and return nothing.
 _CHECKS = (
-    "check_step", "check_quorum", "check_round_seed", "check_opening", "identifier", "_same", "_same_parts", "_check",
+    "check_step", "check_quorum", "check_round_seed", "check_opening", "identifier", "same", "same_parts", "_check",
     "_header", "_positive", "_at_least", "_decimal_digits", "_matching",
 )  # fmt: skip
 
@@ -82,7 +83,7 @@ def _is_guard(statement: ast.stmt) -> bool:
         return harmless and (_raises(last) or (isinstance(last, ast.Return) and any(map(_raises, before))))
     call = statement.value if isinstance(statement, ast.Expr) else None
     return isinstance(call, ast.Call) and (
-        _called(call) in _CHECKS or _called(call).startswith(("_check_", "verify_"))
+        _called(call) in _CHECKS or _called(call).startswith(("_check_", "check_", "verify_"))
     )
 
 
@@ -182,6 +183,9 @@ def killed_by(guard: Guard, histories: Histories) -> str:
             with Path(os.devnull).open("w") as nowhere:
                 os.dup2(nowhere.fileno(), 1)
                 os.dup2(nowhere.fileno(), 2)
+                importlib.import_module(
+                    guard.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+                )
                 try:
                     swap(ROOT / guard.file, without(guard))
                 except ValueError:

@@ -17,14 +17,14 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedpeer.protocol.certificates import new_key
-from fedpeer.protocol.codec import decode_claim, decode_model_header, encode_terms
+from fedpeer.protocol.codec import decode_signed
 from fedpeer.protocol.errors import Code, Refusal
 from fedpeer.protocol.frames import Frame, parse_upload_message
 from fedpeer.protocol.model_file import contract_of, encode_model
 from fedpeer.v1 import ledger_pb2, market_pb2
 from mechanism.payment import Log
 from mechanism.peers import share_fits
-from mechanism.statements import signature_holds, statement_digest
+from mechanism.statements import ClaimStatement, ModelStatement, signature_holds
 from mechanism.terms import Recipe, Rule, Schedule, Terms
 from participant.effects import (
     Diagnose,
@@ -203,8 +203,8 @@ class SimulatedMarket:
         if request.task_id != self.terms.task_id:
             raise Refusal(Code.TASK_UNKNOWN, "There is no such task.")
         return market_pb2.Task(
-            terms=encode_terms(self.terms),
-            terms_digest=self.terms.digest,
+            task_id=self.terms.task_id,
+            terms=self.terms.canonical,
             state=market_pb2.TaskState.ValueType(self.state),
             round=self.round,
             nonce=NONCE,
@@ -216,18 +216,19 @@ class SimulatedMarket:
     def _GetCheckpoint(self, request: Any) -> ledger_pb2.Checkpoint:  # noqa: N802 - the RPC's name
         return ledger_pb2.Checkpoint(verification_key="log+key")
 
-    def _SubmitEffort(self, request: market_pb2.SubmitEffortRequest) -> market_pb2.Receipt:  # noqa: N802 - the RPC's name
-        statement = decode_claim(request, self.terms.digest)
+    def _SubmitEffort(self, request: market_pb2.Signed) -> market_pb2.Receipt:  # noqa: N802 - the RPC's name
+        statement = decode_signed(ClaimStatement, request)
+        assert statement.terms_digest == self.terms.digest
         assert signature_holds(statement, request.signature, self.key.public_key())
         assert statement.nonce == NONCE
         assert statement.participant_id == PARTICIPANT
-        known = self._known(request.submission_id, statement_digest(statement))
+        known = self._known(statement.submission_id, statement.digest)
         if known is not None:
             return known
         if self.claims or self.state != market_pb2.TASK_STATE_EFFORT:
             raise Refusal(Code.WRONG_STATE, "Claims are closed.")
         self.claims.append(statement)
-        receipt = self._receipt(request.submission_id, "claim", 0, statement_digest(statement))
+        receipt = self._receipt(statement.submission_id, "claim", 0, statement.digest)
         self._event(market_pb2.TASK_STATE_SELECTED).selected.participants.append(PARTICIPANT)
         self._open_round()
         return receipt
@@ -253,36 +254,37 @@ class SimulatedMarket:
         header = next(requests).header
         if self.refusals:
             raise Refusal(self.refusals.pop(0), "Not now.")
-        statement = decode_model_header(header, self.terms.digest)
-        assert signature_holds(statement, header.signature, self.key.public_key())
-        known = self._known(header.submission_id, statement_digest(statement))
+        statement = decode_signed(ModelStatement, header.model)
+        assert statement.terms_digest == self.terms.digest
+        assert signature_holds(statement, header.model.signature, self.key.public_key())
+        known = self._known(statement.submission_id, statement.digest)
         if known is not None:
             return known
         if statement.round != self.round or self.state != market_pb2.TASK_STATE_TRAINING:
             raise Refusal(Code.WRONG_ROUND, "That round is over.")
         if not share_fits(statement.draw_share, statement.round, self.claims[0].draw_head):
             raise Refusal(Code.DRAW_SHARE_INVALID, "The draw share is of another chain.")
-        held = self.spool.get(header.submission_id, b"")
+        held = self.spool.get(statement.submission_id, b"")
         if header.offset > len(held):
             raise Refusal(Code.FRAMES_INVALID, "The offset is beyond what is held.")
         held = held[: header.offset]
         for number, request in enumerate(requests):
             if cut and number == 2:
-                self.spool[header.submission_id] = held
+                self.spool[statement.submission_id] = held
                 raise Interrupted(grpc.StatusCode.UNAVAILABLE, "upload cut")
             frame = parse_upload_message(request)
             assert isinstance(frame, Frame)
             assert frame.offset == len(held)
             if len(frame.data) > self.largest_frame:
-                self.spool[header.submission_id] = held
+                self.spool[statement.submission_id] = held
                 raise Interrupted(grpc.StatusCode.UNAVAILABLE, "no frame came in time")
             held += frame.data
             self.uploaded += len(frame.data)
         if hashlib.sha256(held).digest() != statement.model_sha256:
-            self.spool.pop(header.submission_id, None)
+            self.spool.pop(statement.submission_id, None)
             raise Refusal(Code.MODEL_INVALID, "The digest differs.")
         self.models.setdefault(self.round, []).append(held)
-        receipt = self._receipt(header.submission_id, "model", self.round, statement_digest(statement))
+        receipt = self._receipt(statement.submission_id, "model", self.round, statement.digest)
         self._close_round(held)
         return receipt
 

@@ -9,9 +9,11 @@ import grpc
 import pytest
 
 import participant.steps
+from fedpeer.protocol.codec import encode_signed
 from fedpeer.protocol.errors import Code, Refusal
 from fedpeer.protocol.frames import Frame, parse_upload_message
 from fedpeer.v1 import enrolment_pb2, ledger_pb2, market_pb2
+from mechanism.statements import ModelStatement
 from participant.backoff import Backoff
 from participant.effects import (
     Diagnose,
@@ -48,9 +50,19 @@ RECEIPT = market_pb2.Receipt(submission_id="model-1")
 
 #: Several frames even of the largest.
 CONTENT = bytes(range(256)) * ((FRAME_BYTES * 40) >> 8)
-HEADER = market_pb2.ModelHeader(
-    submission_id="model-1", task_id="task", round=2, model_sha256=hashlib.sha256(CONTENT).digest()
+STATEMENT = ModelStatement(
+    submission_id="model-1",
+    task_id="task",
+    terms_digest=bytes(32),
+    participant_id="ann",
+    round=2,
+    model_sha256=hashlib.sha256(CONTENT).digest(),
+    model_bytes=len(CONTENT),
+    samples=1,
+    draw_share=bytes(32),
+    nonce=bytes(16),
 )
+SIGNED = encode_signed(STATEMENT, b"signature")
 
 
 @pytest.fixture(autouse=True)
@@ -112,7 +124,7 @@ class Far:
 
     def _upload(self, requests: Any) -> market_pb2.Receipt:
         header = next(requests).header
-        assert header.submission_id == "model-1"
+        assert header.model == SIGNED
         self.offsets.append(header.offset)
         taken, limit = header.offset, next(self.takes)
         if isinstance(limit, Exception):
@@ -155,7 +167,7 @@ def model(tmp_path: Path) -> Path:
 
 def send(far: Far, path: Path, *, resume: bool = False, backoff: Backoff | None = None) -> market_pb2.Receipt:
     steps = MarketSteps(backoff or Backoff(), clock=lambda: far.clock)
-    return drive(steps.submit_model(HEADER, path, resume=resume), far)
+    return drive(steps.submit_model(SIGNED, path, resume=resume), far)
 
 
 def fetch(far: Far, path: Path, content: bytes = CONTENT) -> None:

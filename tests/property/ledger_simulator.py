@@ -17,9 +17,9 @@ from typing import Any
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.ledger_store import SignedLog, SqlLedgerStore
 from mechanism.ledger.accounts import Post, Reserve, Resolve, Transfer
+from mechanism.ledger.appending import Ledger
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import ConflictError, PostingError
-from mechanism.ledger.journal import Journal
 from mechanism.ledger.note import Checkpoint
 from tests.memory_source import KEY
 
@@ -41,11 +41,10 @@ class MortalStore(SqlLedgerStore):
 
     writes_left: int | None = None
 
-    def insert(self, first: int, ids: Sequence[str], data: Sequence[bytes]) -> bool:
+    def insert(self, first: int, ids: Sequence[str], data: Sequence[bytes]) -> None:
         self._step()
-        done = super().insert(first, ids, data)
+        super().insert(first, ids, data)
         self._step()
-        return done
 
     def write_tiles(self, tiles: Any) -> None:
         self._step()
@@ -204,7 +203,7 @@ class Simulation:
             with self.database.begin() as connection:
                 store = MortalStore(connection)
                 store.writes_left = kill
-                recorded = Journal(store).append(batch)
+                recorded = Ledger(store).append(batch)
                 if kill is not None and kill >= 4 and kill % 2 == 0:
                     raise Killed
         except Killed:
@@ -242,7 +241,7 @@ class Simulation:
             assert store.find([entry_id for entry_id, _ in log]) == {
                 entry_id: i for i, (entry_id, _) in enumerate(log)
             }
-            assert Journal(store).root() == self.root(len(log))
+            assert Ledger(store).root() == self.root(len(log))
             balances = store.all_balances()
             found = {
                 name: [b.debits_posted, b.credits_posted, b.debits_pending, b.credits_pending]

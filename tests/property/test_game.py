@@ -6,14 +6,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mechanism.best_response import PeerRule
+from mechanism.clipped import ClippedField
 from mechanism.cost import LinearCost
 from mechanism.curvature import Evidence, relative_curvature
 from mechanism.effort import ExponentialEffort
 from mechanism.equilibrium import solve
-from mechanism.field import FINE, Field, Layout, Pool
+from mechanism.extremal_iteration import Climb, applies
 from mechanism.game import Game
 from mechanism.gap_bound import GapBound
-from mechanism.monotone import Climb, applies
+from mechanism.mean_field import COARSE, FINE, Field, Layout, PeerSums
+from mechanism.payment import Log
 from mechanism.score import Score
 from tests.mechanism.games import BOUND, PAYMENTS, random_game, utilities_on_grid, utility_at
 
@@ -95,15 +97,13 @@ def test_each_sweep_moves_one_way_and_stays_on_its_side_of_the_answer(seed, paym
         return
     solution = solve(game)
     for side, end in (("least", solution.least), ("greatest", solution.greatest)):
-        with Pool(size) as pool:
-            climb = Climb.start(game, side, pool)
-            sign = 1 if side == "least" else -1
-            for _ in range(12):
-                before = climb.degree.copy()
-                climb._sweep(Field.of(climb.fine, before, pool), climb._monotone)
-                assert (sign * (climb.degree - before) >= 0).all()
-                # What is reached by climbing alone never passes the extremal equilibrium.
-                assert (sign * (end.degree - climb.degree) >= -1e-9).all()
+        climb, sign = Climb(game, side), 1 if side == "least" else -1
+        for _ in range(12):
+            before = climb.degree
+            climb.move_to(climb.stepped(climb.field, before))
+            assert (sign * (climb.degree - before) >= 0).all()
+            # What is reached by climbing alone never passes the extremal equilibrium.
+            assert (sign * (end.degree - climb.degree) >= -1e-9).all()
 
 
 @settings(max_examples=15)
@@ -143,8 +143,7 @@ def test_the_interpolated_field_is_within_its_error_bound(seed, payment, ratio, 
     squares = rng.uniform(low, 1, size)
     score = Score(payment[0], 1e9, GapBound(300, 300 * ratio))
     layout = Layout.of(score, low, 1.0, FINE)
-    with Pool(size) as pool:
-        field = Field.of(layout, np.sqrt(squares), pool)
+    field = Field.of(layout, np.sqrt(squares))
     s = np.linspace(low, 1, 401)
     z = s[:, None] + np.square(np.sqrt(squares))
     first, second = field.slopes(s)
@@ -156,5 +155,29 @@ def test_the_interpolated_field_is_within_its_error_bound(seed, payment, ratio, 
     level = field.level(s)
     drift = np.abs((level - level[0]) - (exact - exact[0]))
     assert drift.max() <= 2 * field.error + 1e-14 * np.abs(exact).max() + rounding
-    near = field.near(s)
-    assert np.abs(near[0] - score.first(z).mean(axis=1)).max() <= near[2] + rounding
+    coarse = Field.of(Layout.of(score, low, 1.0, COARSE), np.sqrt(squares))
+    assert np.abs(coarse.slopes(s)[0] - score.first(z).mean(axis=1)).max() <= coarse.error + rounding
+
+
+@settings(max_examples=40)
+@given(
+    seed=st.integers(0, 10_000), ratio=st.floats(1e-2, 10), reach=st.floats(0.02, 1.2), size=st.integers(2, 300),
+)  # fmt: skip
+def test_the_field_of_a_clipped_payment_is_within_its_error_bound(seed, ratio, reach, size):
+    squares = np.random.default_rng(seed).uniform(0, 1, size)
+    bound = GapBound(300, 300 * ratio)
+    score = Score(Log(), float(bound.gap(reach, 1.0)), bound)
+    degree = np.sqrt(squares)
+    field, sums = ClippedField.of(score, degree, 0.0, 1.0), PeerSums(score, np.square(degree))
+    s = np.linspace(0, 1, 401)
+    rounding = 1e-13 * (1 + 1 / ratio)
+    assert np.abs(field.level(s) - sums.level(s)).max() <= field.level_error + rounding
+    # At a kink the slopes jump, and rounding decides the side.
+    near = np.abs(s[:, None] + np.square(degree) - score.kink).min(axis=1) < 1e-12
+    for one, other, error in zip(
+        field.slopes(s), sums.slopes(s), (field.first_error(s), field.slope_error), strict=True
+    ):
+        assert (np.abs(one - other) <= error + rounding / ratio)[~near].all()
+    nobody = s + np.square(degree).min() > score.kink + 1e-12
+    assert (field.slopes(s)[0][nobody] == 0).all()
+    assert (np.asarray(field.first_error(s))[nobody] == 0).all()

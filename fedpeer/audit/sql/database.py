@@ -1,4 +1,4 @@
-"""One database behind a URL: SQLite (WAL, synchronous=FULL, foreign keys) or PostgreSQL.
+"""One database, by its URL: SQLite (WAL, synchronous=FULL, foreign keys) or PostgreSQL.
 
     sqlite:///path/to/fedpeer.db
     sqlite://                                  in memory, for tests
@@ -44,7 +44,7 @@ LOCK_TIMEOUT_S = 30.0
 MAX_VALUE_BYTES = 32 << 20
 
 #: The schema's revisions, the oldest first; `coordinator.storage.migrations` has the step to each.
-REVISIONS = ("0001", "0002", "0003", "0004")
+REVISIONS = ("0001",)
 
 
 class Database:

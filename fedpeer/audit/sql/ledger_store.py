@@ -1,24 +1,20 @@
 """The ledger's store over SQL, and the signing of its heads."""
 
-import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
-import orjson
-from sqlalchemy import Connection, and_, bindparam, func, insert, or_, select, text, update
+from sqlalchemy import Connection, bindparam, func, select, text, update
 
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.errors import DatabaseDamaged, HeadRefused
-from fedpeer.audit.sql.statements import Among, Statement, driver
+from fedpeer.audit.sql.statements import Statement, among, insert_all, insertion, listed
 from fedpeer.audit.sql.tables import ACCOUNTS, BUNDLES, CHECKPOINTS, IDS, KEYS, LOG, TILES, TRANSFERS
 from mechanism.ledger.accounts import Balance, Post, Reservation, Reserve, Resolve, Transfer
+from mechanism.ledger.appending import Ledger
 from mechanism.ledger.entries import log_key, log_key_id
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import NoteError, SignatureError
-from mechanism.ledger.journal import Journal
 from mechanism.ledger.key_history import NO_KEYS
 from mechanism.ledger.merkle import EMPTY_ROOT, MAX_SIZE, inclusion_proof
 from mechanism.ledger.note import Checkpoint, Note, SigningKey, VerificationKey, sign_checkpoint
@@ -29,24 +25,18 @@ from mechanism.ledger.tlog_proof import TlogProof
 _BUNDLE_ENTRIES = 256
 _BUNDLE_BYTES = 256 * 1024
 
-#: Up to so many tiles are read one by one, by a statement that is built once.
-_FEW_TILES = 8
-
 #: Roots of subtrees that are kept for further receipts, 32 bytes each.
 _KNOWN_NODES = 10_000
 
-# Built once: building a statement takes longer than SQLite takes to answer it.
 _SIZE = Statement(select(LOG.c.size))
 _SET_SIZE = Statement(update(LOG).values(size=bindparam("new_size")))
 _LOCKED_SIZE = Statement(select(LOG.c.size).with_for_update())
 _LAST_NOTE = Statement(select(CHECKPOINTS.c.note).order_by(CHECKPOINTS.c.size.desc()).limit(1))
 _NOTE = Statement(select(CHECKPOINTS.c.note).where(CHECKPOINTS.c.size == bindparam("size")))
-_KEEP_NOTE = Statement(insert(CHECKPOINTS))
+_NOTES = Statement(select(CHECKPOINTS.c.size, CHECKPOINTS.c.note).order_by(CHECKPOINTS.c.size))
 _KEY = Statement(select(LOG.c.verification_key))
-_INSERT_ID = Statement(
-    text("INSERT INTO ledger_ids (id, entry_index) VALUES (:id, :entry_index) ON CONFLICT DO NOTHING")
-)
-_FIND = Among(IDS, IDS.c.id)
+_BIND_KEY = Statement(update(LOG).values(verification_key=bindparam("key")))
+_FIND = Statement(select(IDS.c.id, IDS.c.entry_index).where(among(IDS.c.id)))
 #: Within the range of the participants' ids, which is short: two or three for each of them.
 _KEY_EVENTS = Statement(
     select(IDS.c.id).where(
@@ -56,13 +46,13 @@ _KEY_EVENTS = Statement(
 _BUNDLE_OF = Statement(
     select(func.max(BUNDLES.c.first_index)).where(BUNDLES.c.first_index <= bindparam("index"))
 )
-_BUNDLES = (
+_BUNDLES = Statement(
     select(BUNDLES)
     .where(BUNDLES.c.first_index >= bindparam("first"), BUNDLES.c.first_index < bindparam("end"))
     .order_by(BUNDLES.c.first_index)
 )
 _LAST_KEY = Statement(select(KEYS.c.number, KEYS.c.digest).order_by(KEYS.c.number.desc()).limit(1))
-_KEY_RUN = (
+_KEY_RUN = Statement(
     select(KEYS)
     .where(KEYS.c.number >= bindparam("first"), KEYS.c.number < bindparam("end"))
     .order_by(KEYS.c.number)
@@ -72,13 +62,32 @@ _TILE = Statement(
         TILES.c.level == bindparam("level"), TILES.c.tile_index == bindparam("index")
     )
 )
-_TILE_RUN = select(TILES.c.tile_index, TILES.c.hashes).where(
-    TILES.c.level == bindparam("level"),
-    TILES.c.tile_index >= bindparam("first"),
-    TILES.c.tile_index < bindparam("end"),
+_TILE_RUN = Statement(
+    select(TILES.c.tile_index, TILES.c.hashes).where(
+        TILES.c.level == bindparam("level"),
+        TILES.c.tile_index >= bindparam("first"),
+        TILES.c.tile_index < bindparam("end"),
+    )
 )
-_BALANCES = Among(ACCOUNTS, ACCOUNTS.c.name)
-_RESERVATIONS = Among(TRANSFERS, TRANSFERS.c.reservation)
+#: In words: SQLAlchemy has an upsert for each dialect, and none for both.
+_WRITE_TILE = Statement(
+    text(
+        "INSERT INTO ledger_tiles (level, tile_index, hashes) VALUES (:level, :index, :hashes) "
+        "ON CONFLICT (level, tile_index) DO UPDATE SET hashes = excluded.hashes"
+    )
+)
+_BALANCES = Statement(select(ACCOUNTS).where(among(ACCOUNTS.c.name)))
+_ALL_BALANCES = Statement(select(ACCOUNTS))
+_RESERVATIONS = Statement(
+    select(*(TRANSFERS.c[name] for name in ("operation", "debit", "credit", "micro", "reservation"))).where(
+        among(TRANSFERS.c.reservation)
+    )
+)
+_TRANSFER_RUN = Statement(
+    select(TRANSFERS)
+    .where(TRANSFERS.c.entry_index >= bindparam("first"), TRANSFERS.c.entry_index < bindparam("end"))
+    .order_by(TRANSFERS.c.entry_index, TRANSFERS.c.position)
+)
 
 
 #: A row of the key history: number, index of the entry, digest after it, the entry.
@@ -94,8 +103,6 @@ class SqlLedgerStore:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._driver = driver(connection)
-        self._sqlite = connection.dialect.name == "sqlite"
         self._locked_size: int | None = None
         self._locked_keys: tuple[int, bytes] | None = None
         self._written_tiles: dict[Coordinates, bytes] = {}
@@ -108,20 +115,16 @@ class SqlLedgerStore:
     def size(self) -> int:
         return int(self._only(_SIZE)) if self._locked_size is None else self._locked_size
 
-    def insert(self, first: int, ids: Sequence[str], data: Sequence[bytes]) -> bool:
-        if not ids:
-            return True
-        if not self._insert_ids(first, ids):
-            return False
-        self._insert_rows("ledger_bundles", ("first_index", "count", "data"), _bundled(first, data))
+    def insert(self, first: int, ids: Sequence[str], data: Sequence[bytes]) -> None:
+        insert_all(self._connection, IDS, list(zip(ids, range(first, first + len(ids)), strict=True)))
+        insert_all(self._connection, BUNDLES, _bundled(first, data))
         size = first + len(ids)
         _SET_SIZE.run(self._connection, {"new_size": size})
         if self._locked_size is not None:
             self._locked_size = size
-        return True
 
     def find(self, ids: Sequence[str]) -> Mapping[str, int]:
-        return {name: int(place) for name, place in _FIND.rows(self._connection, ids)}
+        return {name: int(place) for name, place in _FIND.rows(self._connection, listed(ids))}
 
     def revoked_keys(self, fingerprint: str) -> list[str]:
         """Ids of the revocations of the key with this fingerprint, whosever it was."""
@@ -142,7 +145,7 @@ class SqlLedgerStore:
 
     def bundles(self, first: int = 0, end: int = MAX_SIZE) -> Iterator[tuple[int, list[bytes]]]:
         """Stored runs of entries that begin in [first, end): their first index and the entries."""
-        for start, length, data in self._streamed(_BUNDLES, {"first": first, "end": end}):
+        for start, length, data in _BUNDLES.stream(self._connection, {"first": first, "end": end}):
             entries = unpack_bundle(bytes(data))
             if len(entries) != length:
                 raise DatabaseDamaged(
@@ -151,51 +154,39 @@ class SqlLedgerStore:
             yield int(start), entries
 
     def read_tiles(self, tiles: Sequence[Coordinates]) -> Mapping[Coordinates, bytes]:
-        if len(tiles) <= _FEW_TILES:
-            found = {}
-            for level, index in tiles:
-                hashes = self._written_tiles.get((level, index)) or _TILE.value(
-                    self._connection, {"level": level, "index": index}
-                )
-                if hashes is not None:
-                    found[level, index] = bytes(hashes)
-            return found
-        wanted = or_(*(and_(TILES.c.level == level, TILES.c.tile_index == i) for level, i in tiles))
-        rows = self._connection.execute(
-            select(TILES.c.level, TILES.c.tile_index, TILES.c.hashes).where(wanted)
-        )
-        return {(level, index): bytes(hashes) for level, index, hashes in rows}
+        found = {}
+        for level, index in tiles:
+            hashes = self._written_tiles.get((level, index)) or _TILE.value(
+                self._connection, {"level": level, "index": index}
+            )
+            if hashes is not None:
+                found[level, index] = bytes(hashes)
+        return found
 
     def tile_run(self, level: int, first: int, count: int) -> dict[Coordinates, bytes]:
         """Up to `count` consecutive tiles of a level."""
         values = {"level": level, "first": first, "end": first + count}
-        return {
-            (level, index): bytes(hashes) for index, hashes in self._connection.execute(_TILE_RUN, values)
-        }
+        return {(level, index): bytes(hashes) for index, hashes in _TILE_RUN.rows(self._connection, values)}
 
     def write_tiles(self, tiles: Sequence[tuple[Coordinates, bytes]]) -> None:
         if not tiles:
             return
-        mark = "?" if self._sqlite else "%s"
-        self._driver.cursor().executemany(
-            f"INSERT INTO ledger_tiles (level, tile_index, hashes) VALUES ({mark}, {mark}, {mark}) "
-            "ON CONFLICT (level, tile_index) DO UPDATE SET hashes = excluded.hashes",
-            [(level, index, hashes) for (level, index), hashes in tiles],
-        )
+        rows = [{"level": level, "index": index, "hashes": hashes} for (level, index), hashes in tiles]
+        _WRITE_TILE.run_many(self._connection, rows)
         self._written_tiles = dict(tiles)
 
     def balances(self, accounts: Sequence[str]) -> Mapping[str, Balance]:
-        return {name: Balance(*sums) for name, *sums in _BALANCES.rows(self._connection, accounts)}
+        return {name: Balance(*sums) for name, *sums in _BALANCES.rows(self._connection, listed(accounts))}
 
     def all_balances(self) -> dict[str, Balance]:
         """Every account's balance, in name order."""
-        rows = self._connection.execute(select(ACCOUNTS))
-        return dict(sorted((row[0], Balance(*row[1:])) for row in rows))
+        rows = _ALL_BALANCES.rows(self._connection)
+        return dict(sorted((name, Balance(*sums)) for name, *sums in rows))
 
     def reservations(self, names: Sequence[str]) -> Mapping[str, Reservation]:
         found: dict[str, Reservation] = {}
         resolved: set[str] = set()
-        for _, _, operation, debit, credit, micro, name, _ in _RESERVATIONS.rows(self._connection, names):
+        for operation, debit, credit, micro, name in _RESERVATIONS.rows(self._connection, listed(names)):
             if operation == "reserve":
                 found[name] = Reservation(debit, credit, micro)
             elif operation == "resolve":
@@ -208,8 +199,7 @@ class SqlLedgerStore:
         for _, _, t in transfers:
             if isinstance(t, Reserve):
                 held[t.reservation] = Reservation(t.debit, t.credit, t.micro)
-        columns = tuple(column.name for column in TRANSFERS.c)
-        self._insert_rows("ledger_transfers", columns, [_transfer_row(*item, held) for item in transfers])
+        insert_all(self._connection, TRANSFERS, [_transfer_row(*item, held) for item in transfers])
 
     def key_history(self) -> tuple[int, bytes]:
         if self._locked_keys is not None:
@@ -222,26 +212,20 @@ class SqlLedgerStore:
 
     def extend_key_history(self, first: int, rows: Sequence[tuple[int, bytes, bytes]]) -> None:
         numbered = [(number, *row) for number, row in enumerate(rows, first)]
-        self._insert_rows("ledger_keys", ("number", "entry_index", "digest", "entry"), numbered)
+        insert_all(self._connection, KEYS, numbered)
         if self._locked_size is not None:
             self._locked_keys = first + len(rows), rows[-1][1]
 
     def keys(self, first: int = 0, count: int = MAX_SIZE) -> Iterator[KeyRow]:
         """The key history from its `first` row on: number, index of the entry, digest after it, the entry."""
-        for row in self._connection.execute(_KEY_RUN, {"first": first, "end": first + count}):
+        for row in _KEY_RUN.stream(self._connection, {"first": first, "end": first + count}):
             yield int(row[0]), int(row[1]), bytes(row[2]), bytes(row[3])
 
     def transfers(
         self, first: int, count: int
     ) -> Iterator[tuple[int, int, str, str, str, int, str | None, int]]:
         """Rows of the transfers of entries [first, first + count), in order."""
-        place = TRANSFERS.c.entry_index
-        query = (
-            select(TRANSFERS)
-            .where(place >= first, place < first + count)
-            .order_by(place, TRANSFERS.c.position)
-        )
-        for row in self._streamed(query):
+        for row in _TRANSFER_RUN.stream(self._connection, {"first": first, "end": first + count}):
             yield tuple(row)
 
     def checkpoint(self, size: int | None = None) -> str | None:
@@ -254,12 +238,12 @@ class SqlLedgerStore:
 
     def checkpoints(self) -> Iterator[tuple[int, str]]:
         """Every head that was signed: size and note, oldest first."""
-        for size, note in self._streamed(select(CHECKPOINTS).order_by(CHECKPOINTS.c.size)):
+        for size, note in _NOTES.stream(self._connection):
             yield int(size), note
 
     def save_checkpoint(self, size: int, note: str) -> None:
         """Keeps a signed head."""
-        _KEEP_NOTE.run(self._connection, {"size": size, "note": note})
+        insertion(CHECKPOINTS).run(self._connection, {"size": size, "note": note})
 
     def verification_key(self) -> str | None:
         """The key under which this log signs its heads; None before the first."""
@@ -282,13 +266,13 @@ class SqlLedgerStore:
             note = self.checkpoint(index + 1)
             if note is None:
                 raise DatabaseDamaged(f"the head that covers the key announced by entry {index} is missing")
-            path = Journal(self).inclusion_proof(index, index + 1)
+            path = Ledger(self).inclusion_proof(index, index + 1)
             proofs.append(TlogProof(index, tuple(path), Note.parse(note), next(self.entries(index, 1))))
         return proofs
 
     def bind_key(self, key: VerificationKey) -> None:
         """Makes `key` the log's."""
-        self._connection.execute(update(LOG).values(verification_key=str(key)))
+        _BIND_KEY.run(self._connection, {"key": str(key)})
 
     def _only(self, query: Statement) -> Any:
         """A value of the one row of `ledger_log`."""
@@ -300,52 +284,6 @@ class SqlLedgerStore:
     def _bundle_of(self, index: int) -> int:
         """First index of the stored bundle that holds entry `index`."""
         return int(_BUNDLE_OF.value(self._connection, {"index": index}) or 0)
-
-    def _insert_ids(self, first: int, ids: Sequence[str]) -> bool:
-        """False, and nothing written, where one is taken."""
-        if len(ids) == 1:
-            return bool(_INSERT_ID.run(self._connection, {"id": ids[0], "entry_index": first}).rowcount)
-        # By hand, since SQLAlchemy's nested transactions take longer than the insert of an entry.
-        self._driver.execute("SAVEPOINT ledger_ids")
-        try:
-            self._insert_many_ids(first, ids)
-        except key_errors():
-            self._driver.execute("ROLLBACK TO SAVEPOINT ledger_ids")
-            return False
-        self._driver.execute("RELEASE SAVEPOINT ledger_ids")
-        return True
-
-    def _insert_many_ids(self, first: int, ids: Sequence[str]) -> None:
-        if self._sqlite:  # one statement for all takes half the time of one a row
-            self._driver.execute(
-                "INSERT INTO ledger_ids (id, entry_index) SELECT value, ? + key FROM json_each(?)",
-                (first, orjson.dumps(ids).decode()),
-            )
-            return
-        # COPY's text form by hand, in one piece: ids are visible ASCII, so the backslash alone would mean something.
-        lines = [f"{name}\t{index}\n" for index, name in enumerate(ids, first)]
-        with self._copy("ledger_ids", "id, entry_index") as copy:
-            copy.write("".join(lines).replace("\\", "\\\\"))
-
-    def _insert_rows(self, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
-        """Many rows by the driver's fastest way. Table and column names are this module's own."""
-        names = ", ".join(columns)
-        if self._sqlite or len(rows) == 1:
-            marks = ", ".join(["?" if self._sqlite else "%s"] * len(columns))
-            self._driver.cursor().executemany(f"INSERT INTO {table} ({names}) VALUES ({marks})", list(rows))
-            return
-        with self._copy(table, names) as copy:
-            for row in rows:
-                copy.write_row(row)
-
-    @contextmanager
-    def _copy(self, table: str, columns: str) -> Iterator[Any]:
-        """PostgreSQL's COPY into a table."""
-        with self._driver.cursor() as cursor, cursor.copy(f"COPY {table} ({columns}) FROM STDIN") as copy:
-            yield copy
-
-    def _streamed(self, query: Any, values: Mapping[str, Any] | None = None) -> Any:
-        return self._connection.execute(query, values, execution_options={"yield_per": 64})
 
 
 class SignedLog:
@@ -400,7 +338,7 @@ class SignedLog:
             last_note = self._extended_head(store, size)
             if last_note is not None and self._last(last_note, store)[1].size == size:
                 return last_note
-            root = Journal(store).root() if size else EMPTY_ROOT
+            root = Ledger(store).root() if size else EMPTY_ROOT
             note = str(sign_checkpoint(Checkpoint(self._key.name, size, root), self._key))
             store.save_checkpoint(size, note)
         return note
@@ -422,8 +360,8 @@ class SignedLog:
             self._extended_head(store, size)
             number = len(store.key_changes()) + 1
             announced = log_key(number, self.verification_key, key.verification_key)
-            [recorded] = Journal(store).append([announced])
-            head = Checkpoint(key.name, recorded.index + 1, Journal(store).root())
+            [recorded] = Ledger(store).append([announced])
+            head = Checkpoint(key.name, recorded.index + 1, Ledger(store).root())
             handed_over = sign_checkpoint(head, self._key)
             for signature in sign_checkpoint(head, key).signatures:
                 handed_over = handed_over.with_signature(signature)
@@ -447,7 +385,7 @@ class SignedLog:
         if note is None:
             return None
         _, last = self._last(note, store)
-        if last.size > size or Journal(store).root(last.size) != last.root:
+        if last.size > size or Ledger(store).root(last.size) != last.root:
             raise HeadRefused(
                 f"the tree of {size} entries does not extend the head of {last.size} that was signed; "
                 "nothing was signed; restore the database from a backup that does"
@@ -523,16 +461,6 @@ class SignedLog:
                 f"this key is {self.verification_key}, the log's is {known}; give the log's own signing key"
             )
         self._key, self._opened = key, None
-
-
-@cache
-def key_errors() -> tuple[type[Exception], ...]:
-    """What the drivers raise where a key is taken."""
-    try:
-        import psycopg
-    except ImportError:
-        return (sqlite3.IntegrityError,)
-    return (sqlite3.IntegrityError, psycopg.errors.UniqueViolation)
 
 
 def _bundled(first: int, data: Sequence[bytes]) -> list[tuple[int, int, bytes]]:

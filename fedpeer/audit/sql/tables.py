@@ -2,7 +2,7 @@
 
 `ledger_transfers` is the only way to move money: a trigger applies each row to both accounts. `ledger_totals` is one
 row that refers to itself, debits to credits, by a foreign key that is checked at commit: a transaction that leaves
-the sums unequal does not commit, whoever wrote it.
+the sums unequal does not commit, no matter which code wrote it.
 """
 
 from sqlalchemy import (

@@ -7,7 +7,8 @@ the model contract as the only screen: `paper` believes every claim, the scored 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fedpeer.evidence.assessing import SCORED_RULES, RoundMeasurements, Submission
+from fedpeer.evidence.assessing import SCORED_RULES, RoundMeasurements
+from fedpeer.protocol.submission import Submission
 from mechanism.peers import Draw
 from mechanism.settlement import MICRO, Assessment, Settlement, Verdict, settle_round
 from mechanism.terms import Terms

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from fedpeer.evidence import ShadowEvidence, Submission
+from fedpeer.evidence import ShadowEvidence
 from fedpeer.evidence.assessing import Broadcast, RoundMeasurements, weights_digest
 from fedpeer.experiments.arena.attacks import ATTACKS, Attack, Entry, Model, Position
 from fedpeer.experiments.arena.results import ArenaResult, Fight, HonestRound
@@ -27,6 +27,7 @@ from fedpeer.learning.mean import weighted_mean
 from fedpeer.learning.models import initial_weights
 from fedpeer.learning.stacked import train_many
 from fedpeer.learning.training import evaluate
+from fedpeer.protocol.submission import Submission
 from mechanism.peers import Draw
 from mechanism.settlement import MICRO, Assessment, Settlement
 

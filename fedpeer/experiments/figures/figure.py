@@ -35,6 +35,15 @@ class Finding:
         return {**asdict(self), "numbers": known}
 
 
+def answer(holds: bool | None, *, quick: bool) -> str:
+    """What a finding says of its claim, in words. A first look has too few rounds and seeds to deny anything."""
+    if holds is None:
+        return "measured"
+    if holds:
+        return "holds"
+    return "too few seeds to tell" if quick else "does not hold"
+
+
 class Figure(Protocol):
     """One figure, on one data set."""
 

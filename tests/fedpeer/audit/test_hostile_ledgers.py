@@ -38,8 +38,8 @@ from fedpeer.v1 import ledger_pb2
 from mechanism.errors import MechanismError
 from mechanism.ledger import verify as verification
 from mechanism.ledger.accounts import Post
+from mechanism.ledger.appending import Ledger
 from mechanism.ledger.entry import Entry
-from mechanism.ledger.journal import Journal
 from mechanism.ledger.merkle import EMPTY_ROOT
 from mechanism.ledger.note import Checkpoint, SigningKey, sign_checkpoint
 from tests import ledger_samples as samples
@@ -60,7 +60,7 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     log = SignedLog(database, KEY)
     for step in samples.transactions(samples.terms(rounds=1, capacity=3), samples.names(3)):
         with database.begin() as connection:
-            Journal(SqlLedgerStore(connection)).append(step)
+            Ledger(SqlLedgerStore(connection)).append(step)
     log.sign_head()
     database.close()
     for form, name in (("tiles", "tiles"), ("jsonl", "l.jsonl")):

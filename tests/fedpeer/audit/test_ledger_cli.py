@@ -27,9 +27,9 @@ from fedpeer.audit.sql.errors import DatabaseFull, DatabaseLocked, DatabaseReadO
 from fedpeer.audit.sql.ledger_store import SignedLog, SqlLedgerStore
 from fedpeer.v1 import ledger_pb2, ledger_pb2_grpc
 from mechanism.ledger import entries
+from mechanism.ledger.appending import Ledger
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import LedgerError
-from mechanism.ledger.journal import Journal
 from mechanism.ledger.note import COSIGNATURE_V1, Checkpoint, Note, SigningKey, VerificationKey
 from mechanism.ledger.verify import verify_ledger
 from tests import ledger_samples as samples
@@ -48,7 +48,7 @@ def settle(url: str, steps: int = len(STEPS)) -> str:
     log = SignedLog(database, KEY)
     for step in STEPS[:steps]:
         with database.begin() as connection:
-            Journal(SqlLedgerStore(connection)).append(step)
+            Ledger(SqlLedgerStore(connection)).append(step)
         log.sign_head()
     note = log.sign_head()
     database.close()
@@ -120,7 +120,7 @@ def forked(path: Path, change: Callable[[Entry], Entry]) -> Path:
     migrate(database)
     log = SignedLog(database, KEY)
     with database.begin() as connection:
-        Journal(SqlLedgerStore(connection)).append([change(entry) for step in STEPS[:2] for entry in step])
+        Ledger(SqlLedgerStore(connection)).append([change(entry) for step in STEPS[:2] for entry in step])
     log.sign_head()
     database.close()
     return path
@@ -216,6 +216,27 @@ def test_a_receipt_of_every_entry_checks_offline(folder: Path, source: str, tmp_
     assert call("check", receipt).exit_code == 2
 
 
+def test_an_account_without_a_posting_is_answered_with_the_one_that_was_meant(folder: Path) -> None:
+    for wrong in ("p000", "p000:payable", "payabel:p000"):
+        said = call("balance", folder / "l.db", wrong)
+        assert said.exit_code == 0
+        assert "payable:p000" in said.stderr, wrong
+    said = call("balance", folder / "l.db", "xyz:qqq").stderr
+    assert "there are escrow, payable" in said
+
+
+def test_show_says_that_there_is_more_and_how_to_go_on(folder: Path) -> None:
+    first = call("show", folder / "l.db", "--count", 2, "--json")
+    assert len(first.stdout.splitlines()) == 2
+    assert "--first 2" in first.stderr
+    size = len(call("show", folder / "l.db", "--count", 10_000, "--json").stdout.splitlines())
+    assert "There are more" not in call("show", folder / "l.db", "--count", size).stderr
+    kinds = call("show", folder / "l.db", "--kind", "payment", "--count", 1, "--json")
+    following = int(kinds.stderr.partition("--first ")[2].partition(",")[0])
+    shown = json.loads(call("show", folder / "l.db", "--first", following, "--count", 1, "--json").stdout)
+    assert shown["entry"]["kind"] == "payment"
+
+
 def test_show_and_balance_print_what_is_there(folder: Path) -> None:
     shown = call("show", folder / "l.db", "--kind", "payment", "--json").stdout.splitlines()
     assert len(shown) == 8
@@ -274,7 +295,7 @@ def test_a_witness_cosigns_what_extends_and_refuses_a_fork(folder: Path, tmp_pat
     other = samples.terms(rounds=3, capacity=5)
     for step in samples.transactions(other, samples.names(5)):
         with database.begin() as connection:
-            Journal(SqlLedgerStore(connection)).append(step)
+            Ledger(SqlLedgerStore(connection)).append(step)
     SignedLog(database, KEY).sign_head()
     database.close()
     assert call("verify", fork).exit_code == 0
@@ -306,7 +327,7 @@ class Direct:
         return note, key, [str(proof) for proof in changes]
 
     async def read(self, step: object) -> object:
-        from coordinator.transactions import Transaction
+        from coordinator.steps import Transaction
 
         with self._database.read() as connection:
             return step(Transaction(connection, 0.0))  # type: ignore[operator]
@@ -554,7 +575,7 @@ def database(tmp_path: Path) -> Iterator[Database]:
 def append(database: Database, steps: int = 1) -> None:
     with database.begin() as connection:
         for step in STEPS[:steps]:
-            Journal(SqlLedgerStore(connection)).append(step)
+            Ledger(SqlLedgerStore(connection)).append(step)
 
 
 def test_a_locked_database_is_one_sentence(database: Database, tmp_path: Path) -> None:
@@ -576,7 +597,7 @@ def test_a_full_database_is_one_sentence_and_nothing_is_half_written(database: D
             pages = connection.execute(text("PRAGMA page_count")).scalar_one()
             connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
             for step in STEPS[1:]:
-                Journal(SqlLedgerStore(connection)).append(step)
+                Ledger(SqlLedgerStore(connection)).append(step)
 
     with pytest.raises(DatabaseFull, match="no space left"):
         settle_on_a_full_disk()
@@ -603,7 +624,7 @@ def test_a_read_only_postgresql_is_one_sentence(tmp_path: Path) -> None:
         settle(url)
         database = Database(url)
         with pytest.raises(DatabaseReadOnly, match="accepts no writes"), database.read() as connection:
-            Journal(SqlLedgerStore(connection)).append(samples.training(samples.terms("other"), 1, []))
+            Ledger(SqlLedgerStore(connection)).append(samples.training(samples.terms("other"), 1, []))
         database.close()
         assert call("verify", url).exit_code == 0
 

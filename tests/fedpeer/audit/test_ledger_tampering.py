@@ -19,8 +19,8 @@ from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.errors import StorageError
 from fedpeer.audit.sql.ledger_store import SignedLog, SqlLedgerStore
 from mechanism.ledger import entries
+from mechanism.ledger.appending import Ledger
 from mechanism.ledger.errors import LedgerError
-from mechanism.ledger.journal import Journal
 from mechanism.ledger.note import Checkpoint
 from mechanism.ledger.tiles import pack_bundle, unpack_bundle
 from mechanism.ledger.verify import Known, Report, verify_ledger
@@ -39,7 +39,7 @@ def settle(database: Database) -> None:
     log = SignedLog(database, KEY)
     for step in STEPS:
         with database.begin() as connection:
-            Journal(SqlLedgerStore(connection)).append(step)
+            Ledger(SqlLedgerStore(connection)).append(step)
         log.sign_head()
 
 
@@ -288,7 +288,7 @@ def test_a_resigned_fork_is_caught_by_an_older_head(ledgers: dict[str, Path], tm
     richer = list(samples.transactions(samples.terms(rounds=1, capacity=4), samples.names(4)))
     for step in richer:
         with other.begin() as connection:
-            Journal(SqlLedgerStore(connection)).append(step)
+            Ledger(SqlLedgerStore(connection)).append(step)
     log.sign_head()
     other.close()
     with ExitStack() as resources:
@@ -312,7 +312,7 @@ def test_a_ledger_of_several_tiles_verifies_and_every_tile_and_head_counts(tmp_p
     made = [entries.enrolment(name, samples.private_key(name).public_key()) for name in samples.names(700)]
     for start, end in ((0, 1), (1, 200), (200, 256), (256, 511), (511, 700)):
         with database.begin() as connection:
-            Journal(SqlLedgerStore(connection)).append(made[start:end])
+            Ledger(SqlLedgerStore(connection)).append(made[start:end])
         log.sign_head()
     database.close()
     with ExitStack() as resources:

@@ -75,6 +75,27 @@ def test_a_coefficient_that_is_left_open_is_chosen(run):
     assert checked["greatest"]["payoff"] == result["robust"]["payoff"]
 
 
+def test_the_safe_answer_comes_first_and_a_cliff_is_named(run):
+    document = {**DOCUMENT, "Q": None, "participants": [{"cost": 0.5, "count": 40}]}
+    document["learner"] = {"omega": 1, "gamma": 5, "reward": 20_000}
+    code, out, _ = run(document)
+    said = " ".join(out.split())
+    assert code == 0
+    assert said.startswith("safe: offer Q = ")
+    assert "stands on a cliff" in said
+    result = json.loads(run(document, "--json")[1])
+    safe = result["safe"]
+    assert (
+        safe["Q"] > result["robust"]["Q"]
+    )  # which is the least at which all make an effort whatever the others do
+    for share in (1.0, 0.995):
+        near = json.loads(run({**document, "Q": safe["Q"] * share}, "--json")[1])
+        assert near["greatest"]["payoff"] == pytest.approx(safe["payoff"], rel=0.05)
+        assert not [note for note in near["notes"] if "cliff" in note]
+    over = json.loads(run({**document, "Q": result["robust"]["Q"] * 0.995}, "--json")[1])
+    assert over["greatest"]["payoff"] < 0.5 * safe["payoff"]
+
+
 def test_a_toml_file_with_a_random_population_is_repeatable(run):
     text = """
     Q = 1500.0

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from fedpeer.evidence import Submission
 from fedpeer.learning.datasets import LabelledData, Splits
 from fedpeer.learning.models import Weights
 from fedpeer.learning.partition import draw, majority_minority, uniform_reference
 from fedpeer.learning.stacked import train_many
+from fedpeer.protocol.submission import Submission
 from mechanism.terms import Recipe
 
 UNIFORM = uniform_reference(10)

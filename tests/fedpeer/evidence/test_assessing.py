@@ -25,6 +25,7 @@ from fedpeer.learning.stacked import train_many
 from fedpeer.learning.training import train
 from mechanism.canonical import canonical_bytes, parse_canonical
 from mechanism.errors import FieldError
+from mechanism.evidence import OF_MODEL_ALONE, Measurement
 from mechanism.settlement import MICRO, Assessment
 from tests.fedpeer.evidence.population import (
     RECIPE,
@@ -150,6 +151,19 @@ def test_copies_are_paid_once_and_the_earliest_commitment_wins(scene: Scene) -> 
     ]
     first, second = scene.evidence.assess(scene.ensemble, earlier, scene.history).assessments
     assert (first.participant_id, first.scored, second.scored) == ("owner", False, True)
+
+
+def test_the_same_file_has_the_same_figures_whoever_sent_it(scene: Scene) -> None:
+    degree, model = scene.honest[1]
+    original = submission("h1", model, degree, order=1)
+    copied = replace(original, participant_id="copy", claimed_degree=Fraction(1, 2), order=2, samples=7)
+    found = scene.evidence.assess(scene.ensemble, [copied, original], scene.history)
+    one, other = (Measurement.from_record(m) for m in found.record["measurements"])  # type: ignore[union-attr]
+    assert [getattr(one, name) for name in OF_MODEL_ALONE] == [
+        getattr(other, name) for name in OF_MODEL_ALONE
+    ]
+    assert (one.samples, one.order, one.claimed_degree) == (7, 2, Fraction(1, 2))
+    assert [a.scored for a in found.assessments] == [False, True]
 
 
 def test_a_mix_in_common_makes_no_duplicates_and_samples_in_common_do(scene: Scene) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedpeer.experiments.figures.accuracy import AccuracyFigure
-from fedpeer.experiments.figures.figure import Finding
+from fedpeer.experiments.figures.figure import Finding, answer
 from fedpeer.experiments.figures.gap import GapFigure, spread_cells, spread_degrees
 from fedpeer.experiments.figures.gradients import GradientFigure
 from fedpeer.experiments.figures.incentive import ARMS, IncentiveFigure
@@ -198,3 +198,16 @@ def test_lines_differ_in_grey() -> None:
     values = [lightness(line.colour) for line in LINES]
     assert (np.diff(values) >= 10).all()
     assert len({line.dash for line in LINES}) == len({line.marker for line in LINES}) == len(LINES)
+
+
+def test_a_first_look_denies_nothing() -> None:
+    assert [answer(holds, quick=True) for holds in (True, False, None)] == [
+        "holds",
+        "too few seeds to tell",
+        "measured",
+    ]
+    assert [answer(holds, quick=False) for holds in (True, False, None)] == [
+        "holds",
+        "does not hold",
+        "measured",
+    ]

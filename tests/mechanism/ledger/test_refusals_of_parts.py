@@ -1,20 +1,32 @@
 """What the parts of the verifier refuse by themselves, whoever calls them: each guard has its case."""
 
 import base64
+import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
-from mechanism.canonical import canonical_bytes, canonical_digest
+from mechanism.canonical import canonical_bytes
 from mechanism.errors import FieldError
 from mechanism.ledger import entries
 from mechanism.ledger.entry import Entry
-from mechanism.ledger.errors import EntryError, ProofError, SignatureError
+from mechanism.ledger.errors import EntryError, NoteError, ProofError, SignatureError
 from mechanism.ledger.key_history import key_event
 from mechanism.ledger.log_keys import KeyChange, LogKeys, key_change
 from mechanism.ledger.merkle import MAX_SIZE, consistency_proof, leaf_hash, verify_inclusion
-from mechanism.ledger.note import SigningKey
+from mechanism.ledger.note import (
+    MAX_KEY_CHARACTERS,
+    MAX_NOTE_BYTES,
+    MAX_SIGNATURES,
+    Checkpoint,
+    Note,
+    SigningKey,
+    VerificationKey,
+    decode_hash,
+    sign_checkpoint,
+)
+from mechanism.ledger.witness import AddCheckpoint, StaleRequest, check_request
 from mechanism.terms import TensorSpec
 from tests import ledger_samples as samples
 
@@ -49,10 +61,9 @@ def test_a_task_enters_a_state_that_there_is(state: str) -> None:
 
 
 def test_parts_are_put_together_under_their_digest() -> None:
-    record = {"a": 1}
-    piece = base64.b64encode(canonical_bytes(record)).decode()
-    digest = canonical_digest(record).hex()
-    assert entries.joined([piece[:4], piece[4:]], digest) == record
+    text = canonical_bytes({"a": 1})
+    piece, digest = base64.b64encode(text).decode(), hashlib.sha256(text).hexdigest()
+    assert entries.joined([piece[:4], piece[4:]], digest) == text
     with pytest.raises(FieldError, match="digest"):
         entries.joined([piece], "00" * 32)
     with pytest.raises(FieldError, match="base64"):
@@ -109,3 +120,83 @@ def test_an_inclusion_proof_has_hashes_of_32_bytes_and_no_more_than_the_tree_is_
             verify_inclusion(0, 2, leaf, short, leaf)
     with pytest.raises(ProofError, match="expected 32"):
         verify_inclusion(0, 1, leaf[:31], [], leaf[:31])
+
+
+def test_a_verification_key_has_a_known_type_and_32_bytes() -> None:
+    for kind in (0, 2, 255):
+        with pytest.raises(NoteError, match="unknown type"):
+            VerificationKey("example.com/log", kind, bytes(32))
+    for count in (0, 31, 33):
+        with pytest.raises(NoteError, match="expected 32 of Ed25519"):
+            VerificationKey("example.com/log", 1, bytes(count))
+
+
+def test_a_verification_key_has_three_parts_and_so_many_characters() -> None:
+    text = str(VerificationKey("n" * (MAX_KEY_CHARACTERS - 54), 1, bytes(32)))
+    assert len(text) == MAX_KEY_CHARACTERS
+    assert VerificationKey.parse(text)
+    for wrong in (
+        str(VerificationKey("n" * (MAX_KEY_CHARACTERS - 53), 1, bytes(32))),
+        "name+00000000",
+        "name",
+    ):
+        with pytest.raises(NoteError, match="this is no verification key"):
+            VerificationKey.parse(wrong)
+    with pytest.raises(NoteError, match="is empty"):
+        VerificationKey.parse("name+00000000+")
+
+
+def test_a_signing_key_has_its_form_and_its_id() -> None:
+    text = SigningKey("example.com/log", 1, bytes(32)).secret_text()
+    *before, _, encoded = text.split("+")
+    for wrong in (text.replace("PRIVATE", "PUBLIC", 1), "+".join(before), encoded):
+        with pytest.raises(NoteError, match="this is no signing key"):
+            SigningKey.parse(wrong)
+    with pytest.raises(NoteError, match="does not belong to it"):
+        SigningKey.parse("+".join([*before, "00000000", encoded]))
+
+
+def test_a_note_is_printable_and_of_bounded_length() -> None:
+    signature = "\u2014 example.com/log " + base64.b64encode(bytes(68)).decode() + "\n"
+    fits = "x" * (MAX_NOTE_BYTES - len(signature) - 2) + "\n\n" + signature
+    assert len(fits) == MAX_NOTE_BYTES
+    assert Note.parse(fits)
+    with pytest.raises(NoteError, match="expected at most"):
+        Note.parse("x" + fits)
+    for sign in ("\x00", "\x1b", "\u202e", "\x7f"):
+        with pytest.raises(NoteError, match="control characters"):
+            Note.parse(f"te{sign}xt\n\n{signature}")
+    assert Note.parse("text\n\n" + signature * MAX_SIGNATURES)
+    with pytest.raises(NoteError, match=f"expected at most {MAX_SIGNATURES}"):
+        Note.parse("text\n\n" + signature * (MAX_SIGNATURES + 1))
+    short = "\u2014 example.com/log " + base64.b64encode(bytes(4)).decode() + "\n"
+    with pytest.raises(NoteError, match="is too short"):
+        Note.parse("text\n\n" + short)
+
+
+def test_roots_and_hashes_have_32_bytes() -> None:
+    for count in (31, 33):
+        encoded = base64.b64encode(bytes(count)).decode()
+        with pytest.raises(NoteError, match="expected 32"):
+            Checkpoint.parse_text(f"example.com/log\n5\n{encoded}\n")
+        with pytest.raises(NoteError, match="expected 32"):
+            decode_hash(encoded)
+
+
+def test_a_witness_answers_a_request_of_its_form_from_its_own_size() -> None:
+    log = SigningKey("example.com/log", 1, bytes([1]) * 32)
+    note = sign_checkpoint(Checkpoint(log.name, 3, bytes(32)), log)
+    hashes = base64.b64encode(bytes(32)).decode() + "\n"
+    assert len(AddCheckpoint.parse(f"old 1\n{hashes * 63}\n{note}").proof) == 63
+    for wrong in (f"old 1\n{hashes * 64}\n{note}", f"old 01\n{hashes}\n{note}", f"old 1\n{hashes}"):
+        with pytest.raises(NoteError, match="no request to a witness"):
+            AddCheckpoint.parse(wrong)
+    known = Checkpoint(log.name, 2, bytes(32))
+    with pytest.raises(NoteError, match="above the new size"):
+        check_request(known, AddCheckpoint(4, (), note), log.verification_key)
+    with pytest.raises(StaleRequest):
+        check_request(known, AddCheckpoint(1, (), note), log.verification_key)
+    with pytest.raises(NoteError, match="must be empty"):
+        check_request(None, AddCheckpoint(0, (bytes(32),), note), log.verification_key)
+    with pytest.raises(ProofError):
+        check_request(known, AddCheckpoint(2, (bytes(32),), note), log.verification_key)

@@ -59,7 +59,7 @@ def test_terms_of_many_tensors_are_cut_into_entries_and_put_together(tensors: in
     assert all(len(part.data) <= MAX_ENTRY_BYTES for part in parts)
     assert {part.body["sha256"] for part in parts} == {terms.digest.hex()}
     pieces = [str(part.body["data"]) for part in parts]
-    assert Terms.from_record(entries.joined(pieces, terms.digest.hex())) == terms
+    assert Terms.parse(entries.joined(pieces, terms.digest.hex())) == terms
 
 
 def test_a_task_whose_terms_are_in_parts_verifies_to_its_end() -> None:
@@ -98,7 +98,7 @@ def test_a_part_of_other_terms_is_refused() -> None:
 def test_terms_are_cut_in_one_way_alone() -> None:
     """Otherwise the same terms could stand in the log as other bytes."""
     small = entries.published(samples.terms(rounds=1))[0].body["terms"]
-    short = entries._cut("task/terms", "terms", {"task_id": "task"}, small)
+    short = entries._cut("task/terms", "terms", {"task_id": "task"}, canonical_bytes(small))
     rest = [entry for entry in LEDGER if entry.kind != "terms"]
     refused([*rest[: PARTS[0]], *short, *rest[PARTS[0] :]], "expected the terms task/terms here")
     pieces = "".join(str(LEDGER[i].body["data"]) for i in PARTS)

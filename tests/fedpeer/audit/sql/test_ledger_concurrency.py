@@ -14,9 +14,9 @@ from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.ledger_store import SignedLog, SqlLedgerStore
 from mechanism.ledger import entries
 from mechanism.ledger.accounts import Post, Reserve, Resolve
+from mechanism.ledger.appending import Ledger
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import ConflictError, PostingError
-from mechanism.ledger.journal import Journal
 from mechanism.ledger.verify import verify_ledger
 from tests.backends import DURABLE, scratch_url
 from tests.memory_source import KEY
@@ -54,7 +54,7 @@ def all_at_once(url: str, work: Callable[[int, Database], str]) -> Counter[str]:
 def append(database: Database, *sent: Entry) -> str:
     try:
         with database.begin() as connection:
-            recorded = Journal(SqlLedgerStore(connection)).append(sent)
+            recorded = Ledger(SqlLedgerStore(connection)).append(sent)
     except ConflictError:
         return "conflict"
     except PostingError:

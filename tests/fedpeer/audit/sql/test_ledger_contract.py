@@ -15,9 +15,9 @@ from fedpeer.audit.sql.ledger_store import SignedLog, SqlLedgerStore
 from mechanism.errors import FieldError
 from mechanism.ledger import entries
 from mechanism.ledger.accounts import Balance, Post, Reserve, Resolve
+from mechanism.ledger.appending import Ledger, Recorded
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import ConflictError, EntryError, PostingError, ProofError
-from mechanism.ledger.journal import Journal, Recorded
 from mechanism.ledger.key_history import keys_after
 from mechanism.ledger.log_keys import log_keys
 from mechanism.ledger.merkle import leaf_hash, tree_root, verify_consistency, verify_inclusion
@@ -29,7 +29,7 @@ KEY = SigningKey.generate("example.com/fedpeer")
 
 def append(database: Database, recorded: list[Entry]) -> list[Recorded]:
     with database.begin() as connection:
-        return Journal(SqlLedgerStore(connection)).append(recorded)
+        return Ledger(SqlLedgerStore(connection)).append(recorded)
 
 
 def note(i: int, text_: str = "") -> Entry:
@@ -68,17 +68,17 @@ def test_tiles_give_the_root_and_the_proofs_of_the_plain_tree(database: Database
         append(database, sent[start:end])
     leaves = [leaf_hash(entry.data) for entry in sent]
     with database.read() as connection:
-        journal = Journal(SqlLedgerStore(connection))
+        ledger = Ledger(SqlLedgerStore(connection))
         for size in (0, 1, 5, 255, 256, 257, 512, 699, 700):
-            assert journal.root(size) == tree_root(leaves[:size])
+            assert ledger.root(size) == tree_root(leaves[:size])
         for index, size in ((0, 1), (0, 700), (255, 256), (256, 700), (699, 700), (100, 300)):
-            proof = journal.inclusion_proof(index, size)
-            verify_inclusion(index, size, leaves[index], proof, journal.root(size))
+            proof = ledger.inclusion_proof(index, size)
+            verify_inclusion(index, size, leaves[index], proof, ledger.root(size))
         for old, new in ((1, 700), (256, 700), (255, 257), (700, 700)):
-            proof = journal.consistency_proof(old, new)
-            verify_consistency(old, new, journal.root(old), journal.root(new), proof)
+            proof = ledger.consistency_proof(old, new)
+            verify_consistency(old, new, ledger.root(old), ledger.root(new), proof)
         with pytest.raises(ProofError, match="700 entries"):
-            journal.root(701)
+            ledger.root(701)
 
 
 def test_the_same_id_and_body_is_the_same_answer_and_another_body_a_conflict(database: Database) -> None:
@@ -183,7 +183,7 @@ def test_the_database_itself_refuses(database: Database, what: str) -> None:
 
 def test_an_exception_in_the_transaction_takes_everything_back(database: Database) -> None:
     with contextlib.suppress(RuntimeError), database.begin() as connection:
-        Journal(SqlLedgerStore(connection)).append(samples.opening(samples.terms(), samples.names(3)))
+        Ledger(SqlLedgerStore(connection)).append(samples.opening(samples.terms(), samples.names(3)))
         raise RuntimeError("a crash")
     assert read_all(database) == []
     with database.read() as connection:
@@ -259,7 +259,7 @@ def test_a_schema_of_another_version_is_refused(database: Database) -> None:
 
 def test_a_balance_of_an_unused_account_is_zero(database: Database) -> None:
     with database.read() as connection:
-        assert Journal(SqlLedgerStore(connection)).balance("payable:nobody") == Balance()
+        assert Ledger(SqlLedgerStore(connection)).balance("payable:nobody") == Balance()
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ def test_the_key_history_is_kept_with_the_entries_that_make_it(database: Databas
         assert [row[:2] for row in rows] == [(0, 1), (1, 3), (2, 4), (3, 5)]
         assert (count, digest) == (4, rows[-1][2])
         assert [row[3] for row in rows] == [next(store.entries(row[1], 1)) for row in rows]
-        assert digest == Journal(store).keys() == keys_after(map(Entry.parse, store.entries(0, 10)))
+        assert digest == Ledger(store).keys() == keys_after(map(Entry.parse, store.entries(0, 10)))
         assert list(store.keys(2, 1)) == rows[2:3]
 
 

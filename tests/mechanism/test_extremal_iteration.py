@@ -6,25 +6,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 
-from mechanism import monotone
-from mechanism.contraction import contraction
+from mechanism import extremal_iteration
 from mechanism.cost import LinearCost
 from mechanism.effort import ExponentialEffort
-from mechanism.equilibrium import ENOUGH, equilibrium, solve
-from mechanism.field import FINE, Field, Layout, Pool
+from mechanism.equilibrium import equilibrium, solve
+from mechanism.extremal_iteration import Climb, applies, contraction, peer_fields
 from mechanism.game import Game
-from mechanism.jump import Profile, jumps
-from mechanism.monotone import Climb, applies
 from mechanism.payment import Log
+from mechanism.regret import jumps, regret, survey
 from mechanism.verify import verify
 from tests.mechanism.games import BOUND, PAYMENTS, random_game
 
 pytestmark = pytest.mark.arithmetic
-
-
-def field_of(game, degree):
-    with Pool(game.size) as pool:
-        return Field.of(Layout.of(game.score, game.lowest**2, game.highest**2, FINE), degree, pool)
 
 
 def tangent_game(distances, size=20_000):
@@ -53,21 +46,21 @@ def tangent_game(distances, size=20_000):
 @pytest.mark.parametrize("distances", [[1e-6], [2e-6, 1e-5]])
 def test_participants_close_to_a_tangency_do_not_spoil_the_proof(monkeypatch, distances):
     game = tangent_game(distances)
-    held = []
+    factors = []
 
     def watched(*arguments):
-        found = contraction(*arguments)
-        held.append(int(np.isinf(found.reach).sum()))
-        return found
+        factors.append(contraction(*arguments))
+        return factors[-1]
 
-    monkeypatch.setattr(monotone, "contraction", watched)
+    monkeypatch.setattr(extremal_iteration, "contraction", watched)
     solution = solve(game)
-    assert max(held) > 0, "nobody was close enough to test anything"
+    assert max(factors) == np.inf, "nobody was close enough to test anything"
+    assert min(factors) < 1
     assert solution.unique
     assert solution.least.certified
     assert verify(game, solution.least.degree).max_regret < 1e-9
     monkeypatch.undo()
-    monkeypatch.setattr(Climb, "_accelerated", lambda *_: False)
+    monkeypatch.setattr(Climb, "_limit", lambda *_: None)
     plain = equilibrium(game, "least")
     # The plain iteration stops short by the field's error over u'', which is small here.
     assert plain.degree == pytest.approx(solution.least.degree, abs=2e-8)
@@ -78,10 +71,8 @@ def test_a_box_around_two_equilibria_is_not_called_unique():
     size = 50
     game = Game(Log(), 2000.0, BOUND, ExponentialEffort(np.ones(size), np.ones(size)), LinearCost(0.8))
     ends = solve(game)
-    degrees = ends.least.degree, ends.greatest.degree
-    with Pool(size) as pool:
-        found = contraction(game, degrees, tuple(field_of(game, d) for d in degrees), 1e-11, pool)
-    assert not found.unique
+    degrees, field_of = (ends.least.degree, ends.greatest.degree), peer_fields(game)
+    assert contraction(game, degrees, tuple(field_of(d) for d in degrees), 1e-11) >= 1
 
 
 @settings(max_examples=20)
@@ -94,19 +85,18 @@ def test_no_jump_passes_the_equilibrium_of_its_side(seed, payment, size):
     solution = solve(game)
     for side, end in (("least", solution.least), ("greatest", solution.greatest)):
         sign = 1 if side == "least" else -1
-        with Pool(size) as pool:
-            climb = Climb.start(game, side, pool)
-            for _ in range(12):
-                climb._sweep(Field.of(climb.fine, climb.degree, pool), climb._monotone)
-                climb.field = Field.of(climb.fine, climb.degree, pool)
-                profile = Profile(
-                    game, climb.field, climb.degree, climb.low, climb.high, climb.order, climb.costs
-                )
-                who, where = jumps(profile, side, pool, ENOUGH)
+        climb = Climb(game, side)
+        for sweep in range(12):
+            climb.move_to(climb.stepped(climb.field, climb.degree))
+            quick = survey(game, climb.field, climb.degree)
+            # Searching everyone says more than the survey, and takes longer.
+            full = regret(game, climb.field, climb.degree, 0.0) if sweep % 4 == 0 else None
+            for found in filter(None, (quick, full)):
+                who, where = jumps(game, side, climb.field, climb.degree, found)
                 assert (sign * (where - climb.degree[who]) > 0).all()
                 assert (sign * (end.degree[who] - where) >= -1e-9).all()
-                if who.size:
-                    climb.jump(who, where)
+            if quick:
+                climb.jump(quick)
 
 
 def test_where_both_sides_meet_the_second_is_the_first(monkeypatch):

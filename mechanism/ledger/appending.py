@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import repeat
 
 from mechanism.ledger.accounts import (
     Balance,
@@ -30,7 +29,7 @@ class Recorded:
     new: bool
 
 
-class Journal:
+class Ledger:
     """One ledger, within one transaction of its store."""
 
     def __init__(self, store: LedgerStore) -> None:
@@ -47,14 +46,36 @@ class Journal:
             PostingError: a transfer that the accounts do not allow.
             EntryError: an entry that is not of the form.
         """
-        data = encode(entries)
-        ids = [entry.id for entry in entries]
         size = self._store.lock()
-        if not any(entry.transfers for entry in entries) and self._store.insert(size, ids, data):
-            self._grow(size, data)
-            self._extend_key_history(size, entries)
-            return list(map(Recorded, ids, range(size, size + len(ids)), repeat(True)))
-        return self._append_checked(size, entries)
+        places = dict(self._store.find([entry.id for entry in entries]))
+        known = {place: next(self._store.entries(place, 1)) for place in places.values()}
+        recorded: list[Recorded] = []
+        fresh: list[Entry] = []
+        for entry, data in zip(entries, encode(entries), strict=True):
+            place = places.get(entry.id)
+            if place is None:
+                place = places[entry.id] = size + len(fresh)
+                known[place] = data
+                fresh.append(entry)
+                recorded.append(Recorded(entry.id, place, True))
+            elif known[place] != data:
+                raise ConflictError(entry.id, place)
+            else:
+                recorded.append(Recorded(entry.id, place, False))
+        if fresh:
+            transfers = [
+                (size + i, position, transfer)
+                for i, entry in enumerate(fresh)
+                for position, transfer in enumerate(entry.transfers)
+            ]
+            self._check_transfers([transfer for _, _, transfer in transfers])
+            leaves = [known[place] for place in range(size, size + len(fresh))]
+            self._store.insert(size, [entry.id for entry in fresh], leaves)
+            self._grow(size, leaves)
+            self._extend_key_history(size, fresh)
+            if transfers:
+                self._store.post(transfers)
+        return recorded
 
     def size(self) -> int:
         """Number of entries."""
@@ -86,40 +107,6 @@ class Journal:
         names = {stake(task_id, p): p for p in participants}
         found = self._store.balances(sorted(names))
         return {p: found[account].holds if account in found else 0 for account, p in names.items()}
-
-    def _append_checked(self, size: int, entries: Sequence[Entry]) -> list[Recorded]:
-        places = dict(self._store.find([entry.id for entry in entries]))
-        known = {place: next(self._store.entries(place, 1)) for place in places.values()}
-        recorded: list[Recorded] = []
-        fresh: list[Entry] = []
-        for entry in entries:
-            place = places.get(entry.id)
-            if place is None:
-                place = places[entry.id] = size + len(fresh)
-                known[place] = entry.data
-                fresh.append(entry)
-                recorded.append(Recorded(entry.id, place, True))
-            elif known[place] != entry.data:
-                raise ConflictError(entry.id, place)
-            else:
-                recorded.append(Recorded(entry.id, place, False))
-        if fresh:
-            transfers = [
-                (size + i, position, transfer)
-                for i, entry in enumerate(fresh)
-                for position, transfer in enumerate(entry.transfers)
-            ]
-            self._check_transfers([transfer for _, _, transfer in transfers])
-            data = [entry.data for entry in fresh]
-            if not self._store.insert(size, [entry.id for entry in fresh], data):
-                raise ProofError(
-                    "an id was taken while the ledger was locked; the store does not hold its lock"
-                )
-            self._grow(size, data)
-            self._extend_key_history(size, fresh)
-            if transfers:
-                self._store.post(transfers)
-        return recorded
 
     def _check_transfers(self, transfers: Sequence[Transfer]) -> None:
         """Refuses, in words, what the store would refuse by its constraints."""

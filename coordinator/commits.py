@@ -1,0 +1,258 @@
+"""Steps run one after another, in the one thread that talks to the database, so that the event loop never waits for a
+disk.
+
+Steps that have come while the last commit was on its way to the disk are committed together, each after a savepoint of
+its own: what is acknowledged is durable, and a thousand participants that arrive at once do not wait for a thousand
+flushes.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from coordinator.clock import Clock
+from coordinator.errors import CoordinatorError
+from coordinator.metrics import Metrics
+from coordinator.steps import Transaction
+from coordinator.storage.tasks import StaleTask
+from fedpeer.audit.sql.database import Database
+from fedpeer.audit.sql.ledger_store import SignedLog, SqlLedgerStore
+from fedpeer.audit.sql.statements import driver
+from fedpeer.protocol.errors import Code, Refusal
+from mechanism.errors import MechanismError
+
+Result = TypeVar("Result")
+
+#: Steps that are committed together: a commit of so many takes tens of milliseconds, during which no one reads.
+_GROUP = 64
+
+#: What a step refuses by. Anything else may have damaged the transaction that it shares.
+_REFUSALS = (Refusal, MechanismError, CoordinatorError, StaleTask)
+
+
+class Transactions:
+    """Runs transactions in one thread, and long computations in another."""
+
+    def __init__(self, database: Database, log: SignedLog, clock: Clock, metrics: Metrics) -> None:
+        self._database = database
+        self._log = log
+        self._clock = clock
+        self._metrics = metrics
+        self._thread = ThreadPoolExecutor(1, "database")
+        self._scoring = ThreadPoolExecutor(1, "scoring")
+        self._computations = 0
+        self._waiting: deque[_Step] = deque()
+        self._called = False
+
+    async def __call__(self, work: Callable[[Transaction], Result], *, durable: bool = True) -> Result:
+        """`work`, whose changes are durable when it has returned, and undone where it raises.
+
+        It may be run twice: once with others, then alone where the others' commit failed.
+
+        Args:
+            durable: False for what nobody hears of before a later step that is; see `Database.begin`.
+        """
+        result: Result = await self._in_turn(_Step(work, writes=True, durable=durable))
+        return result
+
+    async def read(self, work: Callable[[Transaction], Result]) -> Result:
+        """`work` in a transaction that changes nothing. It may be run twice, as above."""
+        result: Result = await self._in_turn(_Step(work, writes=False, durable=False))
+        return result
+
+    async def compute(self, work: Callable[..., Result], *arguments: Any) -> Result:
+        """Evidence, means and evaluation: off the event loop and off the database's thread."""
+
+        def counted() -> Result:
+            self._computations += 1
+            try:
+                return work(*arguments)
+            finally:
+                self._computations -= 1
+
+        return await asyncio.get_running_loop().run_in_executor(self._scoring, counted)
+
+    async def sign_head(self) -> str:
+        """The signed head of everything that is committed."""
+        return await self._in_thread(self._log.sign_head)
+
+    async def published(self) -> tuple[str, str, list[str]]:
+        """As `sign_head`, with the log's present key and the receipts of every change of it."""
+
+        def sign() -> tuple[str, str, list[str]]:
+            self._log.sign_head()
+            note, key, changes = self._log.published()
+            return note, key, [str(proof) for proof in changes]
+
+        return await self._in_thread(sign)
+
+    async def proof(self, index: int) -> str:
+        """A receipt of a ledger entry under a signed head: a C2SP tlog-proof."""
+        return await self._in_thread(lambda: str(self._log.receipt(index)))
+
+    def covered(self, t: Transaction, index: int) -> str | None:
+        """`proof` within a transaction; None where no signed head covers the entry yet."""
+        return self.all_covered(t, [index])[0]
+
+    def all_covered(self, t: Transaction, indices: Sequence[int]) -> list[str | None]:
+        """`covered` of several entries."""
+        return [None if found is None else str(found) for found in self._log.covered(t.ledger_store, indices)]
+
+    def run(self, work: Callable[[Transaction], Result], *, durable: bool = True) -> Result:
+        """`work` as a step, in the calling thread; for commands."""
+        with self._database.begin(durable=durable) as connection:
+            transaction = Transaction(connection, self._clock.now())
+            # One writer at a time on every database, from its first read on: what a step decides from still holds
+            # when it commits.
+            transaction.ledger_store.lock()
+            return work(transaction)
+
+    def look(self, work: Callable[[Transaction], Result]) -> Result:
+        """`read` in the calling thread."""
+        with self._database.read() as connection:
+            return work(Transaction(connection, self._clock.now()))
+
+    def stop(self) -> None:
+        """Waits for the transaction in progress. A computation is left to itself: it is done again after a restart."""
+        self._thread.shutdown()
+        self._scoring.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def computing(self) -> bool:
+        """Whether a computation is in progress."""
+        return self._computations > 0
+
+    async def _in_turn(self, step: "_Step") -> Any:
+        self._enqueue(step)
+        return await step.done
+
+    def _enqueue(self, step: "_Step") -> None:
+        step.began = time.perf_counter()
+        self._waiting.append(step)
+        if not self._called:
+            self._called = True
+            try:
+                self._thread.submit(self._take_all_waiting)
+            except RuntimeError:
+                self._called = False
+                step.withdrawn = True
+                raise _draining() from None
+
+    def _take_all_waiting(self) -> None:
+        """In the database's thread: the steps that wait now. Those that come meanwhile call it again."""
+        self._called = False
+        waiting = len(self._waiting)
+        while waiting > 0 and self._waiting:
+            waiting -= self._take_waiting()
+
+    def _take_waiting(self) -> int:
+        """In the database's thread: the steps that wait, up to the first of another kind, in one transaction.
+
+        Returns:
+            how many they were.
+        """
+        steps: list[_Step] = []
+        taken = 0
+        while (
+            self._waiting
+            and len(steps) < _GROUP
+            and self._waiting[0].writes is (steps or self._waiting)[0].writes
+        ):
+            step = self._waiting.popleft()
+            taken += 1
+            if not (step.done.cancelled() or step.withdrawn):
+                steps.append(step)
+        if not steps:
+            return taken
+        outcomes = self._outcomes(steps)
+        # All in one message to the event loop, which takes longer than a step does.
+        loop = steps[0].done.get_loop()
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(self._deliver, steps, outcomes)
+        return taken
+
+    def _outcomes(self, steps: "Sequence[_Step]") -> list[Any]:
+        """What each step has returned or raised."""
+        if len(steps) > 1:
+            with suppress(Exception):  # whatever it is, nothing of the group has happened
+                return self._together(steps)
+        return [self._alone(step) for step in steps]
+
+    def _together(self, steps: "Sequence[_Step]") -> list[Any]:
+        """What each step returned or was refused by. Raises where the transaction as a whole has failed."""
+        writes, durable = steps[0].writes, any(step.durable for step in steps)
+        outcomes: list[Any] = []
+        with self._database.begin(durable=durable) if writes else self._database.read() as connection:
+            execute = driver(connection).execute if writes else lambda statement: None
+            ledger = SqlLedgerStore(connection)
+            if writes:
+                ledger.lock()
+            for step in steps:
+                execute("SAVEPOINT step")
+                try:
+                    outcomes.append(step.work(Transaction(connection, self._clock.now(), ledger)))
+                except _REFUSALS as error:
+                    execute("ROLLBACK TO SAVEPOINT step")
+                    ledger = SqlLedgerStore(connection)  # the other knows what has been undone
+                    outcomes.append(_Raised(error))
+                execute("RELEASE SAVEPOINT step")
+        return outcomes
+
+    def _alone(self, step: "_Step") -> Any:
+        try:
+            return self.run(step.work, durable=step.durable) if step.writes else self.look(step.work)
+        except StopIteration as error:  # which no future takes, so that its waiter would wait for ever
+            return _Raised(RuntimeError(f"a step has raised {error!r}"))
+        except BaseException as error:
+            return _Raised(error)
+
+    def _deliver(self, steps: "Sequence[_Step]", outcomes: Sequence[Any]) -> None:
+        """In the event loop: gives each waiter its outcome."""
+        now = time.perf_counter()
+        for step, outcome in zip(steps, outcomes, strict=True):
+            self._metrics.transaction_seconds.observe(now - step.began)
+            if step.done.done():  # nobody waits any more
+                continue
+            if isinstance(outcome, _Raised):
+                step.done.set_exception(outcome.error)
+            else:
+                step.done.set_result(outcome)
+
+    async def _in_thread(self, work: Callable[[], Result]) -> Result:
+        began = time.perf_counter()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        except RuntimeError as error:
+            if "shutdown" in str(error):
+                raise _draining() from None
+            raise
+        finally:
+            self._metrics.transaction_seconds.observe(time.perf_counter() - began)
+
+
+@dataclass
+class _Step:
+    """Work that waits for its transaction, and what the event loop waits for."""
+
+    work: Callable[[Transaction], Any]
+    writes: bool
+    durable: bool
+    done: "asyncio.Future[Any]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    began: float = 0.0
+    withdrawn: bool = False
+
+
+@dataclass(frozen=True)
+class _Raised:
+    """The outcome of work that raised."""
+
+    error: BaseException
+
+
+def _draining() -> Refusal:
+    return Refusal(Code.DRAINING, "The coordinator is shutting down.")

@@ -1,0 +1,97 @@
+"""Who takes part: participants, certificates, invitations."""
+
+from dataclasses import dataclass
+
+from sqlalchemy import bindparam, func, select, update
+
+from coordinator.storage.market_tables import certificates, invitations, participants
+from coordinator.storage.rows import Rows
+from fedpeer.audit.sql.statements import Statement
+
+
+@dataclass(frozen=True)
+class ParticipantRow:
+    id: str
+    public_key: str
+    enrolled_at: float
+    revoked_at: float | None
+
+
+@dataclass(frozen=True)
+class CertificateRow:
+    serial: str
+    participant_id: str
+    pem: str
+    issued_at: float
+    expires_at: float
+    revoked_at: float | None
+
+
+@dataclass(frozen=True)
+class InvitationRow:
+    token_digest: bytes
+    participant_id: str
+    created_at: float
+    expires_at: float
+    serial: str | None
+
+
+class Identities(Rows):
+    """Participants, certificates, invitations."""
+
+    def participants(self) -> list[ParticipantRow]:
+        return self._all(ParticipantRow, participants, "id")
+
+    def participant(self, participant_id: str) -> ParticipantRow | None:
+        return self._one(ParticipantRow, participants, id=participant_id)
+
+    def put_participant(self, row: ParticipantRow) -> None:
+        """Adds a participant, or gives a known one a new key and standing."""
+        if not self._set(participants, {"id": row.id}, **vars(row)):
+            self._add(participants, row)
+
+    def add_certificate(self, row: CertificateRow) -> None:
+        self._add(certificates, row)
+
+    def certificate(self, serial: str) -> CertificateRow | None:
+        return self._one(CertificateRow, certificates, serial=serial)
+
+    def certificates(self, participant_id: str | None = None) -> list[CertificateRow]:
+        """All certificates, or one participant's, the oldest first."""
+        of = {} if participant_id is None else {"participant_id": participant_id}
+        return self._all(CertificateRow, certificates, "issued_at", **of)
+
+    def revoke(self, participant_id: str, now: float) -> None:
+        """Revokes a participant and every certificate that it has."""
+        self._set(participants, {"id": participant_id}, revoked_at=now)
+        _REVOKE_CERTIFICATES.run(self._connection, {"of": participant_id, "now": now})
+
+    def add_invitation(self, row: InvitationRow) -> None:
+        self._add(invitations, row)
+
+    def invitation(self, token_digest: bytes) -> InvitationRow | None:
+        return self._one(InvitationRow, invitations, token_digest=token_digest)
+
+    def redeem_invitation(self, token_digest: bytes, serial: str) -> None:
+        self._set(invitations, {"token_digest": token_digest}, serial=serial)
+
+    def withdraw_invitations(self, participant_id: str, now: float) -> int:
+        """Ends the unused invitations of a participant; returns how many could still be used.
+
+        They end at the beginning of time, not now: the process that one is brought to may have another clock.
+        """
+        usable: int = _USABLE_INVITATIONS.value(self._connection, {"of": participant_id, "now": now})
+        _END_INVITATIONS.run(self._connection, {"of": participant_id, "end": 0.0})
+        return usable
+
+
+_REVOKE_CERTIFICATES = Statement(
+    update(certificates)
+    .where(certificates.c.participant_id == bindparam("of"), certificates.c.revoked_at.is_(None))
+    .values(revoked_at=bindparam("now"))
+)
+_UNUSED = invitations.c.participant_id == bindparam("of"), invitations.c.serial.is_(None)
+_USABLE_INVITATIONS = Statement(
+    select(func.count()).select_from(invitations).where(*_UNUSED, invitations.c.expires_at > bindparam("now"))
+)
+_END_INVITATIONS = Statement(update(invitations).where(*_UNUSED).values(expires_at=bindparam("end")))

@@ -1,0 +1,237 @@
+"""What participants send: receipts, claims, models and failures, and how far a task has come by them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from sqlalchemy import ColumnElement, ScalarSelect, Table, and_, bindparam, exists, func, or_, select, update
+
+from coordinator.states import Progress
+from coordinator.storage.market_tables import claims, failures, models, participants, receipts, tasks, uploads
+from coordinator.storage.rows import Rows
+from coordinator.storage.tasks import TaskRow
+from fedpeer.audit.sql.statements import Statement, insertion
+
+
+@dataclass(frozen=True)
+class ReceiptRow:
+    """That a submission is durably recorded."""
+
+    task_id: str
+    participant_id: str
+    submission_id: str
+    kind: str
+    round: int
+    digest: bytes
+    ledger_index: int
+    late: bool
+    at: float
+
+
+@dataclass(frozen=True)
+class ClaimRow:
+    """A claim that came in time. `effort` is a decimal, `degree` a rational; the commitment is to private counts, the
+    head that of the chain of draw shares."""
+
+    participant_id: str
+    submission_id: str
+    effort: str
+    degree: str
+    selected: bool
+    draw_head: bytes
+    counts_commitment: bytes | None = None
+
+
+@dataclass(frozen=True)
+class ModelRow:
+    """A model that came in time and passed its contract."""
+
+    participant_id: str
+    submission_id: str
+    sequence: int
+    model_sha256: bytes
+    model_bytes: int
+    samples: int
+    draw_share: bytes
+
+
+@dataclass(frozen=True)
+class FailureRow:
+    participant_id: str
+    round: int
+    reason: str
+    at: float
+
+
+@dataclass(frozen=True)
+class ModelStanding:
+    """What is recorded about one submission of a model, and decides what becomes of it.
+
+    Attributes:
+        selected: whether the participant trains.
+        draw_head: of the chain of draw shares in its claim; empty where it has not claimed.
+        delivered: whether a model of the participant for the round is recorded, under whatever id.
+        sequence: the submission's place in the order of commitments, where its upload has begun.
+        committed: the digest of the statement that it began with.
+        begun: uploads that the participant has begun for the round.
+        receipt: the submission's, where it has one.
+    """
+
+    selected: bool
+    draw_head: bytes
+    delivered: bool
+    sequence: int | None
+    committed: bytes | None
+    begun: int
+    receipt: ReceiptRow | None
+
+
+class Submissions(Rows):
+    """Receipts, claims, models and failures."""
+
+    def receipt(self, task_id: str, participant_id: str, submission_id: str) -> ReceiptRow | None:
+        return self._one(
+            ReceiptRow,
+            receipts,
+            task_id=task_id,
+            participant_id=participant_id,
+            submission_id=submission_id,
+        )
+
+    def receipts(self, task_id: str, participant_id: str) -> list[ReceiptRow]:
+        """A participant's receipts in a task, in ledger order."""
+        return self._all(ReceiptRow, receipts, "ledger_index", task_id=task_id, participant_id=participant_id)
+
+    def add_receipt(self, row: ReceiptRow) -> None:
+        self._add(receipts, row)
+
+    def claims(self, task_id: str) -> list[ClaimRow]:
+        """Claims that came in time, in participant-id order."""
+        return self._all(ClaimRow, claims, "participant_id", task_id=task_id)
+
+    def claim(self, task_id: str, participant_id: str) -> ClaimRow | None:
+        return self._one(ClaimRow, claims, task_id=task_id, participant_id=participant_id)
+
+    def count_claims(self, task_id: str) -> int:
+        """How many places of the task are taken; a claimant that was revoked since keeps its own."""
+        return int(_CLAIMED.value(self._connection, {"task_id": task_id}))
+
+    def add_claim(self, task_id: str, row: ClaimRow) -> None:
+        self._add(claims, row, task_id=task_id)
+
+    def select_participants(self, task_id: str, chosen: Sequence[str]) -> None:
+        rows = [{"of_task": task_id, "of_participant": name, "chosen": True} for name in chosen]
+        _SELECT_CLAIM.run_many(self._connection, rows)
+
+    def model_standing(
+        self, task_id: str, participant_id: str, submission_id: str, round_: int
+    ) -> ModelStanding:
+        """How a participant's submission of a model stands, by one query: everybody causes two a round."""
+        who = {"task_id": task_id, "participant_id": participant_id, "submission_id": submission_id}
+        found = _MODEL_STANDING.row(self._connection, {**who, "round": round_})
+        assert found is not None  # tasks are never deleted
+        selected, draw_head, delivered, sequence, committed, begun, *receipt = found
+        return ModelStanding(
+            selected=bool(selected),
+            draw_head=draw_head or b"",
+            delivered=delivered is not None,
+            sequence=sequence,
+            committed=committed,
+            begun=begun,
+            receipt=None if receipt[0] is None else ReceiptRow(*receipt),
+        )
+
+    def add_upload(
+        self, task_id: str, participant_id: str, submission_id: str, round_: int, digest: bytes, now: float
+    ) -> int:
+        """Records a commitment; returns its sequence number, the next of the task."""
+        sequence: int = _LAST_SEQUENCE.value(self._connection, {"task_id": task_id}) + 1
+        values = {
+            "task_id": task_id,
+            "participant_id": participant_id,
+            "submission_id": submission_id,
+            "round": round_,
+            "sequence": sequence,
+            "digest": digest,
+            "at": now,
+        }
+        insertion(uploads).run(self._connection, values)
+        return sequence
+
+    def models(self, task_id: str, round_: int) -> list[ModelRow]:
+        """Models of a round that came in time, in participant-id order."""
+        return self._all(ModelRow, models, "participant_id", task_id=task_id, round=round_)
+
+    def add_model(self, task_id: str, round_: int, row: ModelRow) -> None:
+        self._add(models, row, task_id=task_id, round=round_)
+
+    def failures(self, task_id: str, round_: int) -> list[FailureRow]:
+        """What was reported in a round, in participant-id order."""
+        return self._all(FailureRow, failures, "participant_id", task_id=task_id, round=round_)
+
+    def all_failures(self, task_id: str) -> list[FailureRow]:
+        """What was reported in any round, in order of rounds, then of ids."""
+        return self._all(FailureRow, failures, "round", "participant_id", task_id=task_id)
+
+    def add_failure(self, task_id: str, row: FailureRow) -> None:
+        self._add(failures, row, task_id=task_id)
+
+    def progress(self, task: TaskRow) -> Progress:
+        """What decides the task's next step; nobody is absent as far as the database knows."""
+        values = {"task_id": task.id, "round": task.round}
+        claimed = _CLAIMANTS.rows(self._connection, values)
+        return Progress(
+            state=task.state,
+            round=task.round,
+            deadline=task.deadline,
+            claimed=frozenset(name for name, _ in claimed),
+            selected=frozenset(name for name, selected in claimed if selected),
+            delivered=frozenset(name for (name,) in _DELIVERED.rows(self._connection, values)),
+            failed=frozenset(name for (name,) in _FAILED.rows(self._connection, values)),
+        )
+
+
+def _equal(table: Table, *columns: str) -> ColumnElement[bool]:
+    """The rows of a task with these values, each a parameter of the column's name."""
+    return and_(*(table.c[name] == bindparam(name) for name in ("task_id", *columns)))
+
+
+def _number(table: Table, *columns: str) -> ScalarSelect[int]:
+    """How many rows those are, within another query."""
+    counted = select(func.count()).select_from(table).where(_equal(table, *columns))
+    return counted.correlate(None).scalar_subquery()
+
+
+_SELECT_CLAIM = Statement(
+    update(claims)
+    .where(claims.c.task_id == bindparam("of_task"), claims.c.participant_id == bindparam("of_participant"))
+    .values(selected=bindparam("chosen"))
+)
+#: Claims that count: a revoked participant cannot train, so it is not selected. Who was selected before stays so.
+_COUNTED = or_(
+    claims.c.selected,
+    ~exists().where(participants.c.id == claims.c.participant_id, participants.c.revoked_at.is_not(None)),
+)
+_CLAIMANTS = Statement(select(claims.c.participant_id, claims.c.selected).where(_equal(claims), _COUNTED))
+_DELIVERED = Statement(select(models.c.participant_id).where(_equal(models, "round")))
+_FAILED = Statement(select(failures.c.participant_id).where(_equal(failures, "round")))
+_CLAIMED = Statement(select(_number(claims)))
+_MODEL_STANDING = Statement(
+    select(
+        claims.c.selected,
+        claims.c.draw_head,
+        models.c.submission_id,
+        uploads.c.sequence,
+        uploads.c.digest,
+        _number(uploads, "participant_id", "round").label("begun"),
+        *(receipts.c[field.name] for field in fields(ReceiptRow)),
+    )
+    .select_from(tasks)
+    .outerjoin(claims, _equal(claims, "participant_id"))
+    .outerjoin(models, _equal(models, "participant_id", "round"))
+    .outerjoin(uploads, _equal(uploads, "participant_id", "submission_id"))
+    .outerjoin(receipts, _equal(receipts, "participant_id", "submission_id"))
+    .where(tasks.c.id == bindparam("task_id"))
+)
+_LAST_SEQUENCE = Statement(
+    select(func.coalesce(func.max(uploads.c.sequence), 0)).where(uploads.c.task_id == bindparam("task_id"))
+)

@@ -1,0 +1,162 @@
+"""Replay: a ledger's entries in order, everything that they claim recomputed from what stands before them.
+
+Of each task:
+
+    terms         well-formed, their parts whole, budget covers the maximal bill, one reservation a round, together the
+                  budget
+    states        only the steps of `mechanism.lifecycle`, each with what it rests on, times never going back
+    statements    signed by an enrolled, unrevoked key; about these terms; claims in EFFORT, one a participant, open
+                  counts of the claimed degree; models one a participant and round, in time or marked late
+    key history   claims, models and payments carry the digest of every enrolment and revocation before them
+    selection     everyone who claimed; whose key was revoked since may be left out
+    evidence      there, unless the rule pays without; about every model in time, this round's start, the D_c of the
+                  terms, and the logged order of commitments; the same figures for the same model
+    verdicts      what `mechanism.evidence.assess` gives on it; of who sent nothing, that; without evidence, as claimed
+    seeds         each the preimage of the one before, the first of the terms' commitment; none of them twice in a log
+    shares        each model's draw share, late or not, is its round's value of the chain that the claim committed to
+    settlements   `settle_round` on the verdicts gives the same peer draws and payments, byte for byte
+    aggregations  one a settled round; the model that the next begins from
+    disputes      opened counts are those behind the claim, once, after a settlement; awards are what `review` gives
+    end           what is not settled is refunded, only where the task is cancelled; stakes are released
+
+What a coordinator writes in one transaction must stand together: an opening, a selection, a settlement, an end.
+Most of it is computed, and compared byte for byte.
+
+`world` has what the entries so far have made; the other modules have a function for each kind of entry, over that
+world. State is kept for open tasks, accounts and participants; a closed task leaves its name, its seeds and the names
+of its shadow sets. So memory grows with tasks and rounds, not with entries.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from mechanism.errors import MechanismError
+from mechanism.ledger import entries as events
+from mechanism.ledger.accounts import Book, Transfer
+from mechanism.ledger.entry import Entry
+from mechanism.ledger.errors import LedgerError
+from mechanism.ledger.replay import keys, money, rounds, statements, states
+from mechanism.ledger.replay.comparing import Wrong, difference
+from mechanism.ledger.replay.world import Counts, World
+
+__all__ = ["Counts", "Replay", "ReplayError", "Taken"]
+
+_HANDLERS: Mapping[str, Callable[[World, Entry, Mapping[str, Any]], None]] = {
+    "terms": states.terms,
+    "transition": states.transition,
+    "selection": states.selection,
+    "enrolment": keys.enrolment,
+    "revocation": keys.revocation,
+    events.LOG_KEY: keys.log_key,
+    "claim": statements.claim,
+    "model": statements.model,
+    "failure": statements.failure,
+    "evidence": rounds.evidence,
+    "verdict": rounds.verdict,
+    "aggregation": rounds.aggregation,
+    "seed": money.seed,
+    "dispute": money.dispute,
+    "awards": money.ending,
+    "refund": money.ending,
+    "stake_release": money.ending,
+}
+
+
+class ReplayError(LedgerError):
+    """An entry that does not follow from those before it.
+
+    Attributes:
+        index: which one.
+        reason: what is wrong with it.
+    """
+
+    def __init__(self, index: int, entry_id: str, reason: str) -> None:
+        super().__init__(f"entry {index} ({entry_id}): {reason}")
+        self.index = index
+        self.entry_id = entry_id
+        self.reason = reason
+
+
+class Taken(NamedTuple):
+    """What an entry that follows is called, and what it posted."""
+
+    id: str
+    transfers: tuple[Transfer, ...]
+
+
+class Replay:
+    """Feeds on entries in order.
+
+    Args:
+        check_statements: whether to check the participants' signatures, which takes much of the time.
+    """
+
+    def __init__(self, check_statements: bool = True) -> None:
+        self._world = World(check_statements)
+
+    @property
+    def book(self) -> Book:
+        return self._world.book
+
+    @property
+    def counts(self) -> Counts:
+        return self._world.counts
+
+    @property
+    def key_history(self) -> bytes:
+        """Digest of the key history."""
+        return self._world.key_history
+
+    def feed(self, data: bytes) -> Taken:
+        """Takes the next entry.
+
+        Raises:
+            ReplayError: it is malformed or does not follow from those before it.
+        """
+        world, entry_id = self._world, "unreadable"
+        try:
+            entry = _computed(world, data)
+            if entry is None:
+                entry = Entry.parse(data)
+                entry_id = entry.id
+                _take(world, entry)
+            for transfer in entry.transfers:
+                world.book.apply(transfer)
+        except MechanismError as error:
+            raise ReplayError(world.counts.entries, entry_id, str(error)) from None
+        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+            reason = f"its body is malformed ({type(error).__name__}: {error})"
+            raise ReplayError(world.counts.entries, entry_id, reason) from None
+        world.counts.entries += 1
+        return Taken(entry.id, entry.transfers)
+
+    def open_tasks(self) -> dict[str, str]:
+        """Tasks that have not ended, and their states."""
+        return {name: str(task.state or "") for name, task in sorted(self._world.tasks.items())}
+
+    def finish(self) -> None:
+        """Raises ReplayError where the entries end inside what is written in one transaction."""
+        if (begun := self._world.transaction) is not None:
+            reason = f"the {begun.what} of {begun.task_id} ends early: {begun.next} is missing"
+            raise ReplayError(self._world.counts.entries, begun.next, reason)
+
+
+def _computed(world: World, data: bytes) -> Entry | None:
+    """The next entry, where `data` are the bytes that what stands before it gives: then they need not be read."""
+    expected = world.transaction.expected if world.transaction is not None else None
+    if not expected or expected[0].data != data:
+        return None
+    world.count(expected[0])
+    return expected.popleft()
+
+
+def _take(world: World, entry: Entry) -> None:
+    begun = world.transaction
+    if begun is not None and begun.expected:
+        raise Wrong(f"in the {begun.what} of {begun.task_id}: {difference(entry, begun.expected[0])}")
+    if begun is not None and entry.id not in begun.then:
+        raise Wrong(f"it interrupts the {begun.what} of {begun.task_id}; expected {begun.next} here")
+    handler = _HANDLERS.get(entry.kind)
+    if handler is None:
+        raise Wrong(f"the kind {entry.kind!r:.60} is unknown, or out of place here")
+    handler(world, entry, entry.body)

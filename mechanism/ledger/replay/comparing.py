@@ -1,0 +1,55 @@
+"""Whether an entry is the one that what stands before it gives, byte for byte; else the first difference, in words."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from mechanism.canonical import parse_canonical
+from mechanism.ledger.entry import Entry
+from mechanism.ledger.errors import LedgerError
+
+
+class Wrong(LedgerError):
+    """What is wrong with the entry at hand; becomes a ReplayError with its place."""
+
+
+def same(entry: Entry, expected: Entry, where: str = "") -> None:
+    """Raises Wrong unless both have the same bytes; `where` begins the sentence."""
+    if entry.data != expected.data:
+        raise Wrong(where + difference(entry, expected))
+
+
+def same_parts(found: Sequence[Entry], expected: Sequence[Entry]) -> None:
+    """The same of what was cut into parts."""
+    if len(found) != len(expected):
+        raise Wrong(f"{len(found)} parts; what they say together makes {len(expected)}")
+    for one, other in zip(found, expected, strict=True):
+        same(one, other)
+
+
+def difference(entry: Entry, expected: Entry) -> str:
+    """The first difference of two entries whose bytes differ."""
+    if entry.id != expected.id or entry.kind != expected.kind:
+        return f"expected the {expected.kind} {expected.id} here"
+    return _difference("", parse_canonical(entry.data), parse_canonical(expected.data))
+
+
+def _difference(path: str, found: Any, wanted: Any) -> str:
+    """Empty where there is none: two values have one canonical form exactly where they are equal."""
+    if isinstance(found, dict) and isinstance(wanted, dict):
+        for key in sorted(found.keys() | wanted.keys()):
+            where = f"{path}.{key}" if path else key
+            if key not in wanted:
+                return f"{where} does not belong here"
+            if key not in found:
+                return f"{where} is missing"
+            if text := _difference(where, found[key], wanted[key]):
+                return text
+        return ""
+    if isinstance(found, list) and isinstance(wanted, list) and len(found) == len(wanted):
+        for number, (left, right) in enumerate(zip(found, wanted, strict=True)):
+            if text := _difference(f"{path}[{number}]", left, right):
+                return text
+        return ""
+    if found != wanted or type(found) is not type(wanted):
+        return f"{path} is {found!r:.120}; what stands before it gives {wanted!r:.120}"
+    return ""

@@ -1,0 +1,120 @@
+"""What participants say: claims, models, failures."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from mechanism.degree import noniid_degree
+from mechanism.ledger import entries as events
+from mechanism.ledger.entry import Entry
+from mechanism.ledger.replay.comparing import Wrong, same
+from mechanism.ledger.replay.keys import check_signature, check_standing
+from mechanism.ledger.replay.world import Claim, Model, Task, World, text
+from mechanism.lifecycle import State
+from mechanism.peers import share_fits
+from mechanism.statements import ClaimStatement, ModelStatement
+from mechanism.terms import identifier
+
+
+def claim(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
+    statement = ClaimStatement.from_record(body["statement"])
+    task = world.task(statement.task_id)
+    signature = bytes.fromhex(body["signature"])
+    same(entry, events.claim(statement, signature, world.key_history))
+    name = statement.participant_id
+    if task.state is not State.EFFORT:
+        raise Wrong(f"a claim in {task.state}; claims are taken in EFFORT")
+    if name in task.claims:
+        raise Wrong(f"{name} has claimed before")
+    if len(task.claims) >= task.terms.schedule.capacity:
+        raise Wrong(f"all {task.terms.schedule.capacity} places of the task are taken")
+    if statement.counts is not None:
+        degree = noniid_degree(statement.counts, task.terms.reference)
+        if degree != statement.degree:
+            raise Wrong(f"{name} claims {statement.degree} with open counts, which give {degree}")
+    _check_statement(task, statement)
+    check_signature(world, name, statement.canonical, signature)
+    task.claims[name] = Claim(
+        degree=statement.degree,
+        commitment=statement.counts_commitment,
+        nonce=statement.nonce,
+        draw_head=statement.draw_head,
+        share=statement.draw_head,
+    )
+
+
+def model(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
+    statement = ModelStatement.from_record(body["statement"])
+    task = world.task(statement.task_id)
+    signature, sequence, late = bytes.fromhex(body["signature"]), body["sequence"], body["late"]
+    if type(late) is not bool or type(sequence) is not int:
+        raise Wrong("late is no boolean, or sequence no integer")
+    same(entry, events.model(statement, signature, sequence, late, world.key_history))
+    name, number, most = statement.participant_id, statement.round, task.terms.contract.max_bytes
+    if name not in task.chosen:
+        raise Wrong(f"{name} was not selected to train")
+    if statement.nonce != task.claims[name].nonce:
+        raise Wrong(f"the nonce is not the one of {name}'s claim in this task")
+    if statement.model_bytes > most:
+        raise Wrong(f"the model has {statement.model_bytes} bytes; the contract allows {most}")
+    if number > task.round.number:
+        raise Wrong(f"a model of round {number} in round {task.round.number}")
+    if (number, name) in task.delivered:
+        raise Wrong(f"{name} has a model in round {number} already")
+    if sequence in task.sequences or sequence <= task.floors[number]:
+        raise Wrong(
+            f"the sequence {sequence} is taken, or not above {task.floors[number]}, "
+            "the last before the round began"
+        )
+    _check_statement(task, statement)
+    check_signature(world, name, statement.canonical, signature)
+    _check_share(task.claims[name], name, number, statement.draw_share)
+    task.delivered.add((number, name))
+    task.sequences.add(sequence)
+    if not late:
+        if task.state is not State.TRAINING or number != task.round.number:
+            raise Wrong("a model outside its round's training that is not marked late")
+        task.round.models[name] = Model(
+            statement.model_sha256, statement.samples, sequence, statement.draw_share
+        )
+
+
+def failure(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
+    task, name, reason = world.task(body["task_id"]), body["participant_id"], body["reason"]
+    submission = identifier("submission_id", body["submission_id"])
+    same(entry, events.failure(task.id, task.round.number, name, submission, text("reason", reason)))
+    if task.state is not State.TRAINING:
+        raise Wrong(f"a failure in {task.state}; failures are taken in TRAINING")
+    if name not in task.chosen:
+        raise Wrong(f"{name} was not selected, so it has nothing to fail at")
+    check_standing(world, name)
+    if name in task.round.failures:
+        raise Wrong(f"{name} has reported a failure in this round already")
+    _take_submission(task, name, submission)
+    task.round.failures[name] = reason
+
+
+def _check_share(claim: Claim, name: str, round_: int, share: bytes) -> None:
+    """That a model has its round's share of the chain that its claim commits to."""
+    # A late model's is counted from the head, to which its way is the shorter one.
+    newer = round_ > claim.share_round
+    known, steps = (claim.share, round_ - claim.share_round) if newer else (claim.draw_head, round_)
+    if not share_fits(share, steps, known):
+        raise Wrong(
+            f"the draw share {share.hex()} of {name} in round {round_} is not of the chain whose head "
+            f"{claim.draw_head.hex()} its claim has"
+        )
+    if newer:
+        claim.share, claim.share_round = share, round_
+
+
+def _check_statement(task: Task, statement: ClaimStatement | ModelStatement) -> None:
+    if statement.terms_digest != task.terms.digest:
+        raise Wrong("the statement is about other terms than the task's")
+    _take_submission(task, statement.participant_id, statement.submission_id)
+
+
+def _take_submission(task: Task, name: str, submission_id: str) -> None:
+    submission = f"{name}/{submission_id}"
+    if submission in task.submissions:
+        raise Wrong(f"the submission id {submission} was used before")
+    task.submissions.add(submission)

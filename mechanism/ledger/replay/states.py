@@ -1,0 +1,130 @@
+"""Terms, and the states that a task goes through."""
+
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from mechanism.ledger import entries as events
+from mechanism.ledger.entry import Entry
+from mechanism.ledger.replay.comparing import Wrong, same, same_parts
+from mechanism.ledger.replay.money import check_fresh_seed, left_to_end
+from mechanism.ledger.replay.world import Round, Task, World, text
+from mechanism.lifecycle import State, check_step
+from mechanism.settlement import least_budget_micro
+from mechanism.terms import MAX_PARTICIPANTS, MAX_ROUNDS, Terms
+
+#: When a transition says that it was. One form alone, so that times compare as texts.
+_TIME = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]Z")
+
+#: States that are entered at the end of a transaction which no state begins, and what stands in it before.
+_RESTS_ON: Mapping[State, str] = {State.SELECTED: "a selection", State.SCORED: "verdicts"}
+
+
+def terms(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
+    if "terms" not in body:
+        _terms_part(world, entry, body)
+        return
+    published = Terms.from_record(body["terms"])
+    same(entry, events.published(published)[0])
+    _publish(world, published)
+
+
+def _terms_part(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
+    """A part of terms that outgrow an entry; all of them are in the same transaction."""
+    task_id, part, parts, pieces = body["task_id"], body["part"], body["parts"], world.pieces
+    record = {key: body[key] for key in ("task_id", "part", "parts", "sha256", "data")}
+    same(entry, Entry(f"{task_id}/terms/{part}", "terms", record))
+    first = pieces[0].body if pieces else body
+    of_one = all(body[key] == first[key] for key in ("task_id", "parts", "sha256"))
+    if not of_one or part != len(pieces) + 1 or not part <= parts <= events.MAX_TERMS_PARTS:
+        raise Wrong(f"part {part} of {parts} of the terms is out of place")
+    pieces.append(entry)
+    if part < parts:
+        world.begin(task_id, "opening", [], f"{task_id}/terms/{part + 1}")
+        return
+    published = Terms.parse(events.joined([str(p.body["data"]) for p in pieces], body["sha256"]))
+    same_parts(pieces, events.published(published))
+    pieces.clear()
+    _publish(world, published)
+
+
+def _publish(world: World, published: Terms) -> None:
+    name, schedule = published.task_id, published.schedule
+    if name in world.tasks or name in world.ended:
+        raise Wrong(f"the task {name} has terms already")
+    if schedule.rounds > MAX_ROUNDS or schedule.capacity > MAX_PARTICIPANTS:
+        raise Wrong(
+            f"{schedule.rounds} rounds of {schedule.capacity} participants; a task has at most {MAX_ROUNDS} of "
+            f"{MAX_PARTICIPANTS}"
+        )
+    least = least_budget_micro(published)
+    if published.budget_micro < least:
+        raise Wrong(
+            f"the budget of {published.budget_micro} is below {least}: the maximal bill, and 1 for each round"
+        )
+    check_fresh_seed(world, published.seed_commitment)
+    task = Task(published, published.seed_commitment, Round(0, published.initial_model))
+    rounds = range(1, schedule.rounds + 1)
+    task.unresolved.update(rounds)
+    world.tasks[name] = task
+    world.counts.tasks += 1
+    reservations = [events.reservation(published, number) for number in rounds]
+    world.begin(name, "opening", reservations, task.state_id(State.OPEN))
+
+
+def transition(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
+    task = world.task(body["task_id"])
+    number, at, reason = body["round"], text("at", body["at"]), text("reason", body["reason"])
+    if type(number) is not int:
+        raise Wrong(f"round is {number!r:.60}; expected an integer")
+    same(entry, events.transition(task.id, number, body["state"], at, reason))
+    state = State(body["state"])
+    check_step(task.terms.schedule, task.state, task.round.number, state, number, reason)
+    if at and not _is_time(at):
+        raise Wrong(f"at is {at!r:.60}; expected a time such as 2026-11-27T22:30:00Z")
+    if at and at < task.at:
+        raise Wrong(f"{state} is entered at {at}, before what came before it, at {task.at}")
+    alone = world.transaction is None
+    if alone and state in _RESTS_ON:
+        raise Wrong(f"{state} is entered without {_RESTS_ON[state]}")
+    if alone and state.final and (left := left_to_end(world, task)):
+        raise Wrong(f"{state} is entered before the task has ended: {left[0].id} is missing")
+    world.transaction = None
+    task.state, task.at = state, at or task.at
+    if state is State.SCORED:
+        world.begin(task.id, "settlement", [], f"{task.id}/round/{number}/seed")
+    elif state is State.TRAINING:
+        last = task.round
+        task.floors.append(max([task.floors[-1], *(sent.sequence for sent in last.models.values())]))
+        if last.number:
+            task.starts.append(last.start)
+        task.round = Round(number, last.result or last.start)
+    elif state.final:
+        del world.tasks[task.id]
+        world.ended.add(task.id)
+
+
+def selection(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
+    task = world.task(body["task_id"])
+    if task.state is not State.EFFORT:
+        raise Wrong(f"a selection in {task.state}; expected in EFFORT")
+    if not world.part(entry, task, "selection", f"{task.id}/selection"):
+        return
+    everyone, quorum = sorted(task.claims), task.terms.schedule.quorum
+    standing = [name for name in everyone if world.keys.get(name)]
+    made = events.selection_entries(task.id, standing)
+    chosen = standing if [e.data for e in task.parts] == [e.data for e in made] else everyone
+    same_parts(task.parts, events.selection_entries(task.id, chosen))
+    if len(chosen) < quorum:
+        raise Wrong(f"{len(chosen)} are selected, fewer than the quorum of {quorum}")
+    task.parts.clear()
+    task.selected, task.chosen = chosen, set(chosen)
+    world.begin(task.id, "selection", [], task.state_id(State.SELECTED))
+
+
+def _is_time(at: str) -> bool:
+    try:
+        return _TIME.fullmatch(at) is not None and datetime.fromisoformat(at) is not None
+    except ValueError:
+        return False

@@ -1,0 +1,252 @@
+"""What the entries so far have made: tasks, keys, accounts, and the transaction that is not complete."""
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from mechanism.ledger import entries as events
+from mechanism.ledger.accounts import Book
+from mechanism.ledger.entry import Entry
+from mechanism.ledger.key_history import NO_KEYS
+from mechanism.ledger.replay.comparing import Wrong, same
+from mechanism.lifecycle import State
+from mechanism.settlement import Assessment
+from mechanism.terms import Terms
+
+
+@dataclass(slots=True)
+class Claim:
+    """An effort claim.
+
+    Attributes:
+        share, share_round: the last draw share that was checked, and its round: what the next one is checked
+            against, in few steps.
+    """
+
+    degree: Fraction
+    commitment: bytes
+    nonce: bytes
+    draw_head: bytes
+    share: bytes
+    share_round: int = 0
+
+
+class Model(NamedTuple):
+    """A model in time."""
+
+    digest: bytes
+    samples: int
+    sequence: int
+    share: bytes
+
+
+@dataclass(slots=True)
+class Disputable:
+    """What a dispute of one participant about one settled round rests on."""
+
+    subject: Assessment
+    peers: list[Assessment]
+    paid_micro: int
+
+
+@dataclass(slots=True)
+class Round:
+    """What has been logged of one round.
+
+    Attributes:
+        start: digest of the model that it begins from.
+        models: those in time; failures: what participants said, by name.
+        verdicts: once they are computed; result: the model that the next round begins from.
+    """
+
+    number: int
+    start: bytes
+    models: dict[str, Model] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    verdicts: dict[str, Assessment] = field(default_factory=dict)
+    result: bytes = b""
+
+
+@dataclass(slots=True)
+class Task:
+    """An open task.
+
+    Attributes:
+        seed: the last one that was revealed; at first the terms' commitment.
+        round: the current one; number 0 before the first.
+        starts: digests of the models that the rounds before it began from, in order.
+        floors: of every round so far, the latest commitment among the models in time of the rounds before.
+        parts: of a selection or of evidence that is not complete.
+        delivered: (round, participant) of every model, late ones included.
+        sequences: places of commitments that are taken.
+        unresolved: rounds whose reservation is neither settled nor refunded.
+        disputes: who has opened its counts; kept: what they rest on, by round.
+    """
+
+    terms: Terms
+    seed: bytes
+    round: Round
+    starts: list[bytes] = field(default_factory=list)
+    floors: list[int] = field(default_factory=lambda: [0])
+    parts: list[Entry] = field(default_factory=list)
+    state: State | None = None
+    at: str = ""
+    claims: dict[str, Claim] = field(default_factory=dict)
+    selected: list[str] = field(default_factory=list)
+    chosen: set[str] = field(default_factory=set)
+    submissions: set[str] = field(default_factory=set)
+    delivered: set[tuple[int, str]] = field(default_factory=set)
+    sequences: set[int] = field(default_factory=set)
+    unresolved: set[int] = field(default_factory=set)
+    disputes: set[str] = field(default_factory=set)
+    kept: dict[int, dict[str, Disputable]] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        return self.terms.task_id
+
+    @property
+    def private(self) -> list[str]:
+        """The selected who committed to their label counts."""
+        return [name for name in self.selected if self.claims[name].commitment]
+
+    def state_id(self, state: State) -> str:
+        """Id of the transition to `state` in the current round."""
+        return events.transition_id(self.id, self.round.number, state)
+
+
+@dataclass(slots=True)
+class Transaction:
+    """Entries that a coordinator writes together, begun and not yet complete.
+
+    Attributes:
+        what: "opening", "selection", "settlement" or "end".
+        expected: computed entries that come next.
+        then: ids of which one comes after them.
+    """
+
+    task_id: str
+    what: str
+    expected: deque[Entry]
+    then: tuple[str, ...]
+
+    @property
+    def next(self) -> str:
+        return self.expected[0].id if self.expected else self.then[0]
+
+
+@dataclass(slots=True)
+class Counts:
+    """What was checked."""
+
+    entries: int = 0
+    tasks: int = 0
+    statements: int = 0
+    verdicts: int = 0
+    degrees: int = 0
+    settlements: int = 0
+    payments: int = 0
+    paid_micro: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """A revoked key: whose it was, and the entry that revoked it."""
+
+    owner: str
+    key: ec.EllipticCurvePublicKey
+    entry: int
+
+
+@dataclass(slots=True)
+class World:
+    """Everything.
+
+    Attributes:
+        check_signatures: whether the signatures of statements are checked.
+        tasks: those that have not ended; ended: the names of the others.
+        pieces: parts of terms that are not whole yet; they are published in one transaction.
+        transaction: the one that is not complete.
+        keys: those that count, by participant and fingerprint; enrolled: ids of all enrolments.
+        owners: whose each key is that was ever enrolled, by fingerprint: a key has one name.
+        revoked: by fingerprint.
+        key_history: its digest.
+        log_keys: those that sign the heads, oldest first; empty before the first change.
+        seeds: every commitment and every revealed seed of all tasks.
+        shadows: digests of shadow sets, and the model that they were trained from.
+    """
+
+    check_signatures: bool = True
+    book: Book = field(default_factory=Book)
+    counts: Counts = field(default_factory=Counts)
+    tasks: dict[str, Task] = field(default_factory=dict)
+    ended: set[str] = field(default_factory=set)
+    pieces: list[Entry] = field(default_factory=list)
+    transaction: Transaction | None = None
+    keys: dict[str, dict[str, ec.EllipticCurvePublicKey]] = field(default_factory=dict)
+    enrolled: set[str] = field(default_factory=set)
+    owners: dict[str, str] = field(default_factory=dict)
+    revoked: dict[str, Revoked] = field(default_factory=dict)
+    key_history: bytes = NO_KEYS
+    log_keys: list[str] = field(default_factory=list)
+    seeds: set[bytes] = field(default_factory=set)
+    shadows: dict[str, bytes] = field(default_factory=dict)
+
+    def task(self, name: str) -> Task:
+        """The open task of that name."""
+        task = self.tasks.get(name)
+        if task is None:
+            ended = "has ended" if name in self.ended else "has no terms"
+            raise Wrong(f"the task {name!r:.80} {ended}")
+        return task
+
+    def begin(self, task_id: str, what: str, expected: Iterable[Entry], *then: str) -> None:
+        """What comes next: `expected` in order, and after them the entry with one of the ids `then`."""
+        self.transaction = Transaction(task_id, what, deque(expected), then)
+
+    def begin_with(
+        self, entry: Entry, task_id: str, what: str, expected: Sequence[Entry], *then: str
+    ) -> None:
+        """The same where `entry` is to be the first of `expected`."""
+        if not expected:
+            raise Wrong(f"nothing comes before {then[0]} in the {what} of {task_id}")
+        same(entry, expected[0], f"in the {what} of {task_id}: ")
+        self.count(entry)
+        self.begin(task_id, what, expected[1:], *then)
+
+    def part(self, entry: Entry, task: Task, what: str, prefix: str) -> bool:
+        """Takes one of the parts of a selection or of evidence.
+
+        Returns:
+            whether it is the last; else the next one must follow.
+        """
+        task.parts.append(entry)
+        body: Mapping[str, Any] = entry.body
+        part, parts = body["part"], body["parts"]
+        if type(part) is not int or part != len(task.parts) or part > parts:
+            raise Wrong(f"part {part!r:.60} of a {entry.kind} is out of place")
+        if part < parts:
+            self.begin(task.id, what, [], f"{prefix}/{part + 1}")
+        return bool(part == parts)
+
+    def count(self, entry: Entry) -> None:
+        """Counts a computed entry."""
+        counts, body = self.counts, entry.body
+        if entry.kind == "verdict":
+            counts.verdicts += 1
+        elif entry.kind == "payment":
+            counts.payments += 1
+            counts.paid_micro += int(str(body["paid_micro"]))
+        elif entry.kind == "award":
+            counts.paid_micro += int(str(body["award_micro"]))
+
+
+def text(field_: str, value: object) -> str:
+    """`value`, which must be a string."""
+    if type(value) is not str:
+        raise Wrong(f"{field_} is {value!r:.60}; expected a string")
+    return value
