@@ -146,11 +146,10 @@ class Boundary(grpc.aio.ServerInterceptor):
         self._quotas = quotas
         self._metrics = metrics
         self._tracing = tracing
-        #: Our handlers by method, each with the one that it stands in front of; and histograms by method and status.
+        #: Our handlers by method, each with the one that it stands in front of.
         self._handlers: dict[str, tuple[Any, Any]] = {}
         #: Calls that are open, by method, and by method and caller.
         self._open: Counter[str] = Counter()
-        self._latencies: dict[tuple[str, grpc.StatusCode], Any] = {}
 
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
         handler = await continuation(handler_call_details)
@@ -198,13 +197,6 @@ class Boundary(grpc.aio.ServerInterceptor):
             finally:
                 self._streams.discard(call)
                 _charge.set(None)
-
-    def _latency(self, method: str, status: grpc.StatusCode) -> Any:
-        found = self._latencies.get((method, status))
-        if found is None:
-            found = self._metrics.rpc_seconds.labels(method, status.name)
-            self._latencies[method, status] = found
-        return found
 
     @contextmanager
     def _place(self, method: str, limits: MethodLimits, identity: str) -> Iterator[None]:
@@ -401,7 +393,7 @@ class _Call:
 
     def leave(self) -> None:
         seconds = time.perf_counter() - self._began
-        self._boundary._latency(self._method, self._status).observe(seconds)
+        self._boundary._metrics.rpc_seconds.labels(self._method, self._status.name).observe(seconds)
         end(self._span, **{"rpc.grpc.status_code": self._status.value[0]})
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from coordinator.clock import Clock
 from coordinator.errors import CoordinatorError
@@ -59,12 +59,6 @@ class Transactions:
         """
         result: Result = await self._in_turn(_Step(work, writes=True, durable=durable))
         return result
-
-    def pending(self, work: Callable[[Transaction], Result]) -> "Pending[Result]":
-        """`work` as above, for another thread to ask for."""
-        step = _Step(work, writes=True, durable=True)
-        step.done.add_done_callback(_retrieve)
-        return Pending(step.done, lambda: self._enqueue(step))
 
     async def read(self, work: Callable[[Transaction], Result]) -> Result:
         """`work` in a transaction that changes nothing. It may be run twice, as above."""
@@ -138,7 +132,6 @@ class Transactions:
         return await step.done
 
     def _enqueue(self, step: "_Step") -> None:
-        """From any thread."""
         step.began = time.perf_counter()
         self._waiting.append(step)
         if not self._called:
@@ -242,19 +235,6 @@ class Transactions:
             self._metrics.transaction_seconds.observe(time.perf_counter() - began)
 
 
-@dataclass(frozen=True)
-class Pending(Generic[Result]):
-    """A step whose turn another thread may ask for.
-
-    Attributes:
-        done: ends as the step does.
-        post: asks for its turn; from any thread. Raises Refusal DRAINING.
-    """
-
-    done: "asyncio.Future[Result]"
-    post: Callable[[], None]
-
-
 @dataclass
 class _Step:
     """Work that waits for its transaction, and what the event loop waits for."""
@@ -272,12 +252,6 @@ class _Raised:
     """The outcome of work that raised."""
 
     error: BaseException
-
-
-def _retrieve(future: "asyncio.Future[Any]") -> None:
-    """Its waiter may have left: its error is nobody's then, and not one to be logged."""
-    if not future.cancelled():
-        future.exception()
 
 
 def _draining() -> Refusal:

@@ -344,7 +344,7 @@ def _play(
     mean = folder / "mean"
     aggregate(merged_parts(scored, submissions, terms.recipe.samples), mean)
     check_model(mean, terms.contract)
-    scorer.evaluate(lambda: mean)
+    scorer.evaluate(mean)
     return seconds
 
 

@@ -20,20 +20,20 @@ class Session:
 
     participant_id: str
     reason: Refusal | None = None
-    _stirred: asyncio.Event = field(default_factory=asyncio.Event)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def end(self, reason: Refusal) -> None:
         self.reason = reason
-        self.stir()
+        self.notify()
 
-    def stir(self) -> None:
+    def notify(self) -> None:
         """There is something to look at."""
-        self._stirred.set()
+        self._changed.set()
 
     async def wait(self) -> None:
-        """Until `stir` has been called since the last wait."""
-        await self._stirred.wait()
-        self._stirred.clear()
+        """Until `notify` has been called since the last wait."""
+        await self._changed.wait()
+        self._changed.clear()
 
 
 class Feed:
@@ -63,7 +63,7 @@ class Feed:
                     self.selected = frozenset(event.detail["selected"])
         if self.cursor > before:
             for session in self._followers:
-                session.stir()
+                session.notify()
 
     def after(self, cursor: int) -> list[EventRow]:
         return self._events[cursor:]
@@ -98,20 +98,6 @@ class Feed:
                 await session.wait()
         finally:
             self._followers.remove(session)
-
-
-async def first_of(*events: asyncio.Event) -> asyncio.Event:
-    """Waits until one of the events is set, and returns the first of them that is."""
-    while True:
-        for event in events:
-            if event.is_set():
-                return event
-        waits = [asyncio.ensure_future(event.wait()) for event in events]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
 
 
 class Presence:

@@ -1,6 +1,5 @@
 """What each call of a participant does, whatever the transport: checks, one transaction, and a runner woken."""
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -30,7 +29,7 @@ from coordinator.steps import Transaction, failure_digest
 from coordinator.storage.submissions import ReceiptRow
 from coordinator.storage.tasks import EventRow
 from coordinator.tracing import annotate
-from coordinator.uploads import Stream
+from coordinator.upload_places import Stream
 from fedpeer.protocol.codec import decode_signed
 from fedpeer.protocol.errors import Code, Refusal
 from fedpeer.protocol.frames import Frame
@@ -317,15 +316,17 @@ class Market:
         def begin(t: Transaction) -> ReceiptRow | _Begun:
             return self._begin(t, live, statement)
 
-        record = self._work.transact.pending(_standing(caller, finish))
-        record.done.add_done_callback(lambda done: _arrived(live, done))
+        async def record() -> ReceiptRow:
+            receipt = await self._work.transact(_standing(caller, finish))
+            live.arrived()
+            return receipt
+
         # Nobody is told of the commitment before the receipt, whose commit is a later one.
         found = await self._work.transact(_standing(caller, begin), durable=False)
         if isinstance(found, ReceiptRow):
             return found
         if found is _Begun.LATE:
-            record.post()
-            return await record.done
+            return await record()
         contract = live.row.terms.contract
         return await self._uploads.receive(stream, statement, header.offset, contract, record)
 
@@ -379,8 +380,3 @@ def _standing(caller: Caller, work: Callable[[Transaction], Result]) -> Callable
         return work(t)
 
     return act
-
-
-def _arrived(live: LiveTask, recorded: "asyncio.Future[Any]") -> None:
-    if not recorded.cancelled() and recorded.exception() is None:
-        live.arrived()

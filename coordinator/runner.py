@@ -7,12 +7,9 @@ what a step computes from files (evidence, the mean) is a function of what is re
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import BrokenExecutor, Future, wait
-from contextlib import suppress
+from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import partial
-from pathlib import Path
 
 import structlog
 
@@ -25,6 +22,7 @@ from coordinator.derivation import chain_secret
 from coordinator.errors import CoordinatorError, TaskError
 from coordinator.live import Feed, Presence
 from coordinator.metrics import Metrics
+from coordinator.receiving import Uploads
 from coordinator.scoring import Quality, RoundStart, Scored, Scorer, make_scorer, merged_parts
 from coordinator.selection import select
 from coordinator.spool import Spool
@@ -43,10 +41,9 @@ from coordinator.states import (
 )
 from coordinator.steps import Transaction
 from coordinator.storage.rounds import RoundRow
-from coordinator.storage.submissions import ModelRow, Tally
+from coordinator.storage.submissions import ModelRow
 from coordinator.storage.tasks import EventRow, StaleTask, TaskRow
 from coordinator.tracing import Tracing, annotate
-from coordinator.uploads import Uploads
 from fedpeer.audit.sql.errors import ConstraintViolated, StorageError
 from fedpeer.learning.errors import DatasetMissingError
 from fedpeer.protocol.faults import Outlook, outlook
@@ -75,13 +72,8 @@ _SHOWN_CHARACTERS = 300
 #: worker that was killed. They pass, as does what `fedpeer.protocol.faults` says so of.
 _REPAIRABLE = (CoordinatorError, DatasetMissingError, ModelFileError, BrokenExecutor, StorageError)
 
-#: A mean of up to so many bytes is stored beside its settlement's transaction, which waits so long for it: a few
-#: milliseconds, as a rule. Everybody waits for the transaction, so a large file or a slow disk is waited for before it.
-_SOON_BYTES = 4 << 20
-_SOON_SECONDS = 0.1
-
 #: Seconds from one look of the runner to the next at arrivals that complete nothing, for the metrics to follow them.
-_GLANCE_SECONDS = 0.25
+_GLANCE_SECONDS = 1.0
 
 #: Steps that are under a signed head as soon as everybody has heard of them. A settlement is before that; the two
 #: steps that lead to it wait for its head: signing is a flush, behind which a round's first uploads would wait.
@@ -160,38 +152,26 @@ class _Seen:
 
     Attributes:
         events: those that are not published yet.
-        progress: None where the numbers alone say that nothing is to be done.
         size: entries of the ledger.
-        escrow: micro-credits that are reserved for the task; read with the progress.
+        escrow: micro-credits that are reserved for the task.
     """
 
     row: TaskRow
     events: list[EventRow]
-    tally: Tally
-    progress: Progress | None
+    progress: Progress
     size: int
-    escrow: int | None
+    escrow: int
 
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What was computed for a closed round: evidence, the next model and its quality.
-
-    Attributes:
-        stored: ends when the model's file is in its place on the disk; None where it is the one that the round began
-            with.
+    """What was computed for a closed round: evidence, the next model, which is in its place on the disk, and its
+    quality.
     """
 
     scored: Scored
     model: bytes
-    stored: Future[Path] | None
     quality: Quality | None
-
-    async def over(self) -> None:
-        """Returns when nothing is done to the file any more: another attempt would write to it."""
-        if self.stored is not None and not self.stored.done():
-            with suppress(Exception):
-                await asyncio.wrap_future(self.stored)
 
 
 class TaskRunner:
@@ -203,7 +183,6 @@ class TaskRunner:
         self._scorer: Scorer | None = None
         self._preparation: asyncio.Future[None] | None = None
         self._prepared = 0
-        self._last: Progress | None = None
         self._closed: _ClosedRound | None = None
         #: The step in progress and the version of the task that it starts from; how often it met a lasting fault. A
         #: restart counts anew: what is certain to fail does so again within seconds.
@@ -237,15 +216,15 @@ class TaskRunner:
         return True
 
     async def _take_steps(self, well: Callable[[], None]) -> None:
-        retry, going_on = _RETRY_SECONDS, True
-        while going_on:
+        retry = _RETRY_SECONDS
+        while not self._live.row.state.final:
             try:
-                going_on = await self._advance()
+                until = await self._advance()
                 retry = _RETRY_SECONDS
                 self._set_broken(None)
                 well()
-                if going_on:
-                    await self._work.clock.wait(self._live.changed, self._alarm())
+                if not self._live.row.state.final:
+                    await self._work.clock.wait(self._live.changed, until)
             except StaleTask:
                 log.info("task was moved on by another process")
             except Exception as error:
@@ -280,85 +259,48 @@ class TaskRunner:
         return True
 
     def _look(self, t: Transaction) -> _Seen:
-        """The task, its new events and its progress: others than this runner may have moved it.
-
-        With a thousand participants their names are not read again for each that arrives.
-        """
+        """The task, its new events and its progress: others than this runner may have moved it."""
         row = t.market.task(self._live.row.id)
         assert row is not None  # tasks are never deleted
-        tally = t.market.tally(row)
-        idle = self._idle(row, tally)
         return _Seen(
             row,
             # Events come with transitions, and each of those is a new version.
             t.market.events(row.id, self._live.feed.cursor) if row.version != self._live.row.version else [],
-            tally,
-            progress=None if idle else t.market.progress(row),
+            progress=t.market.progress(row),
             size=t.ledger.size(),
-            escrow=None if idle else t.escrow_left(row),
+            escrow=t.escrow_left(row),
         )
 
-    def _idle(self, row: TaskRow, tally: Tally) -> bool:
-        """Whether a phase that was looked at before only waits for more to arrive."""
-        last, now = self._last, self._work.clock.now()
-        if last is None or (last.state, last.round) != (row.state, row.round):
-            return False
-        if row.deadline is None or now >= row.deadline:
-            return False
-        return _outstanding(row, tally) > 0 and not self._gone()
-
-    async def _advance(self) -> bool:
-        """Takes every step that is due; False where the task has ended."""
+    async def _advance(self) -> float | None:
+        """Takes every step that is due; returns when to look again though nothing has arrived."""
         self._live.looked_at()
         seen = await self._work.transact.read(self._look)
         self._tell(seen)
-        while (step := self._next(seen.progress)) is not None:
+        while not isinstance(step := self._next(seen.progress), Wait):
             seen = await self._take(step)
             self._tell(seen)
             if isinstance(step, _SIGNED_BEHIND):
                 await self._work.transact.sign_head()
-        self._live.missing = self._missing(seen)
-        return not self._live.row.state.final
+        return step.until
 
-    def _next(self, progress: Progress | None) -> Step | None:
-        """The step that is due; None where something must arrive first."""
+    def _next(self, progress: Progress) -> Step:
+        """The step that is due; Wait until the deadline, or until somebody's absence counts."""
         live = self._live
-        if progress is None or progress.state.final:
-            return None
-        self._last = progress
-        now = self._work.clock.now()
-        absent, _ = live.presence.absent(
-            progress.selected - progress.delivered - progress.failed, now, self._work.absence_seconds
-        )
+        if progress.state.final:
+            return Wait(None)
+        schedule, now = live.row.terms.schedule, self._work.clock.now()
+        absent, soonest = live.presence.absent(progress.outstanding, now, self._work.absence_seconds)
         self._work.metrics.task_participants.labels(live.row.id, "absent").set(len(absent))
-        step = next_step(live.row.terms.schedule, replace(progress, absent=absent), now)
+        step = next_step(schedule, replace(progress, absent=absent), now)
         if not isinstance(step, Wait):
             return step
-        if progress.state is State.TRAINING:
-            self._prepare()
-        return None
-
-    def _missing(self, seen: _Seen) -> int:
-        """How many arrivals the phase waits for at least, before there is anything to be done."""
-        return _outstanding(seen.row, seen.tally) - self._gone()
-
-    def _gone(self) -> int:
-        """How many of the selected are absent, those included who have delivered."""
-        selected = self._last.selected if self._last is not None else frozenset()
-        absent, _ = self._live.presence.absent(selected, self._work.clock.now(), self._work.absence_seconds)
-        return len(absent)
-
-    def _alarm(self) -> float | None:
-        """When to look again though nothing has arrived: at the deadline, or when somebody's absence counts."""
-        row, last = self._live.row, self._last
-        times = [] if row.deadline is None else [row.deadline]
-        if row.state is State.TRAINING and last is not None:
-            awaited = last.selected - last.delivered - last.failed
-            _, soonest = self._live.presence.absent(
-                awaited, self._work.clock.now(), self._work.absence_seconds
-            )
-            times += [] if soonest is None else [soonest]
-        return min(times, default=None)
+        if progress.state is State.EFFORT:
+            live.missing = schedule.capacity - len(progress.claimed)
+        if progress.state is not State.TRAINING:
+            return step
+        live.missing = len(progress.outstanding - absent)
+        self._prepare()
+        return Wait(min((at for at in (step.until, soonest) if at is not None), default=None))
 
     async def _take(self, step: Step) -> _Seen:
         """Takes a step; returns the task as the step leaves it, which nobody has been told yet."""
@@ -469,17 +411,9 @@ class TaskRunner:
             def settle(t: Transaction) -> tuple[Settlement, _Seen]:
                 evidence = outcome.scored.evidence
                 settled = t.settle(row, draw, assessments, evidence, outcome.model, outcome.quality)
-                if outcome.stored is not None:
-                    outcome.stored.result(_SOON_SECONDS)  # before the commit: what a row names is on the disk
                 return settled, self._open_next(t)
 
-            try:
-                settlement, seen = await self._work.transact(settle)
-            except TimeoutError:
-                await outcome.over()
-                settlement, seen = await self._work.transact(settle)
-            finally:
-                await outcome.over()
+            settlement, seen = await self._work.transact(settle)
             paid = sum(payment.paid_micro for payment in settlement.payments)
             annotate(paid_micro=paid)
         metrics = self._work.metrics
@@ -508,27 +442,17 @@ class TaskRunner:
         ]
         scored = self._scoring().score(self._start(closed.rounds), submissions)
         parts = merged_parts(scored, submissions, row.terms.recipe.samples)
-        digest, stored = closed.rounds[-1].start_model, None
+        digest = closed.rounds[-1].start_model
         if parts:
             target = self._work.spool.scratch(f"{row.id}.mean")
             digest = aggregate(parts, target)
-            stored = self._work.spool.behind(partial(blobs.adopt, target, digest))
-            if closed.rounds[-1].start_bytes > _SOON_BYTES:
-                stored.result()
-        try:
-            quality = self._scoring().evaluate(
-                lambda: blobs.path(digest) if stored is None else stored.result()
-            )
-        except BaseException:
-            if stored is not None:
-                wait([stored])  # as `_Outcome.over`
-            raise
-        return _Outcome(scored, digest, stored, quality)
+            blobs.adopt(target, digest)
+        return _Outcome(scored, digest, self._scoring().evaluate(blobs.path(digest)))
 
     async def _sweep(self) -> None:
         """Uploads that were broken off are of no use to the next round."""
         name = self._live.row.id
-        await asyncio.to_thread(self._work.spool.sweep, name, self._work.uploads.busy(name))
+        await asyncio.to_thread(self._work.spool.sweep, name, self._work.uploads.places.busy(name))
 
     def _tell(self, seen: _Seen) -> None:
         """What is seen, to watchers and in metrics."""
@@ -543,23 +467,13 @@ class TaskRunner:
         live.row = row
         metrics.task_round.labels(row.id).set(row.round)
         metrics.ledger_size.set(seen.size)
-        if seen.escrow is not None:
-            metrics.escrow.labels(row.id).set(seen.escrow)
-        for standing, count in vars(seen.tally).items():
-            metrics.task_participants.labels(row.id, standing).set(count)
+        metrics.escrow.labels(row.id).set(seen.escrow)
+        for standing in ("claimed", "selected", "delivered", "failed"):
+            metrics.task_participants.labels(row.id, standing).set(len(getattr(seen.progress, standing)))
 
     def _set_broken(self, why: str | None) -> None:
         self._live.broken = why
         self._work.metrics.stalled.labels(self._live.row.id).set(why is not None)
-
-
-def _outstanding(row: TaskRow, tally: Tally) -> int:
-    """Arrivals that complete the phase; 0 in a state that waits for none."""
-    if row.state is State.EFFORT:
-        return row.terms.schedule.capacity - tally.claimed
-    if row.state is State.TRAINING:
-        return tally.selected - tally.delivered - tally.failed
-    return 0
 
 
 def _closed_round(t: Transaction, row: TaskRow) -> _ClosedRound:

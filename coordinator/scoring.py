@@ -75,12 +75,8 @@ class Scorer(Protocol):
     def score(self, start: RoundStart, submissions: Sequence[Submission]) -> Scored:
         """Assesses a closed round. Submissions come in participant-id order."""
 
-    def evaluate(self, model: Callable[[], Path]) -> Quality | None:
-        """Quality of a global model on held-out data; None where there are none.
-
-        Args:
-            model: waits for the file; not called where there is nothing to hold it against.
-        """
+    def evaluate(self, model: Path) -> Quality | None:
+        """Quality of a global model on held-out data; None where there are none."""
 
 
 class ClaimedDegrees:
@@ -98,7 +94,7 @@ class ClaimedDegrees:
             tuple(as_claimed(s.participant_id, s.model_sha256, s.claimed_degree) for s in submissions)
         )
 
-    def evaluate(self, model: Callable[[], Path]) -> Quality | None:
+    def evaluate(self, model: Path) -> Quality | None:
         return evaluate_on(self._data, self._model, model)
 
 
@@ -135,7 +131,7 @@ class ShadowModels:
         found = self._evidence.assess(self._ensemble(start), submissions, _broadcasts(start))
         return Scored(found.assessments, found.record)
 
-    def evaluate(self, model: Callable[[], Path]) -> Quality | None:
+    def evaluate(self, model: Path) -> Quality | None:
         return evaluate_on(self._data, self._model, model)
 
     def _report(self, trained: int, of: int) -> None:
@@ -198,7 +194,7 @@ def make_scorer(row: TaskRow, data: LearnerData | None = None, report: Report | 
     return ShadowModels(data, row, report)
 
 
-def evaluate_on(data: LearnerData | None, architecture: str, model: Callable[[], Path]) -> Quality | None:
+def evaluate_on(data: LearnerData | None, architecture: str, model: Path) -> Quality | None:
     """Quality of a model file on the held-out samples, or on D_c where there are none; as `Scorer.evaluate`."""
     if data is None:
         return None
@@ -208,5 +204,5 @@ def evaluate_on(data: LearnerData | None, architecture: str, model: Callable[[],
 
     if architecture not in ARCHITECTURES:
         return None  # a model of the learner's own
-    found = evaluate(open_model(model()).weights(), data.test or data.validation, architecture)
+    found = evaluate(open_model(model).weights(), data.test or data.validation, architecture)
     return Quality(f"{found.accuracy:.6f}", f"{found.loss:.6f}")

@@ -6,7 +6,6 @@ public port   TLS with the server's certificate alone: Enrolment, health, reflec
 
 import asyncio
 import contextlib
-import ctypes
 import gc
 import json
 import os
@@ -34,10 +33,11 @@ from coordinator.control_socket import ControlSocket
 from coordinator.errors import FolderError, ServeError
 from coordinator.folder import StateFolder, write_private
 from coordinator.identity import Caller, Enrolled, Roster, enrol, renew
-from coordinator.live import Feed, Presence, first_of
+from coordinator.live import Feed, Presence
 from coordinator.market import Market
 from coordinator.metrics import Metrics
 from coordinator.quotas import Quotas
+from coordinator.receiving import Uploads
 from coordinator.runner import LiveTask, TaskRunner, Workplace
 from coordinator.scraping import MetricsServer
 from coordinator.services.enrolment_servicer import Enrol, EnrolmentServicer
@@ -52,7 +52,6 @@ from coordinator.storage.schema import migrate
 from coordinator.storage.tasks import EventRow, TaskRow
 from coordinator.supervision import Duty, Supervisor
 from coordinator.tracing import Tracing, exporting
-from coordinator.uploads import Uploads
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.errors import LeaseLost
 from fedpeer.audit.sql.ledger_store import SignedLog
@@ -81,13 +80,6 @@ log = structlog.get_logger()
 
 #: Metadata key by which a caller names itself where there is no TLS.
 INSECURE_NAME = "fedpeer-participant"
-
-#: Parameters of glibc's mallopt (malloc.h), and what is kept: blocks of a few frames, and this much at the top of
-#: each arena. Of those there are two: with one for every thread, each ends up keeping the frames of all uploads.
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
-_KEPT_BLOCK_BYTES = 8 << 20
-_KEPT_BYTES = 16 << 20
-_ARENAS = 2
 
 #: Seconds for which a model file may be without a row that refers to it: `open` writes the file first.
 _UNCOMMITTED = 3600.0
@@ -228,7 +220,7 @@ class Coordinator:
         await self._supervisor.stop()
         for rung in self._following:
             rung.cancel()
-        self._work.uploads.stop()
+        await self._work.uploads.stop()
         await asyncio.to_thread(self._transact.stop)
         await asyncio.to_thread(self._tracing.close)
         self._database.close()
@@ -318,19 +310,19 @@ class Coordinator:
             return
         loop = asyncio.get_running_loop()
 
-        def stirred() -> None:
+        def readable() -> None:
             loop.remove_reader(descriptor)
             self._supervisor.begin("lease", look)
 
         async def look(_duty: Duty) -> None:
             if await asyncio.to_thread(self._lease.held):
-                loop.add_reader(descriptor, stirred)  # a notice of the server
+                loop.add_reader(descriptor, readable)  # a notice of the server
                 return
             log.error("the lease on the database is lost: its connection broke; the service ends")
             self._health.set(health_pb2.HealthCheckResponse.NOT_SERVING)
             self.halted.set()
 
-        loop.add_reader(descriptor, stirred)
+        loop.add_reader(descriptor, readable)
 
     def _leave_lease(self) -> None:
         if (descriptor := self._lease.descriptor) is not None:
@@ -585,18 +577,6 @@ def _taken(key: str, address: str) -> ServeError:
     )
 
 
-def keep_pages() -> None:
-    """Tells glibc to keep the pages of frames that were freed: a stream otherwise faults in 256 fresh ones a frame.
-
-    Does nothing under another C library.
-    """
-    with contextlib.suppress(AttributeError, OSError):
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_M_MMAP_THRESHOLD, _KEPT_BLOCK_BYTES)
-        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
-        mallopt(_M_ARENA_MAX, _ARENAS)
-
-
 def allow_open_files() -> None:
     """Raises this process's limit of open files as far as the system lets it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -616,7 +596,6 @@ async def serve(folder: Path, announce: Callable[[dict[str, str]], None] | None 
         LeaseLost: while serving.
         ServeError: a port that is taken, a folder that cannot be written.
     """
-    keep_pages()
     allow_open_files()
     coordinator = Coordinator(StateFolder(folder))
     stop = asyncio.Event()
@@ -635,9 +614,10 @@ async def serve(folder: Path, announce: Callable[[dict[str, str]], None] | None 
     # What is here now stays, libraries for the most part: later collections need not go through it.
     gc.collect()
     gc.freeze()
-    ended = await first_of(coordinator.halted, stop)
+    waits = [asyncio.create_task(event.wait()) for event in (coordinator.halted, stop)]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     log.info("draining")
-    await coordinator.stop(0 if ended is coordinator.halted else None)
+    await coordinator.stop(0 if coordinator.halted.is_set() else None)
     if coordinator.halted.is_set():
         raise LeaseLost(
             "the connection that holds the lease on the database broke, so another coordinator may serve it now; "

@@ -10,17 +10,15 @@ service sees to.
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from fedpeer.protocol.limits import RESERVE_BYTES
 from fedpeer.protocol.model_file import ModelCheck, ModelFileError
 from mechanism.terms import identifier
-
-Result = TypeVar("Result")
 
 #: Ends the name of a file that the coordinator writes for itself.
 _SCRATCH = ".scratch"
@@ -89,32 +87,21 @@ class Spool:
         if free < total - offset + RESERVE_BYTES:
             raise SpoolFull(f"{total - offset} bytes are announced, {free} are free")
         path = self._path(key)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        upload = SpooledUpload(path, check, self._flusher, keep=offset > 0)
         try:
-            upload = SpooledUpload(path, check, self._flusher, keep=offset > 0)
-        except FileNotFoundError:  # its folder, once for each participant and task
-            path.parent.mkdir(parents=True, exist_ok=True)
-            upload = SpooledUpload(path, check, self._flusher)
-        if offset:
-            try:
-                upload.rewind(offset)
-            except BaseException as error:
-                if isinstance(error, ModelFileError):
-                    upload.discard()
-                upload.close()
-                raise
+            upload.rewind(offset)
+        except ModelFileError:
+            upload.discard()
+            raise
+        except BaseException:
+            upload.close()
+            raise
         return upload
 
     def scratch(self, name: str) -> Path:
         """A path for a file that the coordinator itself writes before it enters the blob store."""
         return self._folder / f"{name}{_SCRATCH}"
-
-    def behind(self, work: Callable[[], Result]) -> Future[Result]:
-        """Does what waits for the disk beside what the caller does next."""
-        return self._flusher.submit(work)
-
-    def discard(self, key: UploadKey) -> None:
-        """Deletes what is held of an upload."""
-        self._path(key).unlink(missing_ok=True)
 
     def sweep(self, task_id: str, busy: set[UploadKey]) -> int:
         """Deletes a task's interrupted uploads, those of `busy` apart; returns the bytes freed."""
@@ -153,7 +140,7 @@ class SpooledUpload:
     and waits for it again, beside everything else that the service does.
 
     Args:
-        keep: whether the file is there, and its first bytes are kept: `rewind` comes next.
+        keep: whether the file is there, and its first bytes are kept by the `rewind` that comes next.
     """
 
     def __init__(
@@ -177,7 +164,12 @@ class SpooledUpload:
         self._flushed = offset
 
     def close(self) -> None:
-        """Closes the file and keeps it for a later resumption."""
+        """Closes the file and keeps it for a later resumption.
+
+        Raises:
+            OSError: what was written cannot be kept.
+        """
+        self.settle()
         self._file.close()
 
     def append(self, data: bytes | memoryview) -> None:
@@ -194,9 +186,7 @@ class SpooledUpload:
         if self.offset - self._flushed >= _FLUSH_BYTES and (self._flush is None or self._flush.done()):
             self.settle()
             self._flushed = self.offset
-            descriptor = os.dup(self._file.fileno())  # `close` need not wait
-            self._flush = self._flusher.submit(os.fdatasync, descriptor)
-            self._flush.add_done_callback(lambda _: os.close(descriptor))
+            self._flush = self._flusher.submit(os.fdatasync, self._file.fileno())
 
     def settle(self) -> None:
         """Waits for the flush that is under way.
@@ -231,5 +221,7 @@ class SpooledUpload:
 
     def discard(self) -> None:
         """Closes and deletes the file."""
-        self.close()
+        with suppress(Exception):
+            self.settle()
+        self._file.close()
         self.path.unlink(missing_ok=True)

@@ -37,6 +37,11 @@ class Progress:
     failed: frozenset[str] = frozenset()
     absent: frozenset[str] = frozenset()
 
+    @property
+    def outstanding(self) -> frozenset[str]:
+        """Who of the selected has neither delivered nor failed."""
+        return self.selected - self.delivered - self.failed
+
 
 @dataclass(frozen=True)
 class BeginEffort:
@@ -133,7 +138,7 @@ def _claims(schedule: Schedule, progress: Progress, now: float) -> Step:
 
 
 def _models(schedule: Schedule, progress: Progress, now: float) -> Step:
-    outstanding = progress.selected - progress.delivered - progress.failed
+    outstanding = progress.outstanding
     delivered = len(progress.delivered)
     if not outstanding or (progress.deadline is not None and now >= progress.deadline):
         if delivered >= schedule.quorum:

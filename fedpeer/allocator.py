@@ -25,7 +25,7 @@ _LIMITS = (
     _Limit(-1, "MALLOC_TRIM_THRESHOLD_", (1 << 31) - 1),
     # Added to each growth of the heap.
     _Limit(-2, "MALLOC_TOP_PAD_", 1 << 26),
-    # Heaps, each of which keeps its own.
+    # Heaps: with one for each thread, each would keep the frames of all uploads.
     _Limit(-8, "MALLOC_ARENA_MAX", 2),
 )
 

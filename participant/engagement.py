@@ -637,6 +637,27 @@ def share_secret(key: ec.EllipticCurvePrivateKey, terms_digest: bytes, participa
     return hmac.digest(private, _SHARES + terms_digest + participant_id.encode(), "sha256")
 
 
+def published(task_id: str, market: MarketSteps) -> "Steps[tuple[market_pb2.Task, Terms]]":
+    """A task as the coordinator describes it now, and its terms, checked; nothing is agreed to.
+
+    Raises:
+        NotFoundError: no such task.
+        StateError: terms that do not hold, or are another task's.
+    """
+    message = yield from market.task(task_id)
+    try:
+        terms = Terms.parse(message.terms)
+    except FieldError as error:
+        raise StateError(
+            f"the terms of task {task_id} cannot be accepted: {error}; tell the coordinator's operator"
+        ) from None
+    if terms.task_id != task_id:
+        raise StateError(
+            f"the terms of task {task_id} are those of {terms.task_id}; tell the coordinator's operator"
+        )
+    return message, terms
+
+
 def join(
     task_id: str,
     *,
@@ -651,21 +672,9 @@ def join(
     """Reads the terms of a task, checks them, and writes down that they are what is agreed to.
 
     Raises:
-        NotFoundError: no such task.
-        WrongStateError: it has other terms than this participant agreed to.
-        StateError: terms that do not hold, or are another task's.
+        NotFoundError, StateError: as `published`; or it has other terms than this participant agreed to.
     """
-    message = yield from market.task(task_id)
-    try:
-        terms = Terms.parse(message.terms)
-    except FieldError as error:
-        raise StateError(
-            f"the terms of task {task_id} cannot be accepted: {error}; tell the coordinator's operator"
-        ) from None
-    if terms.task_id != task_id:
-        raise StateError(
-            f"the terms of task {task_id} are those of {terms.task_id}; tell the coordinator's operator"
-        )
+    message, terms = yield from published(task_id, market)
     yield from _pin_log_key(market, journal)
     if watch is not None:
         yield from watch.joining()

@@ -33,7 +33,7 @@ ParticipantError(Exception)
  |   +- TrainingError             `train` raised, or its process died
  +- StateError                    the participant's own folder
      +- SharesLostError           the journal lacks the claim that stands, and with it the draw shares
-     +- JournalError              the journal is locked, damaged or of another version
+     +- JournalError              the journal is locked, damaged, on a failing disk or of another version
      +- DiskFullError             no space for a model or the journal
 """
 
@@ -252,7 +252,7 @@ class SharesLostError(StateError):
 
 
 class JournalError(StateError):
-    """The journal is locked by another process, damaged, or written by a newer version."""
+    """The journal is locked by another process, damaged, on a disk that fails, or written by a newer version."""
 
 
 class DiskFullError(StateError):

@@ -403,14 +403,18 @@ class Journal:
         try:
             yield
         except sqlite3.Error as error:
-            words = str(error)
-            if "disk is full" in words or "disk I/O" in words:
+            name = getattr(error, "sqlite_errorname", "") or ""
+            if name == "SQLITE_FULL":
                 raise DiskFullError(
-                    f"{self._path} cannot be written ({words}); make space and start again, nothing is lost"
+                    f"{self._path} cannot be written ({error}); make space and start again, nothing is lost"
                 ) from error
+            advice = "check its permissions, or restore it from a backup"
+            if name.startswith("SQLITE_IOERR"):
+                advice = (
+                    "the disk fails, or a quota or a limit of file sizes is used up: look at the system's log"
+                )
             raise JournalError(
-                f"{self._path} cannot be used ({words}); check its permissions, or restore it from a backup: "
-                "the coordinator still knows what it received"
+                f"{self._path} cannot be used ({error}); {advice}: the coordinator still knows what it received"
             ) from error
 
 

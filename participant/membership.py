@@ -24,6 +24,7 @@ from participant.engagement import (
     has_claimed,
     join,
     past_tasks,
+    published,
 )
 from participant.enrolment import EnrolmentRequest
 from participant.errors import ConfigurationError, ParticipantError
@@ -223,13 +224,13 @@ class Membership(Generic[JoinedKind]):
 
     @call
     def explain(self, task: Task, task_id: str, effort: BestResponse | None = None) -> Steps[Explanation]:
-        """What each effort would earn in the task, and which is best; print it. Claims nothing.
+        """What each effort would earn in the task, and which is best; print it. Claims nothing and agrees to nothing.
 
         Raises:
             EffortError: `effort` is no `BestResponse`, or its cost or curve cannot be used.
         """
         strategy, trainer = explained(effort), trainer_of(task)
-        terms = (yield from self._engaged(task_id)).terms
+        _, terms = yield from published(task_id, self.client.steps)
 
         def explanation() -> Explanation:
             trainer.prepare(terms)

@@ -81,16 +81,6 @@ class ModelStanding:
     receipt: ReceiptRow | None
 
 
-@dataclass(frozen=True)
-class Tally:
-    """Sizes of the sets of a `Progress`."""
-
-    claimed: int
-    selected: int
-    delivered: int
-    failed: int
-
-
 class Submissions(Rows):
     """Receipts, claims, models and failures."""
 
@@ -195,12 +185,6 @@ class Submissions(Rows):
             failed=frozenset(name for (name,) in _FAILED.rows(self._connection, values)),
         )
 
-    def tally(self, task: TaskRow) -> Tally:
-        """How many there are of those that `progress` names: cheap, whatever their number."""
-        found = _TALLY.row(self._connection, {"task_id": task.id, "round": task.round, "selected": True})
-        assert found is not None  # a row of four numbers
-        return Tally(*found)
-
 
 def _equal(table: Table, *columns: str) -> ColumnElement[bool]:
     """The rows of a task with these values, each a parameter of the column's name."""
@@ -223,19 +207,10 @@ _COUNTED = or_(
     claims.c.selected,
     ~exists().where(participants.c.id == claims.c.participant_id, participants.c.revoked_at.is_not(None)),
 )
-_COUNTED_CLAIMS = select(func.count()).select_from(claims).where(_equal(claims), _COUNTED)
 _CLAIMANTS = Statement(select(claims.c.participant_id, claims.c.selected).where(_equal(claims), _COUNTED))
 _DELIVERED = Statement(select(models.c.participant_id).where(_equal(models, "round")))
 _FAILED = Statement(select(failures.c.participant_id).where(_equal(failures, "round")))
 _CLAIMED = Statement(select(_number(claims)))
-_TALLY = Statement(
-    select(
-        _COUNTED_CLAIMS.correlate(None).scalar_subquery().label("claimed"),
-        _number(claims, "selected").label("selected"),
-        _number(models, "round").label("delivered"),
-        _number(failures, "round").label("failed"),
-    )
-)
 _MODEL_STANDING = Statement(
     select(
         claims.c.selected,

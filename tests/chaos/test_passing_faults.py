@@ -14,7 +14,6 @@ import structlog
 
 import coordinator.shared_frames
 import coordinator.spool
-import coordinator.uploads
 import participant.engagement
 import participant.model_store
 import participant.persistence

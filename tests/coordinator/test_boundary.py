@@ -55,6 +55,7 @@ def test_what_postgresql_says_is_told_apart(state: str, code: Code) -> None:
     [
         ("SQLITE_BUSY", Code.STORAGE_UNAVAILABLE),
         ("SQLITE_IOERR_READ", Code.STORAGE_UNAVAILABLE),
+        ("SQLITE_IOERR_WRITE", Code.STORAGE_UNAVAILABLE),
         ("SQLITE_CANTOPEN", Code.STORAGE_UNAVAILABLE),
         ("SQLITE_PROTOCOL", Code.STORAGE_UNAVAILABLE),
         ("SQLITE_CORRUPT", Code.STORAGE_UNAVAILABLE),

@@ -1,4 +1,4 @@
-"""Slots go round: who is slow is cut short as soon as somebody waits, who is quick is not, and nothing is lost."""
+"""Places go round: who is slow is cut short as soon as somebody waits, who is quick is not, and nothing is lost."""
 
 import asyncio
 import hashlib
@@ -10,23 +10,23 @@ from typing import Any
 
 import pytest
 
-import coordinator.uploads
+import coordinator.upload_places
 from coordinator.blobs import BlobStore
+from coordinator.receiving import _data
 from coordinator.spool import SpooledUpload, UploadKey
-from coordinator.uploads import Stream, _data, _in_time
+from coordinator.upload_places import Stream
 from fedpeer.protocol.errors import Code, Refusal
 from fedpeer.protocol.frames import Frame
 from fedpeer.protocol.limits import FRAME_BYTES
 from fedpeer.v1.market_pb2 import ModelHeader
-from tests.coordinator.test_uploads import CONTENT, KEY, STATEMENT, Desk, falls_silent, nothing, whole
+from tests.coordinator.test_uploads import BEN, CONTENT, KEY, STATEMENT, Desk, falls_silent, nothing, whole
 
-BEN = replace(STATEMENT, participant_id="ben", submission_id="model-2")
 CYD = replace(STATEMENT, participant_id="cyd", submission_id="model-3")
 
 
 def contended(monkeypatch: pytest.MonkeyPatch, seconds: float, bytes_per_second: float) -> None:
-    monkeypatch.setattr(coordinator.uploads, "CONTENDED_SECONDS", seconds)
-    monkeypatch.setattr(coordinator.uploads, "CONTENDED_BYTES_PER_SECOND", bytes_per_second)
+    monkeypatch.setattr(coordinator.upload_places, "CONTENDED_SECONDS", seconds)
+    monkeypatch.setattr(coordinator.upload_places, "CONTENDED_BYTES_PER_SECOND", bytes_per_second)
 
 
 async def received(desk: Desk, bytes_: int) -> None:
@@ -39,7 +39,7 @@ async def test_a_slow_upload_is_cut_short_when_somebody_comes_to_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     contended(monkeypatch, 0, 1e9)
-    desk = Desk(tmp_path, slots=1)
+    desk = Desk(tmp_path, places=1)
     desk.may_record.set()
     slow = desk.receive("slow", falls_silent())
     await received(desk, 40)
@@ -50,14 +50,14 @@ async def test_a_slow_upload_is_cut_short_when_somebody_comes_to_wait(
             await slow
     assert refused.value.code is Code.QUOTA_EXCEEDED
     assert await desk.uploads.held(KEY) == 40, "what it sent is kept"
-    desk.uploads.stop()
+    await desk.uploads.stop()
 
 
-async def test_a_slow_upload_that_gets_its_slot_while_others_wait_is_cut_short_too(
+async def test_a_slow_upload_that_gets_its_place_while_others_wait_is_cut_short_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     contended(monkeypatch, 0, 1e9)
-    desk = Desk(tmp_path, slots=1)
+    desk = Desk(tmp_path, places=1)
     desk.may_record.set()
     slow = [
         desk.receive("ann", falls_silent()),
@@ -70,14 +70,14 @@ async def test_a_slow_upload_that_gets_its_slot_while_others_wait_is_cut_short_t
                 await upload
     assert desk.welcomed == ["ann", "ben", "cyd"], "in the order in which they came"
     assert desk.metrics.uploads._value.get() == 0
-    desk.uploads.stop()
+    await desk.uploads.stop()
 
 
-async def test_an_upload_that_is_quick_enough_keeps_its_slot_while_others_wait(
+async def test_an_upload_that_is_quick_enough_keeps_its_place_while_others_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     contended(monkeypatch, 0, 1e-3)  # each byte buys a quarter of an hour
-    desk = Desk(tmp_path, slots=1)
+    desk = Desk(tmp_path, places=1)
     desk.may_record.set()
     go_on = asyncio.Event()
 
@@ -89,7 +89,7 @@ async def test_an_upload_that_is_quick_enough_keeps_its_slot_while_others_wait(
     first = desk.receive("first", in_two())
     await received(desk, 40)
     second = desk.receive("second", whole(), statement=BEN)
-    while desk.uploads._waiting == 0:
+    while desk.places.waiting == 0:
         await asyncio.sleep(0)
     assert not first.done()
     assert desk.metrics.uploads._value.get() == 1
@@ -97,14 +97,14 @@ async def test_an_upload_that_is_quick_enough_keeps_its_slot_while_others_wait(
     async with asyncio.timeout(60):
         assert [await first, await second] == ["first", "second"]
     assert desk.metrics.received_bytes._value.get() == 2 * len(CONTENT)
-    desk.uploads.stop()
+    await desk.uploads.stop()
 
 
 async def test_seconds_are_granted_before_the_first_byte_has_to_be_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     contended(monkeypatch, 1000, 1e9)
-    desk = Desk(tmp_path, slots=1)
+    desk = Desk(tmp_path, places=1)
     desk.may_record.set()
     go_on = asyncio.Event()
 
@@ -116,20 +116,20 @@ async def test_seconds_are_granted_before_the_first_byte_has_to_be_there(
     while desk.welcomed != ["first"]:
         await asyncio.sleep(0)
     second = desk.receive("second", whole(), statement=BEN)
-    while desk.uploads._waiting == 0:
+    while desk.places.waiting == 0:
         await asyncio.sleep(0)
     go_on.set()
     async with asyncio.timeout(60):
         assert [await first, await second] == ["first", "second"]
-    desk.uploads.stop()
+    await desk.uploads.stop()
 
 
 async def test_a_stream_that_falls_silent_ends_though_nobody_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(coordinator.uploads, "UPLOAD_IDLE_SECONDS", 0.01)
+    monkeypatch.setattr(coordinator.upload_places, "UPLOAD_IDLE_SECONDS", 0.01)
     monkeypatch.setattr(
-        coordinator.uploads, "MIN_UPLOAD_BYTES_PER_SECOND", 0.1
+        coordinator.upload_places, "MIN_UPLOAD_BYTES_PER_SECOND", 0.1
     )  # else the whole would be too slow
     desk = Desk(tmp_path)
     async with asyncio.timeout(60):
@@ -139,18 +139,41 @@ async def test_a_stream_that_falls_silent_ends_though_nobody_waits(
             await desk.receive("first", falls_silent())
     assert refused.value.code is Code.QUOTA_EXCEEDED
     assert await desk.uploads.held(KEY) == 40
-    desk.uploads.stop()
+    await desk.uploads.stop()
 
 
-async def test_no_upload_holds_a_slot_longer_than_its_bytes_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinator.uploads, "UPLOAD_IDLE_SECONDS", 0.0)
-    monkeypatch.setattr(coordinator.uploads, "MIN_UPLOAD_BYTES_PER_SECOND", 1000)
-    with pytest.raises(Refusal, match="took more than 0 seconds; it can be resumed") as refused:
-        async with _in_time(10):
-            await asyncio.Event().wait()
+async def test_no_upload_holds_a_place_longer_than_its_bytes_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinator.upload_places, "UPLOAD_IDLE_SECONDS", 0.01)
+    monkeypatch.setattr(coordinator.upload_places, "MIN_UPLOAD_BYTES_PER_SECOND", 1 << 30)
+    desk = Desk(tmp_path)
+
+    async with asyncio.timeout(60):
+        with pytest.raises(Refusal, match="took more than 0 seconds; it can be resumed") as refused:
+            await desk.receive("first", falls_silent())
     assert refused.value.code is Code.QUOTA_EXCEEDED
-    async with _in_time(10**6):  # a thousand seconds
-        await asyncio.sleep(0)
+    assert await desk.uploads.held(KEY) == 40
+    await desk.uploads.stop()
+
+
+async def test_who_hangs_up_or_is_taken_over_from_while_it_waits_leaves_the_line(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, places=1)
+    desk.may_record.set()
+    first = desk.receive("first", falls_silent())
+    await received(desk, 40)
+    waits = [desk.receive(name, whole(), statement=BEN) for name in ("older", "newer")]
+    async with asyncio.timeout(60):
+        with pytest.raises(Refusal, match="taken over"):
+            await waits[0]
+        waits[1].cancel()
+        while desk.places.busy("task") != {KEY}:
+            await asyncio.sleep(0)
+        assert desk.places.waiting == 0
+        first.cancel()
+        assert await desk.receive("cyd", whole(), statement=CYD) == "cyd"
+    assert desk.welcomed == ["first", "cyd"]
+    await desk.uploads.stop()
 
 
 async def test_one_participant_uploads_one_model_at_a_time(tmp_path: Path) -> None:
@@ -168,13 +191,13 @@ async def test_one_participant_uploads_one_model_at_a_time(tmp_path: Path) -> No
     second = desk.receive("second", whole(), statement=replace(STATEMENT, submission_id="model-9"))
     other = desk.receive("other", whole(), statement=BEN)
     async with asyncio.timeout(60):
-        assert await other == "other", "a second slot is free for others"
+        assert await other == "other", "a second place is free for others"
         assert desk.welcomed == ["first", "other"]
-        assert desk.uploads.busy("task") == {KEY, UploadKey("task", "ann", "model-9")}
-        assert desk.uploads.busy("another") == set()
+        assert desk.places.busy("task") == {KEY, UploadKey("task", "ann", "model-9")}
+        assert desk.places.busy("another") == set()
         go_on.set()
         assert [await first, await second] == ["first", "second"]
-    desk.uploads.stop()
+    await desk.uploads.stop()
 
 
 async def test_who_takes_over_ends_the_older_stream_with_a_reason(tmp_path: Path) -> None:
@@ -187,7 +210,7 @@ async def test_who_takes_over_ends_the_older_stream_with_a_reason(tmp_path: Path
         with pytest.raises(Refusal, match="Another stream of the same upload has taken over") as refused:
             await first
     assert refused.value.code is Code.QUOTA_EXCEEDED
-    desk.uploads.stop()
+    await desk.uploads.stop()
 
 
 async def test_a_file_of_another_digest_is_refused_and_nothing_of_it_kept(tmp_path: Path) -> None:
@@ -203,7 +226,7 @@ async def test_a_file_of_another_digest_is_refused_and_nothing_of_it_kept(tmp_pa
     blobs = BlobStore(tmp_path / "models")
     assert not blobs.intact(bytes(32))
     assert not blobs.intact(hashlib.sha256(CONTENT).digest())
-    desk.uploads.stop()
+    await desk.uploads.stop()
 
 
 @pytest.mark.parametrize("offset", [0, 17, 40])
@@ -225,7 +248,7 @@ async def test_an_upload_may_go_on_from_any_byte_that_is_held(tmp_path: Path, of
 
     assert await desk.receive("second", rest(), offset=offset) == "second"
     assert BlobStore(tmp_path / "models").intact(STATEMENT.model_sha256)
-    desk.uploads.stop()
+    await desk.uploads.stop()
 
 
 def test_a_frame_belongs_where_it_begins_and_has_a_byte_at_least() -> None:
@@ -257,7 +280,7 @@ def test_a_frame_has_at_most_the_frames_limit_and_what_was_announced() -> None:
         _data(Frame(7, memoryview(b"ab")), 7, 8)
 
 
-async def test_a_slot_is_held_until_nothing_that_was_received_is_in_memory(
+async def test_a_place_is_held_until_nothing_that_was_received_is_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     may_append, appending = threading.Event(), asyncio.Event()
@@ -269,7 +292,7 @@ async def test_a_slot_is_held_until_nothing_that_was_received_is_in_memory(
         append(self, data)
 
     monkeypatch.setattr(SpooledUpload, "append", slow)
-    desk = Desk(tmp_path, slots=1)
+    desk = Desk(tmp_path, places=1)
     desk.may_record.set()
     first = desk.receive("first", whole())
     second = desk.receive("second", whole(), statement=BEN)
@@ -283,10 +306,10 @@ async def test_a_slot_is_held_until_nothing_that_was_received_is_in_memory(
         may_append.set()
     async with asyncio.timeout(60):
         assert [await first, await second] == ["first", "second"]
-    desk.uploads.stop()
+    await desk.uploads.stop()
 
 
-async def test_a_slot_is_free_while_a_whole_file_is_put_in_its_place(
+async def test_a_place_is_free_while_a_whole_file_is_put_in_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     may_adopt, adopt = threading.Event(), BlobStore.adopt
@@ -296,7 +319,7 @@ async def test_a_slot_is_free_while_a_whole_file_is_put_in_its_place(
         adopt(self, *given, **more)
 
     monkeypatch.setattr(BlobStore, "adopt", slow)
-    desk = Desk(tmp_path, slots=1)
+    desk = Desk(tmp_path, places=1)
     desk.may_record.set()
     first = desk.receive("first", whole())
     second = desk.receive("second", whole(), statement=BEN)
@@ -309,18 +332,20 @@ async def test_a_slot_is_free_while_a_whole_file_is_put_in_its_place(
         may_adopt.set()
     async with asyncio.timeout(60):
         assert [await first, await second] == ["first", "second"]
-    desk.uploads.stop()
+    await desk.uploads.stop()
 
 
-async def test_who_announces_nothing_is_told_so_before_it_has_a_slot(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinator.uploads, "UPLOAD_IDLE_SECONDS", 0.01)
+async def test_who_announces_nothing_is_told_so_before_it_has_a_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(coordinator.upload_places, "UPLOAD_IDLE_SECONDS", 0.01)
 
     async def silent() -> AsyncIterator[Frame]:
         await asyncio.Event().wait()
         yield Frame(0, memoryview(b""))
 
     async def welcome() -> None:
-        raise AssertionError("it has no slot")
+        raise AssertionError("it has no place")
 
     stream = Stream(silent(), welcome)
     async with asyncio.timeout(60):

@@ -323,6 +323,7 @@ def test_explain_says_what_each_effort_earns(coordinator: Served, tmp_path: Path
     coordinator.open()
     with coordinator.participant("cho", tmp_path) as cho:
         explanation = cho.explain(Shift(COUNTS["cho"]), "task", BestResponse())
+        assert cho._journal.tasks() == [], "nothing is agreed to"
         assert explanation.decision.answer is not None
         best = explanation.decision.answer
         assert all(point.utility <= best.utility + 1e-9 for point in explanation.points)

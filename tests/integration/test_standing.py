@@ -161,7 +161,7 @@ async def test_an_upload_begun_before_the_revocation_gets_no_receipt(tmp_path: P
         upload = Upload(members[0], model_like(1))
         sending = asyncio.ensure_future(upload.send())
         await upload.begun.wait()
-        while not coordinator._work.uploads._streams:
+        while not coordinator._work.uploads.places.streams:
             await asyncio.sleep(0.01)
         if heard:  # it ends at once, whether or not the participant goes on
             await asyncio.to_thread(revoke, coordinator.folder, "ada")
@@ -171,7 +171,8 @@ async def test_an_upload_begun_before_the_revocation_gets_no_receipt(tmp_path: P
         await refused(sending, Code.CERTIFICATE_REVOKED)
         upload.go_on()
         assert entries_of(coordinator, "ada") == ["enrolment", "claim", "revocation"]
-        assert not coordinator._work.uploads._streams
+        while coordinator._work.uploads.places.streams:
+            await asyncio.sleep(0.01)
         await close(members)
 
 

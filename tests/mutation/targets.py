@@ -76,10 +76,11 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "mechanism/ledger/witness.py": (f"{_LEDGER}/test_refusals_of_parts.py", f"{_LEDGER}/test_witness.py"),
     "fedpeer/protocol/codec.py": ("tests/fedpeer/protocol/test_codec.py",),
     "fedpeer/protocol/frames.py": ("tests/fedpeer/protocol/test_frames.py",),
-    "coordinator/uploads.py": (
-        "tests/coordinator/test_upload_fairness.py",
+    "coordinator/receiving.py": (
         "tests/coordinator/test_uploads.py",
+        "tests/coordinator/test_upload_fairness.py",
     ),
+    "coordinator/upload_places.py": ("tests/coordinator/test_upload_fairness.py",),
     "coordinator/commits.py": ("tests/coordinator/test_commits.py",),
     "coordinator/steps.py": (*ROUNDS, "tests/integration/test_dispute.py"),
     "coordinator/admission.py": ("tests/coordinator/test_admission.py", "tests/integration/test_refusals.py"),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from participant.errors import DiskFullError
+from participant.errors import DiskFullError, JournalError
 from participant.identity import StateFolder
 from participant.journal import Journal
 from participant.model_store import write_weights
@@ -37,7 +37,11 @@ folder = Path(sys.argv[1])
 journal = Journal(folder / "journal.db")
 journal.add_task("before", b"terms")
 limit(300_000)
-full(lambda: [journal.add_task(f"task-{n}", bytes(50_000)) for n in range(100)])
+try:  # SQLite does not say which failure of a write it was: of a limit, a quota or the disk
+    [journal.add_task(f"task-{n}", bytes(50_000)) for n in range(100)]
+    raise SystemExit("the journal grew beyond the limit")
+except JournalError as error:
+    assert "a limit of file sizes is used up" in str(error), error
 written = [record.task_id for record in journal.tasks()]
 
 weights = {"w": np.ones(1_000_000, np.float32)}

@@ -295,7 +295,7 @@ def _sqlite_error(error: sqlite3.Error) -> StorageError:
     name = getattr(error, "sqlite_errorname", "") or ""
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return DatabaseLocked("another process holds the database's lock for too long; try again later")
-    if name.startswith("SQLITE_FULL") or name == "SQLITE_IOERR_WRITE":
+    if name == "SQLITE_FULL":
         return DatabaseFull("the database has no space left; make some, then go on: nothing was half-written")
     if name.startswith("SQLITE_READONLY"):
         return DatabaseReadOnly("the database accepts no writes; give its file and folder the right to write")
@@ -308,7 +308,9 @@ def _sqlite_error(error: sqlite3.Error) -> StorageError:
     if name.startswith(
         ("SQLITE_CANTOPEN", "SQLITE_IOERR", "SQLITE_PERM", "SQLITE_AUTH", "SQLITE_PROTOCOL", "SQLITE_NOLFS")
     ):
-        return DatabaseUnreachable(f"the database file cannot be opened or read: {error}")
+        return DatabaseUnreachable(
+            f"the database file cannot be opened, read or written ({error}); look at its rights, its disk and the quota"
+        )
     if "no such table" in str(error):
         return NotALedger(f"the database lacks a table of fedpeer: {error}")
     return StorageError(f"the database refuses a statement: {error}")
