@@ -72,7 +72,6 @@ def opened(store: MarketStore, name: str = "task", at: float = 1.0, n_rounds: in
     row = TaskRow(
         id=name,
         terms=terms,
-        terms_digest=terms.digest,
         root=digest("root"),
         settings={"data": None, "evidence": {"shadows": 20}},
         state=State.OPEN,
