@@ -1,4 +1,4 @@
-"""Evidence behind one small protocol, so that the service need not know how a task is scored.
+"""Evidence by one small protocol, so that the service need not know how a task is scored.
 
 A scorer works on files and blocks; the service calls it from its own thread. Everything that it returns is a
 function of the task's root, its terms, D_c and the submitted files: asked again after a restart, it says the

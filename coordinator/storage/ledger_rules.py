@@ -9,7 +9,7 @@ from fedpeer.audit.sql.tables import APPEND_ONLY, LOG, TOTALS
 
 _SUMS = ("debits_posted", "credits_posted", "debits_pending", "credits_pending")
 
-#: PostgreSQL's functions behind the triggers.
+#: PostgreSQL's functions that the triggers call.
 FUNCTIONS = (
     "ledger_transfer_checked",
     "ledger_transfer_applied",

@@ -62,8 +62,7 @@ class _Terms(TypeDecorator[Terms]):
     cache_ok = True
 
     def process_bind_param(self, value: Any, dialect: Any) -> str:
-        text: str = value.canonical.decode()
-        return text
+        return str(value.canonical, "utf-8")
 
     def process_result_value(self, value: Any, dialect: Any) -> Terms:
         return _parsed_terms(value)

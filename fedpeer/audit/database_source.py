@@ -129,7 +129,7 @@ _TILES = Statement(select(func.count()).select_from(TILES))
 
 
 def open_database(url: str, resources: ExitStack) -> LedgerSource:
-    """The ledger behind a URL, until `resources` are closed; its tables and the types in them are checked first."""
+    """The ledger at a URL, until `resources` are closed; its tables and the types in them are checked first."""
     database = Database(url, read_only=True)
     resources.callback(database.close)
     database.check_schema()

@@ -45,7 +45,7 @@ class LedgerStore(Protocol):
         """How many enrolments and revocations there are, and the digest over them."""
 
     def extend_key_history(self, first: int, rows: Sequence[tuple[int, bytes, bytes]]) -> None:
-        """Adds (entry index, digest after it, entry) behind the `first` that there are."""
+        """Adds (entry index, digest after it, entry) after the `first` that there are."""
 
     def post(self, transfers: Sequence[tuple[int, int, Transfer]]) -> None:
         """Applies (entry index, position in it, transfer) in order. The store enforces the accounts' rules too."""
