@@ -24,7 +24,7 @@ from coordinator.storage.market_tables import (
     settlements,
     tasks,
 )
-from coordinator.storage.rounds import RoundRow, SettlementRow
+from coordinator.storage.rounds import Retention, RoundRow, SettlementRow
 from coordinator.storage.schema import migrate
 from coordinator.storage.submissions import ClaimRow, FailureRow, ModelRow, ModelStanding, ReceiptRow
 from coordinator.storage.tasks import EventRow, StaleTask, TaskRow
@@ -325,8 +325,19 @@ def test_models_are_needed_while_their_task_runs_and_for_a_time_after(store: Mar
     store.advance(row, State.CANCELLED, now=100.0, reason="a reason", model=digest("last of old"))
     running = {digest(text) for text in ("first", "start of runs", "result of runs", "ann's in runs")}
     ended = {digest(text) for text in ("last of old", "start of old", "result of old", "ann's in old")}
-    assert store.referenced_models(ended_before=100.0) == running | ended
-    assert store.referenced_models(ended_before=100.5) == running
+    assert store.referenced_models(Retention(100.0, unfetched=False)) == running | ended
+    assert store.referenced_models(Retention(100.5, unfetched=False)) == running
+
+
+def test_the_model_that_a_task_ended_with_is_kept_until_it_is_fetched(store: MarketStore) -> None:
+    row = opened(store)
+    store.open_round("task", 1, digest("start"), 1, 1.0)
+    store.update_round("task", 1, result_model=digest("last"))
+    store.advance(row, State.CANCELLED, now=100.0, reason="a reason", model=digest("last"))
+    assert store.referenced_models(Retention(200.0, unfetched=True)) == {digest("last")}
+    assert store.referenced_models(Retention(200.0, unfetched=False)) == set()
+    store.update_round("task", 1, fetched_at=150.0)
+    assert store.referenced_models(Retention(200.0, unfetched=True)) == set()
 
 
 # Identities
