@@ -26,8 +26,8 @@ FLOORS = (
     ("fedpeer.audit",),
     ("coordinator", "participant"),
     ("fedpeer",),  # the face itself
-    ("fedpeer.experiments",),
-    ("fedpeer.cli",),
+    ("fedpeer.experiments", "fedpeer.testing"),
+    ("fedpeer.cli", "fedpeer.pytest_plugin"),
     ("fedpeer.demo",),
     ("fedpeer.__main__",),
 )
