@@ -21,7 +21,7 @@ from fedpeer.testing.terms import merged, task_config
 from mechanism.ledger.verify import Report
 from mechanism.lifecycle import State
 from mechanism.terms import MIN_QUORUM
-from participant import Participant, Task, TaskReport, Trained, TrainingRound, Weights
+from participant import Activity, Participant, Task, TaskReport, Trained, TrainingRound, Weights
 from participant.effort import Effort
 
 #: What participants train: one task, of which each gets a copy, or something that makes one.
@@ -54,10 +54,11 @@ class LocalMarket:
             `start_weights()`, or the architecture's own.
         terms: keys and sections of a task file that are to be different, such as {"rule": {"peers": 2}}.
         effort: of everybody, as `Participant.run` takes it; None: the best response to the terms.
-        folder: where everything lies; None: a temporary folder, gone at the end. Relative paths in the terms are taken
-            from here.
+        folder: where everything lies; None: a temporary folder, gone at the end.
         insecure: no TLS.
         seed: decides the participants' keys and with them who is drawn as whose peer.
+        paths: the folder that relative paths in the terms are taken from.
+        on_activity: is told by name what each participant does, in that participant's thread.
 
     Attributes:
         coordinator: the `LocalCoordinator`; its `operator` has every command.
@@ -81,6 +82,8 @@ class LocalMarket:
         folder: Path | None = None,
         insecure: bool = False,
         seed: int = 0,
+        paths: Path | None = None,
+        on_activity: Callable[[str, Activity], None] | None = None,
     ) -> None:
         names = _names(participants)
         tasks = _tasks(_Step if task is None else task, len(names))
@@ -92,12 +95,19 @@ class LocalMarket:
         self._insecure = insecure
         self._temporary = TemporaryDirectory(prefix="fedpeer-market-") if folder is None else None
         self.folder = Path(self._temporary.name if self._temporary is not None else folder or "")
+        self._paths = Path.cwd() if paths is None else paths
         self._noticed = threading.Condition()
         self._moved: set[int] = set()
         self.coordinator: LocalCoordinator
         self.participants: dict[str, LocalParticipant] = {
             name: LocalParticipant(
-                name, each, self.folder / name, self._connect, noticed=self._noticed, closed=self._await_close
+                name,
+                each,
+                self.folder / name,
+                self._connect,
+                noticed=self._noticed,
+                closed=self._await_close,
+                on_activity=on_activity,
             )
             for name, each in zip(names, tasks, strict=True)
         }
@@ -105,7 +115,7 @@ class LocalMarket:
     def __enter__(self) -> Self:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            config = task_config(self.folder, self._weights, **self._terms)
+            config = task_config(self.folder, self._weights, paths=self._paths, **self._terms)
             # Whoever is dead is waited for until the deadline, so that a round closes at one time and no other.
             self.coordinator = LocalCoordinator(
                 self.folder / "coordinator", insecure=self._insecure, absence_seconds=_NEVER_ABSENT

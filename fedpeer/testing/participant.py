@@ -60,6 +60,7 @@ class LocalParticipant:
         *,
         noticed: threading.Condition,
         closed: Callable[[int], None],
+        on_activity: Callable[[str, Activity], None] | None = None,
     ) -> None:
         self.name = name
         self.task = task
@@ -69,6 +70,7 @@ class LocalParticipant:
         self._connect = connect
         self._noticed = noticed
         self._closed = closed
+        self._on_activity = on_activity
         self._faults: dict[int, Fault] = {}
         self._phases: set[int] = set()
         self._held: set[int] = set()
@@ -181,6 +183,8 @@ class LocalParticipant:
                 self._noticed.notify_all()
 
     def _note(self, activity: Activity) -> None:
+        if self._on_activity is not None:
+            self._on_activity(self.name, activity)
         done = activity.kind in _DONE
         if done or activity.kind == "missed":
             with self._noticed:

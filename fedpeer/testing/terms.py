@@ -34,11 +34,14 @@ def merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
     return {key: value for key, value in result.items() if value is not None}
 
 
-def task_config(folder: Path, weights: Weights | None = None, **changes: Any) -> TaskConfig:
+def task_config(
+    folder: Path, weights: Weights | None = None, *, paths: Path | None = None, **changes: Any
+) -> TaskConfig:
     """The task of `DEFAULTS` with `changes`, which are keys and sections of a task file.
 
     Args:
-        folder: where the first model is written; relative paths of the changes are taken from it.
+        folder: where the first model is written.
+        paths: what relative paths of the changes are taken from; None: `folder`.
         weights: the first model; None: the one that the changes name, or the architecture's own.
 
     Raises:
@@ -48,5 +51,5 @@ def task_config(folder: Path, weights: Weights | None = None, **changes: Any) ->
     if weights is not None:
         path = folder / f"{values['id']}-initial.safetensors"
         path.write_bytes(encode_model(dict(weights)))
-        values["initial_model"] = str(path)
-    return resolve_paths(validated_config(values, TaskConfig, Path("terms")), folder)
+        values["initial_model"] = str(path.absolute())
+    return resolve_paths(validated_config(values, TaskConfig, Path("terms")), paths or folder)
