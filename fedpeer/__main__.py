@@ -65,6 +65,7 @@ _USER_ERRORS = (
     ("mechanism.errors", "MechanismError", 2),
     ("fedpeer.learning.errors", "LearningError", 2),
     ("fedpeer.experiments.errors", "ExperimentError", 2),
+    ("fedpeer.extensions", "ExtensionError", 2),
     ("fedpeer.protocol.certificates", "CertificateError", 2),
     ("fedpeer.protocol.model_file", "ModelFileError", 2),
     ("fedpeer.protocol.errors", "Refusal", 3),

@@ -16,6 +16,7 @@ FLOORS = (
         "mechanism",
         "fedpeer.v1",
         "fedpeer.extras",
+        "fedpeer.extensions",
         "fedpeer.streams",
         "fedpeer.allocator",
         "fedpeer.text_files",

@@ -202,6 +202,21 @@ class LocalMarket:
         """Moves the clock; see `LocalCoordinator.advance`."""
         self.coordinator.advance(seconds)
 
+    def pass_deadline(self, *, round: int, patience: float = PATIENCE_SECONDS) -> None:  # noqa: A002
+        """Waits until a round, or the claims with round 0, waits for nobody but the dead and the late; then moves the
+        clock to its deadline.
+
+        Raises:
+            MarketTestError: it does not come to that within `patience` seconds of real time.
+        """
+        with self._noticed:
+            if not self._noticed.wait_for(lambda: self._stalled() == round, patience):
+                raise MarketTestError(
+                    f"round {round} does not wait for the dead and the late alone after {patience:g} s; "
+                    + self.coordinator.stands(self.task_id)
+                )
+        self._pass_time()
+
     def restart(self) -> None:
         """The coordinator stops at once and serves again; participants wait and go on."""
         self.coordinator.restart()
