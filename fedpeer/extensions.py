@@ -3,12 +3,12 @@
     [project.entry-points."fedpeer.attacks"]
     slow-poison = "my_lab.attacks:SLOW_POISON"
 
-group                  what the entry point is                                              used by
-fedpeer.attacks        an `Attack`                                                          `fedpeer arena --attack`
-fedpeer.payment_rules  (terms, assessment, peers' assessments) to credits, a Decimal >= 0   `fedpeer arena --rule`
-fedpeer.selections     (terms, claimed degrees by name) to the names of who trains          `fedpeer arena --selection`
-fedpeer.aggregations   (models, samples) to a model, all of one layout                      `fedpeer arena --aggregation`
-fedpeer.datasets       a function to (whole, held-out or None), both `LabelledData`         `dataset` of a task file
+group                  what the entry point is                                        used by
+fedpeer.attacks        an `Attack`                                                    `fedpeer arena --attack`
+fedpeer.payment_rules  (terms, assessment, peers' assessments) to credits, a Decimal  `fedpeer arena --rule`
+fedpeer.selections     (terms, claimed degrees by name) to the names of who trains    `fedpeer arena --selection`
+fedpeer.aggregations   (models, samples) to a model, all of one layout                `fedpeer arena --aggregation`
+fedpeer.datasets       a function to (whole, held-out or None), both `LabelledData`   `dataset` of a task file
 
 A market takes data sets only. Its ledger can be verified because everybody has the code that recomputes who trains and
 what is paid; with a rule or a selection of somebody's own it could not. The arena keeps no ledger.

@@ -42,6 +42,7 @@ def test_names_are_listed_without_an_import(lab: Path) -> None:
     assert "stripes" in dataset_names()
 
 
+@pytest.mark.slow
 @pytest.mark.arithmetic
 def test_the_arena_takes_an_attack_a_rule_a_selection_and_an_aggregation(lab: Path) -> None:
     done = fedpeer(

@@ -66,8 +66,8 @@ def own_rule(name: str) -> PaymentRule:
         amount = rule(terms, subject, peers)
         if not isinstance(amount, Decimal) or not amount.is_finite() or amount < 0:
             raise ExperimentError(
-                f"the payment rule {name} gives {amount!r:.60} for {subject.participant_id}; expected credits, a Decimal "
-                "of at least 0"
+                f"the payment rule {name} gives {amount!r:.60} for {subject.participant_id}; expected credits, "
+                "a Decimal of at least 0"
             )
         return amount
 
