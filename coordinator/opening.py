@@ -140,7 +140,8 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
     if config.rule.name in extension_names(EXTENDED_RULES):
         raise TaskError(
             f"the payment rule {config.rule.name!r} is an extension that is installed here: who verifies the ledger "
-            "lacks it and could not recompute a payment. A market pays by a built-in rule; study yours with `fedpeer arena`"
+            "lacks it and could not recompute a payment. A market pays by a built-in rule; study yours with "
+            "`fedpeer arena`"
         )
     if config.rule.name not in PAYMENT_RULES:
         raise FieldError("rule.name", config.rule.name, "one of " + ", ".join(PAYMENT_RULES))

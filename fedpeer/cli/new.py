@@ -9,7 +9,7 @@ import typer
 from fedpeer.cli.errors import CommandError
 from fedpeer.protocol.model_file import encode_model
 
-#: What is written, as it lies beside this module.
+#: What is written, as it lies beside this module; programs have the suffix ".in" there, being none of this package's.
 SCAFFOLD = Path(__file__).with_name("scaffold")
 
 #: The first model of the scaffold's task: `MyTask().start_weights()`.
@@ -23,8 +23,7 @@ def new(folder: Annotated[Path, typer.Argument(help="A new or empty folder.")]) 
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for file in sorted(SCAFFOLD.iterdir()):
-            if file.is_file():
-                (folder / file.name).write_text(file.read_text())
+            (folder / file.name.removesuffix(".in")).write_text(file.read_text())
         (folder / "start.safetensors").write_bytes(encode_model(_START))
     except OSError as error:
         raise CommandError(f"{folder} cannot be written: {error.strerror}; name another folder") from None
