@@ -20,7 +20,7 @@ from coordinator.live import Session
 from coordinator.opening import prepare_task
 from coordinator.operator import Operator, TaskReport
 from coordinator.server import Coordinator
-from coordinator.storage.market import EventRow
+from coordinator.storage.tasks import EventRow
 from fedpeer.audit.sources import open_source
 from fedpeer.protocol.errors import Code, Refusal
 from fedpeer.testing.errors import PATIENCE_SECONDS, MarketTestError
