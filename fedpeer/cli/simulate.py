@@ -237,9 +237,8 @@ def _print(record: Mapping[str, Any], console: Console) -> None:
             f"failed: {', '.join(person['failed'])}" if person["failed"] else "all passed",
         )
     console.print(table)
-    console.print(
-        "claimed, verified: the non-iid degree, 0 (as the learner wants it) to 1; paid: credits, all rounds."
-    )
+    console.print("claimed, verified: the non-iid degree, 0 (as the learner wants it) to 1;")
+    console.print("paid: credits, all rounds; models: rounds in which one came.")
     if rounds and rounds[-1]["accuracy"] is not None:
         console.print("accuracy by round: " + ", ".join(f"{r['accuracy']:.3f}" for r in rounds))
     paid = sum(person["paid_micro"] for person in record["participants"]) / MICRO
