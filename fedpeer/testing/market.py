@@ -4,6 +4,7 @@ import asyncio
 import copy
 import inspect
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -34,8 +35,8 @@ _ROUND_CLOSED = (State.SCORED, State.SETTLED, State.CLOSED, State.CANCELLED)
 #: Seconds of the market's clock, decades.
 _NEVER_ABSENT = 1e9
 
-#: Seconds of real time that a participant gets to end when the market is closed.
-_END_SECONDS = 10.0
+#: Seconds of real time that participants get to end when the market is closed: they are threads and cannot be killed.
+_END_SECONDS = 3.0
 
 
 class LocalMarket:
@@ -93,7 +94,11 @@ class LocalMarket:
         self._effort = effort
         self._seed = seed
         self._insecure = insecure
-        self._temporary = TemporaryDirectory(prefix="fedpeer-market-") if folder is None else None
+        self._temporary = (
+            TemporaryDirectory(prefix="fedpeer-market-", ignore_cleanup_errors=True)
+            if folder is None
+            else None
+        )
         self.folder = Path(self._temporary.name if self._temporary is not None else folder or "")
         self._paths = Path.cwd() if paths is None else paths
         self._noticed = threading.Condition()
@@ -148,8 +153,9 @@ class LocalMarket:
             participant.stop()
         if hasattr(self, "coordinator"):
             self.coordinator.close()
+        end = time.monotonic() + _END_SECONDS
         for participant in self.participants.values():
-            participant.join(_END_SECONDS)
+            participant.join(max(0.0, end - time.monotonic()))
         if self._temporary is not None:
             self._temporary.cleanup()
 

@@ -14,7 +14,7 @@ from fedpeer.protocol.certificates import PrivateKey, private_key_pem
 from fedpeer.protocol.model_file import encode_model
 from fedpeer.testing.errors import PATIENCE_SECONDS, MarketTestError
 from mechanism.terms import Terms
-from participant import Activity, Participant, Task, TaskReport, TrainingRound
+from participant import Activity, Participant, Task, TaskReport, TrainingCancelled, TrainingRound
 from participant.effort import Effort
 from participant.identity import KEY, StateFolder
 from participant.journal import Journal
@@ -76,6 +76,7 @@ class LocalParticipant:
         self._held: set[int] = set()
         self._thread: threading.Thread | None = None
         self.running = False
+        self._stopping = False
         self._participant: Participant | None = None
         self._report: TaskReport | None = None
         self._arguments: tuple[str, Effort | None] = ("", None)
@@ -139,7 +140,8 @@ class LocalParticipant:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the connection; what it is at ends as soon as it asks for anything."""
+        """Ends the connection; a training ends when it next reports its progress."""
+        self._stopping = True
         if (participant := self._participant) is not None:
             participant.client.transport.stop()
 
@@ -183,6 +185,8 @@ class LocalParticipant:
                 self._noticed.notify_all()
 
     def _note(self, activity: Activity) -> None:
+        if self._stopping and activity.kind == "progress":
+            raise TrainingCancelled
         if self._on_activity is not None:
             self._on_activity(self.name, activity)
         done = activity.kind in _DONE
