@@ -154,7 +154,7 @@ def test_the_plugin_costs_a_project_that_does_not_use_it_nothing(tmp_path: Path)
     lines = [f"{name} = {value}" for name, value in points.items()]
     (metadata / "entry_points.txt").write_text("\n".join(["[pytest11]", *lines, ""]))
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", "test_own.py"],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_own.py"],
         cwd=tmp_path, env=environment(tmp_path / "site"), capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert "1 passed" in done.stdout, done.stdout
