@@ -58,7 +58,7 @@ def simulate(
         with contextlib.redirect_stdout(sys.stderr):
             market = LocalMarket(
                 factory, participants, rounds=rounds, terms=changes, effort=effort, insecure=True, seed=seed,
-                paths=terms.parent if terms else Path(), on_activity=progress.note,
+                paths=terms.parent if terms else Path(), on_progress=progress.note,
             )  # fmt: skip
             with market, progress.shown():
                 reports = market.run()

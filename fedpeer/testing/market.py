@@ -59,7 +59,7 @@ class LocalMarket:
         insecure: no TLS.
         seed: decides the participants' keys and with them who is drawn as whose peer.
         paths: the folder that relative paths in the terms are taken from.
-        on_activity: is told by name what each participant does, in that participant's thread.
+        on_progress: is told by name what each participant does, in that participant's thread.
 
     Attributes:
         coordinator: the `LocalCoordinator`; its `operator` has every command.
@@ -84,7 +84,7 @@ class LocalMarket:
         insecure: bool = False,
         seed: int = 0,
         paths: Path | None = None,
-        on_activity: Callable[[str, Activity], None] | None = None,
+        on_progress: Callable[[str, Activity], None] | None = None,
     ) -> None:
         names = _names(participants)
         tasks = _tasks(_Step if task is None else task, len(names))
@@ -112,7 +112,7 @@ class LocalMarket:
                 self._connect,
                 noticed=self._noticed,
                 closed=self._await_close,
-                on_activity=on_activity,
+                on_progress=on_progress,
             )
             for name, each in zip(names, tasks, strict=True)
         }

@@ -60,7 +60,7 @@ class LocalParticipant:
         *,
         noticed: threading.Condition,
         closed: Callable[[int], None],
-        on_activity: Callable[[str, Activity], None] | None = None,
+        on_progress: Callable[[str, Activity], None] | None = None,
     ) -> None:
         self.name = name
         self.task = task
@@ -70,7 +70,7 @@ class LocalParticipant:
         self._connect = connect
         self._noticed = noticed
         self._closed = closed
-        self._on_activity = on_activity
+        self._on_progress = on_progress
         self._faults: dict[int, Fault] = {}
         self._phases: set[int] = set()
         self._held: set[int] = set()
@@ -172,7 +172,7 @@ class LocalParticipant:
         try:
             with self._connect(self._folder) as self._participant:
                 trainer = _Trainer(self.task, self._faults, self._hold)
-                self._report = self._participant.run(trainer, task_id, effort=effort, on_activity=self._note)
+                self._report = self._participant.run(trainer, task_id, effort=effort, on_progress=self._note)
         except Died:
             with self._noticed:
                 self.dead = True
@@ -187,8 +187,8 @@ class LocalParticipant:
     def _note(self, activity: Activity) -> None:
         if self._stopping and activity.kind == "progress":
             raise TrainingCancelled
-        if self._on_activity is not None:
-            self._on_activity(self.name, activity)
+        if self._on_progress is not None:
+            self._on_progress(self.name, activity)
         done = activity.kind in _DONE
         if done or activity.kind == "missed":
             with self._noticed:
