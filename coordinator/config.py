@@ -274,7 +274,7 @@ def read_config(path: Path, kind: type[ConfigModel]) -> ConfigModel:
         ConfigError: unreadable, no TOML, an unknown or missing key, or a value of the wrong type or range.
     """
     try:
-        return _validated(read_toml(path), kind, path)
+        return validated_config(read_toml(path), kind, path)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
     except TextFileError as error:
@@ -284,12 +284,13 @@ def read_config(path: Path, kind: type[ConfigModel]) -> ConfigModel:
 def parse_config(text: str, kind: type[ConfigModel], path: Path) -> ConfigModel:
     """The configuration that `text` is, of the file at `path`. Raises ConfigError as above."""
     try:
-        return _validated(parse_toml(text), kind, path)
+        return validated_config(parse_toml(text), kind, path)
     except TextFileError as error:
         raise ConfigError(f"{path} cannot be used: {error}") from None
 
 
-def _validated(document: dict[str, Any], kind: type[ConfigModel], path: Path) -> ConfigModel:
+def validated_config(document: dict[str, Any], kind: type[ConfigModel], path: Path) -> ConfigModel:
+    """The configuration that the parsed `document` is; `path` is what errors call it. Raises ConfigError as above."""
     try:
         return kind.model_validate(document)
     except ValidationError as error:

@@ -18,6 +18,8 @@ from coordinator.derivation import chain_secret, initial_seed, task_root, valida
 from coordinator.errors import TaskError
 from coordinator.storage.tasks import TaskRow
 from fedpeer.audit.input_files import SourceError, opened
+from fedpeer.extensions import PAYMENT_RULES as EXTENDED_RULES
+from fedpeer.extensions import extension_names
 from fedpeer.learning.datasets import LabelledData, load_splits
 from fedpeer.learning.errors import DataError
 from fedpeer.learning.labels import class_count, real_inputs, whole_labels
@@ -135,6 +137,12 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
     """
     root = task_root(config.id, config.seed)
     data = None if config.data is None else load_learner_data(config.data)
+    if config.rule.name in extension_names(EXTENDED_RULES):
+        raise TaskError(
+            f"the payment rule {config.rule.name!r} is an extension that is installed here: who verifies the ledger "
+            "lacks it and could not recompute a payment. A market pays by a built-in rule; study yours with "
+            "`fedpeer arena`"
+        )
     if config.rule.name not in PAYMENT_RULES:
         raise FieldError("rule.name", config.rule.name, "one of " + ", ".join(PAYMENT_RULES))
     if config.rule.name != "paper" and data is None:

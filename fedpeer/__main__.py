@@ -41,6 +41,12 @@ _FUNCTIONS = {
     "demo": _Command(
         "fedpeer.demo.command", "demo", "A whole market on this machine, with real processes and data."
     ),
+    "new": _Command("fedpeer.cli.new", "new", "Write a task, its terms and a test that run as they stand."),
+    "simulate": _Command(
+        "fedpeer.cli.simulate",
+        "simulate",
+        "Your task in a whole market in one process: who would be paid what.",
+    ),
     "plan": _Command(
         "fedpeer.cli.plan", "plan", "Efforts, equilibria and the best payment coefficient for a population."
     ),
@@ -59,6 +65,7 @@ _USER_ERRORS = (
     ("mechanism.errors", "MechanismError", 2),
     ("fedpeer.learning.errors", "LearningError", 2),
     ("fedpeer.experiments.errors", "ExperimentError", 2),
+    ("fedpeer.extensions", "ExtensionError", 2),
     ("fedpeer.protocol.certificates", "CertificateError", 2),
     ("fedpeer.protocol.model_file", "ModelFileError", 2),
     ("fedpeer.protocol.errors", "Refusal", 3),

@@ -19,7 +19,9 @@ EXTRAS = {
     "torchvision": "research",
 }
 
-_SERVICE = ("sqlalchemy", "alembic", "torch", "sklearn", "prometheus_client", "grpc_reflection")
+#: What a coordinator needs of which no participant's model is evaluated; evidence needs torch and sklearn besides.
+_MARKET = ("sqlalchemy", "alembic", "prometheus_client", "grpc_reflection")
+_SERVICE = (*_MARKET, "torch", "sklearn")
 _STUDY = (*_SERVICE, "scipy", "matplotlib", "torchvision")
 
 #: What a command needs beyond the base install, and the extra that brings all of it.
@@ -28,6 +30,8 @@ COMMANDS = {
     "demo": ("all", _STUDY),
     "arena": ("research", _STUDY),
     "figures": ("research", _STUDY),
+    "simulate": ("testing", _MARKET),
+    "testing": ("testing", _MARKET),
 }
 
 
@@ -36,7 +40,9 @@ def unmet(command: str) -> str | None:
     extra, modules = COMMANDS.get(command, ("", ()))
     for module in modules:
         if not _installed(module):
-            return _sentence(f"`fedpeer {command}`", module, extra)
+            return _sentence(
+                "`fedpeer.testing`" if command == "testing" else f"`fedpeer {command}`", module, extra
+            )
     return None
 
 

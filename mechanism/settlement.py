@@ -181,6 +181,7 @@ def settle_round(
     draw: Draw,
     assessments: Sequence[Assessment],
     stakes: Mapping[str, int] | None = None,
+    own_rule: PaymentRule | None = None,
 ) -> Settlement:
     """Payments of one round. A pure function: the ledger's verifier calls it again on the logged inputs.
 
@@ -191,6 +192,7 @@ def settle_round(
             has checked them against the commitment and the claims.
         assessments: of everyone selected, in any order, those who sent nothing included.
         stakes: micro-credits of stake that each participant has in this task before the round.
+        own_rule: pays in place of the rule that the terms name; for studies, which keep no ledger.
 
     Raises:
         SettlementError: a participant assessed twice, a model digest missing from a scored one, or a share without a
@@ -214,7 +216,8 @@ def settle_round(
         )
 
     everyone, peers = frozenset(scored), {}
-    rule, gross_of, penalty_of, net = PAYMENT_RULES[terms.rule.name], {}, {}, {}
+    rule = PAYMENT_RULES[terms.rule.name] if own_rule is None else own_rule
+    gross_of, penalty_of, net = {}, {}, {}
     for name in scored:
         assessment = by_id[name]
         # Who has no cluster shares one set of candidates, so that a round takes linear time.

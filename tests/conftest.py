@@ -2,5 +2,7 @@
 
 from hypothesis import settings
 
+from fedpeer.pytest_plugin import fedpeer_market  # noqa: F401 - the fixture, also where the package is not installed
+
 settings.register_profile("fedpeer", deadline=None)
 settings.load_profile("fedpeer")

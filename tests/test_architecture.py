@@ -16,6 +16,7 @@ FLOORS = (
         "mechanism",
         "fedpeer.v1",
         "fedpeer.extras",
+        "fedpeer.extensions",
         "fedpeer.streams",
         "fedpeer.allocator",
         "fedpeer.text_files",
@@ -26,8 +27,8 @@ FLOORS = (
     ("fedpeer.audit",),
     ("coordinator", "participant"),
     ("fedpeer",),  # the face itself
-    ("fedpeer.experiments",),
-    ("fedpeer.cli",),
+    ("fedpeer.experiments", "fedpeer.testing"),
+    ("fedpeer.cli", "fedpeer.pytest_plugin"),
     ("fedpeer.demo",),
     ("fedpeer.__main__",),
 )

@@ -11,9 +11,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedpeer import extensions
 from fedpeer.cli.errors import CommandError, writable
 from fedpeer.cli.progress import cell_progress
-from fedpeer.experiments.arena import ATTACKS, RULES, ArenaResult, ArenaSetting, run_arena
+from fedpeer.experiments.arena import ATTACKS, RULES, ArenaResult, ArenaSetting, attack_named, run_arena
 from fedpeer.experiments.arena.running import arena_cells
 from fedpeer.experiments.cells import CellStore, local_executor
 
@@ -29,7 +30,13 @@ def arena(
         list[str] | None,
         typer.Option(help=f"Payment rule, repeatable: {', '.join(RULES)}. Default: verified, paper."),
     ] = None,
-    attack: Annotated[list[str] | None, typer.Option(help="Attack, repeatable. Default: all.")] = None,
+    attack: Annotated[
+        list[str] | None, typer.Option(help="Attack, repeatable. Default: all that are built in.")
+    ] = None,
+    selection: Annotated[str, typer.Option(help="Who trains: all, or an extension's.")] = "all",
+    aggregation: Annotated[
+        str, typer.Option(help="How models become one: mean, or an extension's.")
+    ] = "mean",
     participants: Annotated[int, typer.Option(min=5, help="Honest participants; one at a time turns.")] = 8,
     attackers: Annotated[
         int, typer.Option(min=1, help="How many of them turn, each in a run of its own.")
@@ -53,14 +60,17 @@ def arena(
     """Measure what every attack earns under every payment rule, through the real evidence and settlement."""
     setting = ArenaSetting(
         dataset=dataset.value,
-        rules=_chosen("--rule", rule, RULES, ("verified", "paper")),
-        attacks=_chosen("--attack", attack, tuple(ATTACKS), tuple(ATTACKS)),
+        rules=_chosen("--rule", rule, _with(RULES, extensions.PAYMENT_RULES), ("verified", "paper")),
+        attacks=_chosen("--attack", attack, _with(tuple(ATTACKS), extensions.ATTACKS), tuple(ATTACKS)),
+        selection=_one("--selection", selection, "all", extensions.SELECTIONS),
+        aggregation=_one("--aggregation", aggregation, "mean", extensions.AGGREGATIONS),
         participants=participants,
         attackers=min(attackers, participants),
         rounds=rounds,
         seeds=tuple(range(seeds)),
         shadows=shadows,
     )
+    _load_extensions(setting)
     _check_rounds(setting)
     for name in ("arena.json", "arena.png"):
         if out is not None and (out / name).is_dir():
@@ -90,9 +100,40 @@ def _chosen(
     return tuple(dict.fromkeys(given))
 
 
+def _with(known: tuple[str, ...], group: str) -> tuple[str, ...]:
+    """The built-in names and those of installed extensions.
+
+    Raises:
+        ExtensionError: an extension takes a built-in name.
+    """
+    added = extensions.extension_names(group)
+    if taken := set(known) & set(added):
+        raise extensions.ExtensionError(
+            f"{', '.join(sorted(taken))} of {group} is a built-in name; choose another"
+        )
+    return known + added
+
+
+def _one(option: str, given: str, default: str, group: str) -> str:
+    return _chosen(option, [given], _with((default,), group), (default,))[0]
+
+
+def _load_extensions(setting: ArenaSetting) -> None:
+    """Raises ExtensionError for an extension that cannot be loaded, before anything is run."""
+    for name in setting.attacks:
+        attack_named(name)
+    for group, names in (
+        (extensions.PAYMENT_RULES, set(setting.rules) - set(RULES)),
+        (extensions.SELECTIONS, {setting.selection} - {"all"}),
+        (extensions.AGGREGATIONS, {setting.aggregation} - {"mean"}),
+    ):
+        for name in names:
+            extensions.extension(group, name)
+
+
 def _check_rounds(setting: ArenaSetting) -> None:
     """Raises CommandError where no round is late enough for an attack."""
-    late = [name for name in setting.attacks if ATTACKS[name].needs_history]
+    late = [name for name in setting.attacks if attack_named(name).needs_history]
     if setting.rounds < 2 and len(late) == len(setting.attacks):
         raise CommandError(
             f"--rounds {setting.rounds}: {', '.join(late)} need a round before theirs; ask for 2 rounds at least"

@@ -8,7 +8,8 @@
 
 The data folder is the argument `root`, else the environment variable FEDPEER_DATA, else ~/.cache/fedpeer/data.
 Below it lies torchvision's own layout (FashionMNIST/raw, MNIST/raw, cifar-10-batches-py, cifar-100-python).
-Fashion-MNIST is also read from the files of Debian's package dataset-fashion-mnist.
+Fashion-MNIST is also read from the files of Debian's package dataset-fashion-mnist. Installed extensions add others
+(`fedpeer.extensions`).
 """
 
 import contextlib
@@ -27,6 +28,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedpeer.extensions import DATASETS, extension, extension_names
 from fedpeer.learning.errors import DataError, DatasetMissingError
 
 #: Where Debian's package dataset-fashion-mnist puts its four gzipped IDX files.
@@ -97,11 +99,15 @@ class Splits:
 
 @dataclass(frozen=True)
 class _Source:
-    """How one data set is read, its default size of D_c, and that of the test part where one is split off."""
+    """How one data set is read, and the default sizes of D_c and of a test part that is split off; 0: a fifth."""
 
     read: Callable[[Path], tuple[LabelledData, LabelledData | None]]
-    validation: int
+    validation: int = 0
     test: int = 0
+
+    @staticmethod
+    def part(whole: LabelledData, size: int) -> int:
+        return size or len(whole) // 5
 
 
 def data_folder(root: Path | str | None = None) -> Path:
@@ -138,9 +144,9 @@ def load_splits(
     """
     source = _source(name)
     whole, held_out = source.read(data_folder(root))
-    first = source.validation if validation is None else validation
+    first = source.part(whole, source.validation) if validation is None else validation
     if held_out is None:
-        second = source.test if test is None else test
+        second = source.part(whole, source.test) if test is None else test
         parts = stratified_split(whole, (first, second, len(whole) - first - second), seed)
         return Splits(train=parts[2], validation=parts[0], test=parts[1])
     parts = stratified_split(whole, (first, len(whole) - first), seed)
@@ -151,7 +157,7 @@ def load_splits(
 
 def dataset_names() -> tuple[str, ...]:
     """The names that `load_splits` takes."""
-    return tuple(_SOURCES)
+    return (*_SOURCES, *extension_names(DATASETS))
 
 
 def stratified_split(data: LabelledData, sizes: Sequence[int], seed: int) -> tuple[LabelledData, ...]:
@@ -205,9 +211,31 @@ def _proportional_counts(
 
 
 def _source(name: str) -> _Source:
-    if name not in _SOURCES:
-        raise DataError(f"there is no data set {name!r}; expected one of {', '.join(_SOURCES)}")
-    return _SOURCES[name]
+    if name in _SOURCES:
+        return _SOURCES[name]
+    if name not in dataset_names():
+        raise DataError(f"there is no data set {name!r}; expected one of {', '.join(dataset_names())}")
+    return _Source(lambda _: _read_extension(name))
+
+
+def _read_extension(name: str) -> tuple[LabelledData, LabelledData | None]:
+    """A data set of an installed extension.
+
+    Raises:
+        DataError: it cannot be loaded, fails, or gives something else.
+    """
+    try:
+        made = extension(DATASETS, name)()
+    except DataError:
+        raise
+    except Exception as error:
+        raise DataError(f"the data set {name} cannot be read: {type(error).__name__}: {error}") from error
+    match made:
+        case (LabelledData() as whole, LabelledData() | None as held_out):
+            return whole, held_out
+    raise DataError(
+        f"the data set {name} gives a {type(made).__name__}; expected (whole, held-out or None), both LabelledData"
+    )
 
 
 def _read_digits(root: Path) -> tuple[LabelledData, LabelledData | None]:

@@ -27,7 +27,7 @@ PAGES = [
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "docs" / "reference").glob("*.md")),
 ]
-RUN_ELSEWHERE = {"README.md", "tutorial.md"}
+RUN_ELSEWHERE = {"README.md", "tutorial.md", "extensions.md"}
 
 
 class Block(NamedTuple):

@@ -30,6 +30,7 @@ from fedpeer.protocol.codec import encode_signed
 from fedpeer.protocol.errors import Code, Refusal, refusal_of
 from fedpeer.protocol.limits import FRAME_BYTES
 from fedpeer.protocol.model_file import encode_model
+from fedpeer.testing import terms as local_terms
 from fedpeer.v1 import enrolment_pb2, enrolment_pb2_grpc, ledger_pb2_grpc, market_pb2, market_pb2_grpc
 from mechanism.degree import noniid_degree
 from mechanism.ledger.verify import Report, verify_ledger
@@ -62,23 +63,14 @@ def task_config(folder: Path, task_id: str = "task", **changes: Any) -> TaskConf
     initial = folder / "initial.safetensors"
     if not initial.exists():
         initial.write_bytes(encode_model(WEIGHTS))
-    values: dict[str, Any] = {
-        "id": task_id,
-        "Q": "1000",
-        "phi": "300",
-        "upsilon": "200",
-        "seed": 7,
-        "reference": ["1/4", "1/4", "1/4", "1/4"],
-        "initial_model": str(initial),
-        "rule": {"name": "paper"},
-        "schedule": {"rounds": 2, "quorum": 3, "capacity": 3, "effort_seconds": 60, "round_seconds": 60},
-        "recipe": {"model": "custom", "samples": 100},
+    changes["schedule"] = {
+        "capacity": 3,
+        "effort_seconds": 60,
+        "round_seconds": 60,
+        **changes.get("schedule", {}),
     }
-    for section, value in changes.items():
-        values[section] = (
-            {**values[section], **value} if isinstance(value, dict) and section in values else value
-        )
-    return TaskConfig.model_validate(values)
+    usual = {"id": task_id, "reference": ["1/4"] * 4, "initial_model": initial.name}
+    return local_terms.task_config(folder, **{**usual, **changes})
 
 
 def open_task(folder: StateFolder, config: TaskConfig) -> None:

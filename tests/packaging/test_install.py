@@ -2,6 +2,7 @@
 
 import os
 import re
+import resource
 import subprocess
 import sys
 import tomllib
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.test_extensions_page import files
 from tests.packaging.market import SCRIPT, paid_in_a_market
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,14 +31,14 @@ def lowest() -> list[str]:
     return [f"{found[1]}=={found[2]}" for found in bounds if found]
 
 
-def installed(folder: Path, *constraints: str, python: str = sys.executable) -> Path:
-    """An environment with the base install alone; its interpreter."""
+def installed(folder: Path, *constraints: str, python: str = sys.executable, source: str = str(ROOT)) -> Path:
+    """An environment with the base install alone, or the extras that `source` names; its interpreter."""
     subprocess.run([python, "-m", "venv", folder], check=True)
     interpreter = folder / "bin" / "python"
     pins = folder / "constraints.txt"
     pins.write_text("\n".join(constraints))
     done = subprocess.run(
-        [interpreter, "-m", "pip", "install", "--quiet", "--constraint", pins, ROOT],
+        [interpreter, "-m", "pip", "install", "--quiet", "--constraint", pins, source],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     if done.returncode and "No matching distribution" in done.stderr:
@@ -102,6 +104,34 @@ def test_the_newest_versions_take_part(newest: Path, tmp_path: Path) -> None:
 
 def test_the_lowest_versions_take_part(tmp_path: Path) -> None:
     takes_part(installed(tmp_path / "env", *lowest()), tmp_path)
+
+
+#: Seconds of the processor that a small project's own pytest may take, with three markets in it.
+MOST_TEST_SECONDS = 20
+
+
+def test_somebodys_own_project_runs_a_market_in_its_tests(tmp_path: Path) -> None:
+    project = tmp_path / "scans"
+    project.mkdir()
+    (project / "pyproject.toml").write_text(
+        '[project]\nname = "scans"\nversion = "1"\ndependencies = ["fedpeer[testing]"]\n'
+    )
+    for name, text in files(ROOT / "docs" / "testing.md").items():
+        (project / name).write_text(text)
+    interpreter = installed(tmp_path / "env", source=f"{ROOT}[testing]")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        [interpreter, "-m", "pytest", "-q"],
+        cwd=project, env=environment, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert "3 passed" in done.stdout, done.stdout
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < MOST_TEST_SECONDS
+    listed = subprocess.run(
+        [interpreter, "-m", "pip", "list"], capture_output=True, text=True, check=True
+    ).stdout
+    assert not re.search(r"(?m)^(torch|scikit-learn|scipy) ", listed)
 
 
 @pytest.mark.parametrize("version", ["3.12", "3.13", "3.14"])

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,7 @@ def test_what_a_participant_uses_needs_no_posix_module(module: str) -> None:
         (["demo"], "all"),
         (["arena"], "research"),
         (["figures"], "research"),
+        (["simulate", "my_task:MyTask"], "testing"),
         (["ledger", "verify", "sqlite:///ledger.db"], "sql"),
     ],
 )
@@ -110,6 +112,52 @@ def test_the_base_commands_need_no_extra(tmp_path: Path, arguments: list[str]) -
         cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+def test_the_markets_of_tests_name_the_extra_that_is_missing() -> None:
+    program = HIDE.format(hidden=set(EXTRAS)) + (
+        "try:\n    import fedpeer.testing\nexcept ImportError as error:\n    print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("`fedpeer.testing` needs sqlalchemy")
+    assert "pip install 'fedpeer[testing]'" in done.stdout
+
+
+def test_a_market_of_claims_needs_no_learning_framework(tmp_path: Path) -> None:
+    """What the extra `testing` leaves out: torch, scikit-learn and SciPy."""
+    program = HIDE.format(hidden={"torch", "sklearn", "scipy", "matplotlib", "torchvision"}) + (
+        "from fedpeer.testing import LocalMarket\n"
+        "with LocalMarket(rounds=1) as market:\n    market.run()\n    print(market.state)\n    market.verify()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.stdout.endswith("CLOSED\n") or "CLOSED" in done.stdout.splitlines(), done.stderr
+
+
+def test_the_plugin_costs_a_project_that_does_not_use_it_nothing(tmp_path: Path) -> None:
+    """pytest loads it by its entry point; no library but pytest's own comes with it."""
+    (tmp_path / "test_own.py").write_text(
+        "import sys\n\n"
+        "def test_own():\n"
+        "    heavy = {'torch', 'grpc', 'numpy', 'sqlalchemy', 'pydantic', 'coordinator', 'participant', 'mechanism'}\n"
+        "    assert 'fedpeer.pytest_plugin' in sys.modules\n"
+        "    assert not heavy & sys.modules.keys()\n"
+    )
+    metadata = tmp_path / "site" / "fedpeer-0.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: fedpeer\nVersion: 0\n")
+    points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["pytest11"]
+    lines = [f"{name} = {value}" for name, value in points.items()]
+    (metadata / "entry_points.txt").write_text("\n".join(["[pytest11]", *lines, ""]))
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_own.py"],
+        cwd=tmp_path, env=environment(tmp_path / "site"), capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert "1 passed" in done.stdout, done.stdout
 
 
 def test_a_task_factory_names_the_extra_that_its_adapter_lacks() -> None:

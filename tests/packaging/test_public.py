@@ -28,6 +28,21 @@ def test_both_ways_lead_to_the_same_names() -> None:
         assert getattr(fedpeer, name) is getattr(participant, name)
 
 
+def test_what_tests_use_is_what_the_page_says() -> None:
+    from fedpeer import pytest_plugin, testing
+
+    named = set(re.findall(r"`(\w+)`", section("`fedpeer.testing`")))
+    assert named == {*testing.__all__, "fedpeer_market"}
+    assert hasattr(pytest_plugin, "fedpeer_market")
+
+
+def test_the_groups_of_the_page_are_all_that_there_are() -> None:
+    from fedpeer import extensions
+
+    groups = {value for name, value in vars(extensions).items() if name.isupper()}
+    assert set(re.findall(r"`(fedpeer\.\w+)`", section("Extensions"))) == groups
+
+
 def test_the_commands_of_the_page_are_all_that_there_are() -> None:
     from fedpeer.__main__ import _FUNCTIONS, _GROUPS
 

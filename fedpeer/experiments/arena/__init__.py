@@ -9,10 +9,20 @@
 `run_arena` is the entry; `fedpeer arena` prints what it returns.
 """
 
-from fedpeer.experiments.arena.attacks import ATTACKS
+from fedpeer.experiments.arena.attacks import ATTACKS, Attack, Entry, Position, attack_named
 from fedpeer.experiments.arena.results import ArenaResult
 from fedpeer.experiments.arena.rules import RULES
 from fedpeer.experiments.arena.running import run_arena
 from fedpeer.experiments.arena.setting import ArenaSetting
 
-__all__ = ["ATTACKS", "RULES", "ArenaResult", "ArenaSetting", "run_arena"]
+__all__ = [
+    "ATTACKS",
+    "RULES",
+    "ArenaResult",
+    "ArenaSetting",
+    "Attack",
+    "Entry",
+    "Position",
+    "attack_named",
+    "run_arena",
+]

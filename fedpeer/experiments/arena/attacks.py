@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from fedpeer import extensions
 from fedpeer.evidence.shadows import relabelled
 from fedpeer.experiments.arena.setting import Population, Trader
 from fedpeer.learning.datasets import LabelledData
@@ -221,6 +222,22 @@ def _attacks() -> list[Attack]:
         Attack("double", lambda p: p.alone(p.optimal, p.trader.optimal.degree), _honest_cost),
         Attack("nan", lambda p: p.alone(_broken(p)), free),
     ]
+
+
+def attack_named(name: str) -> Attack:
+    """One of `ATTACKS`, or an installed extension's.
+
+    Raises:
+        ExtensionError: there is none, or it is no `Attack`.
+    """
+    if name in ATTACKS:
+        return ATTACKS[name]
+    found = extensions.extension(extensions.ATTACKS, name)
+    if not isinstance(found, Attack) or found.name != name:
+        raise extensions.ExtensionError(
+            f"{name!r} of {extensions.ATTACKS} is {found!r:.80}; expected an Attack with that name"
+        )
+    return found
 
 
 ATTACKS: Mapping[str, Attack] = {attack.name: attack for attack in _attacks()}

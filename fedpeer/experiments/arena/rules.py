@@ -1,16 +1,21 @@
 """The assessments of a set of submissions as each payment rule sees them.
 
 `verified` takes the evidence as it is, screens and all. The others are measured as their sources have them, with
-the model contract as the only screen: `paper` believes every claim, the scored rules pay on their own score.
+the model contract as the only screen: `paper` believes every claim, the scored rules pay on their own score. A rule of
+an installed extension sees what `verified` does.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
+from decimal import Decimal
+from typing import Any
 
 from fedpeer.evidence.assessing import SCORED_RULES, RoundMeasurements
+from fedpeer.experiments.errors import ExperimentError
+from fedpeer.extensions import PAYMENT_RULES, extension
 from fedpeer.protocol.submission import Submission
 from mechanism.peers import Draw
-from mechanism.settlement import MICRO, Assessment, Settlement, Verdict, settle_round
+from mechanism.settlement import MICRO, Assessment, PaymentRule, Settlement, Verdict, settle_round
 from mechanism.terms import Terms
 
 RULES = ("verified", "paper", *SCORED_RULES)
@@ -21,7 +26,7 @@ def assessments_under(
 ) -> tuple[Assessment, ...]:
     """Assessments of submissions that have been measured, in participant-id order."""
     names = sorted(s.participant_id for s in submissions)
-    if rule == "verified":
+    if rule == "verified" or rule not in RULES:
         return measurements.assess(names).assessments
     valid = [name for name in names if measurements.in_order(name)]
     scores = measurements.scores(valid, rules=(rule,)) if rule in SCORED_RULES else {}
@@ -41,6 +46,29 @@ def assessments_under(
 
 def settled(rule: str, terms: Terms, round_: int, draw: Draw, found: Sequence[Assessment]) -> Settlement:
     """The settlement of a round under `rule`, everyone having a whole stake at risk."""
-    under = replace(terms, rule=replace(terms.rule, name=rule))
+    own = None if rule in RULES else own_rule(rule)
+    # The penalty of a false claim is part of the rule `verified`: a rule of somebody's own has its own.
+    under = replace(terms, rule=replace(terms.rule, name="paper" if own else rule))
     stakes = {a.participant_id: terms.rule.stake_micro for a in found}
-    return settle_round(under, round_, draw, found, stakes)
+    return settle_round(under, round_, draw, found, stakes, own)
+
+
+def own_rule(name: str) -> PaymentRule:
+    """The payment rule of an installed extension, whose amounts are looked at.
+
+    Raises:
+        ExtensionError: there is none, or it cannot be loaded.
+        ExperimentError: when it is called and gives no amount.
+    """
+    rule: Any = extension(PAYMENT_RULES, name)
+
+    def pay(terms: Terms, subject: Assessment, peers: Sequence[Assessment]) -> Decimal:
+        amount = rule(terms, subject, peers)
+        if not isinstance(amount, Decimal) or not amount.is_finite() or amount < 0:
+            raise ExperimentError(
+                f"the payment rule {name} gives {amount!r:.60} for {subject.participant_id}; expected credits, "
+                "a Decimal of at least 0"
+            )
+        return amount
+
+    return pay

@@ -15,9 +15,10 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
+from fedpeer import extensions
 from fedpeer.evidence import ShadowEvidence
 from fedpeer.evidence.assessing import Broadcast, RoundMeasurements, weights_digest
-from fedpeer.experiments.arena.attacks import ATTACKS, Attack, Entry, Model, Position
+from fedpeer.experiments.arena.attacks import Attack, Entry, Model, Position, attack_named
 from fedpeer.experiments.arena.results import ArenaResult, Fight, HonestRound
 from fedpeer.experiments.arena.rules import assessments_under, settled
 from fedpeer.experiments.arena.setting import ArenaSetting, Population, Trader, make_population
@@ -30,6 +31,7 @@ from fedpeer.learning.training import evaluate
 from fedpeer.protocol.submission import Submission
 from mechanism.peers import Draw
 from mechanism.settlement import MICRO, Assessment, Settlement
+from mechanism.terms import MIN_QUORUM
 
 
 def run_arena(
@@ -59,12 +61,22 @@ def arena_cells(setting: ArenaSetting) -> list[Cell]:
     """One cell a seed."""
     parameters = asdict(setting)
     del parameters["seeds"]
+    # Results of another version of an extension are not taken for this one's.
+    parameters["extensions"] = extensions.extension_versions(
+        [
+            *((extensions.ATTACKS, name) for name in setting.attacks),
+            *((extensions.PAYMENT_RULES, name) for name in setting.rules),
+            (extensions.SELECTIONS, setting.selection),
+            (extensions.AGGREGATIONS, setting.aggregation),
+        ]
+    )
     return [Cell("arena", {**parameters, "seed": seed}) for seed in setting.seeds]
 
 
 def arena_cell(parameters: Record, device: str) -> Record:
     """All rounds of one seed, on the CPU: `ArenaResult.record`."""
     given: Record = {n: tuple(v) if isinstance(v, list) else v for n, v in parameters.items()}
+    del given["extensions"]
     setting = ArenaSetting(seeds=(given.pop("seed"),), **given)
     result = ArenaResult(setting)
     run = _SeedRun(setting, make_population(setting, parameters["seed"]))
@@ -129,14 +141,14 @@ class _SeedRun:
             : self._setting.attackers
         ]:
             for name in self._setting.attacks:
-                attack = ATTACKS[name]
+                attack = attack_named(name)
                 if attack.needs_history and not self._history:
                     continue
                 self._fight(round_, attacker, attack, honest, table, result)
         self._spoilt = self._spoilt_peers(round_, honest)
         self._history.append(self._start)
         optimal = list(honest.optimal.values())
-        self._start = weighted_mean(optimal, [1] * len(optimal))
+        self._start = self._aggregated(optimal)
 
     def _honest_round(self, round_: int, table: RoundMeasurements) -> _Honest:
         traders = self._population.traders
@@ -152,11 +164,12 @@ class _SeedRun:
         }
         for submission in submissions.values():
             table.measure(submission)
-        found = {r: assessments_under(r, table, list(submissions.values())) for r in self._setting.rules}
+        chosen = self._selected(list(submissions.values()))
+        found = {r: assessments_under(r, table, chosen) for r in self._setting.rules}
         utilities = {}
         for rule, assessments in found.items():
             income = _incomes(self._settled(rule, round_, assessments))
-            utilities[rule] = {t.name: income[t.name] - t.spent(t.optimal) for t in traders}
+            utilities[rule] = {t.name: income.get(t.name, 0.0) - t.spent(t.optimal) for t in traders}
         return _Honest(optimal, idle, submissions, found, utilities, self._accuracy(list(optimal.values())))
 
     def _record_honest(
@@ -166,7 +179,9 @@ class _SeedRun:
         traders = self._population.traders
         seed = self._population.seed
         for rule, assessments in honest.found.items():
-            for trader, assessment in zip(traders, assessments, strict=True):
+            by_id = {a.participant_id: a for a in assessments}
+            for trader in (t for t in traders if t.name in by_id):
+                assessment = by_id[trader.name]
                 result.honest.append(
                     HonestRound.of(rule, seed, round_, float(trader.optimal.degree), assessment)
                 )
@@ -201,11 +216,12 @@ class _SeedRun:
         ]
         for submission in attacking:
             table.measure(submission)
-        submissions = [s for name, s in honest.submissions.items() if name not in heads] + attacking
+        others = [s for name, s in honest.submissions.items() if name not in heads]
+        submissions = self._selected(others + attacking)
         for rule in self._setting.rules:
             found = assessments_under(rule, table, submissions)
             income = _incomes(self._settled(rule, round_, found))
-            earned = sum(income[s.participant_id] for s in attacking) - attack.spent(position)
+            earned = sum(income.get(s.participant_id, 0.0) for s in attacking) - attack.spent(position)
             own = [a for a in found if a.participant_id in set(renamed.values())]
             accepted = [a.participant_id for a in found if a.scored and a.multiplier_ppm]
             by_id = {s.participant_id: s for s in submissions}
@@ -272,10 +288,42 @@ class _SeedRun:
         draw = _draw(f"{self._population.seed} {round_}", found)
         return settled(rule, self._population.terms, round_, draw, found)
 
+    def _selected(self, submissions: list[Submission]) -> list[Submission]:
+        """Those of whom the selection lets train."""
+        name = self._setting.selection
+        if name == "all":
+            return submissions
+        claims = {s.participant_id: s.claimed_degree for s in submissions}
+        chosen = set(extensions.extension(extensions.SELECTIONS, name)(self._population.terms, claims))
+        if not chosen <= claims.keys() or len(chosen) < MIN_QUORUM:
+            raise ExperimentError(
+                f"the selection {name} gives {sorted(map(str, chosen))}; expected at least {MIN_QUORUM} of "
+                f"{', '.join(sorted(claims))}"
+            )
+        return [s for s in submissions if s.participant_id in chosen]
+
+    def _aggregated(self, models: Sequence[Model]) -> Model:
+        samples = [self._population.recipe.samples] * len(models)
+        name = self._setting.aggregation
+        if name == "mean":
+            return weighted_mean(models, samples)
+        made: Model = extensions.extension(extensions.AGGREGATIONS, name)(models, samples)
+        if _layout(made) != _layout(self._start):
+            raise ExperimentError(
+                f"the aggregation {name} gives a model of another layout: {_layout(made)}; expected names, shapes and "
+                f"types as they came: {_layout(self._start)}"
+            )
+        return made
+
     def _accuracy(self, models: Sequence[Model]) -> float:
         """Test accuracy of the models' mean; of the start where there is none."""
-        model = weighted_mean(models, [1] * len(models)) if models else self._start
+        model = self._aggregated(models) if models else self._start
         return evaluate(model, self._population.splits.test, self._population.recipe.model).accuracy
+
+
+def _layout(model: Model) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Shape and type of each tensor, by name."""
+    return {name: (np.shape(model[name]), str(np.asarray(model[name]).dtype)) for name in sorted(model)}
 
 
 def _draw(label: str, found: Sequence[Assessment]) -> Draw:

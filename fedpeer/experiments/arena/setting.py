@@ -63,6 +63,8 @@ class ArenaSetting:
         rounds: from a fresh start; later rounds start from the honest aggregate.
         seeds: populations, data splits and shadows, each anew.
         shadows: sound shadow models a round.
+        selection: who of those who claim trains: "all", or an installed extension's.
+        aggregation: how models become one: "mean", or an installed extension's.
     """
 
     dataset: str
@@ -73,6 +75,8 @@ class ArenaSetting:
     rounds: int = 2
     seeds: tuple[int, ...] = (0, 1, 2)
     shadows: int = 100
+    selection: str = "all"
+    aggregation: str = "mean"
 
 
 @dataclass(frozen=True)
