@@ -20,7 +20,7 @@ from coordinator.storage.tasks import StaleTask, TaskRow
 from fedpeer.audit.sql.ledger_store import SqlLedgerStore
 from fedpeer.protocol.certificates import certificate_key, load_certificate, load_public_key
 from fedpeer.protocol.errors import Code, FieldViolation, Refusal
-from mechanism.canonical import Json, canonical_digest, decimal_text
+from mechanism.canonical import Json, canonical_digest
 from mechanism.dispute import Review, disputes_possible, review
 from mechanism.ledger import entries
 from mechanism.ledger.accounts import escrow, reservation_id
@@ -101,8 +101,6 @@ class Transaction:
             task.id,
             ClaimRow(
                 participant_id=statement.participant_id,
-                submission_id=statement.submission_id,
-                effort=decimal_text(statement.effort),
                 degree=str(statement.degree),
                 selected=False,
                 draw_head=statement.draw_head,
@@ -135,10 +133,8 @@ class Transaction:
                 statement.round,
                 ModelRow(
                     participant_id=statement.participant_id,
-                    submission_id=statement.submission_id,
                     sequence=sequence,
                     model_sha256=statement.model_sha256,
-                    model_bytes=statement.model_bytes,
                     samples=statement.samples,
                     draw_share=statement.draw_share,
                 ),

@@ -178,8 +178,6 @@ claims = Table(
     METADATA,
     Column("task_id", _ID, ForeignKey("tasks.id"), primary_key=True),
     Column("participant_id", _ID, primary_key=True),
-    Column("submission_id", _ID, nullable=False),
-    Column("effort", String(32), nullable=False),
     Column("degree", Text, nullable=False),
     Column("selected", Boolean, nullable=False),
     # Of the chain of draw shares that the participant's models reveal.
@@ -208,10 +206,8 @@ models = Table(
     Column("task_id", _ID, ForeignKey("tasks.id"), primary_key=True),
     Column("round", Integer, primary_key=True),
     Column("participant_id", _ID, primary_key=True),
-    Column("submission_id", _ID, nullable=False),
     Column("sequence", Integer, nullable=False),
     Column("model_sha256", _DIGEST, nullable=False),
-    Column("model_bytes", BigInteger, nullable=False),
     Column("samples", BigInteger, nullable=False),
     Column("draw_share", _DIGEST, nullable=False),
 )

@@ -29,12 +29,10 @@ class ReceiptRow:
 
 @dataclass(frozen=True)
 class ClaimRow:
-    """A claim that came in time. `effort` is a decimal, `degree` a rational; the commitment is to private counts, the
-    head that of the chain of draw shares."""
+    """What is looked up of a claim that came in time; its statement stands in the ledger. `degree` is a rational, the
+    commitment that to private counts, the head that of the chain of draw shares."""
 
     participant_id: str
-    submission_id: str
-    effort: str
     degree: str
     selected: bool
     draw_head: bytes
@@ -43,13 +41,11 @@ class ClaimRow:
 
 @dataclass(frozen=True)
 class ModelRow:
-    """A model that came in time and passed its contract."""
+    """What is looked up of a model that came in time and passed its contract."""
 
     participant_id: str
-    submission_id: str
     sequence: int
     model_sha256: bytes
-    model_bytes: int
     samples: int
     draw_share: bytes
 
@@ -244,7 +240,7 @@ _MODEL_STANDING = Statement(
     select(
         claims.c.selected,
         claims.c.draw_head,
-        models.c.submission_id,
+        models.c.model_sha256,
         uploads.c.sequence,
         uploads.c.digest,
         _number(uploads, "participant_id", "round").label("begun"),

@@ -98,11 +98,11 @@ def training(store: MarketStore, name: str = "task") -> TaskRow:
 
 
 def claim(name: str, selected: bool = False) -> ClaimRow:
-    return ClaimRow(name, f"claim-{name}", "0.5", "1/4", selected, digest("head"), digest("salt"))
+    return ClaimRow(name, "1/4", selected, digest("head"), digest("salt"))
 
 
 def model(name: str, sequence: int = 1) -> ModelRow:
-    return ModelRow(name, f"model-{name}", sequence, digest(f"model {name}"), 2**40, 2**50, digest("share"))
+    return ModelRow(name, sequence, digest(f"model {name}"), 2**50, digest("share"))
 
 
 def receipt(name: str, submission: str, index: int, late: bool = False) -> ReceiptRow:
