@@ -24,7 +24,7 @@ from coordinator.storage.market_tables import (
     settlements,
     tasks,
 )
-from coordinator.storage.rounds import RoundRow, SettlementRow
+from coordinator.storage.rounds import Retention, RoundRow, SettlementRow
 from coordinator.storage.schema import migrate
 from coordinator.storage.submissions import ClaimRow, FailureRow, ModelRow, ModelStanding, ReceiptRow, Tally
 from coordinator.storage.tasks import EventRow, StaleTask, TaskRow
@@ -72,7 +72,6 @@ def opened(store: MarketStore, name: str = "task", at: float = 1.0, n_rounds: in
     row = TaskRow(
         id=name,
         terms=terms,
-        terms_digest=terms.digest,
         root=digest("root"),
         settings={"data": None, "evidence": {"shadows": 20}},
         state=State.OPEN,
@@ -197,7 +196,7 @@ def test_a_participant_claims_once(store: MarketStore) -> None:
     opened(store)
     store.add_claim("task", claim("ann"))
     with pytest.raises(ConstraintViolated), translated():
-        store.add_claim("task", replace(claim("ann"), submission_id="another"))
+        store.add_claim("task", replace(claim("ann"), degree="1/3"))
 
 
 def test_claims_come_in_the_order_of_ids_and_those_chosen_are_selected(store: MarketStore) -> None:
@@ -217,7 +216,7 @@ def test_a_model_is_delivered_once_a_round(store: MarketStore) -> None:
     store.add_model("task", 2, model("ann"))
     assert store.models("task", 1) == [model("ann")]
     with pytest.raises(ConstraintViolated), translated():
-        store.add_model("task", 1, replace(model("ann"), submission_id="another"))
+        store.add_model("task", 1, replace(model("ann"), sequence=2))
 
 
 def test_commitments_are_numbered_within_their_task(store: MarketStore) -> None:
@@ -328,8 +327,8 @@ def test_models_are_needed_while_their_task_runs_and_for_a_time_after(store: Mar
     store.advance(row, State.CANCELLED, now=100.0, reason="a reason", model=digest("last of old"))
     running = {digest(text) for text in ("first", "start of runs", "result of runs", "ann's in runs")}
     ended = {digest(text) for text in ("last of old", "start of old", "result of old", "ann's in old")}
-    assert store.referenced_models(ended_before=100.0) == running | ended
-    assert store.referenced_models(ended_before=100.5) == running
+    assert store.referenced_models(Retention(100.0, unfetched=False)) == running | ended
+    assert store.referenced_models(Retention(100.5, unfetched=False)) == running
 
 
 # Identities
