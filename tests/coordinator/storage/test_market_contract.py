@@ -26,7 +26,7 @@ from coordinator.storage.market_tables import (
 )
 from coordinator.storage.rounds import Retention, RoundRow, SettlementRow
 from coordinator.storage.schema import migrate
-from coordinator.storage.submissions import ClaimRow, FailureRow, ModelRow, ModelStanding, ReceiptRow
+from coordinator.storage.submissions import ClaimRow, FailureRow, ModelRow, ModelStanding, ReceiptRow, Tally
 from coordinator.storage.tasks import EventRow, StaleTask, TaskRow
 from fedpeer.audit.sql.database import Database, translated
 from fedpeer.audit.sql.errors import ConstraintViolated
@@ -196,7 +196,7 @@ def test_a_participant_claims_once(store: MarketStore) -> None:
     opened(store)
     store.add_claim("task", claim("ann"))
     with pytest.raises(ConstraintViolated), translated():
-        store.add_claim("task", replace(claim("ann"), submission_id="another"))
+        store.add_claim("task", replace(claim("ann"), degree="1/3"))
 
 
 def test_claims_come_in_the_order_of_ids_and_those_chosen_are_selected(store: MarketStore) -> None:
@@ -216,7 +216,7 @@ def test_a_model_is_delivered_once_a_round(store: MarketStore) -> None:
     store.add_model("task", 2, model("ann"))
     assert store.models("task", 1) == [model("ann")]
     with pytest.raises(ConstraintViolated), translated():
-        store.add_model("task", 1, replace(model("ann"), submission_id="another"))
+        store.add_model("task", 1, replace(model("ann"), sequence=2))
 
 
 def test_commitments_are_numbered_within_their_task(store: MarketStore) -> None:
@@ -260,7 +260,7 @@ def test_failures_of_a_round_and_of_all(store: MarketStore) -> None:
         store.add_failure("task", rows[0])
 
 
-def test_progress_names_who_has_done_what(store: MarketStore) -> None:
+def test_progress_and_its_tally_agree(store: MarketStore) -> None:
     task = training(store)
     for name in ("ann", "bob", "cyd", "dan"):
         store.add_claim("task", claim(name, selected=name != "dan"))
@@ -271,6 +271,7 @@ def test_progress_names_who_has_done_what(store: MarketStore) -> None:
     assert (found.state, found.round, found.deadline) == (State.TRAINING, 1, 9.0)
     assert (found.claimed, found.selected) == ({"ann", "bob", "cyd", "dan"}, {"ann", "bob", "cyd"})
     assert (found.delivered, found.failed) == ({"ann"}, {"bob"})
+    assert store.tally(task) == Tally(4, 3, 1, 1)
 
 
 def test_the_claim_of_one_who_was_revoked_counts_only_where_it_was_selected(store: MarketStore) -> None:
@@ -281,6 +282,7 @@ def test_the_claim_of_one_who_was_revoked_counts_only_where_it_was_selected(stor
     for name in ("ann", "bob"):
         store.revoke(name, 4.0)
     assert store.progress(task).claimed == {"ann", "cyd"}
+    assert store.tally(task).claimed == 2
     assert store.count_claims("task") == 3, "its place stays taken"
 
 
@@ -327,17 +329,6 @@ def test_models_are_needed_while_their_task_runs_and_for_a_time_after(store: Mar
     ended = {digest(text) for text in ("last of old", "start of old", "result of old", "ann's in old")}
     assert store.referenced_models(Retention(100.0, unfetched=False)) == running | ended
     assert store.referenced_models(Retention(100.5, unfetched=False)) == running
-
-
-def test_the_model_that_a_task_ended_with_is_kept_until_it_is_fetched(store: MarketStore) -> None:
-    row = opened(store)
-    store.open_round("task", 1, digest("start"), 1, 1.0)
-    store.update_round("task", 1, result_model=digest("last"))
-    store.advance(row, State.CANCELLED, now=100.0, reason="a reason", model=digest("last"))
-    assert store.referenced_models(Retention(200.0, unfetched=True)) == {digest("last")}
-    assert store.referenced_models(Retention(200.0, unfetched=False)) == set()
-    store.update_round("task", 1, fetched_at=150.0)
-    assert store.referenced_models(Retention(200.0, unfetched=True)) == set()
 
 
 # Identities
