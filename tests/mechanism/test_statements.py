@@ -25,6 +25,7 @@ MODEL = ModelStatement("m-1", "t", bytes(32), "p", 1, bytes(32), 100, 10, bytes(
 @pytest.mark.parametrize(
     ("field", "value"),
     [
+        ("task_id", "A task"),
         ("effort", Decimal("1.01")),
         ("effort", Decimal("-0.1")),
         ("effort", Decimal("NaN")),
@@ -50,6 +51,7 @@ def test_a_claim_out_of_range_is_refused(field: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
+        ("task_id", "A task"),
         ("round", 0),
         ("model_sha256", b"x"),
         ("model_bytes", 0),

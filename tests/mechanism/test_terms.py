@@ -14,6 +14,7 @@ from mechanism.terms import (
     DTYPE_BYTES,
     RULE_NAMES,
     ModelContract,
+    Rule,
     TensorSpec,
     Terms,
     identifier,
@@ -181,3 +182,9 @@ def test_a_decimal_is_finite_and_written_out() -> None:
         with pytest.raises(FieldError, match=r"^x is"):
             decimal("x", value)  # type: ignore[arg-type]
     assert identifier("name", "p-1") == "p-1"
+
+
+@pytest.mark.parametrize("penalty", ["NaN", "Infinity", "1e-31", "1e31"])
+def test_a_claim_penalty_that_no_record_gives_is_refused_too(penalty: str) -> None:
+    with pytest.raises(FieldError, match="claim_penalty"):
+        Rule(claim_penalty=Decimal(penalty))

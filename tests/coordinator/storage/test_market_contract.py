@@ -331,6 +331,17 @@ def test_models_are_needed_while_their_task_runs_and_for_a_time_after(store: Mar
     assert store.referenced_models(Retention(100.5, unfetched=False)) == running
 
 
+def test_the_model_that_a_task_ended_with_is_kept_until_it_is_fetched(store: MarketStore) -> None:
+    row = opened(store)
+    store.open_round("task", 1, digest("start"), 1, 1.0)
+    store.update_round("task", 1, result_model=digest("last"))
+    store.advance(row, State.CANCELLED, now=100.0, reason="a reason", model=digest("last"))
+    assert store.referenced_models(Retention(200.0, unfetched=True)) == {digest("last")}
+    assert store.referenced_models(Retention(200.0, unfetched=False)) == set()
+    store.update_round("task", 1, fetched_at=150.0)
+    assert store.referenced_models(Retention(200.0, unfetched=True)) == set()
+
+
 # Identities
 
 

@@ -14,7 +14,13 @@ from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import EntryError, NoteError, ProofError, SignatureError
 from mechanism.ledger.key_history import key_event
 from mechanism.ledger.log_keys import KeyChange, LogKeys, key_change
-from mechanism.ledger.merkle import MAX_SIZE, consistency_proof, leaf_hash, verify_inclusion
+from mechanism.ledger.merkle import (
+    MAX_SIZE,
+    consistency_proof,
+    leaf_hash,
+    verify_consistency,
+    verify_inclusion,
+)
 from mechanism.ledger.note import (
     MAX_KEY_CHARACTERS,
     MAX_NOTE_BYTES,
@@ -200,3 +206,10 @@ def test_a_witness_answers_a_request_of_its_form_from_its_own_size() -> None:
         check_request(None, AddCheckpoint(0, (bytes(32),), note), log.verification_key)
     with pytest.raises(ProofError):
         check_request(known, AddCheckpoint(2, (bytes(32),), note), log.verification_key)
+
+
+def test_a_consistency_proof_has_hashes_and_roots_of_32_bytes() -> None:
+    whole, short = bytes(32), bytes(31)
+    for first, second, proof in ((short, whole, [whole]), (whole, short, [whole]), (whole, whole, [short])):
+        with pytest.raises(ProofError, match="expected 32"):
+            verify_consistency(1, 2, first, second, proof)

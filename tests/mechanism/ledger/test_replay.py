@@ -16,6 +16,7 @@ from mechanism.ledger.verify import Known, Report, verify_ledger
 from mechanism.peers import draw_share, round_seed
 from mechanism.statements import ModelStatement, sign_statement
 from tests import ledger_samples as samples
+from tests.ledger_histories import Shape, played
 from tests.memory_source import KEY, MemorySource, head
 
 PEOPLE = samples.names(4)
@@ -374,3 +375,41 @@ def test_seeds_must_follow_the_commitment_in_order() -> None:
 def test_garbage_is_an_error_and_never_a_traceback(data: bytes) -> None:
     with pytest.raises(ReplayError):
         Replay().feed(data)
+
+
+def test_a_ledger_that_ends_inside_a_transaction_says_which_and_what_is_missing() -> None:
+    ledger = MemorySource([*played(Shape(private=frozenset({"p003"}))).log.entries]).data
+    missing = {
+        "reservation": "opening", "verdict": "settlement", "seed": "settlement",
+        "peers": "settlement", "settlement": "settlement", "payment": "settlement", "aggregation": "settlement",
+        "award": "end", "stake_release": "end",
+    }  # fmt: skip
+    states = {"OPEN": "opening", "SELECTED": "selection", "SCORED": "settlement", "SETTLED": "settlement"}
+    replay, seen, kinds = Replay(check_statements=False), set[str](), set[str]()
+    for number, data in enumerate(ledger):
+        entry = Entry.parse(data)
+        what = missing.get(entry.kind) or states.get(entry.id.rpartition("/")[2]) or ""
+        if entry.id.endswith("CLOSED") or (entry.kind == "awards" and "awards" in kinds):
+            what = "end"
+        kinds.add(entry.kind)
+        if what:
+            with pytest.raises(ReplayError) as caught:
+                replay.finish()
+            assert caught.value.reason.startswith(f"the {what} of task ends early: {entry.id} is missing")
+            assert caught.value.index == number
+            seen.add(what)
+        else:
+            replay.finish()
+        replay.feed(data)
+    assert seen == {"opening", "selection", "settlement", "end"}
+
+
+@pytest.mark.parametrize(("state", "rest"), [("SELECTED", "a selection"), ("SCORED", "verdicts")])
+def test_a_state_that_rests_on_something_says_on_what(state: str, rest: str) -> None:
+    place = next(i for i, entry in enumerate(LEDGER) if entry.id.endswith(state))
+    begun = max(i for i in where_all("claim", "model") if i < place)
+    refused([*LEDGER[: begun + 1], LEDGER[place]], f"{state} is entered without {rest}")
+
+
+def where_all(*kinds: str) -> list[int]:
+    return [i for i, entry in enumerate(LEDGER) if entry.kind in kinds]
