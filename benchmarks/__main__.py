@@ -11,6 +11,7 @@ RUNS = (
     ("benchmarks.ledger", "append"),
     ("benchmarks.ledger", "verify"),
     ("benchmarks.evidence",),
+    ("benchmarks.aggregation",),
     ("benchmarks.uploads",),
     ("benchmarks.rounds",),
     ("benchmarks.calls",),

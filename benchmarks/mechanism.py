@@ -5,13 +5,18 @@
 Each ratio is against a baseline in the same run:
 
     scaling   both equilibria with certificates at N = 10^3 ... 10^6; the cost of a sweep per participant
+    plan      all of `fedpeer plan` for the largest population, a process of its own
     direct    the same answer by O(N^2) iteration: exact expected derivatives over all peers, Newton, NumPy
     slsqp     best responses by scipy.optimize.minimize(method="SLSQP"), started from both ends
 """
 
 import argparse
 import resource
+import subprocess
+import sys
+import tempfile
 import time
+from pathlib import Path
 
 import numpy as np
 from scipy.optimize import minimize
@@ -111,6 +116,28 @@ def slsqp(game: Game, start: np.ndarray, tolerance: float = 1e-10) -> tuple[np.n
             return x, sweeps
 
 
+def planned(size: int) -> float:
+    """CPU seconds of `fedpeer plan` for a population like `population`."""
+    text = f"""
+    Q = {Q}
+    phi = {BOUND.phi}
+    upsilon = {BOUND.upsilon}
+    [participants]
+    count = {size}
+    delta0 = {{uniform = [0.3, 1.0]}}
+    rate = {{uniform = [0.5, 2.0]}}
+    cost = {{uniform = [0.3, 1.2]}}
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "population.toml")
+        file.write_text(text)
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        command = [sys.executable, "-m", "fedpeer", "plan", str(file)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
 def timed(work):
     begin = time.perf_counter()
     result = work()
@@ -150,6 +177,8 @@ def main() -> None:
             f"{size:<10} {seconds:<9.3f} {cpu:<8.3f} {sweeps:<8} {cpu / size / sweeps * 1e9:<22.1f} "
             f"{regret:<12.2g} {certified!s:<11} {peak:.0f}"
         )
+
+    print(f"\nfedpeer plan, N = {arguments.largest:,}: {planned(arguments.largest):.1f} CPU s")
 
     game = population(2_000)
     solution, ours, ours_cpu = best_of(lambda: solve(game), 25)

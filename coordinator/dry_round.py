@@ -26,7 +26,7 @@ from coordinator.aggregation import aggregate
 from coordinator.derivation import chain_secret, evidence_seed
 from coordinator.errors import CoordinatorError, TaskError
 from coordinator.opening import LearnerData, PreparedTask
-from coordinator.scoring import RoundStart, Scored, Scorer, make_scorer, merged_parts
+from coordinator.scoring import RoundStart, Scored, Scorer, contributions, make_scorer
 from coordinator.shadow_workers import workers_for
 from coordinator.storage.tasks import TaskRow
 from fedpeer.learning.datasets import LabelledData
@@ -309,7 +309,7 @@ def _submissions(
             chosen = min(number, len(trained.models) - 1)
             (path := folder / name).write_bytes(_encoded(trained.models[chosen], contract))
             degree = trained.degrees[chosen]
-        made.append(Submission(name, path, file_digest(path), 1, degree, number + 1))
+        made.append(Submission(name, path, file_digest(path), 1, degree, order=number + 1))
     return made
 
 

@@ -25,7 +25,7 @@ from coordinator.derivation import chain_secret
 from coordinator.errors import CoordinatorError, TaskError
 from coordinator.live import Feed, Presence
 from coordinator.metrics import Metrics
-from coordinator.scoring import Quality, RoundStart, Scored, Scorer, make_scorer, merged_parts
+from coordinator.scoring import Quality, RoundStart, Scored, Scorer, contributions, make_scorer
 from coordinator.selection import select
 from coordinator.spool import Spool
 from coordinator.states import (
@@ -507,11 +507,11 @@ class TaskRunner:
             for name, model in sorted(closed.models.items())
         ]
         scored = self._scoring().score(self._start(closed.rounds), submissions)
-        parts = merged_parts(scored, submissions, row.terms.recipe.samples)
+        merged = contributions(scored, submissions, row.terms.recipe.samples)
         digest, stored = closed.rounds[-1].start_model, None
-        if parts:
+        if merged:
             target = self._work.spool.scratch(f"{row.id}.mean")
-            digest = aggregate(parts, target)
+            digest = aggregate(merged, target)
             stored = self._work.spool.behind(partial(blobs.adopt, target, digest))
             if closed.rounds[-1].start_bytes > _SOON_BYTES:
                 stored.result()

@@ -154,8 +154,10 @@ def _broadcasts(start: RoundStart) -> "list[Broadcast]":
     return [Broadcast(f"round {number}", path) for number, path in enumerate(start.history, 1)]
 
 
-def merged_parts(scored: Scored, submissions: Sequence[Submission], most: int) -> dict[str, tuple[Path, int]]:
-    """What of a round is merged: the files of the models that count, each with its samples, by participant id.
+def contributions(
+    scored: Scored, submissions: Sequence[Submission], most: int
+) -> dict[str, tuple[Path, int]]:
+    """What of a round is merged, by participant: the models that count, each with its samples.
 
     Args:
         submissions: in files.
@@ -165,7 +167,7 @@ def merged_parts(scored: Scored, submissions: Sequence[Submission], most: int) -
     return {
         s.participant_id: (s.model, min(s.samples, most))
         for s in submissions
-        if s.participant_id in taken and isinstance(s.model, Path)
+        if s.participant_id in taken and isinstance(s.model, Path)  # of a closed round all are files
     }
 
 

@@ -6,6 +6,7 @@ python docs/generate_reference.py [--check]
 import argparse
 import ast
 import inspect
+import re
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -27,6 +28,9 @@ PAGES = {
                  "participant.adapters.flower"],
     "configuration": ["participant.config"],
 }  # fmt: skip
+
+#: What the clients have in common is documented with each of them.
+SHARED = ("participant.membership", "participant.client", "participant.calls")
 
 
 def page(title: str, modules: list[str]) -> str:
@@ -66,9 +70,9 @@ def _public(module: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _methods(kind: type) -> Iterator[tuple[str, Any]]:
-    bases = [base for base in reversed(kind.__mro__) if base.__module__ == "participant.membership"]
-    inherited = {name: member for base in bases for name, member in vars(base).items()}
-    for name, member in {**inherited, **vars(kind)}.items():
+    bases = [base for base in reversed(kind.__mro__) if base.__module__ in SHARED or base is kind]
+    for name in dict.fromkeys(name for base in bases for name in vars(base)):
+        member = inspect.getattr_static(kind, name)
         plain = member.__func__ if isinstance(member, classmethod) else member
         if not name.startswith("_") and (inspect.isfunction(plain) or isinstance(plain, property)):
             yield name, plain
@@ -80,10 +84,31 @@ def _signature(name: str, item: Any) -> str:
         return f"@property\n{_signature(name, item.fget)}"
     node = ast.parse(textwrap.dedent(inspect.getsource(item))).body[0]
     if isinstance(node, ast.ClassDef):
+        made = item.__init__
+        if "__init__" not in vars(item) and getattr(made, "__module__", "") in SHARED:
+            node.body += ast.parse(textwrap.dedent(inspect.getsource(made))).body
         return _class_signature(node)
     assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     node.body, node.decorator_list = [ast.Expr(ast.Constant(...))], []
-    return ast.unparse(node).rpartition(":")[0]
+    text = ast.unparse(node).rpartition(":")[0]
+    if not hasattr(item, "__wrapped__"):
+        return text
+    # A call of the SDK: described by its steps, and shown as what follows from them.
+    takes, result = text.partition("def ")[2].rpartition(" -> ")[0], _result(node, inspect.signature(item))
+    return ("async def " if inspect.iscoroutinefunction(item) else "def ") + f"{takes} -> {result}"
+
+
+def _result(node: ast.FunctionDef | ast.AsyncFunctionDef, signature: inspect.Signature) -> str:
+    returns = node.returns
+    if isinstance(returns, ast.Constant):
+        returns = ast.parse(returns.value, mode="eval").body
+    for part in ast.walk(returns):
+        if isinstance(part, ast.Subscript) and ast.unparse(part.value) == "Steps":
+            result = ast.unparse(part.slice)
+            if not result.endswith("Kind"):
+                return result.replace("M.", "market_pb2.")
+    # An iterator, or the client's own class.
+    return re.sub(r"\b(?:\w+\.)+(\w+)", r"\1", inspect.formatannotation(signature.return_annotation))
 
 
 def _class_signature(node: ast.ClassDef) -> str:

@@ -22,7 +22,7 @@ async def main(state: str, market: str, *task_ids: str) -> None:
         ]
         reports = await asyncio.gather(
             *(
-                me.run(task, task_id, effort=0.0, on_activity=tell)
+                me.run(task, task_id, effort=0.0, on_progress=tell)
                 for task, task_id in zip(tasks, task_ids, strict=True)
             )
         )
@@ -30,4 +30,8 @@ async def main(state: str, market: str, *task_ids: str) -> None:
         print(report.task_id, report.state, report.paid_micro)
 
 
-asyncio.run(main(*sys.argv[1:]))
+try:
+    asyncio.run(main(*sys.argv[1:]))
+except KeyboardInterrupt:
+    print("stopped; run it again to go on", file=sys.stderr)
+    sys.exit(130)

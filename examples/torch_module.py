@@ -32,5 +32,5 @@ task.collect(0.0)
 state, market, task_id = sys.argv[1:]
 with Participant(state, market) as me:
     effort = BestResponse(cost=LinearCost(0.5))
-    report = me.run(task, task_id, effort=effort, on_activity=lambda activity: print(activity.text))
+    report = me.run(task, task_id, effort=effort, on_progress=lambda activity: print(activity.text))
 print(f"{report.state}: earned {report.paid_micro / 1e6:.6f} credits")

@@ -12,6 +12,7 @@ The interpolation error of the logarithm is 2 sum_{k>n} 2 rho^-k / k a peer, sma
 """
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,7 +31,7 @@ _EPS = float(np.finfo(np.float64).eps)
 
 @dataclass(frozen=True)
 class ClippedField:
-    """M, M' and M'' of one profile, with the interface of `mechanism.field.Field`.
+    """M, M' and M'' of one profile, as a `mechanism.mean_field.PeerField`.
 
     Attributes:
         sorted: the peers' delta^2, increasing.
@@ -84,16 +85,20 @@ class ClippedField:
         paid = active * math.log(score.Q / score.bound.phi) - logs
         return np.asarray(np.maximum(paid, 0.0) / self.sorted.size)
 
-    def slopes(self, s: Array) -> tuple[Array, Array]:
-        """M'(s), from the right at a kink, and M''(s)."""
+    def first(self, s: Array) -> Array:
+        """M'(s), from the right at a kink."""
+        return self._sum(s, 1, lambda gap: -1 / gap)
+
+    def second(self, s: Array) -> Array:
+        """M''(s), from the right at a kink."""
+        return self._sum(s, 2, lambda gap: 1 / np.square(gap))
+
+    def _sum(self, s: Array, derivative: int, of_gap: Callable[[Array], Array]) -> Array:
         active, row = self._active(s)
-        shifted = s + self.layout.score.bound.ratio
-        first, second = -self._prefix(s, row, 1), -self._prefix(s, row, 2)
+        shifted, total = s + self.layout.score.bound.ratio, -self._prefix(s, row, derivative)
         for inside, t in self._rest(active, row):
-            inverse = np.where(inside, 1 / (shifted + t), 0.0)
-            first -= inverse
-            second += inverse**2
-        return first / self.sorted.size, second / self.sorted.size
+            total += np.where(inside, of_gap(shifted + t), 0.0)
+        return np.asarray(total / self.sorted.size)
 
     def first_error(self, s: Array) -> Array:
         """`error`, and 0 where no peer pays: what is a sum of nothing is exact."""
@@ -108,7 +113,8 @@ class ClippedField:
         active = np.searchsorted(self.sorted, self.layout.score.kink - s, side="right")
         return active, active // STRIDE
 
-    def _rest(self, active: Index, row: Index):  # type: ignore[no-untyped-def]  # yields (mask, degrees^2)
+    def _rest(self, active: Index, row: Index) -> Iterator[tuple[npt.NDArray[np.bool_], Array]]:
+        """One by one the peers that are in no prefix: for whom they pay, and their degrees^2."""
         start = row * STRIDE
         last = self.sorted.size - 1
         for k in range(int((active - start).max(initial=0))):

@@ -224,8 +224,8 @@ def contraction(
     x = np.maximum(np.minimum(one, other) - margin, game.lowest)
     y = np.minimum(np.maximum(one, other) + margin, game.highest)
     low, high = np.square(x), np.square(y)
-    first = grow * (fields[1].slopes(high)[0] + fields[1].error) + own
-    bound = 2 * first + 4 * high * grow * (fields[0].slopes(low)[1] + fields[0].slope_error)
+    first = grow * (fields[1].first(high) + fields[1].error) + own
+    bound = 2 * first + 4 * high * grow * (fields[0].second(low) + fields[0].slope_error)
     if (bound >= 0).any():
         return np.inf
     return float(4 * (game.score.second(lowest + low) * high / -bound).sum() / others)
@@ -255,7 +255,7 @@ def _lowered(some: Deviations, here: Slopes) -> Array:
     game, x = some.game, some.x
     fall = np.maximum(-here.slope - here.error, 0.0)
     # phi'' falls with s
-    steepest = float(some.field.slopes(np.array([game.lowest**2]))[1][0]) + some.field.slope_error
+    steepest = float(some.field.second(np.array([game.lowest**2]))[0]) + some.field.slope_error
     third = (24 * steepest * some.grow) * x
     curved_costs = isinstance(game.cost, PowerCost) and game.cost.exponent > 2
     reached, far = np.zeros_like(x), x - some.low

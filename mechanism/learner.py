@@ -75,17 +75,9 @@ class Learner:
     g: Reward = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        for name, least in (("omega", 0.0), ("gamma", 0.0), ("variance", 0.0)):
-            value = getattr(self, name)
-            strict = name == "omega"
-            if not (
-                isinstance(value, int | float)
-                and np.isfinite(value)
-                and (value > 0 if strict else value >= least)
-            ):
-                raise FieldError(
-                    f"learner.{name}", value, "a finite number " + ("above 0" if strict else "of at least 0")
-                )
+        _check_number("omega", self.omega, "above 0")
+        _check_number("gamma", self.gamma)
+        _check_number("variance", self.variance)
         if isinstance(self.rounds, bool) or not isinstance(self.rounds, int) or self.rounds < 1:
             raise FieldError("learner.rounds", self.rounds, "a whole number of at least 1")
         if callable(self.reward):
@@ -93,28 +85,19 @@ class Learner:
             _check_reward(self.reward)
         else:
             scale = self.reward
-            if isinstance(scale, bool) or not (
-                isinstance(scale, int | float) and np.isfinite(scale) and scale >= 0
-            ):
-                raise FieldError("learner.reward", scale, "a finite number of at least 0, or a function")
+            _check_number("reward", scale, "of at least 0, or a function")
             object.__setattr__(self, "g", lambda y: float(scale) * y)
         if self.weights is not None:
             weights = np.asarray(self.weights, dtype=np.float64)
-            if (
-                weights.ndim != 1
-                or not (np.isfinite(weights) & (weights > 0)).all()
-                or abs(weights.sum() - 1) > 1e-9
-            ):
+            positive = weights.ndim == 1 and bool((np.isfinite(weights) & (weights > 0)).all())
+            if not positive or abs(weights.sum() - 1) > 1e-9:
                 raise FieldError("learner.weights", self.weights, "positive numbers that sum to 1")
 
     def bound(self, degree: Array) -> float:
         """Omega + V sum p_k^2 + gamma sum p_k delta_k^2."""
         weights = self._weights(degree.size)
-        return float(
-            self.omega
-            + self.variance * np.square(weights).sum()
-            + self.gamma * (weights * np.square(degree)).sum()
-        )
+        spread, heterogeneity = np.square(weights).sum(), (weights * np.square(degree)).sum()
+        return float(self.omega + self.variance * spread + self.gamma * heterogeneity)
 
     def payoff(self, profile: Equilibrium) -> float:
         """g(1/Bound) - T sum of expected payments, credits."""
@@ -125,9 +108,7 @@ class Learner:
         if self.weights is None:
             return self
         weights = np.asarray(self.weights)[index]
-        return Learner(
-            self.omega, self.gamma, self.reward, self.rounds, list(weights / weights.sum()), self.variance
-        )
+        return replace(self, weights=list(weights / weights.sum()))
 
     def _weights(self, size: int) -> Array:
         if self.weights is None:
@@ -311,13 +292,8 @@ def _indifferent(
 
     `to_less`: those in `where` are lower degrees, so that the gain from leaving rises with Q instead of falling.
     """
-    squares, mine, phi, upsilon = (
-        np.square(degree),
-        np.arange(who.size),
-        game.bound.phi,
-        game.bound.upsilon,
-    )
-    stay, leave = (np.log(phi * (np.square(at)[:, None] + squares) + upsilon) for at in (degree[who], where))
+    mine = np.arange(who.size)
+    stay, leave = (np.log(game.bound.gap(at[:, None], degree)) for at in (degree[who], where))
     # Nobody is its own peer.
     stay[mine, who] = leave[mine, who] = np.inf
     cost, start = game.cost.take(who), game.start[who]
@@ -442,6 +418,12 @@ def _golden(worth: Callable[[float], float], centre: float, reach: float) -> flo
             a, c = c, d
             d = a + share * (b - a)
     return max((centre, c, d), key=worth)
+
+
+def _check_number(name: str, value: float, expected: str = "of at least 0") -> None:
+    number = isinstance(value, int | float) and not isinstance(value, bool) and np.isfinite(value)
+    if not number or value < 0 or (value == 0 and expected == "above 0"):
+        raise FieldError(f"learner.{name}", value, f"a finite number {expected}")
 
 
 def _check_reward(reward: Reward) -> None:

@@ -75,7 +75,9 @@ class PeerField(Protocol):
 
     def level(self, s: Array) -> Array: ...
 
-    def slopes(self, s: Array) -> tuple[Array, Array]: ...
+    def first(self, s: Array) -> Array: ...
+
+    def second(self, s: Array) -> Array: ...
 
     def first_error(self, s: Array) -> Array | float:
         """Bound on the error of M'(s)."""
@@ -228,13 +230,13 @@ class Field:
 
     Attributes:
         means: M' at the nodes of all panels, in order.
-        first: coefficients of q in powers of v, one array a panel; second: of q'; integral: of its integral.
+        interpolant: coefficients of q in powers of v, one array a panel; derivative: of q'; integral: of q's integral.
     """
 
     layout: Layout
     means: Array
-    first: tuple[Array, ...]
-    second: tuple[Array, ...]
+    interpolant: tuple[Array, ...]
+    derivative: tuple[Array, ...]
     integral: tuple[Array, ...]
     error: float
     slope_error: float
@@ -248,7 +250,7 @@ class Field:
     @classmethod
     def from_means(cls, layout: Layout, means: Array) -> "Field":
         """The field whose M' at the nodes of all panels, in order, is `means`."""
-        first, second, integral = [], [], []
+        interpolant, derivative, integral = [], [], []
         total, at, error, slope_error = 0.0, 0, 0.0, 0.0
         # M' is negative and rises: |M'| is greatest at the left end. The first node lies so close to it that
         # |M'| is at most 1.075 times larger there (RATIO 2.5, n >= 4, order (z + r)^-2 at most).
@@ -264,8 +266,8 @@ class Field:
             primitive = np.concatenate([[0.0], q / powers * panel.half])
             primitive[0] = total - float(primitive @ (-1.0) ** np.arange(primitive.size))
             total = float(primitive.sum())  # at the right end
-            first.append(q)
-            second.append(q[1:] * powers[:-1] / panel.half)
+            interpolant.append(q)
+            derivative.append(q[1:] * powers[:-1] / panel.half)
             integral.append(primitive)
             # Coefficients fall like rho^-k, those of T_k add up to at most 2.42^k: in powers they add up to at most
             # 8 |M'| for rho >= 4.4, and Horner rounds as much in each of 2 n steps.
@@ -274,7 +276,8 @@ class Field:
             slope = 2 / math.pi * size * panel.slope_error
             slope += (LEBESGUE * at_nodes + rounding) * panel.degree**2 / panel.half
             error, slope_error = max(error, one), max(slope_error, slope)
-        return cls(layout, means, tuple(first), tuple(second), tuple(integral), error, slope_error, size)
+        polynomials = tuple(interpolant), tuple(derivative), tuple(integral)
+        return cls(layout, means, *polynomials, error, slope_error, size)
 
     @property
     def level_error(self) -> float:
@@ -285,9 +288,13 @@ class Field:
         """M(s) up to a constant: the integral of q from the left end of the first panel."""
         return self._evaluated(self.integral, s)
 
-    def slopes(self, s: Array) -> tuple[Array, Array]:
-        """q(s) and q'(s)."""
-        return self._evaluated(self.first, s), self._evaluated(self.second, s)
+    def first(self, s: Array) -> Array:
+        """q(s)."""
+        return self._evaluated(self.interpolant, s)
+
+    def second(self, s: Array) -> Array:
+        """q'(s)."""
+        return self._evaluated(self.derivative, s)
 
     def first_error(self, s: Array) -> float:
         del s  # the same everywhere
@@ -322,8 +329,11 @@ class PeerSums:
     def level(self, s: Array) -> Array:
         return self._mean("value", s)
 
-    def slopes(self, s: Array) -> tuple[Array, Array]:
-        return self._mean("first", s), self._mean("second", s)
+    def first(self, s: Array) -> Array:
+        return self._mean("first", s)
+
+    def second(self, s: Array) -> Array:
+        return self._mean("second", s)
 
     def first_error(self, s: Array) -> float:
         del s  # rounding alone

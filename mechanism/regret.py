@@ -168,7 +168,7 @@ def best_response_problem(game: Game, field: PeerField, degree: Array, who: Inde
             first = score.first(s + rest[owner])
             return first, np.asarray(ROUNDING * np.abs(first))
         own = score.first(s + mine[owner]) / others
-        first = grow * field.slopes(s)[0] - own
+        first = grow * field.first(s) - own
         # The own term is taken out of a sum of one sign.
         return first, np.asarray(grow * field.first_error(s) + ROUNDING * (np.abs(first) + 2 * np.abs(own)))
 
@@ -176,7 +176,7 @@ def best_response_problem(game: Game, field: PeerField, degree: Array, who: Inde
         s = np.square(at)
         if mean:
             return score.second(s + rest[owner])
-        return np.asarray(grow * field.slopes(s)[1] - score.second(s + mine[owner]) / others)
+        return np.asarray(grow * field.second(s) - score.second(s + mine[owner]) / others)
 
     low, high = game.floor[who], game.start[who]
     return SearchProblem(low, high, high, payment, slope, bend, game.cost.take(who), game.curvature.holds)
@@ -217,9 +217,8 @@ class Deviations:
 
     def slopes(self, at: Array) -> Slopes:
         s, score = np.square(at), self.game.score
-        first, second = self.field.slopes(s)
-        first = self.grow * first - score.first(s + self.square) / self.others
-        second = self.grow * second - score.second(s + self.square) / self.others
+        first = self.grow * self.field.first(s) - score.first(s + self.square) / self.others
+        second = self.grow * self.field.second(s) - score.second(s + self.square) / self.others
         gap = self.high - at
         curved = self.cost.second(gap)
         slope, bend = 2 * at * first + self.cost.first(gap), 2 * first + 4 * s * second - curved
@@ -257,7 +256,7 @@ class Structure:
     def of(cls, game: Game, field: PeerField) -> "Structure":
         edges = np.linspace(game.lowest, game.highest, CELLS + 1)
         squares = np.square(edges)
-        first, second = field.slopes(squares)
+        first, second = field.first(squares), field.second(squares)
         grow, others = game.size / (game.size - 1), game.size - 1
         a, b = squares[:-1], squares[1:]
         own = a + squares[0]

@@ -9,7 +9,7 @@ So phi is convex exactly where x f'' + 2 f' >= 0, and then u_k has increasing di
 
 For the functions that ship, phi is up to a constant a mixture of 1/(z + r + tau) with tau >= 0 and
 non-negative weights (a Stieltjes function), r = Upsilon / Phi, where no clipping at 0 is reached. The error
-bound of the Chebyshev interpolants rests on that (`mechanism.field`).
+bound of the Chebyshev interpolants rests on that (`mechanism.mean_field`).
 
 Source: Pang et al. 2025, section 4 (Payment_k); the convexity is docs/mechanism.md, section 4.
 """

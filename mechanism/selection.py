@@ -76,11 +76,10 @@ def select(
         if size not in solved:
             chosen = np.sort(order[:size])
             among, objective = game.select(chosen), learner.among(chosen, game.size)
-            solved[size] = (
-                offer(among, objective, side)
-                if fixed_q
-                else best_offer(among, objective, side, partial=False)
-            )
+            if fixed_q:
+                solved[size] = offer(among, objective, side)
+            else:
+                solved[size] = best_offer(among, objective, side, partial=False)
         one = solved[size]
         return one.payoff if one.feasible else -np.inf
 
@@ -88,14 +87,10 @@ def select(
     while True:
         best = max(sizes, key=payoff)
         i = sizes.index(best)
-        gaps = [
-            (a, b)
-            for a, b in ((sizes[max(i - 1, 0)], best), (best, sizes[min(i + 1, len(sizes) - 1)]))
-            if b - a > 1
-        ]
-        if not gaps:
+        between = {(best + size) // 2 for size in sizes[max(i - 1, 0) : i + 2]} - set(sizes)
+        if not between:
             break
-        sizes = sorted({*sizes, *((a + b) // 2 for a, b in gaps)})
+        sizes = sorted({*sizes, *between})
     chosen = np.sort(order[:best])
     return Selection(
         chosen, required, float(required[chosen].max()), solved[best], {m: payoff(m) for m in sorted(solved)}
@@ -115,15 +110,12 @@ def required_coefficients(game: Game, profile: Equilibrium) -> Array:
 
 
 def _bisected(game: Game, profile: Equilibrium) -> Array:
-    squares = np.square(profile.degree)
-    low = np.full(game.size, -40.0) + np.log(game.bound.upsilon)
-    high = low + 120.0
-    required = np.empty(game.size)
+    low, required = np.log(game.bound.upsilon) - 40.0, np.empty(game.size)
     rows = max(1, PAIRS // game.size)
     for at in range(0, game.size, rows):
         mine = np.arange(at, min(at + rows, game.size))
-        gap = game.bound.phi * (squares[mine, None] + squares) + game.bound.upsilon
-        a, b = low[mine], high[mine]
+        gap = game.bound.gap(profile.degree[mine, None], profile.degree)
+        a, b = np.full(mine.size, low), np.full(mine.size, low + 120.0)
         for _ in range(BISECTIONS):
             middle = (a + b) / 2
             paid = game.payment.value(np.exp(middle)[:, None] / gap)

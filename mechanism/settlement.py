@@ -29,6 +29,7 @@ from operator import attrgetter
 from mechanism.canonical import Json
 from mechanism.errors import FieldError, SettlementError
 from mechanism.peers import Draw
+from mechanism.readable import Readable
 from mechanism.records import decimal
 from mechanism.terms import Terms
 
@@ -124,7 +125,7 @@ class Assessment:
 
 
 @dataclass(frozen=True)
-class Payment:
+class Payment(Readable):
     """One participant's line of a settlement; all amounts in micro-credits.
 
     Attributes:
@@ -143,6 +144,13 @@ class Payment:
     paid_micro: int
     withheld_micro: int
     stake_lost_micro: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.participant_id}: paid {self.paid_micro} micro-credits, of {self.gross_micro} before a penalty of "
+            f"{self.penalty_micro}, against {', '.join(self.peers) or 'nobody'}; {self.withheld_micro} held back, "
+            f"{self.stake_lost_micro} of the stake lost"
+        )
 
 
 @dataclass(frozen=True)
@@ -252,10 +260,14 @@ def expected_payments(terms: Terms, assessments: Sequence[Assessment]) -> dict[s
     for name, assessment in by_id.items():
         if assessment.scored:
             candidates = [by_id[peer] for peer in sorted(peer_candidates(assessment, by_id))]
-            gross = PAYMENT_RULES[terms.rule.name](terms, assessment, candidates or [assessment])
-            net = max(_NOTHING, _CONTEXT.subtract(gross, _penalty(terms, assessment)))
-            expected[name] = _micro(net, ROUND_FLOOR)
+            expected[name] = payment_against(terms, assessment, candidates or [assessment])
     return expected
+
+
+def payment_against(terms: Terms, subject: Assessment, peers: Sequence[Assessment]) -> int:
+    """a_k of a scored participant against these peers, in micro-credits, rounded down: before the largest remainder."""
+    gross = PAYMENT_RULES[terms.rule.name](terms, subject, peers)
+    return _micro(max(_NOTHING, _CONTEXT.subtract(gross, _penalty(terms, subject))), ROUND_FLOOR)
 
 
 def peer_candidates(assessment: Assessment, by_id: Mapping[str, Assessment]) -> frozenset[str]:

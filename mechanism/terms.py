@@ -15,6 +15,7 @@ from typing import ClassVar
 from mechanism.degree import reference_distribution
 from mechanism.errors import FieldError
 from mechanism.payment import PAYMENT_FUNCTIONS, ExactPaymentFunction
+from mechanism.readable import Readable
 from mechanism.records import Recorded, check_decimal
 
 #: Task and participant ids: what fits a file name, a certificate's common name and an account's name.
@@ -186,8 +187,8 @@ class Rule:
         _at_least("rule.stake_micro", self.stake_micro, 0)
 
 
-@dataclass(frozen=True)
-class Terms(Recorded):
+@dataclass(frozen=True, repr=False)
+class Terms(Recorded, Readable):
     """One task's terms, as its record has them.
 
     Attributes:
@@ -232,6 +233,22 @@ class Terms(Recorded):
             if len(getattr(self, name)) != 32:
                 raise FieldError(name, getattr(self, name).hex(), "32 bytes of SHA-256")
         _at_least("budget_micro", self.budget_micro, 0)
+
+    def __str__(self) -> str:
+        rule, schedule, recipe, contract = self.rule, self.schedule, self.recipe, self.contract
+        parameters = "".join(f", {name} {value:f}" for name, value in vars(self.payment).items())
+        lines = [
+            f"task {self.task_id}: {schedule.rounds} x {schedule.round_seconds} s, rule {rule.name}",
+            f"payment    {self.payment.name}{parameters}, Q {self.Q:f}, phi {self.phi:f}, upsilon {self.upsilon:f}",
+            f"peers      {rule.peers}; claim penalty {rule.claim_penalty:f}, stake {rule.stake_micro} micro-credits",
+            f"places     {schedule.capacity}, quorum {schedule.quorum}; claims for {schedule.effort_seconds} s",
+            f"reference  {', '.join(map(str, self.reference))}",
+            f"model      {recipe.model}, tensors {len(contract.tensors)}, at most {contract.max_bytes} bytes",
+            f"recipe     epochs {recipe.epochs}, batch size {recipe.batch_size}, {recipe.optimizer}, learning rate "
+            f"{recipe.learning_rate:f}, samples {recipe.samples}",
+            f"budget     {self.budget_micro} micro-credits",
+        ]
+        return "\n  ".join(lines)
 
 
 def _positive(field: str, value: Decimal) -> None:

@@ -18,6 +18,8 @@ from participant.dispute import Dispute, DisputedRound
 from participant.effort import BestResponse, Decision, EffortStrategy, Explanation, Fixed
 from participant.errors import *  # noqa: F403 - the whole tree is public; its module lists it
 from participant.errors import __all__ as _errors
+from participant.progress import Paused
+from participant.records import read_earnings, read_reports
 from participant.report import Receipt, RoundReport, Settlement, TaskReport
 from participant.sync import JoinedTask, Participant, Round
 from participant.task import Task, Trained, TrainingCancelled, TrainingRound, Weights
@@ -38,6 +40,7 @@ __all__ = [
     "Fixed",
     "JoinedTask",
     "Participant",
+    "Paused",
     "Receipt",
     "Round",
     "RoundReport",
@@ -48,5 +51,7 @@ __all__ = [
     "TrainingCancelled",
     "TrainingRound",
     "Weights",
+    "read_earnings",
+    "read_reports",
     *[name for name in _errors if name != "refused"],
 ]

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from functools import cached_property
 from typing import Any, TypeVar
 
 import grpc
@@ -13,7 +14,6 @@ from participant.effects import (
     Effect,
     Emit,
     Interrupted,
-    Method,
     Next,
     Open,
     Pause,
@@ -24,46 +24,47 @@ from participant.effects import (
 )
 from participant.endpoint import Endpoint
 from participant.task import TrainingCancelled
-from participant.transport import _written, translated
+from participant.transport import Streaming, opened, translated, written
 
 T = TypeVar("T")
 
 
-class AsyncTransport:
-    """A connection to one endpoint, of the event loop that it is made on."""
+class AsyncTransport(Streaming):
+    """A connection to one endpoint, of the event loop that first uses it."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self._channel = _channel(endpoint)
         self._replaced: list[grpc.aio.Channel] = []
+
+    @cached_property
+    def _channel(self) -> Any:
+        return opened(grpc.aio, self._endpoint)
 
     def replace(self, endpoint: Endpoint) -> None:
         """Makes new calls through `endpoint`, with a renewed certificate, say; calls in progress go on."""
+        self._replaced += self._taken()
         self._endpoint = endpoint
-        self._replaced.append(self._channel)
-        self._channel = _channel(endpoint)
 
     async def close(self) -> None:
         """Ends the connection; calls in progress are cancelled."""
-        for channel in (self._channel, *self._replaced):
+        for channel in (*self._taken(), *self._replaced):
             await channel.close()
+
+    def _taken(self) -> list[grpc.aio.Channel]:
+        """The channel, if there is one; the next use makes another."""
+        channel = self.__dict__.pop("_channel", None)
+        return [] if channel is None else [channel]
 
     async def run(self, steps: Steps[T]) -> T:
         """Runs `steps` to their end; what an effect raises is raised inside them."""
-        try:
-            effect = next(steps)
-            while True:
-                try:
-                    result = await self.perform(effect)
-                except (Exception, TrainingCancelled) as error:
-                    effect = steps.throw(error)
-                else:
-                    effect = steps.send(result)
-        except StopIteration as end:
-            value: T = end.value
-            return value
-        finally:
-            steps.close()
+        returned: list[T] = []
+
+        def kept() -> Steps[None]:
+            returned.append((yield from steps))
+
+        async for item in self.iterate(kept()):
+            raise AssertionError(f"{item!r} is emitted outside an iteration")
+        return returned[0]
 
     async def iterate(self, steps: Steps[Any]) -> AsyncIterator[Any]:
         """The items that `steps` emit."""
@@ -95,10 +96,10 @@ class AsyncTransport:
         metadata = self._endpoint.metadata()
         match effect:
             case Unary(method, request, timeout):
-                unary = self._channel.unary_unary(method.path, _written, method.read)
+                unary = self._channel.unary_unary(method.path, written, method.read)
                 return await unary(request, timeout=timeout, metadata=metadata)
             case Upload(method, requests, timeout):
-                upload = self._channel.stream_unary(method.path, _written, method.read)
+                upload = self._channel.stream_unary(method.path, written, method.read)
                 return await self._upload(upload, requests, timeout)
             case Download(method, request, take, timeout):
                 call = self._stream(method, request, timeout)
@@ -119,8 +120,6 @@ class AsyncTransport:
                 return await asyncio.to_thread(self._endpoint.diagnose, certain=certain)
             case Work(function):
                 return await asyncio.to_thread(function)
-            case _:
-                raise AssertionError(f"{type(effect).__name__} is emitted only inside an iteration")
 
     async def _upload(self, upload: Any, requests: Iterator[Any], timeout: float | None) -> Any:
         welcome = asyncio.Event()
@@ -138,16 +137,6 @@ class AsyncTransport:
         finally:
             call.cancel()
             welcome.set()
-
-    def _stream(self, method: Method[Any, Any], request: Any, timeout: float | None) -> Any:
-        stream = self._channel.unary_stream(method.path, _written, method.read)
-        return stream(request, timeout=timeout, metadata=self._endpoint.metadata())
-
-
-def _channel(endpoint: Endpoint) -> grpc.aio.Channel:
-    if endpoint.secure:
-        return grpc.aio.secure_channel(endpoint.address, endpoint.channel_credentials(), endpoint.options())
-    return grpc.aio.insecure_channel(endpoint.address, endpoint.options())
 
 
 async def _gated(requests: Iterator[Any], welcome: asyncio.Event) -> AsyncIterator[Any]:

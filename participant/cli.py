@@ -1,9 +1,8 @@
-"""`fedpeer participant`: init, enroll, explain, run, status, earnings, keys, dispute."""
+"""`fedpeer participant`: init, enroll, explain, run, status, earnings, why, keys, dispute."""
 
 import json
 import signal
 import sys
-from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,18 +13,19 @@ from rich.table import Table
 
 from fedpeer.terminal import LOG_FORMATS, configure_logs, counted, output, printable
 from mechanism.errors import FieldError
-from mechanism.settlement import MICRO
 from mechanism.terms import identifier
 from participant.client import Client
 from participant.config import CONFIG_FILE, TEMPLATE, ParticipantConfig, read_config
 from participant.dispute import Dispute, noted_disputes, open_dispute
-from participant.earnings import Earned, check_earnings
+from participant.earnings import Earned
 from participant.effort import BestResponse
-from participant.endpoint import Endpoint
+from participant.endpoint import Endpoint, market_endpoint
 from participant.errors import ConfigurationError
 from participant.identity import StateFolder, check_authority
-from participant.journal import Journal
-from participant.report import TaskReport, report_of
+from participant.journal import MARKET, Journal
+from participant.progress import EXIT_INTERRUPTED, kept
+from participant.records import read_earnings, read_reports, reading
+from participant.report import TaskReport, credit_text, degree_text
 from participant.service import Service
 from participant.sync import Participant
 from participant.work import Activity
@@ -33,6 +33,12 @@ from participant.work import Activity
 app = typer.Typer(no_args_is_help=True, help="Take part in a market: enrol, train, earn.")
 
 ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The participant's TOML file.")]
+StateOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--state", help="A state folder in the place of the TOML file: of a script that uses the SDK, say."
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 #: Exit code of a task that ended without this participant: cancelled, or others were selected.
@@ -116,9 +122,25 @@ def run(
     configure_logs(log_format)
     log = structlog.get_logger().bind(participant=settings.id)
     service = Service(settings, lambda activity: _log_activity(log, activity))
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: service.stop())
+    interrupted = False
+
+    def interrupt(*_: Any) -> None:
+        nonlocal interrupted
+        interrupted = True
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        log.warning(
+            f"stopping; a training in progress is handed back after {settings.service.grace_seconds:g} s. Ctrl-C again "
+            "ends at once"
+        )
+        service.stop()
+
+    signal.signal(signal.SIGTERM, lambda *_: service.stop())
+    signal.signal(signal.SIGINT, interrupt)
     reports = service.run(once=once)
+    if interrupted:
+        with reading(settings.state) as (_, journal):
+            typer.echo(f"fedpeer: {'stopped' if journal is None else kept(journal, settings.id)}", err=True)
+        raise typer.Exit(EXIT_INTERRUPTED)
     if any(report.note for report in reports if _configured(settings, report)):
         raise typer.Exit(EXIT_LEFT_OUT)
 
@@ -148,21 +170,23 @@ def explain(config: ConfigOption = Path(CONFIG_FILE), as_json: JsonOption = Fals
 
 
 @app.command()
-def status(config: ConfigOption = Path(CONFIG_FILE), as_json: JsonOption = False) -> None:
+def status(
+    config: ConfigOption = Path(CONFIG_FILE), state: StateOption = None, as_json: JsonOption = False
+) -> None:
     """Where each task stands, from the journal; asks nobody."""
-    settings = _settings(config)
-    reports = _reports(settings)
+    participant_id, folder = _member(config, state)
+    reports = read_reports(folder) if StateFolder(folder).journal.exists() else []
     if as_json:
         _print_json(
             {
-                "id": settings.id,
+                "id": participant_id,
                 "tasks": [_task_json(report) for report in reports],
                 "key_problems": list(reports[0].key_problems) if reports else [],
             }
         )
         return
     if not reports:
-        typer.echo(f"{settings.id} has taken part in no task yet")
+        typer.echo(f"{participant_id} has taken part in no task yet")
     table = Table(box=box.SIMPLE_HEAD)
     for heading in ("task", "state", "effort", "claimed degree", "submitted", "missed", "paid", "note"):
         table.add_column(heading)
@@ -171,10 +195,10 @@ def status(config: ConfigOption = Path(CONFIG_FILE), as_json: JsonOption = False
             report.task_id,
             report.state,
             "" if report.effort is None else str(report.effort),
-            "" if report.claimed_degree is None else f"{float(report.claimed_degree):.4f}",
+            "" if report.claimed_degree is None else degree_text(report.claimed_degree),
             str(sum(r.receipt is not None for r in report.rounds)),
             str(sum(r.receipt is None and bool(r.missed) for r in report.rounds)),
-            _credits(report.paid_micro),
+            credit_text(report.paid_micro),
             report.note,
         )
     if reports:
@@ -184,26 +208,22 @@ def status(config: ConfigOption = Path(CONFIG_FILE), as_json: JsonOption = False
 
 
 @app.command()
-def earnings(config: ConfigOption = Path(CONFIG_FILE), as_json: JsonOption = False) -> None:
+def earnings(
+    config: ConfigOption = Path(CONFIG_FILE), state: StateOption = None, as_json: JsonOption = False
+) -> None:
     """What each round paid and why, with every receipt checked offline. Exit code 1 when one does not hold.
 
     The total counts only what a receipt proves. Awards of disputes are listed apart, as the coordinator last told them.
     """
-    settings = _settings(config)
-    with_journal = _open_journal(settings)
-    if with_journal is None:
-        earned: list[Earned] = []
-        disputes: list[Dispute] = []
-    else:
-        try:
-            earned = check_earnings(with_journal, settings.id)
-            disputes = noted_disputes(with_journal.folder)
-        finally:
-            with_journal.close()
+    participant_id, folder = _member(config, state)
+    earned: list[Earned] = []
+    disputes: list[Dispute] = []
+    if StateFolder(folder).journal.exists():
+        earned, disputes = read_earnings(folder), noted_disputes(folder)
     if as_json:
         _print_json(
             {
-                "id": settings.id,
+                "id": participant_id,
                 "paid_micro": sum(line.proven_micro for line in earned),
                 "rounds_left_out": sum(bool(line.proof_error) for line in earned),
                 "rounds": [line.record() for line in earned],
@@ -211,10 +231,48 @@ def earnings(config: ConfigOption = Path(CONFIG_FILE), as_json: JsonOption = Fal
             }
         )
     else:
-        _print_earnings(settings.id, earned)
+        _print_earnings(participant_id, earned)
         for dispute in disputes:
             typer.echo(f"dispute, as the coordinator told it: {dispute}")
     if any(line.proof_error for line in earned):
+        raise typer.Exit(1)
+
+
+@app.command()
+def why(
+    task_id: Annotated[str, typer.Argument(metavar="TASK", help="A task that was taken part in.")],
+    round_: Annotated[
+        int | None, typer.Option("--round", min=1, help="Which round; without it, the last that is settled.")
+    ] = None,
+    config: ConfigOption = Path(CONFIG_FILE),
+    state: StateOption = None,
+    market: Annotated[
+        str, typer.Option(help="With --state: the market address, where it is another than the last one.")
+    ] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Why a round paid what it paid: degrees, peers, the formula with its numbers, expected pay, penalty, stake.
+
+    Reads the ledger's entries of the round from the coordinator, and computes the payment again. Exit code 1 where the
+    amounts differ. Works beside a running service.
+    """
+    from participant.why import why as explained
+
+    participant_id, folder = _member(config, state)
+    journal = _open_journal(folder)
+    if journal is None:
+        raise _mistake(f"{participant_id} has taken part in no task yet")
+    try:
+        endpoint = _endpoint(_settings(config)) if state is None else _endpoint_of(folder, market, journal)
+        with Client(endpoint) as client:
+            found = client.transport.run(explained(task_id, round_, participant_id, client.steps, journal))
+    finally:
+        journal.close()
+    if as_json:
+        _print_json(found.record())
+    else:
+        typer.echo(printable(str(found)))
+    if found.problems:
         raise typer.Exit(1)
 
 
@@ -234,7 +292,7 @@ def keys(
     from participant.keys import keys_of
 
     settings = _settings(config)
-    folder, journal = StateFolder(settings.state), _open_journal(settings)
+    folder, journal = StateFolder(settings.state), _open_journal(settings.state)
     try:
         with Client(_endpoint(settings)) as client:
             report = client.transport.run(keys_of(client.steps, journal, folder, settings.id))
@@ -287,7 +345,7 @@ def dispute(
     Works beside a running service. Repeat it to see how the dispute stands.
     """
     settings = _settings(config)
-    journal = _open_journal(settings)
+    journal = _open_journal(settings.state)
     if journal is None:
         raise _mistake(f"{settings.id} has taken part in no task yet")
     if not yes:
@@ -324,7 +382,7 @@ def _print_earnings(participant_id: str, earned: list[Earned]) -> None:
         table.add_row(
             line.task_id,
             str(line.round),
-            _credits(s.paid_micro),
+            credit_text(s.paid_micro),
             "" if s.claimed_degree is None else f"{float(s.claimed_degree):.4f}",
             "not scored" if s.verified_degree is None else f"{float(s.verified_degree):.4f}",
             ", ".join(s.peers),
@@ -334,11 +392,11 @@ def _print_earnings(participant_id: str, earned: list[Earned]) -> None:
     output(highlight=True).print(table)
     proven = [line for line in earned if not line.proof_error]
     total = sum(line.proven_micro for line in proven)
-    typer.echo(f"{participant_id} has earned {_credits(total)} credits in {counted(len(proven), 'round')}")
+    typer.echo(f"{participant_id} has earned {credit_text(total)} credits in {counted(len(proven), 'round')}")
     if left := len(earned) - len(proven):
         said = sum(0 if line.settlement is None else line.settlement.paid_micro for line in earned) - total
         typer.echo(
-            f"left out: {counted(left, 'round')} whose receipt does not hold, said to have paid {_credits(said)} "
+            f"left out: {counted(left, 'round')} whose receipt does not hold, said to have paid {credit_text(said)} "
             "credits; `fedpeer participant run` fetches them again while the coordinator knows the task"
         )
 
@@ -352,10 +410,17 @@ def _settings(path: Path) -> ParticipantConfig:
 
 def _endpoint(settings: ParticipantConfig) -> Endpoint:
     """The market, for a call beside a running service, which holds the state folder."""
-    credentials = StateFolder(settings.state).credentials()
-    if settings.coordinator.insecure:
-        return Endpoint(settings.coordinator.market, plain_text_name=credentials.participant_id)
-    return Endpoint(settings.coordinator.market, credentials.authority_pem, credentials)
+    return market_endpoint(
+        StateFolder(settings.state).credentials(), settings.coordinator.market, settings.coordinator.insecure
+    )
+
+
+def _endpoint_of(state: Path, market: str, journal: Journal) -> Endpoint:
+    """The same without a TOML file: the market that the state folder was last used with."""
+    kind, _, last = (journal.meta(MARKET) or "").partition(" ")
+    if not (market or last):
+        raise _mistake(f"{state} does not say which market it belongs to; give --market host:port")
+    return market_endpoint(StateFolder(state).credentials(), market or last, insecure=kind == "plain")
 
 
 def _public(settings: ParticipantConfig, path: Path) -> str:
@@ -381,19 +446,21 @@ def _authority(settings: ParticipantConfig, path: Path) -> bytes | None:
     return pem
 
 
-def _open_journal(settings: ParticipantConfig) -> Journal | None:
-    path = StateFolder(settings.state).journal
+def _open_journal(state: Path) -> Journal | None:
+    path = StateFolder(state).journal
     return Journal(path, writer=False) if path.exists() else None
 
 
-def _reports(settings: ParticipantConfig) -> list[TaskReport]:
-    journal = _open_journal(settings)
-    if journal is None:
-        return []
-    try:
-        return [report_of(journal, task.task_id, settings.id) for task in journal.tasks()]
-    finally:
-        journal.close()
+def _member(config: Path, state: Path | None) -> tuple[str, Path]:
+    """Who is meant, and its state folder."""
+    if state is None:
+        if not config.exists():
+            raise _mistake(
+                f"{config} is not there; name a participant's TOML file with --config, or its state folder with --state"
+            )
+        settings = _settings(config)
+        return settings.id, settings.state
+    return StateFolder(state).credentials().participant_id, state
 
 
 def _task_json(report: TaskReport) -> dict[str, Any]:
@@ -430,10 +497,6 @@ def _log_activity(log: Any, activity: Activity) -> None:
 
 def _configured(settings: ParticipantConfig, report: TaskReport) -> bool:
     return report.task_id in {section.id for section in settings.task}
-
-
-def _credits(micro: int) -> str:
-    return f"{Decimal(micro) / MICRO:.6f}"
 
 
 def _print_json(value: Any) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpeer.v1 import market_pb2
+from mechanism.readable import Readable
 from mechanism.settlement import MICRO
 from participant.effects import Steps
 from participant.errors import StateError
@@ -42,8 +43,8 @@ class DisputedRound:
     award_micro: int
 
 
-@dataclass(frozen=True)
-class Dispute:
+@dataclass(frozen=True, repr=False)
+class Dispute(Readable):
     """How a dispute stands.
 
     Attributes:

@@ -13,13 +13,14 @@ from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import LedgerError
 from mechanism.ledger.log_keys import LogKeys
 from mechanism.ledger.tlog_proof import TlogProof
+from mechanism.readable import Readable
 from participant.journal import Journal
 from participant.log_keys import pinned_log_keys
-from participant.report import Settlement, stored_settlement
+from participant.report import Settlement, credit_text, stored_settlement
 
 
-@dataclass(frozen=True)
-class Earned:
+@dataclass(frozen=True, repr=False)
+class Earned(Readable):
     """One settled round.
 
     Attributes:
@@ -38,13 +39,19 @@ class Earned:
         """What the round paid as far as the receipt proves it, micro-credits."""
         return 0 if self.settlement is None or self.proof_error else self.settlement.paid_micro
 
+    def __str__(self) -> str:
+        paid = (
+            "not known" if self.settlement is None else f"{credit_text(self.settlement.paid_micro)} credits"
+        )
+        receipt = self.proof_error or "the receipt holds"
+        return f"{self.task_id}, round {self.round}: {paid}; {receipt}; {self.why}"
+
     @property
     def why(self) -> str:
         """The verdicts in words: those that failed, or that all passed."""
         if self.settlement is None:
             return "not known"
-        failed = [verdict.explanation for verdict in self.settlement.verdicts if not verdict.passed]
-        return " ".join(failed) or "all checks passed"
+        return self.settlement.failed or "all checks passed"
 
     def record(self) -> dict[str, Any]:
         """As JSON."""

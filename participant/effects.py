@@ -142,30 +142,26 @@ class Emit(Generic[T]):
     item: T
 
 
-Effect: TypeAlias = Unary | Upload | Download | Open | Next | Pause | Diagnose | Work | Emit[Any]
+Performed: TypeAlias = Unary | Upload | Download | Open | Next | Pause | Diagnose | Work
+Effect: TypeAlias = Performed | Emit[Any]
+
+#: What has a result, and what emits items.
 Steps: TypeAlias = Generator[Effect, Any, T]
+Emits: TypeAlias = Generator[Performed | Emit[T], Any, None]
 
 
 def drive(steps: Steps[T], perform: Callable[[Effect], Any]) -> T:
     """Runs `steps` to their end; what `perform` raises is raised inside them."""
     try:
-        effect = next(steps)
-        while True:
-            try:
-                result = perform(effect)
-            except (Exception, TrainingCancelled) as error:
-                effect = steps.throw(error)
-            else:
-                effect = steps.send(result)
+        next(iterate(steps, perform))
     except StopIteration as end:
         value: T = end.value
         return value
-    finally:
-        steps.close()
+    raise AssertionError("items are emitted only inside an iteration")
 
 
-def iterate(steps: Steps[Any], perform: Callable[[Effect], Any]) -> Iterator[Any]:
-    """The items that `steps` emit."""
+def iterate(steps: Steps[T], perform: Callable[[Effect], Any]) -> Generator[Any, None, T]:
+    """The items that `steps` emit; what `perform` raises is raised inside them."""
     try:
         effect = next(steps)
         while True:
@@ -175,12 +171,13 @@ def iterate(steps: Steps[Any], perform: Callable[[Effect], Any]) -> Iterator[Any
                 continue
             try:
                 result = perform(effect)
-            except (Exception, TrainingCancelled) as error:
+            except (Exception, KeyboardInterrupt, TrainingCancelled) as error:
                 effect = steps.throw(error)
             else:
                 effect = steps.send(result)
-    except StopIteration:
-        return
+    except StopIteration as end:
+        value: T = end.value
+        return value
     finally:
         steps.close()
 
@@ -197,7 +194,7 @@ def transform(steps: Steps[Any], handle: Callable[[Any], Steps[bool]]) -> Steps[
                 continue
             try:
                 result = yield effect
-            except (Exception, TrainingCancelled) as error:
+            except (Exception, KeyboardInterrupt, TrainingCancelled) as error:
                 effect = steps.throw(error)
             else:
                 effect = steps.send(result)

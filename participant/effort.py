@@ -20,6 +20,7 @@ import numpy as np
 
 from mechanism.degree import label_counts, noniid_degree
 from mechanism.errors import MechanismError
+from mechanism.readable import Readable, Table
 from mechanism.statements import EFFORT_PLACES
 from mechanism.terms import Terms
 from participant.errors import EffortError, ParticipantError
@@ -203,8 +204,8 @@ class Point:
         return self.payment - self.cost
 
 
-@dataclass(frozen=True)
-class Explanation:
+@dataclass(frozen=True, repr=False)
+class Explanation(Readable):
     """Why an effort is the best: prints as a table with the utility curve.
 
     Attributes:
@@ -242,7 +243,7 @@ class Explanation:
         low = min(0.0, *(p.utility for p in self.points))
         high = max(p.utility for p in self.points)
         lines = [
-            f"Task {self.task_id}: your data have a non-iid degree of {float(self.start):.4f}.",
+            self._title,
             "Expected figures of one round, in credits:",
             "",
             "effort  degree  payment     cost  utility",
@@ -254,6 +255,19 @@ class Explanation:
                 f"{point.utility:7.4f}  {'#' * width}"
             )
         return "\n".join([*lines, "", self.decision.reason])
+
+    @property
+    def _title(self) -> str:
+        return f"Task {self.task_id}: your data have a non-iid degree of {float(self.start):.4f}."
+
+    def _table(self) -> Table:
+        rows = [
+            (f"{p.effort:.2f}", *(f"{x:.4f}" for x in (p.degree, p.payment, p.cost, p.utility)))
+            for p in self.points
+        ]
+        return Table(
+            self._title, ("effort", "degree", "payment", "cost", "utility"), rows, self.decision.reason
+        )
 
 
 def strategy_of(effort: Effort) -> EffortStrategy:

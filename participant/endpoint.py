@@ -217,6 +217,13 @@ class Endpoint:
         )
 
 
+def market_endpoint(credentials: Credentials, address: str, insecure: bool) -> Endpoint:
+    """A coordinator's market port, for the holder of `credentials`."""
+    if insecure:
+        return Endpoint(address, plain_text_name=credentials.participant_id)
+    return Endpoint(address, credentials.authority_pem, credentials)
+
+
 class _Unclear(Exception):
     """What it would mean if it happened every time."""
 

@@ -130,6 +130,10 @@ class Engagement:
         return self.terms.task_id
 
     @property
+    def journal(self) -> Journal:
+        return self._journal
+
+    @property
     def decided_effort(self) -> Decimal | None:
         """The effort that was decided on, in this process or an earlier one."""
         record = self._journal.task(self.task_id)

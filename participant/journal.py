@@ -33,6 +33,9 @@ LOG_KEY = "log_key"
 #: Name of the receipts, as JSON, of every change of the log's key since.
 LOG_KEY_CHANGES = "log_key_changes"
 
+#: Name of the market that the state folder was last used with: "tls host:port" or "plain host:port".
+MARKET = "market"
+
 #: Names of what the last look at this participant's keys found, a line each, and of how much of the key history a
 #: receipt has proven.
 KEY_PROBLEMS, KEYS_PROVEN = "key_problems", "keys_proven"

@@ -1,25 +1,59 @@
-"""What the synchronous and the asyncio client have in common: all that does not depend on how calls are made."""
+"""What a participant can do: each call once, for the blocking client (`participant.sync`) and the asyncio one
+(`participant.aio`)."""
 
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args
 
-from fedpeer.v1 import enrolment_pb2
+import numpy.typing as npt
+
 from mechanism.terms import Terms
-from participant.effects import Steps
-from participant.endpoint import Endpoint
-from participant.engagement import Assignment, Engagement, join
+from participant.backoff import Backoff
+from participant.calls import call, class_call, each
+from participant.dispute import Dispute, open_dispute
+from participant.effects import Emit, Emits, Steps, Work, transform
+from participant.effort import BestResponse, Effort, Explanation, effort_decimal, explained, strategy_of
+from participant.endpoint import Endpoint, market_endpoint
+from participant.engagement import (
+    Assignment,
+    Engagement,
+    PastTask,
+    await_task,
+    find_task,
+    has_claimed,
+    join,
+    past_tasks,
+)
 from participant.enrolment import EnrolmentRequest
 from participant.errors import ConfigurationError, ParticipantError
 from participant.identity import Credentials, StateFolder, utc_now
-from participant.journal import Journal
-from participant.model_store import ModelStore
-from participant.report import TaskReport, report_of
+from participant.journal import MARKET, Journal
+from participant.model_store import ModelStore, read_weights, write_weights
+from participant.persistence import patiently
+from participant.progress import paused, terminal_progress
+from participant.report import Receipt, Settlement, TaskReport, report_of
 from participant.steps import MarketSteps
-from participant.task import ProgressCallback, TrainingRound
+from participant.task import Counts, ProgressCallback, Task, TrainingRound, Weights
+from participant.work import (
+    Activity,
+    ActivityCallback,
+    LocalTrainer,
+    Trainer,
+    ignore_activity,
+    run_task,
+    settle_past,
+    trainer_of,
+)
 
 if TYPE_CHECKING:
+    from participant.earnings import Earned
     from participant.keys import KeyReport, KeyWatch
+    from participant.why import Why
+
+#: The clients' own classes of a task that was joined, and of a round.
+JoinedKind = TypeVar("JoinedKind")
+RoundKind = TypeVar("RoundKind")
 
 #: What to do where the log holds a key for this participant's name that is not its own (`participant.keys`): say so and
 #: go on; claim nothing, and bring tasks to their end that are claimed; or stop at once.
@@ -27,16 +61,40 @@ ForeignKeys = Literal["warn", "refuse", "stop"]
 FOREIGN_KEYS: tuple[ForeignKeys, ...] = get_args(ForeignKeys)
 
 
-class Membership:
-    """A participant's open state folder, and the market that it is enrolled at."""
+class Membership(Generic[JoinedKind]):
+    """A participant at one coordinator.
+
+    The synchronous one is safe to use from several threads, one task in each. The asyncio one belongs to the event loop
+    that first uses it.
+
+    Args:
+        state: the folder with its key, certificate and journal; see `enroll`.
+        market: the coordinator's market address, host:port.
+        private_counts: claim a salted commitment in place of the label counts.
+        insecure: no TLS. For experiments on one machine, with a coordinator that runs so too.
+        backoff: how calls are repeated.
+        foreign_keys: what to do where the log holds a key for this name that is not its own: "warn" says so and goes
+            on; "refuse" claims nothing, and brings tasks to their end that are claimed; "stop" ends at once. It is
+            looked at when a task is joined, before a claim and at each receipt.
+
+    Raises:
+        ConfigurationError: not enrolled, files that do not fit together, or no address.
+        CertificateExpiredError: the certificate has run out.
+        JournalError: another process uses the folder.
+    """
+
+    client: Any
+    _client_kind: type[Any]
+    _joined_kind: type[Any]
 
     def __init__(
         self,
         state: Path | str,
         market: str,
         *,
-        private_counts: bool,
-        insecure: bool,
+        private_counts: bool = False,
+        insecure: bool = False,
+        backoff: Backoff | None = None,
         foreign_keys: ForeignKeys = "refuse",
     ) -> None:
         if foreign_keys not in FOREIGN_KEYS:
@@ -47,7 +105,7 @@ class Membership:
         self._market, self._insecure = market, insecure
         self.credentials: Credentials = self._folder.credentials()
         self.credentials.check_valid(utc_now())
-        self._endpoint = self._market_endpoint()
+        endpoint = self._market_endpoint()
         self._journal = Journal(self._folder.journal)
         self._models = ModelStore(self._folder.models)
         self._private_counts = private_counts
@@ -55,58 +113,234 @@ class Membership:
         self._watch: KeyWatch | None = None
         try:
             self._journal.own(self.participant_id)
+            used = f"{'plain' if insecure else 'tls'} {market}"
+            if self._journal.meta(MARKET) != used:
+                self._journal.set_meta(MARKET, used)
         except ParticipantError:
             self._journal.close()
             raise
+        self.client = self._client_kind(endpoint, backoff)
+        self.transport = self.client.transport
 
     @property
     def participant_id(self) -> str:
         return self.credentials.participant_id
 
+    @class_call
+    def enroll(
+        state: Path | str,  # noqa: N805 - see class_call
+        *,
+        participant_id: str,
+        public: str,
+        token: str,
+        authority: bytes | None,
+        backoff: Backoff | None = None,
+    ) -> tuple[Endpoint, Steps[Credentials]]:
+        """Makes a key in `state`, has it certified, and stores the certificate. The key never leaves the folder.
+
+        Args:
+            participant_id: as the invitation has it.
+            public: the coordinator's public address, host:port.
+            token: the invitation.
+            authority: PEM of the coordinator's certificate authority, from its operator; None: no TLS.
+
+        Raises:
+            NotEnrolledError: the invitation does not hold.
+            TLSError: the coordinator is not the one that the authority vouches for.
+        """
+        request = EnrolmentRequest(StateFolder(state), participant_id, token, authority)
+        return Endpoint(public, authority), _enrolled(request, MarketSteps(backoff), authority)
+
+    @call
+    def join(self, task_id: str, *, private_counts: bool | None = None) -> Steps[JoinedKind]:
+        """Agrees to a task's terms, which are checked and written down. Claims nothing yet."""
+        engagement = yield from self._engaged(task_id, private_counts)
+        joined: JoinedKind = self._joined_kind(self.transport, engagement)
+        return joined
+
+    @call
+    def run(
+        self,
+        task: Task | Trainer,
+        task_id: str | None = None,
+        *,
+        effort: Effort | None = None,
+        on_progress: ActivityCallback | None = None,
+        private_counts: bool | None = None,
+    ) -> Steps[TaskReport]:
+        """Takes part in a task to its end, from wherever it stands; can be called again after any failure.
+
+        Args:
+            task: trains in the calling thread; with asyncio in a worker thread, from which `on_progress` is called.
+            task_id: None: a task that ended while this participant was away (its payments are fetched), else the
+                one that was begun, else the oldest that takes claims; waits until there is one.
+            effort: a strategy, a number, or a function of terms and counts; None: `BestResponse()`.
+            on_progress: is called with what happens; None: it is shown on standard error where that is a terminal.
+            private_counts: None: as the participant was made.
+
+        Raises:
+            Paused: Ctrl-C, where the call blocks; the same call goes on with what is kept.
+        """
+        tell = on_progress or terminal_progress()
+        try:
+            if task_id is None:
+                yield from self._keys()  # at once: a task may be long in coming
+                tell(Activity("waiting", "", 0, "waiting for a task that takes claims"))
+                task_id = yield from await_task(self.client.steps, self._journal, self.participant_id)
+            engagement = yield from self._engaged(task_id, private_counts)
+        except KeyboardInterrupt:
+            raise paused(self._journal, self.participant_id) from None
+        return (yield from _run(engagement, task, effort, tell))
+
+    @call
+    def find_task(self, excluded: Collection[str] = ()) -> Steps[str | None]:
+        """The task that was begun, else the oldest that takes claims; None where there is none.
+
+        Args:
+            excluded: ids that are not meant.
+        """
+        return find_task(self.client.steps, self._journal, self.participant_id, excluded)
+
+    @call
+    def past_tasks(self, excluded: Collection[str] = ()) -> Steps[list[PastTask]]:
+        """Ended tasks of which the journal lacks settlements or receipts; `catch_up` fetches them.
+
+        After a lost journal too, for the ended tasks that the coordinator still lists.
+        """
+        return past_tasks(self.client.steps, self._journal, self.participant_id, excluded)
+
+    @call
+    def catch_up(self, task_id: str, on_progress: ActivityCallback = ignore_activity) -> Steps[TaskReport]:
+        """Fetches what an ended task paid and what the coordinator recorded of this participant; trains nothing.
+
+        Raises:
+            NotFoundError: no such task.
+            StateError: the task has not ended, or nothing was claimed in it.
+        """
+        engagement = yield from self._engaged(task_id)
+        yield from settle_past(engagement, on_progress)
+        return engagement.report()
+
+    @call
+    def explain(self, task: Task, task_id: str, effort: BestResponse | None = None) -> Steps[Explanation]:
+        """What each effort would earn in the task, and which is best; print it. Claims nothing.
+
+        Raises:
+            EffortError: `effort` is no `BestResponse`, or its cost or curve cannot be used.
+        """
+        strategy, trainer = explained(effort), trainer_of(task)
+        terms = (yield from self._engaged(task_id)).terms
+
+        def explanation() -> Explanation:
+            trainer.prepare(terms)
+            return strategy.explain(terms, trainer.label_counts())
+
+        found: Explanation = yield Work(explanation)
+        return found
+
+    @call
+    def dispute(self, task_id: str) -> Steps[Dispute]:
+        """Opens the label counts behind a private claim, for everyone to see; says what that changes by round.
+
+        Where the claimed degree agrees with the evidence the round is paid as claimed, when the task ends. Can be
+        repeated to see how it stands.
+
+        Raises:
+            StateError: no private claim of the task in the state folder.
+            WrongStateError: terms without disputes, or the task has ended.
+            NotFoundError: no round is settled yet.
+        """
+        return open_dispute(task_id, self.client.steps, self._journal)
+
+    @call
+    def renew(self, now: datetime | None = None) -> Steps[bool]:
+        """Asks for the next certificate, for the same key, where a third of the present one's life is left or less, or
+        the coordinator's authority is being replaced.
+
+        Returns:
+            whether there is a new one; it is in use already.
+        """
+        authority = yield from self.client.steps.authority()
+        if (now or utc_now()) < self.credentials.renewal_due and not self._superseded(authority.certificates):
+            return False
+        request = EnrolmentRequest(self._folder, self.participant_id, token="")
+        answer = yield from self.client.steps.enroll(request.message())
+        self.credentials = request.complete(answer, self.credentials.authority_pem)
+        self.transport.replace(self._market_endpoint())
+        return True
+
+    @call
+    def why(self, task_id: str, round: int | None = None) -> "Steps[Why]":  # noqa: A002 - the field's word
+        """Why a round paid what it paid: degrees, peers, the formula with the numbers in it, expected pay, penalty,
+        stake and screens, from the ledger's entries, and computed again; print it.
+
+        Args:
+            round: None: the last one that is settled.
+
+        Raises:
+            StateError: nothing of the task is in the state folder, or nothing was due in the round.
+            NotFoundError: the round is not settled yet.
+        """
+        from participant.why import why
+
+        return why(task_id, round, self.participant_id, self.client.steps, self._journal)
+
+    @call
+    def keys(self) -> "Steps[KeyReport]":
+        """Every key that the log holds for this participant's name, and which of them are its own."""
+        return self._keys()
+
     def reports(self) -> list[TaskReport]:
         """How each task of the journal went."""
         return [report_of(self._journal, task.task_id, self.participant_id) for task in self._journal.tasks()]
 
-    def _joined(self, task_id: str, market: MarketSteps, private_counts: bool | None) -> Steps[Engagement]:
+    def earnings(self) -> "list[Earned]":
+        """Every settled round with its receipt checked offline, by task and round."""
+        from participant.earnings import check_earnings
+
+        return check_earnings(self._journal, self.participant_id)
+
+    def claimed(self, task_id: str) -> bool:
+        """Whether this participant's claim for the task stands, or may stand."""
+        return has_claimed(self._journal, task_id)
+
+    def note(self, task_id: str, text: str) -> None:
+        """Keeps a sentence on a task in the journal, such as why it was left."""
+        self._journal.set_note(task_id, text)
+
+    def _release(self) -> None:
+        self._journal.close()
+
+    def _engaged(self, task_id: str, private_counts: bool | None = None) -> Steps[Engagement]:
         return join(
             task_id,
             participant_id=self.participant_id,
             key=self.credentials.key,
-            market=market,
+            market=self.client.steps,
             journal=self._journal,
             models=self._models,
             private_counts=self._private_counts if private_counts is None else private_counts,
-            watch=self._key_watch(market),
+            watch=self._key_watch(),
         )
 
-    def _key_watch(self, market: MarketSteps) -> "KeyWatch":
+    def _key_watch(self) -> "KeyWatch":
         from participant.keys import KeyWatch  # the ledger's part takes its time to import
 
         if self._watch is None:
             self._watch = KeyWatch(
-                market, self._journal, self._folder, self.participant_id, self._foreign_keys
+                self.client.steps, self._journal, self._folder, self.participant_id, self._foreign_keys
             )
         return self._watch
 
-    def _keys(self, market: MarketSteps) -> "Steps[KeyReport]":
+    def _keys(self) -> "Steps[KeyReport]":
         from participant.keys import last_receipt
         from participant.log_keys import pin_log_key
 
-        yield from pin_log_key(market, self._journal)
-        return (yield from self._key_watch(market).look(last_receipt(self._journal)))
-
-    def _renewal(self, now: datetime | None, authority: bytes) -> EnrolmentRequest | None:
-        """The request for the next certificate; None before it is due.
-
-        Args:
-            authority: PEM of the coordinator's authorities now. Where they are others than those that are trusted,
-                the next one is due.
-        """
-        if (now or utc_now()) < self.credentials.renewal_due and not self._superseded(authority):
-            return None
-        return EnrolmentRequest(self._folder, self.participant_id, token="")
+        yield from pin_log_key(self.client.steps, self._journal)
+        return (yield from self._key_watch().look(last_receipt(self._journal)))
 
     def _superseded(self, authority: bytes) -> bool:
+        """Whether the coordinator's authorities, as PEM, are others than those that are trusted."""
         from fedpeer.protocol.certificates import CertificateError, issued_by_one_of, load_certificates
 
         if self._insecure:
@@ -119,21 +353,17 @@ class Membership:
         mine = self.credentials.certificate
         return stored != [issuing, *others] or not issued_by_one_of(mine, [issuing])
 
-    def _renewed(self, request: EnrolmentRequest, answer: enrolment_pb2.EnrollResponse) -> Endpoint:
-        """Stores the next certificate; returns the endpoint that uses it."""
-        self.credentials = request.complete(answer, self.credentials.authority_pem)
-        return self._market_endpoint()
-
     def _market_endpoint(self) -> Endpoint:
-        if self._insecure:
-            return Endpoint(self._market, plain_text_name=self.participant_id)
-        return Endpoint(self._market, self.credentials.authority_pem, self.credentials)
+        return market_endpoint(self.credentials, self._market, self._insecure)
 
 
-class TaskMembership:
-    """A task that the participant has joined, as far as the journal and the terms tell."""
+class TaskMembership(Generic[RoundKind]):
+    """A task that the participant has joined."""
 
-    def __init__(self, engagement: Engagement) -> None:
+    _round_kind: type[Any]
+
+    def __init__(self, transport: Any, engagement: Engagement) -> None:
+        self.transport = transport
         self._engagement = engagement
 
     @property
@@ -148,11 +378,47 @@ class TaskMembership:
         """How the task has gone so far."""
         return self._engagement.report()
 
+    @call
+    def run(
+        self,
+        task: Task | Trainer,
+        *,
+        effort: Effort | None = None,
+        on_progress: ActivityCallback | None = None,
+    ) -> Steps[TaskReport]:
+        """As `Participant.run`, of this task."""
+        return _run(self._engagement, task, effort, on_progress or terminal_progress())
+
+    @call
+    def claim(self, effort: float, counts: Counts) -> Steps[Receipt]:
+        """Claims an effort in [0, 1] and the label counts that came of it. Once a task; repeating is harmless."""
+        return self._engagement.claim(effort_decimal(effort), counts)
+
+    @each
+    def rounds(self) -> Emits[RoundKind]:
+        """Each round that waits for a model, until the task ends. Submit (or fail) one before taking the next."""
+
+        def emitted(assignment: Assignment) -> Steps[bool]:
+            yield Emit(self._round_kind(self.transport, self._engagement, assignment))
+            return True
+
+        return transform(self._engagement.assignments(), emitted)
+
+    @call
+    def settlement(self, round: int) -> Steps[Settlement]:  # noqa: A002 - the field's word
+        """What a round paid, and why.
+
+        Raises:
+            NotFoundError: not settled yet.
+        """
+        return self._engagement.settlement(round)
+
 
 class RoundMembership:
     """A round that waits for this participant's model."""
 
-    def __init__(self, engagement: Engagement, assignment: Assignment) -> None:
+    def __init__(self, transport: Any, engagement: Engagement, assignment: Assignment) -> None:
+        self.transport = transport
         self._engagement = engagement
         self._assignment = assignment
 
@@ -165,8 +431,69 @@ class RoundMembership:
         """When models are no longer accepted, UTC."""
         return self._assignment.deadline
 
-    def _context(self, on_progress: ProgressCallback | None) -> TrainingRound:
+    @call
+    def model_file(self) -> Steps[Path]:
+        """The safetensors file that the round starts from, fetched when it is not there yet."""
+        return self._engagement.fetch(self._assignment)
+
+    @call
+    def weights(self) -> Steps[dict[str, npt.NDArray[Any]]]:
+        """The weights that the round starts from."""
+        path = yield from self._engagement.fetch(self._assignment)
+        found: dict[str, npt.NDArray[Any]] = yield Work(lambda: patiently(lambda: read_weights(path)))
+        return found
+
+    @call
+    def train(self, task: Task, on_progress: ProgressCallback | None = None) -> Steps[Receipt]:
+        """Trains with a `Task` object, where `Participant.run` would, and submits."""
         engagement = self._engagement
-        return TrainingRound.of(
+        start = yield from engagement.fetch(self._assignment)
+        context = TrainingRound.of(
             engagement.terms, engagement.participant_id, self.number, self.deadline, on_progress
         )
+        trained = engagement.trained_path(self.number)
+        made = yield Work(lambda: LocalTrainer(task).train(start, trained, context))
+        receipt = yield from engagement.submit(self.number, made.samples)
+        engagement.note_metrics(self.number, made.metrics)
+        return receipt
+
+    @call
+    def submit(
+        self, weights: Weights, samples: int, metrics: Mapping[str, float] | None = None
+    ) -> Steps[Receipt]:
+        """Sends the trained weights; resumes and repeats until there is a receipt.
+
+        Args:
+            weights: names, types and shapes as received.
+            samples: how many samples they were trained on, >= 1.
+            metrics: for the journal; not sent.
+
+        Raises:
+            WeightsError: the weights do not fit the task's contract; nothing was sent.
+            ModelRejectedError, WrongRoundError, ...: the coordinator refused them.
+        """
+        path, contract = self._engagement.trained_path(self.number), self._engagement.terms.contract
+        yield Work(lambda: patiently(lambda: write_weights(path, weights, contract)))
+        receipt = yield from self._engagement.submit(self.number, samples)
+        self._engagement.note_metrics(self.number, metrics or {})
+        return receipt
+
+    @call
+    def fail(self, reason: str) -> Steps[Receipt]:
+        """Tells the coordinator that this round gets no model, and why, so that it need not wait."""
+        return self._engagement.fail(self.number, reason, reason)
+
+
+def _enrolled(request: EnrolmentRequest, market: MarketSteps, authority: bytes | None) -> Steps[Credentials]:
+    return request.complete((yield from market.enroll(request.message())), authority)
+
+
+def _run(
+    engagement: Engagement, task: Task | Trainer, effort: Effort | None, tell: ActivityCallback
+) -> Steps[TaskReport]:
+    strategy = strategy_of(BestResponse() if effort is None else effort)
+    try:
+        yield from run_task(engagement, trainer_of(task), strategy, tell)
+    except KeyboardInterrupt:
+        raise paused(engagement.journal, engagement.participant_id) from None
+    return engagement.report()

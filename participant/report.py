@@ -10,12 +10,13 @@ from google.protobuf.message import DecodeError
 
 from fedpeer.protocol.codec import decode_verdict
 from fedpeer.v1 import market_pb2
+from mechanism.readable import Readable, Table
 from mechanism.settlement import MICRO, Verdict
 from participant.journal import Journal, key_problems
 
 
-@dataclass(frozen=True)
-class Receipt:
+@dataclass(frozen=True, repr=False)
+class Receipt(Readable):
     """That the coordinator has durably recorded a submission.
 
     Attributes:
@@ -32,9 +33,14 @@ class Receipt:
     ledger_index: int
     late: bool
 
+    def __str__(self) -> str:
+        what = self.kind if self.kind == "claim" else f"{self.kind} of round {self.round}"
+        late = "; it came too late to be scored" if self.late else ""
+        return f"{self.task_id}: the {what} is recorded as ledger entry {self.ledger_index}{late}"
 
-@dataclass(frozen=True)
-class Settlement:
+
+@dataclass(frozen=True, repr=False)
+class Settlement(Readable):
     """What a participant was paid in a round, and why. Amounts in micro-credits.
 
     Attributes:
@@ -62,9 +68,25 @@ class Settlement:
         """Credits."""
         return Decimal(self.paid_micro) / MICRO
 
+    @property
+    def failed(self) -> str:
+        """What the screens that it did not pass say; empty where all passed."""
+        return " ".join(verdict.explanation for verdict in self.verdicts if not verdict.passed)
 
-@dataclass(frozen=True)
-class RoundReport:
+    def __str__(self) -> str:
+        measured = "not scored" if self.verified_degree is None else degree_text(self.verified_degree)
+        claimed = "nothing" if self.claimed_degree is None else degree_text(self.claimed_degree)
+        lines = [
+            f"{self.task_id}, round {self.round}: {credit_text(self.paid_micro)} credits",
+            f"  degree: {measured} measured, {claimed} claimed; scored against {', '.join(self.peers) or 'nobody'}",
+            f"  penalty {credit_text(self.penalty_micro)}, stake lost {credit_text(self.stake_lost_micro)}",
+            f"  {self.failed or 'all checks passed'}",
+        ]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, repr=False)
+class RoundReport(Readable):
     """One round as it went for this participant.
 
     Attributes:
@@ -80,9 +102,14 @@ class RoundReport:
     settlement: Settlement | None
     metrics: Mapping[str, float]
 
+    def __str__(self) -> str:
+        if self.settlement is None:
+            return f"round {self.number}: {self.missed or 'not settled yet'}"
+        return f"round {self.number}: {self.settlement.paid} credits. {self.settlement.failed}".rstrip()
 
-@dataclass(frozen=True)
-class TaskReport:
+
+@dataclass(frozen=True, repr=False)
+class TaskReport(Readable):
     """One task as it went for this participant.
 
     Attributes:
@@ -105,16 +132,25 @@ class TaskReport:
 
     def __str__(self) -> str:
         """One line for the task and one for each round."""
-        lines = [
-            f"{self.task_id}: {self.state}, {Decimal(self.paid_micro) / MICRO} credits. {self.note}".strip()
+        return "\n".join([self._title, *(f"  {line}" for line in self.rounds), *self.key_problems])
+
+    @property
+    def _title(self) -> str:
+        return f"{self.task_id}: {self.state}, {credit_text(self.paid_micro)} credits. {self.note}".strip()
+
+    def _table(self) -> Table:
+        rows = [
+            (
+                line.number,
+                "" if line.settlement is None else credit_text(line.settlement.paid_micro),
+                ", ".join(f"{name} {value:g}" for name, value in line.metrics.items()),
+                line.missed if line.settlement is None else line.settlement.failed,
+            )
+            for line in self.rounds
         ]
-        for line in self.rounds:
-            if line.settlement is not None:
-                failed = " ".join(v.explanation for v in line.settlement.verdicts if not v.passed)
-                lines.append(f"  round {line.number}: {line.settlement.paid} credits. {failed}".rstrip())
-            else:
-                lines.append(f"  round {line.number}: {line.missed or 'not settled yet'}")
-        return "\n".join([*lines, *self.key_problems])
+        return Table(
+            self._title, ("round", "credits", "metrics", "remarks"), rows, " ".join(self.key_problems)
+        )
 
     @property
     def paid_micro(self) -> int:
@@ -213,6 +249,16 @@ def state_name(state: int) -> str:
     if state == market_pb2.TASK_STATE_UNSPECIFIED:
         return "JOINED"
     return str(market_pb2.TaskState.Name(market_pb2.TaskState.ValueType(state))).removeprefix("TASK_STATE_")
+
+
+def credit_text(micro: int) -> str:
+    """Micro-credits as credits."""
+    return f"{Decimal(micro) / MICRO:.6f}"
+
+
+def degree_text(degree: Fraction) -> str:
+    """A degree in [0, 1] for people."""
+    return f"{float(degree):.4f}"
 
 
 def _degree(text: str) -> Fraction | None:

@@ -230,7 +230,7 @@ class Service:
             worker.trainer(self._slots, self._stopping, self._config.service.isolate),
             task_id,
             effort=worker.section.effort.build(),
-            on_activity=worker.tell,
+            on_progress=worker.tell,
             private_counts=worker.section.private_counts,
         )
 

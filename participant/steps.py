@@ -30,6 +30,7 @@ from participant.effects import (
     Diagnose,
     Download,
     Emit,
+    Emits,
     Interrupted,
     Method,
     Next,
@@ -125,7 +126,7 @@ class MarketSteps:
                 return response
 
     def tasks(self) -> Steps[list[M.Task]]:
-        """All that are listed, page by page."""
+        """All tasks that the coordinator offers or has offered."""
         found: list[M.Task] = []
         page = ""
         while True:
@@ -136,19 +137,35 @@ class MarketSteps:
                 return found
 
     def task(self, task_id: str) -> Steps[M.Task]:
+        """How a task stands, and what the coordinator holds of the caller in it."""
         return self.call(GET_TASK, M.GetTaskRequest(task_id=task_id))
 
     def receipt(self, task_id: str, submission_id: str) -> Steps[M.Receipt]:
+        """The receipt of a submission that the coordinator holds."""
         return self.call(GET_RECEIPT, M.GetReceiptRequest(task_id=task_id, submission_id=submission_id))
 
-    def settlement(self, task_id: str, round_: int) -> Steps[M.Settlement]:
-        return self.call(GET_SETTLEMENT, M.GetSettlementRequest(task_id=task_id, round=round_))
+    def settlement(self, task_id: str, round: int) -> Steps[M.Settlement]:  # noqa: A002 - the field's word
+        """What a round paid the caller, with its proof."""
+        return self.call(GET_SETTLEMENT, M.GetSettlementRequest(task_id=task_id, round=round))
 
     def open_dispute(self, request: M.OpenDisputeRequest) -> Steps[M.Dispute]:
         return self.call(OPEN_DISPUTE, request)
 
     def checkpoint(self) -> Steps[ledger_pb2.Checkpoint]:
+        """The ledger's latest signed head."""
         return self.call(GET_CHECKPOINT, ledger_pb2.GetCheckpointRequest())
+
+    def inclusion_proof(self, index: int, size: int) -> Steps[ledger_pb2.InclusionProof]:
+        """That entry `index` is in the tree of the first `size`."""
+        return self.call(GET_INCLUSION, ledger_pb2.GetInclusionProofRequest(index=index, size=size))
+
+    def consistency_proof(self, first: int, second: int) -> Steps[ledger_pb2.ConsistencyProof]:
+        """That the tree of the first `first` entries is continued by that of the first `second`."""
+        return self.call(GET_CONSISTENCY, ledger_pb2.GetConsistencyProofRequest(first=first, second=second))
+
+    def balance(self, account: str) -> Steps[ledger_pb2.Balance]:
+        """What an account holds; its name is as `GetBalanceRequest` has it."""
+        return self.call(GET_BALANCE, ledger_pb2.GetBalanceRequest(account=account))
 
     def keys(self, request: ledger_pb2.GetKeysRequest) -> Steps[ledger_pb2.Keys]:
         return self.call(GET_KEYS, request)
@@ -165,14 +182,14 @@ class MarketSteps:
             return (yield from self.receipt(said.task_id, said.submission_id))
 
     def report_failure(self, request: M.ReportFailureRequest) -> Steps[M.Receipt]:
-        """As `submit_effort`."""
+        """Says that a round gets no model, and why; repeated with the same id, the receipt that stands for it."""
         try:
             return (yield from self.call(REPORT_FAILURE, request))
         except ConflictError:
             return (yield from self.receipt(request.task_id, request.submission_id))
 
-    def watch(self, task_id: str, cursor: int = 0) -> Steps[None]:
-        """Emits every event after `cursor`, once and in order, until the task has ended."""
+    def watch(self, task_id: str, cursor: int = 0) -> Emits[M.Event]:
+        """Events after `cursor`, each once and in order, over any number of reconnections, until the task ends."""
         trial = _Trial(self)
         over = False
         while True:
@@ -199,7 +216,7 @@ class MarketSteps:
                 if stream is not None:
                     stream.cancel()
 
-    def fetch_model(self, task_id: str, round_: int, sha256: bytes, path: Path) -> Steps[None]:
+    def fetch_model(self, task_id: str, round: int, sha256: bytes, path: Path) -> Steps[None]:  # noqa: A002
         """The model that a round starts from, to `path`, which appears only when it is whole.
 
         Resumes a fetch that an earlier process began. Where an attempt has brought less than a few frames, the next one
@@ -213,7 +230,7 @@ class MarketSteps:
             while True:
                 sink, began = _Sink(partial), self.clock()
                 request = M.FetchModelRequest(
-                    task_id=task_id, round=round_, offset=sink.offset, max_frame_bytes=size
+                    task_id=task_id, round=round, offset=sink.offset, max_frame_bytes=size
                 )
                 try:
                     yield Download(FETCH_MODEL, request, sink.take, None)
@@ -236,7 +253,7 @@ class MarketSteps:
                 return
             partial.unlink(missing_ok=True)  # a damaged rest of an earlier fetch, perhaps: once more, whole
         raise StateError(
-            f"the model of round {round_} has the digest {sink.digest.hex()}, the coordinator announced "
+            f"the model of round {round} has the digest {sink.digest.hex()}, the coordinator announced "
             f"{sha256.hex()}; twice. Tell the coordinator's operator"
         )
 
@@ -289,10 +306,11 @@ class MarketSteps:
                 yield from trial.wait_after(error)
 
     def enroll(self, request: enrolment_pb2.EnrollRequest) -> Steps[enrolment_pb2.EnrollResponse]:
+        """Has a key certified."""
         return self.call(ENROLL, request)
 
-    def entries(self, first: int = 0, count: int = 0) -> Steps[None]:
-        """Emits the ledger's entries from `first` on, over any number of reconnections; count 0: all."""
+    def entries(self, first: int = 0, count: int = 0) -> Emits[bytes]:
+        """Canonical JSON of the ledger's entries from `first` on, over any number of reconnections; count 0: all."""
         trial, end = _Trial(self), None if count == 0 else first + count
         while end is None or first < end:
             request = ledger_pb2.GetEntriesRequest(first=first, count=0 if end is None else end - first)

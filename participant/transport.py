@@ -31,20 +31,38 @@ from participant.errors import refused
 T = TypeVar("T")
 
 
-class SyncTransport:
+class Streaming:
+    """What both transports call alike."""
+
+    _endpoint: Endpoint
+    _channel: Any
+
+    def _stream(self, method: Method[Any, Any], request: Any, timeout: float | None) -> Any:
+        stream = self._channel.unary_stream(method.path, written, method.read)
+        return stream(request, timeout=timeout, metadata=self._endpoint.metadata())
+
+
+def opened(library: Any, endpoint: Endpoint) -> Any:
+    """A channel of grpc, or of grpc.aio."""
+    if endpoint.secure:
+        return library.secure_channel(endpoint.address, endpoint.channel_credentials(), endpoint.options())
+    return library.insecure_channel(endpoint.address, endpoint.options())
+
+
+class SyncTransport(Streaming):
     """A connection to one endpoint; safe to use from several threads."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self._stopped = threading.Event()
-        self._channel = _channel(endpoint)
+        self._channel = opened(grpc, endpoint)
         self._replaced: list[grpc.Channel] = []
 
     def replace(self, endpoint: Endpoint) -> None:
         """Makes new calls through `endpoint`, with a renewed certificate, say; calls in progress go on."""
         self._endpoint = endpoint
         self._replaced.append(self._channel)
-        self._channel = _channel(endpoint)
+        self._channel = opened(grpc, endpoint)
 
     def stop(self) -> None:
         """Ends the connection from another thread; calls in progress and later ones raise `Stopped`."""
@@ -80,10 +98,10 @@ class SyncTransport:
         metadata = self._endpoint.metadata()
         match effect:
             case Unary(method, request, timeout):
-                unary = self._channel.unary_unary(method.path, _written, method.read)
+                unary = self._channel.unary_unary(method.path, written, method.read)
                 return unary(request, timeout=timeout, metadata=metadata)
             case Upload(method, requests, timeout):
-                upload = self._channel.stream_unary(method.path, _written, method.read)
+                upload = self._channel.stream_unary(method.path, written, method.read)
                 welcome = threading.Event()
                 call = upload.future(_gated(requests, welcome), timeout=timeout, metadata=metadata)
                 try:
@@ -111,12 +129,6 @@ class SyncTransport:
                 return self._endpoint.diagnose(certain=certain)
             case Work(function):
                 return function()
-            case _:
-                raise AssertionError(f"{type(effect).__name__} is emitted only inside an iteration")
-
-    def _stream(self, method: Method[Any, Any], request: Any, timeout: float | None) -> Any:
-        stream = self._channel.unary_stream(method.path, _written, method.read)
-        return stream(request, timeout=timeout, metadata=self._endpoint.metadata())
 
     def _pause(self, seconds: float) -> None:
         if threading.current_thread() is threading.main_thread():
@@ -132,13 +144,7 @@ def _gated(requests: Iterator[Any], welcome: threading.Event) -> Iterator[Any]:
     yield from requests
 
 
-def _channel(endpoint: Endpoint) -> grpc.Channel:
-    if endpoint.secure:
-        return grpc.secure_channel(endpoint.address, endpoint.channel_credentials(), endpoint.options())
-    return grpc.insecure_channel(endpoint.address, endpoint.options())
-
-
-def _written(message: Any) -> bytes:
+def written(message: Any) -> bytes:
     data: bytes = message if isinstance(message, bytes) else message.SerializeToString()
     return data
 

@@ -24,7 +24,7 @@ from participant.errors import (
 )
 from participant.model_store import read_weights, write_weights
 from participant.persistence import patiently
-from participant.task import ProgressCallback, Task, Trained, TrainingCancelled, TrainingRound
+from participant.task import Task, Trained, TrainingCancelled, TrainingRound
 
 _log = logging.getLogger("participant")
 
@@ -34,14 +34,24 @@ class Activity:
     """Something that happened in a task.
 
     Attributes:
-        kind: "joined", "decided", "claimed", "training", "progress", "submitted", "missed", "settled" or "ended".
+        kind: "waiting" (for a task, whose id is empty), "joined", "decided", "claimed", "training", "progress",
+            "submitted", "missed", "settled" or "ended".
         round: 0 outside rounds.
         text: a sentence.
         figures: numbers that belong to it.
     """
 
     kind: Literal[
-        "joined", "decided", "claimed", "training", "progress", "submitted", "missed", "settled", "ended"
+        "waiting",
+        "joined",
+        "decided",
+        "claimed",
+        "training",
+        "progress",
+        "submitted",
+        "missed",
+        "settled",
+        "ended",
     ]
     task_id: str
     round: int
@@ -135,6 +145,11 @@ class LocalTrainer:
             raise kind(f"{what}: {error}", public=what) from error
 
 
+def trainer_of(task: Task | Trainer) -> Trainer:
+    """Where a task runs: a trainer as it is, a `Task` in the thread of the work."""
+    return LocalTrainer(task) if isinstance(task, Task) else task
+
+
 def run_task(
     engagement: Engagement, trainer: Trainer, strategy: EffortStrategy, tell: ActivityCallback
 ) -> Steps[None]:
@@ -194,12 +209,11 @@ class _Told:
             if line.settlement is None or line.number in self._told:
                 continue
             self._told.add(line.number)
-            failed = [v.explanation for v in line.settlement.verdicts if not v.passed]
-            text = f"round {line.number} paid {line.settlement.paid} credits"
-            self._tell(
-                "settled", line.number, text + (": " + " ".join(failed) if failed else ""),
-                {"paid_micro": line.settlement.paid_micro},
-            )  # fmt: skip
+            failed, paid = line.settlement.failed, line.settlement.paid_micro
+            text = f"round {line.number} paid {line.settlement.paid} credits" + (
+                f": {failed}" if failed else ""
+            )
+            self._tell("settled", line.number, text, {"paid_micro": paid})
 
     def _tell(
         self, kind: Any, round_: int, text: str, figures: Mapping[str, float | int | str] | None = None
@@ -263,16 +277,23 @@ class _TaskRun(_Told):
     def _train(self, start: Path, assignment: Assignment) -> Steps[TrainedFile]:
         engagement, trainer, number = self._engagement, self._trainer, assignment.number
         self._tell("training", number, f"training round {number}")
-        progress: ProgressCallback = lambda done, figures: self._tell(  # noqa: E731 - a closure over the round
-            "progress", number, f"{done:.0%} of round {number}", {**figures, "done": done}
-        )
+        going = True
+
+        def progress(done: float, figures: Mapping[str, float]) -> None:
+            if not going:
+                raise TrainingCancelled  # the run was left while a thread of its own trains
+            self._tell("progress", number, f"{done:.0%} of round {number}", {**figures, "done": done})
+
         context = TrainingRound(
             engagement.terms, engagement.participant_id, number, assignment.deadline, progress
         )
         counts = yield Work(trainer.label_counts)
         engagement.check_counts(counts)
         trained = engagement.trained_path(number)
-        made: TrainedFile = yield Work(lambda: trainer.train(start, trained, context))
+        try:
+            made: TrainedFile = yield Work(lambda: trainer.train(start, trained, context))
+        finally:
+            going = False
         return made
 
     def _fail(self, round_: int, reason: str, public: str) -> Steps[None]:

@@ -1520,6 +1520,39 @@ def terms_hold_what_terms_cannot() -> Cases:
     yield "a round without anything to reserve", history.log.entries
 
 
+@forgery("nothing comes before")
+def an_end_begins_where_nothing_is_left() -> Cases:
+    free = Shape(stake_micro=0)
+    for label, entry in (
+        ("a refund", entries.refund("task", 2)),
+        ("a release", entries.stake_release("task", "p000", 1)),
+        ("awards", entries.award_entries(samples.terms(), 1, {})[0]),
+    ):
+        history = settled(free, 2)
+        history.log.write(Entry(entry.id, entry.kind, entry.body))
+        history.end()
+        yield label, history.log.entries
+
+
+@forgery("is out of place")
+def a_part_stands_alone_before_the_end() -> Cases:
+    for label, part, parts in (("second of one", 2, 1), ("none of one", 0, 1), ("true of one", True, 1)):
+        history = claiming()
+        body: dict[str, Any] = {
+            "task_id": "task", "part": part, "parts": parts, "participants": history.people,
+        }  # fmt: skip
+        history.log.write(Entry(f"task/selection/{int(part)}", "selection", body))
+        history.end(State.CANCELLED, "the learner withdrew")
+        yield f"a selection, {label}", history.log.entries
+        history = trained()
+        [made] = entries.evidence_entries("task", 1, history.evidence())
+        history.log.write(
+            Entry(f"task/round/1/evidence/{int(part)}", "evidence", {**made.body, "part": part})
+        )
+        history.end(State.CANCELLED, "the learner withdrew")
+        yield f"evidence, {label}", history.log.entries
+
+
 def digest_of(ledger: Sequence[Entry]) -> str:
     """What tells two histories apart."""
     return hashlib.sha256(b"".join(entry.data for entry in ledger)).hexdigest()

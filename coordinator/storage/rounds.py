@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import bindparam, exists, or_, select, union
+from sqlalchemy import Boolean, bindparam, exists, or_, select, union
 
 from coordinator.storage.market_tables import models, rounds, settlements, tasks
 from coordinator.storage.rows import Rows
@@ -85,15 +85,15 @@ class Rounds(Rows):
 
     def referenced_models(self, retention: Retention) -> set[bytes]:
         """Digests of the model files that are kept."""
-        found = _REFERENCED_MODELS.rows(self._connection, {"ended_before": retention.ended_before})
-        if retention.unfetched:
-            found = [*found, *_UNFETCHED_MODELS.rows(self._connection)]
+        found = _REFERENCED_MODELS.rows(self._connection, vars(retention))
         return {bytes(digest) for (digest,) in found}
 
 
 _KEPT_TASKS = select(tasks.c.id).where(
     or_(tasks.c.ended_at.is_(None), tasks.c.ended_at >= bindparam("ended_before"))
 )
+#: The round that gave a task the model that it stands at.
+_RESULT = exists().where(rounds.c.task_id == tasks.c.id, rounds.c.result_model == tasks.c.model)
 _REFERENCED_MODELS = Statement(
     union(
         select(tasks.c.model).where(tasks.c.id.in_(_KEPT_TASKS)),
@@ -101,6 +101,9 @@ _REFERENCED_MODELS = Statement(
         select(rounds.c.start_model).where(rounds.c.task_id.in_(_KEPT_TASKS)),
         select(rounds.c.result_model).where(
             rounds.c.task_id.in_(_KEPT_TASKS), rounds.c.result_model.is_not(None)
+        ),
+        select(tasks.c.model).where(
+            bindparam("unfetched", type_=Boolean), _RESULT, ~_RESULT.where(rounds.c.fetched_at.is_not(None))
         ),
     )
 )

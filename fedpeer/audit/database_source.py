@@ -10,6 +10,7 @@ from fedpeer.audit.input_files import SourceError
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.errors import StorageError
 from fedpeer.audit.sql.ledger_store import SqlLedgerStore
+from fedpeer.audit.sql.statements import Statement
 from fedpeer.audit.sql.tables import ACCOUNTS, BUNDLES, CHECKPOINTS, IDS, LOG, TILES, TOTALS, TRANSFERS
 from mechanism.ledger.accounts import Balance
 from mechanism.ledger.appending import Ledger
@@ -97,8 +98,7 @@ class _Tables:
 
     def size(self) -> int:
         """-1 where the one row that says it is missing."""
-        query = select(LOG.c.size).where(LOG.c.id == 1)
-        size = self._connection.execute(query).scalar_one_or_none()
+        size = _SIZE.value(self._connection)
         return -1 if size is None else int(size)
 
     def transfers(self) -> Iterator[TransferRow]:
@@ -108,19 +108,24 @@ class _Tables:
         return self._store.all_balances()
 
     def totals(self) -> Balance:
-        row = self._connection.execute(select(*TOTALS.c[1:]).where(TOTALS.c.id == 1)).one_or_none()
+        row = _TOTALS.row(self._connection)
         return Balance(-1, -1, -1, -1) if row is None else Balance(*row)
 
     def ids(self) -> Iterator[tuple[str, int]]:
-        query = select(IDS.c.id, IDS.c.entry_index).order_by(IDS.c.entry_index, IDS.c.id)
-        for entry_id, index in self._connection.execute(query, execution_options={"yield_per": 1000}):
+        for entry_id, index in _IDS.stream(self._connection, at_once=1000):
             yield entry_id, int(index)
 
     def keys(self) -> Iterator[tuple[int, int, bytes, bytes]]:
         return self._store.keys()
 
     def tiles(self) -> int:
-        return int(self._connection.execute(select(func.count()).select_from(TILES)).scalar_one())
+        return int(_TILES.value(self._connection))
+
+
+_SIZE = Statement(select(LOG.c.size).where(LOG.c.id == 1))
+_TOTALS = Statement(select(*TOTALS.c[1:]).where(TOTALS.c.id == 1))
+_IDS = Statement(select(IDS.c.id, IDS.c.entry_index).order_by(IDS.c.entry_index, IDS.c.id))
+_TILES = Statement(select(func.count()).select_from(TILES))
 
 
 def open_database(url: str, resources: ExitStack) -> LedgerSource:

@@ -77,7 +77,7 @@ def test_a_whole_task_pays_everyone(coordinator: Served, tmp_path: Path) -> None
     coordinator.open()
     participants = {name: coordinator.participant(name, tmp_path) for name in NAMES}
     seen: list[Activity] = []
-    reports = all_run(participants, effort=0.5, on_activity=seen.append)
+    reports = all_run(participants, effort=0.5, on_progress=seen.append)
     for name, report in reports.items():
         assert report.state == "CLOSED"
         assert report.claim is not None

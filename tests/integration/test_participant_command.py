@@ -203,6 +203,27 @@ def test_sigterm_finishes_the_round_or_hands_it_back(
         assert report.delivered == ("slow",)
 
 
+def test_ctrl_c_stops_the_service_and_says_what_is_kept(coordinator: Served, tmp_path: Path) -> None:
+    coordinator.open(schedule={"rounds": 1, "quorum": 3, "capacity": 3})
+    folder = configured(coordinator, tmp_path / "slow", "slow", "slow:Slow", "", grace=0)
+    (folder / "slow.py").write_text(SLOW.format(seconds=600))
+    for name in ("ada", "ben"):
+        with coordinator.participant(name, tmp_path) as other:
+            other.join("task").claim(0.0, [10, 10, 10, 10])
+    process = start(folder)
+    wait_for(folder / "training", process)
+    process.send_signal(signal.SIGINT)
+    _, log = process.communicate(timeout=60)
+    assert process.returncode == 130, log
+    assert "Ctrl-C again ends at once" in log
+    last = log.splitlines()[-1]
+    assert "keeps the claim of task, 0 models sent" in last
+    assert "Run the same again to go on" in last
+    assert "Traceback" not in log
+    report = coordinator.operator(lambda operator: operator.task("task"))
+    assert report.failures == {"slow": "the participant is shutting down"}
+
+
 def test_a_service_whose_identity_connects_elsewhere_ends_and_does_not_fight_back(
     coordinator: Served, tmp_path: Path
 ) -> None:

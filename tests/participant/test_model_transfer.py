@@ -19,7 +19,6 @@ from participant.effects import (
     Diagnose,
     Download,
     Effect,
-    Emit,
     Interrupted,
     Method,
     Next,
@@ -28,6 +27,7 @@ from participant.effects import (
     Unary,
     Upload,
     drive,
+    iterate,
 )
 from participant.errors import (
     ConfigurationError,
@@ -475,9 +475,6 @@ class Streaming(Far):
                 if isinstance(item, Exception):
                     raise item
                 return item
-            case Emit(item):
-                self.emitted.append(item)
-                return None
             case Unary():
                 return market_pb2.Task(state=market_pb2.TaskState.ValueType(self.state))
         return super().__call__(effect)
@@ -490,7 +487,7 @@ def event(cursor: int, state: int = market_pb2.TASK_STATE_TRAINING) -> market_pb
 def test_events_come_once_and_in_order_over_any_number_of_streams() -> None:
     closed = event(4, market_pb2.TASK_STATE_CLOSED)
     far = Streaming([event(1), event(2), LOST], [event(2), event(3)], [event(3), closed, event(5)])
-    drive(MarketSteps(Backoff(), clock=lambda: far.clock).watch("task"), far)
+    far.emitted += iterate(MarketSteps(Backoff(), clock=lambda: far.clock).watch("task"), far)
     assert [e.cursor for e in far.emitted] == [1, 2, 3, 4]
     assert far.cursors == [0, 2, 3]
     assert far.cancelled == 3, "every stream is let go"
@@ -499,10 +496,10 @@ def test_events_come_once_and_in_order_over_any_number_of_streams() -> None:
 @pytest.mark.parametrize("state", [market_pb2.TASK_STATE_CLOSED, market_pb2.TASK_STATE_CANCELLED])
 def test_a_task_that_had_ended_is_looked_at_once_more_and_then_left(state: int) -> None:
     far = Streaming([], [], state=state)
-    drive(MarketSteps(Backoff(), clock=lambda: far.clock).watch("task", 9), far)
+    far.emitted += iterate(MarketSteps(Backoff(), clock=lambda: far.clock).watch("task", 9), far)
     assert (far.cursors, far.emitted) == ([9, 9], [])
     ended = Streaming([event(10, state)])
-    drive(MarketSteps(Backoff(), clock=lambda: ended.clock).watch("task", 9), ended)
+    ended.emitted += iterate(MarketSteps(Backoff(), clock=lambda: ended.clock).watch("task", 9), ended)
     assert [e.cursor for e in ended.emitted] == [10]
 
 
@@ -512,16 +509,16 @@ def batch(*leaves: bytes) -> ledger_pb2.Entries:
 
 def test_entries_go_on_where_a_stream_broke_off() -> None:
     far = Streaming([batch(b"5", b"6"), LOST], [batch(b"7")])
-    drive(MarketSteps(Backoff(), clock=lambda: far.clock).entries(5), far)
+    far.emitted += iterate(MarketSteps(Backoff(), clock=lambda: far.clock).entries(5), far)
     assert far.emitted == [b"5", b"6", b"7"]
     assert (far.cursors, far.counts) == ([5, 7], [0, 0])
     part = Streaming([batch(b"5", b"6"), LOST], [batch(b"7")])
-    drive(MarketSteps(Backoff(), clock=lambda: part.clock).entries(5, 3), part)
+    part.emitted += iterate(MarketSteps(Backoff(), clock=lambda: part.clock).entries(5, 3), part)
     assert (part.cursors, part.counts) == ([5, 7], [3, 1])
     whole = Streaming([batch(b"5"), LOST])
-    drive(MarketSteps(Backoff(), clock=lambda: whole.clock).entries(5, 1), whole)
+    whole.emitted += iterate(MarketSteps(Backoff(), clock=lambda: whole.clock).entries(5, 1), whole)
     assert whole.cursors == [5], "what was asked for has come"
     refusing = Streaming([answered(Code.SUBMISSION_CONFLICT)])
     steps = MarketSteps(Backoff(), clock=lambda: refusing.clock)
     with pytest.raises(ConflictError):
-        drive(steps.entries(), refusing)
+        refusing.emitted += iterate(steps.entries(), refusing)

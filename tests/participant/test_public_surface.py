@@ -3,6 +3,7 @@
 import inspect
 import subprocess
 import sys
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from fedpeer.protocol.errors import Code, FieldViolation, Refusal
 from participant.aio import AsyncClient, AsyncJoinedTask, AsyncParticipant, AsyncRound
 from participant.client import Client
 from participant.errors import ParticipantError, RefusedError, refused
+from participant.identity import Credentials
+from participant.report import Settlement
 from participant.sync import JoinedTask, Participant, Round
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,15 +58,67 @@ def test_every_public_method_is_documented() -> None:
     ],
 )
 def test_both_clients_have_the_same_shape(sync: type, asynchronous: type) -> None:
-    # What a running service needs besides; it is synchronous.
-    only_sync = {"note", "claimed"}
-    names = {name for name in vars(sync) if not name.startswith("_")} - only_sync
-    assert names == {name for name in vars(asynchronous) if not name.startswith("_")}
+    names = {name for name in dir(sync) if not name.startswith("_")}
+    assert names == {name for name in dir(asynchronous) if not name.startswith("_")}
     for name in names:
-        if inspect.isfunction(getattr(sync, name)):
-            ours = list(inspect.signature(getattr(sync, name)).parameters)
-            theirs = list(inspect.signature(getattr(asynchronous, name)).parameters)
-            assert [p for p in ours if p != "private_counts"] == theirs, name
+        ours, theirs = getattr(sync, name), getattr(asynchronous, name)
+        assert inspect.getdoc(ours) == inspect.getdoc(theirs), name
+        if inspect.isfunction(ours):
+            assert inspect.signature(ours).parameters == inspect.signature(theirs).parameters, name
+
+
+def test_a_call_shows_what_it_takes_and_gives() -> None:
+    assert str(inspect.signature(Participant.claimed)) == "(self, task_id: str) -> bool"
+    for kind, joined, round_, iterator in (
+        (Participant, JoinedTask, Round, Iterator),
+        (AsyncParticipant, AsyncJoinedTask, AsyncRound, AsyncIterator),
+    ):
+        assert inspect.signature(kind.join).return_annotation is joined
+        assert inspect.signature(kind.enroll).return_annotation is Credentials
+        assert inspect.signature(joined.rounds).return_annotation == iterator[round_]
+        assert inspect.signature(joined.settlement).return_annotation is Settlement
+    assert inspect.iscoroutinefunction(AsyncParticipant.join)
+    assert inspect.iscoroutinefunction(AsyncParticipant.enroll)
+    assert not inspect.iscoroutinefunction(Participant.join)
+    assert Participant.join.__qualname__ == "Participant.join"
+
+
+TYPED = """
+from participant import AsyncParticipant, Participant
+
+def blocking(me: Participant) -> None:
+    joined = me.join("task", private_counts=True)
+    reveal_type(joined.claim(0.5, [1, 2]))
+    for round_ in joined.rounds():
+        reveal_type(round_.submit({}, samples=1))
+    for event in me.client.watch("task"):
+        reveal_type(event)
+    me.join(3)
+
+async def awaited(me: AsyncParticipant) -> None:
+    joined = await me.join("task")
+    reveal_type(await joined.claim(0.5, [1, 2]))
+    async for round_ in joined.rounds():
+        reveal_type(await round_.submit({}, samples=1))
+    await me.find_task(wrong=1)
+"""
+
+
+@pytest.mark.slow
+def test_a_type_checker_knows_both_clients(tmp_path: Path) -> None:
+    script = tmp_path / "typed.py"
+    script.write_text(TYPED)
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--config-file", "pyproject.toml", script],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    said = [line.partition(": ")[2] for line in done.stdout.splitlines() if line.startswith(str(script))]
+    receipt = 'note: Revealed type is "participant.report.Receipt"'
+    event = 'note: Revealed type is "fedpeer.v1.market_pb2.Event"'
+    wrong_type, wrong_name = said.pop(3), said.pop(-1)
+    assert said == [receipt, receipt, event, receipt, receipt]
+    assert 'incompatible type "int"; expected "str"' in wrong_type
+    assert 'Unexpected keyword argument "wrong"' in wrong_name
 
 
 def test_every_error_is_public_and_in_the_tree() -> None:

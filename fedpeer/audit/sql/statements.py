@@ -38,9 +38,6 @@ from sqlalchemy.types import TypeEngine
 #: A value of a row or of a parameter to another: as the driver has it, or as the program has it.
 _Convert = Callable[[Any], Any]
 
-#: Rows that are held in memory at once by `Statement.stream`.
-_STREAMED = 64
-
 
 class Statement:
     """One statement with named parameters.
@@ -83,12 +80,10 @@ class Statement:
         return None if found is None else found[0]
 
     def stream(
-        self, connection: Connection, values: Mapping[str, Any] | None = None
+        self, connection: Connection, values: Mapping[str, Any] | None = None, at_once: int = 64
     ) -> Iterator[tuple[Any, ...]]:
-        """The rows of a query one after another, a few in memory at a time."""
-        return map(
-            tuple, connection.execute(self._clause, values, execution_options={"yield_per": _STREAMED})
-        )
+        """The rows of a query one after another, `at_once` in memory."""
+        return map(tuple, connection.execute(self._clause, values, execution_options={"yield_per": at_once}))
 
     def _for(self, dialect: Dialect) -> "_Compiled":
         found = self._compiled.get(dialect.name)

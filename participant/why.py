@@ -1,0 +1,351 @@
+"""Why a round paid what it paid: the numbers of the ledger in the rule's formula, computed again.
+
+What one payment rests on stands together in the log: the verdicts on everyone, the draw's key, the peers, the payment.
+`why` reads those entries, settles the round again by `mechanism.settlement`, and compares it with what the ledger and
+the coordinator say. It takes verdicts and draw key as they are logged; `fedpeer ledger verify` recomputes them.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+from mechanism.errors import MechanismError
+from mechanism.ledger.entries import assessment_from_record, verdict_id
+from mechanism.ledger.entry import Entry
+from mechanism.ledger.errors import LedgerError
+from mechanism.peers import Draw
+from mechanism.readable import Readable, Table
+from mechanism.settlement import (
+    MICRO,
+    PAYMENT_RULES,
+    Assessment,
+    Payment,
+    payment_against,
+    peer_candidates,
+    settle_round,
+)
+from mechanism.terms import Terms
+from participant.earnings import receipt_error
+from participant.effects import Steps, transform
+from participant.errors import NotFoundError, NotSelectedError, StateError
+from participant.journal import Journal
+from participant.log_keys import pinned_log_keys
+from participant.report import Settlement, credit_text, settlement_of, stored_settlement
+from participant.steps import MarketSteps
+
+#: Entries that are read at first, backwards from the payment; more where the round has more participants.
+_FIRST_ENTRIES = 64
+
+#: Rules that score a participant against peers.
+_PAIRED = ("verified", "paper")
+
+#: f(x) in words, by the payment function's name.
+_FUNCTIONS = {
+    "log": "ln({x})",
+    "log1p": "ln(1 + {x})",
+    "linear": "{kappa} * {x}",
+    "power": "{kappa} * ({x})^{exponent}",
+}
+
+
+@dataclass(frozen=True)
+class Met:
+    """One peer that a participant was scored against.
+
+    Attributes:
+        degree: what the peer was scored by, in [0, 1].
+        credits: what the round pays where it is the only peer, before the penalty.
+    """
+
+    participant_id: str
+    degree: Fraction
+    credits: Decimal
+
+
+@dataclass(frozen=True, repr=False)
+class Why(Readable):
+    """Why one round paid what it paid; print it.
+
+        paid = max(0, m * mean over the peers of f(Q / (Phi*v^2 + Phi*v'^2 + Upsilon)) - lambda*(claim - v)^2)
+
+    in whole micro-credits, by largest remainder (mechanism.settlement; other rules of the terms have no peers in it).
+
+    Attributes:
+        terms: of the task.
+        own: the assessment: claimed and measured degree, its interval, m as `multiplier_ppm`, each screen's verdict.
+        peers: who it was scored against, in the order drawn; itself where nobody else could be drawn.
+        candidates: how many could be drawn.
+        expected_micro: what meeting every candidate would pay (`mechanism.settlement.expected_payments`): the mean over
+            the draws, unless a penalty is above what some of them bring.
+        remainder_micro: the unit that the largest remainder adds, 0 or 1.
+        payment: what the round is settled with.
+        stake_before_micro: the stake that was held before the round.
+        ledger_index: where the payment stands in the ledger.
+        problems: where ledger, receipt and the computed amounts differ, as sentences; empty where all agree.
+    """
+
+    task_id: str
+    round: int
+    participant_id: str
+    terms: Terms = field(repr=False)
+    own: Assessment
+    peers: tuple[Met, ...]
+    candidates: int
+    expected_micro: int
+    remainder_micro: int
+    payment: Payment
+    stake_before_micro: int
+    ledger_index: int
+    problems: tuple[str, ...] = ()
+
+    @property
+    def degree(self) -> Fraction | None:
+        """What it was scored by: the measured degree, or the claimed one under the rule `paper`; None: not scored."""
+        return _scored_by(self.terms, self.own)
+
+    @property
+    def formula(self) -> str:
+        """The rule with this round's numbers in it; the empty text where the model was not scored."""
+        terms, own, rule = self.terms, self.own, self.terms.rule
+        if self.degree is None:
+            return ""
+        q, phi, upsilon = (f"{value:f}" for value in (terms.Q, terms.phi, terms.upsilon))
+        v, gaps = _number(self.degree), [upsilon]
+        if rule.name in _PAIRED:
+            gaps = [f"({phi} * {v}^2 + {phi} * {_number(met.degree)}^2 + {upsilon})" for met in self.peers]
+        parameters = {name: f"{value:f}" for name, value in vars(terms.payment).items()}
+        function = _FUNCTIONS[terms.payment.name]
+        pays = [function.format(x=f"{q} / {gap}", **parameters) for gap in gaps]
+        text = pays[0] if len(pays) == 1 else f"({' + '.join(pays)}) / {len(pays)}"
+        if rule.name not in _PAIRED:
+            return f"{own.scores[rule.name]} * {text}"
+        if own.multiplier_ppm != MICRO:
+            text = f"{Decimal(own.multiplier_ppm) / MICRO} * {text}"
+        if self.payment.penalty_micro:
+            text += f" - {rule.claim_penalty:f} * ({_number(own.claimed_degree)} - {v})^2"
+        return text if self.payment.paid_micro else f"max(0, {text})"
+
+    def record(self) -> dict[str, Any]:
+        """As JSON."""
+        payment, own = self.payment, self.own
+        return {
+            "task": self.task_id,
+            "round": self.round,
+            "id": self.participant_id,
+            "rule": self.terms.rule.name,
+            "claimed_degree": str(own.claimed_degree),
+            "verified_micro": own.verified_micro,
+            "lower_micro": own.lower_micro,
+            "upper_micro": own.upper_micro,
+            "multiplier_ppm": own.multiplier_ppm,
+            "peers": [
+                {"id": met.participant_id, "degree": str(met.degree), "credits": str(met.credits)}
+                for met in self.peers
+            ],
+            "candidates": self.candidates,
+            "formula": self.formula,
+            "gross_micro": payment.gross_micro,
+            "penalty_micro": payment.penalty_micro,
+            "remainder_micro": self.remainder_micro,
+            "paid_micro": payment.paid_micro,
+            "expected_micro": self.expected_micro,
+            "stake_before_micro": self.stake_before_micro,
+            "withheld_micro": payment.withheld_micro,
+            "stake_lost_micro": payment.stake_lost_micro,
+            "verdicts": [verdict.record() for verdict in own.verdicts],
+            "ledger_index": self.ledger_index,
+            "problems": list(self.problems),
+        }
+
+    def __str__(self) -> str:
+        lines = [self._title]
+        lines += [f"  {name:<9} {text}" for name, text in self._lines]
+        return "\n".join([*lines, *(f"WARNING: {problem}" for problem in self.problems)])
+
+    def _table(self) -> Table:
+        return Table(self._title, ("", ""), self._lines, " ".join(self.problems))
+
+    @property
+    def _title(self) -> str:
+        paid = credit_text(self.payment.paid_micro)
+        return f"{self.task_id}, round {self.round}: {self.participant_id} was paid {paid} credits."
+
+    @property
+    def _lines(self) -> list[tuple[str, str]]:
+        own, payment, rule = self.own, self.payment, self.terms.rule
+        measured = "not measured"
+        if own.verified_micro is not None:
+            measured = f"{_number(Fraction(own.verified_micro, MICRO))} measured"
+        if own.lower_micro is not None and own.upper_micro is not None:
+            low, high = (_number(Fraction(end, MICRO)) for end in (own.lower_micro, own.upper_micro))
+            measured += f", interval {low} to {high}"
+        lines = [("degree", f"{measured}; claimed {_number(own.claimed_degree)}")]
+        if self.degree is not None:
+            met = ", ".join(
+                f"{met.participant_id} of degree {_number(met.degree)} brings {met.credits:.6f}"
+                for met in self.peers
+            )
+            drawn = f"{met} (drawn among {self.candidates})" if self.candidates else "nobody else was scored"
+            luck = payment.paid_micro - self.expected_micro
+            expected = f"{credit_text(self.expected_micro)} in the mean over all who could be drawn"
+            gave = f"the draw gave {credit_text(abs(luck))} {'more' if luck >= 0 else 'less'}"
+            lines += [
+                ("peers", drawn),
+                ("formula", f"{self.formula} = {credit_text(payment.paid_micro)}"),
+                ("expected", f"{expected}; {gave}"),
+            ]
+        lines += [
+            ("penalty", f"{credit_text(payment.penalty_micro)} for a claim that is not what was measured")
+        ]
+        if rule.stake_micro:
+            lost = f", {credit_text(payment.stake_lost_micro)} lost" if payment.stake_lost_micro else ""
+            before = (
+                f"{credit_text(self.stake_before_micro)} of {credit_text(rule.stake_micro)} was held before"
+            )
+            lines += [
+                ("stake", f"{credit_text(payment.withheld_micro)} of the payment held back{lost}; {before}")
+            ]
+        return lines + [
+            ("screen", f"{v.screen} {'passed' if v.passed else 'FAILED'}: {v.explanation}")
+            for v in own.verdicts
+        ]
+
+
+def why(
+    task_id: str, round_: int | None, participant_id: str, market: MarketSteps, journal: Journal
+) -> Steps[Why]:
+    """Why a round paid what it paid.
+
+    Args:
+        round_: None: the last one that is settled.
+
+    Raises:
+        StateError: nothing of the task is in the journal, or the round's entries cannot be read.
+        NotFoundError, NotSelectedError: the round is not settled yet, or nothing was due in it.
+    """
+    record = journal.task(task_id)
+    if record is None:
+        raise StateError(
+            f"{participant_id} has taken no part in task {task_id!r} from this state folder; "
+            "`fedpeer participant status` lists the tasks that it knows"
+        )
+    terms = Terms.from_record(json.loads(record.terms))
+    kept = dict(journal.settlements(task_id))
+    if round_ is None:
+        if not kept:
+            raise StateError(f"no round of task {task_id} is settled yet, as far as this state folder knows")
+        round_ = max(kept)
+    told = yield from _settlement(task_id, round_, kept, market)
+    stake = 0
+    try:
+        for earlier in range(1, round_):
+            try:
+                before = yield from _settlement(task_id, earlier, kept, market)
+            except (NotFoundError, NotSelectedError):
+                continue  # nothing was due
+            [entry] = yield from _entries(market, before.ledger_index, 1)
+            stake += _payment(entry).withheld_micro - _payment(entry).stake_lost_micro
+        block = yield from _block(market, task_id, round_, told.ledger_index)
+        receipt = receipt_error(told, participant_id, pinned_log_keys(journal))
+        return _explained(terms, participant_id, told, block, stake, receipt)
+    except (LedgerError, MechanismError, KeyError, TypeError, ValueError) as error:
+        raise StateError(
+            f"the ledger's entries of round {round_} of task {task_id} are not those of a settled round ({error}); "
+            "check the ledger with `fedpeer ledger verify` and ask the coordinator's operator"
+        ) from error
+
+
+def _settlement(
+    task_id: str, round_: int, kept: Mapping[int, bytes], market: MarketSteps
+) -> Steps[Settlement]:
+    found = stored_settlement(task_id, round_, kept[round_]) if round_ in kept else None
+    return settlement_of((yield from market.settlement(task_id, round_))) if found is None else found
+
+
+def _entries(market: MarketSteps, first: int, count: int) -> Steps[list[Entry]]:
+    found: list[bytes] = []
+
+    def keep(data: bytes) -> Steps[bool]:
+        found.append(data)
+        return True
+        yield
+
+    yield from transform(market.entries(first, count), keep)
+    return [Entry.parse(data) for data in found]
+
+
+def _block(market: MarketSteps, task_id: str, round_: int, index: int) -> Steps[list[Entry]]:
+    """The entries of a round from its first verdict to the payment at `index`."""
+    first, count, block, start = index + 1, _FIRST_ENTRIES, list[Entry](), 0
+    prefix = verdict_id(task_id, round_, "")
+    while first and not start:  # until the entry before the first verdict is there too
+        count = min(count, first)
+        first -= count
+        block = (yield from _entries(market, first, count)) + block
+        start = next((i for i, entry in enumerate(block) if entry.id.startswith(prefix)), 0)
+        count *= 4
+    return block[start:]
+
+
+def _explained(
+    terms: Terms, participant_id: str, told: Settlement, block: list[Entry], stake: int, receipt: str
+) -> Why:
+    bodies: list[tuple[str, Any]] = [(entry.kind, entry.body) for entry in block]
+    assessments = [assessment_from_record(body["assessment"]) for kind, body in bodies if kind == "verdict"]
+    parts = [body for kind, body in bodies if kind == "peers"]
+    drawn = {name: tuple(peers) for part in parts for name, peers in part["draws"]}
+    by_id = {assessment.participant_id: assessment for assessment in assessments}
+    own, logged = by_id[participant_id], replace(_payment(block[-1]), peers=drawn[participant_id])
+    # The draw of the round by its logged key; the shares that gave the key stand with the models.
+    draw = Draw(bytes(32), {a.participant_id: bytes(32) for a in assessments if a.model_sha256})
+    draw.__dict__["key"] = bytes.fromhex(parts[0]["key"])  # in the cached property's place
+    settled = settle_round(terms, told.round, draw, assessments, {participant_id: stake})
+    line = next(payment for payment in settled.payments if payment.participant_id == participant_id)
+    problems = [receipt] if receipt else []
+    if line != logged:
+        problems.append(f"the ledger says {logged}; the verdicts, the draw and the rule give {line}")
+    if told.paid_micro != logged.paid_micro:
+        problems.append(
+            f"the coordinator said that {told.paid_micro} micro-credits were paid, the ledger {logged.paid_micro}"
+        )
+    rule = PAYMENT_RULES[terms.rule.name]
+    peers = [by_id[peer] for peer in line.peers] or [own]
+    candidates = [by_id[peer] for peer in sorted(peer_candidates(own, by_id))]
+    met, expected, remainder = [], 0, 0
+    if own.scored:
+        met = [
+            Met(peer.participant_id, _scored_by(terms, peer) or Fraction(0), rule(terms, own, [peer]))
+            for peer in peers
+        ]
+        expected = payment_against(terms, own, candidates or [own])
+        remainder = line.paid_micro - payment_against(terms, own, peers)
+    return Why(
+        terms.task_id, told.round, participant_id, terms, own, tuple(met), len(candidates), expected, remainder,
+        line, stake, told.ledger_index, tuple(problems),
+    )  # fmt: skip
+
+
+def _payment(entry: Entry) -> Payment:
+    """The payment that an entry records, without its peers.
+
+    Raises:
+        KeyError, TypeError: it is none.
+    """
+    names = ("gross_micro", "penalty_micro", "paid_micro", "withheld_micro", "stake_lost_micro")
+    return Payment(str(entry.body["participant_id"]), (), *(int(str(entry.body[name])) for name in names))
+
+
+def _scored_by(terms: Terms, assessment: Assessment) -> Fraction | None:
+    if assessment.verified_micro is None:
+        return None
+    if terms.rule.name == "paper":
+        return assessment.claimed_degree
+    return Fraction(assessment.verified_micro, MICRO)
+
+
+def _number(degree: Fraction) -> str:
+    """A degree to the millionth, which is how finely it is measured."""
+    return f"{float(degree):.6f}".rstrip("0").rstrip(".")

@@ -1,0 +1,219 @@
+"""Why a round paid what it paid: the worked example of docs/ledger-format.md, explained and computed again."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from decimal import ROUND_FLOOR, Decimal, localcontext
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedpeer.v1 import ledger_pb2, market_pb2
+from mechanism.canonical import canonical_bytes
+from mechanism.ledger.entry import Entry
+from mechanism.settlement import MICRO
+from participant.effects import Effect, Next, Open, drive
+from participant.errors import StateError
+from participant.journal import Journal
+from participant.steps import GET_ENTRIES, MarketSteps
+from participant.why import Why, why
+
+EXAMPLE = Path(__file__).parents[2] / "docs" / "ledger-example.jsonl"
+NAMES = [f"p00{number}" for number in range(5)]
+LOST = {("p002", 1)}
+ROUNDS = [(name, round_) for name in NAMES for round_ in (1, 2)]
+
+NO_RECEIPT = "the log's key is not known: join a task of this coordinator first"
+
+
+class Ledger:
+    """Serves entries as a coordinator does, in batches, and counts them."""
+
+    def __init__(self) -> None:
+        lines = EXAMPLE.read_bytes().splitlines()
+        self.entries = [line for line in lines if line.startswith(b'{"body":')]
+        self.served = 0
+
+    def __call__(self, effect: Effect) -> Any:
+        match effect:
+            case Open(method, request):
+                assert method is GET_ENTRIES
+                batch = self.entries[request.first :][: request.count]
+                self.served += len(batch)
+                return Batches(batch)
+            case Next(stream):
+                return next(stream, None)  # type: ignore[call-overload]  # a Batches
+        raise AssertionError(effect)
+
+    def paid(self, name: str, round_: int) -> tuple[int, Any]:
+        """Where the payment stands, and its body."""
+        for index, data in enumerate(self.entries):
+            entry = Entry.parse(data)
+            if entry.id == f"demo/round/{round_}/payment/{name}":
+                return index, entry.body
+        raise AssertionError("not paid")
+
+    def alter(self, entry_id: str, old: bytes, new: bytes) -> None:
+        [index] = [i for i, data in enumerate(self.entries) if Entry.parse(data).id == entry_id]
+        assert old in self.entries[index]
+        self.entries[index] = self.entries[index].replace(old, new)
+
+
+class Batches:
+    def __init__(self, entries: list[bytes]) -> None:
+        self._left: Iterator[bytes] = iter(entries)
+
+    def __iter__(self) -> "Batches":
+        return self
+
+    def __next__(self) -> ledger_pb2.Entries:
+        return ledger_pb2.Entries(entries=[next(self._left)])
+
+    def cancel(self) -> bool:
+        return True
+
+
+def explained(ledger: Ledger, folder: Path, name: str, round_: int | None) -> Why:
+    """From the journal of a participant that was told of both rounds."""
+    journal = Journal(folder / name / "journal.db") if folder.joinpath(name).mkdir() is None else None
+    assert journal is not None
+    terms = next(Entry.parse(data).body["terms"] for data in ledger.entries if b'"id":"demo/terms"' in data)
+    journal.add_task("demo", canonical_bytes(terms))
+    for number in (1, 2):
+        index, body = ledger.paid(name, number)
+        told = market_pb2.Settlement(
+            task_id="demo", round=number, participant_id=name, paid_micro=body["paid_micro"],
+            penalty_micro=body["penalty_micro"], stake_lost_micro=body["stake_lost_micro"], ledger_index=index,
+        )  # fmt: skip
+        journal.add_settlement("demo", number, told.SerializeToString())
+    try:
+        return drive(why("demo", round_, name, MarketSteps(), journal), ledger)
+    finally:
+        journal.close()
+
+
+def recomputed(found: Why) -> int:
+    """The payment from nothing but what the object says, by the formula of its docstring."""
+    if found.degree is None:
+        return 0
+    terms, own = found.terms, found.own
+    with localcontext(prec=60):
+        own_degree = Decimal(found.degree.numerator) / found.degree.denominator
+        brought = []
+        for met in found.peers:
+            degree = Decimal(met.degree.numerator) / met.degree.denominator
+            brought.append((terms.Q / (terms.phi * (own_degree**2 + degree**2) + terms.upsilon)).ln())
+        gross = sum(brought, Decimal(0)) / len(brought) * own.multiplier_ppm / MICRO
+        claimed = Decimal(own.claimed_degree.numerator) / own.claimed_degree.denominator
+        net = max(Decimal(0), gross - terms.rule.claim_penalty * (claimed - own_degree) ** 2)
+        return int((net * MICRO).to_integral_value(ROUND_FLOOR)) + found.remainder_micro
+
+
+@pytest.mark.parametrize(("name", "round_"), ROUNDS)
+def test_the_payment_follows_from_the_object(tmp_path: Path, name: str, round_: int) -> None:
+    ledger = Ledger()
+    found = explained(ledger, tmp_path, name, round_)
+    _, body = ledger.paid(name, round_)
+    assert found.problems == (NO_RECEIPT,)
+    assert recomputed(found) == found.payment.paid_micro == body["paid_micro"]
+    assert found.payment.withheld_micro == body["withheld_micro"]
+    assert (found.degree is None) == ((name, round_) in LOST)
+    assert found.remainder_micro in (0, 1)
+
+
+def test_the_numbers_stand_in_the_formula(tmp_path: Path) -> None:
+    found = explained(Ledger(), tmp_path, "p000", 1)
+    assert [met.participant_id for met in found.peers] == ["p004", "p003"]
+    assert [met.degree for met in found.peers] == [Fraction(2, 5), Fraction(3, 10)]
+    assert found.formula == (
+        "0.5 * (ln(2000 / (300 * 0^2 + 300 * 0.4^2 + 200)) + ln(2000 / (300 * 0^2 + 300 * 0.3^2 + 200))) / 2"
+    )
+    # Half of what the peers bring, since the multiplier is a half (worked values of the page).
+    assert [f"{met.credits * 2:.9f}" for met in found.peers] == ["2.087473713", "2.175952442"]
+    assert found.candidates == 3
+    text = str(found)
+    assert text.startswith("demo, round 1: p000 was paid 1.065856 credits.")
+    for part in ("measured", "interval", "drawn among 3", found.formula + " = 1.065856", "held back"):
+        assert part in text
+    assert found.record()["paid_micro"] == 1_065_856
+    json.dumps(found.record())
+
+
+def test_a_penalty_and_a_lost_stake_are_told(tmp_path: Path) -> None:
+    refuted = explained(Ledger(), tmp_path, "p001", 2)
+    assert refuted.stake_before_micro == 300_000
+    assert refuted.payment.stake_lost_micro == 300_000
+    assert " - 0.5 * (" in refuted.formula
+    assert "0.300000 lost" in str(refuted)
+
+
+def test_expected_pay_is_the_mean_over_all_who_could_be_drawn(tmp_path: Path) -> None:
+    """The peers of p004 are two of three, and the mean over all pairs is the mean over the three."""
+    found = explained(Ledger(), tmp_path, "p004", 1)
+    ledger = Ledger()
+    degrees = {
+        name: explained(ledger, tmp_path / "others", name, 1).degree
+        for name in ("p000", "p001", "p003")
+        if (tmp_path / "others").mkdir(exist_ok=True) is None
+    }
+    assert found.candidates == len(degrees)
+    pays = []
+    for degree in degrees.values():
+        assert degree is not None
+        alone = replace(found.peers[0], degree=degree)
+        pays.append(recomputed(replace(found, peers=(alone,), remainder_micro=0)))
+    assert found.expected_micro == pytest.approx(sum(pays) / len(pays), abs=2)
+    assert "in the mean over all who could be drawn" in str(found)
+
+
+def test_what_was_not_delivered_says_so(tmp_path: Path) -> None:
+    found = explained(Ledger(), tmp_path, "p002", 1)
+    assert (found.degree, found.peers, found.formula) == (None, (), "")
+    assert "delivered FAILED: No model came before the round closed." in str(found)
+
+
+def test_the_last_round_is_explained_unless_one_is_named(tmp_path: Path) -> None:
+    assert explained(Ledger(), tmp_path, "p003", None).round == 2
+
+
+def test_an_amount_that_does_not_follow_is_a_problem(tmp_path: Path) -> None:
+    ledger = Ledger()
+    ledger.alter("demo/round/1/payment/p000", b'"paid_micro":1065856', b'"paid_micro":1065855')
+    [_, problem] = explained(ledger, tmp_path, "p000", 1).problems
+    assert "says p000: paid 1065855 micro-credits" in problem
+    assert "give p000: paid 1065856 micro-credits" in problem
+
+
+def test_peers_that_were_not_drawn_are_a_problem(tmp_path: Path) -> None:
+    ledger = Ledger()
+    ledger.alter("demo/round/1/peers/1", b'["p000",["p004","p003"]]', b'["p000",["p004","p001"]]')
+    [_, problem] = explained(ledger, tmp_path, "p000", 1).problems
+    assert "against p004, p001;" in problem
+
+
+def test_entries_that_are_none_of_a_round_are_one_sentence(tmp_path: Path) -> None:
+    ledger = Ledger()
+    ledger.alter("demo/round/1/verdict/p000", b'"multiplier_ppm":500000', b'"multiplier_ppm":"many"')
+    with pytest.raises(StateError, match="not those of a settled round"):
+        explained(ledger, tmp_path, "p000", 1)
+
+
+def test_terms_and_payment_read_well(tmp_path: Path) -> None:
+    found = explained(Ledger(), tmp_path, "p000", 1)
+    assert repr(found.terms) == "<Terms task demo: 2 x 60 s, rule verified>"
+    assert "payment    log, Q 2000, phi 300, upsilon 200" in str(found.terms)
+    assert found.terms._repr_html_().startswith("<pre>task demo")
+    assert "300000 held back" in found.payment._repr_html_()
+
+
+def test_a_notebook_shows_a_table_and_nothing_of_it_is_markup(tmp_path: Path) -> None:
+    found = explained(Ledger(), tmp_path, "p002", 1)
+    [verdict] = found.own.verdicts
+    hostile = replace(found, own=replace(found.own, verdicts=(replace(verdict, explanation="<b>&"),)))
+    html = hostile._repr_html_()
+    assert html.startswith("<p>demo, round 1")
+    assert "&lt;b&gt;&amp;" in html
+    assert "<b>" not in html
+    assert repr(found) == "<Why demo, round 1: p002 was paid 0.000000 credits.>"
