@@ -342,7 +342,7 @@ def _play(
     for entry in (*recorded, *settled):
         entry.data  # noqa: B018 - it is built here, and its size is checked
     mean = folder / "mean"
-    aggregate(merged_parts(scored, submissions, terms.recipe.samples), mean)
+    aggregate(contributions(scored, submissions, terms.recipe.samples), mean)
     check_model(mean, terms.contract)
     scorer.evaluate(lambda: mean)
     return seconds

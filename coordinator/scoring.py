@@ -160,7 +160,6 @@ def contributions(
     """What of a round is merged, by participant: the models that count, each with its samples.
 
     Args:
-        submissions: in files.
         most: samples of the recipe; who overstates its own gets no more weight.
     """
     taken = {a.participant_id for a in scored.assessments if a.scored}

@@ -107,7 +107,3 @@ _REFERENCED_MODELS = Statement(
         ),
     )
 )
-_LAST_ROUND = exists().where(rounds.c.task_id == tasks.c.id, rounds.c.result_model == tasks.c.model)
-_UNFETCHED_MODELS = Statement(
-    select(tasks.c.model).where(_LAST_ROUND, ~_LAST_ROUND.where(rounds.c.fetched_at.is_not(None)))
-)
