@@ -448,7 +448,7 @@ def _unpack(source: Path, manifest: Manifest, made: StateFolder) -> None:
         for member in manifest.members:
             if member.name.startswith(_MODELS):
                 target = blobs.path(bytes.fromhex(member.sha256))
-                target.parent.mkdir(exist_ok=True)
+                target.parent.mkdir(parents=True, exist_ok=True)
             else:
                 target = made.path / member.name
             mode = next((m for pattern, m in KEPT_FILES.items() if fnmatchcase(member.name, pattern)), 0o600)
