@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PROTO_FILES := $(wildcard protos/fedpeer/v1/*.proto)
-# Workers of the default suite; the machine's cores unless told otherwise.
+# Workers of the default suite; the machine's cores by default.
 PYTEST_WORKERS ?= auto
 FAST_TESTS := tests/test_architecture.py tests/mechanism tests/fedpeer/protocol tests/participant/test_journal.py \
 	tests/participant/test_config.py tests/coordinator/test_states.py \

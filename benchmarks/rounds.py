@@ -3,7 +3,7 @@
 Ours: a coordinator in a process of its own with mutual TLS, signed statements, models hashed, checked and durable, a
 durable ledger, payments, signed heads; evaluation off. Its participants, in this process, each with a connection
 and a certificate of its own, watch the task, fetch the model, send one of the same size under a signature, and
-are told what they were paid. The figure is the time from the opening of the first round to the end of the last one,
+learn what they were paid. The figure is the time from the opening of the first round to the end of the last one,
 over the number of rounds; beside it the CPU seconds that the serving process takes for a round, which say more on a
 machine that others use too.
 

@@ -174,7 +174,7 @@ async def measure(
         await clients[0].until("TRAINING", round_=round_)
         first = 0
         for crowd in crowds:
-            # Every round takes each model once: a crowd is whoever has not delivered yet.
+            # Every round takes each model once: a crowd has not delivered yet.
             chosen = range(first, first + crowd)
             first += crowd
             headers = [await header_for(clients[i], contents[i], round_) for i in chosen]
@@ -193,7 +193,7 @@ async def measure(
             seconds = time.perf_counter() - began
             cpu = [cpu_seconds(pid) - before for pid, before in zip(pids, used, strict=True)]
             runs.append(Run(crowd, bare_seconds, seconds, disk, *cpu, resident(pids[1], "VmHWM")))
-        # Whoever is in no crowd delivers too: the round waits for the whole quorum.
+        # Those who are in no crowd deliver too: the round waits for the whole quorum.
         for i in range(first, len(clients)):
             await submit(clients[i], contents[i], await header_for(clients[i], contents[i], round_))
         contents = [changed(content, round_) for content in contents]

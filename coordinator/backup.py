@@ -16,7 +16,7 @@ leads elsewhere are all found, before anything is written. What a backup cannot 
 can write the file can write another.
 
 What the ledger signed after a backup was taken is not in it. A restored coordinator therefore signs heads that do not
-extend those later ones: whoever saw them will notice the fork, as they should. Restore the latest backup there is.
+extend those later ones: those who saw them will notice the fork, as they should. Restore the latest backup there is.
 """
 
 import ctypes
@@ -392,7 +392,7 @@ class _Reader:
 
     def _zeros(self, size: int, where: str) -> None:
         if any(self._exactly(size, where)):
-            raise self._damaged(f"something stands behind {where}")
+            raise self._damaged(f"there are bytes after {where}")
 
     def _damaged(self, what: str) -> FolderError:
         return FolderError(
@@ -604,7 +604,7 @@ def _run(url: URL, *command: str, connect: bool = True) -> str:
 
 
 def _libpq(url: URL) -> tuple[dict[str, str], list[str]]:
-    """How a program of PostgreSQL is told what a URL says: its environment, and arguments without a secret."""
+    """A URL as a program of PostgreSQL takes it: its environment, and arguments without a secret."""
     from psycopg import pq
     from psycopg.conninfo import make_conninfo
 

@@ -1,4 +1,4 @@
-"""Model files at rest: one file for one digest, whoever sent it.
+"""Model files at rest: one file for one digest, no matter who sent it.
 
     FOLDER/ab/abcdef...safetensors
 

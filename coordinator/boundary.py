@@ -1,5 +1,5 @@
 """The edge of the service: every call gets a request id, an authenticated caller, a quota, a latency, and
-errors that a client can act on. Servicers behind it know nothing of this.
+errors that a client can act on. The servicers know nothing of this.
 
 Authentication and limits stand here and not in the servicers, so that a new method cannot forget them, and so does the
 end of every stream whose caller is one no longer; the libraries' own services (health, reflection) come through here,
@@ -78,7 +78,7 @@ Authenticate = Callable[[Any], Caller]
 #: Why somebody who was a caller is none any more; None where it still is.
 Fallen = Callable[[Caller], Refusal | None]
 
-#: What the database's refusals are told as; any other is a statement that it does not take, and so ours.
+#: The codes of the database's refusals; any other is a statement that it does not take, and so our fault.
 _STORAGE: dict[type[StorageError], Code] = {
     DatabaseFull: Code.STORAGE_FULL,
     DatabaseLocked: Code.STORAGE_UNAVAILABLE,
@@ -96,7 +96,7 @@ _SENTENCES = {
     Code.INTERNAL: "The coordinator failed to carry this out.",
 }
 
-#: Stands behind the last response of a stream.
+#: Follows the last response of a stream.
 _END = object()
 
 
@@ -126,7 +126,7 @@ class Boundary(grpc.aio.ServerInterceptor):
     Args:
         authenticate: None where the port takes callers without a certificate.
         fallen: asked at every message of a stream.
-        outdated: is told that a transaction has refused a caller that was let in here: somebody was revoked, and this
+        outdated: called when a transaction refuses a caller that was let in here: somebody was revoked, and this
             process has not heard of it yet.
     """
 
@@ -332,7 +332,7 @@ class _Call:
             raise refusal
 
     def end(self, refusal: Refusal) -> None:
-        """Interrupts what is served; where the client is waited for to read, the stream ends behind that."""
+        """Interrupts what is served; where the client is waited for to read, the stream ends after that."""
         if self._task is not None and self._ended is None:
             self._ended = refusal
             self._task.cancel()
@@ -407,7 +407,7 @@ class _Status(grpc.Status):
 
 
 def refusal_for(error: Exception) -> Refusal:
-    """The one translation from what goes wrong inside to what a client is told."""
+    """The one translation from what goes wrong inside to what a client receives."""
     if isinstance(error, Refusal):
         return error
     if isinstance(error, FieldError):
@@ -423,9 +423,9 @@ def refusal_for(error: Exception) -> Refusal:
     if isinstance(error, MechanismError):
         return Refusal(Code.FIELD_INVALID, f"{error}.")
     code = Code.STORAGE_FULL if isinstance(error, SpoolFull) else code_of(error)
-    for kind, told in _STORAGE.items():
+    for kind, storage_code in _STORAGE.items():
         if isinstance(error, kind):
-            code = told
+            code = storage_code
     return Refusal(code, _SENTENCES[code])
 
 

@@ -274,15 +274,15 @@ def rotate_authority(state: State = DEFAULT_STATE, as_json: AsJson = False) -> N
     """
     with _operator(state) as operator:
         until = operator.begin_authority().certificate.not_valid_after_utc
-        behind = operator.behind()
+        waiting = operator.without_new_certificate()
         rest = (
-            f"the old one counts beside it.\n{counted(len(behind), 'participant')} have yet to take it over. Then: "
+            f"the old one counts beside it.\n{counted(len(waiting), 'participant')} have yet to take it over. Then: "
             "fedpeer coordinator authority end"
         )
         _changed(
             operator,
             as_json,
-            {"authority": str(state / "authority.pem"), "expires": until.timestamp(), "behind": behind},
+            {"authority": str(state / "authority.pem"), "expires": until.timestamp(), "waiting": waiting},
             f"A new authority issues from now on, until {until:%Y-%m-%d}; {rest}",
             f"A new authority is made, until {until:%Y-%m-%d}; {rest}",
             certificates=True,
@@ -294,7 +294,7 @@ def end_authority(
     leave_behind: Annotated[
         bool,
         typer.Option(
-            "--leave-behind", help="Also where participants have no certificate of the new one yet."
+            "--leave-behind", help="End it even if participants have no certificate of the new one yet."
         ),
     ] = False,
     state: State = DEFAULT_STATE,
@@ -302,12 +302,12 @@ def end_authority(
 ) -> None:
     """End the old authority: its certificates no longer count, and the server's is issued by the new one."""
     with _operator(state) as operator:
-        behind = operator.end_authority(left_behind=leave_behind)
-        rest = f" Left behind, to be invited again: {', '.join(behind)}." if behind else ""
+        left = operator.end_authority(leave_behind=leave_behind)
+        rest = f" Left behind, to be invited again: {', '.join(left)}." if left else ""
         _changed(
             operator,
             as_json,
-            {"authority": str(state / "authority.pem"), "left_behind": behind},
+            {"authority": str(state / "authority.pem"), "left_behind": left},
             f"The old authority has ended.{rest}",
             f"The end of the old authority is recorded.{rest}",
             certificates=True,
@@ -318,7 +318,7 @@ def end_authority(
 def rotate_log_key(state: State = DEFAULT_STATE, as_json: AsJson = False) -> None:
     """Announce a new key in the ledger, under the old one, and sign by it from then on.
 
-    Whoever has the old key can verify what the new one signs, through the announcement. Publish the new one.
+    Those who have the old key can verify what the new one signs, through the announcement. Publish the new one.
     """
     with _operator(state) as operator:
         old, new, index = operator.change_log_key()
@@ -463,7 +463,7 @@ def restore(
         manifest, carried = read_backup(file, folder, database=database or None, act=carry_over)
     _note(
         f"The ledger has {counted(manifest.ledger_size, 'entry')}, as of {_time(manifest.created)}. What was signed "
-        "after this backup was taken is not in it: whoever saw a later head will see a fork."
+        "after this backup was taken is not in it: those who saw a later head will see a fork."
     )
     if carried is None:
         _note(
@@ -472,7 +472,7 @@ def restore(
             f"fedpeer coordinator carry-revocations LEDGER --state {folder}"
         )
     else:
-        _note(_told(carried))
+        _note(_carried_over_text(carried))
     if manifest.left_out:
         _note(
             f"{counted(len(manifest.left_out), 'model file')} that tasks need was not there to be backed up"
@@ -493,10 +493,11 @@ def carry_revocations(
     state: State = DEFAULT_STATE,
     as_json: AsJson = False,
 ) -> None:
-    """After a restore: revoke again whoever a later copy of the ledger says was revoked."""
+    """After a restore: revoke again everyone that a later copy of the ledger says was revoked."""
     with _operator(state) as operator:
         carried = operator.carry_over_revocations(ledger)
-        _changed(operator, as_json, vars(carried), _told(carried), f"Recorded: {_told(carried)}")
+        text = _carried_over_text(carried)
+        _changed(operator, as_json, vars(carried), text, f"Recorded: {text}")
 
 
 @app.command()
@@ -732,7 +733,7 @@ def _summary(manifest: "Manifest") -> str:
     return f"{counted(manifest.ledger_size, 'ledger entry')}, {counted(manifest.models, 'model')}"
 
 
-def _told(carried: "CarriedOver") -> str:
+def _carried_over_text(carried: "CarriedOver") -> str:
     if not carried.beyond:
         return (
             "nothing: the copy has no entry that this log has not, as this log itself has none. Take a copy that was "
@@ -806,7 +807,7 @@ def _announce(addresses: dict[str, str]) -> None:
     try:
         _print_json({"addresses": addresses})
         sys.stdout.flush()  # a pipe's reader waits for it
-    except OSError as error:  # whoever wanted to know is away; the service goes on
+    except OSError as error:  # the reader has gone; the service goes on
         _note(
             f"the addresses cannot be written: {error.strerror}; they stand in the state folder's serving.json"
         )

@@ -37,7 +37,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves when it is told to; for tests and for the simulator."""
+    """A clock that moves only by `advance`; for tests and for the simulator."""
 
     def __init__(self, now: float = 0.0) -> None:
         self._now = now
@@ -47,7 +47,7 @@ class ManualClock:
         return self._now
 
     def advance(self, seconds: float) -> None:
-        """Moves the hands and wakes whoever waits for the time."""
+        """Moves the clock and wakes those who wait for the time."""
         self._now += seconds
         self._moved.set()
         self._moved = asyncio.Event()

@@ -17,7 +17,7 @@ _ROOT = b"fedpeer task root v1"
 
 
 def task_root(task_id: str, seed: int | None) -> bytes:
-    """32 secret bytes; reproducible where a seed is given, and then known to whoever knows the seed."""
+    """32 secret bytes; reproducible where a seed is given, and then known to all who know the seed."""
     if seed is None:
         return secrets.token_bytes(32)
     return hashlib.sha256(_ROOT + f"{seed}/{task_id}".encode()).digest()

@@ -2,13 +2,13 @@
 
     coordinator.toml     ServiceConfig
     authority.key        the certificate authority's key
-    authority.pem        its certificate, and behind it, while it takes an older one's place, that one's
+    authority.pem        its certificate, followed by an older one's while it takes that one's place
     authority.old.key    the older one's key, so long: it still issues the server's certificate
     server.pem/.key      the server's certificate
     ledger.key           the log's signing key (Ed25519)
     ledger.key.next      the one that is about to follow it, while it is changed
     keys.pending         files that are being replaced together, until all of them are
-    keys.lock            held by whoever changes keys
+    keys.lock            held while keys are changed
     coordinator.db       SQLite, unless the configuration names another database
     models/ spool/       model files, uploads on their way in
     control.sock        while a service runs
@@ -17,7 +17,7 @@
 `init` makes all that a coordinator is, aside, and puts it in its place when it is whole; nothing is ever made anew
 in the place of what has been lost. The folder and all that is secret is for its owner alone: keys, and the
 configuration, which may name a database's password. Files that belong together change together: `StateFolder.replace`
-writes all of them into `keys.pending` first, and whoever opens the folder after a crash finishes what that says.
+writes all of them into `keys.pending` first, and the next to open the folder after a crash finishes what that says.
 """
 
 import base64
@@ -408,7 +408,7 @@ class StateFolder:
         try:
             return self._read_identity(name)
         except FolderError:
-            # Between the reading of the one and of the other both may have been replaced: once more, behind that.
+            # Between the two readings both may have been replaced: read them once more, after that.
             with self.changing_keys():
                 return self._read_identity(name)
 
@@ -444,7 +444,7 @@ def initialise(path: Path, config_text: str, name: str, hosts: Sequence[str]) ->
         FolderError: a part of a coordinator is there already, or the folder cannot be written.
         ConfigError: the configuration cannot be used.
         FieldError: a host that is neither a DNS name nor an IP address.
-        StorageError: the database cannot be reached, or holds something. In every case nothing is left behind.
+        StorageError: the database cannot be reached, or holds something. In every case nothing is left.
     """
     folder = StateFolder(path)
     check_free(folder)

@@ -1,6 +1,6 @@
 """Who calls: certificates, invitations, revocation.
 
-A caller is whoever holds the key of a certificate of ours, provided that the participant is not revoked, that
+A caller holds the key of a certificate of ours, provided that the participant is not revoked, that
 the certificate has neither expired nor been revoked, and that its key is the participant's current one. This is
 checked at every call, not only when the connection is made, and at every message of an open stream.
 

@@ -2,7 +2,7 @@
 
 A `Feed` holds one task's events, as the database has them, and hands them to watchers from any cursor on. A
 watcher that loses its connection asks again from its last cursor; nothing is lost, because the events are
-rows. One identity has one session in a task: a second Watch takes over, and the first is told.
+rows. One identity has one session in a task: a second Watch takes over, and the first ends with an error.
 """
 
 import asyncio

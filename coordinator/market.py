@@ -61,7 +61,7 @@ class Participation:
 
 @dataclass(frozen=True)
 class Notice:
-    """An event as one participant is told it.
+    """An event as one participant receives it.
 
     Attributes:
         paid: what the round that it settles paid to this participant; None where that is not at hand.
@@ -245,7 +245,7 @@ class Market:
 
         Raises:
             Refusal: NOT_SELECTED, NOT_YET, EXPIRED.
-            FieldError: an offset behind the file's end.
+            FieldError: an offset past the file's end.
         """
         live.presence.hear(caller.participant_id, self._work.clock.now())
         # From the events, which participants act upon: asked by everybody at once when a round opens.
@@ -321,7 +321,7 @@ class Market:
             live.arrived()
             return receipt
 
-        # Nobody is told of the commitment before the receipt, whose commit is a later one.
+        # Nobody learns of the commitment before the receipt, whose commit is a later one.
         found = await self._work.transact(_standing(caller, begin), durable=False)
         if isinstance(found, ReceiptRow):
             return found

@@ -176,7 +176,7 @@ class TaskReport:
     """One task for the operator: its row, its rounds, who takes part, what was paid and what is reserved.
 
     Attributes:
-        people: whoever has claimed, by id.
+        people: those who have claimed, by id.
         failures: what participants reported in the current round, by id.
         failed: what participants reported in any round, the oldest first.
     """
@@ -253,7 +253,7 @@ class Operator:
 
     @property
     def verification_key(self) -> VerificationKey:
-        """The log's public key, for whoever verifies the ledger."""
+        """The log's public key, which verifies the ledger."""
         return self._log.verification_key
 
     def close(self) -> None:
@@ -394,7 +394,7 @@ class Operator:
 
     def serving(self) -> Service | None:
         """The service that runs from this folder; None where none does."""
-        notice = self._ring()
+        notice = self._notify()
         if notice is Notice.NOT_SERVED:
             return None
         try:
@@ -432,8 +432,8 @@ class Operator:
         with ExitStack() as resources:
             opened = open_source(source, resources)
             check_copy(opened, [self.verification_key, *self._transact.look(earlier_keys)])
-            told = self._transact.look(lambda t: forgotten(t, opened))
-        return self._act(lambda t: carry_over(t, told))
+            found = self._transact.look(lambda t: forgotten(t, opened))
+        return self._act(lambda t: carry_over(t, found))
 
     def certificates(self) -> Certificates:
         """The certificates in the folder.
@@ -490,7 +490,7 @@ class Operator:
         self._tell()
         return made
 
-    def behind(self) -> list[str]:
+    def without_new_certificate(self) -> list[str]:
         """Participants in good standing whose valid certificates are all of the older authority."""
         older = self.folder.older_authority()
         if older is None:
@@ -502,26 +502,26 @@ class Operator:
         waiting = {c.participant_id for c in valid} - moved
         return sorted(p.id for p in people if p.revoked_at is None and p.id in waiting)
 
-    def end_authority(self, *, left_behind: bool = False) -> list[str]:
+    def end_authority(self, *, leave_behind: bool = False) -> list[str]:
         """Ends the older authority and all certificates of it; returns whose.
 
         Args:
-            left_behind: end it although participants have no certificate of the new one yet.
+            leave_behind: end it even if participants have no certificate of the new one yet.
 
         Raises:
-            FolderError: none is being replaced, or somebody would be left behind.
+            FolderError: none is being replaced, or some participants have no certificate of the new one.
         """
-        behind = self.behind()
-        if behind and not left_behind:
-            shown = ", ".join(behind[:10]) + (" and others" if len(behind) > 10 else "")
+        left = self.without_new_certificate()
+        if left and not leave_behind:
+            shown = ", ".join(left[:10]) + (" and others" if len(left) > 10 else "")
             raise FolderError(
-                f"{len(behind)} participants have no certificate of the new authority yet: {shown}. Their services "
-                "take one within minutes of running; wait, or end it for them too by --leave-behind: they would have "
+                f"{len(left)} participants have no certificate of the new authority yet: {shown}. Their services "
+                "take one within minutes of running. Wait, or end it all the same with --leave-behind: they would have "
                 "to be invited again"
             )
         self.folder.end_authority(self.config.server.hosts)
         self._tell()
-        return behind
+        return left
 
     def change_log_key(self) -> tuple[VerificationKey, VerificationKey, int]:
         """Announces a new key of the log under the old one, and signs by it from here on.
@@ -551,16 +551,16 @@ class Operator:
     def _tell(self, unsigned: StorageError | None = None) -> None:
         """What every act ends with."""
         self.unsigned = unsigned
-        self.notice = self._ring()
+        self.notice = self._notify()
 
-    def _ring(self) -> Notice:
-        """Tells the service. One that has not answered once is not waited for again."""
+    def _notify(self) -> Notice:
+        """Notifies the service. After one that does not answer, no other answer is waited for."""
         answer = Answer.SILENT if self._silent else notify(self.folder.control_socket)
         self._silent = answer is Answer.SILENT
         if answer is Answer.LOOKED:
             return Notice.CONFIRMED
-        # No answer at the door, and yet somebody may serve: from another folder or machine, or while it starts. Who
-        # has ended since has given up the lease.
+        # The socket does not answer, and yet a service may run: from another folder or machine, or it just starts.
+        # One that has ended since has given up the lease.
         try:
             return Notice.UNCONFIRMED if served(self._database.url) else Notice.NOT_SERVED
         except StorageError:

@@ -56,7 +56,7 @@ class Quotas:
             )
         self._tokens[identity] = (tokens - 1, now)
         if len(self._tokens) > _REMEMBERED:
-            # Whoever has been silent for the window has its whole burst again, as if it were unknown.
+            # An identity that was silent for the window has its whole burst again, as if it were unknown.
             self._tokens = {k: v for k, v in self._tokens.items() if now - v[1] < _WINDOW}
 
     def moved(self, identity: str, size: int) -> None:

@@ -89,7 +89,7 @@ class Uploads:
             stream.end("The sender has hung up.")
             raise
         except Exception as error:
-            clear_frames(error.__traceback__)  # whoever keeps the error keeps no frame of the model
+            clear_frames(error.__traceback__)  # an error that is kept keeps no frame of the model
             raise
 
     async def _receive(

@@ -1,9 +1,9 @@
 """Revocations that a restored log has forgotten, taken over from a copy of the log that was made later.
 
-A backup ends where it ends: whoever was revoked after it stands again. Any copy of the log that goes further (an
-export, a mirror's) still says who that was. It must verify under a key that this log has or had, and begin as this log
-does. What it says after the point where the two part is not taken over, since the restored log has gone, or will go,
-another way from there: only that these keys count for nothing.
+A participant that was revoked after a backup is in good standing again once that is restored. A copy of the log that
+goes further (an export, a mirror's) still names it. The copy must verify under a key that this log has or had, and
+begin as this log does. Of what it says after the point where the two part, only the revocations are taken over: from
+there the restored log goes another way.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ from mechanism.ledger.verify import LedgerSource, verify_ledger
 
 @dataclass(frozen=True)
 class CarriedOver:
-    """What a later copy of the log has told.
+    """What was carried over from a later copy of the log.
 
     Attributes:
         revoked: participants whose keys were revoked here, by id.
@@ -99,15 +99,15 @@ def forgotten(t: Transaction, source: LedgerSource) -> Forgotten:
     return Forgotten(keys, tuple(revocations), standing, shared, beyond)
 
 
-def carry_over(t: Transaction, told: Forgotten) -> CarriedOver:
+def carry_over(t: Transaction, found: Forgotten) -> CarriedOver:
     """Records the revocations that this log has not. Safe to repeat: what is recorded here stays as it is."""
-    revoked = {str(e.body["participant_id"]): None for e in told.revocations if _revoke(t, e, told.keys)}
-    again = tuple(name for name in revoked if told.standing[name])
-    return CarriedOver(tuple(revoked), again, told.shared, told.beyond)
+    revoked = {str(e.body["participant_id"]): None for e in found.revocations if _revoke(t, e, found.keys)}
+    again = tuple(name for name in revoked if found.standing[name])
+    return CarriedOver(tuple(revoked), again, found.shared, found.beyond)
 
 
 def _revoke(t: Transaction, entry: Entry, keys: Mapping[str, Entry]) -> bool:
-    """Revokes a key here, and whoever stands under its participant's name; False where that has been done before."""
+    """Revokes a key here, and the participant of its name; False where that has been done before."""
     if t.ledger_store.find([entry.id]):
         return False
     name = str(entry.body["participant_id"])

@@ -57,8 +57,8 @@ from mechanism.unmeasured import missing
 
 log = structlog.get_logger()
 
-#: Seconds after which a failed step is tried again, doubled up to the second figure: a full disk or a database
-#: that restarts is mended by people, in minutes.
+#: Seconds after which a failed step is tried again, doubled up to the second figure: people repair a full disk or
+#: restart a database in minutes.
 _RETRY_SECONDS = 1.0
 _RETRY_LIMIT_SECONDS = 60.0
 
@@ -75,9 +75,9 @@ _REPAIRABLE = (CoordinatorError, DatasetMissingError, ModelFileError, BrokenExec
 #: Seconds from one look of the runner to the next at arrivals that complete nothing, for the metrics to follow them.
 _GLANCE_SECONDS = 1.0
 
-#: Steps that are under a signed head as soon as everybody has heard of them. A settlement is before that; the two
-#: steps that lead to it wait for its head: signing is a flush, behind which a round's first uploads would wait.
-_SIGNED_BEHIND = (BeginEffort, Select, Close, Cancel)
+#: Steps after which a head is signed as soon as everybody has heard of them. A settlement is signed before that. The
+#: two steps that lead to it wait for its head: signing is a flush, for which a round's first uploads would wait.
+_SIGNED_AFTER = (BeginEffort, Select, Close, Cancel)
 
 
 @dataclass
@@ -193,7 +193,7 @@ class TaskRunner:
         """Takes steps until the task has ended. Cancel it to stop between steps.
 
         Args:
-            well: is told each time that nothing more was to be done.
+            well: called each time that nothing more is to be done.
         """
         with structlog.contextvars.bound_contextvars(task=self._live.row.id):
             try:
@@ -279,7 +279,7 @@ class TaskRunner:
         while not isinstance(step := self._next(seen.progress), Wait):
             seen = await self._take(step)
             self._tell(seen)
-            if isinstance(step, _SIGNED_BEHIND):
+            if isinstance(step, _SIGNED_AFTER):
                 await self._work.transact.sign_head()
         return step.until
 
@@ -303,7 +303,7 @@ class TaskRunner:
         return Wait(min((at for at in (step.until, soonest) if at is not None), default=None))
 
     async def _take(self, step: Step) -> _Seen:
-        """Takes a step; returns the task as the step leaves it, which nobody has been told yet."""
+        """Takes a step; returns the task as the step leaves it, before anybody hears of it."""
         row = self._live.row
         name = type(step).__name__
         if not isinstance(step, Cancel):
@@ -347,14 +347,14 @@ class TaskRunner:
         self._closed = _closed_round(t, row)
 
     def _open_next(self, t: Transaction) -> _Seen:
-        """Opens the round behind a settled one in the same transaction, where there is one: nobody waits for a flush
+        """Opens the round after a settled one in the same transaction, where there is one: nobody waits for a flush
         between the two.
         """
         row = t.market.task(self._live.row.id)
         assert row is not None  # tasks are never deleted
         step = next_step(row.terms.schedule, t.market.progress(row), t.now)
         if isinstance(step, OpenRound) and self._work.blobs.holds(row.model):
-            self._open(t, row, step)  # a lost model is told by the step that is taken by itself
+            self._open(t, row, step)  # OpenRound as a step of its own reports a lost model
         return self._look(t)
 
     def _open(self, t: Transaction, row: TaskRow, step: OpenRound) -> None:

@@ -123,7 +123,7 @@ class Coordinator:
     """One service over one state folder. `start`, then `stop`; addresses are known in between.
 
     Raises:
-        CoordinatorError, StorageError: on construction and on start, for what an operator can mend.
+        CoordinatorError, StorageError: on construction and on start, for what an operator can repair.
     """
 
     def __init__(
@@ -288,7 +288,7 @@ class Coordinator:
         await done
 
     async def _follow_commands(self, duty: Duty) -> None:
-        """Reads again what others have changed, as often as somebody rings or a transaction finds it changed."""
+        """Reads again what others have changed, after each notification and when a transaction finds it changed."""
         while True:
             await self._outdated.wait()
             self._outdated.clear()
@@ -347,7 +347,7 @@ class Coordinator:
             self._supervisor.begin(f"task {row.id}", lambda duty: TaskRunner(live, self._work).run(duty.well))
 
     async def _clear_spool(self) -> None:
-        """Deletes what a killed process left behind, interrupted uploads of running tasks apart."""
+        """Deletes what a killed process left, except interrupted uploads of running tasks."""
         rows = await self._transact.read(lambda t: t.market.tasks())
         running = {row.id for row in rows if not row.state.final}
         await asyncio.to_thread(self._work.spool.clear, running)
@@ -589,7 +589,7 @@ async def serve(folder: Path, announce: Callable[[dict[str, str]], None] | None 
     """Runs a coordinator until SIGTERM or SIGINT; SIGHUP reads certificates again.
 
     Args:
-        announce: is told the addresses once calls are taken.
+        announce: called with the addresses once calls are taken.
 
     Raises:
         AlreadyServed, LeaseTaken: another process serves the folder or the database.

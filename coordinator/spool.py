@@ -74,7 +74,7 @@ class Spool:
     def resume(
         self, key: UploadKey, offset: int, total: int, check: ModelCheck | None = None
     ) -> "SpooledUpload":
-        """The upload, ready for the byte at `offset`, which is at most `size`; what lies behind it is dropped.
+        """The upload, ready for the byte at `offset`, which is at most `size`; what lies after it is dropped.
 
         Args:
             check: is fed every byte, those included that are held already.
@@ -157,7 +157,7 @@ class SpooledUpload:
         self._file = path.open("r+b" if keep else "w+b", buffering=0)
 
     def rewind(self, offset: int) -> None:
-        """Drops what lies behind `offset`, and takes in what lies before it; once, before the first `append`."""
+        """Drops what lies after `offset`, and takes in what lies before it; once, before the first `append`."""
         self._file.truncate(offset)
         while self.offset < offset:
             self._take(self._file.read(min(offset - self.offset, _BLOCK)))

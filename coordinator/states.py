@@ -5,7 +5,7 @@ counts be opened in a dispute.
 
 `next_step` looks at a `Progress`, which is read from the database alone, so that a coordinator that was killed
 decides the same after its restart. It returns a step to take now or the moment until which nothing happens
-unless something arrives. Each step becomes one database transaction; OpenRound behind Settle is part of that one.
+unless something arrives. Each step becomes one database transaction; an OpenRound after a Settle is part of that one.
 """
 
 from dataclasses import dataclass

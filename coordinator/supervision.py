@@ -82,7 +82,7 @@ class Supervisor:
     """The duties of one service.
 
     Args:
-        alarm: is told, when that changes, whether a vital duty fails lastingly.
+        alarm: called, when that changes, with whether a vital duty fails lastingly.
     """
 
     def __init__(self, metrics: Metrics, alarm: Callable[[bool], None]) -> None:

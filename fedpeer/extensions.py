@@ -51,7 +51,7 @@ def extension(group: str, name: str) -> Any:
 
 
 def extension_versions(names: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Name and version of the distribution behind each (group, name) that is an extension."""
+    """Name and version of the distribution of each (group, name) that is an extension."""
     return {
         f"{group}:{name}": _origin(_point(group, name))
         for group, name in names

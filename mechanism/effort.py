@@ -134,7 +134,7 @@ class TabulatedEffort:
         return _least_effort(self, degree)
 
     def take(self, index: Index) -> "TabulatedEffort":
-        del index  # one curve for whoever asks
+        del index  # one curve for everyone
         return self
 
 
@@ -169,7 +169,7 @@ class CallableEffort:
         return _least_effort(self, degree)
 
     def take(self, index: Index) -> "CallableEffort":
-        del index  # one curve for whoever asks
+        del index  # one curve for everyone
         return self
 
     def _one(self, effort: float) -> float:

@@ -37,7 +37,7 @@ ARITHMETIC = "linear-and-trees/half-even-micro-v3"
 #: Earlier broadcast models, the latest ones, that a submission must not be.
 KEPT_BROADCASTS = 8
 
-#: What of a `Measurement` is measured of the model alone: the same for the same model, whoever sent it.
+#: What of a `Measurement` is measured of the model alone: the same for the same model, no matter who sent it.
 OF_MODEL_ALONE = (
     "fault", "class_features", "global_features", "norm", "alignment", "novelty", "improvement", "echo_distance",
     "echo_cosine", "nearest_broadcast",
@@ -312,7 +312,7 @@ def assess(
         raise SettlementError("a participant is measured twice in one round; expected one submission each")
     sent_out = {model.start_sha256, *earlier}
     alone = {name: _screen_alone(model.thresholds, m, sent_out) for name, m in by_id.items()}
-    # Whoever fails alone is not scored anyway, and models that learnt nothing all look alike.
+    # A participant that fails alone is not scored anyway, and models that learnt nothing all look alike.
     passing = {name: m for name, m in by_id.items() if all(v.passed for v in alone[name])}
     clusters = duplicate_clusters(model.thresholds, passing)
     winners: dict[str, str] = {}

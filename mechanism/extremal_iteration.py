@@ -53,7 +53,7 @@ Rule = Callable[[Deviations, Slopes], Array]
 MAX_SWEEPS = 20_000
 #: Moves of a square of a degree, on average, below which jumps are looked for.
 SMALL = 1e-4
-#: A Newton step of the acceleration goes no further; whoever moves more is not ready for it.
+#: A Newton step of the acceleration goes no further; a participant that moves more is not ready for it.
 SMALL_MOVE = 3e-3
 #: Accelerated sweeps before the plain iteration is taken up again, and earlier fields that are combined.
 MAX_ACCELERATED, MEMORY = 25, 4

@@ -54,7 +54,7 @@ class GapBound:
         """Phi = 6 * E * G^2 and Upsilon = 2 * G^2 / mu: the numbers of the paper's experiments.
 
         They are no bound: Phi takes 2 where the theorem has 16, Upsilon lost a factor L, and the formula
-        behind Upsilon is negative for odd E, which is refused here as the paper refuses it.
+        of Upsilon is negative for odd E, which is refused here as the paper refuses it.
         """
         _steps(local_steps)
         g, mu = _positive("gradient_bound", gradient_bound), _positive("mu", mu)

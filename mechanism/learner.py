@@ -260,7 +260,7 @@ def _log_boundary(game: Game, free: Equilibrium, top: float, required: float) ->
     """The least Q in [required, top] at which `free` is still an equilibrium of the clipped game.
 
     As Q falls, a profile whose payments are unclipped loses ln Q on all peers, a deviation only on those that
-    still pay it: whoever would leave for some degree at Q would leave for it at every lower one. So Q rises, each
+    still pay it: one who would leave for some degree at Q would leave for it at every lower one. So Q rises, each
     time to where the last leavers are indifferent, until nobody leaves: never past the boundary, and ends on it.
     """
     Q = min(required, top)

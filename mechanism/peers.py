@@ -17,10 +17,10 @@ round r. A share may be checked alone: SHA-256^r(x_(k,r)) = x_(k,0), whatever ro
     peers of k:            the first in its order that may be drawn, as many as the terms say
 
 Seeds and heads stand before any share is seen, and a share is fixed by its head. So nothing that is chosen later
-enters the key: not a model, not its digest, not an order of arrival. What is left is to send or not to send. Whoever
-knows s and holds p participants chooses among at most 2^p keys, as long as one share is in the round that it neither
-knew nor could leave out; every other is as good as random. Whoever is received and not scored keeps its place in
-every order, so a spoilt model hands on the draws that would have met it and moves no other.
+enters the key: not a model, not its digest, not an order of arrival. What is left is to send or not to send. One
+who knows s and holds p participants chooses among at most 2^p keys, as long as one share is in the round that it
+neither knew nor could leave out; every other is as good as random. A participant whose model is received and not
+scored keeps its place in every order, so a spoilt model hands on the draws that would have met it and moves no other.
 """
 
 import hashlib
@@ -87,7 +87,7 @@ class Draw:
     """What decides a round's peers.
 
     Attributes:
-        seed: s_r, 32 bytes; whoever settles has checked it against the commitment.
+        seed: s_r, 32 bytes; the caller has checked it against the commitment.
         shares: x_(k,r) by participant id, of every model received in time; checked against the heads of the claims.
 
     Raises:

@@ -8,7 +8,7 @@
     a dataclass           an object: a key for each field, and `kind` or `name` where the class has a constant of it
 
 Of a field's metadata count `key`, its key where that is not its name; `most`, the longest list that is read; and
-`kinds`, the dataclasses that it may be of, told apart by their names.
+`kinds`, the dataclasses that it may be of, distinguished by their names.
 """
 
 import dataclasses

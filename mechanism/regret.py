@@ -12,7 +12,7 @@ In two parts, both proofs.
    undecided part below the better of its ends plus (q - p)^2/8 times a bound on -u''. Five evaluations bound
    D_k, whatever N. A convex cost adds to the concave part alone.
 
-2. Whoever is left (another pattern of cells, another cost) goes through the branch and bound of
+2. Those who are left (another pattern of cells, another cost) go through the branch and bound of
    `mechanism.global_search`.
 
 The field's interpolation error enters both: |M' - q| <= e moves D_k by at most 2 N/(N-1) e |s - s'|.

@@ -1,4 +1,4 @@
-"""Assessments that rest on no measurement: of whoever sent no model in time, and of everyone under the paper's rule."""
+"""Assessments that rest on no measurement: of who sent no model in time, and of everyone under the paper's rule."""
 
 from fractions import Fraction
 from functools import lru_cache

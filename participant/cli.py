@@ -213,7 +213,7 @@ def earnings(
 ) -> None:
     """What each round paid and why, with every receipt checked offline. Exit code 1 when one does not hold.
 
-    The total counts only what a receipt proves. Awards of disputes are listed apart, as the coordinator last told them.
+    The total counts only what a receipt proves. Awards of disputes are listed apart, as the coordinator states them.
     """
     participant_id, folder = _member(config, state)
     earned: list[Earned] = []
@@ -233,7 +233,7 @@ def earnings(
     else:
         _print_earnings(participant_id, earned)
         for dispute in disputes:
-            typer.echo(f"dispute, as the coordinator told it: {dispute}")
+            typer.echo(f"dispute, as the coordinator states it: {dispute}")
     if any(line.proof_error for line in earned):
         raise typer.Exit(1)
 
@@ -287,7 +287,7 @@ def keys(
 ) -> None:
     """Every key that the log holds for this participant's name, and which are its own. Exit code 1 where one is not.
 
-    Works beside a running service. Whoever holds one of these keys can claim and send models in this name.
+    Works beside a running service. Each holder of one of these keys can claim and send models in this name.
     """
     from participant.keys import keys_of
 

@@ -1,8 +1,8 @@
 """What was earned, checked offline: every payment's receipt against the log key that was seen first.
 
 A receipt proves that the payment's entry stands in the log under a signed checkpoint; what the entry says (task,
-round, participant, paid, penalty, stake lost) is held against the settlement that the coordinator told. Nobody is
-asked. Degrees, peers and verdicts are the coordinator's word here: they stand in other entries, which
+round, participant, paid, penalty, stake lost) is compared with the settlement that the coordinator sent. Nobody
+is asked. Degrees, peers and verdicts are the coordinator's word here: they stand in other entries, which
 `fedpeer ledger verify` recomputes the payment from.
 """
 
@@ -115,7 +115,7 @@ def receipt_error(settlement: Settlement, participant_id: str, keys: LogKeys | N
         entry = Entry.parse(proof.entry)
     except (LedgerError, ValueError) as error:
         return f"the receipt does not hold: {error}"
-    told = {
+    stated = {
         "task_id": settlement.task_id,
         "round": settlement.round,
         "participant_id": participant_id,
@@ -125,7 +125,7 @@ def receipt_error(settlement: Settlement, participant_id: str, keys: LogKeys | N
     }
     if entry.kind != "payment" or proof.index != settlement.ledger_index:
         return f"the receipt does not hold: it is for another entry ({entry.kind} at {proof.index})"
-    differing = [name for name, value in told.items() if entry.body.get(name) != value]
+    differing = [name for name, value in stated.items() if entry.body.get(name) != value]
     if differing:
         return f"the receipt does not hold: the ledger says something else about {', '.join(differing)}"
     return ""

@@ -37,7 +37,7 @@ class Interrupted(Exception):
 
 
 class Stopped(BaseException):
-    """The client was told to stop; the journal knows what was begun."""
+    """The client is to stop; the journal knows what was begun."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Emit(Generic[T]):
-    """Hands an item to whoever iterates over the steps. Result: None."""
+    """Hands an item to the caller that iterates over the steps. Result: None."""
 
     item: T
 

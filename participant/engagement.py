@@ -324,7 +324,7 @@ class Engagement:
 
         Args:
             reason: for the journal.
-            public: what the coordinator is told; it stands in the ledger.
+            public: what the coordinator learns; it stands in the ledger.
         """
         self._journal.miss_round(self.task_id, round_, reason)
         message = market_pb2.ReportFailureRequest(
@@ -445,14 +445,14 @@ class Engagement:
 
     def _round_settled(self, event: market_pb2.Event) -> Steps[None]:
         self._models.forget(self.task_id, event.round)
-        told = event.round_settled.settlement
-        if (told.task_id, told.participant_id, told.round) == (
+        settlement = event.round_settled.settlement
+        if (settlement.task_id, settlement.participant_id, settlement.round) == (
             self.task_id,
             self.participant_id,
             event.round,
         ):
-            self._journal.add_settlement(self.task_id, event.round, told.SerializeToString())
-            yield from self._look_at_payment(told)
+            self._journal.add_settlement(self.task_id, event.round, settlement.SerializeToString())
+            yield from self._look_at_payment(settlement)
         else:
             yield from self._fetch_settlement(event.round)
 

@@ -111,7 +111,7 @@ class CertificateExpiredError(TLSError):
 
 
 class LostConnectionError(TransportError):
-    """The coordinator was reached, then lost for longer than the client was told to wait."""
+    """The coordinator was reached, then lost for longer than the client waits."""
 
 
 class RefusedError(ParticipantError):
@@ -127,7 +127,7 @@ class RefusedError(ParticipantError):
         self.code = refusal.code
         self.reasons: tuple[str, ...] = tuple(f"{v.field}: {v.description}" for v in refusal.violations)
         self.request_id = refusal.request_id
-        super().__init__(_told(str(refusal), self.reasons))
+        super().__init__(_with_reasons(str(refusal), self.reasons))
 
 
 class NotEnrolledError(RefusedError):
@@ -193,7 +193,7 @@ class CoordinatorFaultError(RefusedError):
 class ForeignKeyError(ParticipantError):
     """The log holds a key for this participant's name that is not its own, has revoked its own, or hides keys.
 
-    Whoever holds such a key can claim and send models in this participant's name.
+    Each holder of such a key can claim and send models in this participant's name.
     """
 
 
@@ -205,7 +205,7 @@ class TaskError(ParticipantError):
     """The participant's own `Task` object gave something that cannot be used.
 
     Attributes:
-        public: what the coordinator is told, and with it everybody, for ever: reasons stand in the ledger. The
+        public: what the coordinator learns, and with it everybody, for ever: reasons stand in the ledger. The
             message itself where a task raises this error; only the kind of any other exception, whose text may
             quote the data.
     """
@@ -235,7 +235,7 @@ class WeightsError(TaskError):
     """
 
     def __init__(self, message: str, reasons: Sequence[str] = (), public: str | None = None) -> None:
-        super().__init__(_told(message, reasons), public)
+        super().__init__(_with_reasons(message, reasons), public)
         self.reasons = tuple(reasons)
 
 
@@ -298,6 +298,6 @@ def refused(refusal: Refusal) -> RefusedError:
     return _LEAVES.get(refusal.code, RefusedError)(refusal)
 
 
-def _told(message: str, reasons: Sequence[str]) -> str:
+def _with_reasons(message: str, reasons: Sequence[str]) -> str:
     missing = [reason for reason in reasons if reason not in message]
     return message + (" " + "; ".join(missing) + "." if missing else "")

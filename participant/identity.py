@@ -77,7 +77,7 @@ class Credentials:
         if now < self.certificate.not_valid_before_utc - timedelta(seconds=1):
             raise CertificateExpiredError(
                 f"the certificate of {self.participant_id} is valid only from "
-                f"{self.certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC; this machine's clock is behind, set it"
+                f"{self.certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC; this machine's clock is late; set it"
             )
 
 

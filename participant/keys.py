@@ -82,7 +82,7 @@ def read_history(
     digest: bytes = NO_KEYS,
     index: int | None = None,
 ) -> Steps[_History]:
-    """The enrolments and revocations behind the `first` that are known, whose digest is `digest`.
+    """The enrolments and revocations after the `first` that are known, whose digest is `digest`.
 
     Args:
         index: an entry that is to be proven with them.
@@ -150,7 +150,7 @@ def report_of_keys(
             continue
         standing = "" if key.revoked_at is None else f", revoked by entry {key.revoked_at}"
         problems.append(
-            f"the log holds a key for {participant_id} that is not its own: {where}{standing}. Whoever has it can "
+            f"the log holds a key for {participant_id} that is not its own: {where}{standing}. Its holder can "
             f"claim and send models as {participant_id}. Ask the operator who enrolled it, and to revoke it; where it "
             f"is yours, say so: fedpeer participant keys --own {key.fingerprint}"
         )
@@ -179,7 +179,7 @@ class KeyWatch:
         self._folder = folder
         self._participant_id = participant_id
         self._policy = policy
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def joining(self) -> Steps[None]:
         """Looks when a task is joined, with the last receipt that there is."""
@@ -228,7 +228,7 @@ class KeyWatch:
                 problem = yield from self._checked(history.proof or proof, receipt)
             except LedgerError as error:
                 problem = f"the coordinator does not prove the receipt of {self._participant_id}: {error}"
-        if problem:  # the next look begins anew: one lie must not spoil what is told afterwards
+        if problem:  # the next look begins anew: one lie must not spoil what is said afterwards
             journal.forget_keys()
         report = report_of_keys(
             self._participant_id,
@@ -264,13 +264,13 @@ class KeyWatch:
         if key_problems(self._journal) != report.problems:
             self._journal.set_meta(KEY_PROBLEMS, "\n".join(report.problems))
         for notice in report.notices:
-            if notice not in self._told:
-                self._told.add(notice)
+            if notice not in self._reported:
+                self._reported.add(notice)
                 _log.warning("%s", notice)
         for problem in report.problems:
             _log.error("%s", problem)
-            if problem not in self._told:
-                self._told.add(problem)
+            if problem not in self._reported:
+                self._reported.add(problem)
                 warnings.warn(problem, ForeignKeyWarning, stacklevel=2)
 
 

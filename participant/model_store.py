@@ -1,7 +1,7 @@
 """Model files of rounds that are not finished.
 
 A trained model is written tensor by tensor, so that no second copy of it is ever in memory, in exactly the bytes
-of `fedpeer.protocol.model_file.encode_model`: the same weights have the same digest, whoever wrote them.
+of `fedpeer.protocol.model_file.encode_model`: the same weights have the same digest, no matter which writes them.
 """
 
 import logging

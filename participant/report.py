@@ -245,7 +245,7 @@ def report_of(journal: Journal, task_id: str, participant_id: str) -> TaskReport
 
 
 def state_name(state: int) -> str:
-    """A task's state without the prefix of its enum; "JOINED" before the coordinator has told of any."""
+    """A task's state without the prefix of its enum; "JOINED" before the coordinator has stated any."""
     if state == market_pb2.TASK_STATE_UNSPECIFIED:
         return "JOINED"
     return str(market_pb2.TaskState.Name(market_pb2.TaskState.ValueType(state))).removeprefix("TASK_STATE_")

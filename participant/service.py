@@ -45,7 +45,7 @@ class Service:
     """Runs a participant by its configuration.
 
     Args:
-        tell: is told what happens; called from several threads.
+        tell: called with what happens, from several threads.
     """
 
     def __init__(self, config: ParticipantConfig, tell: ActivityCallback) -> None:
@@ -138,7 +138,7 @@ class Service:
                 if monotonic() - began >= _SOUND_SECONDS:
                     restarts = 0
                 if self._begins_again(error, restarts):
-                    _log.error("%s: the task ended with %s: %s; it begins again", worker.name, *_told(error))
+                    _log.error("%s: the task ended with %s: %s; it begins again", worker.name, *_named(error))
                     worker.idle.set()
                     worker.close()
                     self._stopping.wait(next(waits))
@@ -156,7 +156,7 @@ class Service:
 
     def _begins_again(self, error: BaseException, restarts: int) -> bool:
         """Whether a worker's end was not planned: a fault of this machine, or of the code, but not the same one for
-        ever. What the participant's owner or the coordinator's operator must mend ends it at once."""
+        ever. What the participant's owner or the coordinator's operator must repair ends it at once."""
         if self._stopping.is_set() or not isinstance(error, Exception):
             return False
         return may_pass(error) or (not isinstance(error, ParticipantError) and restarts < _RESTARTS)
@@ -249,7 +249,7 @@ class Service:
             self._stopping.wait(min(RENEWAL_SECONDS, due) if due > 0 else RETRY_SECONDS)
 
 
-def _told(error: BaseException) -> tuple[str, BaseException]:
+def _named(error: BaseException) -> tuple[str, BaseException]:
     return type(error).__name__, error
 
 

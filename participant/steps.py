@@ -348,7 +348,7 @@ class _Trial:
         self._waits = steps._backoff.waits()
         self._since: float | None = None
         self._attempts = 0
-        self._told = ""
+        self._logged = ""
 
     def wait(self) -> Steps[None]:
         yield Pause(next(self._waits))
@@ -406,8 +406,8 @@ class _Trial:
             return
         if unless is None or not isinstance(found, unless):
             raise found from None
-        if str(found) != self._told:
-            self._told = str(found)
+        if str(found) != self._logged:
+            self._logged = str(found)
             _log.warning("%s", found)  # who waits for ever must know what for
 
 
@@ -455,7 +455,7 @@ class _Sink:
 
 
 def _frame_bytes(size: int, brought: int) -> int:
-    """Bytes of a model's frames behind an attempt with frames of `size` that has brought so many bytes."""
+    """Bytes of a model's frames after an attempt with frames of `size` that has brought so many bytes."""
     if brought < _FEW_FRAMES * size:
         return max(min(size, MIN_FRAME_BYTES), size // 2)
     return min(FRAME_BYTES, 2 * size) if brought >= _MANY_FRAMES * size else size

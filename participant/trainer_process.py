@@ -30,7 +30,7 @@ from participant.errors import ConfigurationError, ParticipantError, TaskError, 
 from participant.task import Task, TrainingCancelled, TrainingRound
 from participant.work import LocalTrainer, TrainedFile
 
-#: Seconds that a trainer which is told to end may take before it is killed.
+#: Seconds that a trainer may take to end before it is killed.
 END_SECONDS = 5.0
 
 

@@ -237,7 +237,7 @@ def why(
         if not kept:
             raise StateError(f"no round of task {task_id} is settled yet, as far as this state folder knows")
         round_ = max(kept)
-    told = yield from _settlement(task_id, round_, kept, market)
+    settlement = yield from _settlement(task_id, round_, kept, market)
     stake = 0
     try:
         for earlier in range(1, round_):
@@ -247,9 +247,9 @@ def why(
                 continue  # nothing was due
             [entry] = yield from _entries(market, before.ledger_index, 1)
             stake += _payment(entry).withheld_micro - _payment(entry).stake_lost_micro
-        block = yield from _block(market, task_id, round_, told.ledger_index)
-        receipt = receipt_error(told, participant_id, pinned_log_keys(journal))
-        return _explained(terms, participant_id, told, block, stake, receipt)
+        block = yield from _block(market, task_id, round_, settlement.ledger_index)
+        receipt = receipt_error(settlement, participant_id, pinned_log_keys(journal))
+        return _explained(terms, participant_id, settlement, block, stake, receipt)
     except (LedgerError, MechanismError, KeyError, TypeError, ValueError) as error:
         raise StateError(
             f"the ledger's entries of round {round_} of task {task_id} are not those of a settled round ({error}); "
@@ -290,7 +290,7 @@ def _block(market: MarketSteps, task_id: str, round_: int, index: int) -> Steps[
 
 
 def _explained(
-    terms: Terms, participant_id: str, told: Settlement, block: list[Entry], stake: int, receipt: str
+    terms: Terms, participant_id: str, settlement: Settlement, block: list[Entry], stake: int, receipt: str
 ) -> Why:
     bodies: list[tuple[str, Any]] = [(entry.kind, entry.body) for entry in block]
     assessments = [assessment_from_record(body["assessment"]) for kind, body in bodies if kind == "verdict"]
@@ -301,14 +301,14 @@ def _explained(
     # The draw of the round by its logged key; the shares that gave the key stand with the models.
     draw = Draw(bytes(32), {a.participant_id: bytes(32) for a in assessments if a.model_sha256})
     draw.__dict__["key"] = bytes.fromhex(parts[0]["key"])  # in the cached property's place
-    settled = settle_round(terms, told.round, draw, assessments, {participant_id: stake})
+    settled = settle_round(terms, settlement.round, draw, assessments, {participant_id: stake})
     line = next(payment for payment in settled.payments if payment.participant_id == participant_id)
     problems = [receipt] if receipt else []
     if line != logged:
         problems.append(f"the ledger says {logged}; the verdicts, the draw and the rule give {line}")
-    if told.paid_micro != logged.paid_micro:
+    if settlement.paid_micro != logged.paid_micro:
         problems.append(
-            f"the coordinator said that {told.paid_micro} micro-credits were paid, the ledger {logged.paid_micro}"
+            f"the coordinator says that {settlement.paid_micro} micro-credits were paid, the ledger {logged.paid_micro}"
         )
     rule = PAYMENT_RULES[terms.rule.name]
     peers = [by_id[peer] for peer in line.peers] or [own]
@@ -322,8 +322,8 @@ def _explained(
         expected = payment_against(terms, own, candidates or [own])
         remainder = line.paid_micro - payment_against(terms, own, peers)
     return Why(
-        terms.task_id, told.round, participant_id, terms, own, tuple(met), len(candidates), expected, remainder,
-        line, stake, told.ledger_index, tuple(problems),
+        terms.task_id, settlement.round, participant_id, terms, own, tuple(met), len(candidates), expected, remainder,
+        line, stake, settlement.ledger_index, tuple(problems),
     )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """A whole task with a `Task` object: decide, collect, claim, train each round, submit.
 
-What it does is told as `Activity` values, which the command line logs and a program may watch.
+It reports what it does as `Activity` values, which the command line logs and a program may watch.
 """
 
 import contextlib
@@ -106,7 +106,7 @@ class LocalTrainer:
     def label_counts(self) -> Sequence[int]:
         counts = self._called("label_counts", self._task.label_counts)
         if self._terms is None:
-            raise TaskError("the label counts are asked for before `prepare` has told the terms")
+            raise TaskError("the label counts are asked for before `prepare` has given the terms")
         return read_counts(counts, self._terms, f"{type(self._task).__name__}.label_counts")
 
     def collect(self, effort: float) -> None:
@@ -181,7 +181,7 @@ def settle_past(engagement: Engagement, tell: ActivityCallback) -> Steps[None]:
             "there is nothing to fetch"
         )
     yield from transform(engagement.assignments(), _no_round)
-    _Told(engagement, tell).end()
+    _Reporter(engagement, tell).end()
 
 
 def _no_round(assignment: Assignment) -> Steps[bool]:
@@ -189,13 +189,13 @@ def _no_round(assignment: Assignment) -> Steps[bool]:
     yield
 
 
-class _Told:
+class _Reporter:
     """Tells what happens in a task, each payment once."""
 
     def __init__(self, engagement: Engagement, tell: ActivityCallback) -> None:
         self._engagement = engagement
         self._callback = tell
-        self._told: set[int] = set()
+        self._reported: set[int] = set()
 
     def end(self) -> None:
         self._tell_settlements()
@@ -206,9 +206,9 @@ class _Told:
     def _tell_settlements(self) -> None:
         """Payments that came in since the last time."""
         for line in self._engagement.report().rounds:
-            if line.settlement is None or line.number in self._told:
+            if line.settlement is None or line.number in self._reported:
                 continue
-            self._told.add(line.number)
+            self._reported.add(line.number)
             failed, paid = line.settlement.failed, line.settlement.paid_micro
             text = f"round {line.number} paid {line.settlement.paid} credits" + (
                 f": {failed}" if failed else ""
@@ -221,7 +221,7 @@ class _Told:
         self._callback(Activity(kind, self._engagement.task_id, round_, text, figures or {}))
 
 
-class _TaskRun(_Told):
+class _TaskRun(_Reporter):
     def __init__(self, engagement: Engagement, trainer: Trainer, tell: ActivityCallback) -> None:
         super().__init__(engagement, tell)
         self._trainer = trainer

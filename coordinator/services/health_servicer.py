@@ -23,7 +23,7 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # t
         self._changed = asyncio.Event()
 
     def set(self, status: Any) -> None:
-        """Sets the status of all services, and tells whoever watches."""
+        """Sets the status of all services, and notifies the watchers."""
         self._status = status
         self._changed.set()
         self._changed = asyncio.Event()
@@ -38,12 +38,12 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # t
 
     async def Watch(self, request: health_pb2.HealthCheckRequest, context: Any) -> AsyncIterator[Any]:
         self._check_known(request.service)
-        told = None
+        sent = None
         while True:
             changed = self._changed
-            if self._status != told:
-                told = self._status
-                yield health_pb2.HealthCheckResponse(status=told)
+            if self._status != sent:
+                sent = self._status
+                yield health_pb2.HealthCheckResponse(status=sent)
             await changed.wait()
 
     def _check_known(self, service: str) -> None:

@@ -27,7 +27,7 @@ _STATES: dict[State, market_pb2.TaskState] = {
     state: getattr(market_pb2, f"TASK_STATE_{state}") for state in State
 }
 
-#: Events that are kept as they travel: those that watchers of a few tasks are being told; the largest names all who
+#: Events that are kept in serialised form: those that watchers of a few tasks receive now. The largest names all who
 #: were selected.
 _KEPT_EVENTS = 32
 
@@ -38,7 +38,7 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
     def __init__(self, market: Market, metrics: Metrics) -> None:
         self._market = market
         self._metrics = metrics
-        #: Events that everybody is told alike, by task and cursor, as they travel.
+        #: Events that are the same for every watcher, serialised, by task and cursor.
         self._encoded: OrderedDict[tuple[str, int], bytes] = OrderedDict()
 
     async def ListTasks(
@@ -62,7 +62,7 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
         live = self._market.task(request.task_id)
         who = caller()
         async for notice in self._market.watch(who, live, request.cursor):
-            yield self._told(live.row.id, who.participant_id, notice)
+            yield self._encoded_event(live.row.id, who.participant_id, notice)
 
     async def SubmitEffort(self, request: market_pb2.Signed, context: Any) -> market_pb2.Receipt:
         statement = decode_signed(ClaimStatement, request)
@@ -131,8 +131,8 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
             paid=standing.paid,
         )
 
-    def _told(self, task_id: str, participant_id: str, notice: Notice) -> market_pb2.Event | bytes:
-        """The event, serialised once for all whom it tells the same."""
+    def _encoded_event(self, task_id: str, participant_id: str, notice: Notice) -> market_pb2.Event | bytes:
+        """The event, serialised once for all who receive the same."""
         if notice.paid is not None:
             return _event(task_id, participant_id, notice)
         key = task_id, notice.event.cursor

@@ -85,7 +85,7 @@ Key = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Ca = Annotated[
-    Path | None, typer.Option("--ca", help="PEM of the authority behind a coordinator's certificate.")
+    Path | None, typer.Option("--ca", help="PEM of the authority that issued a coordinator's certificate.")
 ]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Speak to a coordinator without TLS.")]
 Certificate = Annotated[
@@ -313,7 +313,7 @@ def keys(
 ) -> None:
     """Verify a ledger and print every key that it holds for a participant; exit 1 where it does not verify.
 
-    Whoever holds one of these keys can claim and send models in that name, so each must be the participant's own.
+    Each holder of one of these keys can claim and send models in that name, so each must be the participant's own.
     """
     with ExitStack() as resources:
         opened = open_source(
@@ -367,9 +367,7 @@ def witness(
             opened = open_source(
                 source, resources, ca=ca, insecure=insecure, certificate=_pair(certificate, private_key)
             )
-            signer = _witness_key(
-                state, name
-            )  # after the source: a mistake in its name leaves no folder behind
+            signer = _witness_key(state, name)  # after the source: a mistake in its name leaves no folder
             record["witness"] = str(signer.verification_key)
             note, old, new = _witnessed(opened, state, _key(key), signer)
         record.update(cosigned=True, old=old, size=new.size, checkpoint=str(note))

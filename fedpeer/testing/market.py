@@ -1,4 +1,4 @@
-"""A whole market in this process: coordinator, task, participants, and a clock that moves when it is told to."""
+"""A whole market in this process: coordinator, task, participants, and a clock that moves only when asked."""
 
 import asyncio
 import copy
@@ -59,7 +59,7 @@ class LocalMarket:
         insecure: no TLS.
         seed: decides the participants' keys and with them who is drawn as whose peer.
         paths: the folder that relative paths in the terms are taken from.
-        on_progress: is told by name what each participant does, in that participant's thread.
+        on_progress: called with a participant's name and what it does, in that participant's thread.
 
     Attributes:
         coordinator: the `LocalCoordinator`; its `operator` has every command.
@@ -121,7 +121,7 @@ class LocalMarket:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             config = task_config(self.folder, self._weights, paths=self._paths, **self._terms)
-            # Whoever is dead is waited for until the deadline, so that a round closes at one time and no other.
+            # A dead participant is waited for until the deadline, so that a round closes at one time and no other.
             self.coordinator = LocalCoordinator(
                 self.folder / "coordinator", insecure=self._insecure, absence_seconds=_NEVER_ABSENT
             )

@@ -37,7 +37,7 @@ class Fault(StrEnum):
 
 
 class Died(BaseException):
-    """Ends a participant's thread as a kill ends a process: nobody is told anything."""
+    """Ends a participant's thread as a kill ends a process: nobody learns of it."""
 
 
 class LocalParticipant:

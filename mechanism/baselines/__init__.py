@@ -1,4 +1,4 @@
-"""Other ways to score contributions, behind one small protocol, to compare the mechanism with.
+"""Other ways to score contributions, under one small protocol, to compare the mechanism with.
 
     LeaveOneOut, ExactShapley, TruncatedMonteCarlo, GtgShapley   from the value of coalitions of models
     CorrelatedAgreement, DeterminantMutualInformation            from predictions on shared inputs, without labels

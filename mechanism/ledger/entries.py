@@ -68,8 +68,8 @@ LOG_KEY = "log_key"
 #: Bytes of a part's payload: an entry's limit less its frame and ids.
 PART_BYTES = 48_000
 
-#: Parts that terms may take, some 12 MB of canonical text: whoever puts them together keeps them in memory. What one
-#: message of the protocol holds takes fewer.
+#: Parts that terms may take, some 12 MB of canonical text: a reader that puts them together keeps them in memory. What
+#: one message of the protocol holds takes fewer.
 MAX_TERMS_PARTS = 350
 
 

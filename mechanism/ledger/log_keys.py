@@ -2,7 +2,7 @@
 
 A change is an entry, at index i, that names the old and the new key. The head of exactly i + 1 entries is signed by
 both: by the old one, which so hands over, and by the new one, whose holder so shows itself. Heads up to that size are
-the old key's, heads beyond it the new one's. So whoever trusts one key of a log can follow it to the present one.
+the old key's, heads beyond it the new one's. So a reader that trusts one key of a log can follow it to the present one.
 """
 
 from collections.abc import Iterable

@@ -5,7 +5,7 @@
     MTH(D[0:n])  = SHA-256(0x01 || MTH(D[0:k]) || MTH(D[k:n])),    k the largest power of two below n
 
 A perfect subtree over entries [i * 2^h, (i + 1) * 2^h) is called node (h, i). Every root and every proof is a
-combination of such nodes, so whoever can look nodes up (`Nodes`) can compute it with O(log n) of them.
+combination of such nodes, so a reader that can look nodes up (`Nodes`) can compute it with O(log n) of them.
 
 Sources: RFC 6962, section 2.1; RFC 9162, sections 2.1.3.2 (inclusion) and 2.1.4.2 (consistency).
 """

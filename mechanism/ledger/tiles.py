@@ -90,7 +90,7 @@ def bundle_path(index: int, width: int) -> str:
 
 
 def pack_bundle(entries: Iterable[bytes]) -> bytes:
-    """Entries one after the other, each behind its length (big-endian, 16 bits)."""
+    """Entries one after the other, each after its length (big-endian, 16 bits)."""
     return b"".join([part for entry in entries for part in (len(entry).to_bytes(2, "big"), entry)])
 
 

@@ -25,7 +25,7 @@ from mechanism.ledger.tlog_proof import TlogProof
 _KNOWN, _RECEIPT = "known checkpoint", "receipt"
 
 #: Bytes and number of entries that are read after the first wrong one, to tell an altered entry from an altered head.
-#: Whoever made the ledger says how many there are, and may have no end of them.
+#: The maker of the ledger says how many there are, and may have no end of them.
 MAX_AFTER_WRONG_BYTES, MAX_AFTER_WRONG_ENTRIES = 1 << 28, 1 << 17
 
 #: A row of the stored transfers: entry index, position, operation, debit, credit, micro, reservation, held.
@@ -183,7 +183,7 @@ def verify_ledger(
         known: a head seen before, as a note, or a receipt, which has a head and an entry: the ledger must not
             contradict them. Where it ends before them, `Report.known` says so.
         check_statements: whether to check participants' signatures.
-        progress: told (entries done, entries in all) now and then.
+        progress: called with (entries done, entries in all) now and then.
     """
     report = Report(source.name)
     verification = _Verification(source, report, Replay(check_statements))

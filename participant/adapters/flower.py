@@ -7,7 +7,7 @@
 
 In a ServerApp:
 
-    secret = secrets.token_bytes(32)        # whoever knows it foresees the peers; keep it until the run has ended
+    secret = secrets.token_bytes(32)        # those who know it foresee the peers; keep it until the run has ended
     terms = run_terms("run-1", initial, reference=["1/10"] * 10, rounds=3, clients=20, secret=secret)
     strategy = add_settlement(FedAvg(), terms, secret, Path("settlements.jsonl"))
     strategy.start(grid=grid, initial_arrays=initial, num_rounds=3)
@@ -93,8 +93,8 @@ class NumPyClientTask(Task):
         known = self.names or numbered_order(names)
         if known is None:
             raise TaskError(
-                f"the task's tensors {sorted(names)!r:.200} are not numbered, so the order of a client's arrays cannot "
-                "be told from them; give `names`, such as list(model.state_dict())"
+                f"the task's tensors {sorted(names)!r:.200} are not numbered, so they do not say the order of a "
+                "client's arrays; give `names`, such as list(model.state_dict())"
             )
         return known
 

@@ -293,7 +293,7 @@ class DatasetTask(Task):
 
     def _prepared(self, mix: LabelMix | None) -> LabelMix:
         if mix is None:
-            raise TaskError("the task has no data before `prepare` has told it the terms")
+            raise TaskError("the task has no data before `prepare` has given it the terms")
         return mix
 
 

@@ -175,6 +175,6 @@ def test_the_sdk_and_the_command_open_what_the_journal_keeps(coordinator: Served
     assert "to be paid when the task ends" in fedpeer(tmp_path, "dispute", "task", "--yes").stdout
     listed = json.loads(fedpeer(tmp_path, "earnings", "--json").stdout)["disputes"]
     assert listed == [found.record()]
-    assert f"dispute, as the coordinator told it: {found}" in fedpeer(tmp_path, "earnings").stdout
+    assert f"dispute, as the coordinator states it: {found}" in fedpeer(tmp_path, "earnings").stdout
     for participant in (ada, *others):
         participant.close()

@@ -315,7 +315,7 @@ def test_participants_go_through_a_change_of_authority(coordinator: Served, tmp_
         first = load_certificates(ada.credentials.authority_pem)
         assert not ada.renew()
         began = succeed(path, "authority", "rotate")
-        assert began["behind"] == ["ada", "bob"]
+        assert began["waiting"] == ["ada", "bob"]
         assert began["service"] == "confirmed"
         assert run(path, "authority", "rotate").exit_code == 1  # one after the other
         # Both authorities' certificates count, and everybody reaches the server.

@@ -204,7 +204,7 @@ class TestStateFolder:
         credentials.check_valid(NOW)
         with pytest.raises(CertificateExpiredError, match="enrol again"):
             credentials.check_valid(NOW + timedelta(days=2))
-        with pytest.raises(CertificateExpiredError, match="clock is behind"):
+        with pytest.raises(CertificateExpiredError, match="clock is late"):
             credentials.check_valid(NOW - timedelta(days=2))
         assert credentials.renewal_due > NOW
         assert credentials.renewal_due <= NOW + timedelta(hours=20)

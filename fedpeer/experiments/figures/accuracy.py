@@ -197,7 +197,7 @@ class AccuracyFigure:
         mean = mean_interval(gaps.mean(axis=1))
         low, high = (f"{float(level):g}" for level in self.partition.peers)
         return Finding(
-            claim="Two participants of different degrees are told apart by their models.",
+            claim="The models of two participants of different degrees differ.",
             found=(
                 f"{_epochs(epochs)}: the loss on D_c at {self.partition.name} {high} is above that at {low} in "
                 f"{share:.0%} of rounds, by {mean} nats on average; local accuracy {accuracy[0]:.3f} against "

@@ -90,7 +90,7 @@ def _finding(runs: Mapping[int, Record]) -> Finding:
     scored = _scored(runs)
     if len(scored) < 3:
         return Finding(
-            claim="The degree of a participant can be told from the model that it sends.",
+            claim="The model that a participant sends shows its degree.",
             found=f"only {len(scored)} of {len(every)} honest submissions were scored",
             holds=False,
         )
@@ -99,7 +99,7 @@ def _finding(runs: Mapping[int, Record]) -> Finding:
     error, rank = float(np.abs(x - y).mean()), float(stats.spearmanr(x, y).statistic)
     refuted = sum(row["refuted"] for row in every)
     return Finding(
-        claim="The degree of a participant can be told from the model that it sends.",
+        claim="The model that a participant sends shows its degree.",
         found=(
             f"over {len(every)} honest submissions, {len(scored)} of them scored, the mean error is {error:.3f}, the "
             f"rank correlation {rank:.2f}, the interval holds the truth in {inside:.0%}, and {refuted} true claims "

@@ -43,7 +43,7 @@ def seed(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
 
 
 def check_fresh_seed(world: World, value: bytes) -> None:
-    """Of a seed or a commitment: whoever has seen it in another task knows draws before they are made."""
+    """Of a seed or a commitment: those who have seen it in another task know draws before they are made."""
     if value in world.seeds:
         raise Wrong(f"the seed or commitment {value.hex()} stands in this log already; each is used once")
     world.seeds.add(value)
