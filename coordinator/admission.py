@@ -61,7 +61,7 @@ def check_counts(terms: Terms, statement: ClaimStatement) -> None:
     """That open label counts give the claimed degree.
 
     Raises:
-        FieldError: counts that are no histogram over the task's labels, or another degree.
+        FieldError: counts that are not a histogram over the task's labels, or another degree.
     """
     if statement.counts is None:
         return

@@ -347,10 +347,10 @@ class _Reader:
             entry = tarfile.TarInfo.frombuf(header, "utf-8", "strict")
         except (tarfile.TarError, UnicodeDecodeError, ValueError):
             raise FolderError(
-                f"{self._place} is no backup: it is no tar file, or its beginning is damaged"
+                f"{self._place} is not a backup: it is not a tar file, or its beginning is damaged"
             ) from None
         if entry.name != _MANIFEST or not 0 < entry.size <= _MAX_MANIFEST:
-            raise FolderError(f"{self._place} is no backup: it does not begin with {_MANIFEST}")
+            raise FolderError(f"{self._place} is not a backup: it does not begin with {_MANIFEST}")
         content = self._exactly(entry.size, _MANIFEST)
         try:
             version = orjson.loads(content)["version"]
@@ -378,7 +378,7 @@ class _Reader:
         names = [member.name for member in manifest.members]
         foreign = [member.name for member in manifest.members if not _ours(member)]
         if foreign:
-            raise self._damaged(f"{foreign[0]!r:.80} is no file of a coordinator")
+            raise self._damaged(f"{foreign[0]!r:.80} is not a file of a coordinator")
         if len(set(names)) != len(names):
             raise self._damaged("it lists a member twice")
         if missing := _NEEDED - set(names):
@@ -396,7 +396,7 @@ class _Reader:
 
     def _damaged(self, what: str) -> FolderError:
         return FolderError(
-            f"{self._place} is damaged, or no backup: {what}. Take another copy or an earlier backup"
+            f"{self._place} is damaged, or not a backup: {what}. Take another copy or an earlier backup"
         )
 
 
@@ -412,7 +412,7 @@ def _ours(member: Member) -> bool:
 def _opened(source: Path) -> IO[bytes]:
     try:
         if not stat.S_ISREG(source.stat().st_mode):
-            raise FolderError(f"{source} is no file; a backup is one")
+            raise FolderError(f"{source} is not a file; name a backup file")
         return source.open("rb")
     except OSError as error:
         raise FolderError(f"{source} cannot be read: {error.strerror}") from None
@@ -463,7 +463,7 @@ def _configured(made: StateFolder, place: Path, database: str | None) -> Service
     try:
         config = parse_config(file.read_text(), ServiceConfig, place)
     except UnicodeDecodeError:
-        raise FolderError(f"the backup's {SERVICE_FILE} is no text") from None
+        raise FolderError(f"the backup's {SERVICE_FILE} is not text") from None
     if database is None:
         return config
     config = config.model_copy(update={"storage": config.storage.model_copy(update={"database": database})})

@@ -68,7 +68,7 @@ _caller: ContextVar[Caller] = ContextVar("caller")
 #: Whom the bytes of the stream that is being served are charged to; None outside streams.
 _charge: ContextVar[Callable[[int], None] | None] = ContextVar("charge", default=None)
 
-#: Names requests. They are no secrets: asking the system for bytes at each call would cost more than the rest of the
+#: Names requests. They are not secrets: asking the system for bytes at each call would cost more than the rest of the
 #: boundary.
 _request_ids = Random()
 
@@ -471,7 +471,7 @@ def _metered(serialize: Any) -> Any:
 
 def _check_parsed(message: Any) -> None:
     if isinstance(message, _Malformed):
-        raise Refusal(Code.FIELD_INVALID, "The message is no protocol buffer of this method's type.")
+        raise Refusal(Code.FIELD_INVALID, "The message is not a protocol buffer of this method's type.")
     if isinstance(message, _TooLong):
         raise Refusal(
             Code.TOO_LARGE,

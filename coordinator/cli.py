@@ -366,7 +366,7 @@ def model(
 
     piped = str(target) == "-"
     if piped and (as_json or sys.stdout.isatty()):
-        raise TaskError("a model is no text for a terminal or beside --json; redirect -o -, or name a file")
+        raise TaskError("a model is not text for a terminal or beside --json; redirect -o -, or name a file")
     with _operator(state) as operator:
         found = operator.model(task, round_)
         if piped:

@@ -24,7 +24,7 @@ def copy_model(source: Path, digest: bytes, target: Path, *, force: bool) -> Non
             then what it was.
     """
     if target.is_dir() or (target.exists() and not target.is_file()):
-        raise FolderError(f"{target} is no regular file; name one, or - for standard output")
+        raise FolderError(f"{target} is not a regular file; name one, or - for standard output")
     if os.path.lexists(target) and not force:
         raise FolderError(f"{target} is there already; give --force to replace it, or name another file")
     with staged(target) as scratch:

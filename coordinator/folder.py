@@ -240,7 +240,7 @@ class StateFolder:
         try:
             return SigningKey.parse(_read(path).decode())
         except UnicodeDecodeError:
-            raise FolderError(f"{path} cannot be read: it is no text") from None
+            raise FolderError(f"{path} cannot be read: it is not text") from None
         except NoteError as error:
             raise FolderError(f"{path}: {error}") from None
 
@@ -396,7 +396,7 @@ class StateFolder:
     def _check_initialised(self) -> None:
         if not (self.path / SERVICE_FILE).is_file():
             raise FolderError(
-                f"{self.path} is no coordinator's folder: it has no {SERVICE_FILE}. "
+                f"{self.path} is not a coordinator's folder: it has no {SERVICE_FILE}. "
                 f"Make one with: fedpeer coordinator init {self.path}"
             )
         if self._pending.exists():  # of a process that died, or that is at it
@@ -469,7 +469,7 @@ def initialise(path: Path, config_text: str, name: str, hosts: Sequence[str]) ->
 
 
 def check_free(folder: StateFolder) -> None:
-    """Raises FolderError where the folder holds any part of a coordinator, or is no folder."""
+    """Raises FolderError where the folder holds any part of a coordinator, or is not a folder."""
     if folder.path.exists() and not folder.path.is_dir():
         raise FolderError(f"{folder.path} is a file; name a folder")
     found = folder.found()

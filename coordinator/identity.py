@@ -220,7 +220,7 @@ def enrol(
     """
     invitation = store.invitation(_token_digest(token))
     if invitation is None or invitation.participant_id != participant_id:
-        raise Refusal(Code.INVITATION_INVALID, f"This is no invitation for {participant_id!r}.")
+        raise Refusal(Code.INVITATION_INVALID, f"This is not an invitation for {participant_id!r}.")
     if invitation.serial is not None:
         return _enrolled_before(store, invitation, request)
     if now >= invitation.expires_at:

@@ -305,7 +305,7 @@ class Market:
         stream = Stream(messages, welcome)
         header = await stream.next()
         if not isinstance(header, market_pb2.ModelHeader):
-            raise Refusal(Code.FRAMES_INVALID, "The first message is no header.")
+            raise Refusal(Code.FRAMES_INVALID, "The first message is not a header.")
         statement, signature = decode_signed(ModelStatement, header.model), header.model.signature
         live = self._heard(caller, statement.task_id)
         check_author(caller, live.row, statement, signature)

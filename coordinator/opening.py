@@ -317,7 +317,7 @@ def _contract(config: TaskConfig, initial_model: bytes) -> ModelContract:
 
     Raises:
         FieldError: `max_norm` or `max_bytes` below what the first model has.
-        TaskError: it is no safetensors file, or no participant may send it.
+        TaskError: it is not a safetensors file, or no participant may send it.
     """
     try:
         specs = model_specs(initial_model)
@@ -392,15 +392,15 @@ def _read_npz(path: Path) -> LabelledData:
     or their names, by which labels may then be written.
 
     Raises:
-        TaskError: another file, a damaged one, or arrays that are no labelled images.
+        TaskError: another file, a damaged one, or arrays that are not labelled images.
     """
     try:
         with path.open("rb") as file:
             stored = np.load(file, allow_pickle=False)
             if not isinstance(stored, NpzFile):
                 raise TaskError(
-                    f"{path} is no .npz with images, labels and classes but one array, as np.save writes it; write it "
-                    "with np.savez"
+                    f"{path} is not an .npz file with images, labels and classes but one array, as np.save writes "
+                    "it; write it with np.savez"
                 )
             arrays = {name: stored[name] for name in ("images", "labels", "classes") if name in stored}
     except OSError as error:
@@ -410,11 +410,11 @@ def _read_npz(path: Path) -> LabelledData:
     except Exception as error:  # a damaged file fails in as many ways as its formats have parts
         why = str(error).partition("\n")[0].partition("If you trust")[0].strip() or type(error).__name__
         raise TaskError(
-            f"{path} is no .npz with images, labels and classes, or it is damaged: {why}"
+            f"{path} is not an .npz file with images, labels and classes, or it is damaged: {why}"
         ) from None
     if missing := {"images", "labels"} - arrays.keys():
         raise TaskError(
-            f"{path} is no .npz with images, labels and classes: it has no {' and no '.join(sorted(missing))}"
+            f"{path} is not an .npz file with images, labels and classes: it has no {' and no '.join(sorted(missing))}"
         )
     try:
         labels = arrays["labels"]

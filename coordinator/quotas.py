@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from fedpeer.protocol.errors import Code, Refusal
 from fedpeer.protocol.limits import MAX_BYTES_PER_HOUR, MAX_REQUESTS_PER_SECOND, MAX_STREAMS_PER_IDENTITY
 
-#: Seconds over which the request rate is averaged: a burst of a reconnecting client is no attack.
+#: Seconds over which the request rate is averaged: a burst of a reconnecting client is not an attack.
 _WINDOW = 10.0
 
 #: Seconds over which bytes are counted.

@@ -17,7 +17,7 @@ from fedpeer.streams import unfailing
 if TYPE_CHECKING:
     from rich.console import Console
 
-#: Columns of a table where the output is no terminal: amounts must not be cut.
+#: Columns of a table where the output is not a terminal: amounts must not be cut.
 FILE_WIDTH = 200
 
 #: What a log may look like; "auto": text on a terminal, JSON lines elsewhere.

@@ -57,7 +57,7 @@ def decoded(data: bytes) -> str:
     try:
         return unmarked(data).decode()
     except UnicodeDecodeError as error:
-        raise TextFileError(f"it is no UTF-8 text (byte {error.start}); save it as UTF-8") from None
+        raise TextFileError(f"it is not UTF-8 text (byte {error.start}); save it as UTF-8") from None
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
     Raises:
         OSError: it cannot be read.
-        TextFileError: it is no TOML, too long, too deep, or has an integer beyond TOML's 64 bits.
+        TextFileError: it is not TOML, too long, too deep, or has an integer beyond TOML's 64 bits.
     """
     return parse_toml(read_text(path))
 
@@ -75,10 +75,10 @@ def read_text(path: Path) -> str:
 
     Raises:
         OSError: it cannot be read.
-        TextFileError: it is no regular file, too long, or no UTF-8.
+        TextFileError: it is not a regular file, too long, or no UTF-8.
     """
     if path.exists() and not path.is_file():
-        raise TextFileError("it is no regular file; expected a file of settings")
+        raise TextFileError("it is not a regular file; expected a file of settings")
     with path.open("rb") as file:
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
@@ -98,11 +98,11 @@ def parse_toml(text: str) -> dict[str, Any]:
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise TextFileError(f"it is no valid TOML: {error}") from None
+        raise TextFileError(f"it is not valid TOML: {error}") from None
     except RecursionError:
         raise TextFileError(f"it has more than {MAX_LEVELS} tables or lists in each other") from None
     except ValueError:  # a number or a date that Python does not make
-        raise TextFileError("it is no valid TOML: it has a number or a date that is out of range") from None
+        raise TextFileError("it is not valid TOML: it has a number or a date that is out of range") from None
     _check(document)
     return document
 

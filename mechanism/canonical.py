@@ -34,7 +34,7 @@ def canonical_bytes(value: Json) -> bytes:
     """The canonical encoding of `value`.
 
     Raises:
-        FieldError: a float, an integer above 53 bits, a lone surrogate, a key that is no string, or nesting
+        FieldError: a float, an integer above 53 bits, a lone surrogate, a key that is not a string, or nesting
             deeper than 32; the field is the path to it.
     """
     if _plain(value, 0):

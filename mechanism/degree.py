@@ -39,7 +39,7 @@ def reference_distribution(values: Sequence[int | str | Decimal | Fraction]) -> 
             Floats are refused: 0.1 as a float is not one tenth.
 
     Raises:
-        FieldError: fewer than two labels, an entry that is no number or negative, or a sum other than 1.
+        FieldError: fewer than two labels, an entry that is not a number or negative, or a sum other than 1.
     """
     entries = [rational(f"reference[{i}]", v) for i, v in enumerate(values)]
     if len(entries) < 2:
@@ -60,10 +60,10 @@ def label_counts(counts: Any, labels: int) -> tuple[int, ...]:
     A list, a tuple or a one-dimensional array is read by position. A mapping (a Counter, a pandas Series) is read by
     label: its keys are label numbers 0 to I - 1, also as text, and a label without a key has no samples. What has no
     order (a set, views of a dictionary) or gives its items once (an iterator) is refused, and so is every count that
-    is no integer: nothing is rounded.
+    is not an integer: nothing is rounded.
 
     Raises:
-        FieldError: one of these, a key that is no label, or another number of counts.
+        FieldError: one of these, a key that is not a label, or another number of counts.
     """
     if isinstance(counts, Mapping) or (hasattr(counts, "keys") and hasattr(counts, "items")):
         found = _by_label(counts, labels)

@@ -62,7 +62,7 @@ def check_opening(
     """That opened counts are those behind a claim.
 
     Raises:
-        FieldError: a salt of another length, counts that are no histogram, others than those that were committed
+        FieldError: a salt of another length, counts that are not a histogram, others than those that were committed
             to, or of another degree than the claimed one.
     """
     degree = noniid_degree(counts, terms.reference)

@@ -217,7 +217,7 @@ def contraction(
     """
     lowest, others = game.lowest**2, game.size - 1
     grow = game.size / others
-    # The participant itself is no peer: taking it out of the means raises H' by at most this.
+    # The participant itself is not a peer: taking it out of the means raises H' by at most this.
     own = -float(game.score.first(np.array([2 * lowest]))[0]) / others
     moving = ends[0] != ends[1]
     one, other = ends[0][moving], ends[1][moving]

@@ -105,7 +105,7 @@ class Game:
         """`degree` as a profile of this game, moved into its range.
 
         Raises:
-            FieldError: another length, or a degree that is no number or outside the range by more than rounding.
+            FieldError: another length, or a degree that is not a number or outside the range by more than rounding.
         """
         array = np.asarray(degree, dtype=np.float64)
         if array.shape != self.start.shape:

@@ -53,7 +53,7 @@ class GapBound:
     def paper(cls, gradient_bound: float, local_steps: int, mu: float = PAPER_STRONG_CONVEXITY) -> "GapBound":
         """Phi = 6 * E * G^2 and Upsilon = 2 * G^2 / mu: the numbers of the paper's experiments.
 
-        They are no bound: Phi takes 2 where the theorem has 16, Upsilon lost a factor L, and the formula
+        They are not a bound: Phi takes 2 where the theorem has 16, Upsilon lost a factor L, and the formula
         of Upsilon is negative for odd E, which is refused here as the paper refuses it.
         """
         _steps(local_steps)

@@ -101,7 +101,7 @@ def decimal(field: str, text: str | int | Decimal) -> Decimal:
 
 
 def check_decimal(field: str, value: Decimal) -> None:
-    """Raises FieldError for what is no finite decimal of at most 30 digits on either side of the point."""
+    """Raises FieldError for what is not a finite decimal of at most 30 digits on either side of the point."""
     if not isinstance(value, Decimal) or not value.is_finite():
         raise FieldError(field, str(value), "a finite decimal")
     exponent = value.as_tuple().exponent

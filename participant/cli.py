@@ -112,7 +112,7 @@ def run(
         bool, typer.Option("--once", help="End after one task where the file names none.")
     ] = False,
     log_format: Annotated[
-        str, typer.Option(help="text, json, or auto: json when the output is no terminal.")
+        str, typer.Option(help="text, json, or auto: json when the output is not a terminal.")
     ] = "auto",
 ) -> None:
     """Take part in the configured tasks until they end. SIGTERM finishes or hands back the round."""

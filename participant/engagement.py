@@ -168,7 +168,7 @@ class Engagement:
 
         Raises:
             CountsChangedError: another claim stands.
-            EffortError: counts that are no histogram over the reference's labels, or another effort was claimed.
+            EffortError: counts that are not a histogram over the reference's labels, or another effort was claimed.
             ForeignKeyError: the log holds a key for this name that is not its own; nothing was claimed.
             WrongStateError: claims are closed, or all places are taken.
             SharesLostError: a claim stands with draw shares that this participant does not have.
@@ -590,7 +590,7 @@ def read_counts(counts: Counts, terms: Terms, what: str) -> tuple[int, ...]:
         what: names them in the message.
 
     Raises:
-        EffortError: they are no histogram over the reference's labels, or no statement can carry them.
+        EffortError: they are not a histogram over the reference's labels, or no statement can carry them.
     """
     try:
         whole = label_counts(counts, len(terms.reference))

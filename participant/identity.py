@@ -212,7 +212,7 @@ class StateFolder:
 
 
 def check_authority(pem: bytes, what: str, advice: str) -> None:
-    """Raises ConfigurationError where `pem` is no certificate to check the coordinator's by.
+    """Raises ConfigurationError where `pem` is not a certificate to check the coordinator's by.
 
     Args:
         what: names the file in the message.

@@ -106,7 +106,9 @@ def read_history(
             try:
                 event = key_event(place, data)
             except LedgerError as error:
-                return _History(first, tuple(rows), proof, f"the coordinator sends what is no key: {error}")
+                return _History(
+                    first, tuple(rows), proof, f"the coordinator sends something that is not a key: {error}"
+                )
             if place <= last:
                 return _History(first, tuple(rows), proof, "the coordinator's keys are out of order")
             digest, last = extended(digest, place, data), place

@@ -131,7 +131,7 @@ def plain_array(name: str, value: Any) -> npt.NDArray[Any]:
     """A weight as NumPy's array, whichever library's it is: on the host, without a gradient, bfloat16 as float32.
 
     Raises:
-        FieldError: it is no array of numbers.
+        FieldError: it is not an array of numbers.
     """
     expected = "an array of numbers, or a tensor that can be read as one"
     try:

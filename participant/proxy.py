@@ -133,7 +133,7 @@ def warn_of_unusable_proxy(host: str, environment: Mapping[str, str] | None = No
     kind = (
         f"of the kind {parts.scheme}://"
         if parts is not None and parts.scheme and parts.netloc
-        else "no address"
+        else "not an address"
     )
     _log.warning(
         "%s is %s and is ignored: the coordinator is called directly. Expected http://host:port; set no_proxy where a "
@@ -142,7 +142,7 @@ def warn_of_unusable_proxy(host: str, environment: Mapping[str, str] | None = No
 
 
 def _split(value: str) -> SplitResult | None:
-    """None where it is no URL, or its port no port."""
+    """None where it is not a URL, or its port is not a port."""
     try:
         parts = urlsplit(value)
         _ = parts.port

@@ -269,7 +269,7 @@ class MarketSteps:
 
         Raises:
             ConflictError, ModelRejectedError, WrongStateError, ...: the coordinator refused it.
-            FieldError: what is signed is no model statement.
+            FieldError: what is signed is not a model statement.
         """
         said = decode_signed(ModelStatement, model)
         trial, offset = _Trial(self), 0

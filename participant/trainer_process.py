@@ -56,7 +56,7 @@ class TaskSpec:
         """Makes the task.
 
         Raises:
-            ConfigurationError: no such module or name, arguments that it refuses, or something that is no task.
+            ConfigurationError: no such module or name, arguments that it refuses, or something that is not a task.
         """
         module, colon, name = self.factory.partition(":")
         if not colon:
@@ -82,7 +82,7 @@ class TaskSpec:
 
 
 def check_options(options: Any, path: str = "options") -> None:
-    """Raises ConfigurationError where an option is no JSON value, which is what reaches a process of its own."""
+    """Raises ConfigurationError where an option is not JSON value, which is what reaches a process of its own."""
     match options:
         case Mapping():
             for key, value in options.items():

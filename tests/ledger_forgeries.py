@@ -1365,7 +1365,7 @@ def a_text_is_none() -> Cases:
     yield "a cancellation's reason", history.log.entries
 
 
-@forgery("an integer", "no integer")
+@forgery("an integer")
 def a_number_is_none() -> Cases:
     for change in ({"samples": True}, {"model_bytes": True}):
         history = trained(deliver=False)
@@ -1447,7 +1447,7 @@ def a_claim_says_what_no_claim_can() -> Cases:
         yield str(changes), replaced(ledger, place, lambda r, c=changes: r["body"]["statement"].update(c))
 
 
-@forgery("is no integer", "measurement is")
+@forgery("is not an integer", "measurement is")
 def evidence_counts_with_what_is_no_number() -> Cases:
     for change in ({"order": True}, {"claimed_degree": "1e-999999999"}):
         history = trained()

@@ -251,7 +251,7 @@ def _write(path: Path, data: bytes) -> None:
 def replaced(path: Path, mode: int = 0o644) -> Iterator[IO[bytes]]:
     """A file that is whole and durable, or not there; where a link points, at its target.
 
-    What is no regular file (a terminal, a pipe, a device) is written to as it is.
+    What is not a regular file (a terminal, a pipe, a device) is written to as it is.
 
     Raises:
         SourceError: it cannot be written.

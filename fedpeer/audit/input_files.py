@@ -31,7 +31,7 @@ MAX_LEDGER_BYTES = 1 << 40
 
 
 class SourceError(LedgerError):
-    """A source that is no ledger, or cannot be read."""
+    """A source that is not a ledger, or cannot be read."""
 
 
 def opened(path: Path, limit: int) -> IO[bytes]:

@@ -182,7 +182,7 @@ class FolderSource:
 
     def _read(self, path: str, limit: int) -> bytes:
         if not os.path.lexists(self._folder / path):
-            raise SourceError(f"{self._folder / path} is missing; the folder is no ledger or incomplete")
+            raise SourceError(f"{self._folder / path} is missing; the folder is not a ledger or incomplete")
         return read_bytes(self._folder / path, limit)
 
 

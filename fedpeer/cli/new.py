@@ -19,7 +19,7 @@ _START = {"bias": np.zeros(3, np.float32), "weight": np.zeros((2, 3), np.float32
 def new(folder: Annotated[Path, typer.Argument(help="A new or empty folder.")]) -> None:
     """Write a task, its terms, a participant and a test that run as they stand."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise CommandError(f"{folder} exists and is no empty folder; name another")
+        raise CommandError(f"{folder} exists and is not an empty folder; name another")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for file in sorted(SCAFFOLD.iterdir()):

@@ -108,7 +108,7 @@ def _document(file: Path) -> dict[str, Any]:
     except TextFileError as error:
         raise CommandError(f"{file} cannot be used: {error}; give a TOML or JSON file") from None
     except (ValueError, RecursionError) as error:
-        raise CommandError(f"{file} is no valid JSON (name a TOML file *.toml): {error}") from None
+        raise CommandError(f"{file} is not valid JSON (name a TOML file *.toml): {error}") from None
     if not isinstance(loaded, dict):
         raise CommandError(
             f"{file} holds a {type(loaded).__name__}; expected one object with phi, upsilon, ..."
@@ -183,7 +183,7 @@ def _safe(given: PlanInput, robust: Offer) -> dict[str, Any]:
 
 
 def _search(curve: list[Offer], robust: Offer | None) -> dict[str, Any] | None:
-    """How the best Q was found, and that this is no proof; None where Q was given."""
+    """How the best Q was found, and that this is not a proof; None where Q was given."""
     if robust is None:
         return None
     return {"evaluated": len(curve), "proved": False, "basis": BASIS.format(len(curve))}

@@ -54,7 +54,7 @@ def simulate(
     changes = _terms(terms)
     progress = _Progress(participants)
     try:
-        # What a task prints is no part of the result.
+        # What a task prints is not part of the result.
         with contextlib.redirect_stdout(sys.stderr):
             market = LocalMarket(
                 factory, participants, rounds=rounds, terms=changes, effort=effort, insecure=True, seed=seed,

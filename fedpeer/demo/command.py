@@ -119,7 +119,7 @@ def _make_room(out: Path) -> None:
     if (out / _MARKER).is_file():
         shutil.rmtree(out)
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise CommandError(f"{out} exists and is no demo's folder; name another with --out, or remove it")
+        raise CommandError(f"{out} exists and is not a demo's folder; name another with --out, or remove it")
     try:
         out.mkdir(parents=True, exist_ok=True)
         (out / _MARKER).touch()

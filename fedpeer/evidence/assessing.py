@@ -524,7 +524,7 @@ def public_directions(start: Weights, history: Sequence[Broadcast], sketcher: Sk
 
 
 def contract_fault(weights: Weights, start: Weights) -> str:
-    """Why `weights` are no model of the start's form; empty where they are."""
+    """Why `weights` are not a model of the start's form; empty where they are."""
     if weights.keys() != start.keys():
         return f"its tensors are {sorted(weights)}, expected {sorted(start)}"
     for name, expected in start.items():

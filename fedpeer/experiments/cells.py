@@ -86,7 +86,7 @@ class CellStore:
         """The result of `cell`, or None where it has not been computed.
 
         Raises:
-            ExperimentError: a file of that name that is no cell.
+            ExperimentError: a file of that name that is not a cell.
         """
         try:
             result: Record = _read(self._path(cell))["result"]
@@ -98,7 +98,7 @@ class CellStore:
         """File and parameters of every finished cell of one kind, whatever computed it.
 
         Raises:
-            ExperimentError: a file of such a name that is no cell.
+            ExperimentError: a file of such a name that is not a cell.
         """
         for path in sorted(self._folder.glob(f"{kind}-*.json")):
             yield path, _read(path)["parameters"]
@@ -142,7 +142,7 @@ def _read(path: Path) -> Record:
     try:
         record: Record = json.loads(path.read_text())
         if not isinstance(record["result"], dict) or not isinstance(record["parameters"], dict):
-            raise TypeError("its result or its parameters are no object")
+            raise TypeError("its result or its parameters are not an object")
     except (ValueError, KeyError, TypeError) as error:
         raise ExperimentError(
             f"{path} is not a finished cell ({error}); delete it to compute it again"

@@ -63,7 +63,7 @@ def whole_labels(labels: Any, classes: Classes) -> npt.NDArray[np.int64]:
         classes: the number of labels, or their names in the reference's order.
 
     Raises:
-        DataError: another shape, a label that is no whole number or no class, or one outside the range.
+        DataError: another shape, a label that is not a whole number or not a class, or one outside the range.
     """
     count, names = class_count(classes), class_names(classes)
     array = _plain(labels)
@@ -104,7 +104,7 @@ def real_inputs(inputs: Any, dtype: type[np.floating[Any]]) -> npt.NDArray[Any]:
 
 
 def _named(array: npt.NDArray[Any], names: tuple[str, ...] | None, count: int) -> npt.NDArray[Any]:
-    """Labels that are no numbers to NumPy: class names, or whole numbers in an array of objects."""
+    """Labels that are not numbers to NumPy: class names, or whole numbers in an array of objects."""
     values = array.tolist()
     positions = {} if names is None else {name: position for position, name in enumerate(names)}
     found = []

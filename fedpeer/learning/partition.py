@@ -204,7 +204,7 @@ def rounded_counts(distribution: Sequence[Fraction], samples: int) -> tuple[int,
         raise DataError(f"samples is {samples}; expected at least 1")
     if any(p < 0 for p in distribution) or sum(distribution) != 1:
         raise DataError(
-            f"{[str(p) for p in distribution]} is no distribution: expected entries >= 0 that sum to 1"
+            f"{[str(p) for p in distribution]} is not a distribution: expected entries >= 0 that sum to 1"
         )
     quotas = [p * samples for p in distribution]
     counts = [int(quota) for quota in quotas]

@@ -159,7 +159,9 @@ def check_server(
         )
     names = certificate_hosts(certificate)
     if not names:
-        raise CertificateError("the certificate is for no DNS name and no IP address, so it is no server's")
+        raise CertificateError(
+            "the certificate is for no DNS name and no IP address, so it is not a server's"
+        )
     if missing := [host for host in hosts if _plain_host(host) not in map(_plain_host, names)]:
         raise CertificateError(
             f"the certificate is for {', '.join(names)}; it must be for {', '.join(missing)} too"

@@ -192,7 +192,7 @@ def status_of(refusal: Refusal) -> status_pb2.Status:
 
 
 def refusal_of(error: grpc.RpcError) -> Refusal | None:
-    """The refusal inside an RPC error, or None where the error is no refusal (a lost connection, say)."""
+    """The refusal inside an RPC error, or None where the error is not a refusal (a lost connection, say)."""
     try:
         status = rpc_status.from_call(error)
     except ValueError:  # details that contradict the call's own status: not from a coordinator of ours

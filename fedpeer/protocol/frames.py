@@ -52,7 +52,7 @@ def parse_upload_message(message: bytes) -> market_pb2.ModelHeader | Frame:
     One that carries neither header nor frame is an empty frame at 0.
 
     Raises:
-        google.protobuf.message.DecodeError: it is no SubmitModelRequest.
+        google.protobuf.message.DecodeError: it is not a SubmitModelRequest.
     """
     if message and message[0] == _FRAME_TAG:
         length, at = _varint(message, 1, _LENGTH_BYTES)
@@ -69,7 +69,7 @@ def parse_frame(message: bytes) -> Frame:
     """What a serialised ModelFrame carries, as above.
 
     Raises:
-        google.protobuf.message.DecodeError: it is no ModelFrame.
+        google.protobuf.message.DecodeError: it is not a ModelFrame.
     """
     frame = _plain_frame(message, 0)
     if frame is not None:

@@ -320,7 +320,7 @@ def encode_model(weights: Weights) -> bytes:
     """The safetensors bytes of `weights`; equal weights give equal bytes.
 
     Raises:
-        FieldError: no tensor, a name that is no short string, or an element type that safetensors has not.
+        FieldError: no tensor, a name that is not a short string, or an element type that safetensors has not.
     """
     if not weights:
         raise FieldError("weights", {}, "at least one tensor")

@@ -21,7 +21,7 @@ from participant.journal import Journal
 from participant.report import report_of
 from participant.work import LocalTrainer, TrainedFile
 
-#: A model that is no task's.
+#: A model that is not a task's.
 _GARBAGE = {"garbage": np.arange(250, dtype=np.float32)}
 
 #: What a participant tells that completes its part of a phase. After "missed" the coordinator may wait on.

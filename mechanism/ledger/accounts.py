@@ -97,7 +97,9 @@ def parse_transfer(record: Any) -> Transfer:
         EntryError: unknown keys, an unknown form of account, or an amount out of range.
     """
     if type(record) is not dict or type(record.get("micro")) is not int:
-        raise EntryError(f"{record!r:.120} is no transfer; expected accounts and an amount in micro-credits")
+        raise EntryError(
+            f"{record!r:.120} is not a transfer; expected accounts and an amount in micro-credits"
+        )
     keys = record.keys()
     micro = record["micro"]
     if not 0 <= micro <= MAX_INTEGER:

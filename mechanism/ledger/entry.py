@@ -60,7 +60,9 @@ class Entry:
         if self.transfers:
             record["transfers"] = [transfer.record() for transfer in self.transfers]
         if not _is_id(self.id):
-            raise EntryError(f"{self.id!r:.300} is no entry id; expected 1 to 255 visible ASCII characters")
+            raise EntryError(
+                f"{self.id!r:.300} is not an entry id; expected 1 to 255 visible ASCII characters"
+            )
         try:
             data = canonical_bytes(record)
         except FieldError as error:
@@ -101,7 +103,7 @@ class Entry:
         if type(body) is not dict or type(entry_id) is not str or type(kind) is not str:
             raise EntryError("an entry has a body (object), an id and a kind (strings)")
         if not _is_id(entry_id):
-            raise EntryError(f"{entry_id!r:.300} is no entry id")
+            raise EntryError(f"{entry_id!r:.300} is not an entry id")
         entry = cls(entry_id, kind, body, transfers)
         entry.__dict__["_data"] = data
         return entry

@@ -103,7 +103,7 @@ def key_event(index: int, data: bytes) -> KeyEvent:
     body = entry.body
     name = body.get("participant_id")
     if entry.kind not in KINDS or not isinstance(name, str):
-        raise EntryError(f"entry {index} ({entry.id}) is no enrolment and no revocation")
+        raise EntryError(f"entry {index} ({entry.id}) is neither an enrolment nor a revocation")
     if entry.kind == "revocation":
         return KeyEvent(index, name, str(body.get("fingerprint")), False, str(body.get("reason", "")))
     try:

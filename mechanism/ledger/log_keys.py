@@ -51,7 +51,7 @@ def key_change(index: int, data: bytes) -> KeyChange | None:
     following = VerificationKey.parse(str(body.get("verification_key")))
     number = body.get("number")
     if type(number) is not int or entries.log_key(number, previous, following).data != data:
-        raise EntryError(f"entry {index} is no well-formed announcement of a key")
+        raise EntryError(f"entry {index} is not a well-formed announcement of a key")
     return KeyChange(index, previous, following)
 
 

@@ -79,7 +79,7 @@ class VerificationKey:
         parts = text.split("+", 2)
         if len(text) > MAX_KEY_CHARACTERS or len(parts) != 3:
             raise NoteError(
-                "this is no verification key; expected name+id+key as the log's operator publishes it"
+                "this is not a verification key; expected name+id+key as the log's operator publishes it"
             )
         name, key_id, encoded = parts
         blob = decode_base64(encoded, "the verification key")
@@ -117,7 +117,7 @@ class SigningKey:
         """The key that `text` writes down; NoteError where it is none. The message never shows the secret."""
         parts = text.strip().split("+", 4)
         if len(parts) != 5 or not text.startswith(_PRIVATE):
-            raise NoteError("this is no signing key; expected PRIVATE+KEY+name+id+key")
+            raise NoteError("this is not a signing key; expected PRIVATE+KEY+name+id+key")
         _, _, name, key_id, encoded = parts
         blob = decode_base64(encoded, "the signing key")
         if len(blob) != 33:
@@ -241,7 +241,7 @@ class Checkpoint:
         """
         lines = text.split("\n")
         if len(lines) != 4 or lines[3] or not lines[0]:
-            raise NoteError("this is no checkpoint: expected the three lines origin, size, root")
+            raise NoteError("this is not a checkpoint: expected the three lines origin, size, root")
         if not _SIZE.fullmatch(lines[1]) or int(lines[1]) > MAX_SIZE:
             raise NoteError(f"the checkpoint's size is {lines[1]!r}; expected a decimal number")
         root = decode_base64(lines[2], "the checkpoint's root")
@@ -297,7 +297,7 @@ def decode_hash(line: str) -> bytes:
 def _parse_signature(line: str) -> Signature:
     match = _SIGNATURE.fullmatch(line)
     if match is None:
-        raise NoteError(f"{line[:60]!r} is no signature line; expected '— name base64'")
+        raise NoteError(f"{line[:60]!r} is not a signature line; expected '— name base64'")
     blob = decode_base64(match[2], "the signature")
     if len(blob) < 5:
         raise NoteError(f"the signature of {match[1]} is too short")
@@ -306,7 +306,7 @@ def _parse_signature(line: str) -> Signature:
 
 def _check_name(name: str) -> None:
     if not name or "+" in name or any(c.isspace() for c in name) or not name.isprintable():
-        raise NoteError(f"{name!r:.300} is no key name; expected text without spaces and plus signs")
+        raise NoteError(f"{name!r:.300} is not a key name; expected text without spaces and plus signs")
 
 
 def _base64(data: bytes) -> str:

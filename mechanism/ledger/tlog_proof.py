@@ -56,7 +56,7 @@ class TlogProof:
         head, separator, checkpoint = text.partition("\n\n")
         lines = head.split("\n")
         if not separator or lines.pop(0) != _FIRST_LINE:
-            raise NoteError(f"this is no receipt: expected a file that begins with {_FIRST_LINE}")
+            raise NoteError(f"this is not a receipt: expected a file that begins with {_FIRST_LINE}")
         entry = b""
         if lines and lines[0].startswith("extra "):
             entry = decode_base64(lines.pop(0)[len("extra ") :], "the receipt's entry")

@@ -54,7 +54,7 @@ class AddCheckpoint:
         match = _OLD.fullmatch(first)
         if not separator or match is None or len(lines) > _MAX_HASHES:
             raise NoteError(
-                "this is no request to a witness: expected an old size, at most 63 hashes, a checkpoint"
+                "this is not a request to a witness: expected an old size, at most 63 hashes, a checkpoint"
             )
         return cls(int(match[1]), tuple(_decode_hash(line) for line in lines), Note.parse(checkpoint))
 

@@ -29,7 +29,7 @@ def labelled_rows(
     """Inputs of shape (n, d), labels of shape (n,) and I.
 
     Raises:
-        TaskError: other shapes, inputs that are no finite numbers, labels that are no classes, or no sample.
+        TaskError: other shapes, inputs that are not finite numbers, labels that are not classes, or no sample.
     """
     with refusing():
         rows, whole, count = real_inputs(inputs, dtype), whole_labels(labels, classes), class_count(classes)
@@ -62,7 +62,7 @@ def counts_of(labels: Any, classes: int) -> tuple[int, ...]:
     """How many of each label there are.
 
     Raises:
-        TaskError: labels that are no whole numbers from 0 to I - 1.
+        TaskError: labels that are not whole numbers from 0 to I - 1.
     """
     with refusing():
         return tuple(np.bincount(whole_labels(labels, classes), minlength=classes).tolist())

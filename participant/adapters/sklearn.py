@@ -48,7 +48,7 @@ class SklearnTask(Task):
             raise TaskError(f"{name} has no partial_fit; use SGDClassifier, for one")
         if not is_classifier(estimator):
             raise TaskError(
-                f"{name} is no classifier, and labels are what a claim counts; use SGDClassifier, for one"
+                f"{name} is not a classifier, and labels are what a claim counts; use SGDClassifier, for one"
             )
         if getattr(estimator, "average", False):
             raise TaskError("an averaging estimator keeps two sets of coefficients; set average=False")
@@ -103,7 +103,7 @@ class SklearnTask(Task):
             own: Any = getattr(model, name, None)
             if not isinstance(own, np.ndarray) or own.shape != shape:
                 raise TaskError(
-                    f"{type(model).__name__} keeps no {name} of shape {shape}, so it is no linear model that can "
+                    f"{type(model).__name__} keeps no {name} of shape {shape}, so it is not a linear model that can "
                     "travel; use SGDClassifier, for one"
                 )
             setattr(model, name, np.ascontiguousarray(weights[name].astype(own.dtype)))

@@ -111,7 +111,7 @@ def parsed(data: bytes) -> Any:
 
 
 def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no integer")
+    raise ValueError(f"{text} is not an integer")
 
 
 def sha256(data: bytes) -> bytes:
@@ -130,7 +130,7 @@ def require(holds: bool, reason: str) -> None:
 
 
 def shaped(value: Any, keys: str, what: str) -> Record:
-    require(isinstance(value, dict), f"{what} is no object")
+    require(isinstance(value, dict), f"{what} is not an object")
     wanted = set(keys.split())
     require(set(value) == wanted, f"{what} has other keys than {', '.join(sorted(wanted))}")
     return dict(value)
@@ -145,17 +145,17 @@ def hexed(value: Any, count: int, what: str) -> bytes:
 
 
 def identifier(value: Any, what: str) -> str:
-    require(isinstance(value, str) and re.fullmatch(NAME, value) is not None, f"{what} is no id")
+    require(isinstance(value, str) and re.fullmatch(NAME, value) is not None, f"{what} is not an id")
     return str(value)
 
 
 def text(value: Any, what: str) -> str:
-    require(isinstance(value, str), f"{what} is no string")
+    require(isinstance(value, str), f"{what} is not a string")
     return str(value)
 
 
 def integer(value: Any, least: int, what: str, most: int = MAX_INTEGER) -> int:
-    require(type(value) is int and least <= value <= most, f"{what} is no integer from {least} to {most}")
+    require(type(value) is int and least <= value <= most, f"{what} is not an integer from {least} to {most}")
     return int(value)
 
 
@@ -165,7 +165,7 @@ def rational(value: Any, what: str) -> Fraction:
         isinstance(value, str)
         and len(value) <= MAX_NUMBER_CHARACTERS
         and re.fullmatch("[0-9]+(/[0-9]+)?", value) is not None,
-        f"{what} is no rational",
+        f"{what} is not a rational",
     )
     top, _, bottom = value.partition("/")
     require(not bottom or int(bottom) > 0, f"{what} divides by zero")
@@ -180,10 +180,10 @@ def decimal(value: Any, what: str) -> Decimal:
         isinstance(value, str)
         and len(value) <= MAX_NUMBER_CHARACTERS
         and re.fullmatch(r"-?(0|[1-9][0-9]*)(\.[0-9]*[1-9])?", value) is not None,
-        f"{what} is no plain decimal",
+        f"{what} is not a plain decimal",
     )
     found = Decimal(value)
-    require(value != "-0", f"{what} is no plain decimal")
+    require(value != "-0", f"{what} is not a plain decimal")
     require(
         abs(found.adjusted()) <= 30 and abs(int(found.as_tuple().exponent)) <= 30,
         f"{what} has too many places",
@@ -267,8 +267,10 @@ def head(note: str) -> Head:
     require(bool(gap) and rest.endswith("\n"), "no note")
     lines = body.split("\n")
     require(len(lines) == 3 and bool(lines[0]), "no checkpoint")
-    require(re.fullmatch("0|[1-9][0-9]{0,18}", lines[1]) is not None, "the size of a checkpoint is no number")
-    require(int(lines[1]) < 2**63, "the size of a checkpoint is no number")
+    require(
+        re.fullmatch("0|[1-9][0-9]{0,18}", lines[1]) is not None, "the size of a checkpoint is not a number"
+    )
+    require(int(lines[1]) < 2**63, "the size of a checkpoint is not a number")
     root = unbase64(lines[2])
     require(len(root) == 32, "the root of a checkpoint has another length")
     signatures = []
@@ -319,7 +321,7 @@ def _read_lines(path: Path) -> Export:
             require(heads[-1].size == len(entries), "a head stands in another place than its size says")
         else:
             entries.append(line)
-    require(bool(lines) and lines[-1].startswith(b'{"head":'), "the last line is no head")
+    require(bool(lines) and lines[-1].startswith(b'{"head":'), "the last line is not a head")
     return Export(_header(first), heads, entries)
 
 
@@ -374,7 +376,7 @@ def entry_of(index: int, data: bytes) -> Entry:
     require(type(record.get("v")) is int and record["v"] == 1, "another version of the form")
     moves = "transfers " if "transfers" in record else ""
     shaped(record, moves + "body id kind v", "the entry")
-    require(isinstance(record["body"], dict), "the body is no object")
+    require(isinstance(record["body"], dict), "the body is not an object")
     require(
         isinstance(record["id"], str) and re.fullmatch("[!-~]{1,255}", record["id"]) is not None,
         "no entry id",
@@ -482,7 +484,7 @@ class Terms:
         contract = shaped(record, "tensors max_norm max_bytes", "contract")
         require(
             isinstance(contract["tensors"], list) and len(contract["tensors"]) <= MAX_TENSORS,
-            "contract.tensors is no list, or too long",
+            "contract.tensors is not a list, or too long",
         )
         names, payload = [], 0
         for item in contract["tensors"]:
@@ -1065,7 +1067,7 @@ class Replay:
         integer(said["model_bytes"], 1, "model_bytes", task.terms.max_bytes)
         integer(said["samples"], 1, "samples")
         share = hexed(said["draw_share"], 32, "draw_share")
-        require(type(body["late"]) is bool, "late is no boolean")
+        require(type(body["late"]) is bool, "late is not a boolean")
         require(name in task.selected, f"{name} was not selected")
         require(said["nonce"] == task.claims[name].nonce, "the nonce is not the claim's")
         require(number <= task.round, f"a model of round {number} in round {task.round}")
@@ -1170,7 +1172,7 @@ class Replay:
                 found == stated and bool not in map(type, found),
                 f"the evidence is not about what {name} signed",
             )
-            require(isinstance(item["scores"], dict), "scores are no object")
+            require(isinstance(item["scores"], dict), "scores are not an object")
             twins = [twin for twin, _, _ in item["twins"]]
             require(
                 len(set(twins)) == len(twins) and name not in twins and set(twins) <= set(names),
@@ -1199,7 +1201,7 @@ class Replay:
             require(found[key] == measured[key], f"the verdict on {name} has another {key}")
         figures = [found[key] for key in ("lower_micro", "verified_micro", "upper_micro")]
         integer(found["multiplier_ppm"], 0, "multiplier_ppm", MICRO)
-        require(type(found["refuted"]) is bool, "refuted is no boolean")
+        require(type(found["refuted"]) is bool, "refuted is not a boolean")
         if figures == [None] * 3:
             require(found["multiplier_ppm"] == MICRO and not found["refuted"], "not scored, and held against")
         else:
@@ -1215,7 +1217,7 @@ class Replay:
                 len(same) == 1 or (found["cluster"] is not None and own.sequence == min(same)),
                 f"{name} is scored for a model that others sent, too",
             )
-        require(isinstance(found["verdicts"], list), "verdicts are no list")
+        require(isinstance(found["verdicts"], list), "verdicts are not a list")
         for item in found["verdicts"]:
             one = shaped(item, "screen passed explanation figures", "a verdict of a screen")
             text(one["screen"], "screen")
@@ -1366,7 +1368,8 @@ class Replay:
             accuracy = text(figures["accuracy"], "accuracy")
             text(figures["loss"], "loss")
             require(
-                re.fullmatch(r"-?[0-9]{1,30}(\.[0-9]{1,30})?", accuracy) is not None, "accuracy is no decimal"
+                re.fullmatch(r"-?[0-9]{1,30}(\.[0-9]{1,30})?", accuracy) is not None,
+                "accuracy is not a decimal",
             )
             require(0 <= Decimal(accuracy) <= 1, "an accuracy outside [0, 1]")
         require(scored or digest == task.start, "the model has changed in a round in which nobody was scored")

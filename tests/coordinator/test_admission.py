@@ -162,7 +162,7 @@ async def test_one_late_model_a_round_is_recorded_and_no_second(
 
     assert await transact(work) == [
         True,  # late, and recorded
-        True,  # a failure is no model
+        True,  # a failure is not a model
         Code.SUBMISSION_CONFLICT,
         True,  # another's
         False,  # in time, for the round that is open

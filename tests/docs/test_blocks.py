@@ -48,7 +48,7 @@ def blocks(page: Path) -> Iterator[Block]:
         yield Block(f"{page.name}:{line}", found["language"], found["text"], bool(found["excerpt"]))
 
 
-#: Pages made from docstrings show signatures, which are no programs.
+#: Pages made from docstrings show signatures, which are not programs.
 BLOCKS = [block for page in PAGES if page.parent.name != "reference" for block in blocks(page)]
 
 

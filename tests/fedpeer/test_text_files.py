@@ -26,7 +26,7 @@ BAD: dict[str, tuple[bytes, str]] = {
     "utf-16": (CONFIG.encode("utf-16"), "UTF-16 text; save it as UTF-8"),
     "utf-16 without a mark": (CONFIG.encode("utf-16-le"), "zero bytes"),
     "utf-32": (CONFIG.encode("utf-32"), "UTF-32 text"),
-    "latin-1": (CONFIG.replace("ada", "ad\xe9").encode("latin-1"), "no UTF-8 text"),
+    "latin-1": (CONFIG.replace("ada", "ad\xe9").encode("latin-1"), "not UTF-8 text"),
     "an integer of 5,000 digits": (f"{CONFIG}x = {'9' * 5000}".encode(), "out of range"),
     "a hexadecimal integer of 5,000 digits": (f"{CONFIG}x = 0x{'f' * 5000}".encode(), "64 bits"),
     "an integer of 65 bits": (f"{CONFIG}x = {2**64}".encode(), r"options\.x is an integer of more than"),
@@ -38,7 +38,7 @@ BAD: dict[str, tuple[bytes, str]] = {
     "a table of 50,000 names": (f"{CONFIG}[{'.'.join(['a'] * 50_000)}]".encode(), "more than 32 parts"),
     "50,000 brackets": (f"{CONFIG}x = {'[' * 50_000}".encode(), "in each other"),
     "300 tables in each other": (f"{CONFIG}x = {'{a=' * 300}1{'}' * 300}".encode(), "in each other"),
-    "no such day": (f"{CONFIG}x = 2025-02-30".encode(), "no valid TOML"),
+    "no such day": (f"{CONFIG}x = 2025-02-30".encode(), "not valid TOML"),
     "five megabytes": (b"#" * 5_000_000, "more than 4194304 bytes"),
 }
 

@@ -204,7 +204,7 @@ def archived(*entries: tuple[str, bytes, bytes], link: str = "") -> bytes:
 
 def test_what_is_no_backup_is_refused(whole: Path, tmp_path: Path) -> None:
     for content in (b"", b"not a tar file" * 100, bytes(4096), os.urandom(4096)):
-        assert "is no backup" in refused(content, tmp_path / "foreign")
+        assert "is not a backup" in refused(content, tmp_path / "foreign")
     plain = archived(("manifest.json", tarfile.REGTYPE, b"{}"))
     for content in (
         plain,
@@ -220,13 +220,13 @@ def test_what_is_no_backup_is_refused(whole: Path, tmp_path: Path) -> None:
     assert "has the form 1; this program knows 2" in refused(older, tmp_path / "foreign")
     for path, words in (
         (tmp_path / "missing.tar", "No such file"),
-        (tmp_path, "is no file"),
-        (Path("/dev/zero"), "is no file"),
+        (tmp_path, "is not a file"),
+        (Path("/dev/zero"), "is not a file"),
     ):
         with pytest.raises(FolderError, match=words):
             read_backup(path, tmp_path / "restored")
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(FolderError, match="is no file"):
+    with pytest.raises(FolderError, match="is not a file"):
         read_backup(tmp_path / "pipe", tmp_path / "restored")
     assert not (tmp_path / "restored").exists()
 
@@ -257,14 +257,14 @@ def test_a_member_that_leads_elsewhere_is_refused_though_everything_fits(
         first = replace(manifest.members[1], name=name)
         return replace(manifest, members=(*manifest.members, first))
 
-    assert "is no file of a coordinator" in refused(rewritten(whole, renamed), tmp_path / "elsewhere")
+    assert "is not a file of a coordinator" in refused(rewritten(whole, renamed), tmp_path / "elsewhere")
 
 
 @pytest.mark.parametrize("digest", ["../../up", "/abs", "", "0" * 63, "A" * 64, "0" * 64 + "/x"])
 def test_a_model_of_a_name_that_is_no_digest_is_refused(whole: Path, tmp_path: Path, digest: str) -> None:
     model = Member(f"models/{digest}", 0, digest)
     content = rewritten(whole, lambda m: replace(m, members=(*m.members, model)))
-    assert "is no file of a coordinator" in refused(content, tmp_path / "digest")
+    assert "is not a file of a coordinator" in refused(content, tmp_path / "digest")
 
 
 def test_a_member_too_few_or_twice_or_of_another_name_is_refused(whole: Path, tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_a_member_too_few_or_twice_or_of_another_name_is_refused(whole: Path, tm
         model = replace(manifest.members[-1], name="models/" + "0" * 64)
         return replace(manifest, members=(*manifest.members[:-1], model))
 
-    assert "is no file of a coordinator" in refused(rewritten(whole, misnamed), tmp_path / "model")
+    assert "is not a file of a coordinator" in refused(rewritten(whole, misnamed), tmp_path / "model")
 
 
 def test_a_ledger_that_is_not_the_manifests_is_not_restored(whole: Path, tmp_path: Path) -> None:

@@ -220,7 +220,7 @@ def test_a_folder_that_is_not_the_demos_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
     done = fedpeer("demo", "--out", str(tmp_path))
     assert done.returncode == 2
-    assert "no demo's folder" in done.stderr
+    assert "not a demo's folder" in done.stderr
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
 
 

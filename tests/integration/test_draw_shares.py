@@ -105,7 +105,7 @@ async def test_a_share_that_is_not_the_rounds_is_refused_at_the_header(tmp_path:
 
 
 async def test_who_withholds_its_share_is_not_scored(tmp_path: Path) -> None:
-    """A model without the share is no model: the round closes without it, and pays it nothing."""
+    """A model without the share is not a model: the round closes without it, and pays it nothing."""
     folder = make_folder(tmp_path / "state")
     open_task(folder, task_config(tmp_path, schedule={"rounds": 1, "capacity": 4}))
     async with running(folder) as coordinator:

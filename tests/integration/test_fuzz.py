@@ -36,7 +36,7 @@ from tests.integration.market import (
 #: What a client may be told; anything else means that something broke inside.
 ALLOWED = set(Code) - {Code.INTERNAL}
 
-#: Growth of the process that is no leak: caches, arenas, the client's own messages. Bytes.
+#: Growth of the process that is not a leak: caches, arenas, the client's own messages. Bytes.
 MEMORY_ALLOWANCE = 200 << 20
 
 

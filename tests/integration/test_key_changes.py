@@ -123,7 +123,7 @@ def wrong_certificates(folder: StateFolder) -> dict[str, tuple[Identity, str]]:
         "another authority": (
             issue_server_certificate(make_authority("elsewhere", now), hosts, now), "not issued by the authority",
         ),
-        "an authority": (authority, "so it is no server's"),
+        "an authority": (authority, "so it is not a server's"),
     }  # fmt: skip
 
 

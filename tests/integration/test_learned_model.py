@@ -114,9 +114,9 @@ async def test_a_model_is_handed_over_whole_or_not_at_all(tmp_path: Path) -> Non
         return str(done.exception)
 
     assert "give --force" in refused("-o", str(out))
-    assert "no regular file" in refused("-o", str(tmp_path), "--force")
+    assert "not a regular file" in refused("-o", str(tmp_path), "--force")
     os.mkfifo(tmp_path / "pipe")
-    assert "no regular file" in refused("-o", str(tmp_path / "pipe"), "--force")
+    assert "not a regular file" in refused("-o", str(tmp_path / "pipe"), "--force")
     assert "make it first" in refused("-o", str(tmp_path / "nowhere" / "m"))
     assert "0, what it began with, to 2" in refused("-o", str(tmp_path / "m"), "--round", "3")
     assert "beside --json" in refused("-o", "-", "--json")

@@ -1,4 +1,4 @@
-"""The operator's commands where something is odd: nobody can read the result, a file is no file, a host is left out."""
+"""The operator's commands in odd cases: nobody can read the result, a file is not a file, a host is left out."""
 
 import asyncio
 import hashlib
@@ -248,7 +248,7 @@ def test_a_plan_that_is_no_file_is_one_sentence(
     make(tmp_path / name)
     done = fedpeer("plan", str(tmp_path / name))
     assert (done.returncode, done.stdout) == (2, "")
-    assert "is no regular file" in done.stderr
+    assert "is not a regular file" in done.stderr
 
 
 def test_a_full_target_of_a_backup_is_not_the_databases_fault(

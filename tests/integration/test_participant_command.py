@@ -299,7 +299,7 @@ class TestMistakes:
 
 
 class TestAuthorityFile:
-    """An authority file that is no certificate is named, and nobody is called."""
+    """An authority file that is not a certificate is named, and nobody is called."""
 
     def test_at_enrolment(self, tmp_path: Path) -> None:
         (tmp_path / "authority.pem").write_text("<html>404 Not Found</html>")

@@ -140,7 +140,7 @@ async def test_a_claim_with_another_nonce_or_for_another_task(clients: list[Clie
     await refused(clients[0].claim(task_id="other"), Code.TASK_UNKNOWN)
 
 
-#: What is no statement, made of the bytes of one: how, and the field that is named.
+#: What is not a statement, made of the bytes of one: how, and the field that is named.
 NO_STATEMENTS: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "nothing": (lambda data: b"", "statement"),
     "no JSON": (lambda data: data[:-1], "statement"),

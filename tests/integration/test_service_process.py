@@ -223,7 +223,7 @@ BAD_TASKS = {
         "capacity = 3\nround_seconds = 100000000000",
         "schedule.round_seconds is 100000000000; expected at most 31622400",
     ),
-    "no TOML": ("id =", "id", "no valid TOML"),
+    "no TOML": ("id =", "id", "not valid TOML"),
     "an unknown rule": ('name = "paper"', 'name = "kind"', "rule.name is 'kind'"),
     "a rule that needs data": ('name = "paper"', 'name = "verified"', "[data]"),
     "a missing model": ("initial.safetensors", "elsewhere.safetensors", "is missing"),

@@ -41,7 +41,7 @@ def test_a_fixed_effort(tmp_path: Path) -> None:
         ("rate = 1.0", "curve = [[0, 0.2], [0.5, 0.1]]", "from 0 to 1"),
         ("cost = 1.0", "cost = -1.0", "effort.cost is -1.0"),
         ('strategy = "best-response"', 'strategy = "fixed"', "effort is missing"),
-        ("[service]", "[service", "no valid TOML"),
+        ("[service]", "[service", "not valid TOML"),
         ("[[task]]", '[[task]]\nfactory = "a:b"\n[[task]]', "two"),
     ],
 )

@@ -81,7 +81,7 @@ def test_what_a_user_means_by_an_effort() -> None:
     assert strategy_of(strategy) is strategy
     for wrong in (1.5, -0.1, float("nan"), "much"):
         with pytest.raises(EffortError, match="from 0 to 1"):
-            strategy_of(wrong)  # type: ignore[arg-type]  # one of them is no number
+            strategy_of(wrong)  # type: ignore[arg-type]  # one of them is not a number
     with pytest.raises(EffortError, match="from 0 to 1"):
         strategy_of(lambda published, counts: 7.0).decide(terms(), COUNTS)
 

@@ -125,9 +125,9 @@ def test_an_effort_that_is_missing_is_named_with_its_task(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        ("garbage", "https_proxy is no address and is ignored"),
+        ("garbage", "https_proxy is not an address and is ignored"),
         ("socks5://me:secret@localhost:1080", "https_proxy is of the kind socks5:// and is ignored"),
-        ("http://localhost:port", "https_proxy is no address and is ignored"),
+        ("http://localhost:port", "https_proxy is not an address and is ignored"),
     ],
 )
 def test_a_proxy_that_cannot_be_used_is_warned_of_once(

@@ -300,7 +300,7 @@ def _sqlite_error(error: sqlite3.Error) -> StorageError:
     if name.startswith("SQLITE_READONLY"):
         return DatabaseReadOnly("the database accepts no writes; give its file and folder the right to write")
     if name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT", "SQLITE_FORMAT")):
-        return DatabaseDamaged(f"the file is no SQLite database, or is damaged: {error}")
+        return DatabaseDamaged(f"the file is not a SQLite database, or is damaged: {error}")
     if name.startswith("SQLITE_CONSTRAINT"):
         return ConstraintViolated(f"the database refuses this write: {error}")
     if name.startswith("SQLITE_TOOBIG"):
@@ -326,7 +326,7 @@ def parse_url(url: str | URL) -> URL:
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
-        raise DatabaseUnreachable(f"this is no usable database URL: {_form(text)}; {_FORMS}") from None
+        raise DatabaseUnreachable(f"this is not a usable database URL: {_form(text)}; {_FORMS}") from None
     if parsed.drivername in ("postgresql", "postgres"):
         parsed = parsed.set(drivername="postgresql+psycopg")
     match parsed.drivername:
@@ -344,7 +344,7 @@ def parse_url(url: str | URL) -> URL:
                 )
         case _:
             raise DatabaseUnreachable(
-                f"this is no usable database URL: {parsed.drivername} is not supported; {_FORMS}"
+                f"this is not a usable database URL: {parsed.drivername} is not supported; {_FORMS}"
             )
     try:
         parsed.get_dialect().import_dbapi()

@@ -5,7 +5,7 @@ StorageError(Exception)
  +- DatabaseLocked         another process holds the lock for longer than the wait
  +- DatabaseFull           no space left
  +- DatabaseReadOnly       the file, file system or server accepts no writes
- +- DatabaseDamaged        the file is no database, or its pages are broken
+ +- DatabaseDamaged        the file is not a database, or its pages are broken
  +- NotALedger             a database without fedpeer's tables
  +- UnknownSchema          written by another version of fedpeer
  +- ConstraintViolated     a write that the database's own rules refuse
@@ -36,7 +36,7 @@ class DatabaseReadOnly(StorageError):
 
 
 class DatabaseDamaged(StorageError):
-    """The file is no database, or its pages are broken."""
+    """The file is not a database, or its pages are broken."""
 
 
 class NotALedger(StorageError):

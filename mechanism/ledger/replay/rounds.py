@@ -88,7 +88,7 @@ def _assessed(world: World, task: Task, record: Mapping[str, Any]) -> dict[str, 
         raise Wrong("the evidence has fields that its form does not know, or is out of order")
     numbers = [model.round, *(n for m in measurements for n in (m.order, m.samples))]
     if any(type(number) is not int for number in numbers):
-        raise Wrong("a round, an order or a number of samples of the evidence is no integer")
+        raise Wrong("a round, an order or a number of samples of the evidence is not an integer")
     _check_ground(world, task, model)
     names = [m.participant_id for m in measurements]
     if names != sorted(task.round.models):

@@ -47,7 +47,7 @@ def model(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
     task = world.task(statement.task_id)
     signature, sequence, late = bytes.fromhex(body["signature"]), body["sequence"], body["late"]
     if type(late) is not bool or type(sequence) is not int:
-        raise Wrong("late is no boolean, or sequence no integer")
+        raise Wrong("late is not a boolean, or sequence is not an integer")
     same(entry, events.model(statement, signature, sequence, late, world.key_history))
     name, number, most = statement.participant_id, statement.round, task.terms.contract.max_bytes
     if name not in task.chosen:

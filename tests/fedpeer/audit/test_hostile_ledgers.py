@@ -680,7 +680,7 @@ def test_an_hledger_journal_means_what_it_says(tmp_path: Path, name: str) -> Non
     text = (tmp_path / "l.journal").read_text()
     assert all(c.isprintable() or c == "\n" for c in text)
     lines = text.splitlines()
-    assert lines[3].startswith("1970-01-01 * (0) ")  # what is no date is none
+    assert lines[3].startswith("1970-01-01 * (0) ")  # what is not a date is none
     described = lines[3].removeprefix("1970-01-01 * (0) ")
     assert ";" not in described
     assert "|" not in described

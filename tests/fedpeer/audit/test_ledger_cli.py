@@ -528,7 +528,7 @@ def test_what_is_no_ledger_is_named_in_one_sentence(folder: Path, tmp_path: Path
     cut = tmp_path / "cut.db"
     cut.write_bytes((folder / "l.db").read_bytes()[:5000])
     assert sentence(call("verify", cut)).startswith("source: ")
-    assert "no usable database URL" in sentence(call("verify", "mysql://nowhere/x"))
+    assert "not a usable database URL" in sentence(call("verify", "mysql://nowhere/x"))
     assert "does not answer" in sentence(call("verify", "127.0.0.1:1", "--insecure"))
     stranger = str(SigningKey("example.com/fedpeer", 1, bytes(32)).verification_key)
     assert "the trusted key is" in sentence(call("verify", folder / "tiles", "--key", stranger))

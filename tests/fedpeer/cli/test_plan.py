@@ -276,13 +276,13 @@ def test_what_a_document_lacks_is_named_with_its_range(run, lacking, words):
 @pytest.mark.parametrize(
     ("text", "name", "words"),
     [
-        ("{", "a.json", "no valid JSON"),
-        ("= 3", "a.toml", "no valid TOML"),
+        ("{", "a.json", "not valid JSON"),
+        ("= 3", "a.toml", "not valid TOML"),
         ("[1]", "a.json", "expected one object"),
         ('{"phi": 1, "phi": 2}', "a.json", "the key 'phi' is given twice in one object"),
         ('{"learner": {"omega": 1, "omega": 1}}', "a.json", "the key 'omega' is given twice"),
-        ("phi = 1\nphi = 2", "a.toml", "no valid TOML"),
-        ('{"phi": ' + "1" * 5000 + "}", "a.json", "no valid JSON"),
+        ("phi = 1\nphi = 2", "a.toml", "not valid TOML"),
+        ('{"phi": ' + "1" * 5000 + "}", "a.json", "not valid JSON"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_explained(run, text, name, words):

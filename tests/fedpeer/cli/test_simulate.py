@@ -82,7 +82,7 @@ def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     done = fedpeer("new", ".", folder=tmp_path)
     assert done.returncode == 2
-    assert done.stderr == "fedpeer: . exists and is no empty folder; name another\n"
+    assert done.stderr == "fedpeer: . exists and is not an empty folder; name another\n"
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 

@@ -122,7 +122,7 @@ def test_a_statement_has_so_many_bytes_and_no_more() -> None:
         decode_signed(ClaimStatement, message)
 
 
-#: Bytes that are no statement, made of a claim's, and the field that is named.
+#: Bytes that are not a statement, made of a claim's, and the field that is named.
 SPOILED: tuple[tuple[Callable[[bytes], bytes], str], ...] = (
     (lambda data: b"", "statement"),
     (lambda data: data[:-1], "statement"),

@@ -69,8 +69,8 @@ LONG = b'{"body":{"t":"' + b"y" * 65_536 + b'"},"id":"x","kind":"k","v":1}'
         (b'{"body":[],"id":"x","kind":"k","v":1}', "a body"),
         (b'{"body":{},"id":5,"kind":"k","v":1}', "a body"),
         (b'{"body":{},"id":"x","kind":5,"v":1}', "a body"),
-        (b'{"body":{},"id":"a b","kind":"k","v":1}', "no entry id"),
-        (b'{"body":{},"id":"","kind":"k","v":1}', "no entry id"),
+        (b'{"body":{},"id":"a b","kind":"k","v":1}', "not an entry id"),
+        (b'{"body":{},"id":"","kind":"k","v":1}', "not an entry id"),
         (b'{"body": {},"id":"x","kind":"k","v":1}', "canonical"),
         (b'{"v":1,"body":{},"id":"x","kind":"k"}', "canonical"),
         (LONG, "65535"),
@@ -83,7 +83,7 @@ def test_what_is_no_entry_is_not_read_as_one(data: bytes, words: str) -> None:
 
 @pytest.mark.parametrize("entry_id", ["", "a b", "a\n", "é", "x" * 256])
 def test_an_id_without_form_is_refused(entry_id: str) -> None:
-    with pytest.raises(EntryError, match="no entry id"):
+    with pytest.raises(EntryError, match="not an entry id"):
         _ = Entry(entry_id, "x", {}).data
 
 

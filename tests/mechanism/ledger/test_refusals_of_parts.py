@@ -84,7 +84,7 @@ def test_the_key_history_is_of_enrolments_and_revocations() -> None:
         Entry("x", "enrolment", {"participant_id": 7, "public_key": ""}),
         Entry("x", "claim", {"participant_id": "ann", "public_key": str(made.body["public_key"])}),
     ):
-        with pytest.raises(EntryError, match="no enrolment and no revocation"):
+        with pytest.raises(EntryError, match="neither an enrolment nor a revocation"):
             key_event(3, other.data)
 
 
@@ -93,7 +93,7 @@ def test_an_announcement_of_a_key_has_one_form() -> None:
     assert key_change(5, made.data) == KeyChange(5, KEYS[0], KEYS[1])
     for change in ({"number": "1"}, {"number": True}, {"number": 2}, {"more": 1}):
         other = Entry(made.id, made.kind, {**made.body, **change})
-        with pytest.raises(EntryError, match="no well-formed announcement"):
+        with pytest.raises(EntryError, match="not a well-formed announcement"):
             key_change(5, other.data)
 
 
@@ -146,7 +146,7 @@ def test_a_verification_key_has_three_parts_and_so_many_characters() -> None:
         "name+00000000",
         "name",
     ):
-        with pytest.raises(NoteError, match="this is no verification key"):
+        with pytest.raises(NoteError, match="this is not a verification key"):
             VerificationKey.parse(wrong)
     with pytest.raises(NoteError, match="is empty"):
         VerificationKey.parse("name+00000000+")
@@ -156,7 +156,7 @@ def test_a_signing_key_has_its_form_and_its_id() -> None:
     text = SigningKey("example.com/log", 1, bytes(32)).secret_text()
     *before, _, encoded = text.split("+")
     for wrong in (text.replace("PRIVATE", "PUBLIC", 1), "+".join(before), encoded):
-        with pytest.raises(NoteError, match="this is no signing key"):
+        with pytest.raises(NoteError, match="this is not a signing key"):
             SigningKey.parse(wrong)
     with pytest.raises(NoteError, match="does not belong to it"):
         SigningKey.parse("+".join([*before, "00000000", encoded]))
@@ -195,7 +195,7 @@ def test_a_witness_answers_a_request_of_its_form_from_its_own_size() -> None:
     hashes = base64.b64encode(bytes(32)).decode() + "\n"
     assert len(AddCheckpoint.parse(f"old 1\n{hashes * 63}\n{note}").proof) == 63
     for wrong in (f"old 1\n{hashes * 64}\n{note}", f"old 01\n{hashes}\n{note}", f"old 1\n{hashes}"):
-        with pytest.raises(NoteError, match="no request to a witness"):
+        with pytest.raises(NoteError, match="not a request to a witness"):
             AddCheckpoint.parse(wrong)
     known = Checkpoint(log.name, 2, bytes(32))
     with pytest.raises(NoteError, match="above the new size"):

@@ -154,7 +154,7 @@ LIES: dict[str, tuple[int, Callable[[Any], None], str]] = {
         lambda r: r["body"].update(sha256="ab" * 32),
         "sha256",
     ),
-    "evidence that is no base64": (where("evidence"), lambda r: r["body"].update(data="A"), "base64"),
+    "evidence that is not a base64": (where("evidence"), lambda r: r["body"].update(data="A"), "base64"),
 }
 
 

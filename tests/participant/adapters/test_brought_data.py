@@ -200,7 +200,7 @@ def test_a_linear_model_of_whole_numbers_or_other_labels_is_refused_at_prepare(k
     [
         (MultinomialNB(), "keeps no coef_"),
         (MLPClassifier((5,)), "keeps no coef_"),
-        (SGDRegressor(), "no classifier"),
+        (SGDRegressor(), "not a classifier"),
         (SGDClassifier(early_stopping=True), "early_stopping"),
         (SGDClassifier(class_weight="balanced"), "class_weight"),
         (SGDClassifier(alpha=-1), "alpha"),
