@@ -1,4 +1,4 @@
-"""A SQLite that fails when it is told to, as on a disk that returns an error once: a coordinator's database, or a
+"""A SQLite that fails on demand, as on a disk that returns an error once: a coordinator's database, or a
 participant's journal."""
 
 import sqlite3

@@ -1380,7 +1380,7 @@ def a_number_is_none() -> Cases:
 
 
 def altered(entry: Entry, change: Callable[[Any], None]) -> bytes:
-    """The bytes of an entry with its record changed; a statement is signed again by whoever made it."""
+    """The bytes of an entry with its record changed; a statement is signed again by its author."""
     record: Any = json.loads(entry.data)
     change(record)
     statement = record["body"].get("statement")

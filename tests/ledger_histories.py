@@ -1,7 +1,7 @@
-"""A coordinator on paper that writes whatever it is told to, through the code that makes entries.
+"""A coordinator on paper that writes whatever its caller says, through the code that makes entries.
 
-`Log` is the log with its accounts, `History` one task in it. Told the truth, they write what the service would; told a
-lie, they compute everything that follows from it as an operator with the log's key would: later settlements, stakes,
+`Log` is the log with its accounts, `History` one task in it. Given the truth, they write what the service would. Given
+a lie, they compute everything that follows from it as an operator with the log's key would: later settlements, stakes,
 tree and heads are those of the lie.
 """
 
@@ -92,7 +92,7 @@ class Shape:
 
 
 class History:
-    """One task. Methods write; their arguments are the truth unless told otherwise."""
+    """One task. Methods write; their arguments are the truth by default."""
 
     def __init__(self, log: Log, shape: Shape) -> None:
         plain = samples.terms(
@@ -155,7 +155,7 @@ class History:
         self.log.write(entries.claim(statement, sign_statement(statement, key)))
 
     def counts(self, name: str) -> tuple[int, int]:
-        """Those behind a private claim."""
+        """Those of a private claim."""
         above = int((samples.degree(name) - Fraction(2, 100)) * 100)
         return 50 + above, 50 - above
 
@@ -241,7 +241,7 @@ class History:
         return dict(record)
 
     def verdicts(self, record: Mapping[str, Any] | None) -> list[Assessment]:
-        """What the evidence says, or, without any, as claimed; of whoever sent nothing, that."""
+        """What the evidence says, or, without any, as claimed; of those who sent nothing, that."""
         if record is None:
             found = [
                 as_claimed(name, statement.model_sha256, self.claimed[name])

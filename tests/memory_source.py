@@ -1,4 +1,4 @@
-"""A ledger in memory: entries, signed by whoever holds the key."""
+"""A ledger in memory: entries, signed by the holder of the key."""
 
 from collections.abc import Iterator, Sequence
 

@@ -86,11 +86,11 @@ class Service:
 
 @contextmanager
 def operator(folder: StateFolder) -> Iterator[Operator]:
-    desk = Operator(folder)
+    commands = Operator(folder)
     try:
-        yield desk
+        yield commands
     finally:
-        desk.close()
+        commands.close()
 
 
 class Flock:
@@ -158,8 +158,8 @@ def run_chaos(tmp_path: Path, backend: str, kills: int, seed: int) -> None:
         service.start()
         service.wait_until_serving()
         for name in NAMES:
-            with operator(folder) as desk:
-                token = desk.invite(name).token
+            with operator(folder) as commands:
+                token = commands.invite(name).token
             authority = (folder.path / "authority.pem").read_bytes()
             public = folder.config().server.public
             Participant.enroll(
@@ -175,8 +175,8 @@ def run_chaos(tmp_path: Path, backend: str, kills: int, seed: int) -> None:
                 day = {"effort_seconds": 86_400, "round_seconds": 86_400}
                 schedule = {"rounds": ROUNDS, "quorum": 3, "capacity": 3, **day}
                 config = task_config(tmp_path, task_id, schedule=schedule)
-                with operator(folder) as desk:
-                    desk.open(prepare_task(config, time.time()))
+                with operator(folder) as commands:
+                    commands.open(prepare_task(config, time.time()))
                 flock.begin(task_id)
                 while flock.busy() and done < kills:
                     time.sleep(moments.uniform(0, 0.6))

@@ -89,23 +89,23 @@ def test_a_full_disk_stops_nothing_for_good(disk: Path, tmp_path: Path) -> None:
     service.wait_until_serving()
     enrol(folder, tmp_path)
     config = task_config(tmp_path, "task-1", schedule={"rounds": ROUNDS, "round_seconds": 600})
-    with operator(folder) as desk:
-        desk.open(prepare_task(config, time.time()))
+    with operator(folder) as commands:
+        commands.open(prepare_task(config, time.time()))
     flock = Flock(folder, tmp_path, folder.config().server.market)
     try:
         # No byte is left: claims are refused by name, and so is the operator.
         ballast.fill()
         flock.begin("task-1")
         until(lambda: lines("STORAGE_FULL", "SubmitEffort") > 0)
-        with operator(folder) as desk:
+        with operator(folder) as commands:
             with pytest.raises(DatabaseFull, match="no space left"):
-                desk.cancel("task-1", "a command on a full disk")
-            assert desk.task("task-1").row.state is State.EFFORT
+                commands.cancel("task-1", "a command on a full disk")
+            assert commands.task("task-1").row.state is State.EFFORT
         # There is room for the database and none for models.
         ballast.fill(leave=RESERVE_BYTES // 2)
         until(lambda: lines("STORAGE_FULL", "SubmitModel") > 0)
-        with operator(folder) as desk:
-            report = desk.task("task-1")
+        with operator(folder) as commands:
+            report = commands.task("task-1")
             assert report.row.state is State.TRAINING
             assert report.delivered == ()
         # It fills up at any moment, and there is space again. Once it is killed and started on the full disk.
@@ -142,8 +142,8 @@ def test_a_full_disk_stops_nothing_for_good(disk: Path, tmp_path: Path) -> None:
 def enrol(folder: StateFolder, path: Path) -> None:
     authority = (folder.path / "authority.pem").read_bytes()
     for name in NAMES:
-        with operator(folder) as desk:
-            token = desk.invite(name).token
+        with operator(folder) as commands:
+            token = commands.invite(name).token
         public = folder.config().server.public
         Participant.enroll(path / name, participant_id=name, public=public, token=token, authority=authority)
 

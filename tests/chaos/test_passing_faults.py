@@ -163,7 +163,7 @@ def test_no_round_is_lost_to_the_participants_own_disk_that_fails_for_a_while(
         assert len(journals.failed) > 10
 
 
-def test_a_renewal_goes_on_behind_a_disk_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_renewal_goes_on_after_a_disk_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The service's thread that renews ends with nothing that may pass, nor with what nobody foresaw."""
     with served(tmp_path / "coordinator") as market:
         state = market.enrol("ada", tmp_path / "ada")

@@ -46,7 +46,7 @@ from tests.integration.test_standing import renew
 HONEST = ("zoe-1", "zoe-2", "zoe-3")
 KINDS = ("claim", "upload", "failure", "renewal")
 
-#: Revokes whom it is told on standard input; every other time it does not ring at the service's door.
+#: Revokes those that standard input names; every other time it does not notify the service.
 REVOKER = """
 import sys
 from pathlib import Path
@@ -146,7 +146,7 @@ async def race(client: Client, kind: str, revoker: Revoker, moments: random.Rand
         await revoker.revoke(client.name)
 
     done, _ = await asyncio.gather(act(), revoke())
-    # From here on there is nothing that it could do, whether or not the service was told.
+    # From here on there is nothing that it could do, whether or not the service was notified.
     assert not await recorded(renew(last[-1]))
     assert not await recorded(client.claim() if kind == "claim" else client.fail(1))
     await close(last)
@@ -205,7 +205,7 @@ async def until_absent(coordinator: Coordinator, clock: ManualClock) -> None:
 
 
 def check_order(folder: StateFolder, revoked: list[str]) -> None:
-    """Nothing that a participant did stands behind its revocation."""
+    """Nothing that a participant did stands after its revocation."""
     gone: set[str] = set()
     with ExitStack() as resources:
         for data in open_source(folder.database_url(folder.config()), resources).entries():

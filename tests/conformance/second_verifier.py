@@ -1241,7 +1241,7 @@ class Replay:
             require(paid <= 1, f"more than one of the cluster {cluster} is scored")
 
     def _check_digests(self, task: Task, judged: Mapping[str, Record]) -> None:
-        """That whoever sent the same model as one that is scored is in its cluster."""
+        """That all who sent the same model as one that is scored are in its cluster."""
         scored = {task.models[n].digest: n for n in task.models if judged[n]["verified_micro"] is not None}
         for name, model in task.models.items():
             first = scored.get(model.digest, name)

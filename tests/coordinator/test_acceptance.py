@@ -90,7 +90,7 @@ def test_a_task_opens_at_each_limit_and_not_one_beyond(limit: str, tmp_path: Pat
 
 
 def test_terms_and_all_that_is_submitted_fit_one_message() -> None:
-    """The room for terms shrinks with the rounds, each of which leaves ids behind."""
+    """The room for terms shrinks with the rounds, each of which leaves ids."""
 
     def terms(rounds: int, tensors: int) -> Terms:
         specs = tuple(TensorSpec(f"{'long.' * 40}{i:06d}", "F32", (1,)) for i in range(tensors))

@@ -1,4 +1,4 @@
-"""What goes wrong inside is told to clients as what it is."""
+"""Clients learn what goes wrong inside as what it is."""
 
 import sqlite3
 from typing import Any
@@ -46,7 +46,7 @@ def test_a_disk_that_is_foreseen_to_be_full_is_full() -> None:
         ("42601", Code.INTERNAL),  # a statement with a mistake in it
     ],
 )
-def test_what_postgresql_says_is_told_apart(state: str, code: Code) -> None:
+def test_faults_of_postgresql_are_distinguished(state: str, code: Code) -> None:
     assert refusal_for(_translated(_psycopg_error(state))).code is code
 
 
@@ -63,7 +63,7 @@ def test_what_postgresql_says_is_told_apart(state: str, code: Code) -> None:
         ("SQLITE_MISUSE", Code.INTERNAL),
     ],
 )
-def test_what_sqlite_says_is_told_apart(name: str, code: Code) -> None:
+def test_faults_of_sqlite_are_distinguished(name: str, code: Code) -> None:
     error: Any = sqlite3.OperationalError(name)
     error.sqlite_errorname = name
     assert refusal_for(_translated(error)).code is code

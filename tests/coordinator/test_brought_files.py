@@ -92,7 +92,7 @@ def test_files_that_are_no_npz(kind: str, tmp_path: Path) -> None:
                 path.write_bytes(path.read_bytes()[:50])
         case "no labels":
             stored(path, images=IMAGES)
-    with pytest.raises(TaskError, match=r"is no \.npz with images, labels and classes") as raised:
+    with pytest.raises(TaskError, match=r"is not an \.npz file with images, labels and classes") as raised:
         read(path)
     assert "\n" not in str(raised.value)
 

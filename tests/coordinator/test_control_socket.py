@@ -10,7 +10,7 @@ import coordinator.control_socket
 from coordinator.control_socket import Answer, ControlSocket, ask, notify
 
 
-async def test_a_ring_is_answered_when_the_service_has_looked_and_only_then(tmp_path: Path) -> None:
+async def test_a_notification_is_answered_when_the_service_has_looked_and_only_then(tmp_path: Path) -> None:
     path, looked = tmp_path / "control.sock", []
 
     async def look() -> None:
@@ -32,7 +32,7 @@ async def test_a_ring_is_answered_when_the_service_has_looked_and_only_then(tmp_
     assert len(looked) == 3
 
 
-def test_a_door_behind_which_nobody_is_and_one_that_stays_silent(
+def test_a_socket_that_nobody_serves_and_one_that_stays_silent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(coordinator.control_socket, "ANSWER_SECONDS", 0.2)

@@ -44,7 +44,7 @@ def task(**changes: Any) -> TaskConfig:
 
 
 def brought(folder: Path, **changes: Any) -> dict[str, str]:
-    """A [data] section of files; `changes` to the arrays of D_c, or of the test set behind `test_`."""
+    """A [data] section of files; `changes` to the arrays of D_c, or of the test set under `test_`."""
     files = {}
     for key, part in (("file", DIGITS.validation), ("test_file", DIGITS.test)):
         arrays: dict[str, Any] = {"images": part.images, "labels": part.labels, "classes": 10}
@@ -62,17 +62,17 @@ def refused(**changes: Any) -> str:
 
 
 def test_a_task_that_can_be_scored_is_proved_and_says_how_long_its_evidence_takes() -> None:
-    told: list[str] = []
-    proof = prove(prepare_task(task(), 0.0), told.append)
+    progress: list[str] = []
+    proof = prove(prepare_task(task(), 0.0), progress.append)
     assert proof.training_seconds is not None
     assert proof.evidence_seconds is not None
     assert proof.accuracy is not None
     assert "evidence of a round will take about" in proof.sentence()
     assert "longer than a round" not in proof.sentence()
     assert "longer than a round" in replace(proof, round_seconds=0).sentence()
-    assert told[0] == "training model 1 of 2: epoch 1 of 2"
-    assert "measuring and settling a round of three" in told
-    assert told[-1] == "training shadow models: 38 of 38"
+    assert progress[0] == "training model 1 of 2: epoch 1 of 2"
+    assert "measuring and settling a round of three" in progress
+    assert progress[-1] == "training shadow models: 38 of 38"
 
 
 def test_a_long_recipe_is_proved_by_a_shorter_round(monkeypatch: pytest.MonkeyPatch) -> None:

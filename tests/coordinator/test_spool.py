@@ -41,7 +41,7 @@ class FailingDisk(ThreadPoolExecutor):
         raise OSError(errno.EIO, "Input/output error")
 
 
-def test_a_flush_that_fails_is_told_though_a_later_one_would_pass(tmp_path: Path) -> None:
+def test_a_flush_that_fails_is_an_error_though_a_later_one_would_pass(tmp_path: Path) -> None:
     with FailingDisk(1) as disk:
         spooled = SpooledUpload(tmp_path / "model.part", None, disk)
         spooled.append(bytes(8 << 20))

@@ -19,7 +19,16 @@ from fedpeer.protocol.errors import Code, Refusal
 from fedpeer.protocol.frames import Frame
 from fedpeer.protocol.limits import FRAME_BYTES
 from fedpeer.v1.market_pb2 import ModelHeader
-from tests.coordinator.test_uploads import BEN, CONTENT, KEY, STATEMENT, Desk, falls_silent, nothing, whole
+from tests.coordinator.test_uploads import (
+    BEN,
+    CONTENT,
+    KEY,
+    STATEMENT,
+    Receiver,
+    falls_silent,
+    nothing,
+    whole,
+)
 
 CYD = replace(STATEMENT, participant_id="cyd", submission_id="model-3")
 
@@ -29,9 +38,9 @@ def contended(monkeypatch: pytest.MonkeyPatch, seconds: float, bytes_per_second:
     monkeypatch.setattr(coordinator.upload_places, "CONTENDED_BYTES_PER_SECOND", bytes_per_second)
 
 
-async def received(desk: Desk, bytes_: int) -> None:
+async def received(receiver: Receiver, bytes_: int) -> None:
     async with asyncio.timeout(60):
-        while desk.spool.size(KEY) < bytes_:
+        while receiver.spool.size(KEY) < bytes_:
             await asyncio.sleep(0)
 
 
@@ -39,46 +48,46 @@ async def test_a_slow_upload_is_cut_short_when_somebody_comes_to_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     contended(monkeypatch, 0, 1e9)
-    desk = Desk(tmp_path, places=1)
-    desk.may_record.set()
-    slow = desk.receive("slow", falls_silent())
-    await received(desk, 40)
+    receiver = Receiver(tmp_path, places=1)
+    receiver.may_record.set()
+    slow = receiver.receive("slow", falls_silent())
+    await received(receiver, 40)
     assert not slow.done(), "nobody waits, so it may take its time"
     async with asyncio.timeout(60):
-        assert await desk.receive("ben", whole(), statement=BEN) == "ben"
+        assert await receiver.receive("ben", whole(), statement=BEN) == "ben"
         with pytest.raises(Refusal, match="Others wait, and this upload is slow") as refused:
             await slow
     assert refused.value.code is Code.QUOTA_EXCEEDED
-    assert await desk.uploads.held(KEY) == 40, "what it sent is kept"
-    await desk.uploads.stop()
+    assert await receiver.uploads.held(KEY) == 40, "what it sent is kept"
+    await receiver.uploads.stop()
 
 
 async def test_a_slow_upload_that_gets_its_place_while_others_wait_is_cut_short_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     contended(monkeypatch, 0, 1e9)
-    desk = Desk(tmp_path, places=1)
-    desk.may_record.set()
+    receiver = Receiver(tmp_path, places=1)
+    receiver.may_record.set()
     slow = [
-        desk.receive("ann", falls_silent()),
-        desk.receive("ben", falls_silent(), statement=BEN),
+        receiver.receive("ann", falls_silent()),
+        receiver.receive("ben", falls_silent(), statement=BEN),
     ]
     async with asyncio.timeout(60):
-        assert await desk.receive("cyd", whole(), statement=CYD) == "cyd"
+        assert await receiver.receive("cyd", whole(), statement=CYD) == "cyd"
         for upload in slow:
             with pytest.raises(Refusal, match="Others wait"):
                 await upload
-    assert desk.welcomed == ["ann", "ben", "cyd"], "in the order in which they came"
-    assert desk.metrics.uploads._value.get() == 0
-    await desk.uploads.stop()
+    assert receiver.welcomed == ["ann", "ben", "cyd"], "in the order in which they came"
+    assert receiver.metrics.uploads._value.get() == 0
+    await receiver.uploads.stop()
 
 
 async def test_an_upload_that_is_quick_enough_keeps_its_place_while_others_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     contended(monkeypatch, 0, 1e-3)  # each byte buys a quarter of an hour
-    desk = Desk(tmp_path, places=1)
-    desk.may_record.set()
+    receiver = Receiver(tmp_path, places=1)
+    receiver.may_record.set()
     go_on = asyncio.Event()
 
     async def in_two() -> AsyncIterator[Frame]:
@@ -86,42 +95,42 @@ async def test_an_upload_that_is_quick_enough_keeps_its_place_while_others_wait(
         await go_on.wait()
         yield Frame(40, memoryview(CONTENT)[40:])
 
-    first = desk.receive("first", in_two())
-    await received(desk, 40)
-    second = desk.receive("second", whole(), statement=BEN)
-    while desk.places.waiting == 0:
+    first = receiver.receive("first", in_two())
+    await received(receiver, 40)
+    second = receiver.receive("second", whole(), statement=BEN)
+    while receiver.places.waiting == 0:
         await asyncio.sleep(0)
     assert not first.done()
-    assert desk.metrics.uploads._value.get() == 1
+    assert receiver.metrics.uploads._value.get() == 1
     go_on.set()
     async with asyncio.timeout(60):
         assert [await first, await second] == ["first", "second"]
-    assert desk.metrics.received_bytes._value.get() == 2 * len(CONTENT)
-    await desk.uploads.stop()
+    assert receiver.metrics.received_bytes._value.get() == 2 * len(CONTENT)
+    await receiver.uploads.stop()
 
 
 async def test_seconds_are_granted_before_the_first_byte_has_to_be_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     contended(monkeypatch, 1000, 1e9)
-    desk = Desk(tmp_path, places=1)
-    desk.may_record.set()
+    receiver = Receiver(tmp_path, places=1)
+    receiver.may_record.set()
     go_on = asyncio.Event()
 
     async def late() -> AsyncIterator[Frame]:
         await go_on.wait()
         yield Frame(0, memoryview(CONTENT))
 
-    first = desk.receive("first", late())
-    while desk.welcomed != ["first"]:
+    first = receiver.receive("first", late())
+    while receiver.welcomed != ["first"]:
         await asyncio.sleep(0)
-    second = desk.receive("second", whole(), statement=BEN)
-    while desk.places.waiting == 0:
+    second = receiver.receive("second", whole(), statement=BEN)
+    while receiver.places.waiting == 0:
         await asyncio.sleep(0)
     go_on.set()
     async with asyncio.timeout(60):
         assert [await first, await second] == ["first", "second"]
-    await desk.uploads.stop()
+    await receiver.uploads.stop()
 
 
 async def test_a_stream_that_falls_silent_ends_though_nobody_waits(
@@ -131,15 +140,15 @@ async def test_a_stream_that_falls_silent_ends_though_nobody_waits(
     monkeypatch.setattr(
         coordinator.upload_places, "MIN_UPLOAD_BYTES_PER_SECOND", 0.1
     )  # else the whole would be too slow
-    desk = Desk(tmp_path)
+    receiver = Receiver(tmp_path)
     async with asyncio.timeout(60):
         with pytest.raises(
             Refusal, match=r"No frame came for 0\.01 seconds; the upload can be resumed"
         ) as refused:
-            await desk.receive("first", falls_silent())
+            await receiver.receive("first", falls_silent())
     assert refused.value.code is Code.QUOTA_EXCEEDED
-    assert await desk.uploads.held(KEY) == 40
-    await desk.uploads.stop()
+    assert await receiver.uploads.held(KEY) == 40
+    await receiver.uploads.stop()
 
 
 async def test_no_upload_holds_a_place_longer_than_its_bytes_take(
@@ -147,108 +156,108 @@ async def test_no_upload_holds_a_place_longer_than_its_bytes_take(
 ) -> None:
     monkeypatch.setattr(coordinator.upload_places, "UPLOAD_IDLE_SECONDS", 0.01)
     monkeypatch.setattr(coordinator.upload_places, "MIN_UPLOAD_BYTES_PER_SECOND", 1 << 30)
-    desk = Desk(tmp_path)
+    receiver = Receiver(tmp_path)
 
     async with asyncio.timeout(60):
         with pytest.raises(Refusal, match="took more than 0 seconds; it can be resumed") as refused:
-            await desk.receive("first", falls_silent())
+            await receiver.receive("first", falls_silent())
     assert refused.value.code is Code.QUOTA_EXCEEDED
-    assert await desk.uploads.held(KEY) == 40
-    await desk.uploads.stop()
+    assert await receiver.uploads.held(KEY) == 40
+    await receiver.uploads.stop()
 
 
 async def test_who_hangs_up_or_is_taken_over_from_while_it_waits_leaves_the_line(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, places=1)
-    desk.may_record.set()
-    first = desk.receive("first", falls_silent())
-    await received(desk, 40)
-    waits = [desk.receive(name, whole(), statement=BEN) for name in ("older", "newer")]
+    receiver = Receiver(tmp_path, places=1)
+    receiver.may_record.set()
+    first = receiver.receive("first", falls_silent())
+    await received(receiver, 40)
+    waits = [receiver.receive(name, whole(), statement=BEN) for name in ("older", "newer")]
     async with asyncio.timeout(60):
         with pytest.raises(Refusal, match="taken over"):
             await waits[0]
         waits[1].cancel()
-        while desk.places.busy("task") != {KEY}:
+        while receiver.places.busy("task") != {KEY}:
             await asyncio.sleep(0)
-        assert desk.places.waiting == 0
+        assert receiver.places.waiting == 0
         first.cancel()
-        assert await desk.receive("cyd", whole(), statement=CYD) == "cyd"
-    assert desk.welcomed == ["first", "cyd"]
-    await desk.uploads.stop()
+        assert await receiver.receive("cyd", whole(), statement=CYD) == "cyd"
+    assert receiver.welcomed == ["first", "cyd"]
+    await receiver.uploads.stop()
 
 
 async def test_one_participant_uploads_one_model_at_a_time(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
-    desk.may_record.set()
+    receiver = Receiver(tmp_path)
+    receiver.may_record.set()
     go_on = asyncio.Event()
 
     async def held_up() -> AsyncIterator[Frame]:
         await go_on.wait()
         yield Frame(0, memoryview(CONTENT))
 
-    first = desk.receive("first", held_up())
-    while desk.welcomed != ["first"]:
+    first = receiver.receive("first", held_up())
+    while receiver.welcomed != ["first"]:
         await asyncio.sleep(0)
-    second = desk.receive("second", whole(), statement=replace(STATEMENT, submission_id="model-9"))
-    other = desk.receive("other", whole(), statement=BEN)
+    second = receiver.receive("second", whole(), statement=replace(STATEMENT, submission_id="model-9"))
+    other = receiver.receive("other", whole(), statement=BEN)
     async with asyncio.timeout(60):
         assert await other == "other", "a second place is free for others"
-        assert desk.welcomed == ["first", "other"]
-        assert desk.places.busy("task") == {KEY, UploadKey("task", "ann", "model-9")}
-        assert desk.places.busy("another") == set()
+        assert receiver.welcomed == ["first", "other"]
+        assert receiver.places.busy("task") == {KEY, UploadKey("task", "ann", "model-9")}
+        assert receiver.places.busy("another") == set()
         go_on.set()
         assert [await first, await second] == ["first", "second"]
-    await desk.uploads.stop()
+    await receiver.uploads.stop()
 
 
 async def test_who_takes_over_ends_the_older_stream_with_a_reason(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
-    desk.may_record.set()
-    first = desk.receive("first", falls_silent())
-    await received(desk, 40)
+    receiver = Receiver(tmp_path)
+    receiver.may_record.set()
+    first = receiver.receive("first", falls_silent())
+    await received(receiver, 40)
     async with asyncio.timeout(60):
-        assert await desk.receive("second", whole()) == "second"
+        assert await receiver.receive("second", whole()) == "second"
         with pytest.raises(Refusal, match="Another stream of the same upload has taken over") as refused:
             await first
     assert refused.value.code is Code.QUOTA_EXCEEDED
-    await desk.uploads.stop()
+    await receiver.uploads.stop()
 
 
 async def test_a_file_of_another_digest_is_refused_and_nothing_of_it_kept(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
+    receiver = Receiver(tmp_path)
     signed = replace(STATEMENT, model_sha256=bytes(32))
     with pytest.raises(Refusal) as refused:
-        await desk.receive("first", whole(), statement=signed)
+        await receiver.receive("first", whole(), statement=signed)
     assert refused.value.code is Code.MODEL_INVALID
     assert hashlib.sha256(CONTENT).hexdigest() in str(refused.value)
     assert bytes(32).hex() in str(refused.value)
-    assert not desk.recording.is_set()
-    assert await desk.uploads.held(KEY) == 0
+    assert not receiver.recording.is_set()
+    assert await receiver.uploads.held(KEY) == 0
     blobs = BlobStore(tmp_path / "models")
     assert not blobs.intact(bytes(32))
     assert not blobs.intact(hashlib.sha256(CONTENT).digest())
-    await desk.uploads.stop()
+    await receiver.uploads.stop()
 
 
 @pytest.mark.parametrize("offset", [0, 17, 40])
 async def test_an_upload_may_go_on_from_any_byte_that_is_held(tmp_path: Path, offset: int) -> None:
-    desk = Desk(tmp_path)
-    desk.may_record.set()
+    receiver = Receiver(tmp_path)
+    receiver.may_record.set()
 
     async def part() -> AsyncIterator[Frame]:
         yield Frame(0, memoryview(CONTENT)[:40])
 
     with pytest.raises(Refusal, match="ended at byte 40"):
-        await desk.receive("first", part())
+        await receiver.receive("first", part())
     with pytest.raises(Refusal, match="begins at byte 41, but 40 bytes are held") as refused:
-        await desk.receive("beyond", nothing(), offset=41)
+        await receiver.receive("beyond", nothing(), offset=41)
     assert refused.value.metadata == {"offset": "40"}
 
     async def rest() -> AsyncIterator[Frame]:
         yield Frame(offset, memoryview(CONTENT)[offset:])
 
-    assert await desk.receive("second", rest(), offset=offset) == "second"
+    assert await receiver.receive("second", rest(), offset=offset) == "second"
     assert BlobStore(tmp_path / "models").intact(STATEMENT.model_sha256)
-    await desk.uploads.stop()
+    await receiver.uploads.stop()
 
 
 def test_a_frame_belongs_where_it_begins_and_has_a_byte_at_least() -> None:
@@ -292,21 +301,21 @@ async def test_a_place_is_held_until_nothing_that_was_received_is_in_memory(
         append(self, data)
 
     monkeypatch.setattr(SpooledUpload, "append", slow)
-    desk = Desk(tmp_path, places=1)
-    desk.may_record.set()
-    first = desk.receive("first", whole())
-    second = desk.receive("second", whole(), statement=BEN)
+    receiver = Receiver(tmp_path, places=1)
+    receiver.may_record.set()
+    first = receiver.receive("first", whole())
+    second = receiver.receive("second", whole(), statement=BEN)
     try:
         async with asyncio.timeout(60):
             await appending.wait()
         for _ in range(100):
             await asyncio.sleep(0)
-        assert desk.welcomed == ["first"]
+        assert receiver.welcomed == ["first"]
     finally:
         may_append.set()
     async with asyncio.timeout(60):
         assert [await first, await second] == ["first", "second"]
-    await desk.uploads.stop()
+    await receiver.uploads.stop()
 
 
 async def test_a_place_is_free_while_a_whole_file_is_put_in_its_place(
@@ -319,23 +328,23 @@ async def test_a_place_is_free_while_a_whole_file_is_put_in_its_place(
         adopt(self, *given, **more)
 
     monkeypatch.setattr(BlobStore, "adopt", slow)
-    desk = Desk(tmp_path, places=1)
-    desk.may_record.set()
-    first = desk.receive("first", whole())
-    second = desk.receive("second", whole(), statement=BEN)
+    receiver = Receiver(tmp_path, places=1)
+    receiver.may_record.set()
+    first = receiver.receive("first", whole())
+    second = receiver.receive("second", whole(), statement=BEN)
     try:
         async with asyncio.timeout(60):
-            while desk.welcomed != ["first", "second"]:
+            while receiver.welcomed != ["first", "second"]:
                 await asyncio.sleep(0)
         assert not first.done()
     finally:
         may_adopt.set()
     async with asyncio.timeout(60):
         assert [await first, await second] == ["first", "second"]
-    await desk.uploads.stop()
+    await receiver.uploads.stop()
 
 
-async def test_who_announces_nothing_is_told_so_before_it_has_a_place(
+async def test_who_announces_nothing_is_refused_before_it_has_a_place(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(coordinator.upload_places, "UPLOAD_IDLE_SECONDS", 0.01)

@@ -57,7 +57,7 @@ async def falls_silent() -> AsyncIterator[Frame]:
     await asyncio.Event().wait()
 
 
-class Desk:
+class Receiver:
     """Uploads whose receipts wait until they may be written."""
 
     def __init__(self, folder: Path, places: int = 2) -> None:
@@ -88,59 +88,59 @@ class Desk:
 async def test_who_takes_over_and_hangs_up_is_waited_for_by_nobody(
     tmp_path: Path, first_ends_before: bool
 ) -> None:
-    desk = Desk(tmp_path)
-    first = desk.receive("first", whole())
-    await desk.recording.wait()
-    second = desk.receive("second", whole())
+    receiver = Receiver(tmp_path)
+    first = receiver.receive("first", whole())
+    await receiver.recording.wait()
+    second = receiver.receive("second", whole())
     third: asyncio.Task[str] | None = None
     if not first_ends_before:  # the third waits for the second, which leaves it the first to wait for
         await asyncio.sleep(0)
-        third = desk.receive("third", whole())
+        third = receiver.receive("third", whole())
     await asyncio.sleep(0)
     second.cancel()
     await asyncio.wait([second])
-    assert desk.welcomed == ["first"]
-    desk.may_record.set()
+    assert receiver.welcomed == ["first"]
+    receiver.may_record.set()
     assert await first == "first"
     async with asyncio.timeout(10):
-        assert await (third or desk.receive("third", whole())) == "third"
-    assert desk.welcomed == ["first", "third"]
-    assert desk.places.busy("task") == set()
-    await desk.uploads.stop()
+        assert await (third or receiver.receive("third", whole())) == "third"
+    assert receiver.welcomed == ["first", "third"]
+    assert receiver.places.busy("task") == set()
+    await receiver.uploads.stop()
 
 
 async def test_an_offset_beyond_what_is_held_is_refused_before_a_frame_is_asked_for(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
+    receiver = Receiver(tmp_path)
     with pytest.raises(Refusal) as refused:
-        await desk.receive("first", whole(), offset=41)
+        await receiver.receive("first", whole(), offset=41)
     assert refused.value.code is Code.FRAMES_INVALID
     assert refused.value.metadata == {"offset": "0"}
-    assert desk.welcomed == []
-    await desk.uploads.stop()
+    assert receiver.welcomed == []
+    await receiver.uploads.stop()
 
 
 async def test_a_stream_that_ends_early_leaves_what_came_and_the_next_goes_on_from_there(
     tmp_path: Path,
 ) -> None:
-    desk = Desk(tmp_path)
-    desk.may_record.set()
+    receiver = Receiver(tmp_path)
+    receiver.may_record.set()
     with pytest.raises(Refusal, match="ended at byte 40"):
-        await desk.receive("first", cut_short())
-    assert await desk.uploads.held(KEY) == 40
+        await receiver.receive("first", cut_short())
+    assert await receiver.uploads.held(KEY) == 40
 
     async def rest() -> AsyncIterator[Frame]:
         yield Frame(40, memoryview(CONTENT)[40:])
 
-    assert await desk.receive("second", rest(), offset=40) == "second"
-    assert await desk.uploads.held(KEY) == 0
-    await desk.uploads.stop()
+    assert await receiver.receive("second", rest(), offset=40) == "second"
+    assert await receiver.uploads.held(KEY) == 0
+    await receiver.uploads.stop()
 
 
 async def test_who_hangs_up_once_the_last_frame_has_come_has_sent_it_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk = Desk(tmp_path)
-    desk.may_record.set()
+    receiver = Receiver(tmp_path)
+    receiver.may_record.set()
     may_append, appending = threading.Event(), asyncio.Event()
     loop, append = asyncio.get_running_loop(), SpooledUpload.append
 
@@ -150,27 +150,27 @@ async def test_who_hangs_up_once_the_last_frame_has_come_has_sent_it_all(
         append(self, data)
 
     monkeypatch.setattr(SpooledUpload, "append", slow)
-    upload = desk.receive("first", whole())
+    upload = receiver.receive("first", whole())
     await appending.wait()
     upload.cancel()
     with pytest.raises(asyncio.CancelledError):
         await upload
-    assert desk.places.busy("task") == {KEY}, "the file has a writer still"
+    assert receiver.places.busy("task") == {KEY}, "the file has a writer still"
     may_append.set()
     async with asyncio.timeout(60):
-        await desk.recording.wait()
+        await receiver.recording.wait()
     assert BlobStore(tmp_path / "models").intact(STATEMENT.model_sha256)
-    await desk.uploads.stop()
+    await receiver.uploads.stop()
 
 
 async def test_a_file_that_was_whole_before_a_restart_needs_no_more_frames(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
-    desk.may_record.set()
-    held = desk.spool.resume(KEY, 0, len(CONTENT))
+    receiver = Receiver(tmp_path)
+    receiver.may_record.set()
+    held = receiver.spool.resume(KEY, 0, len(CONTENT))
     held.append(CONTENT)
     held.close()
-    assert await desk.receive("second", nothing(), offset=len(CONTENT)) == "second"
-    await desk.uploads.stop()
+    assert await receiver.receive("second", nothing(), offset=len(CONTENT)) == "second"
+    await receiver.uploads.stop()
 
 
 async def nothing() -> AsyncIterator[Frame]:
@@ -178,63 +178,63 @@ async def nothing() -> AsyncIterator[Frame]:
         yield frame
 
 
-async def test_a_model_that_fails_is_told_to_its_sender_and_gone(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
+async def test_a_model_that_fails_is_refused_and_gone(tmp_path: Path) -> None:
+    receiver = Receiver(tmp_path)
 
     async def spoiled() -> AsyncIterator[Frame]:
         yield Frame(0, memoryview(b"\xff" * 100))
 
     with pytest.raises(ModelFileError):  # and not that the stream ended early
-        await desk.receive("first", spoiled())
-    assert await desk.uploads.held(KEY) == 0
-    assert desk.places.busy("task") == set()
-    await desk.uploads.stop()
+        await receiver.receive("first", spoiled())
+    assert await receiver.uploads.held(KEY) == 0
+    assert receiver.places.busy("task") == set()
+    await receiver.uploads.stop()
 
 
 async def test_who_sends_nothing_leaves_nothing(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
+    receiver = Receiver(tmp_path)
     with pytest.raises(Refusal, match="ended at byte 0"):
-        await desk.receive("first", nothing())
+        await receiver.receive("first", nothing())
     assert [path for path in (tmp_path / "spool").rglob("*") if path.is_file()] == []
-    await desk.uploads.stop()
+    await receiver.uploads.stop()
 
 
 async def test_no_frames_are_asked_for_on_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk = Desk(tmp_path)
-    desk.may_record.set()
+    receiver = Receiver(tmp_path)
+    receiver.may_record.set()
     with monkeypatch.context() as full:
         full.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
         for name in ("first", "second"):
             with pytest.raises(SpoolFull, match="0 are free"):
-                await desk.receive(name, falls_silent())
-    assert desk.places.busy("task") == set()
-    assert await desk.receive("third", whole()) == "third"
-    assert desk.welcomed == ["third"]
-    assert await desk.uploads.held(KEY) == 0
-    await desk.uploads.stop()
+                await receiver.receive(name, falls_silent())
+    assert receiver.places.busy("task") == set()
+    assert await receiver.receive("third", whole()) == "third"
+    assert receiver.welcomed == ["third"]
+    assert await receiver.uploads.held(KEY) == 0
+    await receiver.uploads.stop()
 
 
 async def test_a_model_that_came_whole_is_recorded_though_its_sender_has_hung_up(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
-    upload = desk.receive("first", whole())
-    await desk.recording.wait()
+    receiver = Receiver(tmp_path)
+    upload = receiver.receive("first", whole())
+    await receiver.recording.wait()
     upload.cancel()
     await asyncio.wait([upload])
-    assert desk.places.busy("task") == {KEY}
+    assert receiver.places.busy("task") == {KEY}
     assert BlobStore(tmp_path / "models").intact(STATEMENT.model_sha256)
-    desk.may_record.set()
+    receiver.may_record.set()
     async with asyncio.timeout(10):
-        assert await desk.receive("second", whole()) == "second"
-    assert desk.places.busy("task") == set()
-    await desk.uploads.stop()
+        assert await receiver.receive("second", whole()) == "second"
+    assert receiver.places.busy("task") == set()
+    await receiver.uploads.stop()
 
 
-async def test_what_cannot_be_put_in_its_place_is_told_and_not_recorded(
+async def test_what_cannot_be_put_in_its_place_is_an_error_and_not_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk = Desk(tmp_path)
+    receiver = Receiver(tmp_path)
 
     def broken(*_: object, **__: object) -> None:
         raise OSError(errno.EIO, "Input/output error")
@@ -242,36 +242,36 @@ async def test_what_cannot_be_put_in_its_place_is_told_and_not_recorded(
     with monkeypatch.context() as disk:
         disk.setattr(BlobStore, "adopt", broken)
         with pytest.raises(OSError, match="Input/output"):
-            await desk.receive("first", whole())
-    assert not desk.recording.is_set()
-    assert await desk.uploads.held(KEY) == 0
-    desk.may_record.set()
-    assert await desk.receive("second", whole()) == "second"
-    await desk.uploads.stop()
+            await receiver.receive("first", whole())
+    assert not receiver.recording.is_set()
+    assert await receiver.uploads.held(KEY) == 0
+    receiver.may_record.set()
+    assert await receiver.receive("second", whole()) == "second"
+    await receiver.uploads.stop()
 
 
 async def test_a_service_that_stops_keeps_what_came_and_takes_no_more(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, places=1)
-    uploads = [desk.receive("first", falls_silent()), desk.receive("waits", whole(), statement=BEN)]
+    receiver = Receiver(tmp_path, places=1)
+    uploads = [receiver.receive("first", falls_silent()), receiver.receive("waits", whole(), statement=BEN)]
     async with asyncio.timeout(60):
-        while desk.spool.size(KEY) < 40:
+        while receiver.spool.size(KEY) < 40:
             await asyncio.sleep(0)
-        await desk.uploads.stop()
-    assert desk.spool.size(KEY) == 40
-    for upload in [*uploads, desk.receive("late", whole())]:
+        await receiver.uploads.stop()
+    assert receiver.spool.size(KEY) == 40
+    for upload in [*uploads, receiver.receive("late", whole())]:
         with pytest.raises(Refusal, match="shutting down") as refused:
             await upload
         assert refused.value.code is Code.DRAINING
-    assert desk.welcomed == ["first"]
+    assert receiver.welcomed == ["first"]
 
 
 async def test_a_service_that_stops_has_whole_models_recorded(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
-    upload = desk.receive("first", whole())
-    await desk.recording.wait()
-    stop = asyncio.create_task(desk.uploads.stop())
+    receiver = Receiver(tmp_path)
+    upload = receiver.receive("first", whole())
+    await receiver.recording.wait()
+    stop = asyncio.create_task(receiver.uploads.stop())
     await asyncio.sleep(0)
-    desk.may_record.set()
+    receiver.may_record.set()
     async with asyncio.timeout(60):
         await stop
         assert await upload == "first"
@@ -280,7 +280,7 @@ async def test_a_service_that_stops_has_whole_models_recorded(tmp_path: Path) ->
 async def test_a_failing_disk_is_named_to_who_says_nothing_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk = Desk(tmp_path)
+    receiver = Receiver(tmp_path)
 
     def broken(self: SpooledUpload, data: memoryview) -> None:
         raise OSError(errno.EIO, "Input/output error")
@@ -288,9 +288,9 @@ async def test_a_failing_disk_is_named_to_who_says_nothing_more(
     monkeypatch.setattr(SpooledUpload, "append", broken)
     async with asyncio.timeout(60):
         with pytest.raises(OSError, match="Input/output"):
-            await desk.receive("first", falls_silent())
-    assert await desk.uploads.held(KEY) == 0
-    await desk.uploads.stop()
+            await receiver.receive("first", falls_silent())
+    assert await receiver.uploads.held(KEY) == 0
+    await receiver.uploads.stop()
 
 
 class Weights(bytearray):
@@ -299,7 +299,7 @@ class Weights(bytearray):
 
 @pytest.mark.parametrize("spoiled", [True, False])
 async def test_an_error_keeps_no_frame_of_the_model(tmp_path: Path, spoiled: bool) -> None:
-    desk = Desk(tmp_path)
+    receiver = Receiver(tmp_path)
     sent: list[weakref.ref[Weights]] = []
 
     def part(start: int, end: int) -> Frame:
@@ -312,6 +312,6 @@ async def test_an_error_keeps_no_frame_of_the_model(tmp_path: Path, spoiled: boo
         yield part(20, 40)
 
     with pytest.raises(ModelFileError if spoiled else Refusal):
-        await desk.receive("first", messages())
+        await receiver.receive("first", messages())
     assert [ref() for ref in sent] == [None] * len(sent)
-    await desk.uploads.stop()
+    await receiver.uploads.stop()

@@ -1,6 +1,6 @@
 """What the pages show works: Python runs, TOML and JSON are well-formed, commands and options exist, targets too.
 
-A Python block that is part of something longer stands behind `<!-- excerpt -->`: it must still compile. The tutorial's
+A Python block that is part of something longer follows `<!-- excerpt -->`: it must still compile. The tutorial's
 blocks are run as a whole by tests/integration/test_tutorial.py, the README's program by test_readme.py.
 """
 

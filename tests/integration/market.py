@@ -129,7 +129,7 @@ def verified(folder: StateFolder) -> Report:
 
 @dataclass
 class Client:
-    """A participant that says exactly what it is told to."""
+    """A participant that says exactly what the test says."""
 
     name: str
     key: PrivateKey

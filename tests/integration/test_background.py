@@ -187,10 +187,10 @@ async def test_a_runner_that_ends_is_started_again_counted_alarmed_and_shown(
     folder = make_folder(tmp_path / "state")
     open_task(folder, task_config(tmp_path, schedule={"rounds": 1}))
     authority = (folder.path / "authority.pem").read_bytes()
-    mended, take_steps = asyncio.Event(), TaskRunner._take_steps
+    repaired, take_steps = asyncio.Event(), TaskRunner._take_steps
 
     async def failing(self: TaskRunner, well: Any) -> None:
-        if not mended.is_set():
+        if not repaired.is_set():
             raise ValueError("a bug")
         await take_steps(self, well)
 
@@ -213,7 +213,7 @@ async def test_a_runner_that_ends_is_started_again_counted_alarmed_and_shown(
         operator.close()
         assert found is not None
         assert found.troubles == {"task task": "ValueError: a bug"}
-        mended.set()
+        repaired.set()
         members = await delivered(service, NAMES)
         await members[0].until("CLOSED")
         assert sample("fedpeer_duty_failing", duty="task task") == 0

@@ -329,7 +329,7 @@ def test_a_folder_with_a_part_of_a_coordinator_is_not_restored_into(whole: Path,
     assert not list(volume.glob(".*"))
 
 
-def test_a_model_that_is_damaged_or_missing_is_told_and_the_rest_is_kept(
+def test_a_model_that_is_damaged_or_missing_is_named_and_the_rest_is_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = make_folder(tmp_path / "state")
@@ -388,7 +388,7 @@ def small_files() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 
 
-def test_a_full_disk_leaves_nothing_behind(whole: Path, tmp_path: Path) -> None:
+def test_a_full_disk_leaves_nothing(whole: Path, tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "state")
     ended = [
         fedpeer(*arguments, preexec_fn=small_files)

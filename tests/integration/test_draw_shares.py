@@ -313,9 +313,7 @@ class Counted(Shift):
         self.collected += 1
 
 
-def test_who_has_lost_its_chain_is_told_before_any_effort_is_made(
-    coordinator: Served, tmp_path: Path
-) -> None:
+def test_a_lost_chain_is_an_error_before_any_effort_is_made(coordinator: Served, tmp_path: Path) -> None:
     coordinator.open()
     state = coordinator.enrol("ada", tmp_path / "ada")
     claim_and_leave(coordinator, state)
@@ -382,7 +380,9 @@ def test_a_service_leaves_the_task_and_takes_the_next(
         assert "draw shares" in me.join("task").report().note
 
 
-def test_a_process_that_claimed_first_wins_and_the_other_is_told(coordinator: Served, tmp_path: Path) -> None:
+def test_a_process_that_claimed_first_wins_and_the_other_ends_with_an_error(
+    coordinator: Served, tmp_path: Path
+) -> None:
     """Both had joined before either claimed; the second one has another key."""
     coordinator.open()
     state, elsewhere = coordinator.enrol("ada", tmp_path / "ada"), tmp_path / "elsewhere"

@@ -33,7 +33,7 @@ from tests.integration.market import (
     task_config,
 )
 
-#: What a client may be told; anything else means that something broke inside.
+#: The codes that a client may receive; any other means that something broke inside.
 ALLOWED = set(Code) - {Code.INTERNAL}
 
 #: Growth of the process that is not a leak: caches, arenas, the client's own messages. Bytes.

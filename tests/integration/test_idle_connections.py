@@ -141,7 +141,7 @@ async def beset(tmp_path: Path, count: int, *, until_closed: bool) -> None:
         stallers = await stall(stack, mallory, tmp_path, count)
         await honest_task(coordinator)
         if until_closed:
-            # Whoever has not come to HTTP/2 by then is let go.
+            # Those who have not come to HTTP/2 by then are let go.
             async with asyncio.timeout(HANDSHAKE_SECONDS + 120):
                 for reader, _ in stallers.silent:
                     await ended(reader)

@@ -62,7 +62,7 @@ def run(folder: Path, *words: str) -> Result:
 def succeed(folder: Path, *words: str) -> Any:
     result = run(folder, *words, "--json")
     assert result.exit_code == 0, (result.output, result.exception)
-    return json.loads(result.stdout.splitlines()[-1])  # behind the log of a service in this process
+    return json.loads(result.stdout.splitlines()[-1])  # after the log of a service in this process
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def test_a_certificate_that_cannot_be_served_is_named_at_the_start(tmp_path: Pat
     assert words in done.stderr
     assert "Traceback" not in done.stderr
     assert "cannot be bound" not in done.stderr
-    # The command mends it, whatever it was.
+    # The command repairs it, whatever it was.
     assert succeed(folder.path, "certificate", "renew")["hosts"] == ["localhost", "127.0.0.1"]
     assert folder.checked_server(["localhost"], datetime.now(UTC))
 
@@ -187,7 +187,7 @@ def test_a_running_service_takes_a_renewed_certificate_over_and_keeps_the_old_on
         assert found.keys() == {"server", "authority"}
 
 
-def test_the_end_of_a_certificate_is_told_in_good_time(tmp_path: Path) -> None:
+def test_the_end_of_a_certificate_is_announced_in_good_time(tmp_path: Path) -> None:
     folder = initialise(tmp_path / "state", CONFIG, "test", ["localhost", "127.0.0.1"])
     assert "warnings" not in succeed(folder.path, "status")["certificates"]
     soon = issue_server_certificate(
@@ -329,7 +329,7 @@ def test_participants_go_through_a_change_of_authority(coordinator: Served, tmp_
         assert both[1:] == first
         assert both[0] != first[0]
         assert ada.client.tasks() == []
-        # Nobody is left behind unasked.
+        # Nobody is left out unasked.
         refused = run(path, "authority", "end")
         assert refused.exit_code == 1
         assert "bob" in str(refused.exception)

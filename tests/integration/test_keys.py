@@ -56,7 +56,7 @@ def config_of(running: Served, state: Path, name: str) -> Path:
     return path
 
 
-def test_a_second_key_is_told_at_the_start_and_nothing_is_claimed(
+def test_a_second_key_is_reported_at_the_start_and_nothing_is_claimed(
     coordinator: Served, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     coordinator.open("task")
@@ -80,7 +80,7 @@ def test_a_second_key_is_told_at_the_start_and_nothing_is_claimed(
     assert "NO" in shown.stdout
     status = RUNNER.invoke(participant_app, ["status", "--config", str(config), "--json"])
     assert "not its own" in status.stdout
-    # Whoever knows it for its own says so.
+    # A participant that knows it for its own says so.
     [foreign] = [
         word
         for word in shown.stdout.split()
@@ -92,7 +92,7 @@ def test_a_second_key_is_told_at_the_start_and_nothing_is_claimed(
         assert ada.join("task").claim(0.5, [3, 3, 3, 3]).ledger_index > 0
 
 
-def test_a_second_key_is_told_at_the_next_receipt_and_a_forged_model_stands_in_the_log(
+def test_a_second_key_is_reported_at_the_next_receipt_and_a_forged_model_stands_in_the_log(
     coordinator: Served, tmp_path: Path
 ) -> None:
     coordinator.open("task", schedule={"rounds": 2})
@@ -212,7 +212,7 @@ def test_a_service_looks_at_its_start_and_claims_nothing(
     assert all(not report.claimed for report in coordinator.operator(lambda operator: operator.tasks()))
 
 
-def test_a_key_history_that_grew_shorter_is_told(coordinator: Served, tmp_path: Path) -> None:
+def test_a_key_history_that_grew_shorter_is_reported(coordinator: Served, tmp_path: Path) -> None:
     with coordinator.participant("ada", tmp_path) as ada:
         assert ada.keys().problems == ()
         ada._journal._execute("UPDATE key_history SET number = number + 5")
@@ -262,7 +262,7 @@ def test_a_renewal_and_a_name_that_was_enrolled_again_raise_no_alarm(
     assert [w for w in recwarn if issubclass(w.category, ForeignKeyWarning)] == []
 
 
-def test_a_revocation_that_nobody_asked_for_is_told(coordinator: Served, tmp_path: Path) -> None:
+def test_a_revocation_that_nobody_asked_for_is_reported(coordinator: Served, tmp_path: Path) -> None:
     with coordinator.participant("ada", tmp_path) as ada:
         key = ada.credentials.key.public_key()
 

@@ -1,4 +1,4 @@
-"""A step that fails for good ends its task with refunds; what passes or can be mended is waited for."""
+"""A step that fails for good ends its task with refunds; what passes or can be repaired is waited for."""
 
 import asyncio
 import errno
@@ -87,10 +87,10 @@ async def test_a_step_that_fails_for_good_ends_the_task_with_refunds(
         while service.troubles():
             await asyncio.sleep(0.01)
         text = await asyncio.to_thread(command, "status", "task", folder=folder)
-        told = json.loads(await asyncio.to_thread(command, "status", "--json", folder=folder))
+        status = json.loads(await asyncio.to_thread(command, "status", "--json", folder=folder))
         await close(members)
     assert said in " ".join(text.split())
-    assert told["tasks"][0]["reason"].startswith(said)
+    assert status["tasks"][0]["reason"].startswith(said)
     assert verified(folder).counts.payments == 3
 
 

@@ -73,8 +73,8 @@ async def test_the_model_is_the_ledgers_while_the_task_runs_and_when_it_has_ende
     folder, out = make_folder(tmp_path / "state"), tmp_path / "model.safetensors"
     open_task(folder, task_config(tmp_path))
     async with running(folder) as service:
-        told = await asyncio.to_thread(command, "model", "task", "-o", str(out), folder=folder)
-        assert "after round 0" in told
+        said = await asyncio.to_thread(command, "model", "task", "-o", str(out), folder=folder)
+        assert "after round 0" in said
         assert open_model(out).weights().keys() == WEIGHTS.keys()
         members = await delivered(service, NAMES)
         await members[0].until("TRAINING", round_=2)

@@ -453,11 +453,11 @@ async def test_the_control_socket_takes_a_word_and_no_more(
 ) -> None:
     limits = replace(coordinator.control_socket.CONTROL_SOCKET, connections=2, seconds=1)
     monkeypatch.setattr(coordinator.control_socket, "CONTROL_SOCKET", limits)
-    rings = 0
+    answered = 0
 
     async def answer() -> None:
-        nonlocal rings
-        rings += 1
+        nonlocal answered
+        answered += 1
 
     control = ControlSocket(tmp_path / "control", answer, dict)
     await control.start()
@@ -471,9 +471,9 @@ async def test_the_control_socket_takes_a_word_and_no_more(
             pairs = [await asyncio.open_unix_connection(tmp_path / "control") for _ in range(5)]
             for reader, _ in pairs:
                 await ended(reader)
-        assert rings == 0
+        assert answered == 0
         assert await asyncio.to_thread(notify, tmp_path / "control") is Answer.LOOKED
-        assert rings == 1
+        assert answered == 1
         for _, writer in pairs:
             writer.transport.abort()
     finally:
@@ -597,7 +597,7 @@ async def beset(tmp_path: Path, folder: StateFolder, count: int, connections: in
         ]
         hostile = Hostile(channels)
         hostile.open(count)
-        # Whoever is honest gets through beside them, by a connection of its own.
+        # An honest client gets through beside them, by a connection of its own.
         async with public((folder.path, address)) as channel:
             async with asyncio.timeout(120):
                 await enrolled(channel, token)

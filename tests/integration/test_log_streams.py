@@ -1,4 +1,4 @@
-"""Standard error on a full disk, behind a pipe whose reader has gone or does not read, or closed: nothing is said then,
+"""Standard error on a full disk, into a pipe whose reader has gone or does not read, or closed: nothing is said then,
 and everything is done."""
 
 import os
@@ -64,7 +64,7 @@ def chatty() -> Task:
 
 
 @contextmanager
-def behind(kind: str) -> Iterator[int | None]:
+def standard_error(kind: str) -> Iterator[int | None]:
     """A descriptor for a process's standard error; None where it is to be closed."""
     if kind == "closed":
         yield None
@@ -91,12 +91,12 @@ def start(arguments: list[str], stderr: int | None, **options: object) -> "subpr
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_task_ends_whatever_stands_behind_standard_error(tmp_path: Path, kind: str) -> None:
+def test_a_task_ends_wherever_standard_error_leads(tmp_path: Path, kind: str) -> None:
     market, public = free_port(), free_port()
     text = CONFIG.format(market=market, public=public, database="")
     folder = initialise(tmp_path / "state", text, "mute", ["localhost", "127.0.0.1"])
     authority = (folder.path / "authority.pem").read_bytes()
-    with behind(kind) as stderr:
+    with standard_error(kind) as stderr:
         service = start(["coordinator", "serve", "--state", str(folder.path)], stderr)
         others: list[subprocess.Popen[bytes]] = []
         members: dict[str, Participant] = {}
@@ -107,8 +107,8 @@ def test_a_task_ends_whatever_stands_behind_standard_error(tmp_path: Path, kind:
                 assert time.monotonic() < give_up
                 time.sleep(0.02)
             for name in ("ada", "ben", "cho"):
-                with operator(folder) as desk:
-                    token = desk.invite(name).token
+                with operator(folder) as commands:
+                    token = commands.invite(name).token
                 Participant.enroll(
                     tmp_path / name,
                     participant_id=name,
@@ -116,8 +116,8 @@ def test_a_task_ends_whatever_stands_behind_standard_error(tmp_path: Path, kind:
                     token=token,
                     authority=authority,
                 )
-            with operator(folder) as desk:
-                desk.open(prepare_task(task_config(tmp_path, schedule={"rounds": 2}), time.time()))
+            with operator(folder) as commands:
+                commands.open(prepare_task(task_config(tmp_path, schedule={"rounds": 2}), time.time()))
             backoff = Backoff(first=0.05, ceiling=0.5)
             for name in ("ada", "ben"):
                 members[name] = Participant(tmp_path / name, f"127.0.0.1:{market}", backoff=backoff)
@@ -134,8 +134,8 @@ def test_a_task_ends_whatever_stands_behind_standard_error(tmp_path: Path, kind:
             )
             reports = take_part(members, "task")
             assert others[0].wait(120) == 0
-            with operator(folder) as desk:
-                serving = desk.serving()
+            with operator(folder) as commands:
+                serving = commands.serving()
             assert serving is not None
             assert serving.troubles == {}
             service.terminate()

@@ -230,9 +230,9 @@ async def test_status_says_who_stands_where_and_what_failed(tmp_path: Path) -> N
     assert "ann │ delivered │ 0 │ " in words
     assert "dan │ awaited │ 0 │ 0.000000" in words
     assert "4 participants, 1 task, " in overview
-    [told] = json.loads(report)["tasks"]
-    assert [person["standing"] for person in told["participants"]] == ["delivered", *["awaited"] * 3]
-    assert [(f["round"], f["participant_id"]) for f in told["failed"]] == [(1, "dan")]
+    [task] = json.loads(report)["tasks"]
+    assert [person["standing"] for person in task["participants"]] == ["delivered", *["awaited"] * 3]
+    assert [(f["round"], f["participant_id"]) for f in task["failed"]] == [(1, "dan")]
 
 
 def command(*arguments: str, folder: StateFolder) -> str:
@@ -282,7 +282,7 @@ async def test_too_few_claims_cancel_the_task_with_both_numbers(tmp_path: Path) 
     verified(folder)
 
 
-async def test_a_second_session_takes_over_and_the_first_is_told(tmp_path: Path) -> None:
+async def test_a_second_session_takes_over_and_the_first_ends_with_an_error(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "state")
     open_task(folder, task_config(tmp_path))
     async with running(folder) as coordinator:
@@ -340,7 +340,7 @@ async def test_slow_uploads_do_not_keep_an_honest_participant_out(tmp_path: Path
         async with asyncio.timeout(15):
             receipt = await members[2].submit(model_like(2), 1)
         assert not receipt.late
-        # Whoever was slow was told so, and goes on where it was.
+        # The slow ones learn that they are, and go on where they were.
         with pytest.raises(grpc.RpcError, match="can be resumed"):
             await stuck[0]
         assert not (await members[0].submit(model_like(0), 1, offset=40)).late
@@ -430,11 +430,11 @@ async def test_participants_are_listed_with_their_certificates(tmp_path: Path) -
         members = [await enrol(coordinator, name) for name in NAMES[:2]]
         await asyncio.to_thread(command, "revoke", "bob", folder=folder)
         text = await asyncio.to_thread(command, "participants", folder=folder)
-        told = json.loads(await asyncio.to_thread(command, "participants", "--json", folder=folder))
+        listed = json.loads(await asyncio.to_thread(command, "participants", "--json", folder=folder))
         await close(members)
     assert re.search(r"ann .* enrolled", text)
     assert re.search(r"bob .* revoked", text)
-    ann, bob = told["participants"]
+    ann, bob = listed["participants"]
     assert (ann["standing"], bob["standing"]) == ("enrolled", "revoked")
     assert ann["certificate_expires"] > time.time() + 80 * 86_400
 

@@ -122,8 +122,8 @@ def test_honest_and_dishonest_processes_go_through_a_task(coordinator: Served, t
         ),
     }
     explained = json.loads(fedpeer(folders["honest"], "explain", "--json").stdout)
-    [told] = explained["tasks"]
-    assert max(point["utility"] for point in told["points"]) > told["points"][0]["utility"]
+    [explanation] = explained["tasks"]
+    assert max(point["utility"] for point in explanation["points"]) > explanation["points"][0]["utility"]
     processes = {name: start(folder) for name, folder in folders.items()}
     for name, process in processes.items():
         _, log = process.communicate(timeout=240)
@@ -135,7 +135,7 @@ def test_honest_and_dishonest_processes_go_through_a_task(coordinator: Served, t
     status = json.loads(fedpeer(folders["honest"], "status", "--json").stdout)
     [task] = status["tasks"]
     assert task["state"] == "CLOSED"
-    assert task["effort"] == told["effort"], "what was explained is what was done"
+    assert task["effort"] == explanation["effort"], "what was explained is what was done"
     assert float(task["effort"]) > 0
     assert [line["submitted"] for line in task["rounds"]] == [True, True]
     assert task["rounds"][1]["metrics"]["accuracy"] > 0.5

@@ -107,8 +107,8 @@ def test_a_killed_process_learns_its_last_payment_without_an_id(coordinator: Ser
 
     done = fedpeer(folder, "run", "--once")
     assert done.returncode == 0, done.stderr
-    told = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
-    assert [line["kind"] for line in told if "kind" in line] == ["settled", "ended"]
+    logged = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
+    assert [line["kind"] for line in logged if "kind" in line] == ["settled", "ended"]
     [task] = json.loads(fedpeer(folder, "status", "--json").stdout)["tasks"]
     assert (task["state"], task["rounds"][0]["submitted"]) == ("CLOSED", True)
     earned = fedpeer(folder, "earnings", "--json")
@@ -231,8 +231,10 @@ def test_a_damaged_settlement_is_left_out_and_fetched_again(coordinator: Served,
         assert [past.task_id for past in ada.past_tasks()] == ["task"]
         caught_up = ada.catch_up("task")
     # By the latest head, which may be another one than the first receipt's.
-    told = [[replace(r.settlement, proof="") for r in t.rounds if r.settlement] for t in (report, caught_up)]
-    assert told[0] == told[1]
+    settlements = [
+        [replace(r.settlement, proof="") for r in t.rounds if r.settlement] for t in (report, caught_up)
+    ]
+    assert settlements[0] == settlements[1]
     [line] = earned_at(state)
     assert line.proven_micro == report.paid_micro
 

@@ -100,8 +100,8 @@ def test_a_proxy_that_refuses_the_port(
         ),
     ):
         ada.client.tasks()
-    told = [record.message for record in caplog.records if "refuses CONNECT" in record.message]
-    assert len(told) == 1, "a service that waits for ever says what for, once"
+    warnings = [record.message for record in caplog.records if "refuses CONNECT" in record.message]
+    assert len(warnings) == 1, "a service that waits for ever says what for, once"
 
 
 def test_a_proxy_that_is_not_there(
@@ -151,7 +151,7 @@ accesslog-file=/dev/null
 workers=1
 """
 
-#: Program, its arguments, its configuration, and whether the coordinator goes without TLS behind it: a proxy that
+#: Program, its arguments, its configuration, and whether the coordinator goes without TLS then: a proxy that
 #: reads HTTP/2 ends TLS, and with it the participant's certificate.
 PROXIES = {
     "nginx": (["-c", "{file}", "-p", "{folder}"], NGINX, False),

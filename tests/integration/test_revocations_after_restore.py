@@ -68,7 +68,7 @@ def databases(backend: str) -> Iterator[tuple[str, str | None]]:
 
 
 @pytest.mark.parametrize("backend", DURABLE)
-async def test_who_was_revoked_since_the_backup_stays_out_once_the_log_has_told(
+async def test_who_was_revoked_since_the_backup_stays_out_once_the_log_is_read(
     tmp_path: Path, backend: str
 ) -> None:
     with databases(backend) as (config, second):
@@ -109,7 +109,7 @@ async def test_who_was_revoked_since_the_backup_stays_out_once_the_log_has_told(
                 await enrol(coordinator, "dan", dans_key)
             for name in ("cyd", "dan"):
                 await (await enrol(coordinator, name)).close()
-            # Told again, the log changes nothing: nobody who was let in since is put out.
+            # The second time the log changes nothing: nobody who was let in since is put out.
             assert (await asyncio.to_thread(carry, restored, after))[0].revoked == ()
             for client in people.values():
                 await client.close()
@@ -186,19 +186,19 @@ def test_restore_warns_or_carries_over_in_one_command(
     backup = str(tmp_path / "backup.tar")
     assert run("backup", backup, "--state", str(folder.path))[0] == 0
     assert run("check-backup", backup)[0] == 0
-    code, _, told = run("restore", backup, str(tmp_path / "plain"))
+    code, _, stderr = run("restore", backup, str(tmp_path / "plain"))
     assert code == 0
-    assert "REVOCATIONS made since then are forgotten" in told
-    assert "will see a fork" in told
-    command = ("restore", backup, str(tmp_path / "told"), "--revocations-from")
-    code, _, told = run(*command, str(foreign))
-    assert (code, "does not verify as a copy of this log" in told) == (2, True)
-    assert not (tmp_path / "told").exists()
-    code, out, told = run(*command, str(copy), "--json")
+    assert "REVOCATIONS made since then are forgotten" in stderr
+    assert "will see a fork" in stderr
+    command = ("restore", backup, str(tmp_path / "restored"), "--revocations-from")
+    code, _, stderr = run(*command, str(foreign))
+    assert (code, "does not verify as a copy of this log" in stderr) == (2, True)
+    assert not (tmp_path / "restored").exists()
+    code, out, stderr = run(*command, str(copy), "--json")
     assert code == 0
     assert json.loads(out)["carried_over"]["revoked"] == []
-    assert "REVOCATIONS" not in told
-    code, out, told = run("carry-revocations", str(copy), "--state", str(tmp_path / "plain"), "--json")
+    assert "REVOCATIONS" not in stderr
+    code, out, stderr = run("carry-revocations", str(copy), "--state", str(tmp_path / "plain"), "--json")
     assert (code, json.loads(out)["service"]) == (0, "not served")
 
 

@@ -32,17 +32,17 @@ async def fetch(client: Client, round_: int) -> bytes:
     return b"".join([frame.data async for frame in client.market.FetchModel(request)])
 
 
-async def told_settlements(client: Client, number: int | None) -> list[market_pb2.Settlement]:
-    """What the events of the whole task tell a participant; it takes part where it has a number."""
-    told = []
+async def received_settlements(client: Client, number: int | None) -> list[market_pb2.Settlement]:
+    """The settlements that a participant receives in a whole task; it takes part where it has a number."""
+    received = []
     async for event in client.market.Watch(market_pb2.WatchRequest(task_id="task")):
         if event.state == market_pb2.TASK_STATE_EFFORT and number is not None:
             await client.claim(counts=(3 + number, 3, 3, 3))
         elif event.state == market_pb2.TASK_STATE_TRAINING and number is not None:
             await client.submit(model_like(number), event.round)
         elif event.state == market_pb2.TASK_STATE_SETTLED and event.round_settled.HasField("settlement"):
-            told.append(event.round_settled.settlement)
-    return told
+            received.append(event.round_settled.settlement)
+    return received
 
 
 async def take_part(client: Client, number: int, rounds: int) -> None:
@@ -57,7 +57,7 @@ async def take_part(client: Client, number: int, rounds: int) -> None:
     await client.until("CLOSED")
 
 
-async def test_who_watches_is_told_what_the_last_settled_round_paid(
+async def test_watchers_receive_what_the_last_settled_round_paid(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = make_folder(tmp_path / "state")
@@ -74,9 +74,9 @@ async def test_who_watches_is_told_what_the_last_settled_round_paid(
         clients = [await enrol(coordinator, name) for name in ("ann", "bob", "cyd")]
         stranger = await enrol(coordinator, "dan")
         numbers: tuple[int | None, ...] = (0, 1, 2, None)
-        *told, nothing = await asyncio.gather(*map(told_settlements, (*clients, stranger), numbers))
+        *received, nothing = await asyncio.gather(*map(received_settlements, (*clients, stranger), numbers))
         assert nothing == [], "nothing was settled for who did not train"
-        for client, found in zip(clients, told, strict=True):
+        for client, found in zip(clients, received, strict=True):
             assert [s.round for s in found] == [1, 2]
             for settlement in found:
                 assert settlement.participant_id == client.name
@@ -123,8 +123,8 @@ async def test_payments_that_cannot_be_read_do_not_hold_up_the_event(
     open_task(folder, task_config(tmp_path))
     async with running(folder) as coordinator:
         clients = [await enrol(coordinator, name) for name in ("ann", "bob", "cyd")]
-        told = await asyncio.gather(*map(told_settlements, clients, range(3)))
-        assert [[settlement.round for settlement in found] for found in told] == [[2], [2], [2]]
+        received = await asyncio.gather(*map(received_settlements, clients, range(3)))
+        assert [[settlement.round for settlement in found] for found in received] == [[2], [2], [2]]
         request = market_pb2.GetSettlementRequest(task_id="task", round=1)
         assert (await clients[0].market.GetSettlement(request)).paid_micro > 0
         for client in clients:

@@ -68,7 +68,7 @@ def test_two_tasks_at_once_with_one_trainer(coordinator: Served, tmp_path: Path)
 
 
 class Endless(Task):
-    """Trains until it is told to stop."""
+    """Trains until it is stopped."""
 
     begun = threading.Event()
 

@@ -261,7 +261,7 @@ def test_a_task_file_that_is_wrong_is_refused_in_a_sentence(idle: Path, case: st
     ) == {"tasks": []}
 
 
-def test_a_service_that_does_not_answer_is_told_and_nothing_is_lost(
+def test_a_service_that_does_not_answer_is_reported_and_nothing_is_lost(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def run(*arguments: str, code: int = 0, state: Path = folder) -> tuple[dict[str, Any], str]:

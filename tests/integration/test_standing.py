@@ -114,7 +114,7 @@ async def test_a_revoked_participant_writes_nothing_though_the_service_has_not_h
 
 
 @pytest.mark.parametrize("backend", DURABLE)
-async def test_a_claim_behind_the_revocation_is_refused(tmp_path: Path, backend: str) -> None:
+async def test_a_claim_after_the_revocation_is_refused(tmp_path: Path, backend: str) -> None:
     async with market(tmp_path, backend) as coordinator:
         ada = await enrol(coordinator, "ada")
         await ada.until("EFFORT")
@@ -210,7 +210,7 @@ async def test_every_open_stream_ends_with_the_standing_of_its_caller(tmp_path: 
         await close(members)
 
 
-async def test_a_fetch_that_is_read_slowly_ends_behind_what_was_sent(tmp_path: Path) -> None:
+async def test_a_fetch_that_is_read_slowly_ends_after_what_was_sent(tmp_path: Path) -> None:
     """The caller reads nothing while it is revoked; what it then gets is an end, not the rest of the model."""
     size = 64 << 20
     (tmp_path / "initial.safetensors").write_bytes(encode_model({"w": np.zeros(size // 4, np.float32)}))

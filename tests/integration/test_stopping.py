@@ -144,7 +144,7 @@ def test_ctrl_c_ends_a_script_and_says_what_is_kept(
 
 
 def test_a_training_on_an_event_loop_ends_at_its_next_word(coordinator: Served, tmp_path: Path) -> None:
-    """The thread that trains is not left behind, or the program would wait for it."""
+    """The thread that trains does not stay, or the program would wait for it."""
     coordinator.open(schedule={"rounds": 1})
     state, reached = coordinator.enrol("ada", tmp_path / "ada"), tmp_path / "reached"
     for name in ("ben", "cho"):
@@ -179,9 +179,9 @@ def test_the_same_call_goes_on_after_ctrl_c(coordinator: Served, tmp_path: Path)
         assert line.settlement is not None
         assert found.payment.paid_micro == line.settlement.paid_micro > 0
     # A state folder is enough for the commands too.
-    told = fedpeer(tmp_path, "why", "task", "--round", "1", "--state", str(state))
-    assert told.returncode == 0, told.stderr
-    assert told.stdout.rstrip() == str(found)
+    shown = fedpeer(tmp_path, "why", "task", "--round", "1", "--state", str(state))
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.rstrip() == str(found)
     assert "task" in fedpeer(tmp_path, "status", "--state", str(state)).stdout
     assert "ada has earned" in fedpeer(tmp_path, "earnings", "--state", str(state)).stdout
     unknown = fedpeer(tmp_path, "why", "other", "--state", str(state))

@@ -342,7 +342,7 @@ def test_the_interval_stays_within_the_whole_and_pays_its_upper_end_only_beyond_
     assert found(600_000, 1.0).verified_micro == MICRO
 
 
-def test_twins_are_told_by_their_updates_or_by_outputs_with_updates_that_are_near() -> None:
+def test_twins_are_found_by_their_updates_or_by_outputs_with_updates_that_are_near() -> None:
     def twins(weights: int, outputs: int) -> bool:
         a, b = measured("a", twins=(("b", weights, outputs),)), measured("b")
         return assess(EVIDENCE, [a, b])[1].cluster is not None
@@ -351,7 +351,7 @@ def test_twins_are_told_by_their_updates_or_by_outputs_with_updates_that_are_nea
     assert [twins(400_000, 780_000), twins(399_999, 780_000), twins(400_000, 779_999)] == [True, False, False]
 
 
-def test_a_copy_is_told_whose_and_how_near_and_the_original_that_it_was_first() -> None:
+def test_a_copy_learns_whose_and_how_near_and_the_original_that_it_was_first() -> None:
     a = measured("a", order=9, twins=(("b", 800_000, 100_000), ("c", 760_000, 900_000)))
     b = measured("b", order=2, twins=(("a", 800_000, 100_000),))
     c = measured("c", order=5, twins=(("a", 760_000, 900_000),))

@@ -196,7 +196,7 @@ def test_orders_of_two_participants_of_one_round_are_independent() -> None:
     assert stats.chisquare(list(both.values())).pvalue > 1e-4
 
 
-# Whoever knows the seed and holds puppets
+# One who knows the seed and holds puppets
 
 HONEST = [f"honest-{i}" for i in range(5)]
 ROUNDS, ROUND = 5, 3

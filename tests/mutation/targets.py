@@ -4,7 +4,7 @@ EVIDENCE_UNITS = ("tests/mechanism/test_evidence.py", "tests/mechanism/ledger/te
 
 _LEDGER = "tests/mechanism/ledger"
 
-#: Every history that is sound or forged, and the one that is told otherwise a field at a time.
+#: Every history that is sound or forged, and the one that differs in a field at a time.
 HISTORIES = (
     f"{_LEDGER}/test_sound_histories.py",
     f"{_LEDGER}/test_forged_histories.py",

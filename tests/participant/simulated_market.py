@@ -125,8 +125,8 @@ class SimulatedMarket:
     round: int = 0
     effects: int = 0
     uploaded: int = 0
-    #: Whom a settled round's event tells a settlement; none is told where empty.
-    told: str = PARTICIPANT
+    #: Whose settlement a settled round's event carries; none where empty.
+    settlement_for: str = PARTICIPANT
     #: Settlements that were asked for.
     asked: list[int] = field(default_factory=list)
     #: What the next models are refused by.
@@ -357,8 +357,8 @@ class SimulatedMarket:
     def _close_round(self, model: bytes) -> None:
         settled = self._event(market_pb2.TASK_STATE_SETTLED).round_settled
         settled.ledger_size = len(self.receipts)
-        if self.told:
-            settled.settlement.CopyFrom(self._settlement(self.round, self.told))
+        if self.settlement_for:
+            settled.settlement.CopyFrom(self._settlement(self.round, self.settlement_for))
         if self.round < self.rounds:
             self._open_round()
         else:

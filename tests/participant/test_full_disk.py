@@ -31,7 +31,7 @@ def full(act):
     except DiskFullError as error:
         assert "make space and start again, nothing is lost" in str(error), error
         return
-    raise SystemExit(f"{act} was not told that the disk is full")
+    raise SystemExit(f"{act} did not learn that the disk is full")
 
 folder = Path(sys.argv[1])
 journal = Journal(folder / "journal.db")

@@ -185,7 +185,7 @@ def test_a_lock_that_another_holds_costs_no_descriptor(journal: Journal, tmp_pat
     ("name", "words"),
     [("SQLITE_IOERR_READ", "the disk fails, or a quota"), ("SQLITE_CORRUPT", "restore it from a backup")],
 )
-def test_a_disk_that_fails_is_told_from_a_damaged_journal_and_from_a_full_disk(
+def test_a_disk_that_fails_differs_from_a_damaged_journal_and_from_a_full_disk(
     journal: Journal, name: str, words: str
 ) -> None:
     class Failing:

@@ -66,7 +66,7 @@ def journal(tmp_path: Path) -> Any:
     journal.close()
 
 
-def test_counts_that_no_statement_can_carry_leave_nothing_behind(journal: Journal, tmp_path: Path) -> None:
+def test_counts_that_no_statement_can_carry_leave_nothing(journal: Journal, tmp_path: Path) -> None:
     market = SimulatedMarket()
     engagement = engage(market, tmp_path, journal)
     with pytest.raises(EffortError, match="expected at most 9007199254740991"):

@@ -1,4 +1,4 @@
-"""How a model travels: the size of its frames behind each attempt, where each begins, and what ends the attempts."""
+"""How a model travels: the size of its frames after each attempt, where each begins, and what ends the attempts."""
 
 import hashlib
 from collections.abc import Callable, Iterable
@@ -191,7 +191,7 @@ def fetch(far: Far, path: Path, content: bytes = CONTENT) -> None:
         (32 * FRAME_BYTES, FRAME_BYTES - 1, FRAME_BYTES),
     ],
 )
-def test_frames_are_halved_behind_few_and_doubled_behind_many(brought: int, size: int, after: int) -> None:
+def test_frames_are_halved_after_few_and_doubled_after_many(brought: int, size: int, after: int) -> None:
     assert _frame_bytes(size, brought) == after
 
 

@@ -90,11 +90,11 @@ def test_a_task_without_faults(tmp_path: Path) -> None:
     assert not list((tmp_path / "models").iterdir()), "finished rounds leave no model files"
 
 
-@pytest.mark.parametrize("told", [PARTICIPANT, "", "another"])
-def test_a_settlement_is_asked_for_where_the_event_does_not_tell_it(tmp_path: Path, told: str) -> None:
-    market = SimulatedMarket(told=told)
+@pytest.mark.parametrize("name", [PARTICIPANT, "", "another"])
+def test_a_settlement_is_asked_for_where_the_event_does_not_carry_it(tmp_path: Path, name: str) -> None:
+    market = SimulatedMarket(settlement_for=name)
     check_complete(market, take_part(market, tmp_path))
-    assert market.asked == ([] if told == PARTICIPANT else [1, 2])
+    assert market.asked == ([] if name == PARTICIPANT else [1, 2])
 
 
 def effects_of_a_task(tmp_path: Path) -> int:
@@ -152,7 +152,7 @@ def test_a_journal_that_is_lost_anywhere_loses_no_draw_share(tmp_path: Path) -> 
         assert [len(market.models.get(number, [])) for number in (1, 2)] == [1, 1], at
 
 
-def test_another_key_without_the_journal_is_told_before_it_collects_or_trains(tmp_path: Path) -> None:
+def test_another_key_without_the_journal_is_an_error_before_it_collects_or_trains(tmp_path: Path) -> None:
     market, kept, elsewhere = SimulatedMarket(), tmp_path / "kept", tmp_path / "elsewhere"
     for folder in (kept, elsewhere):
         folder.mkdir()

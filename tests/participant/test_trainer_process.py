@@ -178,9 +178,9 @@ def test_the_child_ends_with_its_parent(tmp_path: Path) -> None:
         from tests.participant.simulated_market import terms
         trainer = ProcessTrainer(TaskSpec("odd_tasks:Odd", {"mode": "wait"}))
         trainer.prepare(terms())
-        told = lambda done, figures: print(trainer.pid, flush=True)
+        report = lambda done, figures: print(trainer.pid, flush=True)
         folder = Path(sys.argv[1])
-        trainer.train(folder / "start.safetensors", folder / "trained", TrainingRound(terms(), "p", 1, None, told))
+        trainer.train(folder / "start.safetensors", folder / "trained", TrainingRound(terms(), "p", 1, None, report))
         """
     )
     (tmp_path / "start.safetensors").write_bytes(encode_model(start_weights()))

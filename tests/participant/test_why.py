@@ -76,18 +76,18 @@ class Batches:
 
 
 def explained(ledger: Ledger, folder: Path, name: str, round_: int | None) -> Why:
-    """From the journal of a participant that was told of both rounds."""
+    """From the journal of a participant that knows both rounds."""
     journal = Journal(folder / name / "journal.db") if folder.joinpath(name).mkdir() is None else None
     assert journal is not None
     terms = next(Entry.parse(data).body["terms"] for data in ledger.entries if b'"id":"demo/terms"' in data)
     journal.add_task("demo", canonical_bytes(terms))
     for number in (1, 2):
         index, body = ledger.paid(name, number)
-        told = market_pb2.Settlement(
+        settlement = market_pb2.Settlement(
             task_id="demo", round=number, participant_id=name, paid_micro=body["paid_micro"],
             penalty_micro=body["penalty_micro"], stake_lost_micro=body["stake_lost_micro"], ledger_index=index,
         )  # fmt: skip
-        journal.add_settlement("demo", number, told.SerializeToString())
+        journal.add_settlement("demo", number, settlement.SerializeToString())
     try:
         return drive(why("demo", round_, name, MarketSteps(), journal), ledger)
     finally:
@@ -141,7 +141,7 @@ def test_the_numbers_stand_in_the_formula(tmp_path: Path) -> None:
     json.dumps(found.record())
 
 
-def test_a_penalty_and_a_lost_stake_are_told(tmp_path: Path) -> None:
+def test_a_penalty_and_a_lost_stake_are_explained(tmp_path: Path) -> None:
     refuted = explained(Ledger(), tmp_path, "p001", 2)
     assert refuted.stake_before_micro == 300_000
     assert refuted.payment.stake_lost_micro == 300_000

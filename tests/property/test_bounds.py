@@ -351,7 +351,7 @@ def test_the_form_with_two_learning_rates_holds_and_grows_with_the_degrees():
 
 
 def anarchic_run(rng, problem, mixtures, rates, delay, sigma, rounds):
-    """AFA-CD: whoever arrives brings its mean gradient over own local steps from an old model.
+    """AFA-CD: each arrival brings its mean gradient over own local steps from an old model.
 
     Returns |grad f|^2 of each round, the local steps of each arrival, and the greatest gradient norm of a label.
     """

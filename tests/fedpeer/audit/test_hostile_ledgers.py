@@ -1,6 +1,6 @@
-"""Ledgers, files and coordinators that somebody made to hurt whoever checks them.
+"""Ledgers, files and coordinators that somebody made to hurt those who check them.
 
-Whatever is behind a path or an address, a command ends: in bounded time and memory, with a sentence and exit code
+Whatever a path or an address leads to, a command ends: in bounded time and memory, with a sentence and exit code
 1 or 2.
 """
 
@@ -316,7 +316,7 @@ def test_what_cannot_be_a_path_is_no_ledger(honest: Path) -> None:
 
 
 def altered(path: Path, *statements: str) -> Path:
-    """The database with its rules taken off and statements run, as whoever makes such a file would."""
+    """The database with its rules taken off and statements run, as the maker of such a file would."""
     connection = sqlite3.connect(path)
     for (trigger,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
         connection.execute(f"DROP TRIGGER {trigger}")
@@ -548,7 +548,7 @@ def test_entries_that_come_too_slowly_are_given_up(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_slow_link_that_brings_enough_goes_on(honest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever is cut off in the middle of a page goes on where it was."""
+    """A reader that is cut off in the middle of a page goes on where it was."""
     monkeypatch.setattr(sources, "_PAGE_SECONDS", 1.0)
     monkeypatch.setattr(sources, "_LEAST_ENTRIES", 5)
     data = [

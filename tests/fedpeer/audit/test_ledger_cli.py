@@ -431,7 +431,7 @@ def test_a_receipt_goes_where_a_link_points(folder: Path, tmp_path: Path) -> Non
 
 @pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="needs /dev/full")
 @pytest.mark.parametrize("arguments", [("show",), ("balance",), ("verify",), ("export", "--format", "jsonl")])
-def test_a_full_disk_behind_standard_output_is_one_sentence(folder: Path, arguments: tuple[str, ...]) -> None:
+def test_standard_output_on_a_full_disk_is_one_sentence(folder: Path, arguments: tuple[str, ...]) -> None:
     command, *options = arguments
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
@@ -458,7 +458,7 @@ def test_a_name_that_no_file_can_have_is_one_sentence(arguments: tuple[str, ...]
     assert done.stderr.count("\n") == 1
 
 
-def test_a_witness_leaves_nothing_behind_for_a_wrong_source(tmp_path: Path) -> None:
+def test_a_witness_leaves_nothing_for_a_wrong_source(tmp_path: Path) -> None:
     assert call("witness", tmp_path / "nothing", "--state", tmp_path / "w").exit_code == 1
     assert not (tmp_path / "w").exists()
     (tmp_path / "file").write_text("")

@@ -135,12 +135,12 @@ def test_a_damaged_entry_is_named_by_its_index(ledgers: dict[str, Path], tmp_pat
 
 
 class Undo(Exception):
-    """Ends a transaction that must leave nothing behind."""
+    """Ends a transaction that must leave nothing."""
 
 
 @contextmanager
 def scratch(database: Database) -> Iterator[Connection]:
-    """A transaction that leaves nothing behind."""
+    """A transaction that leaves nothing."""
     with contextlib.suppress(Undo), database.begin() as connection:
         if database.dialect == "sqlite":
             connection.exec_driver_sql("PRAGMA ignore_check_constraints = ON")

@@ -342,7 +342,7 @@ def test_the_ends_of_every_range_are_solved_without_a_warning(run, payment, ends
     assert least["max_regret"] <= 1e-5 * max([1.0, *least["payments"], *costs])
 
 
-def test_the_required_coefficient_is_told_from_the_offer(run):
+def test_the_required_coefficient_is_not_the_offer(run):
     document = {**DOCUMENT, "participants": [*DOCUMENT["participants"], {"cost": 4.0}]}
     out = " ".join(run(document, "--select")[1].split())
     assert "while all take part; in the game among the selected alone, offered Q" in out

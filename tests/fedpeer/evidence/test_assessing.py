@@ -226,7 +226,7 @@ def test_honest_participants_of_one_label_are_scored_and_read_as_such(scene: Sce
         ),
     ],
 )
-def test_a_model_that_breaks_the_contract_is_told_why(scene: Scene, change: Any, reason: str) -> None:
+def test_a_model_that_breaks_the_contract_has_a_reason(scene: Scene, change: Any, reason: str) -> None:
     broken = dict(scene.honest[0][1])
     change(broken)
     found = scene.assess(broken=broken)["broken"]

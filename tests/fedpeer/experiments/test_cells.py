@@ -17,10 +17,10 @@ CALLS: list[int] = []
 
 
 def square(parameters: dict[str, Any], device: str) -> dict[str, Any]:
-    """A cell that counts its calls, and fails where it is told to."""
+    """A cell that counts its calls, and fails where it is to."""
     CALLS.append(parameters["x"])
     if parameters.get("fail"):
-        raise ZeroDivisionError("told to fail")
+        raise ZeroDivisionError("asked to fail")
     return {"value": parameters.get("result", parameters["x"] ** 2), "device": device}
 
 
@@ -57,7 +57,7 @@ def test_a_run_that_was_cut_short_goes_on_where_it_was(tmp_path: Path) -> None:
     store = CellStore(tmp_path)
     some = [Cell("square", {"x": x}) for x in range(3)]
     run_cells(some, store, _Inline())
-    # What a kill leaves behind: a cell that is missing, and a file that was being written.
+    # What a kill leaves: a cell that is missing, and a file that was being written.
     (tmp_path / f"{some[1].key}.json").rename(tmp_path / f"{some[1].key}.123.partial")
     CALLS.clear()
     run_cells(some, store, _Inline())
@@ -77,7 +77,7 @@ def test_cells_are_computed_by_priority_and_each_once(tmp_path: Path) -> None:
 def test_a_failing_cell_is_named_and_the_others_are_kept(tmp_path: Path) -> None:
     store = CellStore(tmp_path)
     good, bad = Cell("square", {"x": 3}), Cell("square", {"x": 4, "fail": True})
-    with pytest.raises(CellError, match=rf"1 of 2 cells failed; the first, {bad.key}, .*told to fail"):
+    with pytest.raises(CellError, match=rf"1 of 2 cells failed; the first, {bad.key}, .*asked to fail"):
         run_cells([bad, good], store, _Inline())
     assert store.get(good) == {"value": 9, "device": "cpu"}
     assert store.get(bad) is None

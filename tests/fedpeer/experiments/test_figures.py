@@ -57,7 +57,7 @@ def test_what_is_finished_is_drawn_and_seeds_that_lack_a_level_are_not_compared(
     assert finding.found.startswith("5 local epochs")
 
 
-def test_peers_are_told_apart_by_their_losses(tmp_path: Path) -> None:
+def test_peers_differ_in_their_losses(tmp_path: Path) -> None:
     figure = AccuracyFigure(1, "accuracy", "", SHARES, (EPOCHS_ONCE,))
     local = [
         {"round": r, "participant": k, "accuracy": 0.9 - 0.4 * k, "loss": 1.0 + (k if r == 1 else -k)}

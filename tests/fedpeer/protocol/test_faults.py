@@ -1,4 +1,4 @@
-"""Every refusal and every error of the system is told apart: passing, doubtful or lasting."""
+"""Every refusal and every error of the system is one of three: passing, doubtful or lasting."""
 
 import errno
 import os
@@ -43,7 +43,7 @@ def test_what_is_no_answer_to_the_message_may_pass(code: Code) -> None:
         (errno.ENAMETOOLONG, Code.INTERNAL),
     ],
 )
-def test_errors_of_the_system_are_told_by_what_they_are(number: int, code: Code) -> None:
+def test_errors_of_the_system_have_codes_by_what_they_are(number: int, code: Code) -> None:
     error = OSError(number, os.strerror(number))
     assert code_of(error) is code
     assert passes(error) is (code is not Code.INTERNAL)

@@ -163,7 +163,7 @@ def test_receipts_lead_from_any_key_to_the_present_one() -> None:
     keys = LogKeys(FIRST.verification_key).followed(proofs)
     for size in HEADS:
         assert keys.verify(source.receipt(3, size)).size == size
-    assert keys.followed(proofs) == keys  # told again
+    assert keys.followed(proofs) == keys  # shown again
     with pytest.raises(SignatureError):
         LogKeys(FIRST.verification_key).verify(source.receipt(3, END))
     with pytest.raises(SignatureError):
@@ -174,14 +174,14 @@ def test_receipts_that_do_not_lead_there_are_refused() -> None:
     source = Heads(LEDGER, HEADS)
     proofs = [source.receipt(ONE - 1, ONE), source.receipt(TWO - 1, TWO)]
     later = source.receipt(ONE - 1, ONE + 1)
-    for trusted, told in (
+    for trusted, shown in (
         (STRANGER, proofs),
         (FIRST, proofs[1:]),
         (FIRST, proofs[:1]),
         (FIRST, [later, proofs[1]]),
     ):
         with pytest.raises(LedgerError):
-            log_keys(trusted.verification_key, THIRD.verification_key, told)
+            log_keys(trusted.verification_key, THIRD.verification_key, shown)
     with pytest.raises(LedgerError, match="announces no key"):
         LogKeys(FIRST.verification_key).followed([source.receipt(3, 5)])
     assert key_change(3, source.data[3]) is None

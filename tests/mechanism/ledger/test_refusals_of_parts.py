@@ -1,4 +1,4 @@
-"""What the parts of the verifier refuse by themselves, whoever calls them: each guard has its case."""
+"""What the parts of the verifier refuse by themselves, from every caller: each guard has its case."""
 
 import base64
 import hashlib

@@ -170,7 +170,7 @@ def test_a_lie_is_named_with_its_place_though_it_is_signed(lie: str) -> None:
     assert first.place.startswith(f"entry {first.index}")
 
 
-def test_tasks_that_have_not_ended_are_told_with_their_states() -> None:
+def test_tasks_that_have_not_ended_are_reported_with_their_states() -> None:
     for kind, state in (("terms", ""), ("claim", "EFFORT"), ("model", "TRAINING"), ("seed", "SCORED")):
         assert verify(LEDGER[: where(kind) + 1]).open_tasks == {"task": state}  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""Terms that outgrow an entry: cut into parts, put together by whoever reads the log, and nothing but whole."""
+"""Terms that outgrow an entry: cut into parts, put together by readers of the log, and nothing but whole."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -62,7 +62,7 @@ def append(database: Database, *sent: Entry) -> str:
     return "new" if recorded[0].new else "known"
 
 
-def test_one_of_the_same_entries_is_new_and_the_rest_are_told_its_place(url: str) -> None:
+def test_one_of_the_same_entries_is_new_and_the_rest_learn_its_place(url: str) -> None:
     sent = entries.failure("task", 1, "p", "s", "same")
     assert all_at_once(url, lambda _, db: append(db, sent)) == {"new": 1, "known": WRITERS - 1}
 
