@@ -530,7 +530,7 @@ class _Messages:
 def _address(peer: str) -> str:
     """The host of gRPC's peer string "ipv4:127.0.0.1:40112", so that a port for each call is one identity.
 
-    Of IPv6 the network, a /64: who has one address has all of them.
+    Of IPv6 the network, a /64: the holder of one address has all of them.
     """
     kind, _, rest = peer.partition(":")
     host = unquote(rest.rpartition(":")[0])

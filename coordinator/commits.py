@@ -28,7 +28,7 @@ from mechanism.errors import MechanismError
 
 Result = TypeVar("Result")
 
-#: Steps that are committed together: a commit of so many takes tens of milliseconds, during which no one reads.
+#: Steps that are committed together: more would make readers wait longer.
 _GROUP = 64
 
 #: What a step refuses by. Anything else may have damaged the transaction that it shares.

@@ -224,7 +224,7 @@ class EvidenceSection(_Section):
 
 
 class PlanSection(_Section):
-    """Whom the learner expects and what a tighter bound is worth to it: from these the best Q is computed.
+    """The expected participants and what a tighter bound is worth to the learner: they give the best Q.
 
     Attributes:
         participants: as in `mechanism.population`, a list of entries or one entry with a count.

@@ -137,11 +137,11 @@ class Presence:
             session.end(reason)
 
     def watching(self) -> list[str]:
-        """Who has a session open."""
+        """Those that have a session open."""
         return sorted(self._sessions)
 
     def absent(self, names: Iterable[str], now: float, grace: float) -> tuple[frozenset[str], float | None]:
-        """Who of `names` has been silent for longer than `grace` seconds, and when the next one will have been.
+        """Those of `names` that have been silent for longer than `grace` seconds, and when the next one will have been.
 
         After a start everyone has the grace period to reconnect.
         """

@@ -225,7 +225,7 @@ class Market:
             task = self._current(t, live)
             place = t.disputed(task.id, [name]).get(name)
             claim = admit_dispute(t.market, task, name) if place is None else t.market.claim(task.id, name)
-            assert claim is not None  # who has disputed has claimed
+            assert claim is not None  # a dispute needs a claim
             check_opening(task.terms, claim.counts_commitment or b"", Fraction(claim.degree), counts, salt)
             if place is None:
                 place = t.open_dispute(task, name, counts, salt)
@@ -263,7 +263,7 @@ class Market:
             while offset < size:
                 frame = await self._frames.frame(path, offset, frame_bytes)
                 if not frame.size:
-                    return  # somebody has cut the file off: who receives it sees that by its digest
+                    return  # the file was cut off: its receiver sees that by the digest
                 yield frame
                 offset += frame.size
         except FileNotFoundError:

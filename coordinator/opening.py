@@ -139,8 +139,8 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
     data = None if config.data is None else load_learner_data(config.data)
     if config.rule.name in extension_names(EXTENDED_RULES):
         raise TaskError(
-            f"the payment rule {config.rule.name!r} is an extension that is installed here: who verifies the ledger "
-            "lacks it and could not recompute a payment. A market pays by a built-in rule; study yours with "
+            f"the payment rule {config.rule.name!r} is an extension that is installed here: those who verify the "
+            "ledger lack it and could not recompute a payment. A market pays by a built-in rule; study yours with "
             "`fedpeer arena`"
         )
     if config.rule.name not in PAYMENT_RULES:

@@ -155,7 +155,7 @@ def merged_parts(scored: Scored, submissions: Sequence[Submission], most: int) -
 
     Args:
         submissions: in files.
-        most: samples of the recipe; who overstates its own gets no more weight.
+        most: samples of the recipe; one that overstates its own gets no more weight.
     """
     taken = {a.participant_id for a in scored.assessments if a.scored}
     return {

@@ -19,7 +19,7 @@ from mechanism.settlement import Assessment
 
 log = structlog.get_logger()
 
-#: Payments that are kept at hand, in the last settled rounds of all tasks together: about 5 KiB each.
+#: Payments of the last settled rounds that are kept in memory, for all tasks together.
 _KEPT_LINES = 8000
 
 
@@ -51,7 +51,7 @@ class Settlements:
         """What a round paid to one participant.
 
         Raises:
-            Refusal: NOT_YET before the round is settled, NOT_SELECTED for who did not train.
+            Refusal: NOT_YET before the round is settled, NOT_SELECTED for one that did not train.
         """
         if not 1 <= round_ <= row.terms.schedule.rounds:
             raise FieldError("round", round_, f"1 to {row.terms.schedule.rounds}")

@@ -23,9 +23,9 @@ class Progress:
         deadline: when the phase closes, seconds since the epoch; None where none runs.
         claimed: participants whose claim came in time.
         selected: who trains.
-        delivered: who of them delivered a model for this round in time.
-        failed: who of them reported that it cannot.
-        absent: who of them has shown no sign of life for longer than the grace period.
+        delivered: those of them that delivered a model for this round in time.
+        failed: those of them that reported that they cannot.
+        absent: those of them that have shown no sign of life for longer than the grace period.
     """
 
     state: State
@@ -39,7 +39,7 @@ class Progress:
 
     @property
     def outstanding(self) -> frozenset[str]:
-        """Who of the selected has neither delivered nor failed."""
+        """Those of the selected that have neither delivered nor failed."""
         return self.selected - self.delivered - self.failed
 
 

@@ -146,7 +146,7 @@ class Transaction:
         return self._record(entries.dispute(task.id, participant_id, counts, salt))
 
     def disputed(self, task_id: str, names: Sequence[str]) -> dict[str, int]:
-        """Who of `names` has opened its counts, and where that stands in the ledger."""
+        """Those of `names` that have opened their counts, and where that stands in the ledger."""
         ids = {entries.dispute_id(task_id, name): name for name in names}
         return {ids[id_]: place for id_, place in self.ledger_store.find(list(ids)).items()}
 

@@ -1,8 +1,8 @@
 """Keeps freed memory in the process.
 
 By default glibc returns every large block to the kernel when it is freed, and the next message, batch or activation
-of that size faults its pages in again, one by one: a third of the time of training a small CNN, half of that of
-receiving a model. The limits below make it keep them. A process that was started from here inherits them.
+of that size faults its pages in again, one by one, which costs a large part of training a small CNN and of receiving a
+model. The limits below make it keep them. A process that was started from here inherits them.
 """
 
 import ctypes

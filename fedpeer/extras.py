@@ -1,4 +1,4 @@
-"""Which extra of the distribution brings what the base install leaves out, in one sentence for who misses it."""
+"""Which extra of the distribution brings what the base install leaves out, in one sentence for those who miss it."""
 
 from importlib.util import find_spec
 from pathlib import Path

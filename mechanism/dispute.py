@@ -1,4 +1,4 @@
-"""A dispute: private label counts are opened, and who is borne out by them is paid as claimed.
+"""A dispute: private label counts are opened, and a claim that they bear out is paid.
 
 A participant that commits to its label counts claims their degree alone. Once a round is settled it may open them,
 once for the whole task. They must be those that it committed to and give the degree that it claimed. Then each

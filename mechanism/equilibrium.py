@@ -66,7 +66,7 @@ WIDENED, WIDER = 12, 1.25
 MAX_LOCATED = 50_000
 #: To what brackets are known in the first sweeps.
 COARSEST = 1e-3
-#: Who jumps early is waited for, unless it is a smaller share of all.
+#: Those who jump early are waited for, unless they are a smaller share of all.
 FEW = 1e-3
 #: Rounds of climbing and jumping.
 MAX_ROUNDS = 10_000

@@ -163,7 +163,7 @@ def _words(key: bytes, participant_id: str) -> Iterator[int]:
 
 
 def _mac(key: bytes, message: bytes) -> bytes:
-    """HMAC-SHA-256 (RFC 2104), with what depends on the key alone hashed once a round: a third of hmac's time."""
+    """HMAC-SHA-256 (RFC 2104), with what depends on the key alone hashed once a round."""
     inner, outer = _keyed(key)
     inner, outer = inner.copy(), outer.copy()
     inner.update(message)

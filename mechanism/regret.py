@@ -20,8 +20,8 @@ The field's interpolation error enters both: |M' - q| <= e moves D_k by at most 
 The same bounds say whom an extremal iteration may carry over a valley of its utility. Peers held at a profile from
 below, u(t) > u(y) for every y in [x, t) proves that every equilibrium above the profile has delta_k >= t: with the
 peers' higher degrees the difference only grows. From above, u(t) > u(y) for every y in (t, x] proves delta_k <= t.
-So a jump to t is as valid as a step. Who gains though this proves nothing is searched, and goes to the first place on
-its way that may hold a best response.
+So a jump to t is as valid as a step. Where this proves nothing, a participant that gains is searched, and goes to the
+first place on its way that may hold a best response.
 """
 
 from collections.abc import Iterator
@@ -103,7 +103,7 @@ def regret(game: Game, field: PeerField, degree: Array, enough: float) -> Regret
 
 
 def jumps(game: Game, side: Side, field: PeerField, degree: Array, found: Regret) -> tuple[Index, Array]:
-    """Who of those with something better further along the iteration goes where, past no equilibrium."""
+    """Those with something better further along the iteration, and where each goes, past no equilibrium."""
     ahead = found.better > degree if side == "least" else found.better < degree
     movers = np.flatnonzero(ahead & (found.gain > ENOUGH + found.rounding))
     where = found.better.copy()

@@ -220,7 +220,7 @@ def settle_round(
     gross_of, penalty_of, net = {}, {}, {}
     for name in scored:
         assessment = by_id[name]
-        # Who has no cluster shares one set of candidates, so that a round takes linear time.
+        # Those without a cluster share one set of candidates, so that a round takes linear time.
         candidates = everyone if assessment.cluster is None else peer_candidates(assessment, by_id)
         peers[name] = draw.peers(name, candidates, terms.rule.peers)
         gross = rule(terms, assessment, [by_id[peer] for peer in peers[name]] or [assessment])
@@ -274,7 +274,7 @@ def payment_against(terms: Terms, subject: Assessment, peers: Sequence[Assessmen
 
 
 def peer_candidates(assessment: Assessment, by_id: Mapping[str, Assessment]) -> frozenset[str]:
-    """Who may be drawn as a peer: the scored, without the participant and its duplicate cluster."""
+    """Those that may be drawn as a peer: the scored, without the participant and its duplicate cluster."""
     return frozenset(
         name
         for name, other in by_id.items()

@@ -36,7 +36,7 @@ class ClaimStatement(Recorded):
     Attributes:
         submission_id: chosen by the participant, once for ever.
         task_id, terms_digest: what is agreed to.
-        participant_id: who claims.
+        participant_id: the one that claims.
         effort: coefficient in [0, 1], at most six places.
         degree: claimed non-iid degree after the effort, in [0, 1].
         counts: label counts after the effort, or None where they stay private.

@@ -452,7 +452,7 @@ def _open_journal(state: Path) -> Journal | None:
 
 
 def _member(config: Path, state: Path | None) -> tuple[str, Path]:
-    """Who is meant, and its state folder."""
+    """The participant that is meant, and its state folder."""
     if state is None:
         if not config.exists():
             raise _mistake(

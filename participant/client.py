@@ -1,7 +1,8 @@
 """The raw client: each call of fedpeer.v1, repeated until it is answered, and nothing else.
 
-The third and lowest level of the SDK. It signs nothing and keeps no journal; `participant.membership` does. Who makes
-claims and models without it also makes their chain of draw shares and keeps it till the task ends (docs/protocol.md).
+The third and lowest level of the SDK. It signs nothing and keeps no journal; `participant.membership` does. A
+program that makes claims and models without it also makes their chain of draw shares, and keeps it till the task ends
+(docs/protocol.md).
 """
 
 from typing import Any

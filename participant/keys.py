@@ -1,6 +1,6 @@
 """Every key that the log holds for this participant's name, compared with the keys that are its own.
 
-Who enrols is the operator's word. An operator that enrols a second key under a participant's name can claim and send
+Only the operator says who is enrolled. One that enrols a second key under a participant's name can claim and send
 models in that name, and the ledger verifies. So the SDK looks when a task is joined and at each receipt: it asks for
 the enrolments and revocations that it does not know yet, and compares the digest over all of them with the one in its
 own claim, model or payment, which the receipt proves. A key that is left out changes the digest.

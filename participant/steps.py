@@ -408,7 +408,7 @@ class _Trial:
             raise found from None
         if str(found) != self._logged:
             self._logged = str(found)
-            _log.warning("%s", found)  # who waits for ever must know what for
+            _log.warning("%s", found)  # one who waits for ever must know what for
 
 
 class _Sink:

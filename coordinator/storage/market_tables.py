@@ -116,7 +116,7 @@ certificates = Table(
 invitations = Table(
     "invitations",
     METADATA,
-    # SHA-256 of the token: who reads the database cannot enrol.
+    # SHA-256 of the token: a reader of the database cannot enrol.
     Column("token_digest", _DIGEST, primary_key=True),
     Column("participant_id", _ID, nullable=False, index=True),
     Column("created_at", Double, nullable=False),

@@ -202,7 +202,7 @@ _SELECT_CLAIM = Statement(
     .where(claims.c.task_id == bindparam("of_task"), claims.c.participant_id == bindparam("of_participant"))
     .values(selected=bindparam("chosen"))
 )
-#: Claims that count: a revoked participant cannot train, so it is not selected. Who was selected before stays so.
+#: Claims that count: a revoked participant cannot train, so it is not selected. One that was selected before stays so.
 _COUNTED = or_(
     claims.c.selected,
     ~exists().where(participants.c.id == claims.c.participant_id, participants.c.revoked_at.is_not(None)),

@@ -107,7 +107,7 @@ class ShadowEvidence:
         validation: the scoring part of D_c. What is reported to participants is measured on other data.
         reference: p^(c), exact.
         recipe: the task's.
-        seed: secret until the task is over: who knows it knows the shadows.
+        seed: secret until the task is over: those who know it know the shadows.
         shadows: sound shadow models a round.
         executor: trains them; None trains them in the calling thread.
         validation_sha256: what the record names D_c by, such as the terms' commitment to it; a digest of it where
@@ -212,7 +212,7 @@ class ShadowEvidence:
     def measurements(
         self, ensemble: ShadowEnsemble, history: Sequence[Broadcast] = ()
     ) -> "RoundMeasurements":
-        """An empty table of measurements, for who wants to assess several sets of the same submissions."""
+        """An empty table of measurements, for a caller that assesses several sets of the same submissions."""
         return RoundMeasurements(ensemble, history, self._scores, self._seed)
 
     def _train(
@@ -378,7 +378,7 @@ class RoundMeasurements:
     def _agreement(
         self, names: Sequence[str], baseline: CorrelatedAgreement | DeterminantMutualInformation
     ) -> dict[str, float]:
-        """Mean score of each against all others, from the labels that they predict; nothing for who is alone."""
+        """Mean score of each against all others, from the labels that they predict; nothing for one that is alone."""
         ordered = sorted(names)
         if len(ordered) < 2:
             return dict.fromkeys(ordered, 0.0)

@@ -1,6 +1,6 @@
 """Adam and SGD on one flat vector of parameters.
 
-torch.optim gives the same steps, but its first use imports torch's compiler, 3 s of processor time in every
+torch.optim gives the same steps, but its first use imports torch's compiler, which takes seconds in every
 participant's process, and it walks over tensors where a small model has one pass over a vector to make. A test
 holds these steps against torch's own.
 

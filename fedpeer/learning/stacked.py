@@ -20,10 +20,10 @@ from fedpeer.learning.optimizers import optimizer_of
 from fedpeer.learning.training import epoch_batches, one_thread, train
 from mechanism.terms import Recipe
 
-#: Models in one stack: enough to hide the overhead of a step; more brought nothing.
+#: Models in one stack: enough to hide the overhead of a step.
 STACK = 8
 
-#: Pixels of an image up to which stacking pays. With 8 x 8 digits a stacked step takes a third of the time; with
+#: Pixels of an image up to which stacking pays. With 8 x 8 digits a stacked step is faster; with
 #: 28 x 28 the matrix products over patches are slower than torch's convolutions, so models are trained in turn.
 STACKED_PIXELS = 16 * 16
 

@@ -22,7 +22,7 @@ from fedpeer.learning.models import Weights, build, load_weights, weights_of
 from fedpeer.learning.optimizers import optimizer_of
 from mechanism.terms import Recipe
 
-#: Images in one forward pass of an evaluation. Larger batches cost page faults: 1,000 is a third slower.
+#: Images in one forward pass of an evaluation. Larger batches cost page faults.
 EVALUATION_BATCH = 256
 
 

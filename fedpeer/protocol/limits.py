@@ -10,8 +10,7 @@ from datetime import timedelta
 from mechanism import records, terms
 
 #: Bytes of model data in one frame. Each costs the coordinator a turn of its event loop, and of a thread where it is
-#: received, so that an upload is a tenth faster than by frames of 1 MiB; a bare stream would be fastest at those. When
-#: everybody fetches at once, each stream buffers one.
+#: received, so that larger frames make uploads faster. When everybody fetches at once, each stream buffers one.
 FRAME_BYTES = 2 << 20
 
 #: Bytes of model data in one frame of a fetch that asks for no size: participants of older versions take no more.
@@ -137,7 +136,7 @@ OPEN_FILES = 65_536
 #: two minutes. Without it one participant could fetch one model for ever, on the operator's line.
 MAX_BYTES_PER_HOUR = 64 << 30
 
-#: Seconds that an upload may hold its place while others wait, and the rate that earns it more: a usual office line.
+#: Seconds that an upload may hold its place while others wait, and the rate that earns it more: that of a common line.
 #: A slower sender goes on after the others.
 CONTENDED_SECONDS = 5.0
 CONTENDED_BYTES_PER_SECOND = 1 << 20

@@ -510,7 +510,7 @@ def _layout_reasons(tensors: Sequence[StoredTensor], contract: ModelContract) ->
 
 
 def _squares(block: npt.NDArray[Any]) -> float:
-    """Sum of squares: in the block's own float32 where that is finite, six times faster, else in float64."""
+    """Sum of squares: in the block's own float32 where that is finite, which is faster, else in float64."""
     with np.errstate(over="ignore", invalid="ignore"):  # an overflow is what is looked for
         if block.dtype == np.float32:
             total = float(np.dot(block, block))

@@ -6,7 +6,7 @@
         assert reports["p1"].paid_micro > 0
         market.verify()
 
-LocalMarket        a coordinator, its task and who takes part, from terms to payments
+LocalMarket        a coordinator, its task and its participants, from terms to payments
 LocalParticipant   one of them, and the faults that it can be given
 LocalCoordinator   the coordinator alone, for participants of your own, in this process or another
 

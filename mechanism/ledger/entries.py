@@ -170,7 +170,7 @@ def claim(statement: ClaimStatement, signature: bytes, keys: bytes = NO_KEYS) ->
 
 
 def selection_entries(task_id: str, participants: Iterable[str]) -> list[Entry]:
-    """Who was selected to train, in id order."""
+    """Those selected to train, in id order."""
     parts = _parts(sorted(participants))
     return [
         Entry(

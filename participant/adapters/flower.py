@@ -290,8 +290,8 @@ def add_settlement(strategy: Any, terms: Terms, secret: bytes, ledger: Path) -> 
     Clients report their label counts among their metrics: a list under "label-counts" (flwr.serverapp) or JSON
     under "label_counts" (flwr.server). They are believed: the payment follows the paper's rule on claimed degrees,
     and nothing here checks a claim against behaviour, which needs the coordinator's evidence. Peers are drawn from the
-    secret and from who has reported in the round: publish the terms before clients connect, so that the secret cannot
-    be chosen to suit one of them. Each settled round
+    secret and from those who have reported in the round: publish the terms before clients connect, so that the secret
+    cannot be chosen to suit one of them. Each settled round
     is one line of canonical JSON in `ledger`; a round that is settled again with the same result is not written twice.
 
     Args:
@@ -344,7 +344,7 @@ def _settling(
 def _settled(terms: Terms, secret: bytes, round_: int, reported: list[_Reported]) -> dict[str, Json]:
     seed = round_seed(secret, terms.schedule.rounds, round_)
     assessments = [_assessment(terms, client) for client in reported]
-    # Flower has no claims, in which clients could commit to shares of their own: who has reported is all that enters.
+    # Flower has no claims, in which clients could commit to shares of their own: only those who have reported enter.
     draw = Draw(seed, {client.client: bytes(DRAW_BYTES) for client in reported})
     settlement = settle_round(terms, round_, draw, assessments)
     return {

@@ -29,7 +29,7 @@ TrainFunction = Callable[[Weights, TrainingRound], Weights | Trained]
 
 
 class FunctionTask(Task):
-    """A task made of functions, for who would rather not write a class.
+    """A task made of functions, for those who would rather not write a class.
 
     Args:
         train: see `Task.train`.

@@ -70,7 +70,9 @@ def test_a_market_refuses_a_payment_rule_that_others_lack(lab: Path, tmp_path: P
         schedule={"capacity": 3},
         initial_model="none",
     )
-    with pytest.raises(TaskError, match="who verifies the ledger lacks it and could not recompute a payment"):
+    with pytest.raises(
+        TaskError, match="those who verify the ledger lack it and could not recompute a payment"
+    ):
         prepare_task(config, 0.0)
 
 

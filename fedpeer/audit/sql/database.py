@@ -36,7 +36,7 @@ from fedpeer.audit.sql.errors import (
 )
 from fedpeer.audit.sql.statements import driver
 
-#: How long a writer waits for another, seconds: a settlement of a thousand participants takes a tenth of that.
+#: How long a writer waits for another, seconds: longer than a settlement of a thousand participants takes.
 LOCK_TIMEOUT_S = 30.0
 
 #: Bytes of one value of a SQLite file that is opened for reading alone, and of one row: a bundle of entries is the

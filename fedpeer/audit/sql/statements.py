@@ -4,7 +4,7 @@
     found = _TASK.row(connection, {"id": "digits"})
 
 SQLAlchemy knows tables, types and dialects. What it does anew at every execution (cache keys, contexts, metadata of
-results) takes ten times as long as SQLite takes to answer, and a round of a hundred participants executes thousands.
+results) takes longer than SQLite takes to answer, and a round of a hundred participants executes thousands.
 So a `Statement` is compiled once for each dialect, and its text goes straight to the driver of the connection, inside
 the transaction that the connection is in. The driver's own errors come out; `fedpeer.audit.sql.database.translated`
 knows them. No value ever stands in a statement's text.

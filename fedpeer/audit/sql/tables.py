@@ -54,7 +54,7 @@ BUNDLES = Table(
     CheckConstraint("count >= 1", name="count"),
 )
 
-#: Ids compare byte by byte: any other order takes PostgreSQL several times as long.
+#: Ids compare byte by byte: PostgreSQL is slower with any other order.
 _ID = Text().with_variant(Text(collation="C"), "postgresql")
 
 #: Which entry has which id: what makes ids idempotent for ever.
@@ -142,7 +142,7 @@ TOTALS = Table(
 )
 
 #: Enrolments and revocations in order: where each stands, the digest of the key history after it, and the entry, so
-#: that who asks for many of them does not have as many bundles read.
+#: that a request for many of them does not read as many bundles.
 KEYS = Table(
     "ledger_keys",
     METADATA,

@@ -39,7 +39,7 @@ class HonestRound:
     Attributes:
         degree: that its counts give.
         verified, lower, upper: degree and prediction interval; None where it was not scored.
-        failed: the screens that it did not pass: who fails one is refused, cut, or accused of a false claim.
+        failed: the screens that it did not pass: one that fails any is refused, cut, or accused of a false claim.
     """
 
     rule: str

@@ -289,7 +289,7 @@ class _SeedRun:
         return settled(rule, self._population.terms, round_, draw, found)
 
     def _selected(self, submissions: list[Submission]) -> list[Submission]:
-        """Those of whom the selection lets train."""
+        """Those of participants that the selection lets train."""
         name = self._setting.selection
         if name == "all":
             return submissions

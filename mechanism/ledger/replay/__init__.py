@@ -11,7 +11,7 @@ Of each task:
     selection     everyone who claimed; whose key was revoked since may be left out
     evidence      there, unless the rule pays without; about every model in time, this round's start, the D_c of the
                   terms, and the logged order of commitments; the same figures for the same model
-    verdicts      what `mechanism.evidence.assess` gives on it; of who sent nothing, that; without evidence, as claimed
+    verdicts      what `mechanism.evidence.assess` gives on it; of those who sent nothing, that; without it, as claimed
     seeds         each the preimage of the one before, the first of the terms' commitment; none of them twice in a log
     shares        each model's draw share, late or not, is its round's value of the chain that the claim committed to
     settlements   `settle_round` on the verdicts gives the same peer draws and payments, byte for byte

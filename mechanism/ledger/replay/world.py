@@ -84,7 +84,7 @@ class Task:
         delivered: (round, participant) of every model, late ones included.
         sequences: places of commitments that are taken.
         unresolved: rounds whose reservation is neither settled nor refunded.
-        disputes: who has opened its counts; kept: what they rest on, by round.
+        disputes: those who have opened their counts; kept: what they rest on, by round.
     """
 
     terms: Terms
