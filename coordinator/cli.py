@@ -467,8 +467,8 @@ def restore(
     )
     if carried is None:
         _note(
-            "REVOCATIONS made since then are forgotten: those who were revoked are let in again. Before you serve, revoke "
-            "them again, or take them from a later copy of the ledger: "
+            "REVOCATIONS made since then are forgotten: those who were revoked are let in again. Before you serve, "
+            "revoke them again, or take them from a later copy of the ledger: "
             f"fedpeer coordinator carry-revocations LEDGER --state {folder}"
         )
     else:
