@@ -99,10 +99,9 @@ class _Deletion(ast.NodeTransformer):
             number = len(self.found)
             self.found.append(copy.deepcopy(node))
             if number == self.wanted:
-                # An `else` stays: without the guard it is what happens.
+                # An `else` stays: without the guard it is what happens. So do the names that a closure takes along.
                 rest = node.orelse if isinstance(node, ast.If) else []
-                kept: ast.stmt = ast.If(ast.Constant(True), rest, []) if rest else ast.Pass()
-                return ast.copy_location(kept, node)
+                return ast.copy_location(ast.If(ast.Constant(False), [node], rest), node)
         return self.generic_visit(node)
 
 

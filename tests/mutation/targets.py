@@ -11,12 +11,6 @@ HISTORIES = (
     f"{_LEDGER}/test_replay.py",
 )
 
-ROUNDS = (
-    "tests/integration/test_round.py",
-    "tests/integration/test_refusals.py",
-    "tests/integration/test_resume.py",
-)
-
 TARGETS: dict[str, tuple[str, ...]] = {
     "mechanism/settlement.py": (
         "tests/mechanism/test_settlement_amounts.py",
@@ -29,7 +23,11 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "mechanism/statements.py": ("tests/mechanism/test_statements.py", "tests/fedpeer/protocol/test_codec.py"),
     "mechanism/dispute.py": ("tests/mechanism/ledger/test_dispute.py",),
     "mechanism/lifecycle.py": ("tests/mechanism/test_lifecycle.py", *HISTORIES),
-    "mechanism/records.py": ("tests/mechanism/test_records.py", "tests/fedpeer/protocol/test_codec.py"),
+    "mechanism/records.py": (
+        "tests/mechanism/test_records.py",
+        "tests/mechanism/test_terms.py",
+        "tests/fedpeer/protocol/test_codec.py",
+    ),
     "mechanism/terms.py": ("tests/mechanism/test_terms.py", "tests/mechanism/test_records.py"),
     "mechanism/unmeasured.py": HISTORIES,
     "mechanism/ledger/accounts.py": (f"{_LEDGER}/test_entries.py", *HISTORIES),
@@ -82,8 +80,8 @@ TARGETS: dict[str, tuple[str, ...]] = {
     ),
     "coordinator/upload_places.py": ("tests/coordinator/test_upload_fairness.py",),
     "coordinator/commits.py": ("tests/coordinator/test_commits.py",),
-    "coordinator/steps.py": (*ROUNDS, "tests/integration/test_dispute.py"),
-    "coordinator/admission.py": ("tests/coordinator/test_admission.py", "tests/integration/test_refusals.py"),
+    "coordinator/steps.py": ("tests/coordinator/test_steps.py",),
+    "coordinator/admission.py": ("tests/coordinator/test_admission.py",),
     "participant/journal.py": (
         "tests/participant/test_journal_records.py",
         "tests/participant/test_journal.py",
@@ -104,7 +102,7 @@ VERIFIER = tuple(
     if file.startswith("mechanism/ledger/")
     or file.removeprefix("mechanism/")
     in (
-        "dispute.py", "evidence.py", "lifecycle.py", "peers.py", "settlement.py", "statements.py", "terms.py",
-        "unmeasured.py",
+        "dispute.py", "evidence.py", "lifecycle.py", "peers.py", "records.py", "settlement.py", "statements.py",
+        "terms.py", "unmeasured.py",
     )
 )  # fmt: skip

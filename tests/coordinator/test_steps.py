@@ -1,0 +1,472 @@
+"""The steps of a task write what a coordinator on paper writes, byte for byte, and the rows that go with it."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from coordinator.commits import Transactions
+from coordinator.errors import TaskError
+from coordinator.identity import Enrolled, enrol, invite
+from coordinator.metrics import Metrics
+from coordinator.opening import PreparedTask
+from coordinator.scoring import Quality
+from coordinator.steps import Transaction, failure_digest
+from coordinator.storage.identities import ParticipantRow
+from coordinator.storage.schema import migrate
+from coordinator.storage.submissions import ReceiptRow
+from coordinator.storage.tasks import StaleTask, TaskRow
+from fedpeer.audit.sql.database import Database
+from fedpeer.audit.sql.ledger_store import SignedLog
+from fedpeer.protocol.certificates import make_authority, new_key, public_key_pem, signing_request
+from fedpeer.protocol.errors import Code, Refusal
+from mechanism.canonical import canonical_digest
+from mechanism.ledger import entries
+from mechanism.ledger.entry import Entry
+from mechanism.ledger.note import SigningKey
+from mechanism.lifecycle import State
+from mechanism.peers import Draw, round_seed
+from mechanism.settlement import Assessment
+from mechanism.statements import ClaimStatement, ModelStatement
+from tests import ledger_samples as samples
+from tests.backends import scratch_url
+from tests.ledger_histories import SALT, SHAPES, History, Log, Shape
+from tests.ledger_samples import private_key
+
+Result = TypeVar("Result")
+
+_BEGUN = 1_800_000_000.0
+_START_BYTES = 77
+
+
+class Watch:
+    """A clock that moves where it is set."""
+
+    def __init__(self) -> None:
+        self.seconds = _BEGUN
+
+    def now(self) -> float:
+        return self.seconds
+
+
+class Service:
+    """The steps of a service, each in a transaction of its own."""
+
+    def __init__(self, url: str) -> None:
+        self.watch = Watch()
+        self.database = Database(url)
+        migrate(self.database)
+        log = SignedLog(self.database, SigningKey("test", 1, bytes(32)))
+        self.transactions = Transactions(self.database, log, self.watch, Metrics())
+
+    def do(self, work: Callable[[Transaction], Result]) -> Result:
+        return self.transactions.run(work)
+
+    def row(self, task_id: str = "task") -> TaskRow:
+        found = self.do(lambda t: t.market.task(task_id))
+        assert found is not None
+        return found
+
+    def entries(self) -> list[bytes]:
+        return self.do(lambda t: list(t.ledger_store.entries(0, t.ledger.size())))
+
+    def close(self) -> None:
+        self.transactions.stop()
+        self.database.close()
+
+
+class OnPaper(Log):
+    """A log whose times are the service's."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self.watch = watch
+
+    def now(self) -> str:
+        return datetime.fromtimestamp(self.watch.seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class Mirrored(History):
+    """One task, on paper and by the service's steps; each step a minute after the one before."""
+
+    def __init__(self, service: Service, shape: Shape) -> None:
+        log = OnPaper(service.watch)
+        self.service = service
+        self.deadlines: list[float | None] = []
+        for name in samples.names(shape.people):
+            log.enrol(name)
+            public = public_key_pem(private_key(name).public_key())
+            row = ParticipantRow(name, public, _BEGUN, None)
+            service.do(lambda t, row=row: t.market.put_participant(row))  # type: ignore[misc]
+            service.do(lambda t, row=row: t.enrol(Enrolled(row, b"", 0.0, True)))  # type: ignore[misc]
+        super().__init__(log, shape)
+
+    def step(self, work: Callable[[Transaction, TaskRow], Result]) -> Result:
+        row = self.service.row(self.id)
+        return self.service.do(lambda t: work(t, row))
+
+    @property
+    def later(self) -> float:
+        return self.service.watch.seconds + 600
+
+    def pass_time(self) -> None:
+        self.service.watch.seconds += 60
+
+    def open(self) -> None:
+        super().open()
+        row = task_row(self)
+        self.service.do(lambda t: t.open_task(PreparedTask(row, b"", None)))
+
+    def enter(self, state: State, reason: str = "", at: str | None = None, round_: int | None = None) -> None:
+        if state is State.EFFORT or state is State.TRAINING:
+            self.pass_time()
+        super().enter(state, reason, at, round_)
+        if state is State.EFFORT:
+            self.step(lambda t, row: t.begin_effort(row, self.later))
+        if state is State.TRAINING:
+            self.step(lambda t, row: t.open_round(row, self.round, _START_BYTES, self.later))
+
+    def claim(self, name: str, **changes: Any) -> None:
+        super().claim(name, **changes)
+        body = self.log.entries[-1].body
+        statement = ClaimStatement.from_record(body["statement"])
+        receipt = self.step(
+            lambda t, row: t.add_claim(row, statement, bytes.fromhex(said(body, "signature")))
+        )
+        self.check_receipt(receipt, statement, "claim", 0, late=False)
+
+    def select(self, who: Sequence[str] | None = None) -> None:
+        self.pass_time()
+        super().select(who)
+
+        def chosen(terms: object, claims: Iterable[Any]) -> list[str]:
+            assert terms == self.terms
+            assert [c.participant_id for c in claims] == self.people
+            return self.selected
+
+        self.step(lambda t, row: t.select(row, chosen))
+
+    def model(self, name: str, round_: int | None = None, late: bool = False, **changes: Any) -> None:  # type: ignore[override]
+        super().model(name, round_, late, **changes)
+        body = self.log.entries[-1].body
+        statement = ModelStatement.from_record(body["statement"])
+        signature = bytes.fromhex(said(body, "signature"))
+
+        def add(t: Transaction, row: TaskRow) -> ReceiptRow:
+            sequence = t.begin_upload(statement, t.model_standing(statement))
+            begun = t.model_standing(statement)
+            assert (begun.sequence, begun.committed) == (sequence, statement.digest)
+            assert t.begin_upload(statement, begun) == sequence  # an upload that goes on keeps its place
+            return t.add_model(statement, signature, begun, late=late)
+
+        receipt = self.step(add)
+        self.check_receipt(receipt, statement, "model", statement.round, late=late)
+        found = self.step(lambda t, row: t.model_standing(statement))
+        assert found.delivered is (not late)
+
+    def check_receipt(
+        self,
+        receipt: ReceiptRow,
+        statement: ClaimStatement | ModelStatement,
+        kind: str,
+        round_: int,
+        *,
+        late: bool,
+    ) -> None:
+        who = statement.participant_id, statement.submission_id
+        index, at = len(self.log.entries) - 1, self.service.watch.seconds
+        assert receipt == ReceiptRow(self.id, *who, kind, round_, statement.digest, index, late, at)
+        assert self.step(lambda t, row: t.market.receipt(self.id, *who)) == receipt
+
+    def fail(self, name: str, reason: str, round_: int | None = None, submission: str | None = None) -> None:
+        super().fail(name, reason, round_, submission)
+        id_ = str(self.log.entries[-1].body["submission_id"])
+        receipt = self.step(lambda t, row: t.add_failure(row, name, id_, reason))
+        digest = failure_digest(self.id, self.round, name, id_, reason)
+        index, at = len(self.log.entries) - 1, self.service.watch.seconds
+        assert receipt == ReceiptRow(self.id, name, id_, "failure", self.round, digest, index, False, at)
+        assert self.step(lambda t, row: t.market.receipt(self.id, name, id_)) == receipt
+        [found] = [
+            f
+            for f in self.step(lambda t, row: t.market.failures(self.id, self.round))
+            if f.participant_id == name
+        ]
+        assert (found.reason, found.at) == (reason, at)
+
+    def settle(
+        self, record: Mapping[str, Any] | None = None, judged: Sequence[Assessment] | None = None
+    ) -> None:
+        self.pass_time()
+        self.step(lambda t, row: t.close_round(row))
+        closed = self.service.watch.seconds
+        self.pass_time()
+        super().settle(record, judged)
+        seed = round_seed(samples.chain_secret(self.id), self.terms.schedule.rounds, self.round)
+        draw = Draw(seed, {name: said.draw_share for name, (said, _) in self.models[self.round].items()})
+        found = list(reversed(self.judged))
+        self.step(
+            lambda t, row: t.settle(row, draw, found, record or {}, self.result, Quality("0.9", "0.31"))
+        )
+        row = self.service.row(self.id)
+        last = self.round == self.terms.schedule.rounds
+        window = 60 if self.shape.private and last else None
+        now = self.service.watch.seconds
+        assert (row.state, row.model) == (State.SETTLED, self.result)
+        assert row.deadline == (None if window is None else now + window)
+        settled = self.step(lambda t, row: t.market.rounds(self.id))[-1]
+        assert (settled.round, settled.start_model, settled.start_bytes) == (
+            self.round,
+            self.start,
+            _START_BYTES,
+        )
+        assert (settled.closed_at, settled.settled_at) == (closed, now)
+        assert (settled.result_model, settled.ledger_size) == (self.result, len(self.log.entries))
+        assert (settled.accuracy, settled.loss) == ("0.9", "0.31")
+
+    def dispute(self, name: str, counts: Sequence[int] | None = None) -> None:
+        assert name not in self.step(lambda t, row: t.disputed(self.id, self.people))
+        super().dispute(name, counts)
+        index = self.step(lambda t, row: t.open_dispute(row, name, counts or self.counts(name), SALT))
+        assert index == len(self.log.entries) - 1
+        assert self.step(lambda t, row: t.disputed(self.id, [name])) == {name: index}
+
+    def end(self, state: State = State.CLOSED, reason: str = "", **changes: Any) -> None:
+        self.pass_time()
+        super().end(state, reason, **changes)
+        if state is State.CLOSED:
+            self.step(lambda t, row: t.close(row))
+        else:
+            self.step(lambda t, row: t.cancel(row, reason))
+        row = self.service.row(self.id)
+        assert (row.state, row.reason, row.ended_at) == (state, reason or None, self.service.watch.seconds)
+        assert self.step(lambda t, row: t.escrow_left(row)) == 0
+
+
+def said(body: Mapping[str, Any], key: str) -> str:
+    return str(body[key])
+
+
+def task_row(history: History) -> TaskRow:
+    return TaskRow(
+        id=history.id,
+        terms=history.terms,
+        root=bytes(32),
+        settings={},
+        state=State.OPEN,
+        round=0,
+        deadline=None,
+        version=1,
+        model=history.terms.initial_model,
+        opened_at=_BEGUN,
+        ended_at=None,
+        reason=None,
+    )
+
+
+@pytest.fixture
+def service(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Service]:
+    with scratch_url(getattr(request, "param", "sqlite"), tmp_path) as url:
+        made = Service(url)
+        yield made
+        made.close()
+
+
+_EVERYWHERE = ("somebody absent", "two disputes")
+
+
+@pytest.mark.parametrize(
+    ("service", "shape"),
+    [
+        *(pytest.param("sqlite", shape, id=name) for name, shape in SHAPES.items()),
+        *(pytest.param("postgresql", SHAPES[name], id=f"{name}, PostgreSQL") for name in _EVERYWHERE),
+    ],
+    indirect=["service"],
+)
+def test_a_task_leaves_the_log_that_it_leaves_on_paper(service: Service, shape: Shape) -> None:
+    task = Mirrored(service, shape)
+    task.play()
+    written = service.entries()
+    assert [Entry.parse(data).id for data in written] == [entry.id for entry in task.log.entries]
+    assert written == [entry.data for entry in task.log.entries]
+    check_events(task)
+    check_settlements(task)
+
+
+def check_events(task: Mirrored) -> None:
+    """The task's stream has its transitions, at their times; a round's SCORED comes when its models are fixed."""
+    events = task.step(lambda t, row: t.market.events(task.id))
+    logged = [e.body for e in task.log.entries if e.kind == "transition"]
+    assert [(e.state, e.round) for e in events] == [(b["state"], b["round"]) for b in logged]
+    for event, body in zip(events, logged, strict=True):
+        found = datetime.fromtimestamp(event.at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        if event.state is State.SCORED:
+            assert found < str(body["at"])
+        else:
+            assert found == body["at"]
+        if event.state is State.SELECTED:
+            assert event.detail == {"selected": task.selected}
+        if event.state is State.TRAINING:
+            start = samples.INITIAL_MODEL if event.round == 1 else None
+            assert event.detail["model_bytes"] == _START_BYTES
+            assert start is None or event.detail["model_sha256"] == start.hex()
+        if event.state is State.CANCELLED:
+            assert event.detail == {"reason": "the learner withdrew"}
+        waits = event.state in (State.EFFORT, State.TRAINING)
+        assert (
+            event.deadline == event.at + 600 if waits else event.state is State.SETTLED or not event.deadline
+        )
+
+
+def check_settlements(task: Mirrored) -> None:
+    """What is kept of a payment for its participant is what its entry says, and stands where it says."""
+    lines = task.step(lambda t, row: t.market.settlements(task.id))
+    payments = {i: e.body for i, e in enumerate(task.log.entries) if e.kind == "payment"}
+    assert {line.ledger_index for line in lines} == set(payments)
+    logged = {e.id: e.body for e in task.log.entries}
+    for line in lines:
+        body: Any = payments[line.ledger_index]
+        assert (body["round"], body["participant_id"]) == (line.round, line.participant_id)
+        for key in ("paid_micro", "penalty_micro", "withheld_micro", "stake_lost_micro"):
+            assert line.record[key] == body[key], key
+        verdict = logged[entries.verdict_id(task.id, line.round, line.participant_id)]
+        assert line.record["assessment"] == verdict["assessment"]
+        draws: Any = logged[f"{task.id}/round/{line.round}/peers/1"]["draws"]
+        assert line.record["peers"] == dict(draws)[line.participant_id]
+
+
+def test_a_review_says_what_the_awards_of_the_end_pay(service: Service) -> None:
+    task = Mirrored(service, SHAPES["two disputes"])
+    task.begin()
+    assert task.step(lambda t, row: t.escrow_left(row)) == task.terms.budget_micro
+    task.rounds(1, 2)
+    assert set(task.step(lambda t, row: t.reviews(row, "p001"))) == {1, 2}
+    assert task.step(lambda t, row: t.reviews(row, "zoe")) == {}
+    task.rounds(3, 3)
+    found = {name: task.step(lambda t, row, name=name: t.reviews(row, name)) for name in task.people}  # type: ignore[misc]
+    task.finish()
+    awarded: dict[str, int] = {}
+    for entry in task.log.entries:
+        if entry.kind == "award":
+            body: Any = entry.body
+            awarded[f"{body['participant_id']}/{body['round']}"] = body["award_micro"]
+    disputed = task.shape.private
+    assert awarded
+    assert awarded == {
+        f"{name}/{number}": review.award_micro
+        for name in disputed
+        for number, review in found[name].items()
+        if review.award_micro
+    }
+
+
+def test_the_terms_of_a_row_are_those_of_the_ledger(service: Service) -> None:
+    task = Mirrored(service, Shape())
+    task.open()
+    task.step(lambda t, row: t.check_terms(row))
+    other = replace(task.terms, budget_micro=task.terms.budget_micro + 1)
+    with pytest.raises(TaskError, match="not those in the ledger"):
+        task.step(lambda t, row: t.check_terms(replace(row, terms=other)))
+    elsewhere = replace(task.terms, task_id="another")
+    with pytest.raises(TaskError, match=r"'another'.*not those in the ledger"):
+        task.step(lambda t, row: t.check_terms(replace(row, id="another", terms=elsewhere)))
+
+
+def test_nobody_is_selected_where_claims_have_fallen_below_the_quorum(service: Service) -> None:
+    task = Mirrored(service, Shape())
+    task.open()
+    task.enter(State.EFFORT)
+    for name in task.people:
+        task.claim(name)
+    task.step(lambda t, row: t.market.revoke("p001", t.now))
+    before = len(service.entries())
+    chosen: list[list[str]] = []
+
+    def choose(_: object, claims: Sequence[Any]) -> list[str]:
+        chosen.append([c.participant_id for c in claims])
+        raise LookupError  # so that nothing comes of it
+
+    with pytest.raises(LookupError):
+        task.step(lambda t, row: t.select(row, choose))
+    assert chosen == [["p000", "p002", "p003"]]
+    task.step(lambda t, row: t.market.revoke("p002", t.now))
+    with pytest.raises(StaleTask, match="fallen below the quorum"):
+        task.step(lambda t, row: t.select(row, choose))
+    assert len(chosen) == 1
+    assert (len(service.entries()), service.row().state) == (before, State.EFFORT)
+
+
+def test_a_clock_that_is_set_back_takes_no_step_before_the_last_one(service: Service) -> None:
+    task = Mirrored(service, Shape())
+    task.open()
+    service.watch.seconds -= 3600
+    task.step(lambda t, row: t.begin_effort(row, 0.0))
+    opened, began = (Entry.parse(data).body for data in service.entries()[-2:])
+    assert began["at"] == opened["at"]
+
+
+def test_a_failures_digest_is_that_of_all_that_it_says() -> None:
+    wanted = {
+        "kind": "failure",
+        "task_id": "task",
+        "round": 2,
+        "participant_id": "ann",
+        "submission_id": "f-1",
+        "reason": "no disk",
+    }
+    assert failure_digest("task", 2, "ann", "f-1", "no disk") == canonical_digest(wanted)
+
+
+def test_a_key_is_enrolled_once_and_revoked_with_all_that_a_name_had(service: Service) -> None:
+    authority = make_authority("test", datetime.fromtimestamp(_BEGUN - 86400, UTC))
+    keys = [new_key() for _ in range(3)]
+
+    def join(name: str, key: Any) -> Callable[[Transaction], None]:
+        def work(t: Transaction) -> None:
+            token, *_ = invite(t.market, name, t.now)
+            t.enrol(enrol(t.market, authority, name, token, signing_request(name, key), t.now))
+
+        return work
+
+    def refused(name: str, key: Any, why: str) -> None:
+        with pytest.raises(Refusal, match=why) as caught:
+            service.do(join(name, key))
+        assert caught.value.code is Code.FIELD_INVALID
+        assert [v.field for v in caught.value.violations] == ["certificate_signing_request"]
+
+    service.do(join("ann", keys[0]))
+    service.do(join("ann", keys[1]))
+    refused("ben", keys[0], "enrolled under another name")
+    service.do(join("ben", keys[2]))
+    token = service.do(lambda t: invite(t.market, "ann", t.now)[0])
+    service.watch.seconds += 60
+    service.do(lambda t: t.revoke("ann", "laptop stolen"))
+    service.do(lambda t: t.revoke("ann", "once more"))
+    service.do(lambda t: t.revoke("zoe", "nobody"))
+    expected = [
+        entries.enrolment("ann", keys[0].public_key()),
+        entries.enrolment("ann", keys[1].public_key()),
+        entries.enrolment("ben", keys[2].public_key()),
+        entries.revocation("ann", keys[0].public_key(), "laptop stolen"),
+        entries.revocation("ann", keys[1].public_key(), "laptop stolen"),
+    ]
+    written = service.entries()
+    assert sorted(written) == sorted(entry.data for entry in expected)
+    assert written[:3] == [entry.data for entry in expected[:3]]
+    row = service.do(lambda t: t.market.participant("ann"))
+    assert row is not None
+    assert row.revoked_at == service.watch.seconds
+    with pytest.raises(Refusal, match="no longer holds"):
+        service.do(
+            lambda t: enrol(t.market, authority, "ann", token, signing_request("ann", new_key()), t.now)
+        )
+    for key in keys[:2]:
+        for name in ("ann", "ben"):
+            refused(name, key, "revoked")
+    again = new_key()
+    service.do(join("ann", again))  # a new invitation and a new key take it back
+    service.do(lambda t: t.revoke("ann", "gone"))
+    assert service.entries()[-1] == entries.revocation("ann", again.public_key(), "gone").data
+    assert len(service.entries()) == len(expected) + 2
