@@ -182,7 +182,14 @@ def write_page(result: DemoResult, folder: Path, name: str = "report.html") -> P
 
 def _participant_table(result: DemoResult, digits: int) -> Table:
     """One row a participant; a narrow terminal gets fewer digits, not fewer columns."""
-    table = Table(title="Who was paid what", box=box.SIMPLE_HEAD, title_justify="left", padding=(0, 1, 0, 0))
+    table = Table(
+        title="Who was paid what",
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        padding=(0, 1, 0, 0),
+        show_edge=False,
+        pad_edge=False,
+    )
     table.add_column("participant", no_wrap=True)
     for heading in ("effort", "claimed", "true", "measured", "cost", "expected", "paid", "utility"):
         table.add_column(heading, justify="right", no_wrap=True)

@@ -88,8 +88,9 @@ def _unreadable(what: str, pem: bytes) -> CertificateError:
 
 def load_private_key(pem: bytes) -> PrivateKey:
     """Raises CertificateError where `pem` holds no P-256 key."""
+    plain = plain_pem(pem)
     try:
-        key = serialization.load_pem_private_key(plain_pem(pem), password=None)
+        key = serialization.load_pem_private_key(plain, password=None)
     except TypeError:
         raise CertificateError("the private key is encrypted; expected one without a password") from None
     except ValueError:
@@ -101,16 +102,18 @@ def load_private_key(pem: bytes) -> PrivateKey:
 
 def load_certificate(pem: bytes) -> x509.Certificate:
     """Raises CertificateError where `pem` holds no certificate."""
+    plain = plain_pem(pem)
     try:
-        return x509.load_pem_x509_certificate(plain_pem(pem))
+        return x509.load_pem_x509_certificate(plain)
     except ValueError:
         raise _unreadable("certificate", pem) from None
 
 
 def load_certificates(pem: bytes) -> list[x509.Certificate]:
     """All certificates of a file, in its order; CertificateError where `pem` holds none."""
+    plain = plain_pem(pem)
     try:
-        return x509.load_pem_x509_certificates(plain_pem(pem))
+        return x509.load_pem_x509_certificates(plain)
     except ValueError:
         raise _unreadable("certificate", pem) from None
 

@@ -38,7 +38,9 @@ def served(
 
 def task_config(folder: Path, task_id: str = "task", **changes: Any) -> TaskConfig:
     """A task of three on claimed degrees with a model of a few kilobytes; `changes` by section."""
-    weights = None if "initial_model" in changes else changes.pop("weights", None) or WEIGHTS
+    weights = changes.pop("weights", None) or WEIGHTS
+    if "initial_model" in changes:
+        weights = None
     changes["schedule"] = {"capacity": 3, **changes.get("schedule", {})}
     return local_terms.task_config(folder, weights, **{"id": task_id, "reference": ["1/4"] * 4, **changes})
 
