@@ -1,4 +1,4 @@
-"""Something of several files that is made whole aside, and then stands in its place at once, or not at all.
+"""Something of several files that is made elsewhere, and is then in its place at once, or not at all.
 
     .NAME.part/     beside NAME, for its owner alone; emptied by the next one where a killed process left it
 

@@ -16,7 +16,7 @@ FRAME_BYTES = 2 << 20
 #: Bytes of model data in one frame of a fetch that asks for no size: participants of older versions take no more.
 PLAIN_FRAME_BYTES = 1 << 20
 
-#: Bytes of a frame that are gone down to where larger ones never get through: two seconds of the slowest link.
+#: Least bytes of a frame, where larger ones never get through: two seconds of the slowest link.
 MIN_FRAME_BYTES = 64 << 10
 
 #: Bytes of one message. A frame with its envelope fits; nothing else is meant to come near.
