@@ -14,8 +14,8 @@
     control.sock        while a service runs
     serving.json         while a service runs: the addresses that it is bound to
 
-`init` makes all that a coordinator is in another place, and moves it when it is whole; nothing is ever made anew in
-the place of what has been lost. The folder and all that is secret is for its owner alone: keys, and the
+`init` makes all that a coordinator is in another place, and moves it when it is whole; nothing that was lost is
+ever made again by itself. The folder and all that is secret is for its owner alone: keys, and the
 configuration, which may name a database's password. Files that belong together change together: `StateFolder.replace`
 writes all of them into `keys.pending` first, and the next to open the folder after a crash finishes what that says.
 """
@@ -229,7 +229,7 @@ class StateFolder:
         return self._signing_key(self.ledger_key)
 
     def prepare_signing_key(self, name: str) -> SigningKey:
-        """A new key for the log, durable beside the present one. Hold `changing_keys`."""
+        """A new key for the log, durable next to the present one. Hold `changing_keys`."""
         key = SigningKey.generate(name)
         write_private(self.next_ledger_key, key.secret_text().encode())
         return key
@@ -430,7 +430,7 @@ class StateFolder:
 
 
 def _read(path: Path) -> bytes:
-    """A key's or a certificate's file. Raises FolderError where it is none that can be read."""
+    """A key's or a certificate's file. Raises FolderError where it cannot be read."""
     try:
         return read_bytes(path, MAX_PEM_BYTES)
     except SourceError as error:
@@ -560,10 +560,10 @@ def new_database(url: str) -> Iterator[Database]:
 
 def _reserve(path: Path) -> None:
     """An empty file in the place of a SQLite database, of which nothing was there."""
-    for beside in (Path(f"{path}{end}") for end in ("-wal", "-shm", "-journal")):
-        if os.path.lexists(beside):
+    for leftover in (Path(f"{path}{end}") for end in ("-wal", "-shm", "-journal")):
+        if os.path.lexists(leftover):
             raise FolderError(
-                f"{beside} exists already; nothing was changed. Move it away, or name another database"
+                f"{leftover} exists already; nothing was changed. Move it away, or name another database"
             )
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))

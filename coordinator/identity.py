@@ -172,7 +172,7 @@ def _refusal_of(row: ParticipantRow | None, caller: Caller) -> Refusal | None:
     if row.public_key != caller.key_pem:
         return Refusal(
             Code.CERTIFICATE_REVOKED,
-            f"{row.id!r} has enrolled anew with another key; this certificate is no longer its own.",
+            f"{row.id!r} has enrolled again with another key; this certificate is no longer its own.",
         )
     return None
 

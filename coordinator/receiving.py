@@ -26,7 +26,7 @@ from mechanism.terms import ModelContract
 
 Result = TypeVar("Result")
 
-#: Threads beside those of the uploads that have a place: for whole files on their way to their own.
+#: Threads besides those of the uploads that have a place: for whole files on their way to their own.
 _THREADS = 8
 
 _STOPPING = "The coordinator is shutting down; the upload can be resumed."
