@@ -24,7 +24,7 @@ from mechanism.terms import Terms
 _LONGEST_ID = "z" * 64
 _LONGEST_SIGNATURE = bytes(72)
 
-#: Bytes of a Task message beside its terms and the ids of what the caller has submitted.
+#: Bytes of a Task message besides its terms and the ids of what the caller has submitted.
 _STANDING_BYTES = 1 << 10
 
 #: Submissions of one participant in one round that have a receipt: a failure and a model, which may be late.

@@ -216,7 +216,7 @@ def read_backup(
 ) -> tuple[Manifest, Result]:
     """Makes the state folder `path` from a backup; returns its manifest, and what `act` returned.
 
-    The whole backup is checked first. Then the folder is made aside, and takes its place at the very end; where
+    The whole backup is checked first. Then the folder is made elsewhere, and takes its place at the very end; where
     anything fails before, nothing is left.
 
     Args:
@@ -444,7 +444,7 @@ def _unpack(source: Path, manifest: Manifest, made: StateFolder) -> None:
     with _opened(source) as file:
         reader = _Reader(file, source)
         if reader.manifest != manifest:
-            raise FolderError(f"{source} has changed meanwhile; nothing was restored")
+            raise FolderError(f"{source} has changed while it was read; nothing was restored")
         for member in manifest.members:
             if member.name.startswith(_MODELS):
                 target = blobs.path(bytes.fromhex(member.sha256))

@@ -75,8 +75,8 @@ _request_ids = Random()
 #: Finds the caller of a call, or refuses it; None on a port that takes everybody.
 Authenticate = Callable[[Any], Caller]
 
-#: Why somebody who was a caller is none any more; None where it still is.
-Fallen = Callable[[Caller], Refusal | None]
+#: Why a caller no longer counts as one; None where it still does.
+RefusalOf = Callable[[Caller], Refusal | None]
 
 #: The codes of the database's refusals; any other is a statement that it does not take, and so our fault.
 _STORAGE: dict[type[StorageError], Code] = {
@@ -125,7 +125,7 @@ class Boundary(grpc.aio.ServerInterceptor):
 
     Args:
         authenticate: None where the port takes callers without a certificate.
-        fallen: asked at every message of a stream.
+        refusal_of: asked at every message of a stream.
         outdated: called when a transaction refuses a caller that was let in here: somebody was revoked, and this
             process has not heard of it yet.
     """
@@ -136,11 +136,11 @@ class Boundary(grpc.aio.ServerInterceptor):
         quotas: Quotas,
         metrics: Metrics,
         tracing: Tracing,
-        fallen: Fallen = lambda _: None,
+        refusal_of: RefusalOf = lambda _: None,
         outdated: Callable[[], None] = lambda: None,
     ) -> None:
         self._authenticate = authenticate
-        self._fallen = fallen
+        self._refusal_of = refusal_of
         self._outdated = outdated
         self._streams: set[_Call] = set()
         self._quotas = quotas
@@ -183,7 +183,7 @@ class Boundary(grpc.aio.ServerInterceptor):
     def end_streams(self) -> None:
         """Ends the streams whose caller is one no longer, also those on which nothing happens."""
         for call in tuple(self._streams):
-            if (refusal := call.fallen()) is not None:
+            if (refusal := call.refusal()) is not None:
                 call.end(refusal)
 
     @contextmanager
@@ -322,13 +322,13 @@ class _Call:
         if limits.per_second < MAX_REQUESTS_PER_SECOND:
             self._boundary._quotas.request(f"{self.identity} {self._method}", limits.per_second)
 
-    def fallen(self) -> Refusal | None:
-        """Why the caller is none any more; None where it still is, and on a port that takes everybody."""
-        return None if self._caller is None else self._boundary._fallen(self._caller)
+    def refusal(self) -> Refusal | None:
+        """Why the caller no longer counts as one; None where it still does, and on a port that takes everybody."""
+        return None if self._caller is None else self._boundary._refusal_of(self._caller)
 
     def check_standing(self) -> None:
-        """Raises what `fallen` says."""
-        if (refusal := self.fallen()) is not None:
+        """Raises what `refusal` says."""
+        if (refusal := self.refusal()) is not None:
             raise refusal
 
     def end(self, refusal: Refusal) -> None:
@@ -372,7 +372,7 @@ class _Call:
     async def refuse(self, error: Exception) -> None:
         """Ends the call with the status that `error` stands for."""
         refusal = _short(refusal_for(error))
-        if refusal.code is Code.CERTIFICATE_REVOKED and self._caller is not None and self.fallen() is None:
+        if refusal.code is Code.CERTIFICATE_REVOKED and self._caller is not None and self.refusal() is None:
             self._boundary._outdated()
         refusal.request_id = self._request_id
         self._status = refusal.code.status
@@ -388,7 +388,7 @@ class _Call:
         await self._context.abort_with_status(_Status(status_of(refusal)))
 
     def cancelled(self) -> None:
-        """The client has hung up."""
+        """The client has closed the call."""
         self._status = grpc.StatusCode.CANCELLED
 
     def leave(self) -> None:

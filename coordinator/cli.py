@@ -268,7 +268,7 @@ def renew_certificate(
 
 @authority_app.command("rotate")
 def rotate_authority(state: State = DEFAULT_STATE, as_json: AsJson = False) -> None:
-    """Begin a new authority; certificates of the old one count beside it until `authority end`.
+    """Begin a new authority; certificates of the old one count, too, until `authority end`.
 
     Participants that run take the new one over by themselves. New ones are invited with authority.pem as it is now.
     """
@@ -276,7 +276,7 @@ def rotate_authority(state: State = DEFAULT_STATE, as_json: AsJson = False) -> N
         until = operator.begin_authority().certificate.not_valid_after_utc
         waiting = operator.without_new_certificate()
         rest = (
-            f"the old one counts beside it.\n{counted(len(waiting), 'participant')} have yet to take it over. Then: "
+            f"the old one counts, too.\n{counted(len(waiting), 'participant')} have yet to take it over. Then: "
             "fedpeer coordinator authority end"
         )
         _changed(
@@ -366,7 +366,7 @@ def model(
 
     piped = str(target) == "-"
     if piped and (as_json or sys.stdout.isatty()):
-        raise TaskError("a model is not text for a terminal or beside --json; redirect -o -, or name a file")
+        raise TaskError("a model is not text for a terminal or for --json; redirect -o -, or name a file")
     with _operator(state) as operator:
         found = operator.model(task, round_)
         if piped:

@@ -46,7 +46,7 @@ class Transactions:
         self._thread = ThreadPoolExecutor(1, "database")
         self._scoring = ThreadPoolExecutor(1, "scoring")
         self._computations = 0
-        self._waiting: deque[_Step] = deque()
+        self._waiting: deque[_QueuedStep] = deque()
         self._called = False
 
     async def __call__(self, work: Callable[[Transaction], Result], *, durable: bool = True) -> Result:
@@ -55,14 +55,14 @@ class Transactions:
         It may be run twice: once with others, then alone where the others' commit failed.
 
         Args:
-            durable: False for what nobody hears of before a later step that is; see `Database.begin`.
+            durable: False for what nobody learns of before a later step that is; see `Database.begin`.
         """
-        result: Result = await self._in_turn(_Step(work, writes=True, durable=durable))
+        result: Result = await self._in_turn(_QueuedStep(work, writes=True, durable=durable))
         return result
 
     async def read(self, work: Callable[[Transaction], Result]) -> Result:
         """`work` in a transaction that changes nothing. It may be run twice, as above."""
-        result: Result = await self._in_turn(_Step(work, writes=False, durable=False))
+        result: Result = await self._in_turn(_QueuedStep(work, writes=False, durable=False))
         return result
 
     async def compute(self, work: Callable[..., Result], *arguments: Any) -> Result:
@@ -127,11 +127,11 @@ class Transactions:
         """Whether a computation is in progress."""
         return self._computations > 0
 
-    async def _in_turn(self, step: "_Step") -> Any:
+    async def _in_turn(self, step: "_QueuedStep") -> Any:
         self._enqueue(step)
         return await step.done
 
-    def _enqueue(self, step: "_Step") -> None:
+    def _enqueue(self, step: "_QueuedStep") -> None:
         step.began = time.perf_counter()
         self._waiting.append(step)
         if not self._called:
@@ -156,7 +156,7 @@ class Transactions:
         Returns:
             how many they were.
         """
-        steps: list[_Step] = []
+        steps: list[_QueuedStep] = []
         taken = 0
         while (
             self._waiting
@@ -176,14 +176,14 @@ class Transactions:
             loop.call_soon_threadsafe(self._deliver, steps, outcomes)
         return taken
 
-    def _outcomes(self, steps: "Sequence[_Step]") -> list[Any]:
+    def _outcomes(self, steps: "Sequence[_QueuedStep]") -> list[Any]:
         """What each step has returned or raised."""
         if len(steps) > 1:
             with suppress(Exception):  # whatever it is, nothing of the group has happened
                 return self._together(steps)
         return [self._alone(step) for step in steps]
 
-    def _together(self, steps: "Sequence[_Step]") -> list[Any]:
+    def _together(self, steps: "Sequence[_QueuedStep]") -> list[Any]:
         """What each step returned or was refused by. Raises where the transaction as a whole has failed."""
         writes, durable = steps[0].writes, any(step.durable for step in steps)
         outcomes: list[Any] = []
@@ -203,7 +203,7 @@ class Transactions:
                 execute("RELEASE SAVEPOINT step")
         return outcomes
 
-    def _alone(self, step: "_Step") -> Any:
+    def _alone(self, step: "_QueuedStep") -> Any:
         try:
             return self.run(step.work, durable=step.durable) if step.writes else self.look(step.work)
         except StopIteration as error:  # which no future takes, so that its waiter would wait for ever
@@ -211,7 +211,7 @@ class Transactions:
         except BaseException as error:
             return _Raised(error)
 
-    def _deliver(self, steps: "Sequence[_Step]", outcomes: Sequence[Any]) -> None:
+    def _deliver(self, steps: "Sequence[_QueuedStep]", outcomes: Sequence[Any]) -> None:
         """In the event loop: gives each waiter its outcome."""
         now = time.perf_counter()
         for step, outcome in zip(steps, outcomes, strict=True):
@@ -236,7 +236,7 @@ class Transactions:
 
 
 @dataclass
-class _Step:
+class _QueuedStep:
     """Work that waits for its transaction, and what the event loop waits for."""
 
     work: Callable[[Transaction], Any]

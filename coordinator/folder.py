@@ -3,7 +3,7 @@
     coordinator.toml     ServiceConfig
     authority.key        the certificate authority's key
     authority.pem        its certificate, followed by an older one's while it takes that one's place
-    authority.old.key    the older one's key, so long: it still issues the server's certificate
+    authority.old.key    the older one's key until then: it still issues the server's certificate
     server.pem/.key      the server's certificate
     ledger.key           the log's signing key (Ed25519)
     ledger.key.next      the one that is about to follow it, while it is changed
@@ -14,8 +14,8 @@
     control.sock        while a service runs
     serving.json         while a service runs: the addresses that it is bound to
 
-`init` makes all that a coordinator is, aside, and puts it in its place when it is whole; nothing is ever made anew
-in the place of what has been lost. The folder and all that is secret is for its owner alone: keys, and the
+`init` makes all that a coordinator is in another place, and moves it when it is whole; nothing that was lost is
+ever made again by itself. The folder and all that is secret is for its owner alone: keys, and the
 configuration, which may name a database's password. Files that belong together change together: `StateFolder.replace`
 writes all of them into `keys.pending` first, and the next to open the folder after a crash finishes what that says.
 """
@@ -229,7 +229,7 @@ class StateFolder:
         return self._signing_key(self.ledger_key)
 
     def prepare_signing_key(self, name: str) -> SigningKey:
-        """A new key for the log, durable beside the present one. Hold `changing_keys`."""
+        """A new key for the log, durable next to the present one. Hold `changing_keys`."""
         key = SigningKey.generate(name)
         write_private(self.next_ledger_key, key.secret_text().encode())
         return key
@@ -399,7 +399,7 @@ class StateFolder:
                 f"{self.path} is not a coordinator's folder: it has no {SERVICE_FILE}. "
                 f"Make one with: fedpeer coordinator init {self.path}"
             )
-        if self._pending.exists():  # of a process that died, or that is at it
+        if self._pending.exists():  # of a process that died, or that replaces them now
             with self.changing_keys():
                 pass
 
@@ -430,7 +430,7 @@ class StateFolder:
 
 
 def _read(path: Path) -> bytes:
-    """A key's or a certificate's file. Raises FolderError where it is none that can be read."""
+    """A key's or a certificate's file. Raises FolderError where it cannot be read."""
     try:
         return read_bytes(path, MAX_PEM_BYTES)
     except SourceError as error:
@@ -486,7 +486,7 @@ def check_free(folder: StateFolder) -> None:
 
 @contextmanager
 def assembling(folder: StateFolder) -> Iterator[StateFolder]:
-    """A folder aside, which takes the place of `folder` at the end of the block, or is gone where that raises.
+    """A new folder, which takes the place of `folder` at the end of the block, or is removed where that raises.
 
     Into a folder that is there (a volume that is mounted, say) its parts move one by one, the configuration last,
     without which it is nobody's.
@@ -560,10 +560,10 @@ def new_database(url: str) -> Iterator[Database]:
 
 def _reserve(path: Path) -> None:
     """An empty file in the place of a SQLite database, of which nothing was there."""
-    for beside in (Path(f"{path}{end}") for end in ("-wal", "-shm", "-journal")):
-        if os.path.lexists(beside):
+    for leftover in (Path(f"{path}{end}") for end in ("-wal", "-shm", "-journal")):
+        if os.path.lexists(leftover):
             raise FolderError(
-                f"{beside} exists already; nothing was changed. Move it away, or name another database"
+                f"{leftover} exists already; nothing was changed. Move it away, or name another database"
             )
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))

@@ -82,9 +82,9 @@ class Roster:
         """A participant has just enrolled."""
         self._participants[row.id] = row
 
-    def fallen(self, caller: Caller) -> Refusal | None:
-        """Why somebody who was a caller of ours is none any more; None where it still is."""
-        return _fallen(self._participants.get(caller.participant_id), caller)
+    def refusal_of(self, caller: Caller) -> Refusal | None:
+        """Why a caller no longer counts as one; None where it still does."""
+        return _refusal_of(self._participants.get(caller.participant_id), caller)
 
     def counts(self) -> tuple[int, int]:
         """Participants in good standing, and revoked."""
@@ -99,7 +99,7 @@ class Roster:
         """
         parsed = self._parse(certificate_pem)
         found = Caller(parsed.name, parsed.key, parsed.key_pem)
-        if (refusal := self.fallen(found)) is not None:
+        if (refusal := self.refusal_of(found)) is not None:
             raise refusal
         if parsed.serial in self._revoked_serials:
             raise _revoked(parsed.name)
@@ -160,11 +160,11 @@ def check_standing(store: MarketStore, caller: Caller) -> None:
     Raises:
         Refusal: CERTIFICATE_REQUIRED or CERTIFICATE_REVOKED.
     """
-    if (refusal := _fallen(store.participant(caller.participant_id), caller)) is not None:
+    if (refusal := _refusal_of(store.participant(caller.participant_id), caller)) is not None:
         raise refusal
 
 
-def _fallen(row: ParticipantRow | None, caller: Caller) -> Refusal | None:
+def _refusal_of(row: ParticipantRow | None, caller: Caller) -> Refusal | None:
     if row is None:
         return _unknown(caller.participant_id)
     if row.revoked_at is not None:
@@ -172,7 +172,7 @@ def _fallen(row: ParticipantRow | None, caller: Caller) -> Refusal | None:
     if row.public_key != caller.key_pem:
         return Refusal(
             Code.CERTIFICATE_REVOKED,
-            f"{row.id!r} has enrolled anew with another key; this certificate is no longer its own.",
+            f"{row.id!r} has enrolled again with another key; this certificate is no longer its own.",
         )
     return None
 

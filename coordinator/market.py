@@ -60,11 +60,11 @@ class Participation:
 
 
 @dataclass(frozen=True)
-class Notice:
+class ReceivedEvent:
     """An event as one participant receives it.
 
     Attributes:
-        paid: what the round that it settles paid to this participant; None where that is not at hand.
+        paid: what the round that it settles paid to this participant; None where that is not in memory.
     """
 
     event: EventRow
@@ -141,7 +141,7 @@ class Market:
 
         return await self._work.transact.read(read)
 
-    async def watch(self, caller: Caller, live: LiveTask, cursor: int) -> AsyncIterator[Notice]:
+    async def watch(self, caller: Caller, live: LiveTask, cursor: int) -> AsyncIterator[ReceivedEvent]:
         """Events above `cursor`, as they come, until the task has ended.
 
         Raises:
@@ -155,7 +155,7 @@ class Market:
         self._work.metrics.watchers.inc()
         try:
             async for event in live.feed.follow(cursor, session):
-                yield await self._notice(caller, live, event)
+                yield await self._received(caller, live, event)
             if session.reason is not None:
                 raise session.reason
         finally:
@@ -330,12 +330,14 @@ class Market:
         contract = live.row.terms.contract
         return await self._uploads.receive(stream, statement, header.offset, contract, record)
 
-    async def _notice(self, caller: Caller, live: LiveTask, event: EventRow) -> Notice:
+    async def _received(self, caller: Caller, live: LiveTask, event: EventRow) -> ReceivedEvent:
         last = event is live.feed.last(State.SETTLED)
         if event.state is not State.SETTLED or not last or caller.participant_id not in live.feed.selected:
-            return Notice(event)
+            return ReceivedEvent(event)
         # What all that trained would ask for next, at the same time.
-        return Notice(event, await self._settlements.of_event(live.row, event.round, caller.participant_id))
+        return ReceivedEvent(
+            event, await self._settlements.of_event(live.row, event.round, caller.participant_id)
+        )
 
     def _begin(self, t: Transaction, live: LiveTask, statement: ModelStatement) -> "ReceiptRow | _Begun":
         """The receipt of a known submission; else whether its frames are wanted, and then the commitment."""

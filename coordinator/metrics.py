@@ -63,7 +63,7 @@ class Metrics:
         )
         self.duty_restarts = Counter(
             "fedpeer_duty_restarts_total",
-            "How often a duty beside the calls ended unplanned and began again.",
+            "How often a background duty ended unplanned and began again.",
             ["duty"],
             registry=registry,
         )

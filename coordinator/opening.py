@@ -238,11 +238,11 @@ def coefficient(config: TaskConfig) -> Decimal:
     hair below it someone stays away.
 
     Raises:
-        FieldError: "best" without a plan, a plan beside a number, or a plan with a value out of its range.
+        FieldError: "best" without a plan, a plan with a number, or a plan with a value out of its range.
     """
     if config.Q != "best":
         if config.plan is not None:
-            raise FieldError("plan", "given", 'no plan beside a number for Q; write Q = "best" to use it')
+            raise FieldError("plan", "given", 'no plan with a number for Q; write Q = "best" to use it')
         return config.Q
     if config.plan is None:
         raise FieldError(

@@ -485,7 +485,7 @@ class Operator:
         return made
 
     def begin_authority(self) -> Identity:
-        """A new authority, beside the old one until `end_authority`; participants learn of it by themselves."""
+        """A new authority, next to the old one until `end_authority`; participants learn of it by themselves."""
         made = self.folder.begin_authority(self.config.name)
         self._tell()
         return made

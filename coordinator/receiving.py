@@ -26,7 +26,7 @@ from mechanism.terms import ModelContract
 
 Result = TypeVar("Result")
 
-#: Threads beside those of the uploads that have a place: for whole files on their way to their own.
+#: Threads besides those of the uploads that have a place: for whole files on their way to their own.
 _THREADS = 8
 
 _STOPPING = "The coordinator is shutting down; the upload can be resumed."
@@ -71,7 +71,7 @@ class Uploads:
     ) -> Result:
         """Receives a model from byte `offset` on, checks it, stores it, and has it recorded.
 
-        Once all frames have come, the rest happens even if the sender hangs up.
+        Once all frames have come, the rest happens even if the sender closes the call.
 
         Raises:
             Refusal: FRAMES_INVALID, TOO_LARGE, MODEL_INVALID; QUOTA_EXCEEDED or DRAINING where the stream ends early.
@@ -86,7 +86,7 @@ class Uploads:
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
-            stream.end("The sender has hung up.")
+            stream.end("The sender has closed the call.")
             raise
         except Exception as error:
             clear_frames(error.__traceback__)  # an error that is kept keeps no frame of the model

@@ -24,7 +24,7 @@ class CarriedOver:
 
     Attributes:
         revoked: participants whose keys were revoked here, by id.
-        invite_again: those of them who had enrolled anew, with a key that this log has never seen.
+        invite_again: those of them who had enrolled again, with a key that this log has never seen.
         shared: entries that the two logs have in common.
         beyond: entries of the copy after those.
     """

@@ -185,7 +185,7 @@ class TaskRunner:
         self._prepared = 0
         self._closed: _ClosedRound | None = None
         #: The step in progress and the version of the task that it starts from; how often it met a lasting fault. A
-        #: restart counts anew: what is certain to fail does so again within seconds.
+        #: restart counts from 0: what is certain to fail does so again within seconds.
         self._trying: tuple[str, int] | None = None
         self._failures: Counter[tuple[str, int]] = Counter()
 
@@ -362,7 +362,7 @@ class TaskRunner:
         t.open_round(row, step.round, size, step.deadline)
 
     def _prepare(self) -> None:
-        """Starts the evidence's own work for this round, beside the participants' training."""
+        """Starts the evidence's own work for this round, while the participants train."""
         if self._preparation is None or self._preparation.done():
             row = self._live.row
             if self._prepared == row.round:

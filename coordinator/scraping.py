@@ -77,7 +77,7 @@ class _Server(ThreadingMixIn, WSGIServer):
             self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A scraper that hung up, or was hung up on, is nothing to tell of."""
+        """A connection that either side closes is no error to log."""
 
 
 class _Handler(WSGIRequestHandler):

@@ -244,7 +244,7 @@ class Coordinator:
     async def _reload(self) -> None:
         """Reads again what commands on the command line can change: certificates, participants and tasks.
 
-        Not to be called while it is at it: once at the start, then by the duty that follows commands.
+        Not to be called while it runs: once at the start, then by the duty that follows commands.
         """
         self.reload_certificates()
 
@@ -428,7 +428,7 @@ class Coordinator:
             self._quotas,
             self.metrics,
             self._tracing,
-            fallen=self._roster.fallen,
+            refusal_of=self._roster.refusal_of,
             outdated=self._outdated.set,
         )
         self._boundaries.append(boundary)

@@ -70,7 +70,7 @@ class Settlements:
     async def of_event(self, row: TaskRow, round_: int, name: str) -> PaidRound | None:
         """`line` of the last settled round, read once for all who get the event.
 
-        None where it is not at hand: for a name that did not train, for another round, where it cannot be read now, and
+        None where it is not kept: for a name that did not train, for another round, where it cannot be read now, and
         for a task that ended before anybody asked. The participant then asks for its `line`.
         """
         kept = self._kept.get(row.id)

@@ -26,7 +26,7 @@ _SCRATCH = ".scratch"
 #: Bytes read at once when a resumed file is hashed again.
 _BLOCK = 1 << 20
 
-#: Bytes after which what was written is flushed, beside what is received and written next: little is left to be waited
+#: Bytes after which what was written is flushed, while more is received and written: little is left to be waited
 #: for at the end. Writing out alone (sync_file_range) would leave a drive's or a virtual machine's cache to be emptied.
 _FLUSH_BYTES = 4 << 20
 
@@ -137,7 +137,7 @@ class SpooledUpload:
     """An open upload.
 
     Few system calls are made here: uploads have threads of their own, and each call gives the interpreter's lock away
-    and waits for it again, beside everything else that the service does.
+    and waits for it again, while the service does everything else.
 
     Args:
         keep: whether the file is there, and its first bytes are kept by the `rewind` that comes next.

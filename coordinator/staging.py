@@ -1,6 +1,6 @@
-"""Something of several files that is made whole aside, and then stands in its place at once, or not at all.
+"""Something of several files that is made elsewhere, and is then in its place at once, or not at all.
 
-    .NAME.part/     beside NAME, for its owner alone; emptied by the next one where a killed process left it
+    .NAME.part/     next to NAME, for its owner alone; emptied by the next one where a killed process left it
 
 A lock on that folder keeps two from making the same thing at the same time.
 """
@@ -17,7 +17,7 @@ from coordinator.errors import FolderError
 
 @contextmanager
 def staged(target: Path) -> Iterator[Path]:
-    """An empty folder beside `target`, on its file system, gone after the block.
+    """An empty folder next to `target`, on its file system, gone after the block.
 
     Raises:
         FolderError: another process is making `target`, or there is no place for it.

@@ -1,6 +1,6 @@
 """What the service does besides answering calls: each such *duty* begins again where it ends unplanned.
 
-A duty is a coroutine that runs beside the calls: a task's runner, housekeeping, the look for revocations. It ends by
+A duty is a coroutine that runs in the background: a task's runner, housekeeping, the look for revocations. It ends by
 returning, or because the service stops. Whatever else ends it is a fault, of ours or of the machine: it is logged,
 counted, shown by `fedpeer coordinator status`, and the duty begins again after a pause. So nothing dies in silence, and
 nothing stays dead because a disk or a database was away at the wrong line.

@@ -71,7 +71,7 @@ class Game:
             object.__setattr__(
                 self, name, np.ascontiguousarray(np.broadcast_to(array, size), dtype=np.float64)
             )
-        # Asked for once a block of a large population: kept, not found anew.
+        # Asked for once a block of a large population: kept, not found again.
         object.__setattr__(self, "lowest", float(self.floor.min()))
         object.__setattr__(self, "highest", float(self.start.max()))
         score = Score(self.payment, self.Q, self.bound)

@@ -148,7 +148,7 @@ def _entry(path: str, entry: Any) -> Population:
         return Population(ExponentialEffort(drawn["delta0"], drawn["rate"]), cost, count)
     for key in ("delta0", "rate"):
         if key in entry:
-            raise FieldError(f"{path}.{key}", entry[key], "no such key beside a table of efforts and degrees")
+            raise FieldError(f"{path}.{key}", entry[key], "no such key with a table of efforts and degrees")
     efforts, degrees = (_numbers(f"{path}.{key}", entry.get(key, MISSING)) for key in ("efforts", "degrees"))
     try:
         table = TabulatedEffort(efforts, degrees)

@@ -4,8 +4,8 @@ A participant's required coefficient is the least Q at which its expected paymen
 
     Q_k = inf { Q : E[f(Q / gap_k)] >= Cost_k }
 
-The selection is a threshold in it: the m participants of least Q_k, for the m whose game, solved anew with its own
-best coefficient, is worth most. Solving anew matters: without the others' degrees everyone's payment changes.
+The selection is a threshold in it: the m participants of least Q_k, for the m whose game, solved with its own
+best coefficient, is worth most. Solving again matters: without the others' degrees everyone's payment changes.
 
 Source: Pang et al. 2025, section 4.2 ("the learner would accordingly select agents for training").
 """

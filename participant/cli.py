@@ -254,7 +254,7 @@ def why(
     """Why a round paid what it paid: degrees, peers, the formula with its numbers, expected pay, penalty, stake.
 
     Reads the ledger's entries of the round from the coordinator, and computes the payment again. Exit code 1 where the
-    amounts differ. Works beside a running service.
+    amounts differ. Works while a service runs.
     """
     from participant.why import why as explained
 
@@ -287,7 +287,7 @@ def keys(
 ) -> None:
     """Every key that the log holds for this participant's name, and which are its own. Exit code 1 where one is not.
 
-    Works beside a running service. Each holder of one of these keys can claim and send models in this name.
+    Works while a service runs. Each holder of one of these keys can claim and send models in this name.
     """
     from participant.keys import keys_of
 
@@ -342,7 +342,7 @@ def dispute(
 ) -> None:
     """Open the label counts behind a private claim, to be paid as claimed where the evidence agrees.
 
-    Works beside a running service. Repeat it to see how the dispute stands.
+    Works while a service runs. Repeat it to see how the dispute stands.
     """
     settings = _settings(config)
     journal = _open_journal(settings.state)
@@ -409,7 +409,7 @@ def _settings(path: Path) -> ParticipantConfig:
 
 
 def _endpoint(settings: ParticipantConfig) -> Endpoint:
-    """The market, for a call beside a running service, which holds the state folder."""
+    """The market, for a call while a service runs, which holds the state folder."""
     return market_endpoint(
         StateFolder(settings.state).credentials(), settings.coordinator.market, settings.coordinator.insecure
     )

@@ -4,7 +4,7 @@ It tells everyone the counts, for ever: they stand in the ledger. It can be done
 task ends, and again at any time to see how it stands; the coordinator takes it once.
 
 What the coordinator last answered is kept in a file of the state folder, for `earnings`: not in the journal, which a
-running service holds while the command opens a dispute beside it.
+running service holds while the command opens a dispute.
 """
 
 import json
@@ -75,7 +75,7 @@ class Dispute(Readable):
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "Dispute":
-        """Raises KeyError, TypeError or AttributeError where `record` is none."""
+        """Raises KeyError, TypeError or AttributeError where `record` is not one."""
         rounds = tuple(DisputedRound(**r) for r in record["rounds"])
         return cls(record["task"], record["ledger_index"], rounds, record["paid"])
 

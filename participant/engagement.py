@@ -284,7 +284,7 @@ class Engagement:
     def _submit(self, round_: int, samples: int) -> Steps[Receipt]:
         record = self._journal.submission(self.task_id, "model", round_)
         if record is not None and record.receipt is None and not self._holds(record):
-            # Refused, or trained anew since: another content, which may take the id unless it is taken.
+            # Refused, or trained again since: another content, which may take the id unless it is taken.
             if (yield from self._found_receipt(record)):
                 record = self._journal.submission(self.task_id, "model", round_)
             else:
@@ -725,7 +725,7 @@ def past_tasks(
             try:
                 message = listed.get(task_id) or (yield from market.task(task_id))
             except NotFoundError:
-                continue  # another coordinator's, or one that was set up anew
+                continue  # another coordinator's, or one that was set up again
             if message.state in ENDED:
                 found.append(PastTask(task_id, begun=True))
     for task_id, message in listed.items():

@@ -198,7 +198,7 @@ class ForeignKeyError(ParticipantError):
 
 
 class ForeignKeyWarning(UserWarning):
-    """What `ForeignKeyError` says, where the participant goes on all the same."""
+    """What `ForeignKeyError` says, where the participant continues all the same."""
 
 
 class TaskError(ParticipantError):

@@ -1,6 +1,6 @@
 """Who a participant is: its key, its certificate, and the authority that it trusts.
 
-A state folder holds them beside the journal:
+A state folder holds them next to the journal:
 
     key.pem           ECDSA P-256, for TLS and for signing statements; never leaves this folder (mode 0600)
     certificate.pem   from the coordinator; its common name is the participant id
@@ -117,7 +117,7 @@ class StateFolder:
         try:
             return load_private_key(self._read(KEY))
         except CertificateError as error:
-            raise ConfigurationError(f"{path}: {error}; restore it from a backup or enrol anew") from None
+            raise ConfigurationError(f"{path}: {error}; restore it from a backup or enrol again") from None
 
     def current_key(self) -> str:
         """SHA-256, in hexadecimal, of the public half of the key in use."""

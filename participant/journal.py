@@ -437,7 +437,7 @@ def _take_lock(path: Path) -> "BaseFileLock":
     try:
         if journal.exists() and journal.stat().st_nlink > 1:
             raise JournalError(
-                f"{path} has several names (hard links), and SQLite keeps its log beside a name; remove the others"
+                f"{path} has several names (hard links), and SQLite keeps its log next to a name; remove the others"
             )
         lock.acquire()
     except Timeout:

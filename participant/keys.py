@@ -230,7 +230,7 @@ class KeyWatch:
                 problem = yield from self._checked(history.proof or proof, receipt)
             except LedgerError as error:
                 problem = f"the coordinator does not prove the receipt of {self._participant_id}: {error}"
-        if problem:  # the next look begins anew: one lie must not spoil what is said afterwards
+        if problem:  # the next look begins at the start: one lie must not spoil what is said afterwards
             journal.forget_keys()
         report = report_of_keys(
             self._participant_id,
@@ -279,7 +279,7 @@ class KeyWatch:
 def keys_of(
     market: MarketSteps, journal: Journal | None, folder: StateFolder, participant_id: str
 ) -> Steps[KeyReport]:
-    """As `KeyWatch.look`, beside a running service: everything is asked for, and nothing is noted.
+    """As `KeyWatch.look`, while a service runs: everything is asked for, and nothing is noted.
 
     Args:
         journal: for the last receipt and the log's key; None where there is none yet.

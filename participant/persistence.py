@@ -36,7 +36,7 @@ def may_pass(error: BaseException | None) -> bool:
 
 
 def persistently(make: Callable[[], Steps[T]], clock: Callable[[], float] = monotonic) -> Steps[T]:
-    """The steps that `make` gives, begun anew while this machine fails in a way that may pass.
+    """The steps that `make` gives, begun again while this machine fails in a way that may pass.
 
     Raises:
         StateError, OSError: what lasts, or does not pass in time.

@@ -58,7 +58,7 @@ def kept(journal: Journal, participant_id: str) -> str:
 
 
 def terminal_progress() -> Callable[[Activity], None]:
-    """Shows what happens on standard error where that is a terminal; shows nothing where it is none."""
+    """Shows what happens on standard error where that is a terminal; shows nothing elsewhere."""
     stream = sys.stderr
     if stream is None or stream.closed or not stream.isatty():
         return ignore_activity

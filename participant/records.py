@@ -1,4 +1,4 @@
-"""What a state folder knows, read without the coordinator and beside a participant that is at work."""
+"""What a state folder knows, read without the coordinator and while a participant may be at work."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

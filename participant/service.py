@@ -253,7 +253,7 @@ def _named(error: BaseException) -> tuple[str, BaseException]:
     return type(error).__name__, error
 
 
-#: How often a worker whose code fails begins again, and after how many seconds of work that is counted anew.
+#: How often a worker whose code fails begins again, and after how many seconds of work that is counted from 0.
 _RESTARTS = 3
 _SOUND_SECONDS = 600.0
 

@@ -299,7 +299,7 @@ class _Server:
                 self._send({"failed": str(error), "kind": kind, "public": public})
             except (
                 Exception
-            ) as error:  # whatever it is, the service hears of it and does not guess at a dead child
+            ) as error:  # whatever it is, the service learns of it and does not guess at a dead child
                 traceback.print_exc()
                 what = f"{request['do']} failed with {type(error).__name__}"
                 self._send({"failed": f"{what}: {error}", "kind": TaskError.__name__, "public": what})

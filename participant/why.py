@@ -331,7 +331,7 @@ def _payment(entry: Entry) -> Payment:
     """The payment that an entry records, without its peers.
 
     Raises:
-        KeyError, TypeError: it is none.
+        KeyError, TypeError: it is not one.
     """
     names = ("gross_micro", "penalty_micro", "paid_micro", "withheld_micro", "stake_lost_micro")
     return Payment(str(entry.body["participant_id"]), (), *(int(str(entry.body[name])) for name in names))

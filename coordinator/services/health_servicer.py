@@ -2,7 +2,7 @@
 
 As the library's, but for three things: a Watch of an unknown service is refused as a Check of it is, so that nobody can
 have names kept; a watcher that does not read holds nobody up, neither others nor the change itself; and a watcher's
-stream ends (`fedpeer.protocol.limits.METHODS`), after which clients of this protocol open it anew.
+stream ends (`fedpeer.protocol.limits.METHODS`), after which clients of this protocol open it again.
 """
 
 import asyncio

@@ -10,7 +10,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from coordinator.boundary import caller
 from coordinator.derivation import nonce
 from coordinator.identity import Caller
-from coordinator.market import Market, Notice
+from coordinator.market import Market, ReceivedEvent
 from coordinator.metrics import Metrics
 from coordinator.runner import LiveTask
 from coordinator.settlements import PaidRound
@@ -61,8 +61,8 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
     async def Watch(self, request: market_pb2.WatchRequest, context: Any) -> AsyncIterator[Any]:
         live = self._market.task(request.task_id)
         who = caller()
-        async for notice in self._market.watch(who, live, request.cursor):
-            yield self._encoded_event(live.row.id, who.participant_id, notice)
+        async for received in self._market.watch(who, live, request.cursor):
+            yield self._encoded_event(live.row.id, who.participant_id, received)
 
     async def SubmitEffort(self, request: market_pb2.Signed, context: Any) -> market_pb2.Receipt:
         statement = decode_signed(ClaimStatement, request)
@@ -131,14 +131,16 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
             paid=standing.paid,
         )
 
-    def _encoded_event(self, task_id: str, participant_id: str, notice: Notice) -> market_pb2.Event | bytes:
+    def _encoded_event(
+        self, task_id: str, participant_id: str, received: ReceivedEvent
+    ) -> market_pb2.Event | bytes:
         """The event, serialised once for all who receive the same."""
-        if notice.paid is not None:
-            return _event(task_id, participant_id, notice)
-        key = task_id, notice.event.cursor
+        if received.paid is not None:
+            return _event(task_id, participant_id, received)
+        key = task_id, received.event.cursor
         found = self._encoded.get(key)
         if found is None:
-            found = self._encoded[key] = _event(task_id, participant_id, notice).SerializeToString()
+            found = self._encoded[key] = _event(task_id, participant_id, received).SerializeToString()
             if len(self._encoded) > _KEPT_EVENTS:
                 self._encoded.popitem(last=False)
         return found
@@ -170,8 +172,8 @@ def _time(seconds: float | None) -> Timestamp | None:
     return Timestamp(seconds=whole, nanos=int((seconds - whole) * 1_000_000_000))
 
 
-def _event(task_id: str, participant_id: str, notice: Notice) -> market_pb2.Event:
-    event = notice.event
+def _event(task_id: str, participant_id: str, received: ReceivedEvent) -> market_pb2.Event:
+    event = received.event
     message = market_pb2.Event(
         cursor=event.cursor,
         task_id=task_id,
@@ -188,8 +190,8 @@ def _event(task_id: str, participant_id: str, notice: Notice) -> market_pb2.Even
             message.round_opened.model_bytes = detail["model_bytes"]
         case State.SETTLED:
             message.round_settled.ledger_size = detail["ledger_size"]
-            if notice.paid is not None:
-                paid = _settlement(task_id, event.round, participant_id, notice.paid)
+            if received.paid is not None:
+                paid = _settlement(task_id, event.round, participant_id, received.paid)
                 message.round_settled.settlement.CopyFrom(paid)
         case State.CANCELLED:
             message.cancelled.reason = detail["reason"]

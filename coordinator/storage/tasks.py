@@ -18,7 +18,7 @@ from mechanism.terms import Terms
 
 
 class StaleTask(RuntimeError):
-    """The task has moved on since it was read; read it again and decide anew."""
+    """The task has moved on since it was read; read it and decide again."""
 
 
 @dataclass(frozen=True)

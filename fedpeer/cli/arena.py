@@ -42,7 +42,9 @@ def arena(
         int, typer.Option(min=1, help="How many of them turn, each in a run of its own.")
     ] = 4,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds, the first from a fresh start.")] = 2,
-    seeds: Annotated[int, typer.Option(min=1, help="Populations, data splits and shadows, each anew.")] = 3,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Populations, data splits and shadows, new ones each.")
+    ] = 3,
     shadows: Annotated[int, typer.Option(min=30, help="Sound shadow models a round.")] = 100,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes, a seed each at a time.  [default: one a CPU core]")

@@ -89,7 +89,7 @@ class LogLine:
 
 
 class ProcessLogs:
-    """What the processes say, in the order in which it is heard, and whether the market is to stop.
+    """What the processes say, in the order in which it arrives, and whether the market is to stop.
 
     A signal handler runs between any two instructions of the main thread, also inside a lock or a transaction. It
     only calls `stop`; the main thread raises where it takes the next log_line.

@@ -299,7 +299,7 @@ class RoundMeasurements:
         self._outputs: dict[str, npt.NDArray[np.float32]] = {}
 
     def measure(self, submission: Submission) -> None:
-        """Takes the figures of one submission; its weights are let go again.
+        """Takes the figures of one submission; its weights are freed again.
 
         A file that somebody else has sent, too, has the same figures to the last digit: they are taken once.
         """

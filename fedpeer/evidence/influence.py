@@ -33,7 +33,7 @@ class Aggregate:
     """Losses of weighted means of submissions.
 
     Args:
-        load: participant id to weights; called anew each time.
+        load: participant id to weights; called each time.
         samples: the weight n_k of each participant.
         layout: weights that have the names, shapes and types of all.
     """

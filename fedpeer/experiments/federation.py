@@ -2,7 +2,7 @@
 
     w_(r+1) = sum_k (n_k / n) * w_r^k,     w_r^k = train(w_r, fresh samples of participant k)
 
-Each round every participant draws its samples anew, with the same label counts, without replacement within
+Each round every participant draws new samples, with the same label counts, without replacement within
 the round. Sums are float64 in participant order, so the same seed gives the same bits on one machine.
 
 Source: McMahan et al. 2017 (FedAvg); Pang et al. 2025, section 6 (setup).

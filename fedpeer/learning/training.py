@@ -52,7 +52,7 @@ def train(
 ) -> dict[str, npt.NDArray[Any]]:
     """`recipe.epochs` passes over `data` from `weights`; returns the new weights.
 
-    Cross-entropy, mean over the batch. The order is drawn anew in each epoch. See `epoch_batches` for a last batch of
+    Cross-entropy, mean over the batch. Each epoch draws its order. See `epoch_batches` for a last batch of
     a single sample.
 
     Args:

@@ -16,7 +16,7 @@ FRAME_BYTES = 2 << 20
 #: Bytes of model data in one frame of a fetch that asks for no size: participants of older versions take no more.
 PLAIN_FRAME_BYTES = 1 << 20
 
-#: Bytes of a frame that are gone down to where larger ones never get through: two seconds of the slowest link.
+#: Least bytes of a frame, where larger ones never get through: two seconds of the slowest link.
 MIN_FRAME_BYTES = 64 << 10
 
 #: Bytes of one message. A frame with its envelope fits; nothing else is meant to come near.
@@ -122,7 +122,7 @@ HANDSHAKE_SECONDS = 20
 #: Seconds after which a connection without a call is closed; participants keep a Watch open, others reconnect.
 IDLE_CONNECTION_SECONDS = 300
 
-#: Seconds after which a connection is asked to be made anew, so that everyone comes to a renewed server certificate
+#: Seconds after which a client is asked for a new connection, so that everyone comes to a renewed server certificate
 #: and balancers can spread the load; and seconds that its calls then have left. A Watch and an upload go on where
 #: they were.
 CONNECTION_AGE_SECONDS = 12 * 3600
@@ -174,7 +174,7 @@ class PortLimits:
         connections: open at once, those in their handshake included; more are closed at once.
         calls: open at once on all connections; more are refused before anything is read.
         window_bytes: of one stream that may be on their way without having been read.
-        age_seconds, grace_seconds: after which a connection is asked to be made anew, and then ended.
+        age_seconds, grace_seconds: after which a client is asked for a new connection, and the old one ended.
     """
 
     message_bytes: int
@@ -191,7 +191,7 @@ class PortLimits:
 MARKET_PORT = PortLimits(
     message_bytes=MAX_MESSAGE_BYTES,
     metadata_bytes=16 << 10,
-    # A few unary calls beside the streams of one identity.
+    # A few unary calls besides the streams of one identity.
     streams=2 * MAX_STREAMS_PER_IDENTITY,
     connections=2 * MAX_PARTICIPANTS,
     calls=4 * MAX_PARTICIPANTS,
@@ -304,7 +304,7 @@ METHODS: dict[str, MethodLimits] = {
     # A platform's probe, every few seconds; it must get through while others watch.
     "/grpc.health.v1.Health/Check": MethodLimits(256, seconds=10, per_caller=8, at_once=64),
     "/grpc.health.v1.Health/List": MethodLimits(256, seconds=10, per_caller=8, at_once=64),
-    # Balancers hold one each; they open it anew when it ends.
+    # Balancers hold one each; they open it again when it ends.
     "/grpc.health.v1.Health/Watch": MethodLimits(256, seconds=3600, per_caller=4, at_once=64),
     # A person with grpcurl: a dozen questions, each answered from memory and echoed.
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": MethodLimits(

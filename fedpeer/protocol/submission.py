@@ -13,7 +13,7 @@ class Submission:
 
     Attributes:
         participant_id: whose.
-        model: its weights, or the safetensors file that has them; a file is loaded when needed and let go again.
+        model: its weights, or the safetensors file that has them; a file is loaded when needed and freed again.
         model_sha256: digest of the file.
         samples: training samples as claimed; the weight in the aggregate, up to the recipe's.
         claimed_degree: in [0, 1].

@@ -43,7 +43,7 @@ class LocalCoordinator:
     """A coordinator on two free ports of 127.0.0.1. `start` it, or use it in a `with` statement.
 
     Args:
-        folder: its state folder, made anew where nothing is there.
+        folder: its state folder, made where nothing is there.
         insecure: no TLS, participants are believed their name.
         database: an SQLAlchemy URL; empty: SQLite in the folder.
         clock: what time it is; default: a clock that stands still at the present, until `advance` moves it.
@@ -166,7 +166,7 @@ class LocalCoordinator:
         return Participant(state, self.market, insecure=self.insecure, **options)
 
     def advance(self, seconds: float) -> None:
-        """Moves the clock; what is due happens at once, beside the caller: wait for it with `until`.
+        """Moves the clock; what is due happens at once, in the background: wait for it with `until`.
 
         Raises:
             MarketTestError: the coordinator has another clock than its own.

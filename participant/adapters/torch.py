@@ -192,7 +192,7 @@ class DatasetTask(Task):
     """A participant with skewed data from one of `learning`'s data sets and the learner's own architecture.
 
     Its data start as a majority-minority mix of degree `degree` and move toward p^(c) with effort, at
-    delta(e) = degree * exp(-rate * e). They are drawn anew each round, without replacement where they last, from the
+    delta(e) = degree * exp(-rate * e). They are drawn in each round, without replacement where they last, from the
     training part of the data set; what the learner keeps for validation is never among them.
 
     Args:

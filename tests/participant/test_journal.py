@@ -196,7 +196,7 @@ class TestStateFolder:
     def test_a_damaged_key(self, tmp_path: Path) -> None:
         folder = self.enrolled(tmp_path / "state")
         (folder.path / "key.pem").write_text("not a key")
-        with pytest.raises(ConfigurationError, match="enrol anew"):
+        with pytest.raises(ConfigurationError, match="enrol again"):
             folder.credentials()
 
     def test_a_certificate_that_has_expired_or_is_not_valid_yet(self, tmp_path: Path) -> None:

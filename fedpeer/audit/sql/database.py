@@ -412,7 +412,7 @@ def prepare_file(path: Path) -> None:
         raise DatabaseUnreachable(f"the database file {path} cannot be read: {error.strerror}") from None
     if path.is_file() and links > 1:
         raise DatabaseUnreachable(
-            f"the database file {path} has {links} names (hard links); SQLite keeps its log beside a name, so that "
+            f"the database file {path} has {links} names (hard links); SQLite keeps its log next to a name, so that "
             "what is written under two of them damages it. Remove the others, and copy with `fedpeer coordinator "
             "backup`"
         )

@@ -3,7 +3,7 @@
     _TASK = Statement(select(tasks).where(tasks.c.id == bindparam("id")))
     found = _TASK.row(connection, {"id": "digits"})
 
-SQLAlchemy knows tables, types and dialects. What it does anew at every execution (cache keys, contexts, metadata of
+SQLAlchemy knows tables, types and dialects. What it does again at every execution (cache keys, contexts, metadata of
 results) takes longer than SQLite takes to answer, and a round of a hundred participants executes thousands.
 So a `Statement` is compiled once for each dialect, and its text goes straight to the driver of the connection, inside
 the transaction that the connection is in. The driver's own errors come out; `fedpeer.audit.sql.database.translated`

@@ -61,7 +61,7 @@ class ArenaSetting:
         participants: honest participants, of whom one at a time is replaced by an attacker; at least 5.
         attackers: how many of them take the attacker's part, each in its own run of a round.
         rounds: from a fresh start; later rounds start from the honest aggregate.
-        seeds: populations, data splits and shadows, each anew.
+        seeds: populations, data splits and shadows, new ones each.
         shadows: sound shadow models a round.
         selection: who of those who claim trains: "all", or an installed extension's.
         aggregation: how models become one: "mean", or an installed extension's.
@@ -112,7 +112,7 @@ class Population:
         return self.terms.reference
 
     def samples(self, mix: LabelMix) -> LabelledData:
-        """A round's samples at `mix`, drawn anew from the pool."""
+        """A round's samples at `mix`, drawn from the pool."""
         return draw(self.splits.train, mix.counts, self.generator).data
 
     def balanced(self, samples: int) -> LabelMix:
