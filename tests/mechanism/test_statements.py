@@ -66,6 +66,23 @@ def test_a_model_statement_out_of_range_is_refused(field: str, value: object) ->
         replace(MODEL, **{field: value})  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("statement", [CLAIM, MODEL])
+@pytest.mark.parametrize("kind", ["terms", "claims", "", None, 5])
+def test_a_record_of_another_kind_is_no_such_statement(
+    statement: ClaimStatement | ModelStatement, kind: object
+) -> None:
+    record = dict(statement.record())
+    read = type(statement).from_record
+    assert read(record) == statement
+    with pytest.raises(FieldError, match=repr(statement.kind)) as refused:
+        read({**record, "kind": kind})
+    assert refused.value.field == "kind"
+    del record["kind"]
+    with pytest.raises(FieldError, match=repr(statement.kind)) as missing:
+        read(record)
+    assert missing.value.field == "kind"
+
+
 def test_private_counts_are_bound_by_their_commitment() -> None:
     commitment = commit_counts([1, 3], bytes(32))
     assert replace(CLAIM, counts=None, counts_commitment=commitment).counts is None

@@ -26,6 +26,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "mechanism/records.py": (
         "tests/mechanism/test_records.py",
         "tests/mechanism/test_terms.py",
+        "tests/mechanism/test_statements.py",
         "tests/fedpeer/protocol/test_codec.py",
     ),
     "mechanism/terms.py": ("tests/mechanism/test_terms.py", "tests/mechanism/test_records.py"),
