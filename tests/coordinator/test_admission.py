@@ -14,12 +14,16 @@ from coordinator.admission import (
     admit_failure,
     admit_model,
     admit_upload,
+    check_author,
     check_counts,
+    check_name,
     known_receipt,
     same_receipt,
 )
 from coordinator.clock import SystemClock
 from coordinator.commits import Transactions
+from coordinator.derivation import nonce
+from coordinator.identity import Caller
 from coordinator.metrics import Metrics
 from coordinator.opening import prepare_task
 from coordinator.states import State
@@ -29,12 +33,13 @@ from coordinator.storage.submissions import ModelStanding, ReceiptRow
 from coordinator.storage.tasks import TaskRow
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.ledger_store import SignedLog
+from fedpeer.protocol.certificates import PrivateKey, new_key, public_key_pem
 from fedpeer.protocol.errors import Code, Refusal
 from fedpeer.protocol.limits import MAX_UPLOADS_PER_ROUND
 from mechanism.errors import FieldError
 from mechanism.ledger.note import SigningKey
 from mechanism.peers import draw_head, draw_share
-from mechanism.statements import ClaimStatement, ModelStatement, commit_counts
+from mechanism.statements import ClaimStatement, ModelStatement, commit_counts, sign_statement
 from tests.backends import DURABLE, scratch_url
 from tests.integration.serving import task_config
 
@@ -140,9 +145,9 @@ async def test_one_late_model_a_round_is_recorded_and_no_second(
     def receipt(name: str, round_: int, kind: str) -> ReceiptRow:
         return ReceiptRow(task.id, name, f"{kind}-{round_}", kind, round_, bytes(32), 0, True, 0.0)
 
-    def admitted(t: Transaction, name: str, round_: int) -> Code | bool:
+    def admitted(t: Transaction, name: str, round_: int, now: int = 2) -> Code | bool:
         try:
-            return admit_model(t.market, task, model(task, name, round_, 2), standing)
+            return admit_model(t.market, replace(task, round=now), model(task, name, round_, 2), standing)
         except Refusal as refusal:
             return refusal.code
 
@@ -158,6 +163,8 @@ async def test_one_late_model_a_round_is_recorded_and_no_second(
             admitted(t, "bob", 1),
             admitted(t, "ann", 2),
             admitted(t, "ann", 3),
+            admitted(t, "ann", 2, 3),
+            admitted(t, "ann", 1, 3),
         ]
 
     assert await transact(work) == [
@@ -167,6 +174,8 @@ async def test_one_late_model_a_round_is_recorded_and_no_second(
         True,  # another's
         False,  # in time, for the round that is open
         Code.WRONG_ROUND,
+        True,  # of another round
+        Code.SUBMISSION_CONFLICT,
     ]
 
 
@@ -192,6 +201,28 @@ async def test_a_claim_is_taken_once_and_while_claims_are_taken(
             assert code(lambda there=there: admit_claim(t.market, there, bob)) is expected  # type: ignore[misc]
 
     await transact(work)
+
+
+async def test_who_says_something_speaks_for_itself_to_this_task_and_has_signed_it(
+    transact: Transactions, tmp_path: Path
+) -> None:
+    task = await opened(transact, tmp_path, capacity=3)
+    key, other = new_key(), new_key()
+    ann = Caller("ann", key.public_key(), public_key_pem(key.public_key()))
+    said = replace(claim(task, "ann"), nonce=nonce(task.root, "ann"))
+
+    def found(statement: ClaimStatement | ModelStatement, signed_by: PrivateKey = key) -> Code | None:
+        return code(lambda: check_author(ann, task, statement, sign_statement(statement, signed_by)))
+
+    assert found(said) is None
+    assert found(replace(model(task, "ann", 1, 1), nonce=said.nonce)) is None
+    assert found(replace(said, participant_id="bob")) is Code.WRONG_PARTICIPANT
+    assert found(replace(said, terms_digest=bytes(32))) is Code.TERMS_CHANGED
+    assert found(replace(said, nonce=nonce(task.root, "bob"))) is Code.NONCE_UNKNOWN
+    assert found(replace(said, nonce=nonce(bytes(32), "ann"))) is Code.NONCE_UNKNOWN
+    assert found(said, other) is Code.SIGNATURE_INVALID
+    assert code(lambda: check_name(ann, "ann")) is None
+    assert code(lambda: check_name(ann, "bob")) is Code.WRONG_PARTICIPANT
 
 
 def refused(decide: Callable[[], object]) -> Refusal:

@@ -18,8 +18,11 @@ from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.errors import ConstraintViolated
 from fedpeer.audit.sql.ledger_store import SignedLog
 from fedpeer.protocol.errors import Code, Refusal
-from mechanism.ledger.note import SigningKey
+from mechanism.ledger.entries import enrolment
+from mechanism.ledger.note import Checkpoint, SigningKey
+from mechanism.ledger.tlog_proof import TlogProof
 from tests.backends import DURABLE, scratch_url
+from tests.ledger_samples import private_key
 
 KEY = SigningKey("test", 1, bytes(32))
 
@@ -154,3 +157,64 @@ async def test_a_step_that_came_after_the_stop_is_refused_and_not_taken(transact
     with transact._database.read() as connection:
         found = [row.id for row in Transaction(connection, 0.0).market.participants()]
     assert found == ["second"]
+
+
+async def test_what_is_signed_covers_what_was_committed_before(transact: Transactions) -> None:
+    def record(name: str) -> Callable[[Transaction], int]:
+        return lambda t: t._record(enrolment(name, private_key(name).public_key()))
+
+    assert [await transact(record(name)) for name in ("p000", "p001")] == [0, 1]
+    assert await transact.read(lambda t: transact.all_covered(t, [0, 1])) == [None, None]
+    assert await transact.read(lambda t: transact.covered(t, 0)) is None
+    head = Checkpoint.open(await transact.sign_head(), KEY.verification_key)
+    assert head.size == 2
+    await transact(record("p002"))
+    found = await transact.read(lambda t: transact.all_covered(t, [1, 0, 2]))
+    assert found[2] is None
+    assert [TlogProof.parse(proof or "").index for proof in found[:2]] == [1, 0]
+    assert await transact.read(lambda t: transact.covered(t, 1)) == found[0]
+    assert TlogProof.parse(await transact.proof(2)).index == 2  # signs a head that covers it
+    note, key, changes = await transact.published()
+    assert Checkpoint.open(note, KEY.verification_key).size == 3
+    assert (key, changes) == (str(KEY.verification_key), [])
+
+
+async def test_after_the_stop_nothing_is_signed(transact: Transactions) -> None:
+    transact.stop()
+    for sign in (transact.sign_head, transact.published, lambda: transact.proof(0)):
+        with pytest.raises(Refusal) as refused:
+            await sign()
+        assert refused.value.code is Code.DRAINING
+
+
+async def test_a_computation_runs_beside_the_steps_and_is_seen(transact: Transactions) -> None:
+    running, go_on = threading.Event(), threading.Event()
+
+    def compute(one: int, two: int) -> int:
+        running.set()
+        go_on.wait(30)
+        return one - two
+
+    def fail() -> None:
+        raise LookupError
+
+    assert not transact.computing
+    computed = asyncio.ensure_future(transact.compute(compute, 5, 3))
+    await asyncio.to_thread(running.wait, 30)
+    assert transact.computing
+    assert await transact(put("a")) == "a"
+    go_on.set()
+    assert await computed == 2
+    assert not transact.computing
+    with pytest.raises(LookupError):
+        await transact.compute(fail)
+    assert not transact.computing
+
+
+async def test_a_step_that_ends_an_iteration_is_answered(transact: Transactions) -> None:
+    def end(t: Transaction) -> str:
+        raise StopIteration("there is no more")
+
+    for outcome in (transact(end), transact.read(end)):
+        with pytest.raises(RuntimeError, match="there is no more"):
+            await outcome

@@ -133,6 +133,21 @@ async def test_seconds_are_granted_before_the_first_byte_has_to_be_there(
     await receiver.uploads.stop()
 
 
+async def test_who_has_sent_nothing_has_bought_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    contended(monkeypatch, 0, 1e-3)
+
+    async def welcome() -> None:
+        pass
+
+    stream = Stream(falls_silent(), welcome)
+    stream.begin(len(CONTENT), contended=False)
+    assert await stream.next() == Frame(0, memoryview(CONTENT)[:40])
+    stream.hurry()
+    async with asyncio.timeout(60):
+        with pytest.raises(Refusal, match="Others wait"):
+            await stream.next()
+
+
 async def test_a_stream_that_falls_silent_ends_though_nobody_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

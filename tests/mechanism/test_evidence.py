@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from fractions import Fraction
 from typing import Any
 
@@ -16,7 +16,9 @@ from mechanism.errors import FieldError, SettlementError
 from mechanism.evidence import (
     ARITHMETIC,
     EXCESS_LEVELS,
+    KEPT_BROADCASTS,
     NANO,
+    OF_MODEL_ALONE,
     DegreeModel,
     EvidenceModel,
     Measurement,
@@ -519,6 +521,11 @@ def test_the_arithmetic_has_the_name_and_the_levels_that_ledgers_know_it_by() ->
     assert ARITHMETIC == "linear-and-trees/half-even-micro-v3"
     assert EXCESS_LEVELS == (0, 50_000, 100_000, 150_000, 200_000, 300_000, 500_000)
     assert NANO == 10**9
+    assert KEPT_BROADCASTS == 8
+    of_the_submission = {
+        "participant_id", "model_sha256", "claimed_degree", "order", "samples", "twins", "harm", "scores",
+    }  # fmt: skip
+    assert {f.name for f in fields(Measurement)} - of_the_submission == {*OF_MODEL_ALONE}
     assert EVIDENCE.record()["arithmetic"] == ARITHMETIC
 
 

@@ -44,14 +44,33 @@ MODEL = ModelStatement("m-1", "t", bytes(32), "p", 1, bytes(32), 100, 10, bytes(
     ],
 )
 def test_a_claim_out_of_range_is_refused(field: str, value: object) -> None:
-    with pytest.raises(FieldError):
+    with pytest.raises(FieldError) as refused:
         replace(CLAIM, **{field: value})  # type: ignore[arg-type]
+    named = {"counts_commitment": "counts", "terms_digest": "terms"}  # as they stand in the record
+    assert refused.value.field == named.get(field, field)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("effort", Decimal(0)),
+        ("effort", Decimal(1)),
+        ("effort", Decimal("0.123456")),
+        ("degree", Fraction(0)),
+        ("degree", Fraction(1)),
+    ],
+)
+def test_a_claim_at_the_end_of_its_range_is_taken(field: str, value: object) -> None:
+    assert getattr(replace(CLAIM, **{field: value}), field) == value  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("field", "value"),
     [
         ("task_id", "A task"),
+        ("participant_id", "../p"),
+        ("submission_id", ""),
+        ("terms_digest", bytes(31)),
         ("round", 0),
         ("model_sha256", b"x"),
         ("model_bytes", 0),
@@ -62,8 +81,26 @@ def test_a_claim_out_of_range_is_refused(field: str, value: object) -> None:
     ],
 )
 def test_a_model_statement_out_of_range_is_refused(field: str, value: object) -> None:
-    with pytest.raises(FieldError):
+    with pytest.raises(FieldError) as refused:
         replace(MODEL, **{field: value})  # type: ignore[arg-type]
+    assert refused.value.field == ("terms" if field == "terms_digest" else field)
+
+
+@pytest.mark.parametrize("statement", [CLAIM, MODEL])
+@pytest.mark.parametrize("kind", ["terms", "claims", "", None, 5])
+def test_a_record_of_another_kind_is_no_such_statement(
+    statement: ClaimStatement | ModelStatement, kind: object
+) -> None:
+    record = dict(statement.record())
+    read = type(statement).from_record
+    assert read(record) == statement
+    with pytest.raises(FieldError, match=repr(statement.kind)) as refused:
+        read({**record, "kind": kind})
+    assert refused.value.field == "kind"
+    del record["kind"]
+    with pytest.raises(FieldError, match=repr(statement.kind)) as missing:
+        read(record)
+    assert missing.value.field == "kind"
 
 
 def test_private_counts_are_bound_by_their_commitment() -> None:

@@ -204,7 +204,8 @@ def killed_by(guard: Guard, histories: Histories) -> str:
 
 
 def _tests_fail(guard: Guard) -> bool:
-    options = ["-q", "-x", "-p", "no:cacheprovider", "--no-header"]
+    # Without its guard a loop may have no end.
+    options = ["-q", "-x", "-p", "no:cacheprovider", "--no-header", "-o", "timeout=60"]
     # The histories have been verified, or will be.
     tests = [test for test in TARGETS[guard.file] if test not in HISTORIES[:2]]
     if not tests:

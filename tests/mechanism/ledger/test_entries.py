@@ -190,6 +190,20 @@ def test_each_transfer_that_the_accounts_do_not_allow_is_refused_in_words() -> N
         assert words in refusal(Book(), *moves)
 
 
+def test_an_account_holds_up_to_what_a_database_does_and_no_more() -> None:
+    most = 2**53 - 1
+    rest = 2**63 - 1 - 1024 * most
+    for moves in (
+        [Post("treasury", "escrow:a", micro) for micro in [most] * 1024 + [rest, 1]],
+        [Reserve(f"a/{i}", "treasury", "escrow:a", m) for i, m in enumerate([most] * 1024 + [rest, 1], 1)],
+    ):
+        assert "of 1 micro-credits would pass 2^63" in refusal(Book(), *moves)
+
+
+def test_an_account_that_was_never_used_is_empty() -> None:
+    assert Book().balance("payable:p") == Balance(0, 0, 0, 0)
+
+
 accounts = st.sampled_from(["treasury", "escrow:a", "payable:p", "payable:q", "stake:a:p", "rounding"])
 names = st.sampled_from(["a/1", "a/2", "b/1"])
 transfers = (

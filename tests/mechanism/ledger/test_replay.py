@@ -67,6 +67,13 @@ def test_an_unfinished_task_verifies_up_to_each_transaction() -> None:
         assert verify([*ledger]).verified
 
 
+def test_a_task_that_has_ended_is_told_from_one_that_never_was() -> None:
+    shape = Shape(people=3, rounds=1)
+    log = [*played(shape).log.entries]
+    for task, words in (("task", "the task 'task' has ended"), ("other", "the task 'other' has no terms")):
+        refused([*log, entries.failure(task, 1, "p000", "f-1", "no disk")], words)
+
+
 # A coordinator that lies and signs
 
 
