@@ -186,7 +186,7 @@ def _participant_table(result: DemoResult, digits: int) -> Table:
         title="Who was paid what",
         box=box.SIMPLE_HEAD,
         title_justify="left",
-        padding=(0, 1, 0, 0),
+        padding=0,
         show_edge=False,
         pad_edge=False,
     )
