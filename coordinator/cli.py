@@ -367,6 +367,10 @@ def model(
     piped = str(target) == "-"
     if piped and (as_json or sys.stdout.isatty()):
         raise TaskError("a model is not text for a terminal or for --json; redirect -o -, or name a file")
+    if piped and nowhere(sys.stdout):
+        raise TaskError(
+            "standard output is closed, so that -o - has nowhere to go; redirect it, or name a file"
+        )
     with _operator(state) as operator:
         found = operator.model(task, round_)
         if piped:

@@ -49,6 +49,9 @@ from mechanism.lifecycle import needs_evidence
 from mechanism.peers import Draw, round_seed
 from mechanism.terms import ModelContract, Recipe
 
+#: Accuracy on D_c above the share of its most frequent label from which a trained model is said to have learnt.
+_MORE_THAN_CHANCE = 0.05
+
 #: The round's participants: the fewest that are settled.
 _NAMES = ("dry-1", "dry-2", "dry-3")
 
@@ -83,12 +86,14 @@ class Proof:
         evidence_seconds: that a round's evidence will take here, about; None under a rule without.
         accuracy: on D_c, of the first model and of the better of the two that were trained; None where unknown.
         round_seconds: that participants have for a round; evidence is made ready meanwhile.
+        chance: share of the most frequent label in D_c: what a model is right in that learnt nothing else.
     """
 
     training_seconds: float | None
     evidence_seconds: float | None
     accuracy: tuple[float, float] | None
     round_seconds: int
+    chance: float = 0.0
 
     def sentence(self) -> str:
         """For the operator."""
@@ -99,6 +104,12 @@ class Proof:
             said += " On D_c the first model is right in {:.0%}, a trained one in {:.0%}.".format(
                 *self.accuracy
             )
+            if self.accuracy[1] < self.chance + _MORE_THAN_CHANCE:
+                said += (
+                    f" LOOK AGAIN: that is what guessing gives ({self.chance:.0%}). Are the labels those of the "
+                    "samples, and is the recipe long enough? Payments on evidence mean nothing where nothing can be "
+                    "learnt."
+                )
         if self.evidence_seconds is not None:
             said += f" The evidence of a round will take about {_seconds(self.evidence_seconds)} here."
             if self.evidence_seconds > self.round_seconds:
@@ -154,8 +165,13 @@ def prove(task: PreparedTask, say: Say = lambda text: None) -> Proof:
     evidence = None
     if measured and trained is not None:
         evidence = _evidence_seconds(task, trained.seconds, seconds, cut is recipe)
+    counts = [1] if task.data is None else task.data.validation.counts()
     return Proof(
-        None if trained is None else trained.seconds, evidence, accuracy, row.terms.schedule.round_seconds
+        None if trained is None else trained.seconds,
+        evidence,
+        accuracy,
+        row.terms.schedule.round_seconds,
+        max(counts) / sum(counts),
     )
 
 

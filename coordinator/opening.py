@@ -296,6 +296,8 @@ def _reference(config: TaskConfig, data: LearnerData | None) -> tuple[Fraction, 
     if data is None:
         raise FieldError("reference", None, "a distribution, since there is no [data] to take it from")
     counts = data.validation.counts()
+    if not sum(counts):
+        raise FieldError("data.validation", "0 samples", "at least one sample of each label")
     return reference_distribution([Fraction(count, sum(counts)) for count in counts])
 
 

@@ -188,7 +188,7 @@ def balance(
                 book.apply(transfer)
     names = list(book.accounts()) if account is None else [account]
     if account is not None and account not in book.accounts():
-        typer.echo(_no_posting(account, list(book.accounts())), err=True)
+        raise LedgerError(_no_posting(account, list(book.accounts())))
     balances = {name: book.balance(name) for name in names}
     if as_json:
         _print_json({name: _balance_record(held) for name, held in balances.items()})

@@ -97,7 +97,7 @@ def find_task(name: str) -> Callable[..., Task] | Task:
         ) from None
     except SyntaxError as error:
         raise CommandError(f"{error.filename}, line {error.lineno}: {error.msg}") from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         line = traceback.extract_tb(error.__traceback__)[-1]
         raise CommandError(
             f"importing {module} raised {type(error).__name__}: {error} ({line.filename}, line {line.lineno})"

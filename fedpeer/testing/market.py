@@ -400,7 +400,10 @@ def _first_weights(task: Task, weights: Weights | None, terms: Mapping[str, Any]
     if weights is not None or "initial_model" in terms or named:
         return weights
     if hasattr(task, "start_weights"):
-        start: Weights = task.start_weights()
+        try:
+            start: Weights = task.start_weights()
+        except Exception as error:
+            raise MarketTestError(f"start_weights raised {type(error).__name__}: {error}") from error
         return start
     name = type(task).__name__
     raise MarketTestError(

@@ -70,6 +70,9 @@ def test_a_task_that_can_be_scored_is_proved_and_says_how_long_its_evidence_take
     assert "evidence of a round will take about" in proof.sentence()
     assert "longer than a round" not in proof.sentence()
     assert "longer than a round" in replace(proof, round_seconds=0).sentence()
+    assert "LOOK AGAIN" not in proof.sentence()
+    assert 0.09 < proof.chance < 0.12
+    assert "that is what guessing gives (11%)" in replace(proof, accuracy=(0.1, 0.13), chance=0.11).sentence()
     assert progress[0] == "training model 1 of 2: epoch 1 of 2"
     assert "measuring and settling a round of three" in progress
     assert progress[-1] == "training shadow models: 38 of 38"

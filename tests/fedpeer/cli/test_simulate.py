@@ -155,3 +155,33 @@ def test_terms_that_do_not_fit_are_named(project: Path, tmp_path: Path) -> None:
     done = fedpeer("simulate", "my_task:MyTask", "--terms", str(tmp_path / "other.toml"), folder=project)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("raise SystemExit(0)", "importing bad raised SystemExit"),
+        (
+            "from fedpeer import Task\n"
+            "class X(Task):\n"
+            "    def label_counts(self): return [5, 5]\n"
+            "    def start_weights(self): raise KeyError('w')\n"
+            "    def train(self, weights, round): return weights\n",
+            "start_weights raised KeyError",
+        ),
+    ],
+)
+def test_a_module_that_leaves_or_a_first_model_that_fails_is_one_sentence(
+    tmp_path: Path, source: str, said: str
+) -> None:
+    (tmp_path / "bad.py").write_text(source)
+    done = subprocess.run(
+        [sys.executable, "-m", "fedpeer", "simulate", "bad:X"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
