@@ -184,6 +184,26 @@ def test_a_decimal_is_finite_and_written_out() -> None:
     assert identifier("name", "p-1") == "p-1"
 
 
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "1e-31", "1e31"])
+def test_an_amount_that_no_record_gives_is_refused_too(value: str) -> None:
+    terms, amount = samples.terms(), Decimal(value)
+    for field, make in {
+        "Q": lambda: replace(terms, Q=amount),
+        "phi": lambda: replace(terms, phi=amount),
+        "upsilon": lambda: replace(terms, upsilon=amount),
+        "contract.max_norm": lambda: replace(terms.contract, max_norm=amount),
+        "recipe.learning_rate": lambda: replace(terms.recipe, learning_rate=amount),
+    }.items():
+        with pytest.raises(FieldError) as refused:
+            make()
+        assert refused.value.field == field
+
+
+def test_a_recipe_names_its_model() -> None:
+    with pytest.raises(FieldError, match=r"recipe\.model"):
+        replace(samples.terms().recipe, model=5)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("penalty", ["NaN", "Infinity", "1e-31", "1e31"])
 def test_a_claim_penalty_that_no_record_gives_is_refused_too(penalty: str) -> None:
     with pytest.raises(FieldError, match="claim_penalty"):
