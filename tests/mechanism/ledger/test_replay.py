@@ -286,6 +286,18 @@ def test_a_known_head_catches_reordering_truncation_and_forks() -> None:
     assert report.problems[0].place == "known checkpoint"
 
 
+def test_nothing_stands_between_two_parts_of_one_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entries, "PART_BYTES", 30)
+    ledger: list[Entry | bytes] = [*played(Shape(people=6, rounds=1)).log.entries]
+    other = entries.enrolment("zoe", samples.private_key("zoe").public_key())
+    for kind in ("selection", "evidence"):
+        second, *_ = (
+            i for i, e in enumerate(ledger) if isinstance(e, Entry) and e.kind == kind and e.body["part"] == 2
+        )
+        report = refused([*ledger[:second], other, *ledger[second:]], "it interrupts the", f"{kind}/2 here")
+        assert report.problems[0].index == second
+
+
 def test_a_key_that_is_not_the_logs_is_named() -> None:
     other = replace(KEY, seed=bytes(32))
     report = verify_ledger(MemorySource(LEDGER), other.verification_key)
