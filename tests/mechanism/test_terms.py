@@ -1,6 +1,6 @@
 """Terms, value by value: what lies in its range is taken, what lies outside is refused by the name of its field."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import replace
 from decimal import Decimal
@@ -187,13 +187,14 @@ def test_a_decimal_is_finite_and_written_out() -> None:
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "1e-31", "1e31"])
 def test_an_amount_that_no_record_gives_is_refused_too(value: str) -> None:
     terms, amount = samples.terms(), Decimal(value)
-    for field, make in {
+    made: dict[str, Callable[[], object]] = {
         "Q": lambda: replace(terms, Q=amount),
         "phi": lambda: replace(terms, phi=amount),
         "upsilon": lambda: replace(terms, upsilon=amount),
         "contract.max_norm": lambda: replace(terms.contract, max_norm=amount),
         "recipe.learning_rate": lambda: replace(terms.recipe, learning_rate=amount),
-    }.items():
+    }
+    for field, make in made.items():
         with pytest.raises(FieldError) as refused:
             make()
         assert refused.value.field == field

@@ -298,6 +298,12 @@ def test_nothing_stands_between_two_parts_of_one_record(monkeypatch: pytest.Monk
         assert report.problems[0].index == second
 
 
+def test_a_replay_that_fails_says_at_which_entry() -> None:
+    with pytest.raises(ReplayError) as caught:
+        Replay().feed(LEDGER[where("claim")].data)
+    assert str(caught.value) == "entry 0 (task/claim/p000/claim-p000): the task 'task' has no terms"
+
+
 def test_a_key_that_is_not_the_logs_is_named() -> None:
     other = replace(KEY, seed=bytes(32))
     report = verify_ledger(MemorySource(LEDGER), other.verification_key)
