@@ -12,6 +12,8 @@ from mechanism.errors import FieldError
 from mechanism.records import decimal
 from mechanism.terms import (
     DTYPE_BYTES,
+    MAX_PARTICIPANTS,
+    MAX_ROUNDS,
     RULE_NAMES,
     ModelContract,
     Rule,
@@ -198,6 +200,23 @@ def test_an_amount_that_no_record_gives_is_refused_too(value: str) -> None:
         with pytest.raises(FieldError) as refused:
             make()
         assert refused.value.field == field
+
+
+def test_the_bytes_of_a_model_are_a_whole_number() -> None:
+    for value in (100.5, True, "100"):
+        with pytest.raises(FieldError, match=r"contract\.max_bytes.*an integer of at least 0"):
+            replace(samples.terms().contract, max_bytes=value)  # type: ignore[arg-type]
+
+
+def test_a_log_has_room_for_so_many_rounds_and_participants() -> None:
+    assert (MAX_ROUNDS, MAX_PARTICIPANTS) == (10_000, 10_000)
+
+
+def test_terms_are_shown_with_their_numbers() -> None:
+    shown = str(samples.terms()).splitlines()
+    assert shown[0] == "task task: 2 x 60 s, rule verified"
+    assert shown[1] == "  payment    log, Q 2000, phi 300, upsilon 200"
+    assert shown[3] == "  places     4, quorum 3; claims for 60 s"
 
 
 def test_a_recipe_names_its_model() -> None:
