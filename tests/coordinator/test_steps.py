@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from coordinator.clock import SystemClock
 from coordinator.commits import Transactions
 from coordinator.errors import TaskError
 from coordinator.identity import Enrolled, enrol, invite
@@ -17,13 +18,13 @@ from coordinator.scoring import Quality
 from coordinator.steps import Transaction, failure_digest
 from coordinator.storage.identities import ParticipantRow
 from coordinator.storage.schema import migrate
-from coordinator.storage.submissions import ReceiptRow
+from coordinator.storage.submissions import ClaimRow, ModelRow, ReceiptRow
 from coordinator.storage.tasks import StaleTask, TaskRow
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.ledger_store import SignedLog
 from fedpeer.protocol.certificates import make_authority, new_key, public_key_pem, signing_request
 from fedpeer.protocol.errors import Code, Refusal
-from mechanism.canonical import canonical_digest
+from mechanism.canonical import Json, canonical_digest
 from mechanism.ledger import entries
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.note import SigningKey
@@ -42,7 +43,7 @@ _BEGUN = 1_800_000_000.0
 _START_BYTES = 77
 
 
-class Watch:
+class Watch(SystemClock):
     """A clock that moves where it is set."""
 
     def __init__(self) -> None:
@@ -137,6 +138,9 @@ class Mirrored(History):
             lambda t, row: t.add_claim(row, statement, bytes.fromhex(said(body, "signature")))
         )
         self.check_receipt(receipt, statement, "claim", 0, late=False)
+        commitment = statement.counts_commitment or None
+        kept = ClaimRow(name, str(statement.degree), False, statement.draw_head, commitment)
+        assert self.step(lambda t, row: t.market.claim(self.id, name)) == kept
 
     def select(self, who: Sequence[str] | None = None) -> None:
         self.pass_time()
@@ -166,6 +170,11 @@ class Mirrored(History):
         self.check_receipt(receipt, statement, "model", statement.round, late=late)
         found = self.step(lambda t, row: t.model_standing(statement))
         assert found.delivered is (not late)
+        rows = self.step(lambda t, row: t.market.models(self.id, statement.round))
+        kept = ModelRow(
+            name, found.sequence or 0, statement.model_sha256, statement.samples, statement.draw_share
+        )
+        assert (kept in rows) is (not late)
 
     def check_receipt(
         self,
@@ -408,7 +417,7 @@ def test_a_clock_that_is_set_back_takes_no_step_before_the_last_one(service: Ser
 
 
 def test_a_failures_digest_is_that_of_all_that_it_says() -> None:
-    wanted = {
+    wanted: dict[str, Json] = {
         "kind": "failure",
         "task_id": "task",
         "round": 2,

@@ -23,6 +23,7 @@ from mechanism.evidence import (
     EvidenceModel,
     Measurement,
     Thresholds,
+    _duplicate,
     assess,
     regressors,
 )
@@ -527,6 +528,13 @@ def test_the_arithmetic_has_the_name_and_the_levels_that_ledgers_know_it_by() ->
     }  # fmt: skip
     assert {f.name for f in fields(Measurement)} - of_the_submission == {*OF_MODEL_ALONE}
     assert EVIDENCE.record()["arithmetic"] == ARITHMETIC
+
+
+def test_the_nearest_copy_is_the_one_that_is_most_alike_in_anything() -> None:
+    twins = (("b", 950_000, 100_000), ("c", 900_000, 900_000))
+    for order in (twins, twins[::-1]):
+        found = _duplicate(Measurement("a", "00" * 32, Fraction(1, 3), 4, 5, twins=order), "a", "b")
+        assert found.figures == {"weights": "0.95", "outputs": "0.1", "nearest": "b"}
 
 
 def test_what_was_not_measured_stands_as_nothing_in_the_record() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mechanism.canonical import canonical_bytes, parse_canonical
 from mechanism.errors import FieldError
 from mechanism.payment import Linear, Log, Log1p, Power
-from mechanism.records import MAX_NUMBER_CHARACTERS, decimal
+from mechanism.records import MAX_NUMBER_CHARACTERS
 from mechanism.statements import ClaimStatement
 from mechanism.terms import (
     MAX_LABELS,
@@ -266,13 +266,6 @@ def test_a_number_may_have_so_many_characters_and_no_more() -> None:
         Terms.from_record(changed("reference.0", f"1/{digits}"))
     with pytest.raises(FieldError, match=f"at most {MAX_NUMBER_CHARACTERS} characters"):
         Terms.from_record(changed("reference.0", f"1/{digits}9"))
-
-
-@pytest.mark.parametrize("value", ["much", None, (), (1, 2), [], object()])
-def test_what_is_no_number_at_all_makes_no_decimal(value: Any) -> None:
-    with pytest.raises(FieldError, match="a decimal number") as refused:
-        decimal("q", value)
-    assert refused.value.field == "q"
 
 
 def test_an_integer_that_no_record_holds_is_named() -> None:

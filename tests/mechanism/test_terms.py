@@ -1,6 +1,6 @@
 """Terms, value by value: what lies in its range is taken, what lies outside is refused by the name of its field."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import replace
 from decimal import Decimal
@@ -12,6 +12,8 @@ from mechanism.errors import FieldError
 from mechanism.records import decimal
 from mechanism.terms import (
     DTYPE_BYTES,
+    MAX_PARTICIPANTS,
+    MAX_ROUNDS,
     RULE_NAMES,
     ModelContract,
     Rule,
@@ -182,6 +184,44 @@ def test_a_decimal_is_finite_and_written_out() -> None:
         with pytest.raises(FieldError, match=r"^x is"):
             decimal("x", value)  # type: ignore[arg-type]
     assert identifier("name", "p-1") == "p-1"
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "1e-31", "1e31"])
+def test_an_amount_that_no_record_gives_is_refused_too(value: str) -> None:
+    terms, amount = samples.terms(), Decimal(value)
+    made: dict[str, Callable[[], object]] = {
+        "Q": lambda: replace(terms, Q=amount),
+        "phi": lambda: replace(terms, phi=amount),
+        "upsilon": lambda: replace(terms, upsilon=amount),
+        "contract.max_norm": lambda: replace(terms.contract, max_norm=amount),
+        "recipe.learning_rate": lambda: replace(terms.recipe, learning_rate=amount),
+    }
+    for field, make in made.items():
+        with pytest.raises(FieldError) as refused:
+            make()
+        assert refused.value.field == field
+
+
+def test_the_bytes_of_a_model_are_a_whole_number() -> None:
+    for value in (100.5, True, "100"):
+        with pytest.raises(FieldError, match=r"contract\.max_bytes.*an integer of at least 0"):
+            replace(samples.terms().contract, max_bytes=value)  # type: ignore[arg-type]
+
+
+def test_a_log_has_room_for_so_many_rounds_and_participants() -> None:
+    assert (MAX_ROUNDS, MAX_PARTICIPANTS) == (10_000, 10_000)
+
+
+def test_terms_are_shown_with_their_numbers() -> None:
+    shown = str(samples.terms()).splitlines()
+    assert shown[0] == "task task: 2 x 60 s, rule verified"
+    assert shown[1] == "  payment    log, Q 2000, phi 300, upsilon 200"
+    assert shown[3] == "  places     4, quorum 3; claims for 60 s"
+
+
+def test_a_recipe_names_its_model() -> None:
+    with pytest.raises(FieldError, match=r"recipe\.model"):
+        replace(samples.terms().recipe, model=5)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("penalty", ["NaN", "Infinity", "1e-31", "1e31"])

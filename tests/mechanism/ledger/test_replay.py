@@ -286,6 +286,29 @@ def test_a_known_head_catches_reordering_truncation_and_forks() -> None:
     assert report.problems[0].place == "known checkpoint"
 
 
+def test_nothing_stands_between_two_parts_of_one_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entries, "PART_BYTES", 30)
+    ledger: list[Entry | bytes] = [*played(Shape(people=6, rounds=1)).log.entries]
+    other = entries.enrolment("zoe", samples.private_key("zoe").public_key())
+    for kind in ("selection", "evidence"):
+        second, *_ = (
+            i for i, e in enumerate(ledger) if isinstance(e, Entry) and e.kind == kind and e.body["part"] == 2
+        )
+        report = refused([*ledger[:second], other, *ledger[second:]], "it interrupts the", f"{kind}/2 here")
+        assert report.problems[0].index == second
+
+
+def test_each_entry_that_follows_is_answered_with_its_id_and_transfers() -> None:
+    replay, ledger = Replay(), samples.stamped(LEDGER)
+    assert [replay.feed(entry.data) for entry in ledger] == [(e.id, e.transfers) for e in ledger]
+
+
+def test_a_replay_that_fails_says_at_which_entry() -> None:
+    with pytest.raises(ReplayError) as caught:
+        Replay().feed(LEDGER[where("claim")].data)
+    assert str(caught.value) == "entry 0 (task/claim/p000/claim-p000): the task 'task' has no terms"
+
+
 def test_a_key_that_is_not_the_logs_is_named() -> None:
     other = replace(KEY, seed=bytes(32))
     report = verify_ledger(MemorySource(LEDGER), other.verification_key)
