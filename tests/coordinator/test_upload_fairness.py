@@ -86,24 +86,24 @@ async def test_who_gets_its_place_when_nobody_waits_any_more_may_take_its_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     contended(monkeypatch, 0, 1e9)
-    desk = Desk(tmp_path, places=1)
-    desk.may_record.set()
-    first = desk.receive("ann", falls_silent())
-    await received(desk, 40)
-    slow = desk.receive("ben", falls_silent(), statement=BEN)
+    receiver = Receiver(tmp_path, places=1)
+    receiver.may_record.set()
+    first = receiver.receive("ann", falls_silent())
+    await received(receiver, 40)
+    slow = receiver.receive("ben", falls_silent(), statement=BEN)
     key = UploadKey(BEN.task_id, BEN.participant_id, BEN.submission_id)
     async with asyncio.timeout(60):
         with pytest.raises(Refusal, match="Others wait"):
             await first
-        while desk.spool.size(key) < 40 and not slow.done():
+        while receiver.spool.size(key) < 40 and not slow.done():
             await asyncio.sleep(0)
         for _ in range(100):
             await asyncio.sleep(0)
         assert not slow.done()
-        assert await desk.receive("cyd", whole(), statement=CYD) == "cyd"
+        assert await receiver.receive("cyd", whole(), statement=CYD) == "cyd"
         with pytest.raises(Refusal, match="Others wait"):
             await slow
-    await desk.uploads.stop()
+    await receiver.uploads.stop()
 
 
 async def test_an_upload_that_is_quick_enough_keeps_its_place_while_others_wait(
