@@ -57,7 +57,7 @@ def test_a_number_is_taken_as_it_stands() -> None:
 def test_best_without_a_plan_and_a_plan_beside_a_number_are_refused() -> None:
     with pytest.raises(FieldError, match=r"\[plan\] section"):
         coefficient(task(plan=None))
-    with pytest.raises(FieldError, match="beside a number"):
+    with pytest.raises(FieldError, match="no plan with a number for Q"):
         coefficient(task(Q=2000))
 
 

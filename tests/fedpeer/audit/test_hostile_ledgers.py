@@ -252,10 +252,11 @@ print(json.dumps([ended, peak]))
         [sys.executable, "-c", program, json.dumps(commands)],
         capture_output=True,
         timeout=seconds,
-        check=True,
+        check=False,
         env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (ROOM, ROOM)),
     )
+    assert done.returncode == 0, done.stderr.decode()[-2000:]
     ended, peak = json.loads(done.stdout)
     return [(code, said) for code, said in ended], peak
 
