@@ -9,7 +9,6 @@ import gzip
 import io
 import json
 import os
-import resource
 import shutil
 import sqlite3
 import subprocess
@@ -231,7 +230,8 @@ def test_files_of_gigabytes_take_no_memory(copy: Path) -> None:
 def in_little_room(*commands: list[str], seconds: float = 240) -> tuple[list[tuple[int, str]], int]:
     """Exit code and output of each command, one after the other in a process that has `ROOM`; and its peak, bytes."""
     program = """
-import contextlib, io, json, sys
+import contextlib, io, json, resource, sys
+resource.setrlimit(resource.RLIMIT_DATA, (int(sys.argv[2]),) * 2)
 from fedpeer.__main__ import main
 ended = []
 for command in json.loads(sys.argv[1]):
@@ -249,12 +249,17 @@ with open("/proc/self/status") as status:
 print(json.dumps([ended, peak]))
 """
     done = subprocess.run(
-        [sys.executable, "-c", program, json.dumps(commands)],
+        [
+            sys.executable,
+            "-c",
+            program,
+            json.dumps(commands),
+            str(ROOM),
+        ],  # no fork of a process with gRPC's threads
         capture_output=True,
         timeout=seconds,
         check=False,
         env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (ROOM, ROOM)),
     )
     assert done.returncode == 0, done.stderr.decode()[-2000:]
     ended, peak = json.loads(done.stdout)
