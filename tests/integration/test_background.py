@@ -204,7 +204,8 @@ async def test_a_runner_that_ends_is_started_again_counted_alarmed_and_shown(
             await asyncio.sleep(0.01)
         assert sample("fedpeer_duty_failing", duty="task task") == 1
         assert sample("fedpeer_task_stalled", task="task") == 1
-        assert await health(service.public_address, authority) == health_pb2.HealthCheckResponse.NOT_SERVING
+        while await health(service.public_address, authority) != health_pb2.HealthCheckResponse.NOT_SERVING:
+            await asyncio.sleep(0.01)  # it follows the gauges
         status = await asyncio.to_thread(_status, folder.path)
         assert "task task fails, and is tried again: ValueError: a bug" in capsys.readouterr().out
         assert status == 0
