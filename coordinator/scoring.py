@@ -5,7 +5,7 @@ function of the task's root, its terms, D_c and the submitted files: asked again
 same.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -27,12 +27,10 @@ from mechanism.unmeasured import as_claimed
 
 log = structlog.get_logger()
 
-#: Takes how many shadows are trained, and of how many.
-Report = Callable[[int, int], None]
-
 if TYPE_CHECKING:  # evidence imports torch, which most commands do without
     from fedpeer.evidence import ShadowEnsemble
     from fedpeer.evidence.assessing import Broadcast
+    from fedpeer.evidence.shadows import ReportProgress
 
 
 @dataclass(frozen=True)
@@ -101,7 +99,7 @@ class ClaimedDegrees:
 class ShadowModels:
     """Degrees measured on D_c, against shadow models of known degree: `fedpeer.evidence`."""
 
-    def __init__(self, data: LearnerData, row: TaskRow, report: Report | None = None) -> None:
+    def __init__(self, data: LearnerData, row: TaskRow, report: "ReportProgress | None" = None) -> None:
         from fedpeer.evidence import EvidenceError, ShadowEvidence
 
         self._data = data
@@ -165,7 +163,9 @@ def merged_parts(scored: Scored, submissions: Sequence[Submission], most: int) -
     }
 
 
-def make_scorer(row: TaskRow, data: LearnerData | None = None, report: Report | None = None) -> Scorer:
+def make_scorer(
+    row: TaskRow, data: LearnerData | None = None, report: "ReportProgress | None" = None
+) -> Scorer:
     """The scorer that a task's terms ask for.
 
     Args:

@@ -177,7 +177,7 @@ class Why(Readable):
         own, payment, rule = self.own, self.payment, self.terms.rule
         measured = "not measured"
         if own.verified_micro is not None:
-            word = "taken as claimed" if self.terms.rule.name == "paper" else "measured"
+            word = "taken as claimed" if rule.name == "paper" else "measured"
             measured = f"{_number(Fraction(own.verified_micro, MICRO))} {word}"
         if own.lower_micro is not None and own.upper_micro is not None:
             low, high = (_number(Fraction(end, MICRO)) for end in (own.lower_micro, own.upper_micro))

@@ -4,7 +4,6 @@ Everything goes the way that it goes in earnest: invitation, enrolment by CSR, m
 acts of the operator (init, open, invite) are called in this process instead of typed.
 """
 
-import hashlib
 import json
 import os
 import queue
@@ -18,8 +17,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
-
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from coordinator.config import TaskConfig, read_config, resolve_paths
 from coordinator.folder import StateFolder, initialise
@@ -37,7 +34,7 @@ from fedpeer.demo.settings import (
     UPSILON,
     Q,
 )
-from fedpeer.protocol.certificates import PrivateKey, private_key_pem
+from fedpeer.protocol.certificates import PrivateKey, key_from, private_key_pem
 from mechanism.terms import MIN_QUORUM
 from participant import Participant
 from participant.identity import KEY
@@ -271,9 +268,8 @@ def set_up(plan: DemoPlan) -> None:
 
 
 def _demo_key(plan: DemoPlan, member: Member) -> PrivateKey:
-    """The member's key. Draw shares come of keys, so the same seed gives the same peers; in earnest a key is random."""
-    secret = hashlib.sha256(f"fedpeer demo {plan.seed}/{member.id}".encode()).digest()
-    return ec.derive_private_key(int.from_bytes(secret) % 2**255 + 1, ec.SECP256R1())
+    """The member's key. Draw shares come of keys, so the same seed gives the same peers."""
+    return key_from(f"fedpeer demo {plan.seed}/{member.id}")
 
 
 def _enrol(plan: DemoPlan, member: Member, operator: Operator, serving: dict[str, Any]) -> Path:

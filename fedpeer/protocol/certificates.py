@@ -4,6 +4,7 @@ All keys are ECDSA over P-256, which every TLS stack accepts. A participant's ce
 participant id as the common name and as the only DNS-less subject; it is good for client authentication only.
 """
 
+import hashlib
 import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -53,6 +54,12 @@ class Identity:
 def new_key() -> PrivateKey:
     """A fresh P-256 key."""
     return ec.generate_private_key(ec.SECP256R1())
+
+
+def key_from(text: str) -> PrivateKey:
+    """The P-256 key that a text gives, always the same: for demos and tests. In earnest a key is random."""
+    secret = hashlib.sha256(text.encode()).digest()
+    return ec.derive_private_key(int.from_bytes(secret) % 2**255 + 1, ec.SECP256R1())
 
 
 def private_key_pem(key: PrivateKey) -> bytes:

@@ -1,6 +1,5 @@
 """One participant of a local market, in a thread of its own, and the faults that a test gives it."""
 
-import hashlib
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -8,9 +7,8 @@ from enum import StrEnum
 from pathlib import Path
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric import ec
 
-from fedpeer.protocol.certificates import PrivateKey, private_key_pem
+from fedpeer.protocol.certificates import PrivateKey, key_from, private_key_pem
 from fedpeer.protocol.model_file import encode_model
 from fedpeer.testing.errors import PATIENCE_SECONDS, MarketTestError
 from mechanism.terms import Terms
@@ -234,11 +232,8 @@ class _Trainer(LocalTrainer):
 
 
 def derived_key(seed: int, name: str) -> PrivateKey:
-    """A key by seed and name. Draw shares come of keys, so the same seed gives the same peers; in earnest a key is
-    random.
-    """
-    secret = hashlib.sha256(f"fedpeer local market {seed}/{name}".encode()).digest()
-    return ec.derive_private_key(int.from_bytes(secret) % 2**255 + 1, ec.SECP256R1())
+    """A key by seed and name. Draw shares come of keys, so the same seed gives the same peers."""
+    return key_from(f"fedpeer local market {seed}/{name}")
 
 
 def write_key(state: Path, key: PrivateKey) -> None:
