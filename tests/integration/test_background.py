@@ -174,10 +174,13 @@ async def test_a_command_is_taken_up_though_the_database_fails_at_first(
             await client.close()
 
 
-async def health(address: str, authority: bytes) -> int:
+async def healthy(address: str, authority: bytes, wanted: int) -> None:
+    """Waits for a state of the service's health, which follows the gauges."""
     async with grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(authority)) as channel:
-        answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
-        return int(answer.status)
+        async for answer in health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest()):
+            if answer.status == wanted:
+                return
+    raise AssertionError("the service ended its health's stream")
 
 
 async def test_a_runner_that_ends_is_started_again_counted_alarmed_and_shown(
@@ -204,8 +207,7 @@ async def test_a_runner_that_ends_is_started_again_counted_alarmed_and_shown(
             await asyncio.sleep(0.01)
         assert sample("fedpeer_duty_failing", duty="task task") == 1
         assert sample("fedpeer_task_stalled", task="task") == 1
-        while await health(service.public_address, authority) != health_pb2.HealthCheckResponse.NOT_SERVING:
-            await asyncio.sleep(0.01)  # it follows the gauges
+        await healthy(service.public_address, authority, health_pb2.HealthCheckResponse.NOT_SERVING)
         status = await asyncio.to_thread(_status, folder.path)
         assert "task task fails, and is tried again: ValueError: a bug" in capsys.readouterr().out
         assert status == 0
@@ -220,7 +222,7 @@ async def test_a_runner_that_ends_is_started_again_counted_alarmed_and_shown(
         assert sample("fedpeer_duty_failing", duty="task task") == 0
         assert sample("fedpeer_task_stalled", task="task") == 0
         assert service.troubles() == {}
-        assert await health(service.public_address, authority) == health_pb2.HealthCheckResponse.SERVING
+        await healthy(service.public_address, authority, health_pb2.HealthCheckResponse.SERVING)
         for client in members:
             await client.close()
     assert verified(folder).counts.payments == len(NAMES)

@@ -4,6 +4,7 @@ import gzip
 import struct
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -81,16 +82,22 @@ def test_torchvisions_own_folder_wins(tmp_path: Path, monkeypatch: pytest.Monkey
     assert np.allclose(splits.train.images, 1)
 
 
+def cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every download fails at once: nothing listens on port 9 (discard) of this machine."""
+    for variable in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+        monkeypatch.setenv(variable, "http://127.0.0.1:9")
+    for variable in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(variable, raising=False)
+    # urlopen keeps the proxies of its first call for the whole process.
+    monkeypatch.setattr(urllib.request, "_opener", None)
+
+
 @pytest.mark.parametrize("name", [name for name in dataset_names() if name != "digits"])
 def test_without_data_and_network_one_sentence_names_two_ways(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(datasets, "DEBIAN_FASHION_MNIST", tmp_path / "absent")
-    # Nothing listens on port 9 (discard) of this machine: every download fails at once.
-    for variable in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
-        monkeypatch.setenv(variable, "http://127.0.0.1:9")
-    for variable in ("no_proxy", "NO_PROXY"):
-        monkeypatch.delenv(variable, raising=False)
+    cut_off(monkeypatch)
     with pytest.raises(DatasetMissingError, match=r"Two ways to get it: .* or ") as refusal:
         load_splits(name, seed=0, root=tmp_path)
     assert name in str(refusal.value)
@@ -150,10 +157,7 @@ def test_a_failed_download_leaves_no_empty_folder(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(datasets, "DEBIAN_FASHION_MNIST", tmp_path / "absent")
-    for variable in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
-        monkeypatch.setenv(variable, "http://127.0.0.1:9")
-    for variable in ("no_proxy", "NO_PROXY"):
-        monkeypatch.delenv(variable, raising=False)
+    cut_off(monkeypatch)
     with pytest.raises(DatasetMissingError):
         load_splits(name, seed=0, root=tmp_path / "cache" / "data")
     assert list(tmp_path.iterdir()) == []
