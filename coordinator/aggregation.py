@@ -1,6 +1,8 @@
-"""FedAvg from files: the weighted mean of `fedpeer.learning.mean`, in participant-id order, reproducible to the bit.
+"""The next global model from files, reproducible to the bit: the weighted mean of `fedpeer.learning.mean`, in
+participant-id order, and the server's optimiser of `mechanism.server_step` where the terms name one.
 
-Running means and variances of batch normalisation are floating-point tensors and are averaged as such.
+The optimiser's state is a safetensors file of one F64 vector for each moment, "m" and "v": the elements of all tensors
+that it steps, in the order in which the model file that is written here has them.
 
 Blocks are worked out side by side, a few at a time: those few are in memory, whatever the size and number of the
 models. What a block comes to depends on no other. Tensors of one type are cut into blocks as if they were one, and what
@@ -14,18 +16,30 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
+from math import prod
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
 from fedpeer.learning.mean import WeightedSum
-from fedpeer.protocol.model_file import ModelFile, header, narrow, open_model, widen
+from fedpeer.protocol.model_file import (
+    ModelFile,
+    ModelFileError,
+    check_model,
+    file_digest,
+    header,
+    narrow,
+    open_model,
+    widen,
+)
 from mechanism.errors import FieldError
-from mechanism.terms import DTYPE_BYTES, TensorSpec
+from mechanism.server_step import Aggregation, FedAdam, FedAvg, FedAvgM
+from mechanism.terms import DTYPE_BYTES, ModelContract, TensorSpec
 
 #: Elements that are read of one file at once.
 _BLOCK = 1 << 17
@@ -39,6 +53,11 @@ _Offsets = npt.NDArray[np.int64]
 #: What is to be read of a file.
 _Places = Callable[[], list[tuple[int, int]]]
 
+#: A file, and what is to be read of it.
+_Place = tuple[Path, _Places]
+
+_Array = npt.NDArray[np.float64]
+
 #: NumPy's types; a bfloat16 is read as what it is, the upper half of a float32, and a boolean as its byte.
 _STORED = {
     "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2",
@@ -46,12 +65,74 @@ _STORED = {
 }  # fmt: skip
 
 
-def aggregate(parts: Mapping[str, tuple[Path, int]], target: Path) -> bytes:
+_FLOATS = ("F64", "F32", "F16", "BF16")
+
+#: Vectors of a state file.
+_MOMENTS = ("m", "v")
+
+
+@dataclass(frozen=True)
+class Merged:
+    """Digests of what a round was merged to.
+
+    Attributes:
+        state_sha256: of the file with the server's state; None where there is none.
+    """
+
+    model_sha256: bytes
+    state_sha256: bytes | None = None
+
+
+@dataclass(frozen=True)
+class _Server:
+    """A step of the server's optimiser: from which model and state, and where the next state is written."""
+
+    rule: FedAvgM | FedAdam
+    start: Path
+    state: Path | None
+    target: Path
+
+
+def merge(
+    parts: Mapping[str, tuple[Path, int]],
+    rule: Aggregation,
+    contract: ModelContract,
+    start: Path,
+    state: Path | None,
+    target: Path,
+    state_target: Path,
+) -> Merged:
+    """What follows from a round by the task's aggregation, written to `target` and `state_target`.
+
+    Args:
+        parts: as in `aggregate`.
+        start: the model that the round began from.
+        state: the server's, as the last round left it; None before the first.
+
+    Raises:
+        FieldError: as `aggregate`; a step that leaves the contract.
+    """
+    if isinstance(rule, FedAvg):
+        return Merged(aggregate(parts, target))
+    digest = aggregate(parts, target, _Server(rule, start, state, state_target))
+    try:
+        check_model(target, contract)
+    except ModelFileError as error:
+        raise FieldError(
+            "aggregation.rate",
+            f"{rule.rate:f}",
+            f"a step of {rule.name} that keeps the model's contract ({error})",
+        ) from None
+    return Merged(digest, file_digest(state_target))
+
+
+def aggregate(parts: Mapping[str, tuple[Path, int]], target: Path, server: _Server | None = None) -> bytes:
     """Writes the mean of the participants' models to `target`, a safetensors file; returns its SHA-256.
 
     Args:
         parts: model file and weight, samples n_k >= 1, by participant id; files of one layout, checked against the
             task's contract before.
+        server: moves from its start toward the mean, and its state with it.
 
     Raises:
         FieldError: no part, a weight below 1, or layouts that differ.
@@ -61,23 +142,41 @@ def aggregate(parts: Mapping[str, tuple[Path, int]], target: Path) -> bytes:
     if not names or min(weights) < 1:
         raise FieldError("parts", weights, "at least one, each of a weight of at least 1")
     specs = [tensor.spec for tensor in open_model(paths[0]).tensors]
-    order = _order(specs)
+
+    def stepped(spec: TensorSpec) -> bool:
+        return server is not None and spec.dtype in _FLOATS and server.rule.steps(spec.name)
+
+    order = _order(specs, stepped)
     layout = [specs[i] for i in order]
     starts = [_starts(name, open_model(path), specs)[order] for name, path in zip(names, paths, strict=True)]
+    base, moments = None, None
+    if server is not None:
+        base = _starts("the start", open_model(server.start), specs)[order]
+        moments = _Moments(server, sum(prod(spec.shape) for spec in layout if stepped(spec)))
     digest = hashlib.sha256()
     with target.open("wb") as out, ThreadPoolExecutor(_THREADS, "mean") as threads:
         _emit(out, digest, header(layout))
-        for block in _side_by_side(threads, _block_means(layout, paths, starts, weights)):
-            _emit(out, digest, block)
+        first = 0
+        for (dtype, steps), group in groupby(layout, key=lambda spec: (spec.dtype, stepped(spec))):
+            sizes = np.array([spec.size_bytes for spec in group], np.int64)
+            chosen, first = slice(first, first + len(sizes)), first + len(sizes)
+            files = [(path, found[chosen]) for path, found in zip(paths, starts, strict=True)]
+            start = (
+                (server.start, base[chosen]) if server is not None and base is not None and steps else None
+            )
+            for block in _side_by_side(threads, _blocks(files, sizes, weights, dtype, start, moments)):
+                _emit(out, digest, block)
     return digest.digest()
 
 
-def _order(specs: Sequence[TensorSpec]) -> list[int]:
-    """The order on disk: wide elements first, so that every tensor is aligned; then by type, then by name."""
+def _order(specs: Sequence[TensorSpec], stepped: Callable[[TensorSpec], bool]) -> list[int]:
+    """The order on disk: wide elements first, so that every tensor is aligned; then by type, then the plain means, then
+    by name.
+    """
 
-    def key(place: int) -> tuple[int, str, str]:
+    def key(place: int) -> tuple[int, str, bool, str]:
         spec = specs[place]
-        return -DTYPE_BYTES[spec.dtype], spec.dtype, spec.name
+        return -DTYPE_BYTES[spec.dtype], spec.dtype, stepped(spec), spec.name
 
     return sorted(range(len(specs)), key=key)
 
@@ -105,24 +204,33 @@ def _side_by_side(threads: ThreadPoolExecutor, work: Iterable[Callable[[], bytes
         yield ahead.popleft().result()
 
 
-def _block_means(
-    layout: Sequence[TensorSpec], paths: Sequence[Path], starts: Sequence[_Offsets], weights: Sequence[int]
+def _blocks(
+    files: Sequence[tuple[Path, _Offsets]],
+    sizes: _Offsets,
+    weights: Sequence[int],
+    dtype: str,
+    start: tuple[Path, _Offsets] | None,
+    moments: "_Moments | None",
 ) -> Iterator[Callable[[], bytes]]:
-    """The work of the whole file, block by block: the tensors of one type are cut as if they were one."""
-    first = 0
-    for dtype, of_type in groupby(layout, key=lambda spec: spec.dtype):
-        sizes = np.array([spec.size_bytes for spec in of_type], np.int64)
-        chosen, first = slice(first, first + len(sizes)), first + len(sizes)
-        ends, width = np.cumsum(sizes), DTYPE_BYTES[dtype]
-        begins = ends - sizes
-        whole = int(ends[-1])
-        for begin in range(0, whole, _BLOCK * width):
-            end = min(begin + _BLOCK * width, whole)
-            places = [
-                (path, partial(_spans, found[chosen], begins, ends, begin, end))
-                for path, found in zip(paths, starts, strict=True)
-            ]
-            yield partial(_mean, places, weights, dtype, (end - begin) // width)
+    """The work of tensors in a row, block by block: they are cut as if they were one.
+
+    Args:
+        files: where each of the tensors begins in each file.
+        sizes: of the tensors, bytes.
+        start, moments: where the server's optimiser steps.
+    """
+    ends, width = np.cumsum(sizes), DTYPE_BYTES[dtype]
+    begins = ends - sizes
+    whole = int(ends[-1])
+    for begin in range(0, whole, _BLOCK * width):
+        end = min(begin + _BLOCK * width, whole)
+        count = (end - begin) // width
+        places = [(path, partial(_spans, found, begins, ends, begin, end)) for path, found in files]
+        if start is None or moments is None:
+            yield partial(_mean, places, weights, dtype, count)
+        else:
+            base = (start[0], partial(_spans, start[1], begins, ends, begin, end))
+            yield partial(_stepped, places, weights, dtype, count, base, moments.next(count))
 
 
 def _spans(starts: _Offsets, begins: _Offsets, ends: _Offsets, begin: int, end: int) -> list[tuple[int, int]]:
@@ -151,12 +259,76 @@ def _read(path: Path, spans: Sequence[tuple[int, int]], into: memoryview) -> Non
         os.close(descriptor)
 
 
-def _mean(places: Sequence[tuple[Path, _Places]], weights: Sequence[int], dtype: str, count: int) -> bytes:
+def _mean(places: Sequence[_Place], weights: Sequence[int], dtype: str, count: int) -> bytes:
+    return _stored(_sum(places, weights, dtype, count).rounded(), dtype)
+
+
+def _stepped(
+    places: Sequence[_Place],
+    weights: Sequence[int],
+    dtype: str,
+    count: int,
+    start: _Place,
+    step: Callable[[_Array, _Array], _Array],
+) -> bytes:
+    mean = _sum(places, weights, dtype, count).mean()
+    moved = step(_sum([start], [1], dtype, count).mean(), mean)
+    with np.errstate(over="ignore"):  # infinite then, which no contract allows
+        return _stored(moved.astype(_computed(dtype)), dtype)
+
+
+def _sum(places: Sequence[_Place], weights: Sequence[int], dtype: str, count: int) -> WeightedSum:
     raw = np.empty(count, _STORED[dtype])
-    bfloat16 = dtype == "BF16"
-    total = WeightedSum(count, np.float32 if bfloat16 else raw.dtype)
+    total = WeightedSum(count, _computed(dtype))
     for (path, spans), weight in zip(places, weights, strict=True):
         _read(path, spans(), raw.data.cast("B"))
-        total.add(widen(raw) if bfloat16 else raw, weight)
-    mean = total.rounded()
-    return (narrow(mean) if bfloat16 else mean).tobytes()
+        total.add(widen(raw) if dtype == "BF16" else raw, weight)
+    return total
+
+
+def _computed(dtype: str) -> np.dtype[Any]:
+    """The type in which a block is computed: NumPy has no bfloat16."""
+    return np.dtype(np.float32 if dtype == "BF16" else _STORED[dtype])
+
+
+def _stored(block: npt.NDArray[Any], dtype: str) -> bytes:
+    return (narrow(block) if dtype == "BF16" else block).tobytes()
+
+
+class _Moments:
+    """The state of the server's optimiser, from one file to the next: vectors of `count` elements."""
+
+    def __init__(self, server: _Server, count: int) -> None:
+        self._rule, self._before, self._after = server.rule, server.state, server.target
+        layout = [TensorSpec(name, "F64", (count,)) for name in _MOMENTS[: server.rule.moments]]
+        if (
+            server.state is not None
+            and [tensor.spec for tensor in open_model(server.state).tensors] != layout
+        ):
+            raise FieldError(
+                "state", str(server.state), f"a server's state of {count} elements by {server.rule.name}"
+            )
+        head = header(layout)
+        with self._after.open("wb") as file:
+            file.write(head)
+            file.truncate(len(head) + sum(spec.size_bytes for spec in layout))
+        self._offsets = [len(head) + 8 * count * i for i in range(len(layout))]
+        self._taken = 0
+
+    def next(self, count: int) -> Callable[[_Array, _Array], _Array]:
+        """The step of the next `count` elements: start and mean to what the server makes of them."""
+        first, self._taken = self._taken, self._taken + count
+        return partial(self._step, first, count)
+
+    def _step(self, first: int, count: int, start: _Array, mean: _Array) -> _Array:
+        places = [offset + 8 * first for offset in self._offsets]
+        if self._before is None:
+            state = self._rule.first_state(count)
+        else:
+            state = [np.fromfile(self._before, "<f8", count, offset=place) for place in places]
+        moved, state = self._rule.step(start, mean, state)
+        with self._after.open("r+b") as file:
+            for place, moment in zip(places, state, strict=True):
+                file.seek(place)
+                file.write(moment.astype("<f8", copy=False).tobytes())
+        return moved

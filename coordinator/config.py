@@ -153,6 +153,22 @@ class PaymentSection(_Section):
         return {key: value for key, value in given.items() if value is not None}
 
 
+class AggregationSection(_Section):
+    """How the next start follows from a round's models; `mechanism.server_step` has the rules and their defaults."""
+
+    name: str = "fedavg"
+    rate: Exact | None = None
+    momentum: Exact | None = None
+    beta1: Exact | None = None
+    beta2: Exact | None = None
+    tau: Exact | None = None
+    averaged: list[str] | None = None
+
+    def parameters(self) -> dict[str, Any]:
+        given = self.model_dump(exclude={"name"}, exclude_none=True)
+        return given | ({} if self.averaged is None else {"averaged": tuple(sorted(set(self.averaged)))})
+
+
 class RuleSection(_Section):
     name: str = "verified"
     peers: int = 1
@@ -176,6 +192,7 @@ class RecipeSection(_Section):
     optimizer: str = "adam"
     learning_rate: Exact = Decimal("0.001")
     samples: int
+    proximal: Exact = Decimal(0)
 
 
 class ContractSection(_Section):
@@ -262,6 +279,7 @@ class TaskConfig(_Section):
     schedule: ScheduleSection
     recipe: RecipeSection
     contract: ContractSection = ContractSection()
+    aggregation: AggregationSection = AggregationSection()
     data: DataSection | None = None
     evidence: EvidenceSection = EvidenceSection()
     plan: PlanSection | None = None

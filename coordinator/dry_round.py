@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from coordinator.aggregation import aggregate
+from coordinator.aggregation import merge
 from coordinator.derivation import chain_secret, evidence_seed
 from coordinator.errors import CoordinatorError, TaskError
 from coordinator.opening import LearnerData, PreparedTask
@@ -358,7 +358,8 @@ def _play(
     for entry in (*recorded, *settled):
         entry.data  # noqa: B018 - it is built here, and its size is checked
     mean = folder / "mean"
-    aggregate(merged_parts(scored, submissions, terms.recipe.samples), mean)
+    parts = merged_parts(scored, submissions, terms.recipe.samples)
+    merge(parts, terms.aggregation, terms.contract, start.model, None, mean, folder / "state")
     check_model(mean, terms.contract)
     scorer.evaluate(mean)
     return seconds

@@ -40,6 +40,7 @@ from mechanism.lifecycle import State
 from mechanism.payment import payment_function
 from mechanism.peers import seed_commitment
 from mechanism.records import MAX_DECIMAL_DIGITS
+from mechanism.server_step import aggregation_rule
 from mechanism.settlement import PAYMENT_RULES, max_payment_micro, task_budget_micro
 from mechanism.terms import (
     ModelContract,
@@ -173,6 +174,7 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
             None if data is None else data.validation, validation_salt(root)
         ),
         initial_model=hashlib.sha256(initial_model).digest(),
+        aggregation=aggregation_rule(config.aggregation.name, config.aggregation.parameters()),
     )
     bill = task_budget_micro(terms)
     if bill > MAX_INTEGER:

@@ -587,7 +587,7 @@ def _recorded_model(t: Transaction, row: TaskRow, round_: int) -> bytes:
     t.check_terms(row)
     if round_ == 0:
         return row.terms.initial_model
-    name = aggregation(row.id, round_, b"", {}).id
+    name = aggregation(row.id, round_, b"", {}, None).id
     [place] = t.ledger_store.find([name]).values()
     return bytes.fromhex(str(Entry.parse(next(iter(t.ledger_store.entries(place, 1)))).body["model_sha256"]))
 

@@ -6,14 +6,15 @@ what a step computes from files (evidence, the mean) is a function of what is re
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from pathlib import Path
 
 import structlog
 
-from coordinator.aggregation import aggregate
+from coordinator.aggregation import Merged, merge
 from coordinator.blobs import BlobStore
 from coordinator.boundary import refusal_for
 from coordinator.clock import Clock
@@ -170,7 +171,7 @@ class _Outcome:
     """
 
     scored: Scored
-    model: bytes
+    merged: Merged
     quality: Quality | None
 
 
@@ -410,7 +411,7 @@ class TaskRunner:
 
             def settle(t: Transaction) -> tuple[Settlement, _Seen]:
                 evidence = outcome.scored.evidence
-                settled = t.settle(row, draw, assessments, evidence, outcome.model, outcome.quality)
+                settled = t.settle(row, draw, assessments, evidence, outcome.merged, outcome.quality)
                 return settled, self._open_next(t)
 
             settlement, seen = await self._work.transact(settle)
@@ -442,12 +443,27 @@ class TaskRunner:
         ]
         scored = self._scoring().score(self._start(closed.rounds), submissions)
         parts = merged_parts(scored, submissions, row.terms.recipe.samples)
-        digest = closed.rounds[-1].start_model
-        if parts:
-            target = self._work.spool.scratch(f"{row.id}.mean")
-            digest = aggregate(parts, target)
-            blobs.adopt(target, digest)
-        return _Outcome(scored, digest, self._scoring().evaluate(blobs.path(digest)))
+        merged = self._merged(row, closed.rounds, parts)
+        return _Outcome(scored, merged, self._scoring().evaluate(blobs.path(merged.model_sha256)))
+
+    def _merged(
+        self, row: TaskRow, rounds: Sequence[RoundRow], parts: Mapping[str, tuple[Path, int]]
+    ) -> Merged:
+        """The round's next model and the server's state, in their places; those of before where nobody is scored."""
+        blobs, spool, terms = self._work.blobs, self._work.spool, row.terms
+        start = rounds[-1].start_model
+        state = rounds[-2].server_state if len(rounds) > 1 else None
+        if not parts:
+            return Merged(start, state)
+        target, state_target = spool.scratch(f"{row.id}.mean"), spool.scratch(f"{row.id}.state")
+        before = None if state is None else blobs.path(state)
+        merged = merge(
+            parts, terms.aggregation, terms.contract, blobs.path(start), before, target, state_target
+        )
+        blobs.adopt(target, merged.model_sha256)
+        if merged.state_sha256 is not None:
+            blobs.adopt(state_target, merged.state_sha256)
+        return merged
 
     async def _sweep(self) -> None:
         """Uploads that were broken off are of no use to the next round."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from coordinator.aggregation import Merged
 from coordinator.errors import TaskError
 from coordinator.identity import Enrolled
 from coordinator.opening import PreparedTask
@@ -236,10 +237,11 @@ class Transaction:
         draw: Draw,
         assessments: Sequence[Assessment],
         evidence: Mapping[str, Json],
-        model: bytes,
+        merged: Merged,
         quality: Quality | None,
     ) -> Settlement:
         """Posts a closed round: verdicts, seed, peers, payments, the next model, the new state."""
+        model = merged.model_sha256
         ordered = sorted(assessments, key=lambda a: a.participant_id)
         stakes = self.ledger.stakes(task.id, [a.participant_id for a in ordered])
         disputable = disputes_possible(task.terms, self._private(task))
@@ -255,7 +257,7 @@ class Transaction:
         )
         places = {r.id: r.index for r in self.ledger.append(settled)}
         self._record(
-            entries.aggregation(task.id, task.round, model, figures),
+            entries.aggregation(task.id, task.round, model, figures, merged.state_sha256),
             self._transition(task.id, task.round, State.SETTLED),
         )
         self._settle_rows(task, settlement, ordered, places)
@@ -270,6 +272,7 @@ class Transaction:
             task.round,
             settled_at=self.now,
             result_model=model,
+            server_state=merged.state_sha256,
             ledger_size=size,
             **figures,
         )

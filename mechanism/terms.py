@@ -17,6 +17,7 @@ from mechanism.errors import FieldError
 from mechanism.payment import PAYMENT_FUNCTIONS, ExactPaymentFunction
 from mechanism.readable import Readable
 from mechanism.records import Recorded, check_decimal
+from mechanism.server_step import AGGREGATIONS, Aggregation, FedAvg
 
 #: Task and participant ids: what fits a file name, a certificate's common name and an account's name.
 IDENTIFIER = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?")
@@ -109,6 +110,7 @@ class Recipe:
         optimizer: "adam" or "sgd".
         learning_rate: > 0.
         samples: training samples in one round, >= 1.
+        proximal: mu >= 0 of FedProx: mu/2 |w - start|^2 is added to each batch's loss. Source: Li et al. 2020.
     """
 
     model: str
@@ -117,6 +119,7 @@ class Recipe:
     optimizer: str
     learning_rate: Decimal
     samples: int
+    proximal: Decimal = Decimal(0)
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, str):
@@ -126,6 +129,9 @@ class Recipe:
         if self.optimizer not in ("adam", "sgd"):
             raise FieldError("recipe.optimizer", self.optimizer, '"adam" or "sgd"')
         _positive("recipe.learning_rate", self.learning_rate)
+        check_decimal("recipe.proximal", self.proximal)
+        if self.proximal < 0:
+            raise FieldError("recipe.proximal", str(self.proximal), "a decimal of at least 0")
 
 
 #: Rounds and participants of a task. Each round is a reservation in the log, and a verifier makes all of them.
@@ -203,6 +209,7 @@ class Terms(Recorded, Readable):
             round's seed is revealed.
         validation_commitment: salted SHA-256 of the validation set D_c.
         initial_model: SHA-256 of the model file that round 1 starts from.
+        aggregation: how the next start follows from a round's models.
 
     Raises:
         FieldError: on construction, for any value out of its range.
@@ -223,6 +230,7 @@ class Terms(Recorded, Readable):
     seed_commitment: bytes
     validation_commitment: bytes
     initial_model: bytes
+    aggregation: Aggregation = field(default_factory=FedAvg, metadata={"kinds": AGGREGATIONS})
 
     def __post_init__(self) -> None:
         identifier("task_id", self.task_id)
@@ -236,19 +244,26 @@ class Terms(Recorded, Readable):
 
     def __str__(self) -> str:
         rule, schedule, recipe, contract = self.rule, self.schedule, self.recipe, self.contract
-        parameters = "".join(f", {name} {value:f}" for name, value in vars(self.payment).items())
         lines = [
             f"task {self.task_id}: {schedule.rounds} x {schedule.round_seconds} s, rule {rule.name}",
-            f"payment    {self.payment.name}{parameters}, Q {self.Q:f}, phi {self.phi:f}, upsilon {self.upsilon:f}",
+            f"payment    {self.payment.name}{_values(self.payment)}, Q {self.Q:f}, phi {self.phi:f}, "
+            f"upsilon {self.upsilon:f}",
             f"peers      {rule.peers}; claim penalty {rule.claim_penalty:f}, stake {rule.stake_micro} micro-credits",
             f"places     {schedule.capacity}, quorum {schedule.quorum}; claims for {schedule.effort_seconds} s",
             f"reference  {', '.join(map(str, self.reference))}",
             f"model      {recipe.model}, tensors {len(contract.tensors)}, at most {contract.max_bytes} bytes",
             f"recipe     epochs {recipe.epochs}, batch size {recipe.batch_size}, {recipe.optimizer}, learning rate "
-            f"{recipe.learning_rate:f}, samples {recipe.samples}",
+            f"{recipe.learning_rate:f}, samples {recipe.samples}"
+            + (f", proximal term {recipe.proximal:f}" if recipe.proximal else ""),
+            f"next start {self.aggregation.name}{_values(self.aggregation)}",
             f"budget     {self.budget_micro} micro-credits",
         ]
         return "\n  ".join(lines)
+
+
+def _values(rule: object) -> str:
+    """The numbers of a payment function or an aggregation."""
+    return "".join(f", {name} {value:f}" for name, value in vars(rule).items() if isinstance(value, Decimal))
 
 
 def _positive(field: str, value: Decimal) -> None:

@@ -26,6 +26,7 @@ from mechanism.ledger.entry import Entry
 from mechanism.ledger.note import SigningKey, VerificationKey
 from mechanism.lifecycle import State
 from mechanism.peers import round_seed
+from mechanism.server_step import FedAdam
 from mechanism.settlement import MICRO, Assessment
 from mechanism.unmeasured import as_claimed, missing
 from tests import ledger_samples as samples
@@ -1191,6 +1192,28 @@ def an_aggregation_is_missing_or_elsewhere() -> Cases:
         history.aggregate()
         history.aggregate()
         yield f"two in round {number}", history.log.entries
+
+
+@forgery("server's", "wrong length")
+def a_server_has_a_state_that_it_cannot_have() -> Cases:
+    def saying(shape: Shape, state: bytes | None, number: int = 1) -> list[Entry]:
+        history = trained(shape, number)
+        history.judge(history.measured())
+        history.pay()
+        history.aggregate(state=state)
+        history.enter(State.SETTLED)
+        return history.log.entries
+
+    stepping = Shape(aggregation=FedAdam())
+    yield "a mean with a state", saying(PLAIN, bytes([7] * 32))
+    for number in (1, 2):
+        yield f"a step without a state in round {number}", saying(stepping, None, number)
+    yield "half a digest", saying(stepping, bytes(16))
+    idle = replace(stepping, unscored=frozenset({1}))
+    yield "a state of nobody", saying(idle, bytes([7] * 32))
+    idle = replace(stepping, unscored=frozenset({2}))
+    yield "another state of nobody", saying(idle, bytes([7] * 32), 2)
+    yield "a state that is lost where nobody is scored", saying(idle, None, 2)
 
 
 @forgery("has changed in a round in which no model was scored", "accuracy", "wrong length", "figures")

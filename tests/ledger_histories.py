@@ -22,6 +22,7 @@ from mechanism.ledger.accounts import Book, stake
 from mechanism.ledger.entry import Entry
 from mechanism.lifecycle import State
 from mechanism.peers import Draw, draw_head, draw_share, round_seed
+from mechanism.server_step import Aggregation, FedAdam, FedAvg, FedAvgM, FedYogi
 from mechanism.settlement import Assessment, Settlement
 from mechanism.statements import ClaimStatement, ModelStatement, commit_counts, sign_statement
 from mechanism.terms import Terms
@@ -74,6 +75,7 @@ class Shape:
         unscored: rounds in which nobody is scored.
         copied: round to who sends whose model again; echoed: round to who sends the round's start back.
         cancelled: state and round in which the task is cancelled.
+        aggregation: how the next start follows.
     """
 
     task_id: str = "task"
@@ -89,6 +91,7 @@ class Shape:
     copied: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     echoed: Mapping[int, str] = field(default_factory=dict)
     cancelled: tuple[State, int] | None = None
+    aggregation: Aggregation = field(default_factory=FedAvg)
 
 
 class History:
@@ -100,7 +103,7 @@ class History:
         )
         schedule = replace(plain.schedule, dispute_seconds=60 if shape.private else 0)
         self.log, self.shape = log, shape
-        self.terms: Terms = replace(plain, schedule=schedule)
+        self.terms: Terms = replace(plain, schedule=schedule, aggregation=shape.aggregation)
         self.people = samples.names(shape.people)
         self.selected: list[str] = list(self.people)
         self.claimed: dict[str, Fraction] = {}
@@ -109,6 +112,7 @@ class History:
         self.models: dict[int, dict[str, tuple[ModelStatement, int]]] = {}
         self.said: dict[str, str] = {}
         self.start = self.terms.initial_model
+        self.server_state: bytes | None = None
         self.result = self.start
         self.judged: list[Assessment] = []
         self.kept: dict[int, tuple[Settlement, list[Assessment]]] = {}
@@ -288,13 +292,23 @@ class History:
         self.log.write(*made)
         self.unresolved.discard(self.round)
 
-    def aggregate(self, digest: bytes | None = None, figures: Mapping[str, str] | None = None) -> None:
+    def aggregate(
+        self,
+        digest: bytes | None = None,
+        figures: Mapping[str, str] | None = None,
+        state: bytes | None = b"",
+    ) -> None:
+        scored = any(a.scored for a in self.judged)
+        if state == b"":
+            state = self.server_state
+            if scored and self.terms.aggregation.moments:
+                state = hashlib.sha256(f"{self.id}/{self.round}/state".encode()).digest()
+        self.server_state = state
         if digest is None:
-            scored = any(a.scored for a in self.judged)
             digest = samples.global_model(self.terms, self.round) if scored else self.start
         self.result = digest
         said = {"accuracy": "0.9", "loss": "0.31"} if figures is None else figures
-        self.log.write(entries.aggregation(self.id, self.round, digest, said))
+        self.log.write(entries.aggregation(self.id, self.round, digest, said, state))
 
     def settle(
         self, record: Mapping[str, Any] | None = None, judged: Sequence[Assessment] | None = None
@@ -428,6 +442,9 @@ SHAPES: Mapping[str, Shape] = {
     "a late model after a failure": Shape(absent={1: {"p003": "no disk"}}, late=frozenset({(1, "p003")})),
     "a dispute": Shape(private=frozenset({"p003"})),
     "two disputes": Shape(private=frozenset({"p001", "p003"}), rounds=3),
+    "a server's momentum": Shape(rounds=3, aggregation=FedAvgM()),
+    "a server's Adam, nobody scored at first": Shape(rounds=3, unscored=frozenset({1}), aggregation=FedAdam()),
+    "a server's Yogi, nobody scored later": Shape(rounds=3, unscored=frozenset({2}), aggregation=FedYogi()),
     "nobody scored": Shape(unscored=frozenset({1})),
     "nobody ever scored": Shape(unscored=frozenset({1, 2})),
     "a copy": Shape(copied={1: ("p002", "p001"), 2: ("p000", "p003")}),

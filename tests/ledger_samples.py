@@ -286,7 +286,7 @@ def judging(
         entries.transition(task_id, round_, "SCORED"),
         *entries.settlement_entries(agreed, round_, draw, found, stakes, disputable)[1],
         entries.aggregation(
-            task_id, round_, global_model(agreed, round_), {"accuracy": "0.9", "loss": "0.31"}
+            task_id, round_, global_model(agreed, round_), {"accuracy": "0.9", "loss": "0.31"}, None
         ),
         entries.transition(task_id, round_, "SETTLED", "2026-11-27T11:00:00Z"),
     ]

@@ -232,6 +232,8 @@ rounds = Table(
     Column("closed_at", Double),
     Column("settled_at", Double),
     Column("result_model", _DIGEST),
+    # Of the server's optimiser, after the round.
+    Column("server_state", _DIGEST),
     # Decimals, of the result model on held-out data; empty where nothing is evaluated.
     Column("accuracy", String(32)),
     Column("loss", String(32)),

@@ -20,6 +20,7 @@ class RoundRow:
     closed_at: float | None = None
     settled_at: float | None = None
     result_model: bytes | None = None
+    server_state: bytes | None = None
     accuracy: str | None = None
     loss: str | None = None
     ledger_size: int | None = None
@@ -101,6 +102,9 @@ _REFERENCED_MODELS = Statement(
         select(rounds.c.start_model).where(rounds.c.task_id.in_(_KEPT_TASKS)),
         select(rounds.c.result_model).where(
             rounds.c.task_id.in_(_KEPT_TASKS), rounds.c.result_model.is_not(None)
+        ),
+        select(rounds.c.server_state).where(
+            rounds.c.task_id.in_(_KEPT_TASKS), rounds.c.server_state.is_not(None)
         ),
     )
 )

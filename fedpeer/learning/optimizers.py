@@ -45,6 +45,21 @@ class FlatParameters:
             position += parameter.numel()
 
 
+class Proximal:
+    """FedProx: mu/2 |w - start|^2 beside the loss, so mu (w - start) beside its gradient. Source: Li et al. 2020."""
+
+    def __init__(self, parameters: FlatParameters, mu: float, inner: Optimizer) -> None:
+        self._flat = parameters
+        self._mu = mu
+        self._start = parameters.values.clone()
+        self._inner = inner
+
+    @torch.no_grad()
+    def step(self) -> None:
+        self._flat.gradients.add_(self._flat.values - self._start, alpha=self._mu)
+        self._inner.step()
+
+
 class Adam:
     """w -= rate * m_hat / (sqrt(v_hat) + epsilon)."""
 
@@ -83,14 +98,14 @@ class Sgd:
 
 
 def optimizer_of(parameters: Sequence[torch.Tensor], recipe: Recipe) -> Optimizer:
-    """The recipe's optimizer over `parameters`.
+    """The recipe's optimizer over `parameters`, which stand at the start; with its proximal term.
 
     Raises:
         RecipeError: an unknown optimizer.
     """
-    rate = float(recipe.learning_rate)
-    if recipe.optimizer == "adam":
-        return Adam(FlatParameters(parameters), rate)
-    if recipe.optimizer == "sgd":
-        return Sgd(FlatParameters(parameters), rate)
-    raise RecipeError(f"there is no optimizer {recipe.optimizer!r}; expected adam or sgd")
+    kinds = {"adam": Adam, "sgd": Sgd}
+    if recipe.optimizer not in kinds:
+        raise RecipeError(f"there is no optimizer {recipe.optimizer!r}; expected adam or sgd")
+    flat = FlatParameters(parameters)
+    optimizer: Optimizer = kinds[recipe.optimizer](flat, float(recipe.learning_rate))
+    return Proximal(flat, float(recipe.proximal), optimizer) if recipe.proximal else optimizer

@@ -379,8 +379,14 @@ def payment(settlement: Settlement, line: Payment, keys: bytes = NO_KEYS) -> Ent
     )
 
 
-def aggregation(task_id: str, round_: int, model_sha256: bytes, figures: Mapping[str, str]) -> Entry:
-    """The global model after a round, and its figures (accuracy, loss) as decimal strings."""
+def aggregation(
+    task_id: str, round_: int, model_sha256: bytes, figures: Mapping[str, str], state_sha256: bytes | None
+) -> Entry:
+    """The global model after a round, and its figures (accuracy, loss) as decimal strings.
+
+    Args:
+        state_sha256: of the file with the server's state (`mechanism.server_step`); None where there is none.
+    """
     return Entry(
         f"{task_id}/round/{round_}/aggregate",
         "aggregation",
@@ -389,6 +395,7 @@ def aggregation(task_id: str, round_: int, model_sha256: bytes, figures: Mapping
             "round": round_,
             "model_sha256": model_sha256.hex(),
             "figures": dict(figures),
+            "state_sha256": None if state_sha256 is None else state_sha256.hex(),
         },
     )
 

@@ -100,7 +100,8 @@ class NumPyClientTask(Task):
 
     def train(self, weights: Weights, round: TrainingRound) -> Trained:  # noqa: A002 - as Task.train
         names = self._order(weights)
-        config = {"server_round": round.number, "local_epochs": round.recipe.epochs, **self._config}
+        config = {"server_round": round.number, "local_epochs": round.recipe.epochs, **_proximal(round, "_")}
+        config |= self._config
         returned = self.client.fit([np.array(weights[name]) for name in names], config)
         if not isinstance(returned, tuple | list) or len(returned) != 3:
             raise TaskError(
@@ -111,6 +112,11 @@ class NumPyClientTask(Task):
             raise TaskError(f"the Flower client returned {len(arrays)} arrays; expected {len(names)}")
         round.progress(1.0)
         return Trained(dict(zip(names, arrays, strict=True)), samples, _numbers(metrics))
+
+
+def _proximal(round: TrainingRound, hyphen: str) -> dict[str, float]:  # noqa: A002 - as Task.train
+    """The recipe's proximal term under the name that Flower's own strategy has for it, where there is one."""
+    return {f"proximal{hyphen}mu": float(round.recipe.proximal)} if round.recipe.proximal else {}
 
 
 class ClientAppTask(Task):
@@ -177,7 +183,7 @@ class ClientAppTask(Task):
         known = self.names or numbered_order(weights)
         names = known or list(weights)
         arrays = ArrayRecord({name: Array(np.array(weights[name])) for name in names})
-        config = ConfigRecord({"server-round": round.number, **self._config})
+        config = ConfigRecord({"server-round": round.number, **_proximal(round, "-"), **self._config})
         # Explicit metadata: no SuperLink assigns any here.
         metadata = Metadata(
             run_id=self._context.run_id,

@@ -109,11 +109,14 @@ class SoftmaxRegression(Task):
     def train(self, weights: Weights, round: TrainingRound) -> Trained:  # noqa: A002 - as Task.train
         weight, bias = np.array(weights["weight"]), np.array(weights["bias"])
         recipe, generator = round.recipe, np.random.default_rng(round.seed(self.seed))
-        rate = float(recipe.learning_rate)
+        rate, mu = float(recipe.learning_rate), float(recipe.proximal)
         for epoch in range(recipe.epochs):
             order = generator.permutation(len(self.labels))
             for first in range(0, len(order), recipe.batch_size):
+                pull = mu * (weight - weights["weight"]), mu * (bias - weights["bias"])
                 self._step(weight, bias, order[first : first + recipe.batch_size], rate)
+                weight -= rate * pull[0]
+                bias -= rate * pull[1]
             round.progress((epoch + 1) / recipe.epochs)
         trained = {"bias": bias, "weight": weight}
         return Trained(trained, len(self.labels), self.metrics(trained))

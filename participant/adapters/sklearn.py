@@ -63,6 +63,11 @@ class SklearnTask(Task):
 
     def prepare(self, terms: Terms) -> None:
         """Refuses a task whose model is not of these shapes, and one that a pass over a few samples fails in."""
+        if terms.recipe.proximal:
+            raise TaskError(
+                f"the recipe has a proximal term of {terms.recipe.proximal:f}, which partial_fit cannot add; use "
+                "SoftmaxRegression or TorchTask, or stay out"
+            )
         check_linear(terms, self.start_weights(), self.classes)
         start = {spec.name: np.zeros(spec.shape, weight_type(spec)) for spec in terms.contract.tensors}
         with tried():

@@ -423,7 +423,7 @@ class Terms:
     def __init__(self, record: Any) -> None:
         keys = (
             "task_id reference q phi upsilon payment rule schedule contract recipe budget_micro seed_commitment "
-            "validation_commitment initial_model"
+            "validation_commitment initial_model aggregation"
         )
         terms = shaped(record, keys, "terms")
         self.record = terms
@@ -446,10 +446,13 @@ class Terms:
         self.stake = integer(rule["stake_micro"], 0, "rule.stake_micro")
         self._schedule(terms["schedule"])
         self._contract(terms["contract"])
-        recipe = shaped(terms["recipe"], "model epochs batch_size optimizer learning_rate samples", "recipe")
+        self._aggregation(terms["aggregation"])
+        keys = "model epochs batch_size optimizer learning_rate samples proximal"
+        recipe = shaped(terms["recipe"], keys, "recipe")
         text(recipe["model"], "recipe.model")
         require(recipe["optimizer"] in ("adam", "sgd"), "no such optimizer")
         positive(recipe["learning_rate"], "recipe.learning_rate")
+        require(decimal(recipe["proximal"], "recipe.proximal") >= 0, "recipe.proximal is negative")
         for name in ("epochs", "batch_size", "samples"):
             integer(recipe[name], 1, f"recipe.{name}")
         self.budget = integer(terms["budget_micro"], 0, "budget_micro")
@@ -466,6 +469,27 @@ class Terms:
         self.kappa = positive(payment["kappa"], "kappa") if "kappa" in payment else Decimal(1)
         self.exponent = positive(payment["exponent"], "exponent") if "exponent" in payment else Decimal(1)
         require(self.exponent <= 1, "exponent is above 1")
+
+    def _aggregation(self, record: Any) -> None:
+        known = {
+            "fedavg": "name", "fedavgm": "name averaged rate momentum",
+            "fedadam": "name averaged rate beta1 beta2 tau", "fedyogi": "name averaged rate beta1 beta2 tau",
+        }  # fmt: skip
+        require(isinstance(record, dict) and record.get("name") in known, "no such aggregation")
+        rule = shaped(record, known[record["name"]], "aggregation")
+        self.stateful = rule["name"] != "fedavg"
+        for name in rule.keys() & {"rate", "tau"}:
+            positive(rule[name], f"aggregation.{name}")
+        for name in rule.keys() & {"momentum", "beta1", "beta2"}:
+            require(0 <= decimal(rule[name], name) < 1, f"aggregation.{name} is outside [0, 1)")
+        if self.stateful:
+            patterns = rule["averaged"]
+            require(
+                isinstance(patterns, list) and len(patterns) <= 100, "averaged is not a list, or too long"
+            )
+            for pattern in patterns:
+                require(1 <= len(text(pattern, "a pattern")) <= 256, "a pattern has another length")
+            require(patterns == sorted(set(patterns)), "the patterns of averaged are out of order")
 
     def _schedule(self, record: Any) -> None:
         keys = "rounds quorum capacity effort_seconds round_seconds dispute_seconds"
@@ -693,6 +717,7 @@ class Task:
     Attributes:
         start: digest of the model that the current round begins from; starts: of all rounds so far, it included.
         floors: of every round, the largest sequence among the models in time of the rounds before.
+        server_state: digest of the server's state; None before the first, or where there is none.
         kept: of each round that kept something back, what its awards rest on: verdicts, peers, what was paid.
     """
 
@@ -712,6 +737,7 @@ class Task:
     models: dict[str, Model] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     starts: list[str] = field(default_factory=list)
+    server_state: str | None = None
     disputes: set[str] = field(default_factory=set)
     kept: dict[int, tuple[dict[str, Record], dict[str, list[str]], dict[str, int]]] = field(
         default_factory=dict
@@ -1360,7 +1386,7 @@ class Replay:
 
     def _aggregation(self, task: Task, scored: bool) -> None:
         entry = self.take()
-        body = shaped(entry.body, "task_id round model_sha256 figures", "an aggregation")
+        body = shaped(entry.body, "task_id round model_sha256 figures state_sha256", "an aggregation")
         self.same(entry, f"{task.place()}/aggregate", "aggregation", {**body, **task.where()})
         digest = hexed(body["model_sha256"], 32, "model_sha256").hex()
         if body["figures"] != {}:
@@ -1372,7 +1398,18 @@ class Replay:
                 "accuracy is not a decimal",
             )
             require(0 <= Decimal(accuracy) <= 1, "an accuracy outside [0, 1]")
-        require(scored or digest == task.start, "the model has changed in a round in which nobody was scored")
+        state = body["state_sha256"]
+        if state is not None:
+            state = hexed(state, 32, "state_sha256").hex()
+        if scored:
+            require((state is not None) == task.terms.stateful, "a server's state that the terms do not have")
+        else:
+            require(digest == task.start, "the model has changed in a round in which nobody was scored")
+            require(
+                state == task.server_state,
+                "the server's state has changed in a round in which nobody was scored",
+            )
+        task.server_state = state
         task.start = digest
 
     # 14 Disputes, 15 ends

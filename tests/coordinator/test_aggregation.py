@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable
+from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,17 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 from coordinator import aggregation
-from coordinator.aggregation import aggregate
-from fedpeer.protocol.model_file import encode_model, file_digest, header, open_model, tensor_spec
+from coordinator.aggregation import Merged, aggregate, merge
+from fedpeer.protocol.model_file import (
+    contract_of,
+    encode_model,
+    file_digest,
+    header,
+    open_model,
+    tensor_spec,
+)
 from mechanism.errors import FieldError
+from mechanism.server_step import FedAdam, FedAvg, FedAvgM, FedYogi
 
 pytestmark = pytest.mark.arithmetic
 
@@ -161,3 +170,80 @@ def test_a_file_whose_tensors_stand_in_another_order_gives_the_same_mean(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(aggregation, "_BLOCK", block)
         assert aggregate(plain | {"p0": (mixed, 1)}, tmp_path / "b") == aggregate(plain, tmp_path / "a")
+
+
+def merged(folder: Path, parts: Parts, rule: Any, start: Path, state: Path | None, name: str) -> Merged:
+    contract = open_model(start).contract(Decimal(10**6), 10**6)
+    return merge(parts, rule, contract, start, state, folder / name, folder / f"{name}-state")
+
+
+@pytest.mark.parametrize("rule", [FedAvgM(), FedAdam(), FedYogi(averaged=())])
+def test_a_step_is_the_rules_own_on_every_element_type_round_after_round(tmp_path: Path, rule: Any) -> None:
+    start, state, kept = part(tmp_path, "w0", 1, random_model(9))["w0"][0], None, None
+    for number in range(1, 4):
+        parts = together(part(tmp_path, f"p{i}", i + 1, random_model(10 * number + i)) for i in range(3))
+        found = merged(tmp_path, parts, rule, start, state, f"w{number}")
+        before, made = load_file(start), load_file(tmp_path / f"w{number}")
+        aggregate(parts, tmp_path / "mean")
+        plain = load_file(tmp_path / "mean")
+        moments = load_file(tmp_path / f"w{number}-state")
+        stepped = [n for n, a in before.items() if a.dtype.kind == "f" and rule.steps(n)]
+        assert sum(before[name].size for name in stepped) == moments["m"].size
+        kept = kept or {name: rule.first_state(before[name].size) for name in stepped}
+        for name, value in before.items():
+            assert made[name].dtype == value.dtype
+            if name not in stepped:
+                np.testing.assert_array_equal(made[name], plain[name])
+                continue
+            weighted = (
+                sum(
+                    (i + 1) * load_file(p)[name].astype(np.float64) for i, (p, _) in enumerate(parts.values())
+                )
+                / 6
+            )
+            moved, kept[name] = rule.step(
+                value.astype(np.float64).ravel(), np.asarray(weighted).ravel(), kept[name]
+            )
+            np.testing.assert_array_equal(made[name].ravel(), moved.astype(value.dtype))
+        assert found == Merged(
+            file_digest(tmp_path / f"w{number}"), file_digest(tmp_path / f"w{number}-state")
+        )
+        start, state = tmp_path / f"w{number}", tmp_path / f"w{number}-state"
+
+
+@pytest.mark.parametrize(("block", "threads"), [(1, 1), (7, 3), (1 << 18, 3)])
+def test_neither_blocks_nor_threads_change_a_bit_of_a_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int, threads: int
+) -> None:
+    start = part(tmp_path, "start", 1, random_model(9))["start"][0]
+    parts = together(part(tmp_path, f"p{i}", i + 1, random_model(i)) for i in range(3))
+    first = merged(tmp_path, parts, FedAdam(), start, None, "w1")
+    second = merged(tmp_path, parts, FedAdam(), tmp_path / "w1", tmp_path / "w1-state", "w2")
+    monkeypatch.setattr(aggregation, "_BLOCK", block)
+    monkeypatch.setattr(aggregation, "_THREADS", threads)
+    assert merged(tmp_path, parts, FedAdam(), start, None, "v1") == first
+    assert merged(tmp_path, parts, FedAdam(), tmp_path / "v1", tmp_path / "v1-state", "v2") == second
+
+
+def test_the_plain_mean_keeps_no_state(tmp_path: Path) -> None:
+    start = part(tmp_path, "start", 1, random_model(9))["start"][0]
+    parts = part(tmp_path, "a", 3, random_model(1))
+    assert merged(tmp_path, parts, FedAvg(), start, None, "w1") == Merged(aggregate(parts, tmp_path / "mean"))
+    assert not (tmp_path / "w1-state").exists()
+
+
+def test_a_step_that_leaves_the_contract_is_refused(tmp_path: Path) -> None:
+    model = {"w": np.zeros(4, np.float32)}
+    start = part(tmp_path, "start", 1, model)["start"][0]
+    parts = part(tmp_path, "a", 1, {"w": np.ones(4, np.float32)})
+    contract = contract_of(model, Decimal(10), 10**6)
+    with pytest.raises(FieldError, match=r"aggregation.rate.*keeps the model's contract"):
+        merge(parts, FedAvgM(Decimal(100)), contract, start, None, tmp_path / "w", tmp_path / "s")
+
+
+def test_a_state_of_another_model_is_refused(tmp_path: Path) -> None:
+    parts = part(tmp_path, "a", 1, {"w": np.ones(4, np.float32)})
+    start = part(tmp_path, "start", 1, {"w": np.zeros(4, np.float32)})["start"][0]
+    other = part(tmp_path, "other", 1, {"m": np.zeros(5)})["other"][0]
+    with pytest.raises(FieldError, match="a server's state of 4 elements by fedavgm"):
+        merged(tmp_path, parts, FedAvgM(), start, other, "w")

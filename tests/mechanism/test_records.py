@@ -14,6 +14,7 @@ from mechanism.canonical import canonical_bytes, parse_canonical
 from mechanism.errors import FieldError
 from mechanism.payment import Linear, Log, Log1p, Power
 from mechanism.records import MAX_NUMBER_CHARACTERS
+from mechanism.server_step import FedAdam, FedAvg, FedAvgM, FedYogi
 from mechanism.statements import ClaimStatement
 from mechanism.terms import (
     MAX_LABELS,
@@ -37,6 +38,15 @@ payments = st.one_of(
     st.builds(Power, decimals, st.decimals(min_value="0.01", max_value=1, places=2)),
 )
 
+shares = st.decimals(min_value=0, max_value="0.999", places=3)
+patterns = st.sets(st.text(min_size=1, max_size=8), max_size=3).map(lambda found: tuple(sorted(found)))
+aggregations = st.one_of(
+    st.just(FedAvg()),
+    st.builds(FedAvgM, decimals, shares, averaged=patterns),
+    st.builds(FedAdam, decimals, shares, shares, decimals, averaged=patterns),
+    st.builds(FedYogi, decimals, shares, shares, decimals, averaged=patterns),
+)
+
 #: No value twice, so that none can stand in another's place.
 TERMS = Terms(
     task_id="task-7",
@@ -48,11 +58,12 @@ TERMS = Terms(
     rule=Rule("paper", 2, Decimal("0.5"), 150_000),
     schedule=Schedule(9, 4, 12, 61, 62, 63),
     contract=ModelContract((TensorSpec("b", "I64", (5,)), TensorSpec("w", "F32", (3, 4))), Decimal("17.5"), 90_000),
-    recipe=Recipe("digits-cnn", 6, 32, "adam", Decimal("0.003"), 120),
+    recipe=Recipe("digits-cnn", 6, 32, "adam", Decimal("0.003"), 120, Decimal("0.01")),
     budget_micro=123_456_789,
     seed_commitment=b"s" * 32,
     validation_commitment=b"v" * 32,
     initial_model=b"i" * 32,
+    aggregation=FedAdam(Decimal("0.02"), Decimal("0.8"), Decimal("0.95"), Decimal("0.004"), averaged=("*var",)),
 )  # fmt: skip
 
 RECORD: dict[str, Any] = {
@@ -86,6 +97,15 @@ RECORD: dict[str, Any] = {
         "optimizer": "adam",
         "learning_rate": "0.003",
         "samples": 120,
+        "proximal": "0.01",
+    },
+    "aggregation": {
+        "name": "fedadam",
+        "rate": "0.02",
+        "beta1": "0.8",
+        "beta2": "0.95",
+        "tau": "0.004",
+        "averaged": ["*var"],
     },
     "budget_micro": 123_456_789,
     "seed_commitment": "73" * 32,
@@ -126,6 +146,7 @@ def terms(draw: st.DrawFn) -> Terms:
         seed_commitment=draw(digests),
         validation_commitment=draw(digests),
         initial_model=draw(digests),
+        aggregation=draw(aggregations),
     )
 
 

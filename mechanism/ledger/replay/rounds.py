@@ -57,12 +57,19 @@ def aggregation(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
     if world.transaction is None:
         raise Wrong("an aggregation outside a settlement")
     current, digest = task.round, bytes.fromhex(body["model_sha256"])
-    same(entry, events.aggregation(task.id, current.number, digest, _figures(body["figures"])))
-    if len(digest) != 32:
-        raise Wrong("the global model's digest has a wrong length")
-    if digest != current.start and not any(a.scored for a in current.verdicts.values()):
-        raise Wrong("the global model has changed in a round in which no model was scored")
-    current.result = digest
+    state = None if body["state_sha256"] is None else bytes.fromhex(body["state_sha256"])
+    same(entry, events.aggregation(task.id, current.number, digest, _figures(body["figures"]), state))
+    if len(digest) != 32 or (state is not None and len(state) != 32):
+        raise Wrong("the digest of the global model or of the server's state has a wrong length")
+    rule = task.terms.aggregation
+    if not any(a.scored for a in current.verdicts.values()):
+        if digest != current.start or state != task.server_state:
+            raise Wrong(
+                "the global model or the server's state has changed in a round in which no model was scored"
+            )
+    elif (state is None) != (rule.moments == 0):
+        raise Wrong(f"a round by {rule.name} {'without' if rule.moments else 'with'} a state of the server's")
+    current.result, task.server_state = digest, state
     world.begin(task.id, "settlement", [], task.state_id(State.SETTLED))
 
 

@@ -84,6 +84,7 @@ class Task:
         delivered: (round, participant) of every model, late ones included.
         sequences: places of commitments that are taken.
         unresolved: rounds whose reservation is neither settled nor refunded.
+        server_state: digest of the state of the server's optimiser; None where it has none, or none yet.
         disputes: those who have opened their counts; kept: what they rest on, by round.
     """
 
@@ -102,6 +103,7 @@ class Task:
     delivered: set[tuple[int, str]] = field(default_factory=set)
     sequences: set[int] = field(default_factory=set)
     unresolved: set[int] = field(default_factory=set)
+    server_state: bytes | None = None
     disputes: set[str] = field(default_factory=set)
     kept: dict[int, dict[str, Disputable]] = field(default_factory=dict)
 

@@ -1,6 +1,7 @@
 """The flat optimizers take torch's own steps."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
@@ -41,6 +42,27 @@ def test_steps_are_those_of_torch(
         other.zero_grad()
     for p, q in zip(ours, theirs, strict=True):
         assert torch.allclose(p, q, atol=1e-5)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_a_proximal_term_is_that_of_the_loss(optimizer: str) -> None:
+    """Its gradient is what autograd makes of mu/2 |w - start|^2."""
+    torch.manual_seed(1)
+    ours = [torch.rand(3, 4, requires_grad=True), torch.rand(5, requires_grad=True)]
+    theirs = [p.detach().clone().requires_grad_() for p in ours]
+    start = [p.detach().clone() for p in ours]
+    pulled = optimizer_of(ours, replace(recipe(optimizer), proximal=Decimal("0.3")))
+    plain = optimizer_of(theirs, recipe(optimizer))
+    for _ in range(20):
+        sum(((p - 2) ** 2).sum() for p in ours).backward()  # type: ignore[union-attr]
+        loss = sum(((p - 2) ** 2).sum() for p in theirs)
+        proximal = sum(((p - s) ** 2).sum() for p, s in zip(theirs, start, strict=True))
+        (loss + 0.15 * proximal).backward()
+        pulled.step()
+        plain.step()
+    for p, q, s in zip(ours, theirs, start, strict=True):
+        assert torch.allclose(p, q, atol=1e-4)
+        assert not torch.allclose(p, s, atol=1e-2)
 
 
 def test_an_unknown_optimizer_is_refused() -> None:

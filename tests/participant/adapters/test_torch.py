@@ -161,6 +161,20 @@ def test_any_module_with_any_dataset() -> None:
     )
 
 
+def test_a_proximal_term_keeps_the_module_near_its_start() -> None:
+    terms = linear_terms()
+    near = replace(terms, recipe=replace(terms.recipe, proximal=Decimal(2)))
+    torch.manual_seed(0)
+    start = {n: t.numpy().copy() for n, t in Linear().state_dict().items()}
+
+    def moved(agreed: Terms) -> float:
+        made = linear_task().train(start, TrainingRound(agreed, "ada", 1))
+        assert isinstance(made, Trained)
+        return float(sum(np.square(made.weights[name] - start[name]).sum() for name in start))
+
+    assert 0 < moved(near) < moved(terms) / 2
+
+
 def test_a_module_that_does_not_fit_the_contract_is_refused() -> None:
     with pytest.raises(TaskError, match=r"at layer\.bias, layer\.weight; build the architecture 'custom'"):
         linear_task(classes=4).prepare(linear_terms())
