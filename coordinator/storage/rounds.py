@@ -6,20 +6,28 @@ from typing import Any
 
 from sqlalchemy import bindparam, exists, or_, select, union
 
-from coordinator.storage.market_tables import models, rounds, settlements, tasks
-from coordinator.storage.rows import Rows
+from coordinator.storage.rows import Digest, Id, Rows, table_of_task
+from coordinator.storage.submissions import models
+from coordinator.storage.tasks import tasks
 from fedpeer.audit.sql.statements import Statement, insertion
 
 
 @dataclass(frozen=True)
 class RoundRow:
+    """A round.
+
+    Attributes:
+        accuracy, loss: decimals, of the result model on held-out data; None where nothing is evaluated.
+        fetched_at: when the learner last fetched the result model.
+    """
+
     round: int
-    start_model: bytes
+    start_model: Digest
     start_bytes: int
     opened_at: float
     closed_at: float | None = None
     settled_at: float | None = None
-    result_model: bytes | None = None
+    result_model: Digest | None = None
     accuracy: str | None = None
     loss: str | None = None
     ledger_size: int | None = None
@@ -49,9 +57,13 @@ class SettlementRow:
     """
 
     round: int
-    participant_id: str
+    participant_id: Id
     ledger_index: int
     record: Mapping[str, Any]
+
+
+rounds = table_of_task("rounds", RoundRow, key=("round",))
+settlements = table_of_task("settlements", SettlementRow, key=("round", "participant_id"))
 
 
 class Rounds(Rows):

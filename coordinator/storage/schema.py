@@ -10,7 +10,7 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import text
 
-from coordinator.storage import market_tables
+from coordinator.storage import market
 from coordinator.storage.ledger_rules import FUNCTIONS, lay_down
 from fedpeer.audit.sql import tables
 from fedpeer.audit.sql.database import Database, refuse_unknown, revision, sqlite_file
@@ -18,7 +18,7 @@ from fedpeer.audit.sql.database import Database, refuse_unknown, revision, sqlit
 METADATA = tables.METADATA
 
 #: The modules that declare tables; importing them is what fills the metadata.
-DECLARED_IN = (tables, market_tables)
+DECLARED_IN = (tables, market)
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 

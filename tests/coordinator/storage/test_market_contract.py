@@ -9,25 +9,29 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Table
 
-from coordinator.storage.identities import CertificateRow, InvitationRow, ParticipantRow
-from coordinator.storage.market import MarketStore
-from coordinator.storage.market_tables import (
+from coordinator.storage.identities import (
+    CertificateRow,
+    InvitationRow,
+    ParticipantRow,
     certificates,
-    claims,
-    events,
-    failures,
     invitations,
-    models,
     participants,
-    receipts,
-    rounds,
-    settlements,
-    tasks,
 )
-from coordinator.storage.rounds import Retention, RoundRow, SettlementRow
+from coordinator.storage.market import MarketStore
+from coordinator.storage.rounds import Retention, RoundRow, SettlementRow, rounds, settlements
 from coordinator.storage.schema import migrate
-from coordinator.storage.submissions import ClaimRow, FailureRow, ModelRow, ModelStanding, ReceiptRow
-from coordinator.storage.tasks import EventRow, StaleTask, TaskRow
+from coordinator.storage.submissions import (
+    ClaimRow,
+    FailureRow,
+    ModelRow,
+    ModelStanding,
+    ReceiptRow,
+    claims,
+    failures,
+    models,
+    receipts,
+)
+from coordinator.storage.tasks import EventRow, StaleTask, TaskRow, events, tasks
 from fedpeer.audit.sql.database import Database, translated
 from fedpeer.audit.sql.errors import ConstraintViolated
 from mechanism.errors import LifecycleError
