@@ -18,6 +18,7 @@ from pathlib import Path
 
 import structlog
 
+from coordinator.local_ports import bounded
 from fedpeer.protocol.limits import CONTROL_SOCKET
 
 log = structlog.get_logger()
@@ -51,7 +52,6 @@ class ControlSocket:
         self._answer = answer
         self._troubles = troubles
         self._server: asyncio.Server | None = None
-        self._open = 0
 
     async def start(self) -> None:
         self._path.unlink(missing_ok=True)
@@ -60,7 +60,7 @@ class ControlSocket:
             listener.bind(name)
         self._path.chmod(0o600)
         self._server = await asyncio.start_unix_server(
-            self._serve, sock=listener, limit=CONTROL_SOCKET.request_bytes
+            bounded(self._serve, CONTROL_SOCKET), sock=listener, limit=CONTROL_SOCKET.request_bytes
         )
 
     async def stop(self) -> None:
@@ -69,29 +69,21 @@ class ControlSocket:
             self._path.unlink(missing_ok=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._open >= CONTROL_SOCKET.connections:
-            writer.close()
-            return
-        self._open += 1
         try:
-            async with asyncio.timeout(CONTROL_SOCKET.seconds):
-                asked = await _line(reader)
-                if asked == _NOTIFY:
-                    await self._answer()
-                    writer.write(_DONE)
-                elif asked == _ASK:
-                    writer.write(json.dumps(self._troubles()).encode() + b"\n")
-                await writer.drain()
-        except (ConnectionError, TimeoutError):
-            pass  # the command has left, or says nothing; what it asked for is done all the same
-        except Exception as error:  # the command gets no "done", and says so
-            log.warning(
-                "what a command has changed could not be read; the next notification tries again",
-                exc_info=error,
-            )
-        finally:
-            self._open -= 1
-            writer.close()
+            asked = await reader.readline()
+        except ValueError:
+            return  # more than anybody has to say
+        if asked == _ASK:
+            writer.write(json.dumps(self._troubles()).encode() + b"\n")
+        elif asked == _NOTIFY:
+            try:
+                await self._answer()  # done all the same where the command has left
+                writer.write(_DONE)
+            except Exception as error:  # the command gets no "done", and says so
+                log.warning(
+                    "what a command has changed could not be read; the next notification tries again",
+                    exc_info=error,
+                )
 
 
 class Answer(Enum):
@@ -140,14 +132,6 @@ def _said(path: Path, question: bytes) -> bytes | Answer:
                 return answer.readline(_ANSWER_BYTES)
         except OSError:
             return Answer.SILENT
-
-
-async def _line(reader: asyncio.StreamReader) -> bytes:
-    """What somebody says; nothing where it is more than anybody has to say."""
-    try:
-        return await reader.readline()
-    except ValueError:
-        return b""
 
 
 @contextmanager

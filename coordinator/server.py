@@ -420,7 +420,7 @@ class Coordinator:
             reflection.enable_server_reflection((*_SERVICES, _HEALTH, reflection.SERVICE_NAME), public)
         self.public_address = self._listen(public, "public", section.public, client_certificates=False)
         if section.metrics:
-            self._serve_metrics(section)
+            await self._serve_metrics(section)
 
     def _server(self, authenticate: Authenticate | None, port: PortLimits) -> grpc.aio.Server:
         boundary = Boundary(
@@ -460,13 +460,14 @@ class Coordinator:
             raise _taken(f"server.{key}", address)
         return f"{host}:{bound}"
 
-    def _serve_metrics(self, section: ServerSection) -> None:
+    async def _serve_metrics(self, section: ServerSection) -> None:
         host, port = split_address("server.metrics", section.metrics)
+        server = MetricsServer(self.metrics.registry)
         try:
-            server = MetricsServer(self.metrics.registry, host, port)
+            bound = await server.start(host, port)
         except OSError:
             raise _taken("server.metrics", section.metrics) from None
-        self.metrics_address = f"{host}:{server.port}"
+        self.metrics_address = f"{host}:{bound}"
         self._exit.callback(server.close)
 
     def _authenticate(self, context: Any) -> Caller:
