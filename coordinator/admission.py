@@ -70,17 +70,6 @@ def check_counts(terms: Terms, statement: ClaimStatement) -> None:
         raise FieldError("degree", str(statement.degree), f"{degree}, which the label counts give")
 
 
-def known_receipt(
-    store: MarketStore, task: TaskRow, participant_id: str, submission_id: str, digest: bytes
-) -> ReceiptRow | None:
-    """The receipt of a submission that was made before.
-
-    Raises:
-        Refusal: SUBMISSION_CONFLICT where the id stands for another content.
-    """
-    return same_receipt(store.receipt(task.id, participant_id, submission_id), digest)
-
-
 def same_receipt(receipt: ReceiptRow | None, digest: bytes) -> ReceiptRow | None:
     """The receipt of an id, provided that it is for the same content.
 

@@ -174,8 +174,22 @@ def _revoked(participant_id: str) -> Refusal:
     return Refusal(Code.CERTIFICATE_REVOKED, f"The certificate of {participant_id!r} has been revoked.")
 
 
-def invite(store: MarketStore, participant_id: str, now: float) -> tuple[str, float, int]:
-    """A one-time token for `participant_id`, when it expires, and how many earlier ones it withdraws.
+@dataclass(frozen=True)
+class Invitation:
+    """A one-time token and when it expires, seconds since the epoch.
+
+    Attributes:
+        withdrawn: earlier tokens of this participant that could still be used, and no longer can.
+    """
+
+    participant_id: str
+    token: str
+    expires: float
+    withdrawn: int
+
+
+def invite(store: MarketStore, participant_id: str, now: float) -> Invitation:
+    """A one-time token for `participant_id`; earlier ones are withdrawn.
 
     Raises:
         FieldError: not a well-formed id.
@@ -185,7 +199,7 @@ def invite(store: MarketStore, participant_id: str, now: float) -> tuple[str, fl
     expires = now + TOKEN_LIFETIME.total_seconds()
     withdrawn = store.withdraw_invitations(participant_id, now)
     store.add_invitation(InvitationRow(_token_digest(token), participant_id, now, expires, None))
-    return token, expires, withdrawn
+    return Invitation(participant_id, token, expires, withdrawn)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from coordinator.admission import (
     check_author,
     check_counts,
     check_name,
-    known_receipt,
     same_receipt,
 )
 from coordinator.identity import Caller, check_standing
@@ -173,7 +172,7 @@ class Market:
         def record(t: Transaction) -> ReceiptRow:
             task = self._current(t, live)
             name, submission = statement.participant_id, statement.submission_id
-            known = known_receipt(t.market, task, name, submission, statement.digest)
+            known = same_receipt(t.market.receipt(task.id, name, submission), statement.digest)
             if known is not None:
                 return known
             admit_claim(t.market, task, statement)
@@ -198,7 +197,7 @@ class Market:
 
         def record(t: Transaction) -> ReceiptRow:
             task = self._current(t, live)
-            known = known_receipt(t.market, task, participant_id, submission_id, digest)
+            known = same_receipt(t.market.receipt(task.id, participant_id, submission_id), digest)
             if known is not None:
                 return known
             admit_failure(t.market, task, participant_id, round_)

@@ -25,7 +25,7 @@ from coordinator.config import ServiceConfig
 from coordinator.control_socket import Answer, ask, notify
 from coordinator.errors import FolderError, TaskError
 from coordinator.folder import StateFolder
-from coordinator.identity import invite
+from coordinator.identity import Invitation, invite
 from coordinator.metrics import Metrics
 from coordinator.opening import PreparedTask
 from coordinator.revocations import CarriedOver, carry_over, check_copy, earlier_keys, forgotten
@@ -67,20 +67,6 @@ class Notice(StrEnum):
     CONFIRMED = "confirmed"
     NOT_SERVED = "not served"
     UNCONFIRMED = "unconfirmed"
-
-
-@dataclass(frozen=True)
-class Invitation:
-    """A one-time token and when it expires, seconds since the epoch.
-
-    Attributes:
-        withdrawn: earlier tokens of this participant that could still be used, and no longer can.
-    """
-
-    participant_id: str
-    token: str
-    expires: float
-    withdrawn: int
 
 
 @dataclass(frozen=True)
@@ -262,8 +248,7 @@ class Operator:
 
     def invite(self, participant_id: str) -> Invitation:
         """A new invitation; earlier unused ones of the same participant are withdrawn."""
-        token, expires, withdrawn = self._act(lambda t: invite(t.market, participant_id, t.now))
-        return Invitation(participant_id, token, expires, withdrawn)
+        return self._act(lambda t: invite(t.market, participant_id, t.now))
 
     def withdraw(self, invitation: Invitation) -> None:
         """Ends an invitation that nobody was given, and any other of its participant."""

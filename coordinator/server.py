@@ -491,7 +491,7 @@ class Coordinator:
             self._refused_certificates = str(error)
             return
         self._refused_certificates = ""
-        if found == self._certificates:
+        if found.pem == self._certificates.pem:
             return
         self._certificates = found
         self._use_certificates(found)

@@ -17,7 +17,6 @@ from coordinator.admission import (
     check_author,
     check_counts,
     check_name,
-    known_receipt,
     same_receipt,
 )
 from coordinator.clock import SystemClock
@@ -372,14 +371,11 @@ async def test_an_id_stands_for_one_content(transact: Transactions, tmp_path: Pa
     def work(t: Transaction) -> None:
         receipt = ReceiptRow(task.id, "ann", "model-1", "model", 1, bytes(32), 0, False, 0.0)
         t.market.add_receipt(receipt)
-        assert known_receipt(t.market, task, "ann", "model-1", bytes(32)) == receipt
-        assert known_receipt(t.market, task, "ann", "model-2", bytes(32)) is None
-        assert known_receipt(t.market, task, "bob", "model-1", bytes(32)) is None
-        for decide in (
-            lambda: known_receipt(t.market, task, "ann", "model-1", bytes(31)),
-            lambda: same_receipt(receipt, bytes(31)),
-        ):
-            assert code(decide) is Code.SUBMISSION_CONFLICT
+        found = t.market.receipt(task.id, "ann", "model-1")
+        assert same_receipt(found, bytes(32)) == receipt
+        assert t.market.receipt(task.id, "ann", "model-2") is None
+        assert t.market.receipt(task.id, "bob", "model-1") is None
+        assert code(lambda: same_receipt(found, bytes(31))) is Code.SUBMISSION_CONFLICT
         assert same_receipt(None, bytes(32)) is None
 
     await transact(work)

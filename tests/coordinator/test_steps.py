@@ -434,7 +434,7 @@ def test_a_key_is_enrolled_once_and_revoked_with_all_that_a_name_had(service: Se
 
     def join(name: str, key: Any) -> Callable[[Transaction], None]:
         def work(t: Transaction) -> None:
-            token, *_ = invite(t.market, name, t.now)
+            token = invite(t.market, name, t.now).token
             t.enrol(enrol(t.market, authority, name, token, signing_request(name, key), t.now))
 
         return work
@@ -449,7 +449,7 @@ def test_a_key_is_enrolled_once_and_revoked_with_all_that_a_name_had(service: Se
     service.do(join("ann", keys[1]))
     refused("ben", keys[0], "enrolled under another name")
     service.do(join("ben", keys[2]))
-    token = service.do(lambda t: invite(t.market, "ann", t.now)[0])
+    token = service.do(lambda t: invite(t.market, "ann", t.now).token)
     service.watch.seconds += 60
     service.do(lambda t: t.revoke("ann", "laptop stolen"))
     service.do(lambda t: t.revoke("ann", "once more"))
