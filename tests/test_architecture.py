@@ -34,11 +34,11 @@ FLOORS = (
 )
 #: The floors within the coordinator: values, storage, rules, transactions, work, services, the server, its commands.
 COORDINATOR = (
-    ("acceptance", "aggregation", "blobs", "clock", "derivation", "errors", "metrics",
-     "local_ports", "quotas", "shadow_workers", "shared_frames", "spool", "staging", "states"),
-    ("config", "control_socket", "scraping", "storage", "supervision", "upload_places"),
-    ("fetching", "folder", "identity", "live", "opening", "receiving", "selection", "tracing"),
-    ("admission", "backup", "boundary", "certificates", "scoring"),
+    ("acceptance", "aggregation", "clock", "derivation", "errors", "local_ports", "metrics",
+     "quotas", "shadow_workers", "shared_frames", "spool", "states"),
+    ("config", "control_socket", "scraping", "staging", "storage", "supervision", "upload_places"),
+    ("blobs", "fetching", "folder", "identity", "live", "opening", "selection", "tracing"),
+    ("admission", "backup", "boundary", "certificates", "receiving", "scoring"),
     ("dry_round", "steps"),
     ("commits",),
     ("settlements", "revocations"),
