@@ -20,7 +20,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from coordinator.config import TaskConfig, read_config, resolve_paths
+from coordinator.config import (
+    SERVICE_FILE,
+    ServiceConfig,
+    TaskConfig,
+    config_text,
+    read_config,
+    resolve_paths,
+    validated_config,
+)
 from coordinator.control_socket import ANSWER_SECONDS
 from coordinator.errors import FolderError, TaskError
 from fedpeer.audit.sql.errors import StorageError
@@ -91,12 +99,15 @@ def init(
 ) -> None:
     """Make a state folder: certificate authority, server certificate, ledger key, configuration."""
     hosts = host or ["localhost", "127.0.0.1"]
-    text = _config_text(name, market, public, metrics, database, insecure, hosts)
+    server = {"market": market, "public": public, "metrics": metrics, "insecure": insecure, "hosts": hosts}
+    document = {"name": name, "server": server, "storage": {"database": database}}
+    head = "# fedpeer coordinator; every key is explained in docs/operations.md\n"
+    config = validated_config(document, ServiceConfig, folder / SERVICE_FILE)
     from coordinator.folder import initialise
 
     _warn_of_password(database)
     with _cleaning_up():
-        made = initialise(folder, text, name, hosts)
+        made = initialise(folder, head + config_text(config), name, hosts)
     key = str(made.signing_key().verification_key)
     if insecure:
         _note("INSECURE: this coordinator will serve without TLS; anyone can act as any participant")
@@ -760,27 +771,6 @@ def _warn_of_password(url: str) -> None:
             "The database's password stood among this command's arguments, where others can see it; give the URL by "
             "FEDPEER_DATABASE, or leave the password to PostgreSQL's password file"
         )
-
-
-def _config_text(
-    name: str, market: str, public: str, metrics: str, database: str, insecure: bool, hosts: list[str]
-) -> str:
-    lines = [
-        "# fedpeer coordinator; every key is explained in docs/operations.md",
-        f"name = {json.dumps(name)}",
-        "",
-        "[server]",
-        f"market = {json.dumps(market)}",
-        f"public = {json.dumps(public)}",
-        f"metrics = {json.dumps(metrics)}",
-        f"insecure = {json.dumps(insecure)}",
-        f"hosts = {json.dumps(hosts)}",
-        "",
-        "[storage]",
-        f"database = {json.dumps(database)}",
-        "",
-    ]
-    return "\n".join(lines)
 
 
 def _show(as_json: bool, record: dict[str, Any], text: str) -> None:
