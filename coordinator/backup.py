@@ -231,24 +231,20 @@ def read_backup(
     check_free(folder)
     manifest = check_backup(source)
     refuse_unknown(manifest.revision)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with ExitStack() as undo, assembling(folder) as made:
-            _unpack(source, manifest, made)
-            config = _configured(made, path / SERVICE_FILE, database)
-            url = parse_url(made.database_url(config))
-            if url.get_backend_name() != manifest.database:
-                raise FolderError(
-                    f"the backup is of a {manifest.database} database; name one of that kind with --database"
-                )
-            restored = undo.enter_context(new_database(made.database_url(config)))
-            _restore_database(made.path / _DATABASE, restored, manifest)
-            (made.path / _DATABASE).unlink(missing_ok=True)
-            _check_restored(restored, manifest)
-            restored.close()
-            result = act(made)
-    except OSError as error:
-        raise FolderError(f"{error.filename or path} cannot be written: {error.strerror or error}") from None
+    with ExitStack() as undo, assembling(folder) as made:
+        _unpack(source, manifest, made)
+        config = _configured(made, path / SERVICE_FILE, database)
+        url = parse_url(made.database_url(config))
+        if url.get_backend_name() != manifest.database:
+            raise FolderError(
+                f"the backup is of a {manifest.database} database; name one of that kind with --database"
+            )
+        restored = undo.enter_context(new_database(made.database_url(config)))
+        _restore_database(made.path / _DATABASE, restored, manifest)
+        (made.path / _DATABASE).unlink(missing_ok=True)
+        _check_restored(restored, manifest)
+        restored.close()
+        result = act(made)
     return manifest, result
 
 
