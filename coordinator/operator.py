@@ -22,7 +22,7 @@ from coordinator.certificates import Certificates, read_certificates
 from coordinator.clock import Clock, SystemClock
 from coordinator.commits import Transactions
 from coordinator.config import ServiceConfig
-from coordinator.control_socket import Answer, ask, notify
+from coordinator.control_socket import notify
 from coordinator.errors import FolderError, TaskError
 from coordinator.folder import StateFolder
 from coordinator.identity import Invitation, invite
@@ -235,6 +235,8 @@ class Operator:
         self.notice: Notice | None = None
         #: Why the last act has no signed head yet: it is recorded all the same, and signed with the next.
         self.unsigned: StorageError | None = None
+        #: What the service has said last, where it answers; whether one serves and does not.
+        self._troubles: dict[str, str] = {}
         self._silent = False
 
     @property
@@ -386,8 +388,7 @@ class Operator:
             addresses: dict[str, str] = json.loads(self.folder.addresses.read_text())
         except (OSError, ValueError):  # it is just starting, or runs from elsewhere
             addresses = {}
-        troubles = ask(self.folder.control_socket) if notice is Notice.CONFIRMED else None
-        return Service(addresses, troubles is not None, troubles or {})
+        return Service(addresses, notice is Notice.CONFIRMED, self._troubles)
 
     def back_up(self, target: Path) -> Manifest:
         """Writes a backup, also while a service runs.
@@ -441,8 +442,7 @@ class Operator:
 
     def refused_certificates(self) -> str:
         """Why the service that runs does not serve the certificates in the folder; "" where it does, or none runs."""
-        troubles = ask(self.folder.control_socket) if self.notice is Notice.CONFIRMED else None
-        return (troubles or {}).get("certificates", "")
+        return self._troubles.get("certificates", "")
 
     def server_hosts(self) -> list[str]:
         """Names and addresses of the server's certificate; none where it cannot be read."""
@@ -540,16 +540,17 @@ class Operator:
 
     def _notify(self) -> Notice:
         """Notifies the service. After one that does not answer, no other answer is waited for."""
-        answer = Answer.SILENT if self._silent else notify(self.folder.control_socket)
-        self._silent = answer is Answer.SILENT
-        if answer is Answer.LOOKED:
+        troubles = None if self._silent else notify(self.folder.control_socket)
+        self._troubles = troubles or {}
+        if troubles is not None:
             return Notice.CONFIRMED
         # The socket does not answer, and yet a service may run: from another folder or machine, or it just starts.
         # One that has ended since has given up the lease.
         try:
-            return Notice.UNCONFIRMED if served(self._database.url) else Notice.NOT_SERVED
+            self._silent = served(self._database.url)
         except StorageError:
             return Notice.UNCONFIRMED
+        return Notice.UNCONFIRMED if self._silent else Notice.NOT_SERVED
 
 
 def _reachable(address: str, hosts: Sequence[str]) -> str:

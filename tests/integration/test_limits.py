@@ -25,7 +25,7 @@ import coordinator.control_socket
 import coordinator.scraping
 import coordinator.server
 from coordinator.boundary import _address
-from coordinator.control_socket import Answer, ControlSocket, notify
+from coordinator.control_socket import ControlSocket, notify
 from coordinator.folder import StateFolder
 from coordinator.scraping import MetricsServer
 from coordinator.server import Coordinator
@@ -473,7 +473,7 @@ async def test_the_control_socket_takes_a_word_and_no_more(
             for reader, _ in pairs:
                 await ended(reader)
         assert answered == 0
-        assert await asyncio.to_thread(notify, tmp_path / "control") is Answer.LOOKED
+        assert await asyncio.to_thread(notify, tmp_path / "control") == {}
         assert answered == 1
         for _, writer in pairs:
             writer.transport.abort()
