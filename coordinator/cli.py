@@ -11,7 +11,7 @@ import logging
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -467,11 +467,8 @@ def restore(
         database = Database(made.database_url(made.config()))
         migrate(database)  # of an older version, as the service does
         database.close()
-        operator = Operator(made)
-        try:
+        with closing(Operator(made)) as operator:
             return operator.carry_over_revocations(revocations)
-        finally:
-            operator.close()
 
     _warn_of_password(database or "")
     with _cleaning_up():
@@ -639,16 +636,11 @@ def _print_tasks(reports: "list[TaskReport]") -> None:
             output().print(f"{report.row.id}: {name} cannot deliver: {printable(reason)}", markup=False)
 
 
-@contextmanager
-def _operator(state: Path) -> "Iterator[Operator]":
+def _operator(state: Path) -> "AbstractContextManager[Operator]":
     from coordinator.folder import StateFolder
     from coordinator.operator import Operator
 
-    operator = Operator(StateFolder(state))
-    try:
-        yield operator
-    finally:
-        operator.close()
+    return closing(Operator(StateFolder(state)))
 
 
 @contextmanager

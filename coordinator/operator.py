@@ -582,7 +582,7 @@ def _report(t: Transaction, row: TaskRow) -> TaskReport:
     progress = t.market.progress(row)
     paid: dict[str, int] = {}
     for line in t.market.settlements(row.id):
-        paid[line.participant_id] = paid.get(line.participant_id, 0) + line.record["paid_micro"]
+        paid[line.participant_id] = paid.get(line.participant_id, 0) + line.paid_micro
     failed = t.market.all_failures(row.id)
     return TaskReport(
         row=row,

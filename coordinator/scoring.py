@@ -155,12 +155,12 @@ def merged_parts(scored: Scored, submissions: Sequence[Submission], most: int) -
         submissions: in files.
         most: samples of the recipe; one that overstates its own gets no more weight.
     """
-    taken = {a.participant_id for a in scored.assessments if a.scored}
-    return {
-        s.participant_id: (s.model, min(s.samples, most))
-        for s in submissions
-        if s.participant_id in taken and isinstance(s.model, Path)
-    }
+    taken, parts = {a.participant_id for a in scored.assessments if a.scored}, {}
+    for s in submissions:
+        assert isinstance(s.model, Path), "models of a round are files"
+        if s.participant_id in taken:
+            parts[s.participant_id] = s.model, min(s.samples, most)
+    return parts
 
 
 def make_scorer(

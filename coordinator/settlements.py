@@ -14,8 +14,6 @@ from coordinator.storage.rounds import SettlementRow
 from coordinator.storage.tasks import TaskRow
 from fedpeer.protocol.errors import Code, Refusal
 from mechanism.errors import FieldError
-from mechanism.ledger.entries import assessment_from_record
-from mechanism.settlement import Assessment
 
 log = structlog.get_logger()
 
@@ -25,18 +23,9 @@ _KEPT_LINES = 8000
 
 @dataclass(frozen=True)
 class PaidRound:
-    """What one participant was paid in one round, and why.
+    """What one participant was paid in one round and why, with a C2SP tlog-proof of the payment's entry."""
 
-    Attributes:
-        proof: a C2SP tlog-proof of the payment's entry.
-    """
-
-    paid_micro: int
-    penalty_micro: int
-    stake_lost_micro: int
-    peers: tuple[str, ...]
-    assessment: Assessment
-    ledger_index: int
+    line: SettlementRow
     proof: str
 
 
@@ -65,7 +54,7 @@ class Settlements:
             raise Refusal(Code.NOT_YET, f"Round {round_} of task {row.id} is not settled.")
 
         settled, proof = await self._transact.read(read)
-        return _paid_round(settled, proof or await self._transact.proof(settled.ledger_index))
+        return PaidRound(settled, proof or await self._transact.proof(settled.ledger_index))
 
     async def of_event(self, row: TaskRow, round_: int, name: str) -> PaidRound | None:
         """`line` of the last settled round, read once for all who get the event.
@@ -90,7 +79,7 @@ class Settlements:
             lines = t.market.round_settlements(task_id, round_)
             proofs = self._transact.all_covered(t, [line.ledger_index for line in lines])
             return {
-                line.participant_id: _paid_round(line, proof)
+                line.participant_id: PaidRound(line, proof)
                 for line, proof in zip(lines, proofs, strict=True)
                 if proof is not None
             }
@@ -124,16 +113,3 @@ class _Kept:
 
     round: int
     lines: asyncio.Task[Mapping[str, PaidRound]]
-
-
-def _paid_round(line: SettlementRow, proof: str) -> PaidRound:
-    record = line.record
-    return PaidRound(
-        paid_micro=record["paid_micro"],
-        penalty_micro=record["penalty_micro"],
-        stake_lost_micro=record["stake_lost_micro"],
-        peers=tuple(record["peers"]),
-        assessment=assessment_from_record(record["assessment"]),
-        ledger_index=line.ledger_index,
-        proof=proof,
-    )

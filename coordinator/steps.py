@@ -328,15 +328,12 @@ class Transaction:
         return found
 
     def _review(self, task: TaskRow, line: SettlementRow) -> Review:
-        def assessment(record: Mapping[str, Any]) -> Assessment:
-            return entries.assessment_from_record(record["assessment"])
-
         peers = []
         for name in line.record["peers"]:
             found = self.market.settlement(task.id, line.round, name)
             assert found is not None  # a peer is settled in the same transaction
-            peers.append(assessment(found.record))
-        return review(task.terms, assessment(line.record), peers, line.record["paid_micro"])
+            peers.append(found.assessment)
+        return review(task.terms, line.assessment, peers, line.paid_micro)
 
     def _settle_rows(
         self,

@@ -10,6 +10,8 @@ from coordinator.storage.rows import Digest, Id, Rows, table_of_task
 from coordinator.storage.submissions import models
 from coordinator.storage.tasks import tasks
 from fedpeer.audit.sql.statements import Statement, insertion
+from mechanism.ledger.entries import assessment_from_record
+from mechanism.settlement import Assessment
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,14 @@ class SettlementRow:
     participant_id: Id
     ledger_index: int
     record: Mapping[str, Any]
+
+    @property
+    def paid_micro(self) -> int:
+        return int(self.record["paid_micro"])
+
+    @property
+    def assessment(self) -> Assessment:
+        return assessment_from_record(self.record["assessment"])
 
 
 rounds = table_of_task("rounds", RoundRow, key=("round",))

@@ -26,6 +26,7 @@ class TaskRow:
 
     Attributes:
         root: secret: the seeds of peers, nonces and shadows derive from it.
+        settings: what the service needs of the task file besides the terms.
         version: counts transitions; a transition names the one that it follows.
         model: the one that the next round starts from.
     """
