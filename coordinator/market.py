@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import structlog
 
@@ -24,9 +24,9 @@ from coordinator.runner import LiveTask, Workplace
 from coordinator.settlements import PaidRound, Settlements
 from coordinator.shared_frames import SharedFrame, SharedFrames
 from coordinator.spool import UploadKey
-from coordinator.steps import Transaction, failure_digest
+from coordinator.steps import FailureReport, Transaction
 from coordinator.storage.submissions import ReceiptRow
-from coordinator.storage.tasks import EventRow
+from coordinator.storage.tasks import EventRow, TaskRow
 from coordinator.tracing import annotate
 from coordinator.upload_places import Stream
 from fedpeer.protocol.codec import decode_signed
@@ -168,43 +168,51 @@ class Market:
         live = self._heard(caller, statement.task_id)
         check_author(caller, live.row, statement, signature)
         check_counts(live.row.terms, statement)
+        return await self._take(
+            caller,
+            live,
+            statement,
+            lambda t, task: admit_claim(t.market, task, statement),
+            lambda t, task: t.add_claim(task, statement, signature),
+        )
 
-        def record(t: Transaction) -> ReceiptRow:
-            task = self._current(t, live)
-            name, submission = statement.participant_id, statement.submission_id
-            known = same_receipt(t.market.receipt(task.id, name, submission), statement.digest)
-            if known is not None:
-                return known
-            admit_claim(t.market, task, statement)
-            return t.add_claim(task, statement, signature)
-
-        receipt = await self._work.transact(_standing(caller, record))
-        live.arrived()
+    async def fail(self, caller: Caller, report: FailureReport) -> ReceiptRow:
+        """Takes a participant's word that it cannot deliver."""
+        live = self._heard(caller, report.task_id)
+        check_name(caller, report.participant_id)
+        identifier("submission_id", report.submission_id)
+        if (size := len(report.reason)) > MAX_REASON_CHARACTERS:
+            raise FieldError("reason", f"{size} characters", f"at most {MAX_REASON_CHARACTERS} characters")
+        receipt = await self._take(
+            caller,
+            live,
+            report,
+            lambda t, task: admit_failure(t.market, task, report.participant_id, report.round),
+            lambda t, task: t.add_failure(task, report),
+        )
+        why = printable(report.reason)
+        log.warning("participant cannot deliver", task=report.task_id, round=report.round, why=why)
         return receipt
 
-    async def fail(
-        self, caller: Caller, participant_id: str, task_id: str, submission_id: str, round_: int, reason: str
+    async def _take(
+        self,
+        caller: Caller,
+        live: LiveTask,
+        said: ClaimStatement | FailureReport,
+        admit: Callable[[Transaction, TaskRow], None],
+        add: Callable[[Transaction, TaskRow], ReceiptRow],
     ) -> ReceiptRow:
-        """Takes a participant's word that it cannot deliver."""
-        live = self._heard(caller, task_id)
-        check_name(caller, participant_id)
-        identifier("submission_id", submission_id)
-        if len(reason) > MAX_REASON_CHARACTERS:
-            raise FieldError(
-                "reason", f"{len(reason)} characters", f"at most {MAX_REASON_CHARACTERS} characters"
-            )
-        digest = failure_digest(task_id, round_, participant_id, submission_id, reason)
+        """The receipt of what was said before, or of what is admitted and added now."""
 
         def record(t: Transaction) -> ReceiptRow:
             task = self._current(t, live)
-            known = same_receipt(t.market.receipt(task.id, participant_id, submission_id), digest)
-            if known is not None:
-                return known
-            admit_failure(t.market, task, participant_id, round_)
-            return t.add_failure(task, participant_id, submission_id, reason)
+            known = t.market.receipt(task.id, said.participant_id, said.submission_id)
+            if (same := same_receipt(known, said.digest)) is not None:
+                return same
+            admit(t, task)
+            return add(t, task)
 
         receipt = await self._work.transact(_standing(caller, record))
-        log.warning("participant cannot deliver", task=task_id, round=round_, why=printable(reason))
         live.arrived()
         return receipt
 
@@ -366,7 +374,7 @@ class Market:
         live.presence.hear(caller.participant_id, self._work.clock.now())
         return live
 
-    def _current(self, t: Transaction, live: LiveTask) -> Any:
+    def _current(self, t: Transaction, live: LiveTask) -> TaskRow:
         """The task as it stands inside this transaction: what decides between in time and late."""
         row = t.market.task(live.row.id)
         assert row is not None  # tasks are never deleted

@@ -14,6 +14,7 @@ from coordinator.market import Market, ReceivedEvent
 from coordinator.metrics import Metrics
 from coordinator.runner import LiveTask
 from coordinator.settlements import PaidRound
+from coordinator.steps import FailureReport
 from coordinator.storage.submissions import ReceiptRow
 from fedpeer.protocol.codec import decode_signed, encode_verdict
 from fedpeer.protocol.frames import Frame
@@ -90,15 +91,8 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
     async def ReportFailure(
         self, request: market_pb2.ReportFailureRequest, context: Any
     ) -> market_pb2.Receipt:
-        receipt = await self._market.fail(
-            caller(),
-            request.participant_id,
-            request.task_id,
-            request.submission_id,
-            request.round,
-            request.reason,
-        )
-        return _receipt(receipt)
+        said = request.task_id, request.round, request.participant_id, request.submission_id, request.reason
+        return _receipt(await self._market.fail(caller(), FailureReport(*said)))
 
     async def GetReceipt(self, request: market_pb2.GetReceiptRequest, context: Any) -> market_pb2.Receipt:
         live = self._market.task(request.task_id)

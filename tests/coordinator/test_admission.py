@@ -26,7 +26,7 @@ from coordinator.identity import Caller
 from coordinator.metrics import Metrics
 from coordinator.opening import prepare_task
 from coordinator.states import State
-from coordinator.steps import Transaction
+from coordinator.steps import FailureReport, Transaction
 from coordinator.storage.schema import migrate
 from coordinator.storage.submissions import ModelStanding, ReceiptRow
 from coordinator.storage.tasks import TaskRow
@@ -321,7 +321,7 @@ async def test_a_failure_is_reported_once_by_who_trains_now(transact: Transactio
         assert found("ann", replace(now, state=State.SCORED)) is Code.WRONG_STATE
         assert found("ann", replace(now, state=State.CANCELLED)) is Code.TASK_ENDED
         assert found("ann", round_=2) is Code.WRONG_ROUND
-        receipt = t.add_failure(now, "ann", "f-1", "no disk")
+        receipt = t.add_failure(now, FailureReport(now.id, now.round, "ann", "f-1", "no disk"))
         assert (receipt.kind, receipt.round, receipt.late) == ("failure", 1, False)
         assert found("ann") is Code.SUBMISSION_CONFLICT
         assert found("bob") is None
