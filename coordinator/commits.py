@@ -95,12 +95,8 @@ class Transactions:
         """A receipt of a ledger entry under a signed head: a C2SP tlog-proof."""
         return await self._in_thread(lambda: str(self._log.receipt(index)))
 
-    def covered(self, t: Transaction, index: int) -> str | None:
-        """`proof` within a transaction; None where no signed head covers the entry yet."""
-        return self.all_covered(t, [index])[0]
-
-    def all_covered(self, t: Transaction, indices: Sequence[int]) -> list[str | None]:
-        """`covered` of several entries."""
+    def covered(self, t: Transaction, indices: Sequence[int]) -> list[str | None]:
+        """`proof` of several entries within a transaction; None where no signed head covers one yet."""
         return [None if found is None else str(found) for found in self._log.covered(t.ledger_store, indices)]
 
     def run(self, work: Callable[[Transaction], Result], *, durable: bool = True) -> Result:

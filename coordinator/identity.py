@@ -250,7 +250,11 @@ def renew(store: MarketStore, authority: Identity, caller: Caller, request: byte
 def _issue(
     store: MarketStore, authority: Identity, participant_id: str, request: bytes, now: float
 ) -> tuple[Enrolled, str]:
-    certificate = _signed(authority, participant_id, request, now)
+    at = datetime.fromtimestamp(now, UTC)
+    try:
+        certificate = issue_participant_certificate(authority, participant_id, request, at)
+    except CertificateError as error:
+        raise Refusal(Code.FIELD_INVALID, f"certificate_signing_request: {error}.") from None
     key_pem = public_key_pem(certificate_key(certificate))
     known = store.participant(participant_id)
     if known is not None and known.revoked_at is not None and known.public_key == key_pem:
@@ -263,15 +267,6 @@ def _issue(
     store.add_certificate(CertificateRow(serial, participant_id, pem.decode(), now, expires, None))
     new_key = known is None or known.public_key != key_pem
     return Enrolled(row, pem, expires, new_key), serial
-
-
-def _signed(authority: Identity, participant_id: str, request: bytes, now: float) -> x509.Certificate:
-    try:
-        return issue_participant_certificate(
-            authority, participant_id, request, datetime.fromtimestamp(now, UTC)
-        )
-    except CertificateError as error:
-        raise Refusal(Code.FIELD_INVALID, f"certificate_signing_request: {error}.") from None
 
 
 def _enrolled_before(store: MarketStore, invitation: InvitationRow, request: bytes) -> Enrolled:

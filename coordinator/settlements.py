@@ -48,7 +48,7 @@ class Settlements:
         def read(t: Transaction) -> tuple[SettlementRow, str | None]:
             settled = t.market.settlement(row.id, round_, name)
             if settled is not None:
-                return settled, self._transact.covered(t, settled.ledger_index)
+                return settled, self._transact.covered(t, [settled.ledger_index])[0]
             if any(r.round == round_ and r.settled_at is not None for r in t.market.rounds(row.id)):
                 raise Refusal(Code.NOT_SELECTED, f"{name!r} did not train in task {row.id}.")
             raise Refusal(Code.NOT_YET, f"Round {round_} of task {row.id} is not settled.")
@@ -77,7 +77,7 @@ class Settlements:
     async def _read(self, task_id: str, round_: int) -> Mapping[str, PaidRound]:
         def read(t: Transaction) -> dict[str, PaidRound]:
             lines = t.market.round_settlements(task_id, round_)
-            proofs = self._transact.all_covered(t, [line.ledger_index for line in lines])
+            proofs = self._transact.covered(t, [line.ledger_index for line in lines])
             return {
                 line.participant_id: PaidRound(line, proof)
                 for line, proof in zip(lines, proofs, strict=True)
