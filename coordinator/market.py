@@ -256,7 +256,7 @@ class Market:
         """
         live.presence.hear(caller.participant_id, self._work.clock.now())
         # From the events, which participants act upon: asked by everybody at once when a round opens.
-        opened = live.feed.opening(round_)
+        opened = live.feed.last(State.TRAINING, round_)
         if opened is None:
             raise Refusal(Code.NOT_YET, f"Round {round_} of task {live.row.id} has not begun.")
         if caller.participant_id not in live.feed.selected:

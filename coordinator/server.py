@@ -212,8 +212,7 @@ class Coordinator:
         self._health.set(health_pb2.HealthCheckResponse.NOT_SERVING)
         draining = Refusal(Code.DRAINING, "The coordinator is shutting down.")
         for live in self.market.tasks():
-            for name in live.presence.watching():
-                live.presence.dismiss(name, draining)
+            live.presence.dismiss(draining)
         self.folder.addresses.unlink(missing_ok=True)
         await self._control_socket.stop()
         await asyncio.gather(*(server.stop(grace) for server in self._servers))
