@@ -86,7 +86,7 @@ class Tasks(Rows):
         model: bytes | None = None,
         reason: str | None = None,
         detail: Mapping[str, Any] | None = None,
-    ) -> TaskRow:
+    ) -> None:
         """Moves a task on and writes the event that says so.
 
         Raises:
@@ -110,9 +110,6 @@ class Tasks(Rows):
         if moved != 1:
             raise StaleTask(f"task {task.id} has moved on from version {task.version}")
         self.add_event(task.id, state, entered, deadline, detail or {}, now)
-        found = self.task(task.id)
-        assert found is not None  # it has just been changed
-        return found
 
     def add_event(
         self,
