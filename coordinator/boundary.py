@@ -151,7 +151,8 @@ class Boundary(grpc.aio.ServerInterceptor):
 
     def _guarded(self, method: str, handler: Any) -> Any:
         """Our handler in front of a servicer's."""
-        limits, made = METHODS[method], grpc.stream_unary_rpc_method_handler
+        limits = METHODS[method]
+        made: Any = grpc.stream_unary_rpc_method_handler
         if handler.response_streaming:
             made = grpc.stream_stream_rpc_method_handler
         return made(
