@@ -8,7 +8,7 @@ the wrong time is refused and changes nothing.
 
 from coordinator.derivation import nonce
 from coordinator.identity import Caller
-from coordinator.storage.market import MarketStore
+from coordinator.storage.store import MarketStore
 from coordinator.storage.submissions import ClaimRow, ModelStanding, ReceiptRow
 from coordinator.storage.tasks import TaskRow
 from fedpeer.protocol.errors import Code, Refusal

@@ -50,9 +50,9 @@ from coordinator.folder import (
     write_private,
 )
 from coordinator.staging import staged, sync
-from coordinator.storage.market import MarketStore
 from coordinator.storage.rounds import Retention
 from coordinator.storage.schema import migrate
+from coordinator.storage.store import MarketStore
 from fedpeer.audit.sql.database import Database, refuse_unknown, sqlite_file, translated
 from fedpeer.audit.sql.errors import DatabaseDamaged, DatabaseFull
 from fedpeer.audit.sql.ledger_store import SqlLedgerStore

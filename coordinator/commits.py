@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 from coordinator.clock import Clock
 from coordinator.errors import CoordinatorError
 from coordinator.metrics import Metrics
-from coordinator.steps import Transaction
 from coordinator.storage.tasks import StaleTask
+from coordinator.transaction import Transaction
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.ledger_store import SignedLog, SqlLedgerStore
 from fedpeer.audit.sql.statements import driver

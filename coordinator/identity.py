@@ -19,7 +19,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from coordinator.storage.identities import CertificateRow, InvitationRow, ParticipantRow
-from coordinator.storage.market import MarketStore
+from coordinator.storage.store import MarketStore
 from fedpeer.protocol.certificates import (
     CertificateError,
     Identity,

@@ -24,10 +24,10 @@ from coordinator.runner import LiveTask, Workplace
 from coordinator.settlements import PaidRound, Settlements
 from coordinator.shared_frames import SharedFrame, SharedFrames
 from coordinator.spool import UploadKey
-from coordinator.steps import FailureReport, Transaction
 from coordinator.storage.submissions import ReceiptRow
 from coordinator.storage.tasks import EventRow, TaskRow
 from coordinator.tracing import annotate
+from coordinator.transaction import FailureReport, Transaction
 from coordinator.upload_places import Stream
 from fedpeer.protocol.codec import decode_signed
 from fedpeer.protocol.errors import Code, Refusal

@@ -31,12 +31,12 @@ from coordinator.opening import PreparedTask
 from coordinator.revocations import CarriedOver, carry_over, check_copy, earlier_keys, forgotten
 from coordinator.scoring import make_scorer
 from coordinator.states import Progress
-from coordinator.steps import Transaction
 from coordinator.storage.identities import ParticipantRow
 from coordinator.storage.lease import served
 from coordinator.storage.rounds import Retention, RoundRow
 from coordinator.storage.submissions import ClaimRow, FailureRow
 from coordinator.storage.tasks import TaskRow
+from coordinator.transaction import Transaction
 from fedpeer.audit.sql.database import Database, parse_url, sqlite_file
 from fedpeer.audit.sql.errors import StorageError
 from fedpeer.audit.sql.ledger_store import SignedLog

@@ -39,11 +39,11 @@ from coordinator.states import (
     Wait,
     next_step,
 )
-from coordinator.steps import Transaction
 from coordinator.storage.rounds import RoundRow
 from coordinator.storage.submissions import ModelRow
 from coordinator.storage.tasks import EventRow, StaleTask, TaskRow
 from coordinator.tracing import Tracing, annotate
+from coordinator.transaction import Transaction
 from fedpeer.audit.sql.errors import ConstraintViolated, StorageError
 from fedpeer.learning.errors import DatasetMissingError
 from fedpeer.protocol.faults import Outlook, outlook

@@ -45,13 +45,13 @@ from coordinator.services.health_servicer import HealthServicer
 from coordinator.services.ledger_servicer import LedgerServicer
 from coordinator.services.market_servicer import MarketServicer
 from coordinator.spool import Spool
-from coordinator.steps import Transaction
 from coordinator.storage.lease import Lease
 from coordinator.storage.rounds import Retention
 from coordinator.storage.schema import migrate
 from coordinator.storage.tasks import EventRow, TaskRow
 from coordinator.supervision import Duty, Supervisor
 from coordinator.tracing import Tracing, exporting
+from coordinator.transaction import Transaction
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.errors import LeaseLost
 from fedpeer.audit.sql.ledger_store import SignedLog

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import structlog
 
 from coordinator.commits import Transactions
-from coordinator.steps import Transaction
 from coordinator.storage.rounds import SettlementRow
 from coordinator.storage.tasks import TaskRow
+from coordinator.transaction import Transaction
 from fedpeer.protocol.errors import Code, Refusal
 from mechanism.errors import FieldError
 

@@ -39,7 +39,7 @@ COORDINATOR = (
     ("config", "control_socket", "scraping", "staging", "storage", "supervision", "upload_places"),
     ("blobs", "fetching", "folder", "identity", "live", "opening", "selection", "tracing"),
     ("admission", "backup", "boundary", "certificates", "receiving", "scoring"),
-    ("dry_round", "steps"),
+    ("dry_round", "transaction"),
     ("commits",),
     ("settlements", "revocations"),
     ("operator", "runner"),

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any
 
 from coordinator.commits import Transactions
-from coordinator.steps import Transaction
+from coordinator.transaction import Transaction
 from fedpeer.protocol.limits import LEDGER_BATCH_BYTES, LEDGER_BATCH_ENTRIES, LEDGER_MESSAGE_BYTES
 from fedpeer.v1 import ledger_pb2, ledger_pb2_grpc
 from mechanism.errors import FieldError

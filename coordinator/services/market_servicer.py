@@ -14,8 +14,8 @@ from coordinator.market import Market, ReceivedEvent
 from coordinator.metrics import Metrics
 from coordinator.runner import LiveTask
 from coordinator.settlements import PaidRound
-from coordinator.steps import FailureReport
 from coordinator.storage.submissions import ReceiptRow
+from coordinator.transaction import FailureReport
 from fedpeer.protocol.codec import decode_signed, encode_verdict
 from fedpeer.protocol.frames import Frame
 from fedpeer.protocol.limits import MAX_PAGE_BYTES

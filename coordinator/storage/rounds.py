@@ -55,7 +55,7 @@ class SettlementRow:
 
     Attributes:
         ledger_index: of the payment's entry.
-        record: amounts, peers and assessment, as `coordinator.steps` writes them.
+        record: amounts, peers and assessment, as `coordinator.transaction` writes them.
     """
 
     round: int

@@ -10,7 +10,7 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection, TypeDecorator, select, text, type_coerce
 
-from coordinator.storage import market
+from coordinator.storage import store
 from coordinator.storage.ledger_rules import FUNCTIONS, begin, choose_storage, lay_down
 from fedpeer.audit.sql import tables
 from fedpeer.audit.sql.database import Database, refuse_unknown, revision, sqlite_file
@@ -19,7 +19,7 @@ from fedpeer.audit.sql.statements import insert_all
 METADATA = tables.METADATA
 
 #: The modules that declare tables; importing them is what fills the metadata.
-DECLARED_IN = (tables, market)
+DECLARED_IN = (tables, store)
 
 #: Rows that are copied at once.
 _ROWS = 1000

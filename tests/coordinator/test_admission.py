@@ -26,10 +26,10 @@ from coordinator.identity import Caller
 from coordinator.metrics import Metrics
 from coordinator.opening import prepare_task
 from coordinator.states import State
-from coordinator.steps import FailureReport, Transaction
 from coordinator.storage.schema import migrate
 from coordinator.storage.submissions import ModelStanding, ReceiptRow
 from coordinator.storage.tasks import TaskRow
+from coordinator.transaction import FailureReport, Transaction
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.ledger_store import SignedLog
 from fedpeer.protocol.certificates import PrivateKey, new_key, public_key_pem

@@ -11,9 +11,9 @@ from sqlalchemy import event
 from coordinator.clock import SystemClock
 from coordinator.commits import Transactions
 from coordinator.metrics import Metrics
-from coordinator.steps import Transaction
 from coordinator.storage.identities import InvitationRow, ParticipantRow
 from coordinator.storage.schema import migrate
+from coordinator.transaction import Transaction
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.errors import ConstraintViolated
 from fedpeer.audit.sql.ledger_store import SignedLog

@@ -14,8 +14,8 @@ import coordinator.runner
 from coordinator.errors import TaskError
 from coordinator.folder import StateFolder
 from coordinator.scoring import Scorer
-from coordinator.steps import Transaction
-from coordinator.storage.market import MarketStore
+from coordinator.storage.store import MarketStore
+from coordinator.transaction import Transaction
 from fedpeer.audit.sql.errors import ConstraintViolated, DatabaseUnreachable
 from fedpeer.learning.errors import DataError, DatasetMissingError
 from mechanism.errors import SettlementError

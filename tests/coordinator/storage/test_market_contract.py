@@ -18,9 +18,9 @@ from coordinator.storage.identities import (
     invitations,
     participants,
 )
-from coordinator.storage.market import MarketStore
 from coordinator.storage.rounds import Retention, RoundRow, SettlementRow, rounds, settlements
 from coordinator.storage.schema import migrate
+from coordinator.storage.store import MarketStore
 from coordinator.storage.submissions import (
     ClaimRow,
     FailureRow,

@@ -15,11 +15,11 @@ from coordinator.identity import Enrolled, enrol, invite
 from coordinator.metrics import Metrics
 from coordinator.opening import PreparedTask
 from coordinator.scoring import Quality
-from coordinator.steps import FailureReport, Transaction
 from coordinator.storage.identities import ParticipantRow
 from coordinator.storage.schema import migrate
 from coordinator.storage.submissions import ClaimRow, ModelRow, ReceiptRow
 from coordinator.storage.tasks import StaleTask, TaskRow
+from coordinator.transaction import FailureReport, Transaction
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.ledger_store import SignedLog
 from fedpeer.protocol.certificates import make_authority, new_key, public_key_pem, signing_request

@@ -14,8 +14,8 @@ from coordinator.errors import TaskError
 from coordinator.identity import Enrolled
 from coordinator.opening import PreparedTask
 from coordinator.scoring import Quality
-from coordinator.storage.market import MarketStore
 from coordinator.storage.rounds import SettlementRow
+from coordinator.storage.store import MarketStore
 from coordinator.storage.submissions import ClaimRow, FailureRow, ModelRow, ModelStanding, ReceiptRow
 from coordinator.storage.tasks import StaleTask, TaskRow
 from fedpeer.audit.sql.ledger_store import SqlLedgerStore
