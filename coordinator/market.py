@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from fractions import Fraction
 from typing import TypeVar
 
@@ -24,7 +23,7 @@ from coordinator.runner import LiveTask, Workplace
 from coordinator.settlements import PaidRound, Settlements
 from coordinator.shared_frames import SharedFrame, SharedFrames
 from coordinator.spool import UploadKey
-from coordinator.storage.submissions import ReceiptRow
+from coordinator.storage.submissions import ModelStanding, ReceiptRow
 from coordinator.storage.tasks import EventRow, TaskRow
 from coordinator.tracing import annotate
 from coordinator.transaction import FailureReport, Transaction
@@ -77,13 +76,6 @@ class DisputeStanding:
     ledger_index: int
     rounds: dict[int, Review]
     paid: bool
-
-
-class _Begun(Enum):
-    """What an upload's header has led to. A late model is recorded by its header alone."""
-
-    WANTED = "wanted"
-    LATE = "late"
 
 
 class Market:
@@ -317,11 +309,17 @@ class Market:
         live = self._heard(caller, statement.task_id)
         check_author(caller, live.row, statement, signature)
 
-        def finish(t: Transaction) -> ReceiptRow:
-            return self._finish(t, live, statement, signature)
+        def begin(t: Transaction) -> tuple[ReceiptRow | None, bool]:
+            known, standing, late = self._admit(t, live, statement)
+            if known is None:
+                admit_upload(live.row, statement, standing)
+                if not late:
+                    t.begin_upload(statement, standing)
+            return known, late
 
-        def begin(t: Transaction) -> ReceiptRow | _Begun:
-            return self._begin(t, live, statement)
+        def finish(t: Transaction) -> ReceiptRow:
+            known, standing, late = self._admit(t, live, statement)
+            return known or t.add_model(statement, signature, standing, late=late)
 
         async def record() -> ReceiptRow:
             receipt = await self._work.transact(_standing(caller, finish))
@@ -329,11 +327,11 @@ class Market:
             return receipt
 
         # Nobody learns of the commitment before the receipt, whose commit is a later one.
-        found = await self._work.transact(_standing(caller, begin), durable=False)
-        if isinstance(found, ReceiptRow):
-            return found
-        if found is _Begun.LATE:
-            return await record()
+        known, late = await self._work.transact(_standing(caller, begin), durable=False)
+        if known is not None:
+            return known
+        if late:
+            return await record()  # by its header alone
         contract = live.row.terms.contract
         return await self._uploads.receive(stream, statement, header.offset, contract, record)
 
@@ -346,28 +344,13 @@ class Market:
             event, await self._settlements.of_event(live.row, event.round, caller.participant_id)
         )
 
-    def _begin(self, t: Transaction, live: LiveTask, statement: ModelStatement) -> "ReceiptRow | _Begun":
-        """The receipt of a known submission; else whether its frames are wanted, and then the commitment."""
+    def _admit(
+        self, t: Transaction, live: LiveTask, statement: ModelStatement
+    ) -> tuple[ReceiptRow | None, ModelStanding, bool]:
+        """The receipt of a known submission; how one stands; whether one that is admitted now is late."""
         task, standing = self._current(t, live), t.model_standing(statement)
         known = same_receipt(standing.receipt, statement.digest)
-        if known is not None:
-            return known
-        late = admit_model(t.market, task, statement, standing)
-        admit_upload(task, statement, standing)
-        if late:
-            return _Begun.LATE
-        t.begin_upload(statement, standing)
-        return _Begun.WANTED
-
-    def _finish(
-        self, t: Transaction, live: LiveTask, statement: ModelStatement, signature: bytes
-    ) -> ReceiptRow:
-        task, standing = self._current(t, live), t.model_standing(statement)
-        known = same_receipt(standing.receipt, statement.digest)
-        if known is not None:
-            return known
-        late = admit_model(t.market, task, statement, standing)
-        return t.add_model(statement, signature, standing, late=late)
+        return known, standing, known is None and admit_model(t.market, task, statement, standing)
 
     def _heard(self, caller: Caller, task_id: str) -> LiveTask:
         live = self.task(task_id)

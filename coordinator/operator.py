@@ -99,7 +99,7 @@ class Entrance:
 
 
 @dataclass(frozen=True)
-class Service:
+class RunningService:
     """A service that runs from the folder: its addresses, empty while it is just starting, and whether it answers.
 
     Attributes:
@@ -379,7 +379,7 @@ class Operator:
     def ledger_size(self) -> int:
         return self._transact.look(lambda t: t.ledger.size())
 
-    def serving(self) -> Service | None:
+    def serving(self) -> RunningService | None:
         """The service that runs from this folder; None where none does."""
         notice = self._notify()
         if notice is Notice.NOT_SERVED:
@@ -388,7 +388,7 @@ class Operator:
             addresses: dict[str, str] = json.loads(self.folder.addresses.read_text())
         except (OSError, ValueError):  # it is just starting, or runs from elsewhere
             addresses = {}
-        return Service(addresses, notice is Notice.CONFIRMED, self._troubles)
+        return RunningService(addresses, notice is Notice.CONFIRMED, self._troubles)
 
     def back_up(self, target: Path) -> Manifest:
         """Writes a backup, also while a service runs.
