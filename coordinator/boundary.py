@@ -23,7 +23,7 @@ from urllib.parse import unquote
 
 import grpc
 import structlog
-from google.rpc import status_pb2
+from grpc_status.rpc_status import to_status
 
 from coordinator.identity import Caller
 from coordinator.metrics import Metrics
@@ -336,7 +336,7 @@ class _Call:
             log.warning("call failed", reason=refusal.code.name, why=str(error))
         else:
             log.info("call refused", reason=refusal.code.name, message=refusal.message)
-        await self._context.abort_with_status(_Status(status_of(refusal)))
+        await self._context.abort_with_status(to_status(status_of(refusal)))
 
     def cancelled(self) -> None:
         """The client has closed the call."""
@@ -346,15 +346,6 @@ class _Call:
         seconds = time.perf_counter() - self._began
         self._boundary._metrics.rpc_seconds.labels(self._method, self._status.name).observe(seconds)
         end(self._span, **{"rpc.grpc.status_code": self._status.value[0]})
-
-
-class _Status(grpc.Status):
-    """A google.rpc.Status as gRPC takes it."""
-
-    def __init__(self, status: status_pb2.Status) -> None:
-        self.code = next(code for code in grpc.StatusCode if code.value[0] == status.code)
-        self.details = status.message
-        self.trailing_metadata = (("grpc-status-details-bin", status.SerializeToString()),)
 
 
 def refusal_for(error: Exception) -> Refusal:
