@@ -217,8 +217,8 @@ class Coordinator:
         await self._control_socket.stop()
         await asyncio.gather(*(server.stop(grace) for server in self._servers))
         await self._supervisor.stop()
-        for rung in self._following:
-            rung.cancel()
+        for waiting in self._following:
+            waiting.cancel()
         await self._work.uploads.stop()
         await asyncio.to_thread(self._transact.stop)
         await asyncio.to_thread(self._tracing.close)

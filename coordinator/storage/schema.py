@@ -65,7 +65,7 @@ def _copy_rows(source: Connection, target: Connection) -> None:
         columns = [type_coerce(c, c.type.impl) if isinstance(c.type, TypeDecorator) else c for c in table.c]
         found = source.execute(select(*columns), execution_options={"yield_per": _ROWS})
         for rows in found.partitions():
-            insert_all(target, table, rows)
+            insert_all(target, table, [tuple(row) for row in rows])
 
 
 def erase(database: Database) -> None:
