@@ -521,7 +521,7 @@ def status(
     """Show the service, its participants and its tasks; one task in full where it is named."""
     with _operator(state) as operator:
         reports = operator.tasks() if task is None else [operator.task(task)]
-        people = operator.participants()
+        people = operator.enrolled()
         service = operator.serving()
         certificates, warnings = _certificates(operator)
         record = {
@@ -534,7 +534,7 @@ def status(
             "ledger_size": operator.ledger_size(),
             "certificates": certificates,
             "participants": [
-                {"id": p.id, "enrolled": p.enrolled_at, "revoked": p.revoked_at is not None} for p in people
+                {"id": p.id, "enrolled": p.enrolled_at, "revoked": p.standing == "revoked"} for p in people
             ],
             "tasks": [report.record() for report in reports],
         }

@@ -359,10 +359,6 @@ class Operator:
         """All tasks, the oldest first."""
         return self._transact.look(lambda t: [_report(t, row) for row in t.market.tasks()])
 
-    def participants(self) -> list[ParticipantRow]:
-        """Everyone who ever enrolled."""
-        return self._transact.look(lambda t: t.market.participants())
-
     def enrolled(self) -> list[Enrolment]:
         """Everyone who ever enrolled, with how long the last certificate holds."""
         people, issued = self._transact.look(lambda t: (t.market.participants(), t.market.certificates()))
