@@ -180,19 +180,19 @@ class _Steps:
 
     def then(self, work: Callable[..., None], *arguments: Any) -> "asyncio.Future[None]":
         """Does this once all before it is done. Where that has failed, this fails alike and is not done."""
-        before, upload = self._last, self.upload
-
-        def step() -> None:
-            if before is not None:
-                before.result()
-            try:
-                work(*arguments)
-            except Exception:
-                upload.discard()
-                raise
-
-        self._last = self._threads.submit(step)
+        self._last = self._threads.submit(self._step, self._last, work, arguments)
         return asyncio.wrap_future(self._last)
+
+    def _step(
+        self, before: Future[None] | None, work: Callable[..., None], arguments: tuple[Any, ...]
+    ) -> None:
+        if before is not None:
+            before.result()
+        try:
+            work(*arguments)
+        except Exception:
+            self.upload.discard()
+            raise
 
 
 def _started(threads: int) -> ThreadPoolExecutor:
