@@ -2,7 +2,7 @@
 
 A task that opens and that nobody can join has reserved its budget for nothing, and some terms cannot be recorded to
 their end. So each check of a participant's side runs here on the terms as they travel, and of each kind of message and
-entry whose size hangs on the terms the largest is built: a claim, a model, opened counts, a line of peers.
+entry whose size hangs on the terms the largest is built: a claim, opened counts, a line of peers.
 """
 
 from dataclasses import replace
@@ -10,14 +10,14 @@ from decimal import Decimal
 from fractions import Fraction
 from math import lcm
 
-from fedpeer.protocol.codec import Said, decode_signed, encode_signed
+from fedpeer.protocol.codec import decode_signed, encode_signed
 from fedpeer.protocol.limits import MAX_MESSAGE_BYTES, MAX_NUMBER_CHARACTERS
 from mechanism.canonical import MAX_INTEGER, canonical_bytes
 from mechanism.errors import FieldError
 from mechanism.ledger import entries
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import EntryError
-from mechanism.statements import EFFORT_PLACES, NONCE_BYTES, ClaimStatement, ModelStatement
+from mechanism.statements import EFFORT_PLACES, NONCE_BYTES, ClaimStatement
 from mechanism.terms import Terms
 
 #: The longest id (`mechanism.terms.IDENTIFIER`) and signature (DER, P-256).
@@ -41,7 +41,6 @@ def check_acceptable(terms: Terms) -> None:
     _check_message(terms)
     _check_entries(entries.published(terms), "contract.tensors", len(terms.contract.tensors), "fewer tensors")
     _check_claims(terms)
-    _check_models(terms)
     _check_peers(terms)
 
 
@@ -87,42 +86,14 @@ def _check_claims(terms: Terms) -> None:
         nonce=bytes(NONCE_BYTES),
     )
     for statement in (claim, replace(claim, counts=None, counts_commitment=bytes(32))):
-        _check_sent(ClaimStatement, statement, "reference", labels, "fewer labels")
+        try:  # sent, and read as it was written
+            decode_signed(ClaimStatement, encode_signed(statement, _LONGEST_SIGNATURE))
+        except FieldError as error:
+            raise FieldError("reference", labels, f"fewer labels: {error}") from None
         _check_entries([entries.claim(statement, _LONGEST_SIGNATURE)], "reference", labels, "fewer labels")
     _check_entries(
         [entries.dispute(terms.task_id, _LONGEST_ID, counts, bytes(32))], "reference", labels, "fewer labels"
     )
-
-
-def _check_models(terms: Terms) -> None:
-    """That the largest model can be announced and recorded."""
-    statement = ModelStatement(
-        submission_id=_LONGEST_ID,
-        task_id=terms.task_id,
-        terms_digest=terms.digest,
-        participant_id=_LONGEST_ID,
-        round=terms.schedule.rounds,
-        model_sha256=bytes(32),
-        model_bytes=terms.contract.max_bytes,
-        samples=MAX_INTEGER,
-        draw_share=bytes(32),
-        nonce=bytes(NONCE_BYTES),
-    )
-    _check_sent(ModelStatement, statement, "contract.max_bytes", terms.contract.max_bytes, "a smaller model")
-    _check_entries(
-        [entries.model(statement, _LONGEST_SIGNATURE, MAX_INTEGER)],
-        "contract.max_bytes",
-        terms.contract.max_bytes,
-        "a smaller model",
-    )
-
-
-def _check_sent(kind: type[Said], statement: Said, field: str, value: int, remedy: str) -> None:
-    """That a statement can be sent, and is read as it was written."""
-    try:
-        decode_signed(kind, encode_signed(statement, _LONGEST_SIGNATURE))
-    except FieldError as error:
-        raise FieldError(field, value, f"{remedy}: {error}") from None
 
 
 def _check_peers(terms: Terms) -> None:

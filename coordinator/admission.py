@@ -8,7 +8,7 @@ the wrong time is refused and changes nothing.
 
 from coordinator.derivation import nonce
 from coordinator.identity import Caller
-from coordinator.storage.market import MarketStore
+from coordinator.storage.store import MarketStore
 from coordinator.storage.submissions import ClaimRow, ModelStanding, ReceiptRow
 from coordinator.storage.tasks import TaskRow
 from fedpeer.protocol.errors import Code, Refusal
@@ -68,17 +68,6 @@ def check_counts(terms: Terms, statement: ClaimStatement) -> None:
     degree = noniid_degree(statement.counts, terms.reference)
     if degree != statement.degree:
         raise FieldError("degree", str(statement.degree), f"{degree}, which the label counts give")
-
-
-def known_receipt(
-    store: MarketStore, task: TaskRow, participant_id: str, submission_id: str, digest: bytes
-) -> ReceiptRow | None:
-    """The receipt of a submission that was made before.
-
-    Raises:
-        Refusal: SUBMISSION_CONFLICT where the id stands for another content.
-    """
-    return same_receipt(store.receipt(task.id, participant_id, submission_id), digest)
 
 
 def same_receipt(receipt: ReceiptRow | None, digest: bytes) -> ReceiptRow | None:

@@ -4,7 +4,7 @@ One tar file, readable by its owner alone from its first byte, since it holds th
 
     manifest.json              what the backup is, and every member after it with its size and SHA-256
     coordinator.toml, keys, certificates   see `folder.KEPT_FILES`
-    database                   a SQLite file, or a dump of PostgreSQL in its custom format
+    database                   a SQLite file, whichever kind of database it is a copy of
     models/<sha256>            model files
 
 The database is copied as it stands at one moment while the service goes on, and it says which models are kept; model
@@ -19,17 +19,13 @@ What the ledger signed after a backup was taken is not in it. A restored coordin
 extend those later ones: those who saw them will notice the fork, as they should. Restore the latest backup there is.
 """
 
-import ctypes
 import errno
 import hashlib
 import os
 import re
 import shutil
-import signal
 import sqlite3
 import stat
-import subprocess
-import sys
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
@@ -40,7 +36,6 @@ from typing import IO, Any, TypeVar
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
-from sqlalchemy import Connection, text
 from sqlalchemy.engine import URL
 
 from coordinator.blobs import BlobStore
@@ -55,19 +50,17 @@ from coordinator.folder import (
     write_private,
 )
 from coordinator.staging import staged, sync
-from coordinator.storage.market import MarketStore
 from coordinator.storage.rounds import Retention
-from fedpeer.audit.sql.database import Database, parse_url, refuse_unknown, sqlite_file, translated
+from coordinator.storage.schema import migrate
+from coordinator.storage.store import MarketStore
+from fedpeer.audit.sql.database import Database, refuse_unknown, sqlite_file, translated
 from fedpeer.audit.sql.errors import DatabaseDamaged, DatabaseFull
 from fedpeer.audit.sql.ledger_store import SqlLedgerStore
 
 Result = TypeVar("Result")
 
-#: Loaded before a fork, after which little is safe.
-_LIBC = ctypes.CDLL(None)
-
 #: Version of the form. A reader refuses what it does not know.
-VERSION = 2
+VERSION = 3
 
 #: Bytes of a tar's block, and of a piece that is read at once.
 _BLOCK = 512
@@ -109,8 +102,7 @@ class Manifest:
     Attributes:
         created: when, whole seconds since the epoch.
         ledger_size, ledger_head: entries, and the latest signed head as a note ("" before the first).
-        database: "sqlite" or "postgresql".
-        schema: PostgreSQL's schema that the tables are in; "" for SQLite.
+        database: "sqlite" or "postgresql": what it is a copy of.
         revision: version of the tables.
         left_out: digests of models that a task needs and that were missing or damaged.
         members: all files, in their order.
@@ -121,7 +113,6 @@ class Manifest:
     ledger_size: int
     ledger_head: str
     database: str
-    schema: str
     revision: str
     left_out: tuple[str, ...]
     members: tuple[Member, ...]
@@ -152,10 +143,7 @@ def write_backup(
     try:
         with staged(target) as scratch:
             copy, archive = scratch / "database", scratch / "archive"
-            if database.dialect == "sqlite":
-                facts = _copy_sqlite(database, copy, retention)
-            else:
-                facts = _copy_postgresql(database, copy, retention)
+            facts = _copy_database(database, copy, retention)
             blobs = BlobStore(folder.models)
             models = {digest: blobs.intact(digest) for digest in sorted(facts.models)}
             sources: dict[str, bytes | Path] = {
@@ -169,7 +157,6 @@ def write_backup(
                 ledger_size=facts.ledger_size,
                 ledger_head=facts.ledger_head,
                 database=database.dialect,
-                schema=facts.schema,
                 revision=database.revision() or "",
                 left_out=tuple(digest.hex() for digest, intact in models.items() if not intact),
                 members=tuple(_member(name, source) for name, source in sources.items()),
@@ -231,24 +218,15 @@ def read_backup(
     check_free(folder)
     manifest = check_backup(source)
     refuse_unknown(manifest.revision)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with ExitStack() as undo, assembling(folder) as made:
-            _unpack(source, manifest, made)
-            config = _configured(made, path / SERVICE_FILE, database)
-            url = parse_url(made.database_url(config))
-            if url.get_backend_name() != manifest.database:
-                raise FolderError(
-                    f"the backup is of a {manifest.database} database; name one of that kind with --database"
-                )
-            restored = undo.enter_context(new_database(made.database_url(config)))
-            _restore_database(made.path / _DATABASE, restored, manifest)
-            (made.path / _DATABASE).unlink(missing_ok=True)
-            _check_restored(restored, manifest)
-            restored.close()
-            result = act(made)
-    except OSError as error:
-        raise FolderError(f"{error.filename or path} cannot be written: {error.strerror or error}") from None
+    with ExitStack() as undo, assembling(folder) as made:
+        _unpack(source, manifest, made)
+        config = _configured(made, path / SERVICE_FILE, database)
+        restored = undo.enter_context(new_database(made.database_url(config)))
+        _restore_database(made.path / _DATABASE, restored)
+        (made.path / _DATABASE).unlink(missing_ok=True)
+        _check_restored(restored, manifest)
+        restored.close()
+        result = act(made)
     return manifest, result
 
 
@@ -493,141 +471,50 @@ class _Facts:
     ledger_size: int
     ledger_head: str
     models: frozenset[bytes]
-    schema: str = ""
 
 
-def _facts(connection: Connection, retention: Retention, schema: str = "") -> _Facts:
-    store = SqlLedgerStore(connection)
-    models = MarketStore(connection).referenced_models(retention)
-    return _Facts(store.size(), store.checkpoint() or "", frozenset(models), schema)
-
-
-def _copy_sqlite(database: Database, target: Path, retention: Retention) -> _Facts:
+def _copy_database(database: Database, target: Path, retention: Retention) -> _Facts:
+    """The database as it stands at one moment, in a SQLite file of its own."""
     os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-    with (
-        translated(),
-        closing(database.read_only_connection()) as source,
-        closing(sqlite3.connect(target)) as copy,
-    ):
-        source.backup(copy)
+    url = URL.create("sqlite", database=str(target))
+    if database.dialect == "sqlite":
+        with (
+            translated(),
+            closing(database.read_only_connection()) as source,
+            closing(sqlite3.connect(target)) as copy,
+        ):
+            source.backup(copy)
+    else:
+        with closing(Database(url)) as made, database.read() as rows:
+            migrate(made, rows)
+    with translated(), closing(sqlite3.connect(target)) as copy:
         copy.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside it
         (found,) = copy.execute("PRAGMA quick_check(1)").fetchone()
     if found != "ok":
         raise DatabaseDamaged(
             f"{database.display} is damaged ({found}); no backup was written: restore an earlier one"
         )
-    copied = Database(database.url.set(database=str(target)), read_only=True)
-    try:
-        with copied.read() as connection:
-            return _facts(connection, retention)
-    finally:
-        copied.close()
+    with closing(Database(url, read_only=True)) as copied, copied.read() as connection:
+        store = SqlLedgerStore(connection)
+        models = MarketStore(connection).referenced_models(retention)
+        return _Facts(store.size(), store.checkpoint() or "", frozenset(models))
 
 
-def _copy_postgresql(database: Database, target: Path, retention: Retention) -> _Facts:
-    """What pg_dump sees is what the facts are read from: one snapshot."""
-    with database.read() as connection:
-        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-        schema = connection.execute(text("SELECT current_schema()")).scalar_one()
-        snapshot = connection.execute(text("SELECT pg_export_snapshot()")).scalar_one()
-        options = [f"--snapshot={snapshot}", f"--schema={_quoted(schema)}", "--no-privileges"]
-        _run(database.url, "pg_dump", "--format=custom", f"--file={target}", *options)
-        return _facts(connection, retention, schema)
-
-
-def _restore_database(dump: Path, database: Database, manifest: Manifest) -> None:
+def _restore_database(copy: Path, database: Database) -> None:
+    """Fills an empty database from a copy, which is used up."""
     if (path := sqlite_file(database.url)) is not None:
         with staged(path) as scratch:
             whole = scratch / "database"
-            if dump.stat().st_dev == scratch.stat().st_dev:
-                dump.rename(whole)
+            if copy.stat().st_dev == scratch.stat().st_dev:
+                copy.rename(whole)
             else:
-                shutil.copyfile(dump, whole)
+                shutil.copyfile(copy, whole)
                 whole.chmod(0o600)
             sync(whole)
             whole.rename(path)
         sync(path.parent)
         return
-    with database.read() as connection:
-        schema = connection.execute(text("SELECT current_schema()")).scalar_one()
-    if schema != manifest.schema:
-        raise FolderError(
-            f"the backup is of the schema {manifest.schema}, and the database's URL leads to "
-            f"{schema or 'none'}; make that schema, and name it in the URL: ?options=-csearch_path={manifest.schema}"
-        )
-    # The schema is there, and is its owner's.
-    listed = _run(database.url, "pg_restore", "--list", str(dump), connect=False).splitlines()
-    wanted = dump.with_name("database.list")
-    wanted.write_text("\n".join(line for line in listed if not _of_schema(line)) + "\n")
-    options = ["--no-owner", "--no-privileges", "--exit-on-error", "--single-transaction"]
-    _run(database.url, "pg_restore", *options, f"--use-list={wanted}", str(dump))
-    wanted.unlink()
-
-
-def _of_schema(line: str) -> bool:
-    """Whether a line of pg_restore's list is about the schema itself: "7; 2615 2200 SCHEMA - public owner"."""
-    words = line.split()
-    return "SCHEMA" in words[3:6]
-
-
-def _quoted(name: str) -> str:
-    """A name as a pattern of pg_dump that matches it alone."""
-    doubled = name.replace('"', '""')
-    return f'"{doubled}"'
-
-
-def _run(url: URL, *command: str, connect: bool = True) -> str:
-    """Runs a program of PostgreSQL; returns what it printed. It ends when this process does, however that ends.
-
-    The process table shows its arguments to everybody: whatever leads to the database goes by the environment.
-    """
-    environment, arguments = _libpq(url) if connect else ({}, [])
-    try:
-        done = subprocess.run(
-            [command[0], *arguments, *command[1:]],
-            check=True,
-            capture_output=True,
-            text=True,
-            env={**os.environ, **environment},
-            preexec_fn=_end_with_parent,
-        )
-    except FileNotFoundError:
-        raise FolderError(
-            f"{command[0]} is not installed; it comes with PostgreSQL's client programs"
-        ) from None
-    except subprocess.CalledProcessError as error:
-        said = error.stderr.strip()
-        for secret in {environment.get("PGPASSWORD", "")} - {""}:
-            said = said.replace(secret, "***")
-        raise FolderError(f"{command[0]} failed: {said or f'it ended with {error.returncode}'}") from None
-    return done.stdout
-
-
-def _libpq(url: URL) -> tuple[dict[str, str], list[str]]:
-    """A URL as a program of PostgreSQL takes it: its environment, and arguments without a secret."""
-    from psycopg import pq
-    from psycopg.conninfo import make_conninfo
-
-    _, given = url.get_dialect()().create_connect_args(url)
-    known = {option.keyword.decode(): option for option in pq.Conninfo.get_defaults()}
-    environment: dict[str, str] = {}
-    rest: dict[str, str] = {"fallback_application_name": "fedpeer"}
-    for name, value in given.items():
-        if (option := known.get(name)) is None:
-            continue  # psycopg's own
-        if option.envvar is not None:
-            environment[option.envvar.decode()] = str(value)
-        elif option.dispchar:
-            raise FolderError(
-                f"PostgreSQL's programs take {name} from their command line alone, where others see it; give the "
-                "database another way to know you (a password file, a key without a password)"
-            )
-        else:
-            rest[name] = str(value)
-    return environment, [f"--dbname={make_conninfo(**rest)}"]
-
-
-def _end_with_parent() -> None:
-    """In the child: Linux kills it when the parent is gone, so that nothing is committed for nobody."""
-    if sys.platform == "linux":
-        _LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    with closing(Database(URL.create("sqlite", database=str(copy)))) as source:
+        migrate(source)  # of an older version
+        with source.read() as rows:
+            migrate(database, rows)

@@ -6,10 +6,10 @@ A file enters by an atomic rename after it has reached the disk, so that a name 
 Nothing here knows who refers to a digest; the database does, and `retain` deletes the rest.
 """
 
-import os
 from collections.abc import Collection
 from pathlib import Path
 
+from coordinator.staging import sync
 from fedpeer.protocol.model_file import file_digest
 
 _SUFFIX = ".safetensors"
@@ -27,7 +27,7 @@ class BlobStore:
         names = {f"{first:02x}" for first in range(256)} - {path.name for path in self._folder.iterdir()}
         for name in names:
             (self._folder / name).mkdir(exist_ok=True)
-        _sync(self._folder)
+        sync(self._folder)
 
     def path(self, digest: bytes) -> Path:
         """Where the file of `digest` lies or would lie."""
@@ -47,7 +47,7 @@ class BlobStore:
         """
         target = self.path(digest)
         if not flushed:
-            _sync(source)
+            sync(source)
         try:
             source.replace(target)
         except FileNotFoundError:
@@ -56,9 +56,9 @@ class BlobStore:
             ):  # and not whether the folder is there: another upload may have made it by now
                 raise
             target.parent.mkdir(parents=True, exist_ok=True)
-            _sync(self._folder)
+            sync(self._folder)
             source.replace(target)
-        _sync(target.parent)
+        sync(target.parent)
         return target
 
     def put(self, content: bytes, digest: bytes) -> Path:
@@ -91,11 +91,3 @@ class BlobStore:
                 freed += found.st_size
                 path.unlink()
         return freed
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

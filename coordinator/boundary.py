@@ -13,7 +13,7 @@ import asyncio
 import ipaddress
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -23,11 +23,11 @@ from urllib.parse import unquote
 
 import grpc
 import structlog
-from google.rpc import status_pb2
+from grpc_status.rpc_status import to_status
 
 from coordinator.identity import Caller
 from coordinator.metrics import Metrics
-from coordinator.quotas import Quotas
+from coordinator.quotas import Quotas, held
 from coordinator.spool import SpoolFull
 from coordinator.tracing import Tracing, annotate, end, fail
 from fedpeer.audit.sql.errors import (
@@ -100,18 +100,6 @@ _SENTENCES = {
 _END = object()
 
 
-class _Malformed:
-    """Stands for a message that could not be parsed."""
-
-
-class _TooLong:
-    """Stands for a message that has more bytes than its method takes."""
-
-    def __init__(self, size: int, most: int) -> None:
-        self.size = size
-        self.most = most
-
-
 def caller() -> Caller:
     """Who makes the call that is being served."""
     found = _caller.get(None)
@@ -136,8 +124,8 @@ class Boundary(grpc.aio.ServerInterceptor):
         quotas: Quotas,
         metrics: Metrics,
         tracing: Tracing,
-        refusal_of: RefusalOf = lambda _: None,
-        outdated: Callable[[], None] = lambda: None,
+        refusal_of: RefusalOf,
+        outdated: Callable[[], None],
     ) -> None:
         self._authenticate = authenticate
         self._refusal_of = refusal_of
@@ -162,23 +150,16 @@ class Boundary(grpc.aio.ServerInterceptor):
         return known[1]
 
     def _guarded(self, method: str, handler: Any) -> Any:
+        """Our handler in front of a servicer's."""
         limits = METHODS[method]
-        parse = _PARSERS.get(method, handler.request_deserializer)
-        wrapped: dict[str, Any] = {
-            "request_deserializer": _tolerant(parse, limits.request_bytes),
-            "response_serializer": _metered(handler.response_serializer),
-        }
-        if handler.request_streaming:
-            if handler.response_streaming:
-                answer = self._both(limits, handler.stream_stream)
-                return grpc.stream_stream_rpc_method_handler(self._served(method, limits, answer), **wrapped)
-            answer = self._upload(limits, handler.stream_unary)
-            return grpc.stream_unary_rpc_method_handler(self._served(method, limits, answer), **wrapped)
+        made: Any = grpc.stream_unary_rpc_method_handler
         if handler.response_streaming:
-            answer = self._stream(limits, handler.unary_stream)
-            return grpc.stream_stream_rpc_method_handler(self._served(method, limits, answer), **wrapped)
-        answer = self._unary(limits, handler.unary_unary)
-        return grpc.stream_unary_rpc_method_handler(self._served(method, limits, answer), **wrapped)
+            made = grpc.stream_stream_rpc_method_handler
+        return made(
+            self._served(method, limits, handler),
+            _tolerant(_PARSERS.get(method, handler.request_deserializer), limits.request_bytes),
+            _metered(handler.response_serializer),
+        )
 
     def end_streams(self) -> None:
         """Ends the streams whose caller is one no longer, also those on which nothing happens."""
@@ -205,31 +186,17 @@ class Boundary(grpc.aio.ServerInterceptor):
         Raises:
             Refusal: QUOTA_EXCEEDED.
         """
-        name = method.removeprefix(_OWN)
-        if self._open[method] >= limits.at_once:
-            raise Refusal(
-                Code.QUOTA_EXCEEDED, f"{limits.at_once} calls of {name} are open, which is the limit for all."
-            )
-        own = f"{method} {identity}"
-        if self._open[own] >= limits.per_caller:
-            raise Refusal(
-                Code.QUOTA_EXCEEDED,
-                f"{identity!r} has {limits.per_caller} calls of {name} open, which is the limit.",
-            )
-        self._open[method] += 1
-        self._open[own] += 1
-        try:
+        name, own = method.removeprefix(_OWN), f"{method} {identity}"
+        for_all = f"{limits.at_once} calls of {name} are open, which is the limit for all."
+        for_one = f"{identity!r} has {limits.per_caller} calls of {name} open, which is the limit."
+        with (
+            held(self._open, method, limits.at_once, for_all),
+            held(self._open, own, limits.per_caller, for_one),
+        ):
             yield
-        finally:
-            self._open[method] -= 1
-            self._open[own] -= 1
-            if not self._open[own]:
-                del self._open[own]
 
-    def _served(
-        self, method: str, limits: MethodLimits, answer: Callable[[Any, "_Call"], Awaitable[Any]]
-    ) -> Any:
-        """A handler that lets a caller in, and `answer` it within the method's limits."""
+    def _served(self, method: str, limits: MethodLimits, handler: Any) -> Any:
+        """Lets a caller in, and has it answered by the servicer's `handler` within the method's limits."""
 
         async def served(_: Any, context: Any) -> Any:
             call = _Call(self, method, context)
@@ -238,7 +205,7 @@ class Boundary(grpc.aio.ServerInterceptor):
                 call.admit(limits)
                 with self._place(method, limits, call.identity):
                     async with clock:
-                        return await answer(context, call)
+                        return await self._answer(handler, limits, context, call)
             except asyncio.CancelledError:
                 call.cancelled()
                 raise
@@ -250,32 +217,16 @@ class Boundary(grpc.aio.ServerInterceptor):
 
         return served
 
-    def _unary(self, limits: MethodLimits, serve: Any) -> Callable[[Any, "_Call"], Awaitable[Any]]:
-        async def answer(context: Any, call: "_Call") -> Any:
-            return await serve(await _only_message(context), context)
-
-        return answer
-
-    def _upload(self, limits: MethodLimits, serve: Any) -> Callable[[Any, "_Call"], Awaitable[Any]]:
-        async def answer(context: Any, call: "_Call") -> Any:
-            with self._stream_of(call), call.interruptible():
-                return await serve(_Messages(call, limits), context)
-
-        return answer
-
-    def _stream(self, limits: MethodLimits, serve: Any) -> Callable[[Any, "_Call"], Awaitable[Any]]:
-        async def answer(context: Any, call: "_Call") -> None:
-            with self._stream_of(call):
-                await call.write_all(serve(await _only_message(context), context))
-
-        return answer
-
-    def _both(self, limits: MethodLimits, serve: Any) -> Callable[[Any, "_Call"], Awaitable[Any]]:
-        async def answer(context: Any, call: "_Call") -> None:
-            with self._stream_of(call):
-                await call.write_all(serve(_Messages(call, limits), context))
-
-        return answer
+    async def _answer(self, handler: Any, limits: MethodLimits, context: Any, call: "_Call") -> Any:
+        if not (handler.request_streaming or handler.response_streaming):
+            return await handler.unary_unary(await _only_message(context), context)
+        with self._stream_of(call):
+            said = _Messages(call, limits) if handler.request_streaming else await _only_message(context)
+            if handler.response_streaming:
+                serve = handler.stream_stream or handler.unary_stream
+                return await call.write_all(serve(said, context))
+            with call.interruptible():
+                return await handler.stream_unary(said, context)
 
 
 class _Call:
@@ -385,7 +336,7 @@ class _Call:
             log.warning("call failed", reason=refusal.code.name, why=str(error))
         else:
             log.info("call refused", reason=refusal.code.name, message=refusal.message)
-        await self._context.abort_with_status(_Status(status_of(refusal)))
+        await self._context.abort_with_status(to_status(status_of(refusal)))
 
     def cancelled(self) -> None:
         """The client has closed the call."""
@@ -395,15 +346,6 @@ class _Call:
         seconds = time.perf_counter() - self._began
         self._boundary._metrics.rpc_seconds.labels(self._method, self._status.name).observe(seconds)
         end(self._span, **{"rpc.grpc.status_code": self._status.value[0]})
-
-
-class _Status(grpc.Status):
-    """A google.rpc.Status as gRPC takes it."""
-
-    def __init__(self, status: status_pb2.Status) -> None:
-        self.code = next(code for code in grpc.StatusCode if code.value[0] == status.code)
-        self.details = status.message
-        self.trailing_metadata = (("grpc-status-details-bin", status.SerializeToString()),)
 
 
 def refusal_for(error: Exception) -> Refusal:
@@ -441,18 +383,20 @@ def _short(refusal: Refusal) -> Refusal:
 
 
 def _tolerant(parse: Any, most: int) -> Any:
-    """A parser of at most `most` bytes that hands on a stand-in for what it cannot parse, so that the call ends with
-    our own status."""
+    """A parser of at most `most` bytes that hands on a refusal for what it cannot parse, so that the call ends with our
+    own status: see `_parsed`."""
 
     def parsed(data: bytes) -> Any:
         if (charge := _charge.get()) is not None:
             charge(len(data))
         if len(data) > most:
-            return _TooLong(len(data), most)
+            return Refusal(
+                Code.TOO_LARGE, f"The message has {len(data)} bytes; this method takes at most {most}."
+            )
         try:
             return parse(data)
         except Exception:  # whatever a parser makes of hostile bytes
-            return _Malformed()
+            return Refusal(Code.FIELD_INVALID, "The message is not a protocol buffer of this method's type.")
 
     return parsed
 
@@ -469,14 +413,11 @@ def _metered(serialize: Any) -> Any:
     return serialized
 
 
-def _check_parsed(message: Any) -> None:
-    if isinstance(message, _Malformed):
-        raise Refusal(Code.FIELD_INVALID, "The message is not a protocol buffer of this method's type.")
-    if isinstance(message, _TooLong):
-        raise Refusal(
-            Code.TOO_LARGE,
-            f"The message has {message.size} bytes; this method takes at most {message.most}.",
-        )
+def _parsed(message: Any) -> Any:
+    """The message; raises the refusal that stands for one which could not be parsed."""
+    if isinstance(message, Refusal):
+        raise message
+    return message
 
 
 async def _only_message(context: Any) -> Any:
@@ -494,8 +435,7 @@ async def _only_message(context: Any) -> Any:
         ) from None
     if message is grpc.aio.EOF:
         raise Refusal(Code.FIELD_INVALID, "The call has no message; this method takes one.")
-    _check_parsed(message)
-    return message
+    return _parsed(message)
 
 
 class _Messages:
@@ -523,8 +463,7 @@ class _Messages:
                 raise Refusal(Code.TOO_LARGE, f"The call has more than {most} messages, which is the limit.")
             if self._read > 1:
                 self._call.count(self._limits)
-        _check_parsed(message)
-        return message
+        return _parsed(message)
 
 
 def _address(peer: str) -> str:

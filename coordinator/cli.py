@@ -11,7 +11,7 @@ import logging
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,7 +20,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from coordinator.config import TaskConfig, read_config, resolve_paths
+from coordinator.config import (
+    SERVICE_FILE,
+    ServiceConfig,
+    TaskConfig,
+    config_text,
+    read_config,
+    resolve_paths,
+    validated_config,
+)
 from coordinator.control_socket import ANSWER_SECONDS
 from coordinator.errors import FolderError, TaskError
 from fedpeer.audit.sql.errors import StorageError
@@ -91,12 +99,15 @@ def init(
 ) -> None:
     """Make a state folder: certificate authority, server certificate, ledger key, configuration."""
     hosts = host or ["localhost", "127.0.0.1"]
-    text = _config_text(name, market, public, metrics, database, insecure, hosts)
+    server = {"market": market, "public": public, "metrics": metrics, "insecure": insecure, "hosts": hosts}
+    document = {"name": name, "server": server, "storage": {"database": database}}
+    head = "# fedpeer coordinator; every key is explained in docs/operations.md\n"
+    config = validated_config(document, ServiceConfig, folder / SERVICE_FILE)
     from coordinator.folder import initialise
 
     _warn_of_password(database)
     with _cleaning_up():
-        made = initialise(folder, text, name, hosts)
+        made = initialise(folder, head + config_text(config), name, hosts)
     key = str(made.signing_key().verification_key)
     if insecure:
         _note("INSECURE: this coordinator will serve without TLS; anyone can act as any participant")
@@ -456,11 +467,8 @@ def restore(
         database = Database(made.database_url(made.config()))
         migrate(database)  # of an older version, as the service does
         database.close()
-        operator = Operator(made)
-        try:
+        with closing(Operator(made)) as operator:
             return operator.carry_over_revocations(revocations)
-        finally:
-            operator.close()
 
     _warn_of_password(database or "")
     with _cleaning_up():
@@ -513,7 +521,7 @@ def status(
     """Show the service, its participants and its tasks; one task in full where it is named."""
     with _operator(state) as operator:
         reports = operator.tasks() if task is None else [operator.task(task)]
-        people = operator.participants()
+        people = operator.enrolled()
         service = operator.serving()
         certificates, warnings = _certificates(operator)
         record = {
@@ -526,7 +534,7 @@ def status(
             "ledger_size": operator.ledger_size(),
             "certificates": certificates,
             "participants": [
-                {"id": p.id, "enrolled": p.enrolled_at, "revoked": p.revoked_at is not None} for p in people
+                {"id": p.id, "enrolled": p.enrolled_at, "revoked": p.standing == "revoked"} for p in people
             ],
             "tasks": [report.record() for report in reports],
         }
@@ -628,16 +636,11 @@ def _print_tasks(reports: "list[TaskReport]") -> None:
             output().print(f"{report.row.id}: {name} cannot deliver: {printable(reason)}", markup=False)
 
 
-@contextmanager
-def _operator(state: Path) -> "Iterator[Operator]":
+def _operator(state: Path) -> "AbstractContextManager[Operator]":
     from coordinator.folder import StateFolder
     from coordinator.operator import Operator
 
-    operator = Operator(StateFolder(state))
-    try:
-        yield operator
-    finally:
-        operator.close()
+    return closing(Operator(StateFolder(state)))
 
 
 @contextmanager
@@ -760,27 +763,6 @@ def _warn_of_password(url: str) -> None:
             "The database's password stood among this command's arguments, where others can see it; give the URL by "
             "FEDPEER_DATABASE, or leave the password to PostgreSQL's password file"
         )
-
-
-def _config_text(
-    name: str, market: str, public: str, metrics: str, database: str, insecure: bool, hosts: list[str]
-) -> str:
-    lines = [
-        "# fedpeer coordinator; every key is explained in docs/operations.md",
-        f"name = {json.dumps(name)}",
-        "",
-        "[server]",
-        f"market = {json.dumps(market)}",
-        f"public = {json.dumps(public)}",
-        f"metrics = {json.dumps(metrics)}",
-        f"insecure = {json.dumps(insecure)}",
-        f"hosts = {json.dumps(hosts)}",
-        "",
-        "[storage]",
-        f"database = {json.dumps(database)}",
-        "",
-    ]
-    return "\n".join(lines)
 
 
 def _show(as_json: bool, record: dict[str, Any], text: str) -> None:

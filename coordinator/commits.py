@@ -13,13 +13,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, TypeVar
 
 from coordinator.clock import Clock
 from coordinator.errors import CoordinatorError
 from coordinator.metrics import Metrics
-from coordinator.steps import Transaction
 from coordinator.storage.tasks import StaleTask
+from coordinator.transaction import Transaction
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.ledger_store import SignedLog, SqlLedgerStore
 from fedpeer.audit.sql.statements import driver
@@ -95,12 +96,8 @@ class Transactions:
         """A receipt of a ledger entry under a signed head: a C2SP tlog-proof."""
         return await self._in_thread(lambda: str(self._log.receipt(index)))
 
-    def covered(self, t: Transaction, index: int) -> str | None:
-        """`proof` within a transaction; None where no signed head covers the entry yet."""
-        return self.all_covered(t, [index])[0]
-
-    def all_covered(self, t: Transaction, indices: Sequence[int]) -> list[str | None]:
-        """`covered` of several entries."""
+    def covered(self, t: Transaction, indices: Sequence[int]) -> list[str | None]:
+        """`proof` of several entries within a transaction; None where no signed head covers one yet."""
         return [None if found is None else str(found) for found in self._log.covered(t.ledger_store, indices)]
 
     def run(self, work: Callable[[Transaction], Result], *, durable: bool = True) -> Result:
@@ -128,53 +125,37 @@ class Transactions:
         return self._computations > 0
 
     async def _in_turn(self, step: "_QueuedStep") -> Any:
-        self._enqueue(step)
-        return await step.done
-
-    def _enqueue(self, step: "_QueuedStep") -> None:
-        step.began = time.perf_counter()
         self._waiting.append(step)
         if not self._called:
             self._called = True
             try:
-                self._thread.submit(self._take_all_waiting)
+                self._thread.submit(self._take_waiting)
             except RuntimeError:
                 self._called = False
                 step.withdrawn = True
                 raise _draining() from None
+        return await step.done
 
-    def _take_all_waiting(self) -> None:
-        """In the database's thread: the steps that wait now. Those that come meanwhile call it again."""
+    def _take_waiting(self) -> None:
+        """In the database's thread: the steps that wait now, in groups of one kind. Those that come meanwhile call it
+        again."""
         self._called = False
-        waiting = len(self._waiting)
-        while waiting > 0 and self._waiting:
-            waiting -= self._take_waiting()
+        waiting = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        for _, found in groupby(waiting, lambda step: step.writes):
+            alike = list(found)
+            for first in range(0, len(alike), _GROUP):
+                self._carry_out(alike[first : first + _GROUP])
 
-    def _take_waiting(self) -> int:
-        """In the database's thread: the steps that wait, up to the first of another kind, in one transaction.
-
-        Returns:
-            how many they were.
-        """
-        steps: list[_QueuedStep] = []
-        taken = 0
-        while (
-            self._waiting
-            and len(steps) < _GROUP
-            and self._waiting[0].writes is (steps or self._waiting)[0].writes
-        ):
-            step = self._waiting.popleft()
-            taken += 1
-            if not (step.done.cancelled() or step.withdrawn):
-                steps.append(step)
+    def _carry_out(self, group: "Sequence[_QueuedStep]") -> None:
+        """In one transaction: the steps of a group that somebody still waits for."""
+        steps = [step for step in group if not (step.done.cancelled() or step.withdrawn)]
         if not steps:
-            return taken
+            return
         outcomes = self._outcomes(steps)
         # All in one message to the event loop, which takes longer than a step does.
         loop = steps[0].done.get_loop()
         if not loop.is_closed():
             loop.call_soon_threadsafe(self._deliver, steps, outcomes)
-        return taken
 
     def _outcomes(self, steps: "Sequence[_QueuedStep]") -> list[Any]:
         """What each step has returned or raised."""
@@ -243,7 +224,7 @@ class _QueuedStep:
     writes: bool
     durable: bool
     done: "asyncio.Future[Any]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-    began: float = 0.0
+    began: float = field(default_factory=time.perf_counter)
     withdrawn: bool = False
 
 

@@ -2,9 +2,9 @@
 
 The service listens on a Unix socket in its state folder, which only the folder's owner can reach. A notification makes
 the service read again what others can change (tasks, participants, revocations). The service answers when that is
-done, so that `fedpeer coordinator revoke` returns when the revocation is in force. The database stays the only
-truth: without a running service nobody answers, and nothing is lost. That nobody answers does not mean that nobody
-serves: the database's lease says that. `ask` makes the service say what does not go well.
+done, so that `fedpeer coordinator revoke` returns when the revocation is in force; its answer says what does not go
+well. The database stays the only truth: without a running service nobody answers, and nothing is lost. That nobody
+answers does not mean that nobody serves: the database's lease says that.
 """
 
 import asyncio
@@ -13,11 +13,11 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from enum import Enum
 from pathlib import Path
 
 import structlog
 
+from coordinator.local_ports import bounded
 from fedpeer.protocol.limits import CONTROL_SOCKET
 
 log = structlog.get_logger()
@@ -29,8 +29,6 @@ _PATH_BYTES = 100
 ANSWER_SECONDS = 10.0
 
 _NOTIFY = b"notify\n"
-_DONE = b"done\n"
-_ASK = b"troubles\n"
 
 #: Bytes of an answer: a service has as many duties as tasks.
 _ANSWER_BYTES = 1 << 20
@@ -51,7 +49,6 @@ class ControlSocket:
         self._answer = answer
         self._troubles = troubles
         self._server: asyncio.Server | None = None
-        self._open = 0
 
     async def start(self) -> None:
         self._path.unlink(missing_ok=True)
@@ -60,7 +57,7 @@ class ControlSocket:
             listener.bind(name)
         self._path.chmod(0o600)
         self._server = await asyncio.start_unix_server(
-            self._serve, sock=listener, limit=CONTROL_SOCKET.request_bytes
+            bounded(self._serve, CONTROL_SOCKET), sock=listener, limit=CONTROL_SOCKET.request_bytes
         )
 
     async def stop(self) -> None:
@@ -69,85 +66,41 @@ class ControlSocket:
             self._path.unlink(missing_ok=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._open >= CONTROL_SOCKET.connections:
-            writer.close()
-            return
-        self._open += 1
         try:
-            async with asyncio.timeout(CONTROL_SOCKET.seconds):
-                asked = await _line(reader)
-                if asked == _NOTIFY:
-                    await self._answer()
-                    writer.write(_DONE)
-                elif asked == _ASK:
-                    writer.write(json.dumps(self._troubles()).encode() + b"\n")
-                await writer.drain()
-        except (ConnectionError, TimeoutError):
-            pass  # the command has left, or says nothing; what it asked for is done all the same
-        except Exception as error:  # the command gets no "done", and says so
+            asked = await reader.readline()
+        except ValueError:
+            return  # more than anybody has to say
+        if asked != _NOTIFY:
+            return
+        try:
+            await self._answer()  # done all the same where the command has left
+        except Exception as error:  # the command gets no answer, and says so
             log.warning(
                 "what a command has changed could not be read; the next notification tries again",
                 exc_info=error,
             )
-        finally:
-            self._open -= 1
-            writer.close()
+            return
+        writer.write(json.dumps(self._troubles()).encode() + b"\n")
 
 
-class Answer(Enum):
-    """What came of a notification: the service has looked, somebody is there and has not, or nobody is there."""
+def notify(path: Path) -> dict[str, str] | None:
+    """Notifies a service and waits until it has looked, for at most `ANSWER_SECONDS`.
 
-    LOOKED = "looked"
-    SILENT = "silent"
-    NOBODY = "nobody"
-
-
-def notify(path: Path) -> Answer:
-    """Notifies a service and waits until it has looked, for at most `ANSWER_SECONDS`."""
-    said = _said(path, _NOTIFY)
-    if isinstance(said, Answer):
-        return said
-    return Answer.LOOKED if said == _DONE else Answer.SILENT
-
-
-def ask(path: Path) -> dict[str, str] | None:
-    """What does not go well in a service, by the name of a task or duty, and why; None where no service answers."""
-    said = _said(path, _ASK)
-    if isinstance(said, Answer):
-        return None
-    try:
-        found: dict[str, str] = json.loads(said)
-    except ValueError:  # it ended in the middle of its answer
-        return None
-    return found
-
-
-def _said(path: Path, question: bytes) -> bytes | Answer:
-    """The service's line; NOBODY or SILENT where there is none."""
+    Returns:
+        what does not go well in it, by the name of a task or duty, and why; None where no service answers.
+    """
     caller = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     caller.settimeout(ANSWER_SECONDS)
-    with caller:
-        try:
+    try:
+        with caller:
             with _short(path) as name:
                 caller.connect(name)
-        except (FileNotFoundError, ConnectionRefusedError):
-            return Answer.NOBODY
-        except OSError:  # no right to it, or a queue that is full since nobody takes from it
-            return Answer.SILENT
-        try:
-            caller.sendall(question)
+            caller.sendall(_NOTIFY)
             with caller.makefile("rb") as answer:
-                return answer.readline(_ANSWER_BYTES)
-        except OSError:
-            return Answer.SILENT
-
-
-async def _line(reader: asyncio.StreamReader) -> bytes:
-    """What somebody says; nothing where it is more than anybody has to say."""
-    try:
-        return await reader.readline()
-    except ValueError:
-        return b""
+                found: dict[str, str] = json.loads(answer.readline(_ANSWER_BYTES))
+                return found
+    except (OSError, ValueError):  # nobody is there, or does not answer, or ends in the middle of its answer
+        return None
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from coordinator.errors import FolderError
-from coordinator.staging import staged, sync
+from coordinator.staging import staged, sync, writing
 from fedpeer.protocol.model_file import file_digest
 
 #: Bytes copied at once.
@@ -27,19 +27,14 @@ def copy_model(source: Path, digest: bytes, target: Path, *, force: bool) -> Non
         raise FolderError(f"{target} is not a regular file; name one, or - for standard output")
     if os.path.lexists(target) and not force:
         raise FolderError(f"{target} is there already; give --force to replace it, or name another file")
-    with staged(target) as scratch:
+    with staged(target) as scratch, writing(target, "; nothing was changed"):
         fresh = scratch / "model"
-        try:
-            with source.open("rb") as file, fresh.open("wb") as copy:
-                shutil.copyfileobj(file, copy, _BLOCK)
-            sync(fresh)
-            _check(fresh, digest, source)
-            fresh.replace(target)
-            sync(target.parent)
-        except OSError as error:
-            raise FolderError(
-                f"{target} cannot be written: {error.strerror or error}; nothing was changed"
-            ) from None
+        with source.open("rb") as file, fresh.open("wb") as copy:
+            shutil.copyfileobj(file, copy, _BLOCK)
+        sync(fresh)
+        _check(fresh, digest, source)
+        fresh.replace(target)
+        sync(target.parent)
 
 
 def write_model(source: Path, digest: bytes, out: BinaryIO) -> None:

@@ -25,18 +25,19 @@ import contextlib
 import json
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
+from typing import TypeVar
 
 from cryptography import x509
 
 from coordinator.config import SERVICE_FILE, ServiceConfig, parse_config, read_config
 from coordinator.errors import AlreadyServed, FolderError
-from coordinator.staging import staged, sync
+from coordinator.staging import staged, sync, writing
 from coordinator.storage.lease import Lease
 from coordinator.storage.schema import erase, migrate
 from fedpeer.audit.input_files import MAX_PEM_BYTES, SourceError, read_bytes
@@ -58,6 +59,8 @@ from fedpeer.protocol.certificates import (
 from fedpeer.terminal import counted
 from mechanism.ledger.errors import NoteError
 from mechanism.ledger.note import SigningKey
+
+Loaded = TypeVar("Loaded")
 
 #: The files that make a folder this coordinator's, as patterns, with their modes: what a backup keeps and a restore
 #: puts back, and what `init` never touches where it is there.
@@ -164,22 +167,13 @@ class StateFolder:
         whose place it takes, where there is one."""
         self._check_initialised()
         path = self.path / "authority.pem"
-        try:
-            return load_certificates(_read(path))
-        except CertificateError as error:
-            raise FolderError(f"{path}: {error}") from None
+        return _loaded(path, load_certificates)
 
     def older_authority(self) -> Identity | None:
         """The authority that is being replaced, with its key; None at other times."""
-        path, older = self.path / OLD_AUTHORITY_KEY, self.authorities()[1:]
-        if not older:
+        if not (older := self.authorities()[1:]):
             return None
-        try:
-            identity = Identity(load_private_key(_read(path)), older[0])
-            check_pair(identity)
-        except CertificateError as error:
-            raise FolderError(f"{path}: {error}") from None
-        return identity
+        return _paired(self.path / OLD_AUTHORITY_KEY, older[0])
 
     def server(self) -> Identity:
         """The server's certificate with its key."""
@@ -237,12 +231,7 @@ class StateFolder:
     def _signing_key(self, path: Path) -> SigningKey | None:
         if not path.exists():
             return None
-        try:
-            return SigningKey.parse(_read(path).decode())
-        except UnicodeDecodeError:
-            raise FolderError(f"{path} cannot be read: it is not text") from None
-        except NoteError as error:
-            raise FolderError(f"{path}: {error}") from None
+        return _loaded(path, lambda content: SigningKey.parse(content.decode()))
 
     def issue_server(self, hosts: Sequence[str] = ()) -> Identity:
         """A new server certificate for `hosts`, or those of the present one; a running service takes it over when it
@@ -255,7 +244,7 @@ class StateFolder:
             identity = issue_server_certificate(
                 self.older_authority() or self.authority(), hosts, datetime.now(UTC)
             )
-            self._write_identity("server", identity)
+            self.replace(_identity_files("server", identity))
         return identity
 
     def begin_authority(self, name: str) -> Identity:
@@ -283,8 +272,8 @@ class StateFolder:
 
     def _present_hosts(self) -> list[str]:
         try:
-            return certificate_hosts(load_certificates(_read(self.path / "server.pem"))[0])
-        except (FolderError, CertificateError):
+            return certificate_hosts(_loaded(self.path / "server.pem", load_certificates)[0])
+        except FolderError:
             raise FolderError(
                 f"{self.path / 'server.pem'} does not say which names it is for; name them by --host"
             ) from None
@@ -320,10 +309,8 @@ class StateFolder:
         if self.path in _held.paths:  # by this thread
             yield
             return
-        try:
+        with writing(self.path):
             file = (self.path / "keys.lock").open("w")
-        except OSError as error:
-            raise FolderError(f"{self.path} cannot be written: {error.strerror}") from None
         with file:
             flock(file, LOCK_EX)
             _held.paths = _held.paths | {self.path}
@@ -340,34 +327,27 @@ class StateFolder:
             files: content by name; None: the file goes.
         """
         content = {n: None if c is None else base64.b64encode(c).decode() for n, c in files.items()}
-        try:
+        with writing(self.path, "; nothing was changed"):
             write_private(self._pending, json.dumps(content).encode())
-        except OSError as error:
-            raise FolderError(
-                f"{self.path} cannot be written: {error.strerror}; nothing was changed"
-            ) from None
         self._finish_replacing()
 
     def _finish_replacing(self) -> None:
         if not self._pending.exists():
             return
-        try:
-            content: dict[str, str | None] = json.loads(self._pending.read_text())
-            for name, text in content.items():
-                if text is None:
+        with writing(self.path, f"; what {self._pending.name} says is done when it can"):
+            try:
+                files: dict[str, str | None] = json.loads(self._pending.read_text())
+                content = {n: None if c is None else base64.b64decode(c) for n, c in files.items()}
+            except ValueError:
+                raise FolderError(f"{self._pending} is damaged; restore the folder from a backup") from None
+            for name, data in content.items():
+                if data is None:
                     (self.path / name).unlink(missing_ok=True)
                 else:
-                    mode = 0o644 if name.endswith(".pem") else 0o600
-                    _write_file(self.path / name, base64.b64decode(text), mode)
+                    _write_file(self.path / name, data, 0o644 if name.endswith(".pem") else 0o600)
             sync(self.path)
             self._pending.unlink()
             sync(self.path)
-        except OSError as error:
-            raise FolderError(
-                f"{self.path} cannot be written: {error.strerror}; what {self._pending.name} says is done when it can"
-            ) from None
-        except ValueError:
-            raise FolderError(f"{self._pending} is damaged; restore the folder from a backup") from None
 
     @property
     def _pending(self) -> Path:
@@ -412,29 +392,32 @@ class StateFolder:
             with self.changing_keys():
                 return self._read_identity(name)
 
-    def _write_identity(self, name: str, identity: Identity) -> None:
-        self.replace(_identity_files(name, identity))
-
     def _read_identity(self, name: str) -> Identity:
-        key, certificate = self.path / f"{name}.key", self.path / f"{name}.pem"
-        try:
-            private = load_private_key(_read(key))
-        except CertificateError as error:
-            raise FolderError(f"{key}: {error}") from None
-        try:
-            identity = Identity(private, load_certificates(_read(certificate))[0])
-            check_pair(identity)
-        except CertificateError as error:
-            raise FolderError(f"{certificate}: {error} ({key})") from None
-        return identity
+        certificates = _loaded(self.path / f"{name}.pem", load_certificates)
+        return _paired(self.path / f"{name}.key", certificates[0])
 
 
-def _read(path: Path) -> bytes:
-    """A key's or a certificate's file. Raises FolderError where it cannot be read."""
+def _loaded(path: Path, load: Callable[[bytes], Loaded]) -> Loaded:
+    """What a key's or a certificate's file holds. Raises FolderError where it cannot be read or used."""
     try:
-        return read_bytes(path, MAX_PEM_BYTES)
+        return load(read_bytes(path, MAX_PEM_BYTES))
     except SourceError as error:
         raise FolderError(str(error)) from None
+    except UnicodeDecodeError:
+        raise FolderError(f"{path} cannot be read: it is not text") from None
+    except (CertificateError, NoteError) as error:
+        raise FolderError(f"{path}: {error}") from None
+
+
+def _paired(path: Path, certificate: x509.Certificate) -> Identity:
+    """A certificate with its key, which is in a file of its own. Raises FolderError as `_loaded`."""
+
+    def load(content: bytes) -> Identity:
+        identity = Identity(load_private_key(content), certificate)
+        check_pair(identity)
+        return identity
+
+    return _loaded(path, load)
 
 
 def initialise(path: Path, config_text: str, name: str, hosts: Sequence[str]) -> StateFolder:
@@ -452,19 +435,18 @@ def initialise(path: Path, config_text: str, name: str, hosts: Sequence[str]) ->
     now = datetime.now(UTC)
     authority = make_authority(f"{name} authority", now)
     server = issue_server_certificate(authority, hosts, now)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with ExitStack() as undo, assembling(folder) as made:
-            made._write_identity("authority", authority)
-            made._write_identity("server", server)
-            write_private(made.ledger_key, SigningKey.generate(config.name).secret_text().encode())
-            write_private(made.path / SERVICE_FILE, config_text.encode())
-            database = undo.enter_context(new_database(made.database_url(config)))
-            migrate(database)
-            SignedLog(database, made.signing_key()).sign_head()
-            database.close()
-    except OSError as error:
-        raise FolderError(f"{error.filename or path} cannot be written: {error.strerror or error}") from None
+    files = {
+        **_identity_files("authority", authority),
+        **_identity_files("server", server),
+        "ledger.key": SigningKey.generate(config.name).secret_text().encode(),
+        SERVICE_FILE: config_text.encode(),
+    }
+    with ExitStack() as undo, assembling(folder) as made:
+        made.replace(files)
+        database = undo.enter_context(new_database(made.database_url(config)))
+        migrate(database)
+        SignedLog(database, made.signing_key()).sign_head()
+        database.close()
     return folder
 
 
@@ -492,24 +474,25 @@ def assembling(folder: StateFolder) -> Iterator[StateFolder]:
     without which it is nobody's.
 
     Raises:
-        FolderError: somebody else is making it.
-        OSError: it cannot be written.
+        FolderError: somebody else is making it, or it cannot be written.
     """
     target = folder.path.resolve()
     inside = target.is_dir()
-    with staged(target / "coordinator" if inside else target) as scratch:
-        made = StateFolder(scratch / "made")
-        made.path.mkdir(mode=0o700)
-        yield made
-        for found in (made.path, *made.path.rglob("*")):
-            sync(found)
-        check_free(folder)
-        if inside:
-            target.chmod(0o700)
-            _move_in(made.path, target)
-        else:
-            made.path.rename(target)
-    sync(target if inside else target.parent)
+    with writing(folder.path):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with staged(target / "coordinator" if inside else target) as scratch:
+            made = StateFolder(scratch / "made")
+            made.path.mkdir(mode=0o700)
+            yield made
+            for found in (made.path, *made.path.rglob("*")):
+                sync(found)
+            check_free(folder)
+            if inside:
+                target.chmod(0o700)
+                _move_in(made.path, target)
+            else:
+                made.path.rename(target)
+        sync(target if inside else target.parent)
 
 
 def _move_in(made: Path, target: Path) -> None:

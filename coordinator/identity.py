@@ -10,16 +10,16 @@ is decided once more, by `check_standing`, inside the transaction that writes it
 
 import hashlib
 import secrets
-from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from coordinator.storage.identities import CertificateRow, InvitationRow, ParticipantRow
-from coordinator.storage.market import MarketStore
+from coordinator.storage.store import MarketStore
 from fedpeer.protocol.certificates import (
     CertificateError,
     Identity,
@@ -52,9 +52,7 @@ class Caller:
 
 @dataclass(frozen=True)
 class _Parsed:
-    name: str
-    key: PublicKey
-    key_pem: str
+    caller: Caller
     serial: str
     issuer: bytes
     not_before: float
@@ -68,7 +66,6 @@ class Roster:
         self._participants: dict[str, ParticipantRow] = {}
         self._revoked_serials: frozenset[str] = frozenset()
         self._authorities: frozenset[bytes] = frozenset()
-        self._parsed: OrderedDict[bytes, _Parsed] = OrderedDict()
 
     def load(self, participants: Iterable[ParticipantRow], certificates: Iterable[CertificateRow]) -> None:
         self._participants = {row.id: row for row in participants}
@@ -97,19 +94,19 @@ class Roster:
         Raises:
             Refusal: CERTIFICATE_REQUIRED or CERTIFICATE_REVOKED.
         """
-        parsed = self._parse(certificate_pem)
-        found = Caller(parsed.name, parsed.key, parsed.key_pem)
+        parsed = _parsed(certificate_pem)
+        found, name = parsed.caller, parsed.caller.participant_id
         if (refusal := self.refusal_of(found)) is not None:
             raise refusal
         if parsed.serial in self._revoked_serials:
-            raise _revoked(parsed.name)
+            raise _revoked(name)
         if self._authorities and parsed.issuer not in self._authorities:
             raise Refusal(
                 Code.CERTIFICATE_REQUIRED,
-                f"The certificate of {parsed.name!r} is of an authority that has ended here; enrol again.",
+                f"The certificate of {name!r} is of an authority that has ended here; enrol again.",
             )
         if not parsed.not_before <= now <= parsed.not_after:
-            raise Refusal(Code.CERTIFICATE_REQUIRED, f"The certificate of {parsed.name!r} has expired.")
+            raise Refusal(Code.CERTIFICATE_REQUIRED, f"The certificate of {name!r} has expired.")
         return found
 
     def believed(self, participant_id: str) -> Caller:
@@ -125,30 +122,22 @@ class Roster:
             raise _revoked(participant_id)
         return Caller(participant_id, load_public_key(row.public_key), row.public_key)
 
-    def _parse(self, pem: bytes) -> _Parsed:
-        found = self._parsed.get(pem)
-        if found is not None:
-            self._parsed.move_to_end(pem)
-            return found
-        try:
-            certificate = load_certificate(pem)
-            key = certificate_key(certificate)
-            name = certificate_name(certificate)
-        except CertificateError as error:
-            raise Refusal(Code.CERTIFICATE_REQUIRED, f"The certificate cannot be used: {error}.") from None
-        parsed = _Parsed(
-            name=name,
-            key=key,
-            key_pem=public_key_pem(key),
-            serial=format(certificate.serial_number, "x"),
-            issuer=issuer_id(certificate),
-            not_before=certificate.not_valid_before_utc.timestamp(),
-            not_after=certificate.not_valid_after_utc.timestamp(),
-        )
-        self._parsed[pem] = parsed
-        if len(self._parsed) > _PARSED_CERTIFICATES:
-            self._parsed.popitem(last=False)
-        return parsed
+
+@lru_cache(maxsize=_PARSED_CERTIFICATES)
+def _parsed(pem: bytes) -> _Parsed:
+    try:
+        certificate = load_certificate(pem)
+        key = certificate_key(certificate)
+        name = certificate_name(certificate)
+    except CertificateError as error:
+        raise Refusal(Code.CERTIFICATE_REQUIRED, f"The certificate cannot be used: {error}.") from None
+    return _Parsed(
+        caller=Caller(name, key, public_key_pem(key)),
+        serial=format(certificate.serial_number, "x"),
+        issuer=issuer_id(certificate),
+        not_before=certificate.not_valid_before_utc.timestamp(),
+        not_after=certificate.not_valid_after_utc.timestamp(),
+    )
 
 
 def check_standing(store: MarketStore, caller: Caller) -> None:
@@ -185,8 +174,22 @@ def _revoked(participant_id: str) -> Refusal:
     return Refusal(Code.CERTIFICATE_REVOKED, f"The certificate of {participant_id!r} has been revoked.")
 
 
-def invite(store: MarketStore, participant_id: str, now: float) -> tuple[str, float, int]:
-    """A one-time token for `participant_id`, when it expires, and how many earlier ones it withdraws.
+@dataclass(frozen=True)
+class Invitation:
+    """A one-time token and when it expires, seconds since the epoch.
+
+    Attributes:
+        withdrawn: earlier tokens of this participant that could still be used, and no longer can.
+    """
+
+    participant_id: str
+    token: str
+    expires: float
+    withdrawn: int
+
+
+def invite(store: MarketStore, participant_id: str, now: float) -> Invitation:
+    """A one-time token for `participant_id`; earlier ones are withdrawn.
 
     Raises:
         FieldError: not a well-formed id.
@@ -196,7 +199,7 @@ def invite(store: MarketStore, participant_id: str, now: float) -> tuple[str, fl
     expires = now + TOKEN_LIFETIME.total_seconds()
     withdrawn = store.withdraw_invitations(participant_id, now)
     store.add_invitation(InvitationRow(_token_digest(token), participant_id, now, expires, None))
-    return token, expires, withdrawn
+    return Invitation(participant_id, token, expires, withdrawn)
 
 
 @dataclass(frozen=True)
@@ -247,7 +250,11 @@ def renew(store: MarketStore, authority: Identity, caller: Caller, request: byte
 def _issue(
     store: MarketStore, authority: Identity, participant_id: str, request: bytes, now: float
 ) -> tuple[Enrolled, str]:
-    certificate = _signed(authority, participant_id, request, now)
+    at = datetime.fromtimestamp(now, UTC)
+    try:
+        certificate = issue_participant_certificate(authority, participant_id, request, at)
+    except CertificateError as error:
+        raise Refusal(Code.FIELD_INVALID, f"certificate_signing_request: {error}.") from None
     key_pem = public_key_pem(certificate_key(certificate))
     known = store.participant(participant_id)
     if known is not None and known.revoked_at is not None and known.public_key == key_pem:
@@ -260,15 +267,6 @@ def _issue(
     store.add_certificate(CertificateRow(serial, participant_id, pem.decode(), now, expires, None))
     new_key = known is None or known.public_key != key_pem
     return Enrolled(row, pem, expires, new_key), serial
-
-
-def _signed(authority: Identity, participant_id: str, request: bytes, now: float) -> x509.Certificate:
-    try:
-        return issue_participant_certificate(
-            authority, participant_id, request, datetime.fromtimestamp(now, UTC)
-        )
-    except CertificateError as error:
-        raise Refusal(Code.FIELD_INVALID, f"certificate_signing_request: {error}.") from None
 
 
 def _enrolled_before(store: MarketStore, invitation: InvitationRow, request: bytes) -> Enrolled:

@@ -41,7 +41,6 @@ class Feed:
 
     def __init__(self, events: Iterable[EventRow] = ()) -> None:
         self._events: list[EventRow] = []
-        self._last: dict[State, EventRow] = {}
         #: Who trains, once they are selected.
         self.selected: frozenset[str] = frozenset()
         self._followers: set[Session] = set()
@@ -58,24 +57,16 @@ class Feed:
         for event in events:
             if event.cursor == self.cursor + 1:
                 self._events.append(event)
-                self._last[event.state] = event
                 if event.state is State.SELECTED:
                     self.selected = frozenset(event.detail["selected"])
         if self.cursor > before:
             for session in self._followers:
                 session.notify()
 
-    def after(self, cursor: int) -> list[EventRow]:
-        return self._events[cursor:]
-
-    def last(self, state: State) -> EventRow | None:
-        """The last event that entered `state`."""
-        return self._last.get(state)
-
-    def opening(self, round_: int) -> EventRow | None:
-        """The event that opened a round."""
+    def last(self, state: State, round_: int | None = None) -> EventRow | None:
+        """The last event that entered `state`, in that round where one is given."""
         for event in reversed(self._events):
-            if event.state is State.TRAINING and event.round == round_:
+            if event.state is state and round_ in (None, event.round):
                 return event
         return None
 
@@ -84,16 +75,11 @@ class Feed:
         self._followers.add(session)
         try:
             while True:
-                for event in self.after(cursor):
-                    cursor = event.cursor
-                    yield event
-                    if event.state.final:
-                        return
-                if cursor < self.cursor:
-                    continue  # published while the events above were handed out
-                if self._events and self._events[-1].state.final:
-                    return  # a watcher that has seen the end already
-                if session.reason is not None:
+                while cursor < self.cursor:  # which may go on while events are handed out
+                    yield self._events[cursor]
+                    cursor += 1
+                ended = bool(self._events) and self._events[-1].state.final
+                if ended or session.reason is not None:
                     return
                 await session.wait()
         finally:
@@ -131,14 +117,10 @@ class Presence:
         """Any call is a sign of life."""
         self._heard[participant_id] = now
 
-    def dismiss(self, participant_id: str, reason: Refusal) -> None:
-        """Ends a participant's session."""
-        if (session := self._sessions.get(participant_id)) is not None:
+    def dismiss(self, reason: Refusal) -> None:
+        """Ends all sessions."""
+        for session in self._sessions.values():
             session.end(reason)
-
-    def watching(self) -> list[str]:
-        """Those that have a session open."""
-        return sorted(self._sessions)
 
     def absent(self, names: Iterable[str], now: float, grace: float) -> tuple[frozenset[str], float | None]:
         """Those of `names` that have been silent for longer than `grace` seconds, and when the next one will have been.

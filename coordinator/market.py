@@ -2,9 +2,8 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from fractions import Fraction
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import structlog
 
@@ -17,7 +16,6 @@ from coordinator.admission import (
     check_author,
     check_counts,
     check_name,
-    known_receipt,
     same_receipt,
 )
 from coordinator.identity import Caller, check_standing
@@ -25,10 +23,10 @@ from coordinator.runner import LiveTask, Workplace
 from coordinator.settlements import PaidRound, Settlements
 from coordinator.shared_frames import SharedFrame, SharedFrames
 from coordinator.spool import UploadKey
-from coordinator.steps import Transaction, failure_digest
-from coordinator.storage.submissions import ReceiptRow
-from coordinator.storage.tasks import EventRow
+from coordinator.storage.submissions import ModelStanding, ReceiptRow
+from coordinator.storage.tasks import EventRow, TaskRow
 from coordinator.tracing import annotate
+from coordinator.transaction import FailureReport, Transaction
 from coordinator.upload_places import Stream
 from fedpeer.protocol.codec import decode_signed
 from fedpeer.protocol.errors import Code, Refusal
@@ -78,13 +76,6 @@ class DisputeStanding:
     ledger_index: int
     rounds: dict[int, Review]
     paid: bool
-
-
-class _Begun(Enum):
-    """What an upload's header has led to. A late model is recorded by its header alone."""
-
-    WANTED = "wanted"
-    LATE = "late"
 
 
 class Market:
@@ -169,43 +160,51 @@ class Market:
         live = self._heard(caller, statement.task_id)
         check_author(caller, live.row, statement, signature)
         check_counts(live.row.terms, statement)
+        return await self._take(
+            caller,
+            live,
+            statement,
+            lambda t, task: admit_claim(t.market, task, statement),
+            lambda t, task: t.add_claim(task, statement, signature),
+        )
 
-        def record(t: Transaction) -> ReceiptRow:
-            task = self._current(t, live)
-            name, submission = statement.participant_id, statement.submission_id
-            known = known_receipt(t.market, task, name, submission, statement.digest)
-            if known is not None:
-                return known
-            admit_claim(t.market, task, statement)
-            return t.add_claim(task, statement, signature)
-
-        receipt = await self._work.transact(_standing(caller, record))
-        live.arrived()
+    async def fail(self, caller: Caller, report: FailureReport) -> ReceiptRow:
+        """Takes a participant's word that it cannot deliver."""
+        live = self._heard(caller, report.task_id)
+        check_name(caller, report.participant_id)
+        identifier("submission_id", report.submission_id)
+        if (size := len(report.reason)) > MAX_REASON_CHARACTERS:
+            raise FieldError("reason", f"{size} characters", f"at most {MAX_REASON_CHARACTERS} characters")
+        receipt = await self._take(
+            caller,
+            live,
+            report,
+            lambda t, task: admit_failure(t.market, task, report.participant_id, report.round),
+            lambda t, task: t.add_failure(task, report),
+        )
+        why = printable(report.reason)
+        log.warning("participant cannot deliver", task=report.task_id, round=report.round, why=why)
         return receipt
 
-    async def fail(
-        self, caller: Caller, participant_id: str, task_id: str, submission_id: str, round_: int, reason: str
+    async def _take(
+        self,
+        caller: Caller,
+        live: LiveTask,
+        said: ClaimStatement | FailureReport,
+        admit: Callable[[Transaction, TaskRow], None],
+        add: Callable[[Transaction, TaskRow], ReceiptRow],
     ) -> ReceiptRow:
-        """Takes a participant's word that it cannot deliver."""
-        live = self._heard(caller, task_id)
-        check_name(caller, participant_id)
-        identifier("submission_id", submission_id)
-        if len(reason) > MAX_REASON_CHARACTERS:
-            raise FieldError(
-                "reason", f"{len(reason)} characters", f"at most {MAX_REASON_CHARACTERS} characters"
-            )
-        digest = failure_digest(task_id, round_, participant_id, submission_id, reason)
+        """The receipt of what was said before, or of what is admitted and added now."""
 
         def record(t: Transaction) -> ReceiptRow:
             task = self._current(t, live)
-            known = known_receipt(t.market, task, participant_id, submission_id, digest)
-            if known is not None:
-                return known
-            admit_failure(t.market, task, participant_id, round_)
-            return t.add_failure(task, participant_id, submission_id, reason)
+            known = t.market.receipt(task.id, said.participant_id, said.submission_id)
+            if (same := same_receipt(known, said.digest)) is not None:
+                return same
+            admit(t, task)
+            return add(t, task)
 
         receipt = await self._work.transact(_standing(caller, record))
-        log.warning("participant cannot deliver", task=task_id, round=round_, why=printable(reason))
         live.arrived()
         return receipt
 
@@ -249,7 +248,7 @@ class Market:
         """
         live.presence.hear(caller.participant_id, self._work.clock.now())
         # From the events, which participants act upon: asked by everybody at once when a round opens.
-        opened = live.feed.opening(round_)
+        opened = live.feed.last(State.TRAINING, round_)
         if opened is None:
             raise Refusal(Code.NOT_YET, f"Round {round_} of task {live.row.id} has not begun.")
         if caller.participant_id not in live.feed.selected:
@@ -310,11 +309,17 @@ class Market:
         live = self._heard(caller, statement.task_id)
         check_author(caller, live.row, statement, signature)
 
-        def finish(t: Transaction) -> ReceiptRow:
-            return self._finish(t, live, statement, signature)
+        def begin(t: Transaction) -> tuple[ReceiptRow | None, bool]:
+            known, standing, late = self._admit(t, live, statement)
+            if known is None:
+                admit_upload(live.row, statement, standing)
+                if not late:
+                    t.begin_upload(statement, standing)
+            return known, late
 
-        def begin(t: Transaction) -> ReceiptRow | _Begun:
-            return self._begin(t, live, statement)
+        def finish(t: Transaction) -> ReceiptRow:
+            known, standing, late = self._admit(t, live, statement)
+            return known or t.add_model(statement, signature, standing, late=late)
 
         async def record() -> ReceiptRow:
             receipt = await self._work.transact(_standing(caller, finish))
@@ -322,11 +327,11 @@ class Market:
             return receipt
 
         # Nobody learns of the commitment before the receipt, whose commit is a later one.
-        found = await self._work.transact(_standing(caller, begin), durable=False)
-        if isinstance(found, ReceiptRow):
-            return found
-        if found is _Begun.LATE:
-            return await record()
+        known, late = await self._work.transact(_standing(caller, begin), durable=False)
+        if known is not None:
+            return known
+        if late:
+            return await record()  # by its header alone
         contract = live.row.terms.contract
         return await self._uploads.receive(stream, statement, header.offset, contract, record)
 
@@ -339,35 +344,20 @@ class Market:
             event, await self._settlements.of_event(live.row, event.round, caller.participant_id)
         )
 
-    def _begin(self, t: Transaction, live: LiveTask, statement: ModelStatement) -> "ReceiptRow | _Begun":
-        """The receipt of a known submission; else whether its frames are wanted, and then the commitment."""
+    def _admit(
+        self, t: Transaction, live: LiveTask, statement: ModelStatement
+    ) -> tuple[ReceiptRow | None, ModelStanding, bool]:
+        """The receipt of a known submission; how one stands; whether one that is admitted now is late."""
         task, standing = self._current(t, live), t.model_standing(statement)
         known = same_receipt(standing.receipt, statement.digest)
-        if known is not None:
-            return known
-        late = admit_model(t.market, task, statement, standing)
-        admit_upload(task, statement, standing)
-        if late:
-            return _Begun.LATE
-        t.begin_upload(statement, standing)
-        return _Begun.WANTED
-
-    def _finish(
-        self, t: Transaction, live: LiveTask, statement: ModelStatement, signature: bytes
-    ) -> ReceiptRow:
-        task, standing = self._current(t, live), t.model_standing(statement)
-        known = same_receipt(standing.receipt, statement.digest)
-        if known is not None:
-            return known
-        late = admit_model(t.market, task, statement, standing)
-        return t.add_model(statement, signature, standing, late=late)
+        return known, standing, known is None and admit_model(t.market, task, statement, standing)
 
     def _heard(self, caller: Caller, task_id: str) -> LiveTask:
         live = self.task(task_id)
         live.presence.hear(caller.participant_id, self._work.clock.now())
         return live
 
-    def _current(self, t: Transaction, live: LiveTask) -> Any:
+    def _current(self, t: Transaction, live: LiveTask) -> TaskRow:
         """The task as it stands inside this transaction: what decides between in time and late."""
         row = t.market.task(live.row.id)
         assert row is not None  # tasks are never deleted

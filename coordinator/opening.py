@@ -156,7 +156,7 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
     initial_model = _initial_model(config, root)
     contract = _contract(config, initial_model)
     if data is not None:
-        _check_evaluates(config, initial_model, contract)
+        _check_evaluates(config, contract)
     terms = Terms(
         task_id=config.id,
         reference=_reference(config, data),
@@ -192,7 +192,7 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
         id=config.id,
         terms=terms,
         root=root,
-        settings=_settings(config),
+        settings=json.loads(config.model_dump_json(include={"data", "evidence"})),
         state=State.OPEN,
         round=0,
         deadline=None,
@@ -281,14 +281,6 @@ def coefficient(config: TaskConfig) -> Decimal:
     return Decimal(best.Q).quantize(Decimal("0.000001"), ROUND_CEILING)
 
 
-def _settings(config: TaskConfig) -> dict[str, Any]:
-    """What the service needs of a task file besides the terms."""
-    return {
-        "data": None if config.data is None else json.loads(config.data.model_dump_json()),
-        "evidence": json.loads(config.evidence.model_dump_json()),
-    }
-
-
 def _reference(config: TaskConfig, data: LearnerData | None) -> tuple[Fraction, ...]:
     if config.reference is not None:
         reference = reference_distribution(config.reference)
@@ -351,7 +343,7 @@ def _contract(config: TaskConfig, initial_model: bytes) -> ModelContract:
     return ModelContract(specs, max_norm, max_bytes)
 
 
-def _check_evaluates(config: TaskConfig, initial_model: bytes, contract: ModelContract) -> None:
+def _check_evaluates(config: TaskConfig, contract: ModelContract) -> None:
     """That the first model of a named architecture can be read into it, and that evidence can be made of its like.
 
     Raises:

@@ -22,21 +22,21 @@ from coordinator.certificates import Certificates, read_certificates
 from coordinator.clock import Clock, SystemClock
 from coordinator.commits import Transactions
 from coordinator.config import ServiceConfig
-from coordinator.control_socket import Answer, ask, notify
+from coordinator.control_socket import notify
 from coordinator.errors import FolderError, TaskError
 from coordinator.folder import StateFolder
-from coordinator.identity import invite
+from coordinator.identity import Invitation, invite
 from coordinator.metrics import Metrics
 from coordinator.opening import PreparedTask
 from coordinator.revocations import CarriedOver, carry_over, check_copy, earlier_keys, forgotten
 from coordinator.scoring import make_scorer
 from coordinator.states import Progress
-from coordinator.steps import Transaction
 from coordinator.storage.identities import ParticipantRow
 from coordinator.storage.lease import served
 from coordinator.storage.rounds import Retention, RoundRow
 from coordinator.storage.submissions import ClaimRow, FailureRow
 from coordinator.storage.tasks import TaskRow
+from coordinator.transaction import Transaction
 from fedpeer.audit.sql.database import Database, parse_url, sqlite_file
 from fedpeer.audit.sql.errors import StorageError
 from fedpeer.audit.sql.ledger_store import SignedLog
@@ -70,20 +70,6 @@ class Notice(StrEnum):
 
 
 @dataclass(frozen=True)
-class Invitation:
-    """A one-time token and when it expires, seconds since the epoch.
-
-    Attributes:
-        withdrawn: earlier tokens of this participant that could still be used, and no longer can.
-    """
-
-    participant_id: str
-    token: str
-    expires: float
-    withdrawn: int
-
-
-@dataclass(frozen=True)
 class Revoked:
     """What a revocation found.
 
@@ -113,7 +99,7 @@ class Entrance:
 
 
 @dataclass(frozen=True)
-class Service:
+class RunningService:
     """A service that runs from the folder: its addresses, empty while it is just starting, and whether it answers.
 
     Attributes:
@@ -249,6 +235,8 @@ class Operator:
         self.notice: Notice | None = None
         #: Why the last act has no signed head yet: it is recorded all the same, and signed with the next.
         self.unsigned: StorageError | None = None
+        #: What the service has said last, where it answers; whether one serves and does not.
+        self._troubles: dict[str, str] = {}
         self._silent = False
 
     @property
@@ -262,8 +250,7 @@ class Operator:
 
     def invite(self, participant_id: str) -> Invitation:
         """A new invitation; earlier unused ones of the same participant are withdrawn."""
-        token, expires, withdrawn = self._act(lambda t: invite(t.market, participant_id, t.now))
-        return Invitation(participant_id, token, expires, withdrawn)
+        return self._act(lambda t: invite(t.market, participant_id, t.now))
 
     def withdraw(self, invitation: Invitation) -> None:
         """Ends an invitation that nobody was given, and any other of its participant."""
@@ -372,10 +359,6 @@ class Operator:
         """All tasks, the oldest first."""
         return self._transact.look(lambda t: [_report(t, row) for row in t.market.tasks()])
 
-    def participants(self) -> list[ParticipantRow]:
-        """Everyone who ever enrolled."""
-        return self._transact.look(lambda t: t.market.participants())
-
     def enrolled(self) -> list[Enrolment]:
         """Everyone who ever enrolled, with how long the last certificate holds."""
         people, issued = self._transact.look(lambda t: (t.market.participants(), t.market.certificates()))
@@ -392,7 +375,7 @@ class Operator:
     def ledger_size(self) -> int:
         return self._transact.look(lambda t: t.ledger.size())
 
-    def serving(self) -> Service | None:
+    def serving(self) -> RunningService | None:
         """The service that runs from this folder; None where none does."""
         notice = self._notify()
         if notice is Notice.NOT_SERVED:
@@ -401,8 +384,7 @@ class Operator:
             addresses: dict[str, str] = json.loads(self.folder.addresses.read_text())
         except (OSError, ValueError):  # it is just starting, or runs from elsewhere
             addresses = {}
-        troubles = ask(self.folder.control_socket) if notice is Notice.CONFIRMED else None
-        return Service(addresses, troubles is not None, troubles or {})
+        return RunningService(addresses, notice is Notice.CONFIRMED, self._troubles)
 
     def back_up(self, target: Path) -> Manifest:
         """Writes a backup, also while a service runs.
@@ -456,8 +438,7 @@ class Operator:
 
     def refused_certificates(self) -> str:
         """Why the service that runs does not serve the certificates in the folder; "" where it does, or none runs."""
-        troubles = ask(self.folder.control_socket) if self.notice is Notice.CONFIRMED else None
-        return (troubles or {}).get("certificates", "")
+        return self._troubles.get("certificates", "")
 
     def server_hosts(self) -> list[str]:
         """Names and addresses of the server's certificate; none where it cannot be read."""
@@ -555,16 +536,17 @@ class Operator:
 
     def _notify(self) -> Notice:
         """Notifies the service. After one that does not answer, no other answer is waited for."""
-        answer = Answer.SILENT if self._silent else notify(self.folder.control_socket)
-        self._silent = answer is Answer.SILENT
-        if answer is Answer.LOOKED:
+        troubles = None if self._silent else notify(self.folder.control_socket)
+        self._troubles = troubles or {}
+        if troubles is not None:
             return Notice.CONFIRMED
         # The socket does not answer, and yet a service may run: from another folder or machine, or it just starts.
         # One that has ended since has given up the lease.
         try:
-            return Notice.UNCONFIRMED if served(self._database.url) else Notice.NOT_SERVED
+            self._silent = served(self._database.url)
         except StorageError:
             return Notice.UNCONFIRMED
+        return Notice.UNCONFIRMED if self._silent else Notice.NOT_SERVED
 
 
 def _reachable(address: str, hosts: Sequence[str]) -> str:
@@ -596,7 +578,7 @@ def _report(t: Transaction, row: TaskRow) -> TaskReport:
     progress = t.market.progress(row)
     paid: dict[str, int] = {}
     for line in t.market.settlements(row.id):
-        paid[line.participant_id] = paid.get(line.participant_id, 0) + line.record["paid_micro"]
+        paid[line.participant_id] = paid.get(line.participant_id, 0) + line.paid_micro
     failed = t.market.all_failures(row.id)
     return TaskReport(
         row=row,

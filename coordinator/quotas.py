@@ -1,6 +1,6 @@
 """What one identity may ask of the service: requests a second, bytes an hour, and streams open at once."""
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -35,7 +35,7 @@ class Quotas:
         #: Bytes that an identity has moved and not yet worked off at the hourly rate, and when that was so.
         self._moved: dict[str, tuple[float, float]] = {}
         self._tokens: dict[str, tuple[float, float]] = {}
-        self._open: defaultdict[str, int] = defaultdict(int)
+        self._open: Counter[str] = Counter()
 
     def request(self, identity: str, rate: float | None = None) -> None:
         """Counts one request.
@@ -82,14 +82,24 @@ class Quotas:
                 Code.QUOTA_EXCEEDED,
                 f"{identity!r} has moved more than {self._hourly / 2**30:g} GiB in an hour, which is the limit.",
             )
-        if self._open[identity] >= self._streams:
-            raise Refusal(
-                Code.QUOTA_EXCEEDED, f"{identity!r} has {self._streams} streams open, which is the limit."
-            )
-        self._open[identity] += 1
-        try:
+        full = f"{identity!r} has {self._streams} streams open, which is the limit."
+        with held(self._open, identity, self._streams, full):
             yield
-        finally:
-            self._open[identity] -= 1
-            if not self._open[identity]:
-                del self._open[identity]
+
+
+@contextmanager
+def held(places: Counter[str], name: str, most: int, full: str) -> Iterator[None]:
+    """Holds one of the `most` places under a name.
+
+    Raises:
+        Refusal: QUOTA_EXCEEDED, in the words of `full`, where none is free.
+    """
+    if places[name] >= most:
+        raise Refusal(Code.QUOTA_EXCEEDED, full)
+    places[name] += 1
+    try:
+        yield
+    finally:
+        places[name] -= 1
+        if not places[name]:
+            del places[name]

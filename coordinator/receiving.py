@@ -1,13 +1,13 @@
 """Receiving models: frames to the spool, the whole file checked before anything counts.
 
-The event loop receives a frame while a worker thread writes, hashes and checks the one before it; what was written
-is flushed meanwhile, so that little is left when the last one has come. A step of a thread is always waited for:
-a file has one writer.
+The event loop receives a frame while worker threads write, hash and check those before it, one after the other; what
+was written is flushed meanwhile, so that little is left when the last one has come. Every step is waited for: a file
+has one writer.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Barrier
 from traceback import clear_frames
 from typing import Any, TypeVar
@@ -26,8 +26,9 @@ from mechanism.terms import ModelContract
 
 Result = TypeVar("Result")
 
-#: Threads besides those of the uploads that have a place: for whole files on their way to their own.
-_THREADS = 8
+#: Threads for each upload that has a place: one writes a frame, and the next frame waits for it in another. And those
+#: besides, for whole files on their way to their own place.
+_FOR_EACH, _THREADS = 2, 8
 
 _STOPPING = "The coordinator is shutting down; the upload can be resumed."
 
@@ -44,7 +45,7 @@ class Uploads:
         self._spool = spool
         self._blobs = blobs
         self._metrics = metrics
-        self._threads = _started(places + _THREADS)
+        self._threads = _started(_FOR_EACH * places + _THREADS)
         self._receiving: set[asyncio.Task[Any]] = set()
         self._stopping = False
 
@@ -106,13 +107,16 @@ class Uploads:
         async with self.places.lane(key, stream):
             async with self.places.place(stream, total):
                 upload = await self._in_thread(self._open, key, offset, total, check)
+                steps = _Steps(self._threads, upload)
                 try:
                     await stream.welcome()
-                    await self._fill(upload, stream, total)
+                    last = await self._fill(steps, stream, total)
                 except Exception:
-                    await self._step(upload, upload.close if upload.offset else upload.discard)
+                    await steps.then(upload.close if upload.offset else upload.discard)
                     raise
-            await self._step(upload, self._put_in_place, upload, check, statement.model_sha256)
+                whole = steps.then(self._put_in_place, upload, check, statement.model_sha256)
+                await asyncio.wait([last or whole])  # the last frame is in memory until then
+            await whole
             return await record()
 
     def _open(self, key: UploadKey, offset: int, total: int, check: ModelCheck) -> SpooledUpload:
@@ -124,28 +128,30 @@ class Uploads:
             )
         return self._spool.resume(key, offset, total, check)
 
-    async def _fill(self, upload: SpooledUpload, stream: Stream, total: int) -> None:
-        """Appends frames until the file is whole."""
+    async def _fill(self, steps: "_Steps", stream: Stream, total: int) -> "asyncio.Future[None] | None":
+        """Appends frames until the file is whole; returns the last of the steps, which may go on."""
 
         def look(appended: "asyncio.Future[None]") -> None:
             if not appended.cancelled() and appended.exception() is not None:
                 stream.end("What comes cannot be kept.")  # the sender may say nothing more
 
-        position, appending = upload.offset, None
+        position, last = steps.upload.offset, None
         try:
             while position < total:
                 data = _data(await stream.next(), position, total)
                 position += len(data)
                 stream.received += len(data)
                 self._metrics.received_bytes.inc(len(data))
-                if appending is not None:
-                    await appending
-                appending = self._step(upload, upload.append, data)
-                appending.add_done_callback(look)
+                before, last = last, steps.then(steps.upload.append, data)
+                last.add_done_callback(look)
                 del data  # not to be held here until the next one comes
-        finally:
-            if appending is not None:
-                await appending  # why it failed says more than how the stream then ended
+                if before is not None:
+                    await before  # one frame at the most waits for its turn
+        except Exception:
+            if last is not None:
+                await last  # why it failed says more than how the stream then ended
+            raise
+        return last
 
     def _put_in_place(self, upload: SpooledUpload, check: ModelCheck, signed: bytes) -> None:
         """The last of the checks, then the file durable in its place."""
@@ -160,22 +166,33 @@ class Uploads:
         self._blobs.adopt(upload.path, digest, flushed=True)
         upload.close()
 
-    def _step(
-        self, upload: SpooledUpload, work: Callable[..., None], *arguments: Any
-    ) -> "asyncio.Future[None]":
-        """`work` in a thread; no file is left of an upload where it fails."""
-
-        def step() -> None:
-            try:
-                work(*arguments)
-            except Exception:
-                upload.discard()
-                raise
-
-        return self._in_thread(step)
-
     def _in_thread(self, work: Callable[..., Result], *arguments: Any) -> "asyncio.Future[Result]":
         return asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
+
+
+class _Steps:
+    """What is done to an upload, in threads, one step after the other; no file is left where one fails."""
+
+    def __init__(self, threads: ThreadPoolExecutor, upload: SpooledUpload) -> None:
+        self.upload = upload
+        self._threads = threads
+        self._last: Future[None] | None = None
+
+    def then(self, work: Callable[..., None], *arguments: Any) -> "asyncio.Future[None]":
+        """Does this once all before it is done. Where that has failed, this fails alike and is not done."""
+        self._last = self._threads.submit(self._step, self._last, work, arguments)
+        return asyncio.wrap_future(self._last)
+
+    def _step(
+        self, before: Future[None] | None, work: Callable[..., None], arguments: tuple[Any, ...]
+    ) -> None:
+        if before is not None:
+            before.result()
+        try:
+            work(*arguments)
+        except Exception:
+            self.upload.discard()
+            raise
 
 
 def _started(threads: int) -> ThreadPoolExecutor:

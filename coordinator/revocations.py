@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import takewhile, zip_longest
 
 from coordinator.errors import FolderError
-from coordinator.steps import Transaction
+from coordinator.transaction import Transaction
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.log_keys import key_change
 from mechanism.ledger.note import VerificationKey

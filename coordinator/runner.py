@@ -40,11 +40,11 @@ from coordinator.states import (
     Wait,
     next_step,
 )
-from coordinator.steps import Transaction
 from coordinator.storage.rounds import RoundRow
 from coordinator.storage.submissions import ModelRow
 from coordinator.storage.tasks import EventRow, StaleTask, TaskRow
 from coordinator.tracing import Tracing, annotate
+from coordinator.transaction import Transaction
 from fedpeer.audit.sql.errors import ConstraintViolated, StorageError
 from fedpeer.learning.errors import DatasetMissingError
 from fedpeer.protocol.faults import Outlook, outlook
@@ -184,7 +184,6 @@ class TaskRunner:
         self._scorer: Scorer | None = None
         self._preparation: asyncio.Future[None] | None = None
         self._prepared = 0
-        self._closed: _ClosedRound | None = None
         #: The step in progress and the version of the task that it starts from; how often it met a lasting fault. A
         #: restart counts from 0: what is certain to fail does so again within seconds.
         self._trying: tuple[str, int] | None = None
@@ -321,7 +320,7 @@ class TaskRunner:
                 case OpenRound() as opening:
                     seen = await self._carry_out(lambda t: self._open(t, row, opening))
                 case CloseRound():
-                    seen = await self._carry_out(lambda t: self._close_round(t, row))
+                    seen = await self._carry_out(lambda t: t.close_round(row))
                 case Settle():
                     seen = await self._settle(row)
                 case Close():
@@ -342,10 +341,6 @@ class TaskRunner:
             return self._look(t)
 
         return await self._work.transact(act)
-
-    def _close_round(self, t: Transaction, row: TaskRow) -> None:
-        t.close_round(row)
-        self._closed = _closed_round(t, row)
 
     def _open_next(self, t: Transaction) -> _Seen:
         """Opens the round after a settled one in the same transaction, where there is one: nobody waits for a flush
@@ -392,9 +387,7 @@ class TaskRunner:
 
     async def _settle(self, row: TaskRow) -> _Seen:
         began = self._work.clock.now()
-        closed = self._closed  # as this runner has closed it, or another before it was killed
-        if closed is None or closed.rounds[-1].round != row.round:
-            closed = await self._work.transact.read(lambda t: _closed_round(t, row))
+        closed = await self._work.transact.read(lambda t: _closed_round(t, row))
         with self._work.tracing.span("scoring", task=row.id, round=row.round, models=len(closed.models)):
             outcome = await self._work.transact.compute(self._judge, row, closed)
         assessments = [*outcome.scored.assessments]

@@ -1,4 +1,4 @@
-"""Evidence by one small protocol, so that the service need not know how a task is scored.
+"""Evidence by one small class, so that the service need not know how a task is scored.
 
 A scorer works on files and blocks; the service calls it from its own thread. Everything that it returns is a
 function of the task's root, its terms, D_c and the submitted files: asked again after a restart, it says the
@@ -8,7 +8,7 @@ same.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -64,46 +64,47 @@ class Quality:
     loss: str
 
 
-class Scorer(Protocol):
-    """Scores one task's rounds and judges its global model."""
+class Scorer:
+    """Scores one task's rounds and judges its global model.
 
-    def prepare(self, start: RoundStart) -> None:
-        """Work that needs only the round's start model; done while the participants train."""
-
-    def score(self, start: RoundStart, submissions: Sequence[Submission]) -> Scored:
-        """Assesses a closed round. Submissions come in participant-id order."""
-
-    def evaluate(self, model: Path) -> Quality | None:
-        """Quality of a global model on held-out data; None where there are none."""
-
-
-class ClaimedDegrees:
-    """The paper's own: every model counts, at the degree that was claimed."""
+    As it stands it is the paper's own: every model counts, at the degree that was claimed.
+    """
 
     def __init__(self, data: LearnerData | None, model: str) -> None:
         self._data = data
         self._model = model
 
     def prepare(self, start: RoundStart) -> None:
-        pass  # nothing rests on the start model
+        """Work that needs only the round's start model; done while the participants train."""
 
     def score(self, start: RoundStart, submissions: Sequence[Submission]) -> Scored:
+        """Assesses a closed round. Submissions come in participant-id order."""
         return Scored(
             tuple(as_claimed(s.participant_id, s.model_sha256, s.claimed_degree) for s in submissions)
         )
 
     def evaluate(self, model: Path) -> Quality | None:
-        return evaluate_on(self._data, self._model, model)
+        """Quality of a global model on held-out samples, or on D_c where there are none; None without either."""
+        if self._data is None:
+            return None
+        # Here, because it imports torch, and most commands need none.
+        from fedpeer.learning.models import ARCHITECTURES
+        from fedpeer.learning.training import evaluate
+
+        if self._model not in ARCHITECTURES:
+            return None  # a model of the learner's own
+        data = self._data.test or self._data.validation
+        found = evaluate(open_model(model).weights(), data, self._model)
+        return Quality(f"{found.accuracy:.6f}", f"{found.loss:.6f}")
 
 
-class ShadowModels:
+class ShadowModels(Scorer):
     """Degrees measured on D_c, against shadow models of known degree: `fedpeer.evidence`."""
 
     def __init__(self, data: LearnerData, row: TaskRow, report: "ReportProgress | None" = None) -> None:
         from fedpeer.evidence import EvidenceError, ShadowEvidence
 
-        self._data = data
-        self._model = row.terms.recipe.model
+        super().__init__(data, row.terms.recipe.model)
         self._task, self._round = row.id, 0
         shadows = row.settings["evidence"]["shadows"]
         pixels = data.validation.images[0].size
@@ -129,9 +130,6 @@ class ShadowModels:
         found = self._evidence.assess(self._ensemble(start), submissions, _broadcasts(start))
         return Scored(found.assessments, found.record)
 
-    def evaluate(self, model: Path) -> Quality | None:
-        return evaluate_on(self._data, self._model, model)
-
     def _report(self, trained: int, of: int) -> None:
         log.debug("shadow models trained", task=self._task, round=self._round, trained=trained, of=of)
 
@@ -155,12 +153,12 @@ def merged_parts(scored: Scored, submissions: Sequence[Submission], most: int) -
         submissions: in files.
         most: samples of the recipe; one that overstates its own gets no more weight.
     """
-    taken = {a.participant_id for a in scored.assessments if a.scored}
-    return {
-        s.participant_id: (s.model, min(s.samples, most))
-        for s in submissions
-        if s.participant_id in taken and isinstance(s.model, Path)
-    }
+    taken, parts = {a.participant_id for a in scored.assessments if a.scored}, {}
+    for s in submissions:
+        assert isinstance(s.model, Path), "models of a round are files"
+        if s.participant_id in taken:
+            parts[s.participant_id] = s.model, min(s.samples, most)
+    return parts
 
 
 def make_scorer(
@@ -185,24 +183,10 @@ def make_scorer(
             f"the data of task {row.id!r} are not those that its terms commit to; put the original ones back"
         )
     if not needs_evidence(row.terms.rule.name):
-        return ClaimedDegrees(data, row.terms.recipe.model)
+        return Scorer(data, row.terms.recipe.model)
     if data is None:
         raise TaskError(
             f"the rule {row.terms.rule.name!r} of task {row.id!r} pays on evidence, which needs the learner's data: "
             'add a [data] section, or choose rule.name = "paper"'
         )
     return ShadowModels(data, row, report)
-
-
-def evaluate_on(data: LearnerData | None, architecture: str, model: Path) -> Quality | None:
-    """Quality of a model file on the held-out samples, or on D_c where there are none; as `Scorer.evaluate`."""
-    if data is None:
-        return None
-    # Here, because it imports torch, and most commands need none.
-    from fedpeer.learning.models import ARCHITECTURES
-    from fedpeer.learning.training import evaluate
-
-    if architecture not in ARCHITECTURES:
-        return None  # a model of the learner's own
-    found = evaluate(open_model(model).weights(), data.test or data.validation, architecture)
-    return Quality(f"{found.accuracy:.6f}", f"{found.loss:.6f}")

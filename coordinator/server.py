@@ -45,13 +45,13 @@ from coordinator.services.health_servicer import HealthServicer
 from coordinator.services.ledger_servicer import LedgerServicer
 from coordinator.services.market_servicer import MarketServicer
 from coordinator.spool import Spool
-from coordinator.steps import Transaction
 from coordinator.storage.lease import Lease
 from coordinator.storage.rounds import Retention
 from coordinator.storage.schema import migrate
 from coordinator.storage.tasks import EventRow, TaskRow
 from coordinator.supervision import Duty, Supervisor
 from coordinator.tracing import Tracing, exporting
+from coordinator.transaction import Transaction
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.errors import LeaseLost
 from fedpeer.audit.sql.ledger_store import SignedLog
@@ -212,14 +212,13 @@ class Coordinator:
         self._health.set(health_pb2.HealthCheckResponse.NOT_SERVING)
         draining = Refusal(Code.DRAINING, "The coordinator is shutting down.")
         for live in self.market.tasks():
-            for name in live.presence.watching():
-                live.presence.dismiss(name, draining)
+            live.presence.dismiss(draining)
         self.folder.addresses.unlink(missing_ok=True)
         await self._control_socket.stop()
         await asyncio.gather(*(server.stop(grace) for server in self._servers))
         await self._supervisor.stop()
-        for rung in self._following:
-            rung.cancel()
+        for waiting in self._following:
+            waiting.cancel()
         await self._work.uploads.stop()
         await asyncio.to_thread(self._transact.stop)
         await asyncio.to_thread(self._tracing.close)
@@ -420,7 +419,7 @@ class Coordinator:
             reflection.enable_server_reflection((*_SERVICES, _HEALTH, reflection.SERVICE_NAME), public)
         self.public_address = self._listen(public, "public", section.public, client_certificates=False)
         if section.metrics:
-            self._serve_metrics(section)
+            await self._serve_metrics(section)
 
     def _server(self, authenticate: Authenticate | None, port: PortLimits) -> grpc.aio.Server:
         boundary = Boundary(
@@ -460,13 +459,14 @@ class Coordinator:
             raise _taken(f"server.{key}", address)
         return f"{host}:{bound}"
 
-    def _serve_metrics(self, section: ServerSection) -> None:
+    async def _serve_metrics(self, section: ServerSection) -> None:
         host, port = split_address("server.metrics", section.metrics)
+        server = MetricsServer(self.metrics.registry)
         try:
-            server = MetricsServer(self.metrics.registry, host, port)
+            bound = await server.start(host, port)
         except OSError:
             raise _taken("server.metrics", section.metrics) from None
-        self.metrics_address = f"{host}:{server.port}"
+        self.metrics_address = f"{host}:{bound}"
         self._exit.callback(server.close)
 
     def _authenticate(self, context: Any) -> Caller:
@@ -490,7 +490,7 @@ class Coordinator:
             self._refused_certificates = str(error)
             return
         self._refused_certificates = ""
-        if found == self._certificates:
+        if found.pem == self._certificates.pem:
             return
         self._certificates = found
         self._use_certificates(found)

@@ -9,13 +9,11 @@ from dataclasses import dataclass
 import structlog
 
 from coordinator.commits import Transactions
-from coordinator.steps import Transaction
 from coordinator.storage.rounds import SettlementRow
 from coordinator.storage.tasks import TaskRow
+from coordinator.transaction import Transaction
 from fedpeer.protocol.errors import Code, Refusal
 from mechanism.errors import FieldError
-from mechanism.ledger.entries import assessment_from_record
-from mechanism.settlement import Assessment
 
 log = structlog.get_logger()
 
@@ -25,18 +23,9 @@ _KEPT_LINES = 8000
 
 @dataclass(frozen=True)
 class PaidRound:
-    """What one participant was paid in one round, and why.
+    """What one participant was paid in one round and why, with a C2SP tlog-proof of the payment's entry."""
 
-    Attributes:
-        proof: a C2SP tlog-proof of the payment's entry.
-    """
-
-    paid_micro: int
-    penalty_micro: int
-    stake_lost_micro: int
-    peers: tuple[str, ...]
-    assessment: Assessment
-    ledger_index: int
+    line: SettlementRow
     proof: str
 
 
@@ -59,13 +48,13 @@ class Settlements:
         def read(t: Transaction) -> tuple[SettlementRow, str | None]:
             settled = t.market.settlement(row.id, round_, name)
             if settled is not None:
-                return settled, self._transact.covered(t, settled.ledger_index)
+                return settled, self._transact.covered(t, [settled.ledger_index])[0]
             if any(r.round == round_ and r.settled_at is not None for r in t.market.rounds(row.id)):
                 raise Refusal(Code.NOT_SELECTED, f"{name!r} did not train in task {row.id}.")
             raise Refusal(Code.NOT_YET, f"Round {round_} of task {row.id} is not settled.")
 
         settled, proof = await self._transact.read(read)
-        return _paid_round(settled, proof or await self._transact.proof(settled.ledger_index))
+        return PaidRound(settled, proof or await self._transact.proof(settled.ledger_index))
 
     async def of_event(self, row: TaskRow, round_: int, name: str) -> PaidRound | None:
         """`line` of the last settled round, read once for all who get the event.
@@ -88,9 +77,9 @@ class Settlements:
     async def _read(self, task_id: str, round_: int) -> Mapping[str, PaidRound]:
         def read(t: Transaction) -> dict[str, PaidRound]:
             lines = t.market.round_settlements(task_id, round_)
-            proofs = self._transact.all_covered(t, [line.ledger_index for line in lines])
+            proofs = self._transact.covered(t, [line.ledger_index for line in lines])
             return {
-                line.participant_id: _paid_round(line, proof)
+                line.participant_id: PaidRound(line, proof)
                 for line, proof in zip(lines, proofs, strict=True)
                 if proof is not None
             }
@@ -124,16 +113,3 @@ class _Kept:
 
     round: int
     lines: asyncio.Task[Mapping[str, PaidRound]]
-
-
-def _paid_round(line: SettlementRow, proof: str) -> PaidRound:
-    record = line.record
-    return PaidRound(
-        paid_micro=record["paid_micro"],
-        penalty_micro=record["penalty_micro"],
-        stake_lost_micro=record["stake_lost_micro"],
-        peers=tuple(record["peers"]),
-        assessment=assessment_from_record(record["assessment"]),
-        ledger_index=line.ledger_index,
-        proof=proof,
-    )

@@ -60,15 +60,12 @@ class ShadowWorkers(Executor):
         )
 
 
-@cache
-def shadow_workers() -> ShadowWorkers:
-    """The workers of this process."""
-    return ShadowWorkers(len(os.sched_getaffinity(0)))
+#: Those of this process, by their number.
+_workers = cache(ShadowWorkers)
 
 
 def workers_for(recipe: Recipe, image_pixels: int, shadows: int) -> Executor | None:
     """The workers, where a round's shadows are enough work for them and there is more than one core."""
     pixels = shadows * recipe.epochs * recipe.samples * image_pixels
-    if pixels < _WORTH_WORKERS or len(os.sched_getaffinity(0)) < 2:
-        return None
-    return shadow_workers()
+    cores = len(os.sched_getaffinity(0))
+    return None if pixels < _WORTH_WORKERS or cores < 2 else _workers(cores)

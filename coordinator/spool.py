@@ -20,9 +20,6 @@ from fedpeer.protocol.limits import RESERVE_BYTES
 from fedpeer.protocol.model_file import ModelCheck, ModelFileError
 from mechanism.terms import identifier
 
-#: Ends the name of a file that the coordinator writes for itself.
-_SCRATCH = ".scratch"
-
 #: Bytes read at once when a resumed file is hashed again.
 _BLOCK = 1 << 20
 
@@ -101,33 +98,25 @@ class Spool:
 
     def scratch(self, name: str) -> Path:
         """A path for a file that the coordinator itself writes before it enters the blob store."""
-        return self._folder / f"{name}{_SCRATCH}"
+        return self._folder / f"{name}.scratch"
 
-    def sweep(self, task_id: str, busy: set[UploadKey]) -> int:
-        """Deletes a task's interrupted uploads, those of `busy` apart; returns the bytes freed."""
+    def sweep(self, task_id: str, busy: set[UploadKey]) -> None:
+        """Deletes a task's interrupted uploads, those of `busy` apart."""
         keep = {self._path(key) for key in busy}
-        freed = 0
         for path in (self._folder / task_id).glob("*/*.part"):
             if path not in keep:
-                freed += path.stat().st_size
                 path.unlink(missing_ok=True)
-        return freed
 
-    def clear(self, running: Collection[str]) -> int:
+    def clear(self, running: Collection[str]) -> None:
         """Deletes what a killed process left: everything but the uploads of the tasks in `running`.
 
-        Only while nothing is uploaded. Returns the bytes freed.
+        Only while nothing is uploaded.
         """
-        freed = 0
-        for path in list(self._folder.rglob("*")):
-            task_id = path.relative_to(self._folder).parts[0]
-            if path.is_file() and (task_id not in running or path.suffix == _SCRATCH):
-                freed += path.stat().st_size
+        for path in list(self._folder.iterdir()):
+            if path.is_file():
                 path.unlink()
-        for path in self._folder.iterdir():
-            if path.is_dir() and path.name not in running:
+            elif path.name not in running:
                 shutil.rmtree(path)
-        return freed
 
     def _path(self, key: UploadKey) -> Path:
         return self._folder / key.task_id / key.participant_id / f"{key.submission_id}.part"

@@ -33,6 +33,20 @@ def staged(target: Path) -> Iterator[Path]:
         os.close(descriptor)
 
 
+@contextmanager
+def writing(path: Path, otherwise: str = "") -> Iterator[None]:
+    """Where the disk refuses something inside, says that of `path`, and what is so `otherwise`.
+
+    Raises:
+        FolderError: in the place of an OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or error
+        raise FolderError(f"{path} cannot be written: {why}{otherwise}") from None
+
+
 def sync(path: Path) -> None:
     """Has the disk have a file's content, or a folder's names."""
     descriptor = os.open(path, os.O_RDONLY)

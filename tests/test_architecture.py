@@ -34,12 +34,12 @@ FLOORS = (
 )
 #: The floors within the coordinator: values, storage, rules, transactions, work, services, the server, its commands.
 COORDINATOR = (
-    ("acceptance", "aggregation", "blobs", "clock", "derivation", "control_socket", "errors", "metrics",
-     "quotas", "scraping", "shadow_workers", "shared_frames", "spool", "states"),
-    ("config", "staging", "storage", "supervision", "upload_places"),
-    ("fetching", "folder", "identity", "live", "opening", "receiving", "selection", "tracing"),
-    ("admission", "backup", "boundary", "certificates", "scoring"),
-    ("dry_round", "steps"),
+    ("acceptance", "aggregation", "clock", "derivation", "errors", "local_ports", "metrics",
+     "quotas", "shadow_workers", "shared_frames", "spool", "states"),
+    ("config", "control_socket", "scraping", "staging", "storage", "supervision", "upload_places"),
+    ("blobs", "fetching", "folder", "identity", "live", "opening", "selection", "tracing"),
+    ("admission", "backup", "boundary", "certificates", "receiving", "scoring"),
+    ("dry_round", "transaction"),
     ("commits",),
     ("settlements", "revocations"),
     ("operator", "runner"),

@@ -1,10 +1,10 @@
 """The Ledger service: checkpoints, entries, proofs and balances; read-only, for anybody."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any
 
 from coordinator.commits import Transactions
-from coordinator.steps import Transaction
+from coordinator.transaction import Transaction
 from fedpeer.protocol.limits import LEDGER_BATCH_BYTES, LEDGER_BATCH_ENTRIES, LEDGER_MESSAGE_BYTES
 from fedpeer.v1 import ledger_pb2, ledger_pb2_grpc
 from mechanism.errors import FieldError
@@ -34,15 +34,10 @@ class LedgerServicer(ledger_pb2_grpc.LedgerServicer):
             count, _ = t.ledger_store.key_history()
             if request.first > count:
                 raise FieldError("first", request.first, f"at most {count}, the enrolments and revocations")
-            answer = ledger_pb2.Keys(count=count, proof=proof)
-            used = 0
-            for _, index, _, data in t.ledger_store.keys(request.first, LEDGER_BATCH_ENTRIES):
-                if answer.entries and used + len(data) > LEDGER_BATCH_BYTES:
-                    break
-                answer.entries.append(data)
-                answer.indices.append(index)
-                used += len(data)
-            return answer
+            rows = list(t.ledger_store.keys(request.first, LEDGER_BATCH_ENTRIES))
+            found = list(_filling((data for _, _, _, data in rows), LEDGER_BATCH_BYTES))
+            indices = [index for _, index, _, _ in rows[: len(found)]]
+            return ledger_pb2.Keys(count=count, proof=proof, entries=found, indices=indices)
 
         return await self._transact.read(read)
 
@@ -57,9 +52,10 @@ class LedgerServicer(ledger_pb2_grpc.LedgerServicer):
         while position < end:
             count = min(LEDGER_BATCH_ENTRIES, end - position)
             entries = await self._transact.read(_reader(position, count))
-            for batch in _batches(position, entries):
-                yield batch
-            position += len(entries)
+            while entries:
+                batch = list(_filling(entries, LEDGER_MESSAGE_BYTES))
+                yield ledger_pb2.Entries(first=position, entries=batch)
+                position, entries = position + len(batch), entries[len(batch) :]
 
     async def GetInclusionProof(
         self, request: ledger_pb2.GetInclusionProofRequest, context: Any
@@ -100,18 +96,17 @@ class LedgerServicer(ledger_pb2_grpc.LedgerServicer):
 
 def _reader(first: int, count: int) -> Callable[[Transaction], list[bytes]]:
     """Reads entries from `first` on: at least one, up to `count`, until a batch is full."""
+    return lambda t: list(_filling(t.ledger_store.entries(first, count), LEDGER_BATCH_BYTES))
 
-    def read(t: Transaction) -> list[bytes]:
-        entries: list[bytes] = []
-        used = 0
-        for entry in t.ledger_store.entries(first, count):
-            if entries and used + len(entry) > LEDGER_BATCH_BYTES:
-                break
-            entries.append(entry)
-            used += len(entry)
-        return entries
 
-    return read
+def _filling(entries: Iterable[bytes], most: int) -> Iterator[bytes]:
+    """The first of the entries, and those after it that fill `most` bytes with it at the most."""
+    used = 0
+    for number, entry in enumerate(entries):
+        used += len(entry)
+        if number and used > most:
+            return
+        yield entry
 
 
 def _covered(note: str) -> int:
@@ -125,16 +120,3 @@ def _size(field: str, asked: int, t: Transaction) -> int:
     if asked > present:
         raise FieldError(field, asked, f"at most {present}, the size of the ledger")
     return asked or present
-
-
-def _batches(first: int, entries: list[bytes]) -> list[ledger_pb2.Entries]:
-    batches: list[ledger_pb2.Entries] = []
-    batch, used = ledger_pb2.Entries(first=first), 0
-    for index, entry in enumerate(entries, first):
-        if batch.entries and used + len(entry) > LEDGER_MESSAGE_BYTES:
-            batches.append(batch)
-            batch, used = ledger_pb2.Entries(first=index), 0
-        batch.entries.append(entry)
-        used += len(entry)
-    batches.append(batch)
-    return batches

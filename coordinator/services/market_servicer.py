@@ -15,6 +15,7 @@ from coordinator.metrics import Metrics
 from coordinator.runner import LiveTask
 from coordinator.settlements import PaidRound
 from coordinator.storage.submissions import ReceiptRow
+from coordinator.transaction import FailureReport
 from fedpeer.protocol.codec import decode_signed, encode_verdict
 from fedpeer.protocol.frames import Frame
 from fedpeer.protocol.limits import MAX_PAGE_BYTES
@@ -60,9 +61,8 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
 
     async def Watch(self, request: market_pb2.WatchRequest, context: Any) -> AsyncIterator[Any]:
         live = self._market.task(request.task_id)
-        who = caller()
-        async for received in self._market.watch(who, live, request.cursor):
-            yield self._encoded_event(live.row.id, who.participant_id, received)
+        async for received in self._market.watch(caller(), live, request.cursor):
+            yield self._encoded_event(live.row.id, received)
 
     async def SubmitEffort(self, request: market_pb2.Signed, context: Any) -> market_pb2.Receipt:
         statement = decode_signed(ClaimStatement, request)
@@ -91,15 +91,8 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
     async def ReportFailure(
         self, request: market_pb2.ReportFailureRequest, context: Any
     ) -> market_pb2.Receipt:
-        receipt = await self._market.fail(
-            caller(),
-            request.participant_id,
-            request.task_id,
-            request.submission_id,
-            request.round,
-            request.reason,
-        )
-        return _receipt(receipt)
+        said = request.task_id, request.round, request.participant_id, request.submission_id, request.reason
+        return _receipt(await self._market.fail(caller(), FailureReport(*said)))
 
     async def GetReceipt(self, request: market_pb2.GetReceiptRequest, context: Any) -> market_pb2.Receipt:
         live = self._market.task(request.task_id)
@@ -108,9 +101,8 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
     async def GetSettlement(
         self, request: market_pb2.GetSettlementRequest, context: Any
     ) -> market_pb2.Settlement:
-        who, live = caller(), self._market.task(request.task_id)
-        paid = await self._market.settlement(who, live, request.round)
-        return _settlement(live.row.id, request.round, who.participant_id, paid)
+        live = self._market.task(request.task_id)
+        return _settlement(live.row.id, await self._market.settlement(caller(), live, request.round))
 
     async def OpenDispute(self, request: market_pb2.OpenDisputeRequest, context: Any) -> market_pb2.Dispute:
         who = caller()
@@ -131,16 +123,14 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
             paid=standing.paid,
         )
 
-    def _encoded_event(
-        self, task_id: str, participant_id: str, received: ReceivedEvent
-    ) -> market_pb2.Event | bytes:
+    def _encoded_event(self, task_id: str, received: ReceivedEvent) -> market_pb2.Event | bytes:
         """The event, serialised once for all who receive the same."""
         if received.paid is not None:
-            return _event(task_id, participant_id, received)
+            return _event(task_id, received)
         key = task_id, received.event.cursor
         found = self._encoded.get(key)
         if found is None:
-            found = self._encoded[key] = _event(task_id, participant_id, received).SerializeToString()
+            found = self._encoded[key] = _event(task_id, received).SerializeToString()
             if len(self._encoded) > _KEPT_EVENTS:
                 self._encoded.popitem(last=False)
         return found
@@ -151,7 +141,7 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
         return market_pb2.Task(
             task_id=row.id,
             terms=row.terms.canonical,
-            state=_state(row.state),
+            state=_STATES[row.state],
             round=row.round,
             nonce=nonce(row.root, who.participant_id),
             submissions=part.submissions,
@@ -161,10 +151,6 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
         )
 
 
-def _state(state: State) -> market_pb2.TaskState:
-    return _STATES[state]
-
-
 def _time(seconds: float | None) -> Timestamp | None:
     if seconds is None:
         return None
@@ -172,12 +158,12 @@ def _time(seconds: float | None) -> Timestamp | None:
     return Timestamp(seconds=whole, nanos=int((seconds - whole) * 1_000_000_000))
 
 
-def _event(task_id: str, participant_id: str, received: ReceivedEvent) -> market_pb2.Event:
+def _event(task_id: str, received: ReceivedEvent) -> market_pb2.Event:
     event = received.event
     message = market_pb2.Event(
         cursor=event.cursor,
         task_id=task_id,
-        state=_state(event.state),
+        state=_STATES[event.state],
         round=event.round,
         deadline=_time(event.deadline),
     )
@@ -191,8 +177,7 @@ def _event(task_id: str, participant_id: str, received: ReceivedEvent) -> market
         case State.SETTLED:
             message.round_settled.ledger_size = detail["ledger_size"]
             if received.paid is not None:
-                paid = _settlement(task_id, event.round, participant_id, received.paid)
-                message.round_settled.settlement.CopyFrom(paid)
+                message.round_settled.settlement.CopyFrom(_settlement(task_id, received.paid))
         case State.CANCELLED:
             message.cancelled.reason = detail["reason"]
     return message
@@ -211,19 +196,20 @@ def _receipt(row: ReceiptRow) -> market_pb2.Receipt:
     )
 
 
-def _settlement(task_id: str, round_: int, participant_id: str, paid: PaidRound) -> market_pb2.Settlement:
-    verified = paid.assessment.verified_micro
+def _settlement(task_id: str, paid: PaidRound) -> market_pb2.Settlement:
+    line, assessment = paid.line, paid.line.assessment
+    verified = assessment.verified_micro
     return market_pb2.Settlement(
         task_id=task_id,
-        round=round_,
-        participant_id=participant_id,
-        paid_micro=paid.paid_micro,
-        penalty_micro=paid.penalty_micro,
-        stake_lost_micro=paid.stake_lost_micro,
-        claimed_degree=str(paid.assessment.claimed_degree),
+        round=line.round,
+        participant_id=line.participant_id,
+        paid_micro=line.paid_micro,
+        penalty_micro=line.record["penalty_micro"],
+        stake_lost_micro=line.record["stake_lost_micro"],
+        claimed_degree=str(assessment.claimed_degree),
         verified_degree="" if verified is None else f"{verified}/{MICRO}",
-        peers=paid.peers,
-        verdicts=[encode_verdict(verdict) for verdict in paid.assessment.verdicts],
-        ledger_index=paid.ledger_index,
+        peers=line.record["peers"],
+        verdicts=[encode_verdict(verdict) for verdict in assessment.verdicts],
+        ledger_index=line.ledger_index,
         proof=paid.proof,
     )

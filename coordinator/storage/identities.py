@@ -2,16 +2,15 @@
 
 from dataclasses import dataclass
 
-from sqlalchemy import bindparam, func, select, update
+from sqlalchemy import ForeignKeyConstraint, Index, bindparam, func, select, update
 
-from coordinator.storage.market_tables import certificates, invitations, participants
-from coordinator.storage.rows import Rows
+from coordinator.storage.rows import Digest, Id, Rows, table
 from fedpeer.audit.sql.statements import Statement
 
 
 @dataclass(frozen=True)
 class ParticipantRow:
-    id: str
+    id: Id
     public_key: str
     enrolled_at: float
     revoked_at: float | None
@@ -19,8 +18,10 @@ class ParticipantRow:
 
 @dataclass(frozen=True)
 class CertificateRow:
+    """A certificate; its serial number in hexadecimal."""
+
     serial: str
-    participant_id: str
+    participant_id: Id
     pem: str
     issued_at: float
     expires_at: float
@@ -29,11 +30,31 @@ class CertificateRow:
 
 @dataclass(frozen=True)
 class InvitationRow:
-    token_digest: bytes
-    participant_id: str
+    """An invitation, by SHA-256 of its token: a reader of the database cannot enrol. `serial` is of the certificate
+    that it was traded for."""
+
+    token_digest: Digest
+    participant_id: Id
     created_at: float
     expires_at: float
     serial: str | None
+
+
+participants = table("participants", ParticipantRow, key=("id",))
+certificates = table(
+    "certificates",
+    CertificateRow,
+    ForeignKeyConstraint(["participant_id"], ["participants.id"]),
+    Index(None, "participant_id"),
+    key=("serial",),
+)
+invitations = table(
+    "invitations",
+    InvitationRow,
+    ForeignKeyConstraint(["serial"], ["certificates.serial"]),
+    Index(None, "participant_id"),
+    key=("token_digest",),
+)
 
 
 class Identities(Rows):

@@ -21,22 +21,27 @@ FUNCTIONS = (
 
 
 def lay_down(connection: Connection) -> None:
-    """Begins an empty ledger in new tables, under its rules."""
+    """Puts new tables, which may have rows, under the ledger's rules."""
     sqlite = connection.dialect.name == "sqlite"
-    for statement in _sqlite_rules() if sqlite else (*_postgresql_rules(), *_postgresql_storage(connection)):
+    for statement in _sqlite_rules() if sqlite else _postgresql_rules():
         connection.exec_driver_sql(statement)
+
+
+def begin(connection: Connection) -> None:
+    """The first rows of an empty ledger."""
     connection.execute(insert(LOG).values(id=1, size=0))
     connection.execute(insert(TOTALS).values(id=1, **dict.fromkeys(_SUMS, 0)))
 
 
-def _postgresql_storage(connection: Connection) -> list[str]:
-    """Hashes as they are, since they do not compress; bundles by LZ4, where the server was built with it."""
-    known = connection.exec_driver_sql(
+def choose_storage(connection: Connection) -> None:
+    """On PostgreSQL: hashes as they are, since they do not compress; bundles by LZ4, where the server has it."""
+    if connection.dialect.name == "sqlite":
+        return
+    connection.exec_driver_sql("ALTER TABLE ledger_tiles ALTER COLUMN hashes SET STORAGE EXTERNAL")
+    if connection.exec_driver_sql(
         "SELECT 'lz4' = ANY (enumvals) FROM pg_settings WHERE name = 'default_toast_compression'"
-    ).scalar()
-    hashes = "ALTER TABLE ledger_tiles ALTER COLUMN hashes SET STORAGE EXTERNAL"
-    bundles = "ALTER TABLE ledger_bundles ALTER COLUMN data SET COMPRESSION lz4"
-    return [hashes, bundles] if known else [hashes]
+    ).scalar():
+        connection.exec_driver_sql("ALTER TABLE ledger_bundles ALTER COLUMN data SET COMPRESSION lz4")
 
 
 #: What a transfer adds to the posted and to the pending sum of both of its accounts.

@@ -6,21 +6,32 @@ from typing import Any
 
 from sqlalchemy import bindparam, exists, or_, select, union
 
-from coordinator.storage.market_tables import models, rounds, settlements, tasks
-from coordinator.storage.rows import Rows
+from coordinator.storage.rows import Digest, Id, Rows, table_of_task
+from coordinator.storage.submissions import models
+from coordinator.storage.tasks import tasks
 from fedpeer.audit.sql.statements import Statement, insertion
+from mechanism.ledger.entries import assessment_from_record
+from mechanism.settlement import Assessment
 
 
 @dataclass(frozen=True)
 class RoundRow:
+    """A round.
+
+    Attributes:
+        server_state: of the server's optimiser, after the round; None where it keeps none.
+        accuracy, loss: decimals, of the result model on held-out data; None where nothing is evaluated.
+        fetched_at: when the learner last fetched the result model.
+    """
+
     round: int
-    start_model: bytes
+    start_model: Digest
     start_bytes: int
     opened_at: float
     closed_at: float | None = None
     settled_at: float | None = None
-    result_model: bytes | None = None
-    server_state: bytes | None = None
+    result_model: Digest | None = None
+    server_state: Digest | None = None
     accuracy: str | None = None
     loss: str | None = None
     ledger_size: int | None = None
@@ -46,13 +57,25 @@ class SettlementRow:
 
     Attributes:
         ledger_index: of the payment's entry.
-        record: amounts, peers and assessment, as `coordinator.steps` writes them.
+        record: amounts, peers and assessment, as `coordinator.transaction` writes them.
     """
 
     round: int
-    participant_id: str
+    participant_id: Id
     ledger_index: int
     record: Mapping[str, Any]
+
+    @property
+    def paid_micro(self) -> int:
+        return int(self.record["paid_micro"])
+
+    @property
+    def assessment(self) -> Assessment:
+        return assessment_from_record(self.record["assessment"])
+
+
+rounds = table_of_task("rounds", RoundRow, key=("round",))
+settlements = table_of_task("settlements", SettlementRow, key=("round", "participant_id"))
 
 
 class Rounds(Rows):

@@ -1,20 +1,110 @@
-"""Rows of the market's tables as values: what the modules by noun share.
+"""Tables of the market and their rows as values: what the modules by noun share.
 
-A value is a dataclass whose fields are columns of its table. Each kind of statement is built once for its form; see
-`fedpeer.audit.sql.statements`.
+A value is a dataclass whose fields are columns of its table, which is made of them. Times are seconds since the epoch.
+The ledger's tables hold the evidence and the money; these hold what the service needs to go on after a restart. Each
+kind of statement is built once for its form; see `fedpeer.audit.sql.statements`.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from functools import cache
-from typing import Any, TypeVar
+from functools import cache, lru_cache
+from types import NoneType
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
-from sqlalchemy import Connection, Table, bindparam, select, update
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    Double,
+    ForeignKeyConstraint,
+    LargeBinary,
+    PrimaryKeyConstraint,
+    String,
+    Table,
+    Text,
+    TypeDecorator,
+    bindparam,
+    select,
+    update,
+)
+from sqlalchemy.schema import SchemaItem
 
 from fedpeer.audit.sql.statements import Statement, insertion
+from fedpeer.audit.sql.tables import METADATA
+from mechanism.lifecycle import State
+from mechanism.terms import Terms
 
 #: A dataclass whose fields are columns.
 Row = TypeVar("Row")
+
+
+class _AsText(TypeDecorator[Any]):
+    """A value that is stored as a text, which only we read."""
+
+    impl = Text
+    cache_ok = True
+
+    def __init__(self, write: Callable[[Any], str], read: Callable[[str], Any]) -> None:
+        super().__init__()
+        self.write = write
+        self.read = read
+
+    def process_bind_param(self, value: Any, dialect: Any) -> str:
+        return self.write(value)
+
+    def process_result_value(self, value: Any, dialect: Any) -> Any:
+        return self.read(value)
+
+
+@lru_cache(maxsize=64)
+def _parsed_terms(text: str) -> Terms:
+    return Terms.parse(text.encode())
+
+
+#: Types of columns that the type of a value does not tell. Settings are parsed once for a task, as its terms are: every
+#: call of a participant reads its row.
+Id = Annotated[str, String(64)]
+Digest = Annotated[bytes, LargeBinary(32)]
+Settings = Annotated[Mapping[str, Any], _AsText(json.dumps, lru_cache(maxsize=64)(json.loads))]
+
+_TYPES: dict[Any, Any] = {
+    str: Text(),
+    int: BigInteger(),
+    float: Double(),
+    bool: Boolean(),
+    bytes: LargeBinary(),
+    Mapping[str, Any]: _AsText(json.dumps, json.loads),
+    State: _AsText(lambda state: State(state).value, State),
+    Terms: _AsText(lambda terms: str(terms.canonical, "utf-8"), _parsed_terms),
+}
+
+
+def table(name: str, kind: type, *rest: SchemaItem, key: tuple[str, ...], **more: Any) -> Table:
+    """The table whose columns are the fields of `kind`, and those of `more` by type, which its values leave out.
+
+    Args:
+        rest: indices and constraints.
+        key: columns of the primary key.
+    """
+    hints = {**more, **get_type_hints(kind, include_extras=True)}
+    columns = [_column(column, hint) for column, hint in hints.items()]
+    return Table(name, METADATA, *columns, PrimaryKeyConstraint(*key), *rest)
+
+
+def table_of_task(name: str, kind: type, *rest: SchemaItem, key: tuple[str, ...], **more: Any) -> Table:
+    """As `table`, of rows that belong to a task each; `key` within it."""
+    of_task = ForeignKeyConstraint(["task_id"], ["tasks.id"])
+    return table(name, kind, of_task, *rest, key=("task_id", *key), task_id=Id, **more)
+
+
+def _column(name: str, hint: Any) -> Column[Any]:
+    optional = NoneType in get_args(hint)
+    if optional:
+        (hint,) = (each for each in get_args(hint) if each is not NoneType)
+    (kind,) = getattr(hint, "__metadata__", None) or (_TYPES[hint],)
+    return Column(name, kind, nullable=optional, autoincrement=False)
 
 
 class Rows:

@@ -3,25 +3,37 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from sqlalchemy import ColumnElement, ScalarSelect, Table, and_, bindparam, exists, func, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Index,
+    ScalarSelect,
+    Table,
+    and_,
+    bindparam,
+    exists,
+    func,
+    or_,
+    select,
+    update,
+)
 
 from coordinator.states import Progress
-from coordinator.storage.market_tables import claims, failures, models, participants, receipts, tasks, uploads
-from coordinator.storage.rows import Rows
-from coordinator.storage.tasks import TaskRow
-from fedpeer.audit.sql.statements import Statement, insertion
+from coordinator.storage.identities import participants
+from coordinator.storage.rows import Digest, Id, Rows, table_of_task
+from coordinator.storage.tasks import TaskRow, tasks
+from fedpeer.audit.sql.statements import Statement
 
 
 @dataclass(frozen=True)
 class ReceiptRow:
     """That a submission is durably recorded."""
 
-    task_id: str
-    participant_id: str
-    submission_id: str
+    task_id: Id
+    participant_id: Id
+    submission_id: Id
     kind: str
     round: int
-    digest: bytes
+    digest: Digest
     ledger_index: int
     late: bool
     at: float
@@ -32,30 +44,54 @@ class ClaimRow:
     """What is looked up of a claim that came in time; its statement stands in the ledger. `degree` is a rational, the
     commitment that to private counts, the head that of the chain of draw shares."""
 
-    participant_id: str
+    participant_id: Id
     degree: str
     selected: bool
-    draw_head: bytes
-    counts_commitment: bytes | None = None
+    draw_head: Digest
+    counts_commitment: Digest | None = None
+
+
+@dataclass(frozen=True)
+class UploadRow:
+    """That a model was committed to, as the `sequence`-th of its task: the earliest of duplicates is the original."""
+
+    participant_id: Id
+    submission_id: Id
+    round: int
+    sequence: int
+    digest: Digest
+    at: float
 
 
 @dataclass(frozen=True)
 class ModelRow:
     """What is looked up of a model that came in time and passed its contract."""
 
-    participant_id: str
+    participant_id: Id
     sequence: int
-    model_sha256: bytes
+    model_sha256: Digest
     samples: int
-    draw_share: bytes
+    draw_share: Digest
 
 
 @dataclass(frozen=True)
 class FailureRow:
-    participant_id: str
+    participant_id: Id
     round: int
     reason: str
     at: float
+
+
+receipts = table_of_task("receipts", ReceiptRow, key=("participant_id", "submission_id"))
+claims = table_of_task("claims", ClaimRow, key=("participant_id",))
+uploads = table_of_task(
+    "uploads",
+    UploadRow,
+    Index(None, "task_id", "sequence", unique=True),
+    key=("participant_id", "submission_id"),
+)
+models = table_of_task("models", ModelRow, key=("round", "participant_id"), round=int)
+failures = table_of_task("failures", FailureRow, key=("round", "participant_id"))
 
 
 @dataclass(frozen=True)
@@ -141,16 +177,8 @@ class Submissions(Rows):
     ) -> int:
         """Records a commitment; returns its sequence number, the next of the task."""
         sequence: int = _LAST_SEQUENCE.value(self._connection, {"task_id": task_id}) + 1
-        values = {
-            "task_id": task_id,
-            "participant_id": participant_id,
-            "submission_id": submission_id,
-            "round": round_,
-            "sequence": sequence,
-            "digest": digest,
-            "at": now,
-        }
-        insertion(uploads).run(self._connection, values)
+        row = UploadRow(participant_id, submission_id, round_, sequence, digest, now)
+        self._add(uploads, row, task_id=task_id)
         return sequence
 
     def models(self, task_id: str, round_: int) -> list[ModelRow]:

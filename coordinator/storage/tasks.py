@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import bindparam, literal_column, select
+from sqlalchemy import Index, bindparam, literal_column, select
 
-from coordinator.storage.market_tables import events, tasks
-from coordinator.storage.rows import Rows
+from coordinator.storage.rows import Digest, Id, Rows, Settings, table, table_of_task
 from fedpeer.audit.sql.statements import Statement
 from mechanism.lifecycle import State, check_step
 from mechanism.terms import Terms
@@ -23,17 +22,24 @@ class StaleTask(RuntimeError):
 
 @dataclass(frozen=True)
 class TaskRow:
-    """A task as stored. `root` is secret."""
+    """A task as stored.
 
-    id: str
+    Attributes:
+        root: secret: the seeds of peers, nonces and shadows derive from it.
+        settings: what the service needs of the task file besides the terms.
+        version: counts transitions; a transition names the one that it follows.
+        model: the one that the next round starts from.
+    """
+
+    id: Id
     terms: Terms
-    root: bytes
-    settings: Mapping[str, Any]
+    root: Digest
+    settings: Settings
     state: State
     round: int
     deadline: float | None
     version: int
-    model: bytes
+    model: Digest
     opened_at: float
     ended_at: float | None
     reason: str | None
@@ -49,6 +55,10 @@ class EventRow:
     deadline: float | None
     detail: Mapping[str, Any]
     at: float
+
+
+tasks = table("tasks", TaskRow, Index(None, "state"), key=("id",))
+events = table_of_task("events", EventRow, key=("cursor",))
 
 
 class Tasks(Rows):
@@ -76,7 +86,7 @@ class Tasks(Rows):
         model: bytes | None = None,
         reason: str | None = None,
         detail: Mapping[str, Any] | None = None,
-    ) -> TaskRow:
+    ) -> None:
         """Moves a task on and writes the event that says so.
 
         Raises:
@@ -100,9 +110,6 @@ class Tasks(Rows):
         if moved != 1:
             raise StaleTask(f"task {task.id} has moved on from version {task.version}")
         self.add_event(task.id, state, entered, deadline, detail or {}, now)
-        found = self.task(task.id)
-        assert found is not None  # it has just been changed
-        return found
 
     def add_event(
         self,

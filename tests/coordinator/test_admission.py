@@ -17,7 +17,6 @@ from coordinator.admission import (
     check_author,
     check_counts,
     check_name,
-    known_receipt,
     same_receipt,
 )
 from coordinator.clock import SystemClock
@@ -27,10 +26,10 @@ from coordinator.identity import Caller
 from coordinator.metrics import Metrics
 from coordinator.opening import prepare_task
 from coordinator.states import State
-from coordinator.steps import Transaction
 from coordinator.storage.schema import migrate
 from coordinator.storage.submissions import ModelStanding, ReceiptRow
 from coordinator.storage.tasks import TaskRow
+from coordinator.transaction import FailureReport, Transaction
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.ledger_store import SignedLog
 from fedpeer.protocol.certificates import PrivateKey, new_key, public_key_pem
@@ -322,7 +321,7 @@ async def test_a_failure_is_reported_once_by_who_trains_now(transact: Transactio
         assert found("ann", replace(now, state=State.SCORED)) is Code.WRONG_STATE
         assert found("ann", replace(now, state=State.CANCELLED)) is Code.TASK_ENDED
         assert found("ann", round_=2) is Code.WRONG_ROUND
-        receipt = t.add_failure(now, "ann", "f-1", "no disk")
+        receipt = t.add_failure(now, FailureReport(now.id, now.round, "ann", "f-1", "no disk"))
         assert (receipt.kind, receipt.round, receipt.late) == ("failure", 1, False)
         assert found("ann") is Code.SUBMISSION_CONFLICT
         assert found("bob") is None
@@ -372,14 +371,11 @@ async def test_an_id_stands_for_one_content(transact: Transactions, tmp_path: Pa
     def work(t: Transaction) -> None:
         receipt = ReceiptRow(task.id, "ann", "model-1", "model", 1, bytes(32), 0, False, 0.0)
         t.market.add_receipt(receipt)
-        assert known_receipt(t.market, task, "ann", "model-1", bytes(32)) == receipt
-        assert known_receipt(t.market, task, "ann", "model-2", bytes(32)) is None
-        assert known_receipt(t.market, task, "bob", "model-1", bytes(32)) is None
-        for decide in (
-            lambda: known_receipt(t.market, task, "ann", "model-1", bytes(31)),
-            lambda: same_receipt(receipt, bytes(31)),
-        ):
-            assert code(decide) is Code.SUBMISSION_CONFLICT
+        found = t.market.receipt(task.id, "ann", "model-1")
+        assert same_receipt(found, bytes(32)) == receipt
+        assert t.market.receipt(task.id, "ann", "model-2") is None
+        assert t.market.receipt(task.id, "bob", "model-1") is None
+        assert code(lambda: same_receipt(found, bytes(31))) is Code.SUBMISSION_CONFLICT
         assert same_receipt(None, bytes(32)) is None
 
     await transact(work)

@@ -11,9 +11,9 @@ from sqlalchemy import event
 from coordinator.clock import SystemClock
 from coordinator.commits import Transactions
 from coordinator.metrics import Metrics
-from coordinator.steps import Transaction
 from coordinator.storage.identities import InvitationRow, ParticipantRow
 from coordinator.storage.schema import migrate
+from coordinator.transaction import Transaction
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.errors import ConstraintViolated
 from fedpeer.audit.sql.ledger_store import SignedLog
@@ -164,15 +164,14 @@ async def test_what_is_signed_covers_what_was_committed_before(transact: Transac
         return lambda t: t._record(enrolment(name, private_key(name).public_key()))
 
     assert [await transact(record(name)) for name in ("p000", "p001")] == [0, 1]
-    assert await transact.read(lambda t: transact.all_covered(t, [0, 1])) == [None, None]
-    assert await transact.read(lambda t: transact.covered(t, 0)) is None
+    assert await transact.read(lambda t: transact.covered(t, [0, 1])) == [None, None]
     head = Checkpoint.open(await transact.sign_head(), KEY.verification_key)
     assert head.size == 2
     await transact(record("p002"))
-    found = await transact.read(lambda t: transact.all_covered(t, [1, 0, 2]))
+    found = await transact.read(lambda t: transact.covered(t, [1, 0, 2]))
     assert found[2] is None
     assert [TlogProof.parse(proof or "").index for proof in found[:2]] == [1, 0]
-    assert await transact.read(lambda t: transact.covered(t, 1)) == found[0]
+    assert await transact.read(lambda t: transact.covered(t, [1])) == found[:1]
     assert TlogProof.parse(await transact.proof(2)).index == 2  # signs a head that covers it
     note, key, changes = await transact.published()
     assert Checkpoint.open(note, KEY.verification_key).size == 3

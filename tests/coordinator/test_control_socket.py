@@ -1,4 +1,4 @@
-"""A notification says whether the service has looked, is silent, or is not there."""
+"""A notification is answered when the service has looked, and by nobody where it is silent or not there."""
 
 import asyncio
 import socket
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import coordinator.control_socket
-from coordinator.control_socket import Answer, ControlSocket, ask, notify
+from coordinator.control_socket import ControlSocket, notify
 
 
 async def test_a_notification_is_answered_when_the_service_has_looked_and_only_then(tmp_path: Path) -> None:
@@ -19,16 +19,14 @@ async def test_a_notification_is_answered_when_the_service_has_looked_and_only_t
             raise OSError("the database is gone")
 
     control_socket = ControlSocket(path, look, lambda: {"task one": "the disk is full"})
-    assert notify(path) is Answer.NOBODY
-    assert ask(path) is None
+    assert notify(path) is None
     await control_socket.start()
     assert path.stat().st_mode & 0o777 == 0o600
-    assert await asyncio.to_thread(notify, path) is Answer.LOOKED
-    assert await asyncio.to_thread(notify, path) is Answer.SILENT  # it could not look
-    assert await asyncio.to_thread(notify, path) is Answer.LOOKED
-    assert await asyncio.to_thread(ask, path) == {"task one": "the disk is full"}
+    assert await asyncio.to_thread(notify, path) == {"task one": "the disk is full"}
+    assert await asyncio.to_thread(notify, path) is None  # it could not look
+    assert await asyncio.to_thread(notify, path) == {"task one": "the disk is full"}
     await control_socket.stop()
-    assert notify(path) is Answer.NOBODY
+    assert notify(path) is None
     assert len(looked) == 3
 
 
@@ -38,11 +36,10 @@ def test_a_socket_that_nobody_serves_and_one_that_stays_silent(
     monkeypatch.setattr(coordinator.control_socket, "ANSWER_SECONDS", 0.2)
     path = tmp_path / "control.sock"
     path.write_text("no socket")
-    assert notify(path) is Answer.NOBODY
+    assert notify(path) is None
     path.unlink()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as left:
         left.bind(str(path))
-        assert notify(path) is Answer.NOBODY  # as a killed service leaves it
+        assert notify(path) is None  # as a killed service leaves it
         left.listen()
-        assert notify(path) is Answer.SILENT
-        assert ask(path) is None
+        assert notify(path) is None

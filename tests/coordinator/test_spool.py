@@ -88,9 +88,9 @@ def test_sweeping_leaves_uploads_in_progress_and_clearing_leaves_running_tasks(t
         upload.append(b"0123456789")
         upload.close()
     spool.scratch("task.mean").write_bytes(b"left over")
-    assert spool.sweep("task", {KEY}) == 10
+    spool.sweep("task", {KEY})
     assert [spool.size(key) for key in keys] == [10, 0, 10]
-    assert spool.clear({"task"}) == 19
+    spool.clear({"task"})
     assert [spool.size(key) for key in keys] == [10, 0, 0]
     assert [path.name for path in tmp_path.iterdir()] == ["task"]
 

@@ -5,26 +5,26 @@ import io
 import os
 import random
 import resource
-import shutil
 import signal
 import subprocess
 import sys
 import tarfile
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, inspect, text
+from sqlalchemy import create_engine, inspect, select, text
 
 import coordinator.backup as form
 from coordinator.backup import Manifest, Member, check_backup, read_backup
 from coordinator.errors import FolderError
 from coordinator.folder import OLD_AUTHORITY_KEY, StateFolder
 from coordinator.operator import Notice, Operator
+from coordinator.storage.schema import METADATA
 from fedpeer.__main__ import main
+from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.errors import StorageError
 from tests.backends import emptied, postgresql_database
 from tests.integration.market import (
@@ -63,8 +63,6 @@ async def test_a_task_goes_on_from_a_backup_of_its_middle(tmp_path: Path) -> Non
 
 
 async def test_a_task_goes_on_from_a_backup_of_postgresql(tmp_path: Path) -> None:
-    if shutil.which("pg_dump") is None:
-        pytest.skip("needs pg_dump of PostgreSQL's client programs")
     with postgresql_database() as url:
         folder = make_folder(tmp_path / "state", f"{CONFIG}[storage]\ndatabase = {url!r}\n")
         target = tmp_path / "backup.tar"
@@ -219,7 +217,7 @@ def test_what_is_no_backup_is_refused(whole: Path, tmp_path: Path) -> None:
     ):
         assert "backup" in refused(content, tmp_path / "foreign")
     older = archived(("manifest.json", tarfile.REGTYPE, b'{"version":1}'))
-    assert "has the form 1; this program knows 2" in refused(older, tmp_path / "foreign")
+    assert "has the form 1; this program knows 3" in refused(older, tmp_path / "foreign")
     for path, words in (
         (tmp_path / "missing.tar", "No such file"),
         (tmp_path, "is not a file"),
@@ -465,14 +463,8 @@ def rows(url: str) -> dict[str, int]:
     return counts
 
 
-def needs_programs() -> None:
-    if shutil.which("pg_dump") is None:
-        pytest.skip("needs pg_dump of PostgreSQL's client programs")
-
-
 @pytest.fixture
 def two_databases() -> Iterator[tuple[str, str]]:
-    needs_programs()
     with postgresql_database() as first, postgresql_database() as second:
         yield first, second
 
@@ -487,8 +479,6 @@ def test_a_rehearsal_into_another_database_leaves_the_original_alone(
     before = rows(original)
     with pytest.raises(FolderError, match="Name an empty one, with --database"):
         read_backup(tmp_path / "backup.tar", tmp_path / "rehearsal")
-    with pytest.raises(FolderError, match="the backup is of a postgresql database"):
-        read_backup(tmp_path / "backup.tar", tmp_path / "rehearsal", database="sqlite:///other.db")
     assert not (tmp_path / "rehearsal").exists()
     read_backup(tmp_path / "backup.tar", tmp_path / "rehearsal", database=other)
     rehearsal = StateFolder(tmp_path / "rehearsal")
@@ -509,42 +499,34 @@ def cancel(folder: StateFolder) -> None:
         operator.close()
 
 
-def test_a_program_of_postgresql_ends_with_a_restore_that_is_killed(
-    two_databases: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_market_moves_from_one_kind_of_database_to_the_other(
+    two_databases: tuple[str, str], tmp_path: Path
 ) -> None:
     original, other = two_databases
     folder = make_folder(tmp_path / "state", f"{CONFIG}[storage]\ndatabase = {original!r}\n")
-    back_up(folder, tmp_path / "backup.tar")
-    (tmp_path / "pg_restore").write_text(
-        WAITING.format(program=shutil.which("pg_restore"), at=tmp_path / "pid")
-    )
-    (tmp_path / "pg_restore").chmod(0o755)
-    process = fedpeer(
-        *("restore", str(tmp_path / "backup.tar"), str(tmp_path / "restored")),
-        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "FEDPEER_DATABASE": other},
-    )
-    until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().endswith("\n"))
-    process.kill()
-    process.communicate()
-    number = int((tmp_path / "pid").read_text())
-    until(lambda: not Path(f"/proc/{number}").exists() or " Z " in Path(f"/proc/{number}/stat").read_text())
-    assert rows(other) == {}
-    assert not (tmp_path / "restored").exists()
+    open_task(folder, task_config(tmp_path))
+    for name, kind in (("there.tar", "postgresql"), ("back.tar", "sqlite")):
+        assert back_up(folder, tmp_path / name).database == kind
+        url = "sqlite:///moved.db" if kind == "postgresql" else other
+        read_backup(tmp_path / name, tmp_path / kind, database=url)
+        folder = StateFolder(tmp_path / kind)
+        moved = Database(folder.database_url(folder.config()))
+        assert contents(moved) == contents(Database(original))
+        with pytest.raises(StorageError, match="never changed or removed"), moved.begin() as connection:
+            connection.execute(text("DELETE FROM ledger_ids"))
+        moved.close()
+        verified(folder)
+    cancel(folder)
+    verified(folder)
 
 
-#: Stands for pg_restore: lists as it does, and never comes to restoring.
-WAITING = """#!/bin/sh
-case "$*" in *--list*) exec {program} "$@";; esac
-echo $$ > {at}
-exec sleep 600
-"""
-
-
-def until(reached: Callable[[], bool]) -> None:
-    end = time.monotonic() + 120
-    while not reached():
-        assert time.monotonic() < end
-        time.sleep(0.02)
+def contents(database: Database) -> dict[str, list[str]]:
+    """The rows of each table."""
+    with database.read() as connection:
+        return {
+            table.name: sorted(map(str, connection.execute(select(table))))
+            for table in METADATA.sorted_tables
+        }
 
 
 def test_a_restore_that_fails_leaves_the_postgresql_database_empty(
@@ -563,35 +545,3 @@ def test_a_restore_that_fails_leaves_the_postgresql_database_empty(
     assert not (tmp_path / "r").exists()
     read_backup(tmp_path / "backup.tar", tmp_path / "r", database=other)
     assert rows(other) == rows(original)
-
-
-#: Stands for a program of PostgreSQL: notes its arguments and that it was called, then is that program.
-NOTING = """#!/bin/sh
-printf '%s\\n' "$0 $*" >> {log}
-exec {program} "$@"
-"""
-
-
-def test_a_password_is_in_no_argument_of_postgresqls_programs(
-    two_databases: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log, programs = tmp_path / "arguments", tmp_path / "programs"
-    programs.mkdir()
-    for name in ("pg_dump", "pg_restore"):
-        (programs / name).write_text(NOTING.format(log=log, program=shutil.which(name)))
-        (programs / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-    first, second = (
-        f"{url}&password=hush%2Fhush&connect_timeout=60&keepalives_idle=9"
-        if "?" in url
-        else f"{url}?password=hush%2Fhush"
-        for url in two_databases
-    )
-    folder = make_folder(tmp_path / "state", f"{CONFIG}[storage]\ndatabase = {first!r}\n")
-    back_up(folder, tmp_path / "backup.tar")
-    read_backup(tmp_path / "backup.tar", tmp_path / "restored", database=second)
-    arguments = log.read_text()
-    assert "pg_dump" in arguments
-    assert "pg_restore" in arguments
-    assert "hush" not in arguments
-    assert (tmp_path / "restored" / "coordinator.toml").stat().st_mode & 0o077 == 0

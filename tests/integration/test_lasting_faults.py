@@ -13,9 +13,9 @@ import structlog
 import coordinator.runner
 from coordinator.errors import TaskError
 from coordinator.folder import StateFolder
-from coordinator.scoring import ClaimedDegrees
-from coordinator.steps import Transaction
-from coordinator.storage.market import MarketStore
+from coordinator.scoring import Scorer
+from coordinator.storage.store import MarketStore
+from coordinator.transaction import Transaction
 from fedpeer.audit.sql.errors import ConstraintViolated, DatabaseUnreachable
 from fedpeer.learning.errors import DataError, DatasetMissingError
 from mechanism.errors import SettlementError
@@ -49,7 +49,7 @@ class Scoring:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *errors: Exception, for_ever: bool = False) -> None:
         self.left, self.for_ever, self.met = list(errors), for_ever, 0
-        score = ClaimedDegrees.score
+        score = Scorer.score
 
         def failing(scorer: Any, *arguments: Any) -> Any:
             if self.left:
@@ -60,7 +60,7 @@ class Scoring:
                 raise error
             return score(scorer, *arguments)
 
-        monkeypatch.setattr(ClaimedDegrees, "score", failing)
+        monkeypatch.setattr(Scorer, "score", failing)
 
 
 async def test_a_step_that_fails_for_good_ends_the_task_with_refunds(

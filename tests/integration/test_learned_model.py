@@ -20,8 +20,8 @@ from coordinator.fetching import write_model
 from coordinator.folder import StateFolder
 from coordinator.operator import Operator
 from coordinator.server import Coordinator
-from coordinator.storage.market import MarketStore
 from coordinator.storage.rounds import Retention
+from coordinator.storage.store import MarketStore
 from fedpeer.audit.export import export_json_lines
 from fedpeer.audit.sources import open_source
 from fedpeer.audit.sql.database import Database

@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
 
-from coordinator.control_socket import Answer, notify
+from coordinator.control_socket import notify
 from coordinator.server import Coordinator
 from coordinator.storage.lease import Lease, served
 from coordinator.storage.schema import migrate
@@ -254,5 +254,5 @@ async def test_commands_at_once_take_a_task_up_once(tmp_path: Path) -> None:
 
         coordinator._take_up = noted  # type: ignore[method-assign]
         answers = await asyncio.gather(*(asyncio.to_thread(notify, folder.control_socket) for _ in range(5)))
-        assert answers == [Answer.LOOKED] * 5
+        assert answers == [{}] * 5
         assert taken == ["task"]

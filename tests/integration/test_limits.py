@@ -25,7 +25,7 @@ import coordinator.control_socket
 import coordinator.scraping
 import coordinator.server
 from coordinator.boundary import _address
-from coordinator.control_socket import Answer, ControlSocket, notify
+from coordinator.control_socket import ControlSocket, notify
 from coordinator.folder import StateFolder
 from coordinator.scraping import MetricsServer
 from coordinator.server import Coordinator
@@ -417,13 +417,14 @@ async def test_the_metrics_page_keeps_no_connection_for_ever_and_not_many(
     monkeypatch.setattr(coordinator.scraping, "METRICS_PORT", limits)
     registry = CollectorRegistry()
     Counter("things", "Things.", registry=registry).inc()
-    server = MetricsServer(registry, "127.0.0.1", 0)
+    server = MetricsServer(registry)
+    port = await server.start("127.0.0.1", 0)
     try:
         direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        url = f"http://127.0.0.1:{server.port}/metrics"
+        url = f"http://127.0.0.1:{port}/metrics"
         page = await asyncio.to_thread(lambda: direct.open(url).read())
         assert b"things_total 1.0" in page
-        pairs = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(6)]
+        pairs = [await asyncio.open_connection("127.0.0.1", port) for _ in range(6)]
         for _, writer in pairs:
             writer.write(b"GET /metrics HTTP/1.1\r\nX: ")
         async with asyncio.timeout(20):  # three at once, the rest after their second
@@ -431,14 +432,14 @@ async def test_the_metrics_page_keeps_no_connection_for_ever_and_not_many(
                 await ended(reader)
         for _, writer in pairs:
             writer.transport.abort()
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET /metrics HTTP/1.1\r\n" + b"X: " + b"x" * 60_000 + b"\r\n\r\n")
         assert b"things_total" not in await whole(reader)
         writer.transport.abort()
         page = await asyncio.to_thread(lambda: direct.open(url).read())
         assert b"things_total 1.0" in page
     finally:
-        await asyncio.to_thread(server.close)
+        server.close()
 
 
 async def whole(reader: asyncio.StreamReader) -> bytes:
@@ -472,7 +473,7 @@ async def test_the_control_socket_takes_a_word_and_no_more(
             for reader, _ in pairs:
                 await ended(reader)
         assert answered == 0
-        assert await asyncio.to_thread(notify, tmp_path / "control") is Answer.LOOKED
+        assert await asyncio.to_thread(notify, tmp_path / "control") == {}
         assert answered == 1
         for _, writer in pairs:
             writer.transport.abort()

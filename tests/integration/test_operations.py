@@ -21,7 +21,7 @@ from coordinator.clock import ManualClock
 from coordinator.folder import StateFolder
 from coordinator.operator import Operator, TaskReport
 from coordinator.server import INSECURE_NAME
-from coordinator.steps import Transaction
+from coordinator.transaction import Transaction
 from fedpeer.protocol.certificates import new_key, signing_request
 from fedpeer.protocol.codec import encode_signed
 from fedpeer.protocol.errors import Code, refusal_of

@@ -259,7 +259,7 @@ def test_a_full_target_of_a_backup_is_not_the_databases_fault(
     def full(*_: Any) -> None:
         raise DatabaseFull("the database has no space left")
 
-    monkeypatch.setattr("coordinator.backup._copy_sqlite", full)
+    monkeypatch.setattr("coordinator.backup._copy_database", full)
     database = Database(folder.database_url(folder.config()))
     with pytest.raises(FolderError, match="has no space left for the backup"):
         write_backup(folder, database, tmp_path / "b.tar", Retention(0, True), 0)

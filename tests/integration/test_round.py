@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
-from coordinator.storage.market import MarketStore
 from coordinator.storage.rounds import SettlementRow
+from coordinator.storage.store import MarketStore
 from fedpeer.audit.sql.errors import DatabaseLocked
 from fedpeer.protocol.model_file import encode_model
 from fedpeer.v1 import ledger_pb2, market_pb2

@@ -81,7 +81,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
     ),
     "coordinator/upload_places.py": ("tests/coordinator/test_upload_fairness.py",),
     "coordinator/commits.py": ("tests/coordinator/test_commits.py",),
-    "coordinator/steps.py": ("tests/coordinator/test_steps.py",),
+    "coordinator/transaction.py": ("tests/coordinator/test_transaction.py",),
     "coordinator/admission.py": ("tests/coordinator/test_admission.py",),
     "participant/journal.py": (
         "tests/participant/test_journal_records.py",

@@ -99,7 +99,7 @@ def test_the_table_has_every_file_that_money_and_evidence_depend_on() -> None:
         *(f"mechanism/{name}.py" for name in MECHANISM),
         *(
             f"coordinator/{name}.py"
-            for name in ("admission", "commits", "receiving", "steps", "upload_places")
+            for name in ("admission", "commits", "receiving", "transaction", "upload_places")
         ),
         *(f"fedpeer/protocol/{name}.py" for name in ("codec", "frames")),
         *(f"participant/{name}.py" for name in ("journal", "steps")),

@@ -3,31 +3,36 @@
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Table
 
-from coordinator.storage.identities import CertificateRow, InvitationRow, ParticipantRow
-from coordinator.storage.market import MarketStore
-from coordinator.storage.market_tables import (
+from coordinator.storage.identities import (
+    CertificateRow,
+    InvitationRow,
+    ParticipantRow,
     certificates,
-    claims,
-    events,
-    failures,
     invitations,
-    models,
     participants,
-    receipts,
-    rounds,
-    settlements,
-    tasks,
 )
-from coordinator.storage.rounds import Retention, RoundRow, SettlementRow
+from coordinator.storage.rounds import Retention, RoundRow, SettlementRow, rounds, settlements
 from coordinator.storage.schema import migrate
-from coordinator.storage.submissions import ClaimRow, FailureRow, ModelRow, ModelStanding, ReceiptRow
-from coordinator.storage.tasks import EventRow, StaleTask, TaskRow
+from coordinator.storage.store import MarketStore
+from coordinator.storage.submissions import (
+    ClaimRow,
+    FailureRow,
+    ModelRow,
+    ModelStanding,
+    ReceiptRow,
+    claims,
+    failures,
+    models,
+    receipts,
+)
+from coordinator.storage.tasks import EventRow, StaleTask, TaskRow, events, tasks
 from fedpeer.audit.sql.database import Database, translated
 from fedpeer.audit.sql.errors import ConstraintViolated
 from mechanism.errors import LifecycleError
@@ -63,6 +68,14 @@ def store(database: Database) -> Iterator[MarketStore]:
         yield store
 
 
+def advanced(store: MarketStore, task: TaskRow, state: State, **values: Any) -> TaskRow:
+    """The task once it has moved on."""
+    store.advance(task, state, **values)
+    moved = store.task(task.id)
+    assert moved is not None
+    return moved
+
+
 def digest(text: str) -> bytes:
     return text.encode().ljust(32, b".")
 
@@ -92,7 +105,7 @@ def training(store: MarketStore, name: str = "task") -> TaskRow:
     """A task in its first round."""
     row = opened(store, name)
     for state, round_ in ((State.EFFORT, 0), (State.SELECTED, 0), (State.TRAINING, 1)):
-        row = store.advance(row, state, now=2.0, round_=round_, deadline=9.0)
+        row = advanced(store, row, state, now=2.0, round_=round_, deadline=9.0)
     return row
 
 
@@ -131,7 +144,7 @@ def test_an_id_of_a_task_is_used_once(store: MarketStore) -> None:
 
 def test_a_step_moves_the_task_and_writes_its_event(store: MarketStore) -> None:
     row = opened(store)
-    moved = store.advance(row, State.EFFORT, now=3.0, deadline=60.5, detail={"why": "ü"})
+    moved = advanced(store, row, State.EFFORT, now=3.0, deadline=60.5, detail={"why": "ü"})
     assert moved == replace(row, state=State.EFFORT, deadline=60.5, version=2)
     assert store.task("task") == moved
     assert store.events("task", after=1) == [EventRow(2, State.EFFORT, 0, 60.5, {"why": "ü"}, 3.0)]
@@ -140,7 +153,7 @@ def test_a_step_moves_the_task_and_writes_its_event(store: MarketStore) -> None:
 
 def test_of_two_steps_from_one_state_the_second_is_refused_and_changes_nothing(store: MarketStore) -> None:
     row = opened(store)
-    moved = store.advance(row, State.EFFORT, now=3.0)
+    moved = advanced(store, row, State.EFFORT, now=3.0)
     with pytest.raises(StaleTask, match="version 1"):
         store.advance(row, State.CANCELLED, now=4.0, reason="a reason")
     assert store.task("task") == moved
@@ -155,7 +168,7 @@ def test_a_step_that_the_life_cycle_does_not_know_is_refused(store: MarketStore)
 
 
 def test_a_final_state_ends_the_task_and_keeps_its_model(store: MarketStore) -> None:
-    ended = store.advance(opened(store), State.CANCELLED, now=7.0, reason="no claim came")
+    ended = advanced(store, opened(store), State.CANCELLED, now=7.0, reason="no claim came")
     assert (ended.ended_at, ended.reason, ended.model) == (7.0, "no claim came", digest("first"))
 
 

@@ -326,7 +326,7 @@ class Direct:
         return note, key, [str(proof) for proof in changes]
 
     async def read(self, step: object) -> object:
-        from coordinator.steps import Transaction
+        from coordinator.transaction import Transaction
 
         with self._database.read() as connection:
             return step(Transaction(connection, 0.0))  # type: ignore[operator]

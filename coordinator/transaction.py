@@ -4,8 +4,9 @@
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from sqlalchemy import Connection
 
@@ -14,8 +15,8 @@ from coordinator.errors import TaskError
 from coordinator.identity import Enrolled
 from coordinator.opening import PreparedTask
 from coordinator.scoring import Quality
-from coordinator.storage.market import MarketStore
 from coordinator.storage.rounds import SettlementRow
+from coordinator.storage.store import MarketStore
 from coordinator.storage.submissions import ClaimRow, FailureRow, ModelRow, ModelStanding, ReceiptRow
 from coordinator.storage.tasks import StaleTask, TaskRow
 from fedpeer.audit.sql.ledger_store import SqlLedgerStore
@@ -36,6 +37,24 @@ from mechanism.terms import Terms
 
 #: Chooses who trains: terms and claims to participant ids.
 Selection = Callable[[Terms, Sequence[ClaimRow]], list[str]]
+
+
+@dataclass(frozen=True)
+class FailureReport:
+    """A participant's word that it cannot deliver in a round."""
+
+    task_id: str
+    round: int
+    participant_id: str
+    submission_id: str
+    reason: str
+
+    kind: ClassVar[str] = "failure"
+
+    @property
+    def digest(self) -> bytes:
+        """What makes two reports the same."""
+        return canonical_digest({"kind": self.kind, **vars(self)})
 
 
 class Transaction:
@@ -160,23 +179,12 @@ class Transaction:
                 found[round_] = self._review(task, line)
         return found
 
-    def add_failure(self, task: TaskRow, participant_id: str, submission_id: str, reason: str) -> ReceiptRow:
+    def add_failure(self, task: TaskRow, report: FailureReport) -> ReceiptRow:
         """Records that a participant cannot deliver in the current round."""
-        index = self._record(entries.failure(task.id, task.round, participant_id, submission_id, reason))
-        self.market.add_failure(task.id, FailureRow(participant_id, task.round, reason, self.now))
-        receipt = ReceiptRow(
-            task_id=task.id,
-            participant_id=participant_id,
-            submission_id=submission_id,
-            kind="failure",
-            round=task.round,
-            digest=failure_digest(task.id, task.round, participant_id, submission_id, reason),
-            ledger_index=index,
-            late=False,
-            at=self.now,
-        )
-        self.market.add_receipt(receipt)
-        return receipt
+        index = self._record(entries.failure(*vars(report).values()))
+        row = FailureRow(report.participant_id, report.round, report.reason, self.now)
+        self.market.add_failure(task.id, row)
+        return self._receipt(report, report.round, index, late=False)
 
     # What the task does by itself
 
@@ -331,15 +339,12 @@ class Transaction:
         return found
 
     def _review(self, task: TaskRow, line: SettlementRow) -> Review:
-        def assessment(record: Mapping[str, Any]) -> Assessment:
-            return entries.assessment_from_record(record["assessment"])
-
         peers = []
         for name in line.record["peers"]:
             found = self.market.settlement(task.id, line.round, name)
             assert found is not None  # a peer is settled in the same transaction
-            peers.append(assessment(found.record))
-        return review(task.terms, assessment(line.record), peers, line.record["paid_micro"])
+            peers.append(found.assessment)
+        return review(task.terms, line.assessment, peers, line.paid_micro)
 
     def _settle_rows(
         self,
@@ -363,7 +368,9 @@ class Transaction:
             rows.append(SettlementRow(task.round, name, place, record))
         self.market.add_settlements(task.id, rows)
 
-    def _receipt(self, statement: Statement, round_: int, index: int, *, late: bool) -> ReceiptRow:
+    def _receipt(
+        self, statement: Statement | FailureReport, round_: int, index: int, *, late: bool
+    ) -> ReceiptRow:
         receipt = ReceiptRow(
             task_id=statement.task_id,
             participant_id=statement.participant_id,
@@ -388,20 +395,6 @@ class Transaction:
     def _record(self, *recorded: Entry) -> int:
         """Appends entries; returns the index of the last."""
         return self.ledger.append(recorded)[-1].index
-
-
-def failure_digest(task_id: str, round_: int, participant_id: str, submission_id: str, reason: str) -> bytes:
-    """What makes two failure reports the same."""
-    return canonical_digest(
-        {
-            "kind": "failure",
-            "task_id": task_id,
-            "round": round_,
-            "participant_id": participant_id,
-            "submission_id": submission_id,
-            "reason": reason,
-        }
-    )
 
 
 def _timestamp(now: float) -> str:

@@ -15,11 +15,11 @@ from coordinator.identity import Enrolled, enrol, invite
 from coordinator.metrics import Metrics
 from coordinator.opening import PreparedTask
 from coordinator.scoring import Quality
-from coordinator.steps import Transaction, failure_digest
 from coordinator.storage.identities import ParticipantRow
 from coordinator.storage.schema import migrate
 from coordinator.storage.submissions import ClaimRow, ModelRow, ReceiptRow
 from coordinator.storage.tasks import StaleTask, TaskRow
+from coordinator.transaction import FailureReport, Transaction
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.ledger_store import SignedLog
 from fedpeer.protocol.certificates import make_authority, new_key, public_key_pem, signing_request
@@ -193,10 +193,12 @@ class Mirrored(History):
     def fail(self, name: str, reason: str, round_: int | None = None, submission: str | None = None) -> None:
         super().fail(name, reason, round_, submission)
         id_ = str(self.log.entries[-1].body["submission_id"])
-        receipt = self.step(lambda t, row: t.add_failure(row, name, id_, reason))
-        digest = failure_digest(self.id, self.round, name, id_, reason)
+        report = FailureReport(self.id, self.round, name, id_, reason)
+        receipt = self.step(lambda t, row: t.add_failure(row, report))
         index, at = len(self.log.entries) - 1, self.service.watch.seconds
-        assert receipt == ReceiptRow(self.id, name, id_, "failure", self.round, digest, index, False, at)
+        assert receipt == ReceiptRow(
+            self.id, name, id_, "failure", self.round, report.digest, index, False, at
+        )
         assert self.step(lambda t, row: t.market.receipt(self.id, name, id_)) == receipt
         [found] = [
             f
@@ -425,7 +427,7 @@ def test_a_failures_digest_is_that_of_all_that_it_says() -> None:
         "submission_id": "f-1",
         "reason": "no disk",
     }
-    assert failure_digest("task", 2, "ann", "f-1", "no disk") == canonical_digest(wanted)
+    assert FailureReport("task", 2, "ann", "f-1", "no disk").digest == canonical_digest(wanted)
 
 
 def test_a_key_is_enrolled_once_and_revoked_with_all_that_a_name_had(service: Service) -> None:
@@ -434,7 +436,7 @@ def test_a_key_is_enrolled_once_and_revoked_with_all_that_a_name_had(service: Se
 
     def join(name: str, key: Any) -> Callable[[Transaction], None]:
         def work(t: Transaction) -> None:
-            token, *_ = invite(t.market, name, t.now)
+            token = invite(t.market, name, t.now).token
             t.enrol(enrol(t.market, authority, name, token, signing_request(name, key), t.now))
 
         return work
@@ -449,7 +451,7 @@ def test_a_key_is_enrolled_once_and_revoked_with_all_that_a_name_had(service: Se
     service.do(join("ann", keys[1]))
     refused("ben", keys[0], "enrolled under another name")
     service.do(join("ben", keys[2]))
-    token = service.do(lambda t: invite(t.market, "ann", t.now)[0])
+    token = service.do(lambda t: invite(t.market, "ann", t.now).token)
     service.watch.seconds += 60
     service.do(lambda t: t.revoke("ann", "laptop stolen"))
     service.do(lambda t: t.revoke("ann", "once more"))
