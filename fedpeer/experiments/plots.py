@@ -6,7 +6,7 @@ dash, marker and lightness, so that a grey print still tells them apart.
 
 import csv
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -86,7 +86,7 @@ class Page:
     stem: str
     files: list[Path] = field(default_factory=list)
 
-    def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], part: str = "") -> None:
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]], part: str = "") -> None:
         """Write a CSV; floats keep six significant digits."""
         path = self._path(part, "csv")
         with path.open("w", newline="") as stream:

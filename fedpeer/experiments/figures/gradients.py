@@ -7,17 +7,15 @@ Source: Pang et al. 2025, appendix (hyperparameter analysis), Figure 5.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from fedpeer.experiments.cells import Cell, Record
 from fedpeer.experiments.data import generator
 from fedpeer.experiments.federation import federation_parameters
-from fedpeer.experiments.figures.figure import Finding, Results, finished
+from fedpeer.experiments.figures.figure import Figure, Finding, Results, finished, seed_cells, series
 from fedpeer.experiments.plots import LINES, Page, by_round, curve
 from fedpeer.experiments.populations import SHARES
-from fedpeer.experiments.priorities import priority
 from fedpeer.experiments.settings import EPOCHS, PARTICIPANTS, Settings
 from mechanism.gap_bound import GapBound
 
@@ -25,13 +23,11 @@ from mechanism.gap_bound import GapBound
 SHOWN_SEED, PAPER_STEPS, PAPER_GRADIENT, PAPER_SMOOTHNESS = 5, 50, 10.0, 100.0
 
 
-@dataclass(frozen=True)
-class GradientFigure:
+class GradientFigure(Figure):
     """Gradient norms and smoothness at the default share of 0.5."""
 
-    number: int = 5
-    name: str = "gradients"
-    title: str = "Gradient norms of two participants, and the constants that follow"
+    number, name = 5, "gradients"
+    title = "Gradient norms of two participants, and the constants that follow"
 
     def cells(self, settings: Settings) -> list[Cell]:
         return list(self._cells(settings).values())
@@ -43,14 +39,12 @@ class GradientFigure:
             for k in range(PARTICIPANTS)
         ]
         # One training shows it, two show that it is no accident.
-        return {
-            seed: Cell(
-                "gradients",
-                federation_parameters(settings, counts, EPOCHS, seed, track=shown),
-                priority("gradients", seed),
-            )
-            for seed in range(min(settings.seeds, 2))
-        }
+        return seed_cells(
+            "gradients",
+            lambda seed: federation_parameters(settings, counts, EPOCHS, seed, track=shown),
+            "gradients",
+            min(settings.seeds, 2),
+        )
 
     def draw(self, settings: Settings, results: Results, page: Page) -> list[Finding]:
         runs = finished(self._cells(settings), results)
@@ -80,7 +74,7 @@ class GradientFigure:
             for line, (k, what) in zip(
                 LINES, [(k, what) for what in ("first", "single") for k in shown], strict=False
             ):
-                rounds, values = _over_rounds(runs, k, what)
+                rounds, values = series(runs, "norms", what, k)
                 label = f"participant {k}, " + ("first batch" if what == "first" else "single samples, RMS")
                 curve(axes[0], rounds, values, line, label)
             axes[0].axhline(PAPER_GRADIENT, color="0.4", linewidth=0.8, label="paper's largest G")
@@ -89,9 +83,8 @@ class GradientFigure:
             axes[0].set_title(f"{settings.dataset}, share 0.5, {EPOCHS} local epochs")
             names = {"smoothness": "largest curvature of $F_c$", "likelihood": "1 / likelihood"}
             for line, (what, label) in zip(LINES, names.items(), strict=False):
-                rows = next(iter(runs.values()))["smoothness"]
-                values = [[row[what] for row in run["smoothness"]] for run in runs.values()]
-                curve(axes[1], [row["round"] for row in rows], values, line, label)
+                rounds, values = series(runs, "smoothness", what)
+                curve(axes[1], rounds, values, line, label)
             axes[1].axhline(PAPER_SMOOTHNESS, color="0.4", linewidth=0.8, label="paper's L")
             axes[1].set_yscale("log")
             axes[1].set_ylabel("estimate of the smoothness $L$")
@@ -99,13 +92,6 @@ class GradientFigure:
                 by_round(panel)
                 panel.legend(loc="best")
         return [_gradient_finding(runs), _smoothness_finding(runs)]
-
-
-def _over_rounds(
-    runs: Mapping[int, Record], participant: int, what: str
-) -> tuple[list[int], list[list[float]]]:
-    rows = [[row for row in run["norms"] if row["participant"] == participant] for run in runs.values()]
-    return [row["round"] for row in rows[0]], [[row[what] for row in seed] for seed in rows]
 
 
 def _gradient_finding(runs: Mapping[int, Record]) -> Finding:

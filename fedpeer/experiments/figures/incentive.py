@@ -14,7 +14,6 @@ c_k * d credits, so one costs c_k / n. Nobody can more than double its samples.
 Ours; the paper shows no comparison of the trained model.
 """
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -22,25 +21,22 @@ import numpy.typing as npt
 
 from fedpeer.experiments.cells import Cell, Record
 from fedpeer.experiments.federation import federation_parameters
-from fedpeer.experiments.figures.figure import Finding, Results, finished
+from fedpeer.experiments.figures.figure import Figure, Finding, Results, finished, seed_cells, series
 from fedpeer.experiments.game import START, costs, play
 from fedpeer.experiments.learner import best_offer
 from fedpeer.experiments.plots import LINES, Page, by_round, curve
 from fedpeer.experiments.populations import SHARES, at_degree
-from fedpeer.experiments.priorities import priority
 from fedpeer.experiments.settings import EPOCHS, PARTICIPANTS, Settings
 from fedpeer.experiments.statistics import Interval, mean_interval
 
 ARMS = ("equilibrium", "sample count", "no payment")
 
 
-@dataclass(frozen=True)
-class IncentiveFigure:
+class IncentiveFigure(Figure):
     """Accuracy with and without the incentive."""
 
-    number: int = 6
-    name: str = "incentive"
-    title: str = "Accuracy under equilibrium efforts, payment by samples, and no payment"
+    number, name = 6, "incentive"
+    title = "Accuracy under equilibrium efforts, payment by samples, and no payment"
 
     def cells(self, settings: Settings) -> list[Cell]:
         return [cell for arm in ARMS for cell in self._arm(settings, arm).values()]
@@ -64,9 +60,7 @@ class IncentiveFigure:
         }
         with page.panels(2) as axes:
             for line, arm in zip(LINES, ARMS, strict=False):
-                rows = [[row["accuracy"] for row in run["global"]] for run in runs[arm].values()]
-                rounds = [row["round"] for row in next(iter(runs[arm].values()))["global"]]
-                curve(axes[0], rounds, rows, line, arm)
+                curve(axes[0], *series(runs[arm], "global", "accuracy"), line, arm)
             axes[0].set_title(f"{settings.dataset}, {EPOCHS} local epochs")
             axes[0].set_ylabel("test accuracy of the global model")
             axes[0].legend(loc="lower right")
@@ -87,19 +81,17 @@ class IncentiveFigure:
 
     def _arm(self, settings: Settings, arm: str) -> dict[int, Cell]:
         counts = arm_counts(settings, arm)
-        return {
-            seed: Cell(
-                "federation",
-                federation_parameters(settings, counts, EPOCHS, seed),
-                priority("incentive", seed),
-            )
-            for seed in range(settings.seeds)
-        }
+        return seed_cells(
+            "federation",
+            lambda seed: federation_parameters(settings, counts, EPOCHS, seed),
+            "incentive",
+            settings.seeds,
+        )
 
     def _findings(
         self, settings: Settings, runs: dict[str, dict[int, Record]], final: dict[str, Interval]
     ) -> list[Finding]:
-        found = best_offer(SHARES).profile
+        found = best_offer().profile
         bought = purchased_samples(float(found.payment.sum()), settings.samples)
         spent = f"{found.payment.sum():.2f} credits a round"
         findings = []
@@ -118,7 +110,7 @@ class IncentiveFigure:
                 - runs[other][seed]["global"][-1]["accuracy"]
                 for seed in common
             ]
-            gain = mean_interval(gains)
+            gain, name = mean_interval(gains), f"gain_over_{other.replace(' ', '_')}"
             findings.append(
                 Finding(
                     claim=f"The incentive gives a better model than {rival}.",
@@ -130,13 +122,7 @@ class IncentiveFigure:
                     ),
                     # Undecided where the interval holds 0, or one seed has none.
                     holds=True if gain.low > 0 else False if gain.high < 0 else None,
-                    numbers={
-                        f"gain_over_{other.replace(' ', '_')}": gain.estimate,
-                        f"gain_over_{other.replace(' ', '_')}_low": gain.low,
-                        f"gain_over_{other.replace(' ', '_')}_high": gain.high,
-                    }
-                    if len(common) > 1
-                    else {f"gain_over_{other.replace(' ', '_')}": gain.estimate},
+                    numbers={name: gain.estimate, f"{name}_low": gain.low, f"{name}_high": gain.high},
                 )
             )
         return findings
@@ -149,7 +135,7 @@ def arm_counts(settings: Settings, arm: str) -> tuple[tuple[int, ...], ...]:
         return play(SHARES, settings).counts
     samples = [settings.samples] * PARTICIPANTS
     if arm == "sample count":
-        samples = purchased_samples(float(best_offer(SHARES).profile.payment.sum()), settings.samples)
+        samples = purchased_samples(float(best_offer().profile.payment.sum()), settings.samples)
     return tuple(at_degree(SHARES, k, START, settings.classes, n).counts for k, n in enumerate(samples))
 
 
