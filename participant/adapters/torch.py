@@ -239,7 +239,7 @@ class DatasetTask(Task):
     def data(self, round_: int) -> LabelledData:
         """What it trains on in a round: the same label counts each time, other samples, as in the paper."""
         generator = np.random.default_rng([self.seed, round_])
-        return draw(self.pool, self._prepared(self.mix).counts, generator).data
+        return draw(self.pool, self._prepared(self.mix).counts, generator)
 
     def curve(self) -> EffortCurve:
         """delta(e) of these data."""

@@ -113,7 +113,7 @@ class Population:
 
     def samples(self, mix: LabelMix) -> LabelledData:
         """A round's samples at `mix`, drawn from the pool."""
-        return draw(self.splits.train, mix.counts, self.generator).data
+        return draw(self.splits.train, mix.counts, self.generator)
 
     def balanced(self, samples: int) -> LabelMix:
         return LabelMix(
