@@ -183,12 +183,6 @@ class StateFolder:
         self.write(CERTIFICATE, certificate_pem)
         return self.credentials()
 
-    def signing_request(self, participant_id: str) -> bytes:
-        """PEM of a signing request for this folder's key, which is made if there is none."""
-        from fedpeer.protocol.certificates import signing_request
-
-        return signing_request(participant_id, self.key(create=True))
-
     def write(self, name: str, content: bytes, mode: int = 0o644) -> None:
         """Replaces a file of the folder as a whole: after a crash there is the old or the new one."""
         target, fresh = self.path / name, self.path / (name + ".new")

@@ -40,6 +40,9 @@ MARKET = "market"
 #: receipt has proven.
 KEY_PROBLEMS, KEYS_PROVEN = "key_problems", "keys_proven"
 
+#: Beyond the index of any entry.
+MAX_INDEX = 2**63 - 1
+
 #: Seconds that a reader waits for the writer; one transaction takes milliseconds.
 BUSY_SECONDS = 10.0
 
@@ -275,10 +278,8 @@ class Journal:
         )
 
     def rounds(self, task_id: str) -> list[RoundRecord]:
-        return [
-            RoundRecord(*row)
-            for row in self._rows("SELECT * FROM round WHERE task_id = ? ORDER BY round", task_id)
-        ]
+        rows = self._rows("SELECT * FROM round WHERE task_id = ? ORDER BY round", task_id)
+        return [RoundRecord(*row) for row in rows]
 
     def open_round(self, task_id: str, round_: int, model_sha256: bytes) -> None:
         self._execute(
@@ -310,8 +311,7 @@ class Journal:
 
     def key_history(self) -> tuple[int, bytes]:
         """How many enrolments and revocations are known, and the digest over them."""
-        row = self._row("SELECT number, digest FROM key_history ORDER BY number DESC LIMIT 1")
-        return (0, bytes(32)) if row is None else (int(row[0]) + 1, _bytes(row[1]))
+        return self.keys_before(MAX_INDEX)
 
     def add_keys(self, rows: Sequence[KeyRow]) -> None:
         """Notes further ones. Another thread may have noted the same, or have dropped those before them: then not."""
@@ -325,10 +325,8 @@ class Journal:
 
     def own_key_rows(self) -> list[KeyRow]:
         """Those about this participant, in order."""
-        return [
-            KeyRow(*row)
-            for row in self._rows("SELECT * FROM key_history WHERE entry IS NOT NULL ORDER BY number")
-        ]
+        rows = self._rows("SELECT * FROM key_history WHERE entry IS NOT NULL ORDER BY number")
+        return [KeyRow(*row) for row in rows]
 
     def keys_before(self, index: int) -> tuple[int, bytes]:
         """How many of the known ones stand before entry `index` of the ledger, and the digest over them."""
@@ -351,18 +349,14 @@ class Journal:
         self.set_meta(KEYS_PROVEN, "0")
 
     def _open(self, writer: bool) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            f"{self._path.absolute().as_uri()}?mode={'rwc' if writer else 'ro'}",
+            uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False,
+        )  # fmt: skip
         if writer:
-            connection = sqlite3.connect(
-                self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
-            )
             # A receipt that is noted must survive a power cut.
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
-        else:
-            connection = sqlite3.connect(
-                f"{self._path.absolute().as_uri()}?mode=ro",
-                uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False,
-            )  # fmt: skip
         version = int(connection.execute("PRAGMA user_version").fetchone()[0])
         if version == 0 and writer:
             connection.executescript(f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version = {VERSION}; COMMIT;")

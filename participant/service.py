@@ -138,7 +138,8 @@ class Service:
                 if monotonic() - began >= _SOUND_SECONDS:
                     restarts = 0
                 if self._begins_again(error, restarts):
-                    _log.error("%s: the task ended with %s: %s; it begins again", worker.name, *_named(error))
+                    kind = type(error).__name__
+                    _log.error("%s: the task ended with %s: %s; it begins again", worker.name, kind, error)
                     worker.idle.set()
                     worker.close()
                     self._stopping.wait(next(waits))
@@ -247,10 +248,6 @@ class Service:
                 _log.warning("the certificate was not renewed: %s", error)
             due = (self._participant.credentials.renewal_due - utc_now()).total_seconds()
             self._stopping.wait(min(RENEWAL_SECONDS, due) if due > 0 else RETRY_SECONDS)
-
-
-def _named(error: BaseException) -> tuple[str, BaseException]:
-    return type(error).__name__, error
 
 
 #: How often a worker whose code fails begins again, and after how many seconds of work that is counted from 0.
