@@ -9,7 +9,7 @@ import hmac
 import json
 import math
 import secrets
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -194,7 +194,7 @@ class Engagement:
         raise SharesLostError(text)
 
     def _claimed_once(self, record: SubmissionRecord) -> Steps[Receipt]:
-        receipt = yield from self._settled_once(record, self._send_claim)
+        receipt = yield from self._settled_once(record)
         if not self._sent_as(record, receipt):  # but by another process, or in an earlier life
             self.standing = yield from self.market.task(self.task_id)
             self.check_shares()
@@ -280,9 +280,8 @@ class Engagement:
                 record = None
         if record is not None:
             self._check_same(record, samples)
-            return (yield from self._settled_once(record, self._send_model))
-        record = self._prepare_model(round_, samples)
-        return (yield from self._settled_once(record, lambda record: self._send_model(record, resume=False)))
+            return (yield from self._settled_once(record))
+        return (yield from self._settled_once(self._prepare_model(round_, samples), resume=False))
 
     def _check_same(self, record: SubmissionRecord, samples: int) -> None:
         """Raises SubmittedError where the model at `trained_path` is not the recorded one."""
@@ -325,7 +324,7 @@ class Engagement:
         record = self.journal.prepare(
             message.submission_id, self.task_id, "failure", round_, message.SerializeToString()
         )
-        return self._settled_once(record, self._send_failure)
+        return self._settled_once(record)
 
     def note_metrics(self, round_: int, metrics: Mapping[str, float]) -> None:
         """Keeps figures of a round in the journal."""
@@ -383,7 +382,7 @@ class Engagement:
         """Whether nothing is left to be done for the round; brings to an end what had been begun."""
         failure = self.journal.submission(self.task_id, "failure", round_)
         if failure is not None:
-            yield from self._tolerated(failure, self._send_failure)
+            yield from self._tolerated(failure)
             return True
         model = self.journal.submission(self.task_id, "model", round_)
         if model is None:
@@ -398,15 +397,13 @@ class Engagement:
                 self.journal.discard(model.submission_id)
                 return False
             return True
-        yield from self._tolerated(model, self._send_model)
+        yield from self._tolerated(model)
         return True
 
-    def _tolerated(
-        self, record: SubmissionRecord, send: Callable[[SubmissionRecord], Steps[market_pb2.Receipt]]
-    ) -> Steps[None]:
+    def _tolerated(self, record: SubmissionRecord) -> Steps[None]:
         """Sends what an earlier process left; a refusal is noted and is no reason to stop."""
         try:
-            yield from self._settled_once(record, send)
+            yield from self._settled_once(record)
         except RefusedError as error:
             if outlook(error.code) is Outlook.PASSING:
                 raise
@@ -519,14 +516,16 @@ class Engagement:
             return record.draw_secret
         return share_secret(self.key, self.terms.digest, self.participant_id)
 
-    def _settled_once(
-        self, record: SubmissionRecord, send: Callable[[SubmissionRecord], Steps[market_pb2.Receipt]]
-    ) -> Steps[Receipt]:
-        """The receipt of a submission, sent unless it is there already."""
+    def _settled_once(self, record: SubmissionRecord, *, resume: bool = True) -> Steps[Receipt]:
+        """The receipt of a submission, sent unless it is there already.
+
+        Args:
+            resume: of a model: as `MarketSteps.submit_model`.
+        """
         if record.receipt is not None:
             return receipt_of(market_pb2.Receipt.FromString(record.receipt))
         try:
-            receipt = yield from send(record)
+            receipt = yield from self._sent(record, resume)
         except RefusedError as error:
             if (
                 outlook(error.code) is Outlook.LASTING
@@ -540,7 +539,14 @@ class Engagement:
             yield from self.watch.received(receipt)
         return receipt_of(receipt)
 
-    def _send_claim(self, record: SubmissionRecord) -> Steps[market_pb2.Receipt]:
+    def _sent(self, record: SubmissionRecord, resume: bool) -> Steps[market_pb2.Receipt]:
+        if record.kind == "failure":
+            return self.market.report_failure(market_pb2.ReportFailureRequest.FromString(record.message))
+        if record.kind == "model":
+            return self.market.submit_model(_signed(record), self.models.path(record.file), resume=resume)
+        return self._claim_sent(record)
+
+    def _claim_sent(self, record: SubmissionRecord) -> Steps[market_pb2.Receipt]:
         waits = Backoff().waits()
         while True:
             try:
@@ -552,12 +558,6 @@ class Engagement:
                 if (yield from self.market.task(self.task_id)).state not in _BEFORE_SELECTION:
                     raise
             yield Pause(next(waits))
-
-    def _send_model(self, record: SubmissionRecord, resume: bool = True) -> Steps[market_pb2.Receipt]:
-        return self.market.submit_model(_signed(record), self.models.path(record.file), resume=resume)
-
-    def _send_failure(self, record: SubmissionRecord) -> Steps[market_pb2.Receipt]:
-        return self.market.report_failure(market_pb2.ReportFailureRequest.FromString(record.message))
 
     def _submission_id(self, kind: Kind, round_: int) -> str:
         return submission_id(self.task_id, self.participant_id, kind, round_)
