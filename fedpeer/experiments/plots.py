@@ -40,6 +40,11 @@ class Line:
     dash: str | tuple[int, tuple[int, ...]]
     marker: str
 
+    @property
+    def style(self) -> dict[str, Any]:
+        """What matplotlib's `plot` takes."""
+        return {"color": self.colour, "linestyle": self.dash, "marker": self.marker}
+
 
 #: From dark to light; the lightness (L* of CIELAB) falls by at least 12 from one to the next.
 LINES = (
@@ -136,24 +141,16 @@ def curve(
     be wider than the plot; the intervals of what is claimed are in the findings.
     """
     values = np.asarray(repetitions, dtype=np.float64)
-    axes.plot(
-        x,
-        values.mean(axis=0),
-        color=line.colour,
-        linestyle=line.dash,
-        marker=line.marker,
-        markevery=max(1, len(x) // 7),
-        label=label,
-    )
+    axes.plot(x, values.mean(axis=0), markevery=max(1, len(x) // 7), label=label, **line.style)
     if len(values) > 1:
         axes.fill_between(
             x, values.min(axis=0), values.max(axis=0), color=line.colour, alpha=0.18, linewidth=0
         )
 
 
-def by_round(axes: Axes) -> None:
+def by_round(axes: Axes, title: str = "") -> None:
     """Label the horizontal axis of a plot over the rounds."""
-    axes.set_xlabel("communication round")
+    axes.set(xlabel="communication round", title=title)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 

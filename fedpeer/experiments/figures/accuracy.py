@@ -16,7 +16,6 @@ from itertools import pairwise
 import numpy as np
 
 from fedpeer.experiments.cells import Cell, Record
-from fedpeer.experiments.federation import federation_parameters
 from fedpeer.experiments.figures.figure import (
     CONVEXITY,
     GRADIENT,
@@ -29,6 +28,7 @@ from fedpeer.experiments.figures.figure import (
     seed_cells,
     series,
     steps_of,
+    tabled,
 )
 from fedpeer.experiments.plots import LINES, Page, by_round, curve
 from fedpeer.experiments.populations import Partition
@@ -85,12 +85,7 @@ class AccuracyFigure(Figure):
             self.partition.mix(k, level, settings.classes, settings.samples).counts
             for k, level in enumerate(levels)
         ]
-        return seed_cells(
-            "federation",
-            lambda seed: federation_parameters(settings, counts, epochs, seed, track=track),
-            kind,
-            settings.seeds,
-        )
+        return seed_cells(settings, counts, epochs, kind, track=track)
 
     def _draw_levels(self, settings: Settings, results: Results, page: Page) -> list[Finding]:
         runs = {
@@ -102,24 +97,21 @@ class AccuracyFigure(Figure):
         shown = [epochs for epochs in self.epochs if all(runs[epochs, v] for v in self.partition.levels)]
         if not shown:
             return []
-        rows = [
-            (epochs, level, seed, row["round"], row["accuracy"], row["loss"])
-            for (epochs, level), seeds in runs.items()
-            for seed, result in seeds.items()
-            for row in result["global"]
-        ]
         degrees = {level: self._degree(settings, level) for level in self.partition.levels}
         page.table(
             ("local_epochs", self.partition.name, "degree", "seed", "round", "accuracy", "loss"),
-            [(e, float(v), degrees[v], s, r, a, x) for e, v, s, r, a, x in rows],
+            [
+                (epochs, float(level), degrees[level], *row)
+                for (epochs, level), seeds in runs.items()
+                for row in tabled(seeds, "global", ("round", "accuracy", "loss"))
+            ],
         )
         with page.panels(len(shown), share_y=True) as axes:
             for panel, epochs in zip(axes, shown, strict=True):
                 for line, level in zip(LINES, self.partition.levels, strict=False):
                     rounds, values = series(runs[epochs, level], "global", "accuracy")
                     curve(panel, rounds, values, line, self._label(settings, level))
-                panel.set_title(f"{settings.dataset}, {local_epochs(epochs)}")
-                by_round(panel)
+                by_round(panel, f"{settings.dataset}, {local_epochs(epochs)}")
                 panel.legend(loc="lower right")
             axes[0].set_ylabel("test accuracy of the global model")
         return [
@@ -190,8 +182,8 @@ class AccuracyFigure(Figure):
                 curve(lower, rounds, np.abs(gaps).tolist(), LINES[2], "measured |gap|")
                 for line, (name, value) in zip(LINES[3:], bounds[epochs].items(), strict=False):
                     lower.axhline(value, color=line.colour, linestyle=line.dash, label=name)
-                lower.set_yscale("log")
-                lower.set_ylim(top=1e4 * max(bounds[epochs].values()))  # room for the legend
+                room = 1e4 * max(bounds[epochs].values())  # for the legend
+                lower.set(yscale="log", ylim=(None, room))
                 by_round(lower)
                 upper.legend(loc="best")
                 lower.legend(loc="upper right")

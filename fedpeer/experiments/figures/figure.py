@@ -2,10 +2,13 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
+from typing import Any
 
 from fedpeer.experiments.cells import Cell, Record
+from fedpeer.experiments.federation import federation_parameters
 from fedpeer.experiments.plots import Page
 from fedpeer.experiments.priorities import priority
 from fedpeer.experiments.settings import Settings
@@ -72,13 +75,34 @@ class Figure(ABC):
         """Draw from the finished cells, which may be fewer than all: an empty list where nothing can be drawn."""
 
 
-def seed_cells(kind: str, parameters: Callable[[int], Record], rank: str, seeds: int) -> dict[int, Cell]:
-    """One cell a seed, with the parameters that the seed gives.
+def seed_cells(
+    settings: Settings,
+    counts: Sequence[Sequence[int]],
+    epochs: int,
+    rank: str,
+    *,
+    kind: str = "federation",
+    most: int | None = None,
+    more: Mapping[str, Any] = MappingProxyType({}),
+    **tracked: Any,
+) -> dict[int, Cell]:
+    """One federation a seed.
 
     Args:
-        rank: its kind in `fedpeer.experiments.priorities`.
+        counts: label counts of each participant.
+        rank: what the cells are in `fedpeer.experiments.priorities`.
+        most: seeds, at most.
+        more: further parameters of this kind of cell.
+        tracked: as `federation_parameters` has it.
     """
-    return {seed: Cell(kind, parameters(seed), priority(rank, seed)) for seed in range(seeds)}
+    return {
+        seed: Cell(
+            kind,
+            {**federation_parameters(settings, counts, epochs, seed, **tracked), **more},
+            priority(rank, seed),
+        )
+        for seed in range(settings.seeds if most is None else min(settings.seeds, most))
+    }
 
 
 def finished(cells: Mapping[int, Cell], results: Results) -> dict[int, Record]:
@@ -95,6 +119,15 @@ def series(
         for run in runs.values()
     ]
     return [row["round"] for row in chosen[0]], [[row[what] for row in seed] for seed in chosen]
+
+
+def tabled(runs: Mapping[int, Record], rows: str, columns: Sequence[str]) -> list[list[object]]:
+    """The seed, then the columns of each row of that name; what could not be had is empty."""
+    return [
+        [seed, *("" if row[column] is None else row[column] for column in columns)]
+        for seed, run in runs.items()
+        for row in run[rows]
+    ]
 
 
 def steps_of(recipe: Recipe) -> int:

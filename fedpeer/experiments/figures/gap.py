@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
 from fedpeer.experiments.cells import Cell, Record
-from fedpeer.experiments.federation import federation_parameters
 from fedpeer.experiments.figures.figure import (
     Figure,
     Finding,
@@ -93,31 +93,24 @@ class GapFigure(Figure):
         with page.panels(len(pairs)) as axes:
             for panel, epochs in zip(axes, pairs, strict=True):
                 measured, fit = pairs[epochs], fits[epochs]
-                panel.plot(
-                    measured.squares,
-                    measured.gap,
-                    ".",
-                    color=LINES[4].colour,
-                    markersize=3,
-                    label="a pair in a round",
-                )
-                centres, means = _bins(measured)
-                panel.plot(
-                    centres,
-                    means,
-                    color=LINES[0].colour,
-                    marker=LINES[0].marker,
-                    label="mean of each tenth of the pairs",
-                )
+                dots: dict[str, Any] = {
+                    "color": LINES[4].colour,
+                    "markersize": 3,
+                    "label": "a pair in a round",
+                }
+                panel.plot(measured.squares, measured.gap, ".", **dots)
+                panel.plot(*_bins(measured), label="mean of each tenth of the pairs", **LINES[0].style)
                 if fit is not None:
                     x = np.array([0.0, float(measured.squares.max())])
                     label = f"fitted $\\Phi$ = {fit.phi:.2f}, $\\Upsilon$ = {fit.upsilon:.2f} (95 %)"
                     panel.plot(
                         x, fit.phi * x + fit.upsilon, color=LINES[1].colour, linestyle="--", label=label
                     )
-                panel.set_xlabel(r"$\delta_k^2 + \delta_{k'}^2$")
-                panel.set_title(f"{settings.dataset}, {local_epochs(epochs)}")
-                panel.set_ylim(0.0, 1.45 * float(measured.gap.max()))
+                panel.set(
+                    xlabel=r"$\delta_k^2 + \delta_{k'}^2$",
+                    ylim=(0.0, 1.45 * float(measured.gap.max())),
+                    title=f"{settings.dataset}, {local_epochs(epochs)}",
+                )
                 panel.legend(loc="upper left")
             axes[0].set_ylabel("loss gap on $D_c$ (nats)")
         return [_finding(settings, epochs, pairs[epochs], fits[epochs]) for epochs in pairs]
@@ -138,13 +131,8 @@ def spread_counts(settings: Settings) -> tuple[tuple[int, ...], ...]:
 
 def spread_cells(settings: Settings, epochs: int) -> dict[int, Cell]:
     """One federation a seed."""
-    counts, track = spread_counts(settings), range(PARTICIPANTS)
-    return seed_cells(
-        "federation",
-        lambda seed: federation_parameters(settings, counts, epochs, seed, track=track, every=EVERY),
-        "gap",
-        min(settings.seeds, 2),
-    )
+    track = range(PARTICIPANTS)
+    return seed_cells(settings, spread_counts(settings), epochs, "gap", most=2, track=track, every=EVERY)
 
 
 def _pairs(runs: Mapping[int, Record], degrees: Array) -> Pairs:

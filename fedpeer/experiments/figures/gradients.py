@@ -12,8 +12,7 @@ import numpy as np
 
 from fedpeer.experiments.cells import Cell, Record
 from fedpeer.experiments.data import generator
-from fedpeer.experiments.federation import federation_parameters
-from fedpeer.experiments.figures.figure import Figure, Finding, Results, finished, seed_cells, series
+from fedpeer.experiments.figures.figure import Figure, Finding, Results, finished, seed_cells, series, tabled
 from fedpeer.experiments.plots import LINES, Page, by_round, curve
 from fedpeer.experiments.populations import SHARES
 from fedpeer.experiments.settings import EPOCHS, PARTICIPANTS, Settings
@@ -39,36 +38,16 @@ class GradientFigure(Figure):
             for k in range(PARTICIPANTS)
         ]
         # One training shows it, two show that it is no accident.
-        return seed_cells(
-            "gradients",
-            lambda seed: federation_parameters(settings, counts, EPOCHS, seed, track=shown),
-            "gradients",
-            min(settings.seeds, 2),
-        )
+        return seed_cells(settings, counts, EPOCHS, "gradients", kind="gradients", most=2, track=shown)
 
     def draw(self, settings: Settings, results: Results, page: Page) -> list[Finding]:
         runs = finished(self._cells(settings), results)
         if not runs:
             return []
-        norms = ("first", "largest", "single", "single_largest")
-        page.table(
-            ("seed", "round", "participant", *norms),
-            [
-                (seed, row["round"], row["participant"], *(row[c] for c in norms))
-                for seed, run in runs.items()
-                for row in run["norms"]
-            ],
-        )
-        estimates = ("smoothness", "secant", "likelihood")
-        page.table(
-            ("seed", "round", *estimates),
-            [
-                (seed, row["round"], *("" if row[c] is None else row[c] for c in estimates))
-                for seed, run in runs.items()
-                for row in run["smoothness"]
-            ],
-            part="smoothness",
-        )
+        norms = ("round", "participant", "first", "largest", "single", "single_largest")
+        page.table(("seed", *norms), tabled(runs, "norms", norms))
+        estimates = ("round", "smoothness", "secant", "likelihood")
+        page.table(("seed", *estimates), tabled(runs, "smoothness", estimates), part="smoothness")
         with page.panels(2) as axes:
             shown = sorted({row["participant"] for row in next(iter(runs.values()))["norms"]})
             for line, (k, what) in zip(
@@ -78,18 +57,15 @@ class GradientFigure(Figure):
                 label = f"participant {k}, " + ("first batch" if what == "first" else "single samples, RMS")
                 curve(axes[0], rounds, values, line, label)
             axes[0].axhline(PAPER_GRADIENT, color="0.4", linewidth=0.8, label="paper's largest G")
-            axes[0].set_yscale("log")
-            axes[0].set_ylabel("gradient norm")
-            axes[0].set_title(f"{settings.dataset}, share 0.5, {EPOCHS} local epochs")
             names = {"smoothness": "largest curvature of $F_c$", "likelihood": "1 / likelihood"}
             for line, (what, label) in zip(LINES, names.items(), strict=False):
                 rounds, values = series(runs, "smoothness", what)
                 curve(axes[1], rounds, values, line, label)
             axes[1].axhline(PAPER_SMOOTHNESS, color="0.4", linewidth=0.8, label="paper's L")
-            axes[1].set_yscale("log")
-            axes[1].set_ylabel("estimate of the smoothness $L$")
-            for panel in axes:
-                by_round(panel)
+            by_round(axes[0], f"{settings.dataset}, share 0.5, {EPOCHS} local epochs")
+            by_round(axes[1])
+            for panel, label in zip(axes, ("gradient norm", "estimate of the smoothness $L$"), strict=True):
+                panel.set(yscale="log", ylabel=label)
                 panel.legend(loc="best")
         return [_gradient_finding(runs), _smoothness_finding(runs)]
 

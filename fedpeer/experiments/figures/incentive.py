@@ -20,8 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedpeer.experiments.cells import Cell, Record
-from fedpeer.experiments.federation import federation_parameters
-from fedpeer.experiments.figures.figure import Figure, Finding, Results, finished, seed_cells, series
+from fedpeer.experiments.figures.figure import Figure, Finding, Results, finished, seed_cells, series, tabled
 from fedpeer.experiments.game import START, costs, play
 from fedpeer.experiments.learner import best_offer
 from fedpeer.experiments.plots import LINES, Page, by_round, curve
@@ -48,10 +47,9 @@ class IncentiveFigure(Figure):
         page.table(
             ("arm", "seed", "round", "accuracy", "loss"),
             [
-                (arm, seed, row["round"], row["accuracy"], row["loss"])
-                for arm, seeds in runs.items()
-                for seed, result in seeds.items()
-                for row in result["global"]
+                (arm, *row)
+                for arm, run in runs.items()
+                for row in tabled(run, "global", ("round", "accuracy", "loss"))
             ],
         )
         final = {
@@ -61,10 +59,9 @@ class IncentiveFigure(Figure):
         with page.panels(2) as axes:
             for line, arm in zip(LINES, ARMS, strict=False):
                 curve(axes[0], *series(runs[arm], "global", "accuracy"), line, arm)
-            axes[0].set_title(f"{settings.dataset}, {EPOCHS} local epochs")
+            by_round(axes[0], f"{settings.dataset}, {EPOCHS} local epochs")
             axes[0].set_ylabel("test accuracy of the global model")
             axes[0].legend(loc="lower right")
-            by_round(axes[0])
             for j, (line, arm) in enumerate(zip(LINES, ARMS, strict=False)):
                 last = final[arm]
                 half = 0.0 if np.isnan(last.half) else last.half
@@ -75,18 +72,11 @@ class IncentiveFigure(Figure):
                     f"{last.estimate:.3f}", (j, last.estimate), xytext=(7, -2), textcoords="offset points"
                 )
             axes[1].set_xticks(range(len(ARMS)), ARMS)
-            axes[1].set_xlim(-0.5, len(ARMS) - 0.3)
-            axes[1].set_ylabel("final test accuracy, mean and 95 %")
+            axes[1].set(xlim=(-0.5, len(ARMS) - 0.3), ylabel="final test accuracy, mean and 95 %")
         return self._findings(settings, runs, final)
 
     def _arm(self, settings: Settings, arm: str) -> dict[int, Cell]:
-        counts = arm_counts(settings, arm)
-        return seed_cells(
-            "federation",
-            lambda seed: federation_parameters(settings, counts, EPOCHS, seed),
-            "incentive",
-            settings.seeds,
-        )
+        return seed_cells(settings, arm_counts(settings, arm), EPOCHS, "incentive")
 
     def _findings(
         self, settings: Settings, runs: dict[str, dict[int, Record]], final: dict[str, Interval]
@@ -105,11 +95,11 @@ class IncentiveFigure(Figure):
             ),
         ):
             common = sorted(runs["equilibrium"].keys() & runs[other].keys())
-            gains = [
-                runs["equilibrium"][seed]["global"][-1]["accuracy"]
-                - runs[other][seed]["global"][-1]["accuracy"]
-                for seed in common
-            ]
+            ours, theirs = (
+                [runs[arm][seed]["global"][-1]["accuracy"] for seed in common]
+                for arm in ("equilibrium", other)
+            )
+            gains = [one - two for one, two in zip(ours, theirs, strict=True)]
             gain, name = mean_interval(gains), f"gain_over_{other.replace(' ', '_')}"
             findings.append(
                 Finding(

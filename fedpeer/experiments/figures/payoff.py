@@ -4,6 +4,8 @@ By calculation, against the least and the greatest equilibrium. Ours; the paper 
 that a convex program solves it.
 """
 
+from typing import Any
+
 from fedpeer.experiments.cells import Cell
 from fedpeer.experiments.figures.figure import Figure, Finding, Results
 from fedpeer.experiments.game import population_game
@@ -44,32 +46,20 @@ class PayoffFigure(Figure):
             for panel, name in zip(axes, PAYMENTS, strict=True):
                 for line, side in zip(LINES, SIDES, strict=False):
                     tried = with_jump(name, side)
-                    panel.plot(
-                        [o.Q for o in tried],
-                        [o.payoff for o in tried],
-                        color=line.colour,
-                        linestyle=line.dash,
-                        marker=line.marker,
-                        markersize=2,
-                        label=f"at the {side} equilibrium",
-                    )
+                    points = [o.Q for o in tried], [o.payoff for o in tried]
+                    panel.plot(*points, markersize=2, label=f"at the {side} equilibrium", **line.style)
                     best = best_offer(name, side)
-                    panel.plot(
-                        [best.Q],
-                        [best.payoff],
-                        marker="*",
-                        markersize=11,
-                        linestyle="none",
-                        markerfacecolor="white",
-                        color=line.colour,
-                        label=f"best Q = {best.Q:.4g}",
-                    )
+                    star: dict[str, Any] = {
+                        "markersize": 11,
+                        "markerfacecolor": "white",
+                        "color": line.colour,
+                    }
+                    panel.plot(best.Q, best.payoff, "*", label=f"best Q = {best.Q:.4g}", **star)
                 top = max(o.payoff for side in SIDES for o in offers(name, side))
-                panel.set_ylim(-0.35 * abs(top), 1.25 * top)
-                panel.set_xscale("log")
-                panel.set_xlim(50, 5_000)
-                panel.set_title(f"{name} payment")
-                panel.set_xlabel("payment coefficient $Q$")
+                panel.set(
+                    xscale="log", xlim=(50, 5_000), ylim=(-0.35 * abs(top), 1.25 * top),
+                    xlabel="payment coefficient $Q$", title=f"{name} payment",
+                )  # fmt: skip
                 panel.legend(loc="lower left")
             axes[0].set_ylabel(f"payoff (credits, T = {LEARNER.rounds} rounds)")
         return [_finding(name) for name in PAYMENTS]

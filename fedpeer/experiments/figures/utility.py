@@ -160,8 +160,7 @@ def _draw_deviation(
             label=label + ", 95 %",
         )
     axes.axvline(found.effort[DEVIATOR], color="0.4", linestyle=":", label="equilibrium effort")
-    axes.set_xlabel(f"effort of participant {DEVIATOR}")
-    axes.set_ylabel("utility (credits a round)")
+    axes.set(xlabel=f"effort of participant {DEVIATOR}", ylabel="utility (credits a round)")
     low, high = axes.get_ylim()
     axes.set_ylim(low - 0.45 * (high - low), high)
     axes.legend(loc="lower center")
@@ -190,9 +189,7 @@ def _draw_rounds(axes: Axes, chosen: Play, utility: Array, shown: list[int]) -> 
     rounds = range(1, len(utility) + 1)
     for line, k in zip(LINES, shown, strict=False):
         label = f"$k$ = {k}, $e_k$ = {chosen.equilibrium.effort[k]:.2f}"
-        axes.plot(
-            rounds, utility[:, k], color=line.colour, linestyle=line.dash, marker=line.marker, label=label
-        )
+        axes.plot(rounds, utility[:, k], label=label, **line.style)
         axes.axhline(chosen.equilibrium.utility[k], color=line.colour, linewidth=0.5)
     by_round(axes)
     axes.set_ylabel("utility at equilibrium (credits a round)")

@@ -9,7 +9,6 @@ import numpy as np
 from scipy import stats
 
 from fedpeer.experiments.cells import Cell, Record
-from fedpeer.experiments.federation import federation_parameters
 from fedpeer.experiments.figures.figure import Figure, Finding, Results, finished, seed_cells
 from fedpeer.experiments.figures.gap import spread_counts
 from fedpeer.experiments.plots import LINES, Page
@@ -33,12 +32,7 @@ class VerifiedFigure(Figure):
         probed = sorted({min(r, settings.rounds) for r in PROBED})
         extra = {"probed": probed, "shadows": SHADOWS_QUICK if settings.quick else SHADOWS}
         counts = spread_counts(settings)
-        return seed_cells(
-            "verified",
-            lambda seed: {**federation_parameters(settings, counts, EPOCHS, seed), **extra},
-            "verified",
-            min(settings.seeds, 2),
-        )
+        return seed_cells(settings, counts, EPOCHS, "verified", kind="verified", most=2, more=extra)
 
     def draw(self, settings: Settings, results: Results, page: Page) -> list[Finding]:
         runs = finished(self._cells(settings), results)
@@ -68,9 +62,9 @@ class VerifiedFigure(Figure):
                     x, y, yerr=ends, fmt=line.marker, color=line.colour, linewidth=0.7, capsize=1.5,
                     label=f"round {number}, with its interval",
                 )  # fmt: skip
-            panel.set_xlabel(r"true degree $\delta_k$")
-            panel.set_ylabel("verified degree $v_k$")
-            panel.set_title(settings.dataset)
+            panel.set(
+                xlabel=r"true degree $\delta_k$", ylabel="verified degree $v_k$", title=settings.dataset
+            )
             panel.legend(loc="upper left")
         return [_finding(runs)]
 
