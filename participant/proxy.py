@@ -55,7 +55,7 @@ class Proxy:
             connection = socket.create_connection((self.host, self.port), timeout=timeout)
         except OSError as error:
             raise UnreachableError(
-                f"{named} does not answer ({_words(error)}); correct {self.variable}, or set no_proxy to call "
+                f"{named} does not answer ({words_of(error)}); correct {self.variable}, or set no_proxy to call "
                 f"{host} directly"
             ) from None
         try:
@@ -63,7 +63,7 @@ class Proxy:
         except OSError as error:
             connection.close()
             raise UnreachableError(
-                f"{named} did not answer CONNECT {host}:{port} ({_words(error)}); ask its operator"
+                f"{named} did not answer CONNECT {host}:{port} ({words_of(error)}); ask its operator"
             ) from None
         if answer.split(" ")[1:2] == ["200"]:
             return connection
@@ -152,5 +152,6 @@ def _excepts(entry: str, host: str) -> bool:
         return False
 
 
-def _words(error: OSError) -> str:
-    return "no answer in time" if isinstance(error, TimeoutError) else error.strerror or str(error)
+def words_of(error: OSError) -> str:
+    """What went wrong with a connection."""
+    return "no answer in time" if isinstance(error, TimeoutError) else (error.strerror or str(error)).strip()

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -93,12 +92,8 @@ class GapFigure(Figure):
         with page.panels(len(pairs)) as axes:
             for panel, epochs in zip(axes, pairs, strict=True):
                 measured, fit = pairs[epochs], fits[epochs]
-                dots: dict[str, Any] = {
-                    "color": LINES[4].colour,
-                    "markersize": 3,
-                    "label": "a pair in a round",
-                }
-                panel.plot(measured.squares, measured.gap, ".", **dots)
+                dots = LINES[4].colour
+                panel.plot(measured.squares, measured.gap, ".", color=dots, ms=3, label="a pair in a round")
                 panel.plot(*_bins(measured), label="mean of each tenth of the pairs", **LINES[0].style)
                 if fit is not None:
                     x = np.array([0.0, float(measured.squares.max())])

@@ -4,8 +4,6 @@ By calculation, against the least and the greatest equilibrium. Ours; the paper 
 that a convex program solves it.
 """
 
-from typing import Any
-
 from fedpeer.experiments.cells import Cell
 from fedpeer.experiments.figures.figure import Figure, Finding, Results
 from fedpeer.experiments.game import population_game
@@ -49,12 +47,15 @@ class PayoffFigure(Figure):
                     points = [o.Q for o in tried], [o.payoff for o in tried]
                     panel.plot(*points, markersize=2, label=f"at the {side} equilibrium", **line.style)
                     best = best_offer(name, side)
-                    star: dict[str, Any] = {
-                        "markersize": 11,
-                        "markerfacecolor": "white",
-                        "color": line.colour,
-                    }
-                    panel.plot(best.Q, best.payoff, "*", label=f"best Q = {best.Q:.4g}", **star)
+                    panel.plot(
+                        best.Q,
+                        best.payoff,
+                        "*",
+                        ms=11,
+                        mfc="white",
+                        c=line.colour,
+                        label=f"best Q = {best.Q:.4g}",
+                    )
                 top = max(o.payoff for side in SIDES for o in offers(name, side))
                 panel.set(
                     xscale="log", xlim=(50, 5_000), ylim=(-0.35 * abs(top), 1.25 * top),
