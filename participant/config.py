@@ -162,9 +162,7 @@ def read_config(path: Path) -> ParticipantConfig:
     try:
         config = ParticipantConfig.model_validate(content)
     except ValidationError as error:
-        raise ConfigurationError(
-            "\n".join(f"{path}: {line}" for line in violations(error, ParticipantConfig))
-        ) from None
+        raise ConfigurationError(violations(error, ParticipantConfig, path)) from None
     try:
         identifier("id", config.id)
     except FieldError as error:
