@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING
 
 from participant.errors import CertificateExpiredError, ConfigurationError, DiskFullError, StateError
 
-if (
-    TYPE_CHECKING
-):  # X.509 takes a fifth of the time that importing this package may take; it comes with the first use
+# X.509 takes a fifth of the time that importing this package may take; it comes with the first use.
+if TYPE_CHECKING:
     from cryptography import x509
 
     from fedpeer.protocol.certificates import PrivateKey

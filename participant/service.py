@@ -134,7 +134,7 @@ class Service:
                 pass
             except (
                 BaseException
-            ) as error:  # whatever it is ends this worker only, and is raised by `run` at the end
+            ) as error:  # whatever it is: it ends this worker only; `run` raises it at the end
                 if monotonic() - began >= _SOUND_SECONDS:
                     restarts = 0
                 if self._begins_again(error, restarts):
@@ -146,10 +146,9 @@ class Service:
                     began, restarts = monotonic(), restarts + 1
                     continue
                 worker.failure = error
+                # Where others go on, perhaps for weeks; else `run` raises it at once.
                 if any(other is not worker and thread.is_alive() for other, thread in self._threads.items()):
-                    _log.error(
-                        "%s", error
-                    )  # the others go on, perhaps for weeks; else `run` raises it at once
+                    _log.error("%s", error)
             finally:
                 worker.idle.set()
             worker.close()
@@ -242,9 +241,7 @@ class Service:
                     _log.info("the certificate was renewed")
             except Stopped:
                 return
-            except (
-                Exception
-            ) as error:  # whatever it was: a participant without a certificate has no say any more
+            except Exception as error:  # whatever it was: who has no certificate has no say any more
                 _log.warning("the certificate was not renewed: %s", error)
             due = (self._participant.credentials.renewal_due - utc_now()).total_seconds()
             self._stopping.wait(min(RENEWAL_SECONDS, due) if due > 0 else RETRY_SECONDS)
