@@ -527,9 +527,8 @@ class Engagement:
         try:
             receipt = yield from self._sent(record, resume)
         except RefusedError as error:
-            if (
-                outlook(error.code) is Outlook.LASTING
-            ):  # else it stays prepared, and the next attempt sends it
+            # Else it stays prepared, and the next attempt sends it.
+            if outlook(error.code) is Outlook.LASTING:
                 self.journal.record_refusal(record.submission_id, str(error))
             raise
         self.journal.record_receipt(record.submission_id, receipt.SerializeToString())

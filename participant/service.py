@@ -132,9 +132,7 @@ class Service:
                 self._serve(worker)
             except (Stopped, TrainingCancelled):
                 pass
-            except (
-                BaseException
-            ) as error:  # whatever it is: it ends this worker only; `run` raises it at the end
+            except BaseException as error:  # it ends this worker only, and is raised by `run` at the end
                 if monotonic() - began >= _SOUND_SECONDS:
                     restarts = 0
                 if self._begins_again(error, restarts):
