@@ -9,7 +9,7 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from fedpeer.demo.population import Strategy
 from fedpeer.demo.result import DemoResult, ParticipantResult, RoundResult
@@ -179,18 +179,14 @@ def write_page(result: DemoResult, folder: Path) -> Path:
 
 def _participant_table(result: DemoResult, digits: int) -> Table:
     """One row a participant; a narrow terminal gets fewer digits, not fewer columns."""
+    figures = ("effort", "claimed", "true", "measured", "cost", "expected", "paid", "utility")
     table = Table(
-        title="Who was paid what",
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        padding=0,
-        show_edge=False,
+        Column("participant", no_wrap=True),
+        *(Column(heading, justify="right", no_wrap=True) for heading in figures),
+        "verdicts",
+        title="Who was paid what", box=box.SIMPLE_HEAD, title_justify="left", padding=0, show_edge=False,
         pad_edge=False,
-    )
-    table.add_column("participant", no_wrap=True)
-    for heading in ("effort", "claimed", "true", "measured", "cost", "expected", "paid", "utility"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("verdicts")
+    )  # fmt: skip
     for p in result.participants:
         table.add_row(p.member.id, *_cells(p, digits))
     return table
@@ -206,9 +202,8 @@ def _cells(p: ParticipantResult, digits: int) -> list[str]:
 
 
 def _round_table(result: DemoResult) -> Table:
-    table = Table(title="The global model", box=box.SIMPLE_HEAD, title_justify="left")
-    for heading in ("round", "accuracy", "loss", "seconds"):
-        table.add_column(heading, justify="right")
+    columns = (Column(heading, justify="right") for heading in ("round", "accuracy", "loss", "seconds"))
+    table = Table(*columns, title="The global model", box=box.SIMPLE_HEAD, title_justify="left")
     for r in result.rounds:
         table.add_row(*_round_cells(r))
     return table
