@@ -198,7 +198,7 @@ class Database:
             if self.dialect == "sqlite" and driver(connection).in_transaction:
                 driver(connection).execute("ROLLBACK")
             connection.rollback()
-        except (DBAPIError, *_driver_errors()):  # the first error is the one to tell
+        except _driver_errors():  # the first error is the one to tell
             connection.invalidate()
 
     def _new_sqlite_connection(self) -> sqlite3.Connection:
@@ -243,18 +243,18 @@ def translated() -> Iterator[None]:
         yield
     except PoolTimeout as error:
         raise DatabaseLocked("all connections to the database are in use; try again later") from error
-    except (DBAPIError, *_driver_errors()) as error:
+    except _driver_errors() as error:
         raise _storage_error(error.orig if isinstance(error, DBAPIError) else error) from error
 
 
 @cache
 def _driver_errors() -> tuple[type[Exception], ...]:
-    """What the drivers raise where SQLAlchemy does not stand between."""
+    """What SQLAlchemy raises, and the drivers where it does not stand between."""
     try:
         import psycopg
     except ImportError:
-        return (sqlite3.Error,)
-    return (sqlite3.Error, psycopg.Error)
+        return (DBAPIError, sqlite3.Error)
+    return (DBAPIError, sqlite3.Error, psycopg.Error)
 
 
 _LOCKED = "another process holds the database's lock for too long; try again later"

@@ -54,8 +54,9 @@ class HonestRound:
     @classmethod
     def of(cls, rule: str, seed: int, round_: int, degree: float, assessment: Assessment) -> "HonestRound":
         micro = (assessment.verified_micro, assessment.lower_micro, assessment.upper_micro)
+        verified, lower, upper = (None if value is None else value / MICRO for value in micro)
         failed = tuple(v.screen for v in assessment.verdicts if not v.passed)
-        return cls(rule, seed, round_, degree, *(None if m is None else m / MICRO for m in micro), failed)
+        return cls(rule, seed, round_, degree, verified, lower, upper, failed)
 
 
 @dataclass
