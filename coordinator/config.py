@@ -25,6 +25,7 @@ from fedpeer.protocol.limits import (
     MAX_STREAMS_PER_IDENTITY,
 )
 from fedpeer.text_files import TextFileError, parse_toml, read_toml
+from fedpeer.violations import violations
 
 #: Name of the service's configuration file in the state folder.
 SERVICE_FILE = "coordinator.toml"
@@ -312,7 +313,7 @@ def validated_config(document: dict[str, Any], kind: type[ConfigModel], path: Pa
     try:
         return kind.model_validate(document)
     except ValidationError as error:
-        raise ConfigError("\n".join(f"{path}: {line}" for line in _violations(error, kind))) from None
+        raise ConfigError(violations(error, kind, path)) from None
 
 
 def config_text(config: ServiceConfig) -> str:
@@ -339,85 +340,3 @@ def resolve_paths(config: TaskConfig, folder: Path) -> TaskConfig:
         }
         changes["data"] = config.data.model_copy(update=paths)
     return config.model_copy(update=changes)
-
-
-def _violations(error: ValidationError, kind: type[BaseModel]) -> list[str]:
-    """One sentence for each key at fault: key, value, what was expected."""
-    lines = []
-    for item in error.errors():
-        location = tuple(part for part in item["loc"] if not _is_union_member(part))
-        key = ".".join(str(part) for part in location) or "the file"
-        match item["type"]:
-            case "extra_forbidden":
-                known = ", ".join(sorted(_section(kind, location[:-1]).model_fields))
-                lines.append(f"unknown key {key}; known here: {known}")
-            case "missing":
-                lines.append(f"missing key {key}")
-            case "value_error":
-                lines.append(f"{key}: {item['ctx']['error']}")
-            case _:
-                found = f"{item['input']!r:.120}"
-                if "storage" in location[:1] or "://" in found:
-                    found = "not what it should be (its value may hold a password and is not shown)"
-                lines.append(f"{key} is {found}; expected {_expected(item, kind, location)}")
-    return list(dict.fromkeys(lines))
-
-
-def _is_union_member(part: int | str) -> bool:
-    """Whether a step of a location names an alternative of a union and no key: "list[dict[str,any]]", say."""
-    return isinstance(part, str) and "[" in part
-
-
-#: What TOML has for a type that pydantic asks for, by the beginning of its error's name.
-_FORMS = {
-    "int": "a whole number",
-    "float": "a number",
-    "finite_number": "a finite number",
-    "decimal": "a number",
-    "bool": "true or false",
-    "string_type": "a text in quotes",
-    "list": "a list in square brackets",
-    "dict": "a table",
-    "path": "a path in quotes",
-}
-
-_COMPARISONS = {"greater_than", "greater_than_equal", "less_than", "less_than_equal"}
-
-
-def _expected(item: Any, kind: type[BaseModel], location: tuple[int | str, ...]) -> str:
-    """What a key takes, as words."""
-    name = item["type"]
-    if name in _COMPARISONS:
-        return _range(_section(kind, location[:-1]).model_fields[str(location[-1])].metadata)
-    if name == "model_type":
-        keys = ", ".join(sorted(_section(kind, location).model_fields))
-        return f"a table, [{'.'.join(map(str, location))}], with keys of {keys}"
-    if name == "literal_error":
-        return str(item["ctx"]["expected"])
-    if name == "string_pattern_mismatch":
-        return f"a text of the form {item['ctx']['pattern']}"
-    if name == "string_too_long":
-        return f"at most {item['ctx']['max_length']} characters"
-    form = next((words for prefix, words in _FORMS.items() if name.startswith(prefix)), None)
-    return form or f"something else: {item['msg']}"
-
-
-def _range(metadata: list[Any]) -> str:
-    """The bounds of a field: "at least 1 and at most 100"."""
-    words = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
-    return " and ".join(
-        f"{word} {getattr(bound, name)}"
-        for name, word in words.items()
-        for bound in metadata
-        if hasattr(bound, name)
-    )
-
-
-def _section(kind: type[BaseModel], location: tuple[int | str, ...]) -> type[BaseModel]:
-    """The section at a path of keys."""
-    current: type[BaseModel] = kind
-    for part in location:
-        annotation = current.model_fields[str(part)].annotation
-        options = [annotation, *getattr(annotation, "__args__", ())]
-        current = next(o for o in options if isinstance(o, type) and issubclass(o, BaseModel))
-    return current

@@ -29,8 +29,8 @@ PAGES = {
     "configuration": ["participant.config"],
 }  # fmt: skip
 
-#: What the clients have in common is documented with each of them.
-SHARED = ("participant.membership", "participant.client", "participant.calls")
+#: What the clients have in common is documented with each of them; so is what tasks have of a base that is not public.
+SHARED = ("participant.membership", "participant.client", "participant.calls", "participant.adapters.fitting")
 
 
 def page(title: str, modules: list[str]) -> str:
@@ -70,7 +70,11 @@ def _public(module: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _methods(kind: type) -> Iterator[tuple[str, Any]]:
-    bases = [base for base in reversed(kind.__mro__) if base.__module__ in SHARED or base is kind]
+    bases = [
+        base
+        for base in reversed(kind.__mro__)
+        if base.__module__ in SHARED or base is kind or base.__name__.startswith("_")
+    ]
     for name in dict.fromkeys(name for base in bases for name in vars(base)):
         member = inspect.getattr_static(kind, name)
         plain = member.__func__ if isinstance(member, classmethod) else member

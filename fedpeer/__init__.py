@@ -29,18 +29,11 @@ __all__ = [
     "__version__",
 ]
 
-#: Where each public name is defined.
+#: The public names by where they are defined.
 _HOMES = {
-    "AsyncParticipant": "participant",
-    "CallableCost": "mechanism.cost",
-    "CallableEffort": "mechanism.effort",
-    "ExponentialEffort": "mechanism.effort",
-    "LinearCost": "mechanism.cost",
-    "Participant": "participant",
-    "PowerCost": "mechanism.cost",
-    "TabulatedEffort": "mechanism.effort",
-    "Task": "participant",
-    "Trained": "participant",
+    "mechanism.cost": ("CallableCost", "LinearCost", "PowerCost"),
+    "mechanism.effort": ("CallableEffort", "ExponentialEffort", "TabulatedEffort"),
+    "participant": ("AsyncParticipant", "Participant", "Task", "Trained"),
 }
 
 __version__: str
@@ -51,8 +44,8 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         found: Any = version("fedpeer")
-    elif name in _HOMES:
-        found = getattr(import_module(_HOMES[name]), name)
+    elif home := next((module for module, names in _HOMES.items() if name in names), None):
+        found = getattr(import_module(home), name)
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = found

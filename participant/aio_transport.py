@@ -34,7 +34,7 @@ class AsyncTransport(Streaming):
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self._replaced: list[grpc.aio.Channel] = []
+        self._replaced: list[Any] = []
 
     @cached_property
     def _channel(self) -> Any:
@@ -42,18 +42,15 @@ class AsyncTransport(Streaming):
 
     def replace(self, endpoint: Endpoint) -> None:
         """Makes new calls through `endpoint`, with a renewed certificate, say; calls in progress go on."""
-        self._replaced += self._taken()
         self._endpoint = endpoint
+        if "_channel" in self.__dict__:  # else none was used yet
+            self._replaced.append(self.__dict__.pop("_channel"))
 
     async def close(self) -> None:
         """Ends the connection; calls in progress are cancelled."""
-        for channel in (*self._taken(), *self._replaced):
+        self.replace(self._endpoint)
+        for channel in self._replaced:
             await channel.close()
-
-    def _taken(self) -> list[grpc.aio.Channel]:
-        """The channel, if there is one; the next use makes another."""
-        channel = self.__dict__.pop("_channel", None)
-        return [] if channel is None else [channel]
 
     async def run(self, steps: Steps[T]) -> T:
         """Runs `steps` to their end; what an effect raises is raised inside them."""

@@ -14,7 +14,6 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import closing
 from functools import wraps
-from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, get_args, get_origin, overload
 
 from participant.aio_transport import AsyncTransport
@@ -189,9 +188,7 @@ class BlockingConnection(Blocking):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *raised: object) -> None:
         self.close()
 
 
@@ -209,7 +206,5 @@ class AwaitedConnection(Awaited):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         await self.close()

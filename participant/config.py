@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedpeer.text_files import TextFileError, read_toml
+from fedpeer.violations import violations
 from mechanism.errors import FieldError
 from mechanism.terms import identifier
 from participant.effort import BestResponse, EffortStrategy, Fixed
@@ -161,7 +162,7 @@ def read_config(path: Path) -> ParticipantConfig:
     try:
         config = ParticipantConfig.model_validate(content)
     except ValidationError as error:
-        raise ConfigurationError("\n".join(f"{path}: {line}" for line in _violations(error))) from None
+        raise ConfigurationError(violations(error, ParticipantConfig, path)) from None
     try:
         identifier("id", config.id)
     except FieldError as error:
@@ -185,20 +186,6 @@ def _check_tasks(path: Path, config: ParticipantConfig) -> None:
             raise ConfigurationError(f"{path}: task.{number}.{error}") from None
     if sum(task.id is None for task in config.task) > 1:
         raise ConfigurationError(f"{path}: two [[task]] without an id; only one can take any open task")
-
-
-def _violations(error: ValidationError) -> list[str]:
-    lines = []
-    for item in error.errors():
-        key = ".".join(str(part) for part in item["loc"]) or "the file"
-        match item["type"]:
-            case "extra_forbidden":
-                lines.append(f"unknown key {key}")
-            case "missing":
-                lines.append(f"missing key {key}")
-            case _:
-                lines.append(f"{key} is {item['input']!r:.120}: {item['msg']}")
-    return lines
 
 
 TEMPLATE = """\

@@ -227,16 +227,7 @@ class Explanation(Readable):
             "start_degree": str(self.start),
             "effort": str(self.decision.effort),
             "reason": self.decision.reason,
-            "points": [
-                {
-                    "effort": point.effort,
-                    "degree": point.degree,
-                    "payment": point.payment,
-                    "cost": point.cost,
-                    "utility": point.utility,
-                }
-                for point in self.points
-            ],
+            "points": [{**vars(point), "utility": point.utility} for point in self.points],
         }
 
     def __str__(self) -> str:

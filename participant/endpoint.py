@@ -24,7 +24,7 @@ from participant.errors import (
     UnreachableError,
 )
 from participant.identity import Credentials, utc_now
-from participant.proxy import proxy_for, warn_of_unusable_proxy
+from participant.proxy import proxy_for, warn_of_unusable_proxy, words_of
 
 #: Seconds in which a connection and a handshake must come about when the address is looked at.
 PROBE_SECONDS = 5.0
@@ -133,9 +133,8 @@ class Endpoint:
                 f"the host name {host!r} is not known ({error.strerror}); check the coordinator's address"
             )
         except OSError as error:
-            why = "no answer in time" if isinstance(error, TimeoutError) else error.strerror or str(error)
             return UnreachableError(
-                f"nothing answers at {self.address} ({why}); check that the coordinator runs, the address, "
+                f"nothing answers at {self.address} ({words_of(error)}); check that the coordinator runs, the address, "
                 "and that a firewall lets outbound connections to that port through"
             )
         return None
@@ -168,7 +167,7 @@ class Endpoint:
             )
         except OSError as error:
             incomplete = TLSError(
-                f"{self.address} does not complete a TLS handshake ({_words(error)}); check that the port is "
+                f"{self.address} does not complete a TLS handshake ({words_of(error)}); check that the port is "
                 "the coordinator's and that both sides use TLS"
             )
             if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
@@ -234,7 +233,3 @@ class _Unclear(Exception):
 
 #: Metadata key under which a caller names itself where TLS is off.
 PLAIN_TEXT_NAME = "fedpeer-participant"
-
-
-def _words(error: OSError) -> str:
-    return (error.strerror or str(error)).strip()

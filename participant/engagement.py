@@ -9,7 +9,7 @@ import hmac
 import json
 import math
 import secrets
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -52,7 +52,7 @@ from participant.errors import (
     TrainingError,
     WrongStateError,
 )
-from participant.journal import Journal, Kind, SubmissionRecord
+from participant.journal import Journal, Kind, SubmissionRecord, TaskRecord
 from participant.model_store import ModelStore, moved
 from participant.persistence import persistently
 from participant.report import (
@@ -94,74 +94,64 @@ class Assignment:
     model_sha256: bytes
 
 
+@dataclass(eq=False, repr=False)
 class Engagement:
-    """The steps of one participant in one task. Made by `join`."""
+    """The steps of one participant in one task. Made by `join`.
 
-    def __init__(
-        self,
-        terms: Terms,
-        nonce: bytes,
-        participant_id: str,
-        key: ec.EllipticCurvePrivateKey,
-        market: MarketSteps,
-        journal: Journal,
-        models: ModelStore,
-        private_counts: bool,
-        over: bool = False,
-        held: Collection[str] = (),
-        claimed_head: bytes = b"",
-        watch: "KeyWatch | None" = None,
-    ) -> None:
-        self.terms = terms
-        self.participant_id = participant_id
-        self._nonce = nonce
-        self._key = key
-        self._market = market
-        self._journal = journal
-        self._models = models
-        self._private_counts = private_counts
-        self._over = over
-        self._held = frozenset(held)
-        self._claimed_head = claimed_head
-        self._watch = watch
+    Attributes:
+        standing: how the coordinator last said that the task stands, and what it holds of this participant.
+        private_counts: claim a commitment in place of the label counts.
+        watch: looks at the keys of this participant's name; None: nobody does.
+    """
+
+    terms: Terms
+    standing: market_pb2.Task
+    participant_id: str
+    key: ec.EllipticCurvePrivateKey
+    market: MarketSteps
+    journal: Journal
+    models: ModelStore
+    private_counts: bool = False
+    watch: "KeyWatch | None" = None
 
     @property
     def task_id(self) -> str:
         return self.terms.task_id
 
     @property
-    def journal(self) -> Journal:
-        return self._journal
+    def _record(self) -> TaskRecord | None:
+        return self.journal.task(self.task_id)
 
     @property
     def decided_effort(self) -> Decimal | None:
         """The effort that was decided on, in this process or an earlier one."""
-        record = self._journal.task(self.task_id)
+        record = self._record
         return Decimal(record.effort) if record is not None and record.effort else None
 
     @property
     def claimed_counts(self) -> tuple[int, ...] | None:
-        record = self._journal.task(self.task_id)
+        record = self._record
         return tuple(json.loads(record.counts)) if record is not None and record.counts else None
 
     @property
     def ended(self) -> bool:
         """Whether the task's end has been dealt with already."""
-        record = self._journal.task(self.task_id)
+        record = self._record
         return record is not None and record.state in ENDED
 
     @property
     def over(self) -> bool:
         """Whether the task had ended when it was joined, and this participant had claimed in it: nothing is left
         to do but to fetch what it paid."""
-        return self.ended or self._over
+        claimed = bool(self.standing.submissions) or has_claimed(self.journal, self.task_id)
+        return self.ended or (self.standing.state in ENDED and claimed)
 
     def decide(self, effort: Decimal) -> None:
         """Writes the decision down, so that a restart does not make another one."""
-        self._journal.set_effort(self.task_id, str(effort))
+        self.journal.set_effort(self.task_id, str(effort))
 
     def report(self) -> TaskReport:
-        return report_of(self._journal, self.task_id, self.participant_id)
+        return report_of(self.journal, self.task_id, self.participant_id)
 
     def claim(self, effort: Decimal, counts: Counts) -> Steps[Receipt]:
         """Claims an effort and the degree of `counts`; a second call with the same gives the same receipt.
@@ -175,10 +165,10 @@ class Engagement:
         """
         self.check_shares()
         counts = self._checked_counts(counts)
-        record = self._journal.submission(self.task_id, "claim")
+        record = self.journal.submission(self.task_id, "claim")
         if record is None:
-            if self._watch is not None:
-                yield from self._watch.claiming()
+            if self.watch is not None:
+                yield from self.watch.claiming()
             record = self._prepare_claim(effort, counts)
         else:
             self.check_counts(counts)
@@ -192,21 +182,21 @@ class Engagement:
         The task is left alone from then on, until it has ended.
         """
         head = draw_head(self._draw_secret(), self.terms.schedule.rounds)
-        if self._claimed_head in (b"", head):
+        if self.standing.draw_head in (b"", head):
             return
         text = (
             f"a claim of {self.participant_id} stands in task {self.task_id} whose draw shares are not those of "
-            f"{self._journal.folder}: key and journal that it was made with are gone, or another process has them. "
+            f"{self.journal.folder}: key and journal that it was made with are gone, or another process has them. "
             "Without the shares no model is taken, so nothing is trained. Restore the folder from a backup, or leave "
             "the task to the process that claimed; what earlier rounds paid stays paid"
         )
-        self._journal.set_note(self.task_id, text)
+        self.journal.set_note(self.task_id, text)
         raise SharesLostError(text)
 
     def _claimed_once(self, record: SubmissionRecord) -> Steps[Receipt]:
-        receipt = yield from self._settled_once(record, self._send_claim)
+        receipt = yield from self._settled_once(record)
         if not self._sent_as(record, receipt):  # but by another process, or in an earlier life
-            self._claimed_head = (yield from self._market.task(self.task_id)).draw_head
+            self.standing = yield from self.market.task(self.task_id)
             self.check_shares()
         return receipt
 
@@ -245,32 +235,30 @@ class Engagement:
             SharesLostError: a claim stands with draw shares that this participant does not have.
         """
         if self.ended:
-            for round_ in _unproven_rounds(self._journal, self.task_id, self.participant_id):
+            for round_ in _unproven_rounds(self.journal, self.task_id, self.participant_id):
                 yield from self._fetch_settlement(round_)
             return
-        if self._over and self._journal.submission(self.task_id, "claim") is None:
+        if self.over and self.journal.submission(self.task_id, "claim") is None:
             yield from self._restored("claim", 0)
-        if not self._over:
+        if not self.over:
             self.check_shares()
-        record = self._journal.task(self.task_id)
+        record = self._record
         cursor = record.cursor if record is not None else 0
-        yield from transform(self._market.watch(self.task_id, cursor), self._handle)
+        yield from transform(self.market.watch(self.task_id, cursor), self._handle)
 
     def fetch(self, assignment: Assignment) -> Steps[Path]:
         """The model that the round starts from, as a file."""
-        return persistently(lambda: self._fetch(assignment), self._market.clock)
+        return persistently(lambda: self._fetch(assignment), self.market.clock)
 
     def _fetch(self, assignment: Assignment) -> Steps[Path]:
-        path = self._models.start(self.task_id, assignment.number)
+        path = self.models.start(self.task_id, assignment.number)
         if not (path.exists() and file_digest(path) == assignment.model_sha256):
-            yield from self._market.fetch_model(
-                self.task_id, assignment.number, assignment.model_sha256, path
-            )
+            yield from self.market.fetch_model(self.task_id, assignment.number, assignment.model_sha256, path)
         return path
 
     def trained_path(self, round_: int) -> Path:
         """Where the trained model of a round is to be written before `submit`."""
-        return self._models.trained(self.task_id, round_)
+        return self.models.trained(self.task_id, round_)
 
     def submit(self, round_: int, samples: int) -> Steps[Receipt]:
         """Sends the model at `trained_path(round_)`.
@@ -279,22 +267,21 @@ class Engagement:
             SubmittedError: the round has another model already.
             ModelRejectedError, WrongStateError, ...: the coordinator refused it.
         """
-        return persistently(lambda: self._submit(round_, samples), self._market.clock)
+        return persistently(lambda: self._submit(round_, samples), self.market.clock)
 
     def _submit(self, round_: int, samples: int) -> Steps[Receipt]:
-        record = self._journal.submission(self.task_id, "model", round_)
+        record = self.journal.submission(self.task_id, "model", round_)
         if record is not None and record.receipt is None and not self._holds(record):
             # Refused, or trained again since: another content, which may take the id unless it is taken.
             if (yield from self._found_receipt(record)):
-                record = self._journal.submission(self.task_id, "model", round_)
+                record = self.journal.submission(self.task_id, "model", round_)
             else:
-                self._journal.discard(record.submission_id)
+                self.journal.discard(record.submission_id)
                 record = None
         if record is not None:
             self._check_same(record, samples)
-            return (yield from self._settled_once(record, self._send_model))
-        record = self._prepare_model(round_, samples)
-        return (yield from self._settled_once(record, lambda record: self._send_model(record, resume=False)))
+            return (yield from self._settled_once(record))
+        return (yield from self._settled_once(self._prepare_model(round_, samples), resume=False))
 
     def _check_same(self, record: SubmissionRecord, samples: int) -> None:
         """Raises SubmittedError where the model at `trained_path` is not the recorded one."""
@@ -304,7 +291,7 @@ class Engagement:
         said = decode_signed(ModelStatement, _signed(record))
         other_weights = file_digest(path) != said.model_sha256
         other_samples = samples != said.samples
-        self._models.forget(self.task_id, record.round)
+        self.models.forget(self.task_id, record.round)
         if other_weights or other_samples:
             raise SubmittedError(
                 f"round {record.round} of task {self.task_id} has a model already, with "
@@ -314,7 +301,7 @@ class Engagement:
 
     def _holds(self, record: SubmissionRecord) -> bool:
         """Whether the model file is still the one that was signed."""
-        path = self._models.path(record.file)
+        path = self.models.path(record.file)
         if record.status != "prepared" or not path.exists():
             return False
         return file_digest(path) == decode_signed(ModelStatement, _signed(record)).model_sha256
@@ -326,7 +313,7 @@ class Engagement:
             reason: for the journal.
             public: what the coordinator learns; it stands in the ledger.
         """
-        self._journal.miss_round(self.task_id, round_, reason)
+        self.journal.miss_round(self.task_id, round_, reason)
         message = market_pb2.ReportFailureRequest(
             submission_id=self._submission_id("failure", round_),
             task_id=self.task_id,
@@ -334,40 +321,40 @@ class Engagement:
             round=round_,
             reason=public[:MAX_REASON_CHARACTERS],
         )
-        record = self._journal.prepare(
+        record = self.journal.prepare(
             message.submission_id, self.task_id, "failure", round_, message.SerializeToString()
         )
-        return self._settled_once(record, self._send_failure)
+        return self._settled_once(record)
 
     def note_metrics(self, round_: int, metrics: Mapping[str, float]) -> None:
         """Keeps figures of a round in the journal."""
         figures = {str(k): float(v) for k, v in metrics.items() if math.isfinite(v)}
-        self._journal.set_metrics(self.task_id, round_, json.dumps(figures))
+        self.journal.set_metrics(self.task_id, round_, json.dumps(figures))
 
     def settlement(self, round_: int) -> Steps[Settlement]:
         """What a round paid; from the journal once it was fetched."""
-        for number, message in self._journal.settlements(self.task_id):
+        for number, message in self.journal.settlements(self.task_id):
             kept = stored_settlement(self.task_id, number, message)
             if number == round_ and kept is not None:
                 return kept
-        found = yield from self._market.settlement(self.task_id, round_)
-        self._journal.add_settlement(self.task_id, round_, found.SerializeToString())
+        found = yield from self.market.settlement(self.task_id, round_)
+        self.journal.add_settlement(self.task_id, round_, found.SerializeToString())
         return settlement_of(found)
 
     def _handle(self, event: market_pb2.Event) -> Steps[bool]:
         match event.WhichOneof("detail"):
             case "selected":
                 if self.participant_id not in event.selected.participants:
-                    self._journal.set_note(self.task_id, "the learner selected other participants")
-                    self._journal.set_progress(self.task_id, event.state, event.cursor)
+                    self.journal.set_note(self.task_id, "the learner selected other participants")
+                    self.journal.set_progress(self.task_id, event.state, event.cursor)
                     return False
             case "round_opened":
                 yield from self._round_opened(event)
             case "round_settled":
                 yield from self._round_settled(event)
             case "cancelled":
-                self._journal.set_note(self.task_id, event.cancelled.reason)
-        self._journal.set_progress(self.task_id, event.state, event.cursor)
+                self.journal.set_note(self.task_id, event.cancelled.reason)
+        self.journal.set_progress(self.task_id, event.state, event.cursor)
         return True
 
     def _round_opened(self, event: market_pb2.Event) -> Steps[None]:
@@ -377,10 +364,10 @@ class Engagement:
                 f"task {self.task_id} starts from the model {sha256.hex()}, its terms promise "
                 f"{self.terms.initial_model.hex()}; tell the coordinator's operator"
             )
-        self._journal.open_round(self.task_id, round_, sha256)
+        self.journal.open_round(self.task_id, round_, sha256)
         if (yield from self._caught_up(round_)):
             return
-        now = yield from self._market.task(self.task_id)
+        now = yield from self.market.task(self.task_id)
         if now.round != round_ or now.state != market_pb2.TASK_STATE_TRAINING:
             self._miss(round_, "the round had closed before this participant came to it")
             return
@@ -388,16 +375,16 @@ class Engagement:
             self._miss(round_, "the learner selected other participants")
             return
         yield Emit(Assignment(round_, _moment(now.deadline if now.HasField("deadline") else None), sha256))
-        if self._journal.submission(self.task_id, "model", round_) is None:
+        if self.journal.submission(self.task_id, "model", round_) is None:
             self._miss(round_, "the participant's loop went on without a model")
 
     def _caught_up(self, round_: int) -> Steps[bool]:
         """Whether nothing is left to be done for the round; brings to an end what had been begun."""
-        failure = self._journal.submission(self.task_id, "failure", round_)
+        failure = self.journal.submission(self.task_id, "failure", round_)
         if failure is not None:
-            yield from self._tolerated(failure, self._send_failure)
+            yield from self._tolerated(failure)
             return True
-        model = self._journal.submission(self.task_id, "model", round_)
+        model = self.journal.submission(self.task_id, "model", round_)
         if model is None:
             if (yield from self._restored("failure", round_)):
                 self._miss(round_, "the round was handed back")
@@ -407,18 +394,16 @@ class Engagement:
             return True
         if model.receipt is None and not self._holds(model):
             if not (yield from self._found_receipt(model)):
-                self._journal.discard(model.submission_id)
+                self.journal.discard(model.submission_id)
                 return False
             return True
-        yield from self._tolerated(model, self._send_model)
+        yield from self._tolerated(model)
         return True
 
-    def _tolerated(
-        self, record: SubmissionRecord, send: Callable[[SubmissionRecord], Steps[market_pb2.Receipt]]
-    ) -> Steps[None]:
+    def _tolerated(self, record: SubmissionRecord) -> Steps[None]:
         """Sends what an earlier process left; a refusal is noted and is no reason to stop."""
         try:
-            yield from self._settled_once(record, send)
+            yield from self._settled_once(record)
         except RefusedError as error:
             if outlook(error.code) is Outlook.PASSING:
                 raise
@@ -426,54 +411,54 @@ class Engagement:
 
     def _found_receipt(self, record: SubmissionRecord) -> Steps[bool]:
         try:
-            receipt = yield from self._market.receipt(self.task_id, record.submission_id)
+            receipt = yield from self.market.receipt(self.task_id, record.submission_id)
         except NotFoundError:
             return False
-        self._journal.record_receipt(record.submission_id, receipt.SerializeToString())
+        self.journal.record_receipt(record.submission_id, receipt.SerializeToString())
         return True
 
     def _restored(self, kind: Kind, round_: int) -> Steps[bool]:
         """Whether the coordinator holds a submission that this journal does not know: it was lost, or another process
         with this identity took part. Its receipt is written down; what was said in it is not known here."""
-        name = submission_id(self.task_id, self.participant_id, kind, round_)
-        if name not in self._held:
+        name = self._submission_id(kind, round_)
+        if name not in self.standing.submissions:
             return False
-        receipt = yield from self._market.receipt(self.task_id, name)
-        self._journal.prepare(name, self.task_id, kind, round_, b"")
-        self._journal.record_receipt(name, receipt.SerializeToString())
+        receipt = yield from self.market.receipt(self.task_id, name)
+        self.journal.prepare(name, self.task_id, kind, round_, b"")
+        self.journal.record_receipt(name, receipt.SerializeToString())
         return True
 
     def _round_settled(self, event: market_pb2.Event) -> Steps[None]:
-        self._models.forget(self.task_id, event.round)
+        self.models.forget(self.task_id, event.round)
         settlement = event.round_settled.settlement
         if (settlement.task_id, settlement.participant_id, settlement.round) == (
             self.task_id,
             self.participant_id,
             event.round,
         ):
-            self._journal.add_settlement(self.task_id, event.round, settlement.SerializeToString())
+            self.journal.add_settlement(self.task_id, event.round, settlement.SerializeToString())
             yield from self._look_at_payment(settlement)
         else:
             yield from self._fetch_settlement(event.round)
 
     def _fetch_settlement(self, round_: int) -> Steps[None]:
         try:
-            found = yield from self._market.settlement(self.task_id, round_)
+            found = yield from self.market.settlement(self.task_id, round_)
         except (NotFoundError, NotSelectedError):
             return  # nothing was due: not selected, or no model
-        self._journal.add_settlement(self.task_id, round_, found.SerializeToString())
+        self.journal.add_settlement(self.task_id, round_, found.SerializeToString())
         yield from self._look_at_payment(found)
 
     def _look_at_payment(self, settlement: market_pb2.Settlement) -> Steps[None]:
-        if self._watch is not None and settlement.proof:
-            yield from self._watch.paid(settlement.proof)
+        if self.watch is not None and settlement.proof:
+            yield from self.watch.paid(settlement.proof)
 
     def _miss(self, round_: int, reason: str) -> None:
-        self._journal.miss_round(self.task_id, round_, reason)
-        self._models.forget(self.task_id, round_)
+        self.journal.miss_round(self.task_id, round_, reason)
+        self.models.forget(self.task_id, round_)
 
     def _prepare_claim(self, effort: Decimal, counts: tuple[int, ...]) -> SubmissionRecord:
-        salt = secrets.token_bytes(32) if self._private_counts else None
+        salt = secrets.token_bytes(32) if self.private_counts else None
         draw_secret = self._draw_secret()
         statement = ClaimStatement(
             submission_id=self._submission_id("claim", 0),
@@ -485,19 +470,19 @@ class Engagement:
             counts=None if salt else counts,
             counts_commitment=commit_counts(counts, salt) if salt else b"",
             draw_head=draw_head(draw_secret, self.terms.schedule.rounds),
-            nonce=self._nonce,
+            nonce=self.standing.nonce,
         )
-        message = encode_signed(statement, sign_statement(statement, self._key))
-        self._journal.set_effort(self.task_id, str(effort))
-        self._journal.set_claim(self.task_id, json.dumps(list(counts)), salt, draw_secret)
-        return self._journal.prepare(
+        message = encode_signed(statement, sign_statement(statement, self.key))
+        self.journal.set_effort(self.task_id, str(effort))
+        self.journal.set_claim(self.task_id, json.dumps(list(counts)), salt, draw_secret)
+        return self.journal.prepare(
             statement.submission_id, self.task_id, "claim", 0, message.SerializeToString()
         )
 
     def _prepare_model(self, round_: int, samples: int) -> SubmissionRecord:
         path = self.trained_path(round_)
         samples = whole_samples(round_, samples)
-        start = self._models.start(self.task_id, round_)
+        start = self.models.start(self.task_id, round_)
         if start.exists() and not moved(start, path):
             path.unlink(missing_ok=True)
             raise TrainingError(
@@ -516,60 +501,62 @@ class Engagement:
             model_bytes=path.stat().st_size,
             samples=samples,
             draw_share=draw_share(self._draw_secret(), self.terms.schedule.rounds, round_),
-            nonce=self._nonce,
+            nonce=self.standing.nonce,
         )
-        message = encode_signed(statement, sign_statement(statement, self._key))
-        return self._journal.prepare(
+        message = encode_signed(statement, sign_statement(statement, self.key))
+        return self.journal.prepare(
             statement.submission_id, self.task_id, "model", round_, message.SerializeToString(), path.name
         )
 
     def _draw_secret(self) -> bytes:
         """The end of the chain that the claim commits to: as it was claimed with, whatever has become of the key; else
         of the key, so that it outlives the journal."""
-        record = self._journal.task(self.task_id)
+        record = self._record
         if record is not None and record.draw_secret is not None:
             return record.draw_secret
-        return share_secret(self._key, self.terms.digest, self.participant_id)
+        return share_secret(self.key, self.terms.digest, self.participant_id)
 
-    def _settled_once(
-        self, record: SubmissionRecord, send: Callable[[SubmissionRecord], Steps[market_pb2.Receipt]]
-    ) -> Steps[Receipt]:
-        """The receipt of a submission, sent unless it is there already."""
+    def _settled_once(self, record: SubmissionRecord, *, resume: bool = True) -> Steps[Receipt]:
+        """The receipt of a submission, sent unless it is there already.
+
+        Args:
+            resume: of a model: as `MarketSteps.submit_model`.
+        """
         if record.receipt is not None:
             return receipt_of(market_pb2.Receipt.FromString(record.receipt))
         try:
-            receipt = yield from send(record)
+            receipt = yield from self._sent(record, resume)
         except RefusedError as error:
-            if (
-                outlook(error.code) is Outlook.LASTING
-            ):  # else it stays prepared, and the next attempt sends it
-                self._journal.record_refusal(record.submission_id, str(error))
+            # Else it stays prepared, and the next attempt sends it.
+            if outlook(error.code) is Outlook.LASTING:
+                self.journal.record_refusal(record.submission_id, str(error))
             raise
-        self._journal.record_receipt(record.submission_id, receipt.SerializeToString())
+        self.journal.record_receipt(record.submission_id, receipt.SerializeToString())
         if record.kind != "claim":
-            self._models.forget(self.task_id, record.round)
-        if self._watch is not None and record.kind != "failure":
-            yield from self._watch.received(receipt)
+            self.models.forget(self.task_id, record.round)
+        if self.watch is not None and record.kind != "failure":
+            yield from self.watch.received(receipt)
         return receipt_of(receipt)
 
-    def _send_claim(self, record: SubmissionRecord) -> Steps[market_pb2.Receipt]:
+    def _sent(self, record: SubmissionRecord, resume: bool) -> Steps[market_pb2.Receipt]:
+        if record.kind == "failure":
+            return self.market.report_failure(market_pb2.ReportFailureRequest.FromString(record.message))
+        if record.kind == "model":
+            return self.market.submit_model(_signed(record), self.models.path(record.file), resume=resume)
+        return self._claim_sent(record)
+
+    def _claim_sent(self, record: SubmissionRecord) -> Steps[market_pb2.Receipt]:
         waits = Backoff().waits()
         while True:
             try:
-                return (yield from self._market.submit_effort(_signed(record)))
+                return (yield from self.market.submit_effort(_signed(record)))
             except WrongStateError as error:
                 # A task that was just opened takes claims in a moment; it may have begun to since the refusal.
                 if error.code is not Code.WRONG_STATE:
                     raise
-                if (yield from self._market.task(self.task_id)).state not in _BEFORE_SELECTION:
+                if (yield from self.market.task(self.task_id)).state not in _BEFORE_SELECTION:
                     raise
             yield Pause(next(waits))
-
-    def _send_model(self, record: SubmissionRecord, resume: bool = True) -> Steps[market_pb2.Receipt]:
-        return self._market.submit_model(_signed(record), self._models.path(record.file), resume=resume)
-
-    def _send_failure(self, record: SubmissionRecord) -> Steps[market_pb2.Receipt]:
-        return self._market.report_failure(market_pb2.ReportFailureRequest.FromString(record.message))
 
     def _submission_id(self, kind: Kind, round_: int) -> str:
         return submission_id(self.task_id, self.participant_id, kind, round_)
@@ -685,11 +672,7 @@ def join(
             f"task {task_id} has other terms than the ones that {participant_id} agreed to; "
             "tell the coordinator's operator"
         )
-    over = message.state in ENDED and (bool(message.submissions) or has_claimed(journal, task_id))
-    return Engagement(
-        terms, message.nonce, participant_id, key, market, journal, models, private_counts,
-        over=over, held=message.submissions, claimed_head=message.draw_head, watch=watch,
-    )  # fmt: skip
+    return Engagement(terms, message, participant_id, key, market, journal, models, private_counts, watch)
 
 
 @dataclass(frozen=True)

@@ -35,10 +35,12 @@ class EnrolmentRequest:
 
     def message(self) -> enrolment_pb2.EnrollRequest:
         """The request; makes the key where there is none."""
+        from fedpeer.protocol.certificates import signing_request
+
         return enrolment_pb2.EnrollRequest(
             participant_id=self.participant_id,
             token=self.token,
-            certificate_signing_request=self.folder.signing_request(self.participant_id),
+            certificate_signing_request=signing_request(self.participant_id, self.folder.key(create=True)),
         )
 
     def complete(self, response: enrolment_pb2.EnrollResponse, authority: bytes | None) -> Credentials:

@@ -114,6 +114,10 @@ class LostConnectionError(TransportError):
     """The coordinator was reached, then lost for longer than the client waits."""
 
 
+#: The error that stands for each code of the coordinator's.
+_KINDS: dict[Code, "type[RefusedError]"] = {}
+
+
 class RefusedError(ParticipantError):
     """The coordinator refused a call; nothing has changed there.
 
@@ -123,6 +127,9 @@ class RefusedError(ParticipantError):
         request_id: what the coordinator's log calls the request; may be empty.
     """
 
+    def __init_subclass__(cls, codes: Sequence[Code] = ()) -> None:
+        _KINDS.update(dict.fromkeys(codes, cls))
+
     def __init__(self, refusal: Refusal) -> None:
         self.code = refusal.code
         self.reasons: tuple[str, ...] = tuple(f"{v.field}: {v.description}" for v in refusal.violations)
@@ -130,63 +137,72 @@ class RefusedError(ParticipantError):
         super().__init__(_with_reasons(str(refusal), self.reasons))
 
 
-class NotEnrolledError(RefusedError):
+class NotEnrolledError(
+    RefusedError, codes=[Code.CERTIFICATE_REQUIRED, Code.CERTIFICATE_REVOKED, Code.INVITATION_INVALID]
+):
     """The coordinator does not know the caller: no certificate, a revoked one, or an invalid invitation."""
 
 
-class WrongNameError(RefusedError):
+class WrongNameError(RefusedError, codes=[Code.WRONG_PARTICIPANT]):
     """A message under another participant's id than the certificate's."""
 
 
-class NotSelectedError(RefusedError):
+class NotSelectedError(RefusedError, codes=[Code.NOT_SELECTED]):
     """The learner selected others to train."""
 
 
-class NotFoundError(RefusedError):
+class NotFoundError(
+    RefusedError,
+    codes=[Code.SERVICE_UNKNOWN, Code.TASK_UNKNOWN, Code.SUBMISSION_UNKNOWN, Code.NOT_YET, Code.EXPIRED],
+):
     """No such task or submission; or it is not there yet, or no longer (`code` tells them apart)."""
 
 
-class WrongStateError(RefusedError):
+class WrongStateError(RefusedError, codes=[Code.WRONG_STATE, Code.TERMS_CHANGED]):
     """The task is in another state than the call needs."""
 
 
-class WrongRoundError(WrongStateError):
+class WrongRoundError(WrongStateError, codes=[Code.WRONG_ROUND]):
     """The message is for another round than the current one."""
 
 
-class TaskFullError(WrongStateError):
+class TaskFullError(WrongStateError, codes=[Code.TASK_FULL]):
     """All places of the task are taken."""
 
 
-class TaskEndedError(WrongStateError):
+class TaskEndedError(WrongStateError, codes=[Code.TASK_ENDED]):
     """The task is closed or cancelled."""
 
 
-class InvalidSubmissionError(RefusedError):
+class InvalidSubmissionError(
+    RefusedError, codes=[Code.FIELD_INVALID, Code.SIGNATURE_INVALID, Code.NONCE_UNKNOWN, Code.FRAMES_INVALID]
+):
     """Fields, signature or nonce of a submission do not hold."""
 
 
-class DrawShareError(InvalidSubmissionError):
+class DrawShareError(InvalidSubmissionError, codes=[Code.DRAW_SHARE_INVALID]):
     """The draw share of a model is not of the chain that the claim committed to; the chain was lost, say."""
 
 
-class ModelRejectedError(InvalidSubmissionError):
+class ModelRejectedError(InvalidSubmissionError, codes=[Code.MODEL_INVALID]):
     """The model does not keep the task's contract; `reasons` says how."""
 
 
-class ConflictError(RefusedError):
+class ConflictError(RefusedError, codes=[Code.SUBMISSION_CONFLICT]):
     """The submission id already stands for another content."""
 
 
-class SessionTakenOverError(RefusedError):
+class SessionTakenOverError(RefusedError, codes=[Code.SESSION_TAKEN_OVER]):
     """Another process with this identity watches the task now. This one ends, and does not take it back."""
 
 
-class LimitError(RefusedError):
+class LimitError(
+    RefusedError, codes=[Code.TOO_LARGE, Code.QUOTA_EXCEEDED, Code.STORAGE_FULL, Code.OVERLOADED]
+):
     """Too large, too often, or the coordinator has no space."""
 
 
-class CoordinatorFaultError(RefusedError):
+class CoordinatorFaultError(RefusedError, codes=[Code.STORAGE_UNAVAILABLE, Code.DRAINING, Code.INTERNAL]):
     """A fault of the coordinator; its operator finds it by `request_id`."""
 
 
@@ -259,43 +275,9 @@ class DiskFullError(StateError):
     """No space is left for a model or the journal."""
 
 
-_LEAVES: dict[Code, type[RefusedError]] = {
-    Code.CERTIFICATE_REQUIRED: NotEnrolledError,
-    Code.CERTIFICATE_REVOKED: NotEnrolledError,
-    Code.INVITATION_INVALID: NotEnrolledError,
-    Code.WRONG_PARTICIPANT: WrongNameError,
-    Code.NOT_SELECTED: NotSelectedError,
-    Code.SERVICE_UNKNOWN: NotFoundError,
-    Code.TASK_UNKNOWN: NotFoundError,
-    Code.SUBMISSION_UNKNOWN: NotFoundError,
-    Code.NOT_YET: NotFoundError,
-    Code.EXPIRED: NotFoundError,
-    Code.FIELD_INVALID: InvalidSubmissionError,
-    Code.SIGNATURE_INVALID: InvalidSubmissionError,
-    Code.NONCE_UNKNOWN: InvalidSubmissionError,
-    Code.TERMS_CHANGED: WrongStateError,
-    Code.DRAW_SHARE_INVALID: DrawShareError,
-    Code.MODEL_INVALID: ModelRejectedError,
-    Code.FRAMES_INVALID: InvalidSubmissionError,
-    Code.SUBMISSION_CONFLICT: ConflictError,
-    Code.WRONG_STATE: WrongStateError,
-    Code.WRONG_ROUND: WrongRoundError,
-    Code.TASK_FULL: TaskFullError,
-    Code.TASK_ENDED: TaskEndedError,
-    Code.SESSION_TAKEN_OVER: SessionTakenOverError,
-    Code.TOO_LARGE: LimitError,
-    Code.QUOTA_EXCEEDED: LimitError,
-    Code.STORAGE_FULL: LimitError,
-    Code.OVERLOADED: LimitError,
-    Code.STORAGE_UNAVAILABLE: CoordinatorFaultError,
-    Code.DRAINING: CoordinatorFaultError,
-    Code.INTERNAL: CoordinatorFaultError,
-}
-
-
 def refused(refusal: Refusal) -> RefusedError:
     """The exception that stands for `refusal` in this tree."""
-    return _LEAVES.get(refusal.code, RefusedError)(refusal)
+    return _KINDS.get(refusal.code, RefusedError)(refusal)
 
 
 def _with_reasons(message: str, reasons: Sequence[str]) -> str:

@@ -13,6 +13,8 @@ A state folder holds them next to the journal:
 import errno
 import hashlib
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,9 +22,8 @@ from typing import TYPE_CHECKING
 
 from participant.errors import CertificateExpiredError, ConfigurationError, DiskFullError, StateError
 
-if (
-    TYPE_CHECKING
-):  # X.509 takes a fifth of the time that importing this package may take; it comes with the first use
+# X.509 takes a fifth of the time that importing this package may take; it comes with the first use.
+if TYPE_CHECKING:
     from cryptography import x509
 
     from fedpeer.protocol.certificates import PrivateKey
@@ -183,24 +184,16 @@ class StateFolder:
         self.write(CERTIFICATE, certificate_pem)
         return self.credentials()
 
-    def signing_request(self, participant_id: str) -> bytes:
-        """PEM of a signing request for this folder's key, which is made if there is none."""
-        from fedpeer.protocol.certificates import signing_request
-
-        return signing_request(participant_id, self.key(create=True))
-
     def write(self, name: str, content: bytes, mode: int = 0o644) -> None:
         """Replaces a file of the folder as a whole: after a crash there is the old or the new one."""
         target, fresh = self.path / name, self.path / (name + ".new")
-        try:
+        with stored(target):
             descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
             fresh.replace(target)
-        except OSError as error:
-            raise storage_error(f"{target} cannot be written", error) from error
 
     def _read(self, name: str) -> bytes:
         try:
@@ -234,6 +227,15 @@ def storage_error(what: str, error: OSError) -> StateError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return DiskFullError(f"{what}: the disk is full; make space and start again, nothing is lost")
     return StateError(f"{what} ({error.strerror or error}); check the folder's permissions and disk")
+
+
+@contextmanager
+def stored(path: Path) -> Iterator[None]:
+    """Raises StateError where `path` cannot be written inside."""
+    try:
+        yield
+    except OSError as error:
+        raise storage_error(f"{path} cannot be written", error) from error
 
 
 def utc_now() -> datetime:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import sleep
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 from participant.errors import ConfigurationError, DiskFullError, JournalError
 from participant.persistence import may_pass
@@ -40,113 +40,108 @@ MARKET = "market"
 #: receipt has proven.
 KEY_PROBLEMS, KEYS_PROVEN = "key_problems", "keys_proven"
 
+#: Beyond the index of any entry.
+MAX_INDEX = 2**63 - 1
+
 #: Seconds that a reader waits for the writer; one transaction takes milliseconds.
 BUSY_SECONDS = 10.0
 
 #: Seconds between attempts at a statement where the machine fails in a way that may pass.
 _PAUSES = (0.05, 0.2, 1.0)
 
-_TABLES = """
-CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE task (
-    task_id TEXT PRIMARY KEY,
-    terms BLOB NOT NULL,            -- canonical JSON
-    state INTEGER NOT NULL DEFAULT 0,
-    cursor INTEGER NOT NULL DEFAULT 0,
-    effort TEXT,                    -- what was decided before the claim
-    counts TEXT,                    -- JSON, what was claimed
-    salt BLOB,                      -- of the commitment to private counts
-    draw_secret BLOB,               -- the end of the chain of draw shares that the claim commits to
-    note TEXT NOT NULL DEFAULT ''
-);
-CREATE TABLE submission (
-    submission_id TEXT PRIMARY KEY,
-    task_id TEXT NOT NULL,
-    kind TEXT NOT NULL,             -- claim, model, failure
-    round INTEGER NOT NULL,
-    message BLOB NOT NULL,          -- the signed statement; of a failure, the request
-    file TEXT NOT NULL DEFAULT '',  -- of the model, below the models folder
-    status TEXT NOT NULL DEFAULT 'prepared',
-    receipt BLOB,
-    reason TEXT NOT NULL DEFAULT '',
-    UNIQUE (task_id, kind, round)
-);
-CREATE TABLE round (
-    task_id TEXT NOT NULL,
-    round INTEGER NOT NULL,
-    model_sha256 BLOB,              -- what the round starts from
-    status TEXT NOT NULL DEFAULT '',
-    reason TEXT NOT NULL DEFAULT '',
-    metrics TEXT NOT NULL DEFAULT '{}',
-    PRIMARY KEY (task_id, round)
-);
-CREATE TABLE key_history (
-    number INTEGER PRIMARY KEY,     -- of the enrolment or revocation, anybody's, from 0 on
-    entry_index INTEGER NOT NULL,   -- where it stands in the ledger
-    digest BLOB NOT NULL,           -- of the key history after it
-    entry BLOB                      -- where it is about this participant
-);
-CREATE TABLE settlement (
-    task_id TEXT NOT NULL,
-    round INTEGER NOT NULL,
-    message BLOB NOT NULL,
-    PRIMARY KEY (task_id, round)
-);
-"""
-
 Kind = Literal["claim", "model", "failure"]
 
 
 @dataclass(frozen=True)
 class TaskRecord:
-    """One task as the journal has it; see the table."""
+    """One task, and its table: a column is what its SQL says.
 
-    task_id: str
-    terms: bytes
-    state: int
-    cursor: int
-    effort: str | None
-    counts: str | None
-    salt: bytes | None
-    draw_secret: bytes | None
-    note: str
+    Attributes:
+        terms: canonical JSON.
+        effort: what was decided before the claim.
+        counts: JSON, what was claimed.
+        salt: of the commitment to private counts.
+        draw_secret: the end of the chain of draw shares that the claim commits to.
+    """
+
+    task_id: Annotated[str, "TEXT PRIMARY KEY"]
+    terms: Annotated[bytes, "BLOB NOT NULL"]
+    state: Annotated[int, "INTEGER NOT NULL DEFAULT 0"]
+    cursor: Annotated[int, "INTEGER NOT NULL DEFAULT 0"]
+    effort: Annotated[str | None, "TEXT"]
+    counts: Annotated[str | None, "TEXT"]
+    salt: Annotated[bytes | None, "BLOB"]
+    draw_secret: Annotated[bytes | None, "BLOB"]
+    note: Annotated[str, "TEXT NOT NULL DEFAULT ''"]
 
 
 @dataclass(frozen=True)
 class SubmissionRecord:
-    """One submission as the journal has it; see the table."""
+    """One submission.
 
-    submission_id: str
-    task_id: str
-    kind: str
-    round: int
-    message: bytes
-    file: str
-    status: str
-    receipt: bytes | None
-    reason: str
+    Attributes:
+        kind: claim, model, failure.
+        message: the signed statement; of a failure, the request.
+        file: of the model, below the models folder.
+    """
+
+    submission_id: Annotated[str, "TEXT PRIMARY KEY"]
+    task_id: Annotated[str, "TEXT NOT NULL"]
+    kind: Annotated[str, "TEXT NOT NULL"]
+    round: Annotated[int, "INTEGER NOT NULL"]
+    message: Annotated[bytes, "BLOB NOT NULL"]
+    file: Annotated[str, "TEXT NOT NULL DEFAULT ''"]
+    status: Annotated[str, "TEXT NOT NULL DEFAULT 'prepared'"]
+    receipt: Annotated[bytes | None, "BLOB"]
+    reason: Annotated[str, "TEXT NOT NULL DEFAULT ''"]
 
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """One round as the journal has it; see the table."""
+    """One round; `model_sha256` is what it starts from."""
 
-    task_id: str
-    round: int
-    model_sha256: bytes | None
-    status: str
-    reason: str
-    metrics: str
+    task_id: Annotated[str, "TEXT NOT NULL"]
+    round: Annotated[int, "INTEGER NOT NULL"]
+    model_sha256: Annotated[bytes | None, "BLOB"]
+    status: Annotated[str, "TEXT NOT NULL DEFAULT ''"]
+    reason: Annotated[str, "TEXT NOT NULL DEFAULT ''"]
+    metrics: Annotated[str, "TEXT NOT NULL DEFAULT '{}'"]
 
 
 @dataclass(frozen=True)
 class KeyRow:
-    """One enrolment or revocation as the journal has it; see the table."""
+    """One enrolment or revocation.
 
-    number: int
-    entry_index: int
-    digest: bytes
-    entry: bytes | None
+    Attributes:
+        number: of it, anybody's, from 0 on.
+        entry_index: where it stands in the ledger.
+        digest: of the key history after it.
+        entry: where it is about this participant.
+    """
+
+    number: Annotated[int, "INTEGER PRIMARY KEY"]
+    entry_index: Annotated[int, "INTEGER NOT NULL"]
+    digest: Annotated[bytes, "BLOB NOT NULL"]
+    entry: Annotated[bytes | None, "BLOB"]
+
+
+def _table(name: str, record: type, *constraints: str) -> str:
+    columns = get_type_hints(record, include_extras=True).items()
+    parts = [*(f"{column} {kind.__metadata__[0]}" for column, kind in columns), *constraints]
+    return f"CREATE TABLE {name} ({', '.join(parts)});"
+
+
+_TABLES = "\n".join(
+    [
+        "CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL);",
+        _table("task", TaskRecord),
+        _table("submission", SubmissionRecord, "UNIQUE (task_id, kind, round)"),
+        _table("round", RoundRecord, "PRIMARY KEY (task_id, round)"),
+        _table("key_history", KeyRow),
+        "CREATE TABLE settlement (task_id TEXT NOT NULL, round INTEGER NOT NULL, message BLOB NOT NULL, "
+        "PRIMARY KEY (task_id, round));",
+    ]
+)
 
 
 class Journal:
@@ -275,10 +270,8 @@ class Journal:
         )
 
     def rounds(self, task_id: str) -> list[RoundRecord]:
-        return [
-            RoundRecord(*row)
-            for row in self._rows("SELECT * FROM round WHERE task_id = ? ORDER BY round", task_id)
-        ]
+        rows = self._rows("SELECT * FROM round WHERE task_id = ? ORDER BY round", task_id)
+        return [RoundRecord(*row) for row in rows]
 
     def open_round(self, task_id: str, round_: int, model_sha256: bytes) -> None:
         self._execute(
@@ -310,8 +303,7 @@ class Journal:
 
     def key_history(self) -> tuple[int, bytes]:
         """How many enrolments and revocations are known, and the digest over them."""
-        row = self._row("SELECT number, digest FROM key_history ORDER BY number DESC LIMIT 1")
-        return (0, bytes(32)) if row is None else (int(row[0]) + 1, _bytes(row[1]))
+        return self.keys_before(MAX_INDEX)
 
     def add_keys(self, rows: Sequence[KeyRow]) -> None:
         """Notes further ones. Another thread may have noted the same, or have dropped those before them: then not."""
@@ -325,10 +317,8 @@ class Journal:
 
     def own_key_rows(self) -> list[KeyRow]:
         """Those about this participant, in order."""
-        return [
-            KeyRow(*row)
-            for row in self._rows("SELECT * FROM key_history WHERE entry IS NOT NULL ORDER BY number")
-        ]
+        rows = self._rows("SELECT * FROM key_history WHERE entry IS NOT NULL ORDER BY number")
+        return [KeyRow(*row) for row in rows]
 
     def keys_before(self, index: int) -> tuple[int, bytes]:
         """How many of the known ones stand before entry `index` of the ledger, and the digest over them."""
@@ -351,18 +341,14 @@ class Journal:
         self.set_meta(KEYS_PROVEN, "0")
 
     def _open(self, writer: bool) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            f"{self._path.absolute().as_uri()}?mode={'rwc' if writer else 'ro'}",
+            uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False,
+        )  # fmt: skip
         if writer:
-            connection = sqlite3.connect(
-                self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
-            )
             # A receipt that is noted must survive a power cut.
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
-        else:
-            connection = sqlite3.connect(
-                f"{self._path.absolute().as_uri()}?mode=ro",
-                uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False,
-            )  # fmt: skip
         version = int(connection.execute("PRAGMA user_version").fetchone()[0])
         if version == 0 and writer:
             connection.executescript(f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version = {VERSION}; COMMIT;")

@@ -12,7 +12,7 @@ A key counts as own once it was made in, or used from, the state folder (`own_ke
 import logging
 import warnings
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from fedpeer.v1 import ledger_pb2, market_pb2
@@ -67,12 +67,11 @@ class KeyReport:
 
 @dataclass(frozen=True)
 class _History:
-    """A key history as it was read: rows from `first` on, and what was wrong with it."""
+    """A key history as it was read, and what was wrong with it."""
 
-    first: int
     rows: tuple[KeyRow, ...]
-    proof: str = ""
-    problem: str = ""
+    proof: str
+    problem: str
 
 
 def read_history(
@@ -87,55 +86,52 @@ def read_history(
     Args:
         index: an entry that is to be proven with them.
     """
-    request = ledger_pb2.GetKeysRequest(first=first, index=index)
     rows: list[KeyRow] = []
-    proof, last = "", -1
-    while True:
-        try:
+    proof, last, problem = "", -1, ""
+    try:
+        while True:
+            known = first + len(rows)
+            request = ledger_pb2.GetKeysRequest(first=known, index=None if rows else index)
             answer = yield from market.keys(request)
-        except InvalidSubmissionError as error:
-            return _History(
-                first,
-                tuple(rows),
-                problem=f"the coordinator's log is shorter than it was when last seen: {error}",
-            )
-        proof = proof or answer.proof
-        if len(answer.indices) != len(answer.entries):
-            return _History(first, tuple(rows), proof, "the coordinator's answer about keys is malformed")
-        for place, data in zip(answer.indices, answer.entries, strict=True):
-            try:
-                event = key_event(place, data)
-            except LedgerError as error:
-                return _History(
-                    first, tuple(rows), proof, f"the coordinator sends something that is not a key: {error}"
-                )
-            if place <= last:
-                return _History(first, tuple(rows), proof, "the coordinator's keys are out of order")
-            digest, last = extended(digest, place, data), place
-            mine = event.participant_id == participant_id
-            rows.append(KeyRow(first + len(rows), place, digest, data if mine else None))
-        known = first + len(rows)
-        if known >= answer.count:
-            return _History(first, tuple(rows), proof)
-        if not answer.entries:
-            return _History(first, tuple(rows), proof, "the coordinator stops in the middle of its keys")
-        request = ledger_pb2.GetKeysRequest(first=known)
+            proof = proof or answer.proof
+            if len(answer.indices) != len(answer.entries):
+                raise LedgerError("the coordinator's answer about keys is malformed")
+            for place, data in zip(answer.indices, answer.entries, strict=True):
+                try:
+                    event = key_event(place, data)
+                except LedgerError as error:
+                    raise LedgerError(f"the coordinator sends something that is not a key: {error}") from None
+                if place <= last:
+                    raise LedgerError("the coordinator's keys are out of order")
+                digest, last = extended(digest, place, data), place
+                mine = event.participant_id == participant_id
+                rows.append(KeyRow(first + len(rows), place, digest, data if mine else None))
+            if first + len(rows) >= answer.count:
+                break
+            if not answer.entries:
+                raise LedgerError("the coordinator stops in the middle of its keys")
+    except InvalidSubmissionError as error:
+        problem = f"the coordinator's log is shorter than it was when last seen: {error}"
+    except LedgerError as error:
+        problem = str(error)
+    return _History(tuple(rows), proof, problem)
 
 
 def report_of_keys(
-    participant_id: str, rows: Sequence[KeyRow], own: Collection[str], current: str, proven: int
+    participant_id: str, rows: Sequence[KeyRow], folder: StateFolder, proven: int, problem: str
 ) -> KeyReport:
     """What rows with this participant's entries say.
 
     Args:
-        own: SHA-256 of the own keys, in hexadecimal.
-        current: of the key in use.
+        folder: knows the own keys, and the one in use.
+        problem: what is wrong with the rows; empty where nothing is.
     """
+    own, current = folder.own_keys(), folder.current_key()
     events = [key_event(row.entry_index, row.entry) for row in rows if row.entry is not None]
     held = held_keys(events).get(participant_id, [])
     mine = [key for key in held if key.sha256 in own]
     began = min((key.enrolled_at for key in mine), default=None)
-    problems, notices = [], []
+    problems, notices = [problem] if problem else [], []
     for key in held:
         where = f"the key {key.fingerprint} by entry {key.enrolled_at}"
         if key.sha256 == current and key.revoked_at is not None:
@@ -166,29 +162,24 @@ def report_of_keys(
     )
 
 
+@dataclass(eq=False, repr=False)
 class KeyWatch:
     """Looks at the keys of one participant's name, and says loudly what must not be.
 
-    Args:
+    Attributes:
         policy: "warn", "refuse" (no claims while there is a problem) or "stop" (nothing at all).
     """
 
-    def __init__(
-        self, market: MarketSteps, journal: Journal, folder: StateFolder, participant_id: str, policy: str
-    ) -> None:
-        self._market = market
-        self._journal = journal
-        self._folder = folder
-        self._participant_id = participant_id
-        self._policy = policy
-        self._reported: set[str] = set()
+    market: MarketSteps
+    journal: Journal
+    folder: StateFolder
+    participant_id: str
+    policy: str
+    _reported: set[str] = field(default_factory=set, init=False)
 
     def joining(self) -> Steps[None]:
         """Looks when a task is joined, with the last receipt that there is."""
-        last = last_receipt(self._journal)
-        report = yield from self.look(last)
-        if report.problems and self._policy == "stop":
-            raise ForeignKeyError(_together(report.problems))
+        return self._looked(last_receipt(self.journal))
 
     def claiming(self) -> Steps[None]:
         """Looks before a claim.
@@ -196,21 +187,26 @@ class KeyWatch:
         Raises:
             ForeignKeyError: there is a problem, unless the policy is "warn".
         """
-        report = yield from self.look(last_receipt(self._journal))
-        if report.problems and self._policy != "warn":
-            raise ForeignKeyError(f"nothing was claimed: {_together(report.problems)}")
+        return self._looked(last_receipt(self.journal), tolerant=("warn",), said="nothing was claimed: ")
 
     def received(self, receipt: market_pb2.Receipt) -> Steps[None]:
         """Looks once a claim or a model has its receipt, which stands whatever is found."""
-        report = yield from self.look(receipt)
-        if report.problems and self._policy == "stop":
-            raise ForeignKeyError(_together(report.problems))
+        return self._looked(receipt)
 
     def paid(self, proof: str) -> Steps[None]:
         """Looks once a payment has its receipt."""
-        report = yield from self.look(None, proof)
-        if report.problems and self._policy == "stop":
-            raise ForeignKeyError(_together(report.problems))
+        return self._looked(None, proof)
+
+    def _looked(
+        self,
+        receipt: market_pb2.Receipt | None,
+        proof: str = "",
+        tolerant: Collection[str] = ("warn", "refuse"),
+        said: str = "",
+    ) -> Steps[None]:
+        report = yield from self.look(receipt, proof)
+        if report.problems and self.policy not in tolerant:
+            raise ForeignKeyError(said + _together(report.problems))
 
     def look(self, receipt: market_pb2.Receipt | None, proof: str = "") -> Steps[KeyReport]:
         """Asks for what is new, compares, notes and tells it.
@@ -219,52 +215,45 @@ class KeyWatch:
             receipt: of an own claim or model, to be proven with it.
             proof: a payment's receipt.
         """
-        journal = self._journal
+        journal = self.journal
         first, digest = journal.key_history()
         index = None if receipt is None else receipt.ledger_index
-        history = yield from read_history(self._market, self._participant_id, first, digest, index)
+        history = yield from read_history(self.market, self.participant_id, first, digest, index)
         journal.add_keys(history.rows)
         problem = history.problem
         if not problem and (history.proof or proof):
             try:
                 problem = yield from self._checked(history.proof or proof, receipt)
             except LedgerError as error:
-                problem = f"the coordinator does not prove the receipt of {self._participant_id}: {error}"
+                problem = f"the coordinator does not prove the receipt of {self.participant_id}: {error}"
         if problem:  # the next look begins at the start: one lie must not spoil what is said afterwards
             journal.forget_keys()
-        report = report_of_keys(
-            self._participant_id,
-            [*journal.own_key_rows()] if not problem else list(history.rows),
-            self._folder.own_keys(),
-            self._folder.current_key(),
-            journal.proven_keys(),
-        )
-        if problem:
-            report = replace(report, problems=(problem, *report.problems))
+        rows = history.rows if problem else journal.own_key_rows()
+        report = report_of_keys(self.participant_id, rows, self.folder, journal.proven_keys(), problem)
         self._tell(report)
         return report
 
     def _checked(self, text: str, receipt: market_pb2.Receipt | None) -> Steps[str]:
-        index = TlogProof.parse(text).index
-        number, digest = self._journal.keys_before(index)
+        proof = TlogProof.parse(text)
+        before = self.journal.keys_before(proof.index)
         try:
-            self._keys().verify(TlogProof.parse(text))
+            self._keys().verify(proof)
         except LedgerError:  # the log's key may have changed
-            yield from pin_log_key(self._market, self._journal)
-        problem = checked(self._participant_id, text, receipt, self._keys, lambda place: (number, digest))
+            yield from pin_log_key(self.market, self.journal)
+        problem = checked(self.participant_id, text, receipt, self._keys, before)
         if not problem:
-            self._journal.prove_keys(number)
+            self.journal.prove_keys(before[0])
         return problem
 
     def _keys(self) -> LogKeys:
-        keys = pinned_log_keys(self._journal)
+        keys = pinned_log_keys(self.journal)
         if keys is None:
             raise LedgerError("the log's key is not known")
         return keys
 
     def _tell(self, report: KeyReport) -> None:
-        if key_problems(self._journal) != report.problems:
-            self._journal.set_meta(KEY_PROBLEMS, "\n".join(report.problems))
+        if key_problems(self.journal) != report.problems:
+            self.journal.set_meta(KEY_PROBLEMS, "\n".join(report.problems))
         for notice in report.notices:
             if notice not in self._reported:
                 self._reported.add(notice)
@@ -292,18 +281,14 @@ def keys_of(
         checkpoint = yield from market.checkpoint()
         before = [row for row in history.rows if row.entry_index < receipt.ledger_index]
         proven = len(before)
-        digest = before[-1].digest if before else NO_KEYS
         problem = checked(
             participant_id,
             history.proof,
             receipt,
             lambda: following_keys(journal, checkpoint),
-            lambda index: (proven, digest),
+            (proven, before[-1].digest if before else NO_KEYS),
         )
-    report = report_of_keys(
-        participant_id, history.rows, folder.own_keys(), folder.current_key(), 0 if problem else proven
-    )
-    return replace(report, problems=(problem, *report.problems)) if problem else report
+    return report_of_keys(participant_id, history.rows, folder, 0 if problem else proven, problem)
 
 
 def checked(
@@ -311,14 +296,14 @@ def checked(
     text: str,
     receipt: market_pb2.Receipt | None,
     keys: Callable[[], LogKeys],
-    before: Callable[[int], tuple[int, bytes]],
+    before: tuple[int, bytes],
 ) -> str:
     """What is wrong with a receipt's proof and the digest in it; empty where all of it holds.
 
     Args:
         receipt: what the coordinator said of the claim or model; None for a payment.
         keys: gives the log's.
-        before: gives how many enrolments and revocations are known before an index, and the digest over them.
+        before: how many enrolments and revocations are known before the entry, and the digest over them.
     """
     try:
         proof = TlogProof.parse(text)
@@ -336,7 +321,7 @@ def checked(
         or bool(entry.body.get("late")) != receipt.late
     ):
         return f"the log's entry {index} ({entry.id}) is not what the receipt of {receipt.submission_id} says"
-    number, digest = before(index)
+    number, digest = before
     if entry.body.get("keys") != digest.hex():
         return (
             f"the coordinator hides keys: entry {index} of the log, which is {participant_id}'s own, says that there "

@@ -35,7 +35,7 @@ from participant.persistence import patiently
 from participant.progress import paused, terminal_progress
 from participant.report import Receipt, Settlement, TaskReport, report_of
 from participant.steps import MarketSteps
-from participant.task import Counts, ProgressCallback, Task, TrainingRound, Weights
+from participant.task import Counts, ProgressCallback, Task, TrainingRound, Weights, ignore_progress
 from participant.work import (
     Activity,
     ActivityCallback,
@@ -449,8 +449,12 @@ class RoundMembership:
         """Trains with a `Task` object, where `Participant.run` would, and submits."""
         engagement = self._engagement
         start = yield from engagement.fetch(self._assignment)
-        context = TrainingRound.of(
-            engagement.terms, engagement.participant_id, self.number, self.deadline, on_progress
+        context = TrainingRound(
+            engagement.terms,
+            engagement.participant_id,
+            self.number,
+            self.deadline,
+            on_progress or ignore_progress,
         )
         trained = engagement.trained_path(self.number)
         made = yield Work(lambda: LocalTrainer(task).train(start, trained, context))

@@ -25,7 +25,7 @@ from fedpeer.protocol.model_file import (
 from mechanism.errors import FieldError
 from mechanism.terms import ModelContract
 from participant.errors import StateError, WeightsError
-from participant.identity import storage_error
+from participant.identity import stored
 from participant.task import Weights
 
 #: The order in which safetensors lays element types out, widest alignment first.
@@ -81,17 +81,16 @@ def write_weights(path: Path, weights: Weights, contract: ModelContract) -> None
     """
     fresh = path.with_suffix(".new")
     try:
-        _write(fresh, weights, contract)
+        with stored(fresh):
+            _write(fresh, weights, contract)
+        check_weights(fresh, contract)
+        fresh.replace(path)
     except FieldError as error:
-        fresh.unlink(missing_ok=True)
         raise WeightsError(
             f"the trained weights cannot be sent: {error}", public="the trained weights cannot be sent"
         ) from None
-    except OSError as error:
+    finally:
         fresh.unlink(missing_ok=True)
-        raise storage_error(f"{fresh} cannot be written", error) from error
-    check_weights(fresh, contract)
-    fresh.replace(path)
 
 
 def check_weights(path: Path, contract: ModelContract) -> None:

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from fedpeer.protocol.faults import passes
 from participant.backoff import Backoff
-from participant.effects import Pause, Steps
+from participant.effects import Effect, Pause, Steps, drive
 from participant.errors import DiskFullError, StateError
 from participant.steps import DOUBT_SECONDS
 
@@ -54,12 +54,13 @@ def persistently(make: Callable[[], Steps[T]], clock: Callable[[], float] = mono
 
 def patiently(work: Callable[[], T]) -> T:
     """As `persistently`, of work that blocks."""
-    began, waits = monotonic(), Backoff().waits()
-    while True:
-        try:
-            return work()
-        except (StateError, OSError, MemoryError) as error:
-            if not may_pass(error) or monotonic() - began >= DOUBT_SECONDS:
-                raise
-            _log.warning("%s; trying again", error)
-        sleep(next(waits))
+
+    def steps() -> Steps[T]:
+        return work()
+        yield
+
+    def perform(effect: Effect) -> None:
+        assert isinstance(effect, Pause)
+        sleep(effect.seconds)
+
+    return drive(persistently(steps), perform)

@@ -55,7 +55,7 @@ class Proxy:
             connection = socket.create_connection((self.host, self.port), timeout=timeout)
         except OSError as error:
             raise UnreachableError(
-                f"{named} does not answer ({_words(error)}); correct {self.variable}, or set no_proxy to call "
+                f"{named} does not answer ({words_of(error)}); correct {self.variable}, or set no_proxy to call "
                 f"{host} directly"
             ) from None
         try:
@@ -63,7 +63,7 @@ class Proxy:
         except OSError as error:
             connection.close()
             raise UnreachableError(
-                f"{named} did not answer CONNECT {host}:{port} ({_words(error)}); ask its operator"
+                f"{named} did not answer CONNECT {host}:{port} ({words_of(error)}); ask its operator"
             ) from None
         if answer.split(" ")[1:2] == ["200"]:
             return connection
@@ -95,38 +95,19 @@ class Proxy:
         return head.split(b"\r\n", 1)[0].decode(errors="replace")
 
 
-def proxy_for(host: str, environment: Mapping[str, str] | None = None) -> Proxy | None:
-    """The proxy that a call of `host` goes through; None: none.
-
-    Args:
-        environment: default: the process's.
-    """
-    environment = os.environ if environment is None else environment
-    for variable in _VARIABLES:
-        if not environment.get(variable):
-            continue
-        excepted = environment.get("no_grpc_proxy", environment.get("no_proxy", ""))
-        if any(_excepts(entry.strip(), host) for entry in excepted.split(",")):
-            return None
-        parts = _split(environment[variable])
-        if parts is None or parts.scheme != "http" or not parts.hostname:
-            return None  # gRPC ignores what it cannot use; `warn_of_unusable_proxy` says so
-        credentials = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else ""
-        return Proxy(variable, parts.hostname, parts.port or 80, credentials)
-    return None
+def proxy_for(host: str, environment: Mapping[str, str] = os.environ) -> Proxy | None:
+    """The proxy that a call of `host` goes through; None: none."""
+    variable, parts = _configured(host, environment)
+    if parts is None or parts.scheme != "http" or not parts.hostname:
+        return None  # gRPC ignores what it cannot use; `warn_of_unusable_proxy` says so
+    credentials = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else ""
+    return Proxy(variable, parts.hostname, parts.port or 80, credentials)
 
 
-def warn_of_unusable_proxy(host: str, environment: Mapping[str, str] | None = None) -> None:
+def warn_of_unusable_proxy(host: str, environment: Mapping[str, str] = os.environ) -> None:
     """Logs, once a process, that the proxy of the environment is ignored because gRPC cannot use it."""
-    environment = os.environ if environment is None else environment
-    variable = next((name for name in _VARIABLES if environment.get(name)), None)
-    if variable is None or variable in _warned:
-        return
-    excepted = environment.get("no_grpc_proxy", environment.get("no_proxy", ""))
-    if any(_excepts(entry.strip(), host) for entry in excepted.split(",")):
-        return
-    parts = _split(environment[variable])
-    if parts is not None and parts.scheme == "http" and parts.hostname:
+    variable, parts = _configured(host, environment)
+    if not variable or variable in _warned or proxy_for(host, environment) is not None:
         return
     _warned.add(variable)
     # Not the value: it may hold a password.
@@ -139,6 +120,15 @@ def warn_of_unusable_proxy(host: str, environment: Mapping[str, str] | None = No
         "%s is %s and is ignored: the coordinator is called directly. Expected http://host:port; set no_proxy where a "
         "direct connection is meant", variable, kind,
     )  # fmt: skip
+
+
+def _configured(host: str, environment: Mapping[str, str]) -> tuple[str, SplitResult | None]:
+    """The variable that names a proxy for `host`, and the proxy's URL, None where it is not one; empty: no variable."""
+    variable = next((name for name in _VARIABLES if environment.get(name)), "")
+    excepted = environment.get("no_grpc_proxy", environment.get("no_proxy", ""))
+    if not variable or any(_excepts(entry.strip(), host) for entry in excepted.split(",")):
+        return "", None
+    return variable, _split(environment[variable])
 
 
 def _split(value: str) -> SplitResult | None:
@@ -162,5 +152,6 @@ def _excepts(entry: str, host: str) -> bool:
         return False
 
 
-def _words(error: OSError) -> str:
-    return "no answer in time" if isinstance(error, TimeoutError) else error.strerror or str(error)
+def words_of(error: OSError) -> str:
+    """What went wrong with a connection."""
+    return "no answer in time" if isinstance(error, TimeoutError) else (error.strerror or str(error)).strip()

@@ -132,23 +132,21 @@ class Service:
                 self._serve(worker)
             except (Stopped, TrainingCancelled):
                 pass
-            except (
-                BaseException
-            ) as error:  # whatever it is ends this worker only, and is raised by `run` at the end
+            except BaseException as error:  # it ends this worker only, and is raised by `run` at the end
                 if monotonic() - began >= _SOUND_SECONDS:
                     restarts = 0
                 if self._begins_again(error, restarts):
-                    _log.error("%s: the task ended with %s: %s; it begins again", worker.name, *_named(error))
+                    kind = type(error).__name__
+                    _log.error("%s: the task ended with %s: %s; it begins again", worker.name, kind, error)
                     worker.idle.set()
                     worker.close()
                     self._stopping.wait(next(waits))
                     began, restarts = monotonic(), restarts + 1
                     continue
                 worker.failure = error
+                # Where others go on, perhaps for weeks; else `run` raises it at once.
                 if any(other is not worker and thread.is_alive() for other, thread in self._threads.items()):
-                    _log.error(
-                        "%s", error
-                    )  # the others go on, perhaps for weeks; else `run` raises it at once
+                    _log.error("%s", error)
             finally:
                 worker.idle.set()
             worker.close()
@@ -241,16 +239,10 @@ class Service:
                     _log.info("the certificate was renewed")
             except Stopped:
                 return
-            except (
-                Exception
-            ) as error:  # whatever it was: a participant without a certificate has no say any more
+            except Exception as error:  # whatever it was: who has no certificate has no say any more
                 _log.warning("the certificate was not renewed: %s", error)
             due = (self._participant.credentials.renewal_due - utc_now()).total_seconds()
             self._stopping.wait(min(RENEWAL_SECONDS, due) if due > 0 else RETRY_SECONDS)
-
-
-def _named(error: BaseException) -> tuple[str, BaseException]:
-    return type(error).__name__, error
 
 
 #: How often a worker whose code fails begins again, and after how many seconds of work that is counted from 0.

@@ -51,7 +51,7 @@ from participant.errors import (
     TransportError,
     UnreachableError,
 )
-from participant.identity import storage_error
+from participant.identity import storage_error, stored
 
 T = TypeVar("T")
 
@@ -418,14 +418,12 @@ class _Sink:
         self._path = path
         self._hash = hashlib.sha256()
         self.grew = False
-        try:
+        with stored(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("a+b")
             self._file.seek(0)
             while block := self._file.read(FRAME_BYTES):
                 self._hash.update(block)
-        except OSError as error:
-            raise storage_error(f"{path} cannot be written", error) from error
         self.offset = self._file.tell()
 
     @property
@@ -437,21 +435,17 @@ class _Sink:
             raise Interrupted(
                 grpc.StatusCode.ABORTED, f"a frame begins at {frame.offset}, expected {self.offset}"
             )
-        try:
+        with stored(self._path):
             self._file.write(frame.data)
-        except OSError as error:
-            raise storage_error(f"{self._path} cannot be written", error) from error
         self._hash.update(frame.data)
         self.offset += len(frame.data)
         self.grew = True
 
     def close(self) -> None:
-        try:
+        with stored(self._path):
             self._file.flush()
             os.fsync(self._file.fileno())
             self._file.close()
-        except OSError as error:
-            raise storage_error(f"{self._path} cannot be written", error) from error
 
 
 def _frame_bytes(size: int, brought: int) -> int:

@@ -13,8 +13,6 @@
 `participant.aio` has the same for asyncio; both follow from `participant.membership`.
 """
 
-from types import TracebackType
-
 from participant.calls import Blocking, BlockingConnection
 from participant.client import Client
 from participant.membership import Membership, RoundMembership, TaskMembership
@@ -35,11 +33,9 @@ class Participant(Membership[JoinedTask], BlockingConnection):
     client: Client
     _client_kind, _joined_kind = Client, JoinedTask
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *raised: object) -> None:
         try:
             if kind is KeyboardInterrupt:  # of a loop of one's own
                 raise paused(self._journal, self.participant_id) from None
         finally:
-            super().__exit__(kind, error, trace)
+            super().__exit__(kind, *raised)

@@ -34,7 +34,7 @@ class TrainingCancelled(BaseException):
     """Raised by `TrainingRound.progress` when the round is to be handed back."""
 
 
-def _ignore(done: float, figures: Mapping[str, float]) -> None:
+def ignore_progress(done: float, figures: Mapping[str, float]) -> None:
     """Progress that nobody watches."""
 
 
@@ -54,19 +54,7 @@ class TrainingRound:
     participant_id: str
     number: int
     deadline: datetime | None = None
-    on_progress: ProgressCallback = field(default=_ignore, repr=False, compare=False)
-
-    @classmethod
-    def of(
-        cls,
-        terms: Terms,
-        participant_id: str,
-        number: int,
-        deadline: datetime | None,
-        on_progress: ProgressCallback | None,
-    ) -> "TrainingRound":
-        """With a callback that may be None."""
-        return cls(terms, participant_id, number, deadline, on_progress or _ignore)
+    on_progress: ProgressCallback = field(default=ignore_progress, repr=False, compare=False)
 
     @property
     def task_id(self) -> str:

@@ -297,9 +297,7 @@ class _Server:
                 kind = next(k.__name__ for k in type(error).__mro__ if k.__name__ in _KINDS)
                 public = error.public if isinstance(error, TaskError) else str(error)
                 self._send({"failed": str(error), "kind": kind, "public": public})
-            except (
-                Exception
-            ) as error:  # whatever it is, the service learns of it and does not guess at a dead child
+            except Exception as error:  # whatever it is: the service does not guess at a dead child
                 traceback.print_exc()
                 what = f"{request['do']} failed with {type(error).__name__}"
                 self._send({"failed": f"{what}: {error}", "kind": TaskError.__name__, "public": what})

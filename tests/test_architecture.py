@@ -20,6 +20,7 @@ FLOORS = (
         "fedpeer.streams",
         "fedpeer.allocator",
         "fedpeer.text_files",
+        "fedpeer.violations",
     ),
     ("fedpeer.terminal",),
     ("fedpeer.protocol", "fedpeer.learning"),

@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import Column, Connection, LargeBinary, Text, func, select, text
 
 from fedpeer.audit.input_files import SourceError
+from fedpeer.audit.sources import head_size
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.errors import StorageError
 from fedpeer.audit.sql.ledger_store import SqlLedgerStore
@@ -15,7 +16,6 @@ from fedpeer.audit.sql.tables import ACCOUNTS, BUNDLES, CHECKPOINTS, IDS, LOG, T
 from mechanism.ledger.accounts import Balance
 from mechanism.ledger.appending import Ledger
 from mechanism.ledger.merkle import MAX_SIZE
-from mechanism.ledger.note import Checkpoint, Note
 from mechanism.ledger.tiles import Coordinates
 from mechanism.ledger.tlog_proof import TlogProof
 from mechanism.ledger.verify import LedgerSource, StoredTables, TransferRow
@@ -25,30 +25,29 @@ _LEDGER_TABLES = (LOG, BUNDLES, IDS, TILES, ACCOUNTS, TRANSFERS, TOTALS, CHECKPO
 
 
 class DatabaseSource:
-    """A coordinator's database, seen in one reading transaction."""
+    """A coordinator's database, seen in one reading transaction: a `LedgerSource`, and its `StoredTables`."""
 
     def __init__(self, database: Database, connection: Connection) -> None:
         self.name = database.display
         self._store = SqlLedgerStore(connection)
         self._ledger = Ledger(self._store)
-        self._tables = _Tables(connection)
+        self._connection = connection
         self._cache: dict[Coordinates, bytes] = {}
 
     def verification_key(self) -> str:
-        key = self._store.first_key()
-        if key is None:
-            raise SourceError(f"{self.name} has no signed head yet; there is nothing to verify")
-        return key
+        return self._signed(self._store.first_key())
 
     def checkpoint(self) -> str:
-        note = self._store.checkpoint()
-        if note is None:
+        return self._signed(self._store.checkpoint())
+
+    def _signed(self, found: str | None) -> str:
+        if found is None:
             raise SourceError(f"{self.name} has no signed head yet; there is nothing to verify")
-        return note
+        return found
 
     def heads(self) -> Iterator[str]:
         for size, note in self._store.checkpoints():
-            if Checkpoint.parse_text(Note.parse(note).text).size != size:
+            if head_size(note) != size:
                 raise SourceError(f"the head that is kept as that of {size} is of another size")
             yield note
 
@@ -88,13 +87,7 @@ class DatabaseSource:
         return next(self._store.entries(index, 1), None)
 
     def tables(self) -> StoredTables | None:
-        return self._tables
-
-
-class _Tables:
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._store = SqlLedgerStore(connection)
+        return self
 
     def size(self) -> int:
         """-1 where the one row that says it is missing."""

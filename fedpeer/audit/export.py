@@ -18,18 +18,18 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import IO
 
 import orjson
 
 from fedpeer.audit.input_files import SourceError
-from fedpeer.audit.sources import FORMAT
+from fedpeer.audit.sources import FORMAT, head_size
 from fedpeer.terminal import shown
-from mechanism.ledger.accounts import Book, Post, Reserve, Resolve, Transfer
+from mechanism.ledger.accounts import Book, Post, Reservation, Reserve, Resolve, Transfer
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.merkle import leaf_hash, perfect_root
-from mechanism.ledger.note import Checkpoint, Note
 from mechanism.ledger.tiles import TILE_WIDTH, bundle_path, pack_bundle, tile_path
 from mechanism.ledger.verify import LedgerSource
 
@@ -83,7 +83,7 @@ def export_json_lines(source: LedgerSource, path: Path) -> None:
         count = 0
         entries = _covered(source)
         while note is not None:
-            size = _size(note)
+            size = head_size(note)
             while count < size:
                 file.write(next(entries) + b"\n")
                 count += 1
@@ -150,7 +150,8 @@ def _write_tree(source: LedgerSource, folder: Path) -> None:
         if len(tile) == TILE_WIDTH:
             add(level + 1, [perfect_root(tile)])
 
-    for number, chunk in enumerate(_chunks(_covered(source))):
+    entries = _covered(source)
+    for number, chunk in enumerate(iter(lambda: list(islice(entries, TILE_WIDTH)), [])):
         _write(folder / bundle_path(number, len(chunk)), pack_bundle(chunk))
         add(0, [leaf_hash(data) for data in chunk])
     for level in range(len(rows)):
@@ -158,20 +159,9 @@ def _write_tree(source: LedgerSource, folder: Path) -> None:
             flush(level)
 
 
-def _chunks(entries: Iterator[bytes]) -> Iterator[list[bytes]]:
-    chunk: list[bytes] = []
-    for data in entries:
-        chunk.append(data)
-        if len(chunk) == TILE_WIDTH:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
-
-
 def _covered(source: LedgerSource) -> Iterator[bytes]:
     """The entries that the latest head covers."""
-    size = _size(source.checkpoint())
+    size = head_size(source.checkpoint())
     entries = source.entries()
     for index in range(size):
         data = next(entries, None)
@@ -189,10 +179,6 @@ def _heads(source: LedgerSource) -> Iterator[str]:
         yield last
 
 
-def _size(note: str) -> int:
-    return Checkpoint.parse_text(Note.parse(note).text).size
-
-
 def _csv_row(transfer: Transfer, book: Book) -> list[object]:
     match transfer:
         case Post(debit, credit, micro):
@@ -200,9 +186,7 @@ def _csv_row(transfer: Transfer, book: Book) -> list[object]:
         case Reserve(name, debit, credit, micro):
             return ["reserve", debit, credit, micro, name, ""]
         case Resolve(name, micro):
-            held = book.reservation(name)
-            if held is None:
-                raise SourceError(f"there is no reservation {name}")
+            held = _held(name, book)
             return ["resolve", held.debit, held.credit, micro, name, held.micro - micro]
 
 
@@ -213,11 +197,16 @@ def _movements(transfer: Transfer, book: Book) -> list[tuple[str, str, str, int]
         case Reserve(_, debit, credit, micro):
             return [("!", debit, credit, micro)]
         case Resolve(name, micro):
-            held = book.reservation(name)
-            if held is None:
-                raise SourceError(f"there is no reservation {name}")
+            held = _held(name, book)
             released = ("!", held.credit, held.debit, held.micro)
             return [released, ("*", held.debit, held.credit, micro)] if micro else [released]
+
+
+def _held(name: str, book: Book) -> Reservation:
+    held = book.reservation(name)
+    if held is None:
+        raise SourceError(f"there is no reservation {name}")
+    return held
 
 
 def _escaped(text: str) -> str:

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from fedpeer.audit.input_files import SourceError
+from fedpeer.audit.sources import head_size
 from mechanism.ledger.log_keys import LogKeys, key_change
 from mechanism.ledger.merkle import consistency_proof, inclusion_proof, leaf_hash
-from mechanism.ledger.note import Checkpoint, Note, VerificationKey
+from mechanism.ledger.note import Note, VerificationKey
 from mechanism.ledger.tiles import Coordinates, TileNodes, append_to_tiles, tile_width
 from mechanism.ledger.tlog_proof import TlogProof
 from mechanism.ledger.verify import LedgerSource
@@ -31,13 +32,13 @@ def receipt(source: LedgerSource, index: int) -> TlogProof:
     Raises:
         ProofError: the head does not cover such an entry.
     """
-    note = Note.parse(source.checkpoint())
-    size = Checkpoint.parse_text(note.text).size
+    text = source.checkpoint()
+    size = head_size(text)
     if isinstance(source, Proving):
         hashes = list(source.inclusion_proof(index, size))
     else:
         hashes = inclusion_proof(_nodes(source, size), index, size)
-    return TlogProof(index, tuple(hashes), note, entry(source, index))
+    return TlogProof(index, tuple(hashes), Note.parse(text), entry(source, index))
 
 
 def key_changes(source: LedgerSource) -> list[TlogProof]:
@@ -54,12 +55,10 @@ def key_changes(source: LedgerSource) -> list[TlogProof]:
             changes[change.size] = data
     heads = {}
     for text in source.heads() if changes else ():
-        note = Note.parse(text)
-        size = Checkpoint.parse_text(note.text).size
-        if size in changes:
-            heads[size] = note
+        if (size := head_size(text)) in changes:
+            heads[size] = Note.parse(text)
     proofs = []
-    nodes = _nodes(source, _head_size(source)) if changes else None
+    nodes = _nodes(source, head_size(source.checkpoint())) if changes else None
     for size, data in changes.items():
         if size not in heads or nodes is None:
             raise SourceError(f"{source.name} keeps no head of {size} entries, which announces a key")
@@ -76,7 +75,7 @@ def trusted_keys(source: LedgerSource, trusted: VerificationKey | None) -> LogKe
 
 def consistency(source: LedgerSource, first: int) -> list[bytes]:
     """The proof that the source's latest head extends its tree of `first` entries."""
-    size = _head_size(source)
+    size = head_size(source.checkpoint())
     if first == 0 or first >= size:
         return []
     if isinstance(source, Proving):
@@ -91,10 +90,6 @@ def entry(source: LedgerSource, index: int) -> bytes:
     if found is None:
         raise SourceError(f"{source.name} has no entry {index}")
     return found
-
-
-def _head_size(source: LedgerSource) -> int:
-    return Checkpoint.parse_text(Note.parse(source.checkpoint()).text).size
 
 
 def _nodes(source: LedgerSource, size: int) -> TileNodes:

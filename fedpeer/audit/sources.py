@@ -7,7 +7,7 @@ address    host:port of a coordinator's Ledger service
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
@@ -138,16 +138,29 @@ def named(source: str) -> str:
         return f"{source.partition('://')[0]}://..."
 
 
-class FolderSource:
+def head_size(note: str) -> int:
+    """How many entries a signed head covers."""
+    return Checkpoint.parse_text(Note.parse(note).text).size
+
+
+class _Bare:
+    """A source that keeps nothing besides the log."""
+
+    def tile(self, level: int, index: int, width: int) -> bytes | None:
+        return None
+
+    def tables(self) -> StoredTables | None:
+        return None
+
+
+class FolderSource(_Bare):
     """A folder in tlog-tiles form."""
 
     def __init__(self, folder: Path) -> None:
         self.name = str(folder)
         self._folder = folder
-        header = _object(self._read("ledger.json", MAX_KEY_BYTES), "ledger.json")
-        _check_format(header, {"format", "key"}, "ledger.json")
-        self._key = str(header["key"])
-        self._size = Checkpoint.parse_text(Note.parse(self.checkpoint()).text).size
+        self._key = _header_key(self._read("ledger.json", MAX_KEY_BYTES), "ledger.json")
+        self._size = head_size(self.checkpoint())
 
     def verification_key(self) -> str:
         return self._key
@@ -177,24 +190,19 @@ class FolderSource:
     def tile(self, level: int, index: int, width: int) -> bytes | None:
         return self._read(tile_path(level, index, width), TILE_WIDTH * HASH_BYTES)
 
-    def tables(self) -> StoredTables | None:
-        return None
-
     def _read(self, path: str, limit: int) -> bytes:
         if not os.path.lexists(self._folder / path):
             raise SourceError(f"{self._folder / path} is missing; the folder is not a ledger or incomplete")
         return read_bytes(self._folder / path, limit)
 
 
-class JsonLinesSource:
+class JsonLinesSource(_Bare):
     """A file of lines: a header, then entries, with each signed head after the last entry that it covers."""
 
     def __init__(self, path: Path) -> None:
         self.name = str(path)
         self._path = path
-        header = _object(next(read_lines(path, _MAX_LINE), b""), f"{path}, line 1")
-        _check_format(header, {"format", "key"}, f"{path}, line 1")
-        self._key = str(header["key"])
+        self._key = _header_key(next(read_lines(path, _MAX_LINE), b""), f"{path}, line 1")
         self._last = self._last_head()
 
     def verification_key(self) -> str:
@@ -208,7 +216,7 @@ class JsonLinesSource:
         for number, line in self._body():
             if _is_head(line):
                 head = str(_object(line, f"line {number}")["head"])
-                size = Checkpoint.parse_text(Note.parse(head).text).size
+                size = head_size(head)
                 if size != count:
                     raise SourceError(f"line {number}: a head of {size} stands after {count} entries")
                 yield head
@@ -217,12 +225,6 @@ class JsonLinesSource:
 
     def entries(self, first: int = 0) -> Iterator[bytes]:
         return islice((line for _, line in self._body() if not _is_head(line)), first, None)
-
-    def tile(self, level: int, index: int, width: int) -> bytes | None:
-        return None
-
-    def tables(self) -> StoredTables | None:
-        return None
 
     def _body(self) -> Iterator[tuple[int, bytes]]:
         lines = enumerate(read_lines(self._path, _MAX_LINE), 1)
@@ -239,7 +241,7 @@ class JsonLinesSource:
         return str(_object(last, f"{self._path}, last line")["head"])
 
 
-class RemoteSource:
+class RemoteSource(_Bare):
     """A coordinator's Ledger service, which may be anybody's.
 
     What it sends is bounded in memory by the size of a message and of a page, in time by what each page must bring.
@@ -274,7 +276,7 @@ class RemoteSource:
         return iter([note for note in handed_over if note != latest] + [latest])
 
     def entries(self, first: int = 0) -> Iterator[bytes]:
-        size = Checkpoint.parse_text(Note.parse(self.checkpoint()).text).size
+        size = head_size(self.checkpoint())
         while first < size:
             page = self._page(first, min(_PAGE_ENTRIES, size - first))
             yield from page
@@ -331,12 +333,6 @@ class RemoteSource:
             f"the coordinator at {self.name} sent {len(entries)} of the {count} entries from {first} on that it claims "
             "to have"
         )
-
-    def tile(self, level: int, index: int, width: int) -> bytes | None:
-        return None
-
-    def tables(self) -> StoredTables | None:
-        return None
 
     def inclusion_proof(self, index: int, size: int) -> Sequence[bytes]:
         """The coordinator's proof of entry `index` in its tree of `size`."""
@@ -433,11 +429,14 @@ def _remedy(details: str) -> str:
     return ""
 
 
-def _check_format(header: Mapping[str, object], keys: set[str], place: str) -> None:
+def _header_key(data: bytes, place: str) -> str:
+    """The key that the header of a folder or of a file names."""
+    header = _object(data, place)
     if header.get("format") != FORMAT:
         raise SourceError(f"{place}: the format is {header.get('format')!r:.60}; this program knows {FORMAT}")
-    if header.keys() != keys:
-        raise SourceError(f"{place}: expected exactly the keys {', '.join(sorted(keys))}")
+    if header.keys() != {"format", "key"}:
+        raise SourceError(f"{place}: expected exactly the keys format, key")
+    return str(header["key"])
 
 
 def _object(data: bytes, place: str) -> dict[str, object]:

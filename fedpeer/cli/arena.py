@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from fedpeer import extensions
 from fedpeer.cli.errors import CommandError, writable
@@ -159,29 +159,20 @@ def _run(setting: ArenaSetting, folder: Path, workers: int) -> ArenaResult:
 def _print(summary: dict[str, Any]) -> None:
     console = Console()
     for rule, found in summary["rules"].items():
+        figures = ("earns", "honest", "gain", "from", "to", "caught", "lost")
         table = Table(
+            Column("attack", no_wrap=True),
+            *(Column(heading, justify="right", no_wrap=True) for heading in figures),
             title=f"{summary['dataset']}, rule {rule}: credits a round",
             caption="gain: over an honest participant with the same data, with its 95 % interval",
-            box=None,
-            padding=(0, 1),
-            header_style="underline",
-        )
-        table.add_column("attack", no_wrap=True)
-        for heading in ("earns", "honest", "gain", "from", "to", "caught", "lost"):
-            table.add_column(heading, justify="right", no_wrap=True)
+            box=None, padding=(0, 1), header_style="underline",
+        )  # fmt: skip
         for attack, v in found["attacks"].items():
             low, high = v["ci"]
-            table.add_row(
-                attack,
-                f"{v['attacker']:.2f}",
-                f"{v['honest']:.2f}",
-                f"{v['advantage']:+.2f}",
-                f"{low:+.2f}",
-                f"{high:+.2f}",
-                f"{100 * v['caught']:.0f} %",
-                f"{100 * v['accuracy_lost']:+.1f} %",
-                style="red" if high > 0 else None,
-            )
+            amounts = [f"{v[name]:.2f}" for name in ("attacker", "honest")]
+            gains = [f"{gain:+.2f}" for gain in (v["advantage"], low, high)]
+            shares = [f"{100 * v['caught']:.0f} %", f"{100 * v['accuracy_lost']:+.1f} %"]
+            table.add_row(attack, *amounts, *gains, *shares, style="red" if high > 0 else None)
         console.print(table)
         console.print(
             f"lost: accuracy of the global model. Honest participants wrongly hurt: "

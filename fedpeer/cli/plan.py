@@ -57,7 +57,8 @@ def plan(
     """Both extremal equilibria, what each participant does, earns and pays for, and the learner's best Q."""
     given = plan_input(_document(file))
     notes: list[str] = []
-    with _progress("solving", as_json):
+    status = Console(stderr=True, quiet=as_json).status
+    with status("solving"):
         curve, robust = _curves(given)
         Q = given.Q if given.Q is not None else max_offer(curve).Q
         game = _game(given, Q)
@@ -68,7 +69,7 @@ def plan(
         )
     result = _result(given, game, solution, robust)
     result["search"] = _search(curve, robust)
-    with _progress("looking for cliffs", as_json):
+    with status("looking for cliffs"):
         result["safe"] = None if robust is None else _safe(given, robust)
         if (lost := _lost_below(given, Q, "least")) is not None:
             notes.append(
@@ -84,13 +85,13 @@ def plan(
             raise FieldError(
                 "learner", MISSING, "a table with omega, gamma and reward: a selection needs a payoff"
             )
-        with _progress("selecting", as_json):
+        with status("selecting"):
             selection = select(game, given.learner, min(QUORUM, game.size), fixed_q=given.Q is not None)
         result["selection"] = _selection(selection)
     if budget:
         result["budget"] = _budget(given, game, solution.least)
     if plot is not None:
-        with _progress("drawing", as_json):
+        with status("drawing"):
             result["plots"] = _plots(plot, given, game, solution, curve)
     result["notes"] = notes
     if as_json:
@@ -144,17 +145,14 @@ def _curves(given: PlanInput) -> tuple[list[Offer], Offer | None]:
 
 
 def _result(given: PlanInput, game: Game, solution: Solution, robust: Offer | None) -> dict[str, Any]:
-    least = solution.least
+    least = _profile(solution.least, given)
     result: dict[str, Any] = {
-        "least": _profile(least, given),
+        "least": least,
         "greatest": _profile(solution.greatest, given),
         "unique": solution.unique,
         "Q": game.Q,
-        "payments": least.payment.tolist(),
-        "costs": least.cost.tolist(),
-        "utilities": least.utility.tolist(),
-        "payoff": None if given.learner is None else given.learner.payoff(least),
-        "slack": least.utility.tolist(),
+        **{key: least[key] for key in ("payments", "costs", "utilities", "payoff")},
+        "slack": least["utilities"],
     }
     if robust is not None:
         result["robust"] = {"Q": robust.Q, "payoff": robust.payoff}
@@ -208,8 +206,7 @@ def _unproved(name: str, profile: Equilibrium) -> list[str]:
 def _profile(profile: Equilibrium, given: PlanInput) -> dict[str, Any]:
     certificate = profile.certificate
     return {
-        "delta": profile.degree.tolist(),
-        "effort": profile.effort.tolist(),
+        **_values(profile),
         "max_regret": certificate.max_regret if np.isfinite(certificate.max_regret) else None,
         "certified": profile.certified,
         "iterations": profile.iterations,
@@ -217,25 +214,28 @@ def _profile(profile: Equilibrium, given: PlanInput) -> dict[str, Any]:
         "within": profile.within if np.isfinite(profile.within) else None,
         "status": certificate.status.value,
         "basis": certificate.basis,
-        "payments": profile.payment.tolist(),
-        "costs": profile.cost.tolist(),
-        "utilities": profile.utility.tolist(),
         "payoff": None if given.learner is None else given.learner.payoff(profile),
     }
 
 
-def _selection(selection: Selection) -> dict[str, Any]:
-    profile = selection.offer.profile
+def _values(profile: Equilibrium) -> dict[str, list[float]]:
+    """What each participant does, is paid and spends."""
     return {
-        "selected": selection.selected.tolist(),
-        "required": selection.required.tolist(),
-        "threshold": selection.threshold,
-        "Q": selection.offer.Q,
         "delta": profile.degree.tolist(),
         "effort": profile.effort.tolist(),
         "payments": profile.payment.tolist(),
         "costs": profile.cost.tolist(),
         "utilities": profile.utility.tolist(),
+    }
+
+
+def _selection(selection: Selection) -> dict[str, Any]:
+    return {
+        "selected": selection.selected.tolist(),
+        "required": selection.required.tolist(),
+        "threshold": selection.threshold,
+        "Q": selection.offer.Q,
+        **_values(selection.offer.profile),
         "payoff": selection.offer.payoff,
         "payoffs": {str(size): payoff for size, payoff in selection.payoffs.items() if np.isfinite(payoff)},
     }
@@ -334,31 +334,37 @@ def _plots(folder: Path, given: PlanInput, game: Game, solution: Solution, curve
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CommandError(f"cannot make the folder {folder}: {error.strerror}") from None
-    drawn = [folder / "utility.png"]
-    figure, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
+    drawn: list[str] = []
+
+    @contextmanager
+    def axes_of(name: str) -> Iterator[Any]:
+        figure, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
+        yield axes
+        axes.legend()
+        figure.savefig(folder / name, dpi=144)
+        pyplot.close(figure)
+        drawn.append(str(folder / name))
+
     least = solution.least
-    for k in np.unique(np.linspace(0, game.size - 1, CURVES).astype(int)):
-        degree, utility = utility_curve(game, least.degree, int(k))
-        (line,) = axes.plot(degree, utility, label=f"participant {k}")
-        axes.plot(least.degree[k], least.utility[k], "o", color=line.get_color())
-    axes.set(
-        xlabel="degree (lower is more effort)", ylabel="utility, credits a round", title=f"Q = {game.Q:.6g}"
-    )
-    axes.legend()
-    figure.savefig(drawn[0], dpi=144)
-    pyplot.close(figure)
+    with axes_of("utility.png") as axes:
+        for k in np.unique(np.linspace(0, game.size - 1, CURVES).astype(int)):
+            degree, utility = utility_curve(game, least.degree, int(k))
+            (line,) = axes.plot(degree, utility, label=f"participant {k}")
+            axes.plot(least.degree[k], least.utility[k], "o", color=line.get_color())
+        axes.set(
+            xlabel="degree (lower is more effort)",
+            ylabel="utility, credits a round",
+            title=f"Q = {game.Q:.6g}",
+        )
     if given.learner is not None:
         offers = curve or payoff_curve(game, given.learner, "least")
         best = max_offer(offers)
-        figure, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
-        axes.plot([one.Q for one in offers], [one.payoff for one in offers], ".-", label="least equilibrium")
-        axes.axvline(best.Q, linestyle="--", color="gray", label=f"best Q = {best.Q:.6g}")
-        axes.set(xscale="log", xlabel="payment coefficient Q", ylabel="learner's payoff, credits")
-        axes.legend()
-        drawn.append(folder / "payoff.png")
-        figure.savefig(drawn[1], dpi=144)
-        pyplot.close(figure)
-    return [str(path) for path in drawn]
+        with axes_of("payoff.png") as axes:
+            points = [one.Q for one in offers], [one.payoff for one in offers]
+            axes.plot(*points, ".-", label="least equilibrium")
+            axes.axvline(best.Q, linestyle="--", color="gray", label=f"best Q = {best.Q:.6g}")
+            axes.set(xscale="log", xlabel="payment coefficient Q", ylabel="learner's payoff, credits")
+    return drawn
 
 
 def utility_curve(game: Game, profile: np.ndarray[Any, Any], k: int) -> tuple[Any, Any]:
@@ -369,13 +375,3 @@ def utility_curve(game: Game, profile: np.ndarray[Any, Any], k: int) -> tuple[An
     degree = np.linspace(game.floor[k], game.start[k], POINTS)
     problem = best_response_problem(game, PeerSums(game.score, np.square(profile)), profile, np.array([k]))
     return degree, problem.utility(np.zeros(POINTS, dtype=np.intp), degree)
-
-
-@contextmanager
-def _progress(doing: str, quiet: bool) -> Iterator[None]:
-    console = Console(stderr=True)
-    if quiet or not console.is_terminal:
-        yield
-        return
-    with console.status(doing):
-        yield

@@ -4,10 +4,10 @@ import json
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -16,11 +16,10 @@ from fedpeer.audit.export import export_tiles
 from fedpeer.audit.sources import open_source
 from fedpeer.cli.errors import CommandError
 from fedpeer.demo.population import population
-from fedpeer.demo.result import LedgerFacts
 from fedpeer.demo.settings import DATASETS
 from fedpeer.terminal import output
 from mechanism.ledger.entry import Entry
-from mechanism.ledger.verify import verify_ledger
+from mechanism.ledger.verify import Report, verify_ledger
 
 #: Where results land when no folder is named.
 DEFAULT_OUT = Path("fedpeer-demo")
@@ -75,8 +74,8 @@ def demo(
         shutil.rmtree(out, ignore_errors=True)
         typer.echo("interrupted: every process of the demo is stopped, and nothing is kept", err=True)
         raise
-    facts, bodies = _ledger(plan.state.database_url(plan.state.config()), out / "ledger")
-    result = demo_result(plan, report, bodies, facts, time.monotonic() - started)
+    ledger, entries = _ledger(plan.state.database_url(plan.state.config()), out / "ledger")
+    result = demo_result(plan, report, entries, ledger, time.monotonic() - started)
     (out / RESULT_FILE).write_text(json.dumps(result.record(), indent=2) + "\n")
     write_plots(result, out)
     page = write_page(result, out)
@@ -86,7 +85,7 @@ def demo(
         console = output(highlight=True)
         print_result(result, console)
         console.print(f"{result.seconds:.0f} s. Everything is in {out}; look at {page}.", highlight=False)
-    if not facts.verified:
+    if not ledger.verified:
         raise typer.Exit(_NOT_VERIFIED)
 
 
@@ -129,17 +128,9 @@ def _make_room(out: Path) -> None:
         ) from None
 
 
-def _ledger(source: str, folder: Path) -> tuple[LedgerFacts, list[tuple[str, Mapping[str, Any]]]]:
-    """Exports the ledger to a folder of its own and verifies what is there: the demo reports what anyone can check.
-
-    Returns:
-        what the verification says, and kind and body of each entry.
-    """
+def _ledger(source: str, folder: Path) -> tuple[Report, list[Entry]]:
+    """Exports the ledger to a folder of its own and verifies what is there: the demo reports what anyone can check."""
     with ExitStack() as resources:
         export_tiles(open_source(source, resources), folder)
-    with ExitStack() as resources:
         exported = open_source(str(folder), resources)
-        report = verify_ledger(exported)
-        entries = [Entry.parse(data) for data in exported.entries()]
-    facts = LedgerFacts(report.size, report.root, report.verified)
-    return facts, [(entry.kind, entry.body) for entry in entries]
+        return verify_ledger(exported), [Entry.parse(data) for data in exported.entries()]

@@ -14,19 +14,14 @@ from coordinator.operator import TaskReport
 from fedpeer.cli.errors import CommandError
 from fedpeer.demo.population import Member, Strategy
 from fedpeer.demo.processes import DemoPlan
-from fedpeer.demo.result import (
-    DemoResult,
-    LedgerFacts,
-    ParticipantResult,
-    RoundResult,
-    RoundVerdict,
-    TaskFacts,
-)
+from fedpeer.demo.result import DemoResult, ParticipantResult, RoundResult
 from fedpeer.demo.settings import EFFORT_RATE
 from fedpeer.learning.partition import LabelMix, majority_minority, toward_reference
 from mechanism.cost import LinearCost
 from mechanism.effort import ExponentialEffort
 from mechanism.ledger.entries import assessment_from_record
+from mechanism.ledger.entry import Entry
+from mechanism.ledger.verify import Report
 from mechanism.settlement import MICRO, Assessment, Verdict, expected_payments
 from mechanism.terms import Terms
 
@@ -37,24 +32,20 @@ class _Record:
 
     claim: Mapping[str, Any] = field(default_factory=dict)
     verified_micro: list[int] = field(default_factory=list)
-    verdicts: list[RoundVerdict] = field(default_factory=list)
+    verdicts: list[tuple[int, Verdict]] = field(default_factory=list)
     paid_micro: int = 0
     expected_micro: int = 0
 
 
 def demo_result(
-    plan: DemoPlan,
-    report: TaskReport,
-    bodies: Iterable[tuple[str, Mapping[str, Any]]],
-    ledger: LedgerFacts,
-    seconds: float,
+    plan: DemoPlan, report: TaskReport, entries: Iterable[Entry], ledger: Report, seconds: float
 ) -> DemoResult:
     """The demo's result.
 
     Args:
         report: of the ended task.
-        bodies: kind and body of each ledger entry, in order.
-        ledger: size, root and whether it verified.
+        entries: of the ledger, in order.
+        ledger: what its verification found.
         seconds: that the whole demo took.
 
     Raises:
@@ -66,17 +57,9 @@ def demo_result(
             f"look into {plan.folder / 'logs'}"
         )
     terms = report.row.terms
-    records = _records(terms, bodies)
+    records = _records(terms, entries)
     return DemoResult(
-        task=TaskFacts(
-            id=terms.task_id,
-            Q=terms.Q,
-            phi=terms.phi,
-            upsilon=terms.upsilon,
-            payment=terms.payment.name,
-            reference=tuple(str(p) for p in terms.reference),
-            budget_micro=terms.budget_micro,
-        ),
+        terms=terms,
         participants=tuple(_participant(m, terms, records[m.id]) for m in plan.members),
         rounds=tuple(
             RoundResult(
@@ -119,20 +102,21 @@ def _participant(member: Member, terms: Terms, record: _Record) -> ParticipantRe
     )
 
 
-def _records(terms: Terms, bodies: Iterable[tuple[str, Mapping[str, Any]]]) -> Mapping[str, _Record]:
+def _records(terms: Terms, entries: Iterable[Entry]) -> Mapping[str, _Record]:
     records: dict[str, _Record] = defaultdict(_Record)
     rounds: dict[int, list[Assessment]] = defaultdict(list)
-    for kind, body in bodies:
-        if kind == "claim":
+    for entry in entries:
+        body: Mapping[str, Any] = entry.body
+        if entry.kind == "claim":
             records[body["statement"]["participant_id"]].claim = body["statement"]
-        elif kind == "verdict":
+        elif entry.kind == "verdict":
             assessment = body["assessment"]
             rounds[body["round"]].append(assessment_from_record(assessment))
             record = records[assessment["participant_id"]]
-            record.verdicts += [RoundVerdict(body["round"], Verdict(**v)) for v in assessment["verdicts"]]
+            record.verdicts += [(body["round"], Verdict(**v)) for v in assessment["verdicts"]]
             if assessment["verified_micro"] is not None:
                 record.verified_micro.append(assessment["verified_micro"])
-        elif kind == "payment":
+        elif entry.kind == "payment":
             record = records[body["participant_id"]]
             record.paid_micro += body["paid_micro"] - body["stake_lost_micro"]
             record.expected_micro -= body["stake_lost_micro"]

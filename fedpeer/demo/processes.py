@@ -34,11 +34,10 @@ from fedpeer.demo.settings import (
     UPSILON,
     Q,
 )
-from fedpeer.protocol.certificates import PrivateKey, key_from, private_key_pem
+from fedpeer.protocol.certificates import key_from
+from fedpeer.testing.participant import write_key
 from mechanism.terms import MIN_QUORUM
 from participant import Participant
-from participant.identity import KEY
-from participant.identity import StateFolder as ParticipantFolder
 
 #: Seconds that a process gets to end after SIGTERM before it is killed.
 STOP_SECONDS = 20
@@ -267,18 +266,11 @@ def set_up(plan: DemoPlan) -> None:
         operator.open(prepare_task(config, datetime.now(UTC).timestamp()))
 
 
-def _demo_key(plan: DemoPlan, member: Member) -> PrivateKey:
-    """The member's key. Draw shares come of keys, so the same seed gives the same peers."""
-    return key_from(f"fedpeer demo {plan.seed}/{member.id}")
-
-
 def _enrol(plan: DemoPlan, member: Member, operator: Operator, serving: dict[str, Any]) -> Path:
     """An enrolled participant's configuration file."""
     folder = plan.folder / "participants" / member.id
-    folder.mkdir(parents=True)
-    state = ParticipantFolder(folder / "state")
-    state.create()
-    state.write(KEY, private_key_pem(_demo_key(plan, member)), mode=0o600)
+    # Draw shares come of keys, so the same seed gives the same peers.
+    write_key(folder / "state", key_from(f"fedpeer demo {plan.seed}/{member.id}"))
     Participant.enroll(
         folder / "state",
         participant_id=member.id,

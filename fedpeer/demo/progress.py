@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -38,13 +37,10 @@ class MarketProgress:
             )
             for kind, round_, text in _phases(rounds)
         }
-        self._texts = {(kind, round_): text for kind, round_, text in _phases(rounds)}
 
-    @contextmanager
-    def shown(self) -> Iterator[None]:
+    def shown(self) -> Progress:
         """The bars are live inside."""
-        with self._bars:
-            yield
+        return self._bars
 
     def watch(self, log_line: LogLine) -> None:
         """Takes one line of a log into account."""
@@ -64,7 +60,7 @@ class MarketProgress:
         if completed == total:
             self._bars.stop_task(row)
             if not self._console.is_terminal:
-                self._console.print(f"{self._texts[phase]}: {total}", highlight=False)
+                self._console.print(f"{self._bars.tasks[row].description}: {total}", highlight=False)
 
 
 def _phases(rounds: int) -> Iterator[tuple[str, int, str]]:

@@ -2,16 +2,17 @@
 
 import base64
 import html
+from collections.abc import Sequence
 from pathlib import Path
 from string import Template
 from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from fedpeer.demo.population import Strategy
-from fedpeer.demo.result import DemoResult, ParticipantResult
+from fedpeer.demo.result import DemoResult, ParticipantResult, RoundResult
 from fedpeer.demo.settings import CLAIM_PENALTY, PEERS
 from mechanism.settlement import MICRO
 
@@ -53,7 +54,7 @@ def print_result(result: DemoResult, console: Console) -> None:
     console.print()
     console.print(_round_table(result))
     console.print()
-    paid, budget = result.paid_micro / MICRO, result.task.budget_micro / MICRO
+    paid, budget = result.paid_micro / MICRO, result.terms.budget_micro / MICRO
     console.print(
         f"Paid {paid:.6f} of a budget of {budget:.6f} credits; the remaining {budget - paid:.6f} went back to the "
         "learner or into rounding.",
@@ -72,16 +73,17 @@ def dishonesty(result: DemoResult) -> list[str]:
         if dishonest.member.twin is None:
             continue
         twin = result.participant(dishonest.member.twin)
-        verb = (
-            "claimed a degree that it does not have"
-            if _over_claims(dishonest)
-            else "returned what it was sent"
-        )
+        over_claims = dishonest.member.strategy is Strategy.OVER_CLAIM
+        verb = "claimed a degree that it does not have" if over_claims else "returned what it was sent"
+        checks = ", ".join(f"the {screen} check" for screen in dishonest.failed) or "no check"
         lines.append(
             f"{dishonest.member.id} {verb}: paid {dishonest.paid:.4f}, its honest twin {twin.member.id} "
-            f"{twin.paid:.4f}. Caught by {_checks(dishonest)}."
+            f"{twin.paid:.4f}. Caught by {checks}."
         )
-        lines += [f"    {text}" for text in _explanations(dishonest)]
+        lines += [
+            f"    round {round_}, {screen}: {why}"
+            for screen, (round_, why) in sorted(dishonest.failed.items())
+        ]
     return lines
 
 
@@ -139,11 +141,7 @@ def _payment_plot(result: DemoResult, canvas: tuple[Any, Any]) -> None:
         label="expected before the draw",
     )
     for row, p in zip(rows, people, strict=True):
-        reason = (
-            f"degree {p.true_degree:.2f}"
-            if not p.failed
-            else f"degree {p.true_degree:.2f}, {_REASONS[p.member.strategy]}"
-        )
+        reason = f"degree {p.true_degree:.2f}" + (f", {_REASONS[p.member.strategy]}" if p.failed else "")
         axes.annotate(reason, (max(p.paid, p.expected), row), (8, 0), textcoords="offset points", va="center")
     axes.set(xlabel="credits paid, all rounds", yticks=list(rows), xlim=(0, 1.25 * most))
     axes.set_yticklabels([p.member.id for p in people])
@@ -151,22 +149,21 @@ def _payment_plot(result: DemoResult, canvas: tuple[Any, Any]) -> None:
     axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0)
 
 
-def write_page(result: DemoResult, folder: Path, name: str = "report.html") -> Path:
+def write_page(result: DemoResult, folder: Path) -> Path:
     """One self-contained HTML page with the tables and plots."""
-    template = Template(Path(__file__).with_name("report.html").read_text())
+    template, terms = Template(Path(__file__).with_name("report.html").read_text()), result.terms
     page = template.substitute(
-        task=html.escape(result.task.id),
+        task=html.escape(terms.task_id),
         terms=html.escape(
-            f"Q = {result.task.Q}, Phi = {result.task.phi}, Upsilon = {result.task.upsilon}, "
-            f"payment function {result.task.payment}"
+            f"Q = {terms.Q}, Phi = {terms.phi}, Upsilon = {terms.upsilon}, "
+            f"payment function {terms.payment.name}"
         ),
-        participants="\n".join(_html_row(p) for p in result.participants),
+        participants="\n".join(
+            _html_row([p.member.id, str(p.member.strategy), *_cells(p, 4)]) for p in result.participants
+        ),
         legend=html.escape(" ".join(LEGEND)),
         dishonesty="\n".join(f"<p>{html.escape(line)}</p>" for line in dishonesty(result)),
-        rounds="\n".join(
-            f"<tr><td>{r.round}</td><td>{r.accuracy:.3f}</td><td>{r.loss:.3f}</td><td>{r.seconds:.1f}</td></tr>"
-            for r in result.rounds
-        ),
+        rounds="\n".join(_html_row(_round_cells(r)) for r in result.rounds),
         ledger=html.escape(
             f"{'verified' if result.ledger.verified else 'NOT verified'}, {result.ledger.size} entries, "
             f"root {result.ledger.root}"
@@ -175,87 +172,48 @@ def write_page(result: DemoResult, folder: Path, name: str = "report.html") -> P
         degrees=_inline(folder / DEGREE_PLOT),
         payments=_inline(folder / PAYMENT_PLOT),
     )
-    path = folder / name
+    path = folder / "report.html"
     path.write_text(page)
     return path
 
 
 def _participant_table(result: DemoResult, digits: int) -> Table:
     """One row a participant; a narrow terminal gets fewer digits, not fewer columns."""
+    figures = ("effort", "claimed", "true", "measured", "cost", "expected", "paid", "utility")
     table = Table(
-        title="Who was paid what",
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        padding=0,
-        show_edge=False,
+        Column("participant", no_wrap=True),
+        *(Column(heading, justify="right", no_wrap=True) for heading in figures),
+        "verdicts",
+        title="Who was paid what", box=box.SIMPLE_HEAD, title_justify="left", padding=0, show_edge=False,
         pad_edge=False,
-    )
-    table.add_column("participant", no_wrap=True)
-    for heading in ("effort", "claimed", "true", "measured", "cost", "expected", "paid", "utility"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("verdicts")
+    )  # fmt: skip
     for p in result.participants:
-        table.add_row(
-            p.member.id,
-            f"{p.effort:.{digits}f}",
-            f"{p.claimed_degree:.{digits}f}",
-            f"{p.true_degree:.{digits}f}",
-            _measured_text(p, digits),
-            f"{p.cost:.{digits}f}",
-            f"{p.expected:.{digits}f}",
-            f"{p.paid:.{digits}f}",
-            f"{p.utility:+.{digits}f}",
-            _verdict_text(p),
-        )
+        table.add_row(p.member.id, *_cells(p, digits))
     return table
+
+
+def _cells(p: ParticipantResult, digits: int) -> list[str]:
+    """A participant's figures, from its effort to its verdicts."""
+    measured = "none" if p.measured_degree is None else f"{p.measured_degree:.{digits}f}"
+    degrees = [f"{value:.{digits}f}" for value in (p.effort, p.claimed_degree, p.true_degree)]
+    amounts = [f"{value:.{digits}f}" for value in (p.cost, p.expected, p.paid)]
+    verdict = f"failed: {', '.join(p.failed)}" if p.failed else "passed"
+    return [*degrees, measured, *amounts, f"{p.utility:+.{digits}f}", verdict]
 
 
 def _round_table(result: DemoResult) -> Table:
-    table = Table(title="The global model", box=box.SIMPLE_HEAD, title_justify="left")
-    for heading in ("round", "accuracy", "loss", "seconds"):
-        table.add_column(heading, justify="right")
+    columns = (Column(heading, justify="right") for heading in ("round", "accuracy", "loss", "seconds"))
+    table = Table(*columns, title="The global model", box=box.SIMPLE_HEAD, title_justify="left")
     for r in result.rounds:
-        table.add_row(str(r.round), f"{r.accuracy:.3f}", f"{r.loss:.3f}", f"{r.seconds:.1f}")
+        table.add_row(*_round_cells(r))
     return table
 
 
-def _over_claims(result: ParticipantResult) -> bool:
-    return result.member.strategy is Strategy.OVER_CLAIM
+def _round_cells(r: RoundResult) -> list[str]:
+    return [str(r.round), f"{r.accuracy:.3f}", f"{r.loss:.3f}", f"{r.seconds:.1f}"]
 
 
-def _checks(result: ParticipantResult) -> str:
-    return ", ".join(f"the {screen} check" for screen in result.failed) or "no check"
-
-
-def _explanations(result: ParticipantResult) -> list[str]:
-    """One sentence for each screen that was failed, from the first round in which it was."""
-    first = {v.verdict.screen: v for v in reversed(result.verdicts) if not v.verdict.passed}
-    return [f"round {v.round}, {screen}: {v.verdict.explanation}" for screen, v in sorted(first.items())]
-
-
-def _measured_text(result: ParticipantResult, digits: int) -> str:
-    return "none" if result.measured_degree is None else f"{result.measured_degree:.{digits}f}"
-
-
-def _verdict_text(result: ParticipantResult) -> str:
-    failed = ", ".join(result.failed)
-    return f"failed: {failed}" if failed else "passed"
-
-
-def _html_row(result: ParticipantResult) -> str:
-    cells = [
-        result.member.id,
-        str(result.member.strategy),
-        f"{result.effort:.3f}",
-        f"{result.claimed_degree:.3f}",
-        f"{result.true_degree:.3f}",
-        _measured_text(result, 3),
-        f"{result.cost:.4f}",
-        f"{result.expected:.4f}",
-        f"{result.paid:.4f}",
-        f"{result.utility:+.4f}",
-        _verdict_text(result),
-    ]
+def _html_row(cells: Sequence[str]) -> str:
     return "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>"
 
 

@@ -1,19 +1,12 @@
 """What the demo found, as it is printed, plotted and written to result.json."""
 
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
 
 from fedpeer.demo.population import Member
+from mechanism.ledger.verify import Report
 from mechanism.settlement import MICRO, Verdict
-
-
-@dataclass(frozen=True)
-class RoundVerdict:
-    """A screen's verdict in one round."""
-
-    round: int
-    verdict: Verdict
+from mechanism.terms import Terms
 
 
 @dataclass(frozen=True)
@@ -28,6 +21,7 @@ class ParticipantResult:
         cost: credits, over all rounds.
         paid_micro: earned in all rounds, less stake lost: its balance in the ledger at the end.
         expected_micro: the same if each round had scored it against every peer that could be drawn.
+        verdicts: of the screens, each with its round.
     """
 
     member: Member
@@ -38,7 +32,7 @@ class ParticipantResult:
     cost: float
     paid_micro: int
     expected_micro: int
-    verdicts: tuple[RoundVerdict, ...]
+    verdicts: tuple[tuple[int, Verdict], ...]
 
     @property
     def paid(self) -> float:
@@ -56,9 +50,33 @@ class ParticipantResult:
         return self.paid - self.cost
 
     @property
-    def failed(self) -> tuple[str, ...]:
-        """Names of the screens that it failed in any round, in the order first failed."""
-        return tuple(dict.fromkeys(v.verdict.screen for v in self.verdicts if not v.verdict.passed))
+    def failed(self) -> dict[str, tuple[int, str]]:
+        """The screens that it failed, in the order first failed: the round of the first failure and why."""
+        found: dict[str, tuple[int, str]] = {}
+        for round_, verdict in self.verdicts:
+            if not verdict.passed:
+                found.setdefault(verdict.screen, (round_, verdict.explanation))
+        return found
+
+    def record(self) -> dict[str, Any]:
+        """As JSON. A degree that was never measured reads 1, the worst there is."""
+        return {
+            "id": self.member.id,
+            "strategy": str(self.member.strategy),
+            "effort": self.effort,
+            "claimed_degree": self.claimed_degree,
+            "true_degree": self.true_degree,
+            "measured_degree": 1.0 if self.measured_degree is None else self.measured_degree,
+            "scored": self.measured_degree is not None,
+            "cost": self.cost,
+            "paid_micro": self.paid_micro,
+            "expected_micro": self.expected_micro,
+            "utility": self.utility,
+            "verdicts": [
+                {"round": round_, "screen": v.screen, "passed": v.passed, "explanation": v.explanation}
+                for round_, v in self.verdicts
+            ],
+        }
 
 
 @dataclass(frozen=True)
@@ -72,35 +90,18 @@ class RoundResult:
 
 
 @dataclass(frozen=True)
-class TaskFacts:
-    """The terms that the result should be read with."""
-
-    id: str
-    Q: Decimal
-    phi: Decimal
-    upsilon: Decimal
-    payment: str
-    reference: tuple[str, ...]
-    budget_micro: int
-
-
-@dataclass(frozen=True)
-class LedgerFacts:
-    """Size and root of the ledger, and whether it verified."""
-
-    size: int
-    root: str
-    verified: bool
-
-
-@dataclass(frozen=True)
 class DemoResult:
-    """The whole demo."""
+    """The whole demo.
 
-    task: TaskFacts
+    Attributes:
+        ledger: what the verification of the exported ledger found.
+        seconds: that all of it took.
+    """
+
+    terms: Terms
     participants: tuple[ParticipantResult, ...]
     rounds: tuple[RoundResult, ...]
-    ledger: LedgerFacts
+    ledger: Report
     seconds: float
 
     def participant(self, name: str) -> ParticipantResult:
@@ -111,56 +112,20 @@ class DemoResult:
         return sum(p.paid_micro for p in self.participants)
 
     def record(self) -> dict[str, Any]:
-        """The object of `fedpeer demo --json`. A degree that was never measured reads 1, the worst there is."""
+        """The object of `fedpeer demo --json`."""
+        terms, ledger = self.terms, self.ledger
         return {
             "task": {
-                "id": self.task.id,
-                "Q": float(self.task.Q),
-                "phi": float(self.task.phi),
-                "upsilon": float(self.task.upsilon),
-                "payment": self.task.payment,
-                "reference": [float(_ratio(p)) for p in self.task.reference],
-                "budget_micro": self.task.budget_micro,
+                "id": terms.task_id,
+                "Q": float(terms.Q),
+                "phi": float(terms.phi),
+                "upsilon": float(terms.upsilon),
+                "payment": terms.payment.name,
+                "reference": [float(p) for p in terms.reference],
+                "budget_micro": terms.budget_micro,
             },
-            "participants": [_participant_record(p) for p in self.participants],
-            "rounds": [
-                {"round": r.round, "accuracy": r.accuracy, "loss": r.loss, "seconds": round(r.seconds, 3)}
-                for r in self.rounds
-            ],
-            "ledger": {
-                "size": self.ledger.size,
-                "root": self.ledger.root,
-                "verified": self.ledger.verified,
-            },
+            "participants": [p.record() for p in self.participants],
+            "rounds": [{**vars(r), "seconds": round(r.seconds, 3)} for r in self.rounds],
+            "ledger": {"size": ledger.size, "root": ledger.root, "verified": ledger.verified},
             "seconds": round(self.seconds, 3),
         }
-
-
-def _participant_record(result: ParticipantResult) -> dict[str, Any]:
-    return {
-        "id": result.member.id,
-        "strategy": str(result.member.strategy),
-        "effort": result.effort,
-        "claimed_degree": result.claimed_degree,
-        "true_degree": result.true_degree,
-        "measured_degree": 1.0 if result.measured_degree is None else result.measured_degree,
-        "scored": result.measured_degree is not None,
-        "cost": result.cost,
-        "paid_micro": result.paid_micro,
-        "expected_micro": result.expected_micro,
-        "utility": result.utility,
-        "verdicts": [
-            {
-                "round": v.round,
-                "screen": v.verdict.screen,
-                "passed": v.verdict.passed,
-                "explanation": v.verdict.explanation,
-            }
-            for v in result.verdicts
-        ],
-    }
-
-
-def _ratio(text: str) -> Decimal:
-    numerator, _, denominator = text.partition("/")
-    return Decimal(numerator) / Decimal(denominator or 1)

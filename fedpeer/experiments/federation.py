@@ -64,7 +64,7 @@ def rounds(
     held = pools(parts.train, len(counts), most, seed)
     for r in range(1, number + 1):
         samples = [
-            draw(pool, mix, generator(seed, _DRAW, r, k)).data
+            draw(pool, mix, generator(seed, _DRAW, r, k))
             for k, (pool, mix) in enumerate(zip(held, counts, strict=True))
         ]
         local = [

@@ -80,9 +80,9 @@ class Play:
 
 
 @lru_cache(maxsize=8)
-def play(partition: Partition, settings: Settings, Q: float = PAYMENT_Q) -> Play:
+def play(partition: Partition, settings: Settings) -> Play:
     """The least equilibrium of the game, realised in label counts."""
-    game = population_game(partition, Q=Q)
+    game = population_game(partition)
     found = equilibrium(game, "least")
     mixes = at_degrees(partition, exact(found.degree), settings.classes, settings.samples)
     return Play(game, found, tuple(mix.counts for mix in mixes))
@@ -93,7 +93,9 @@ def exact(degrees: Array) -> list[Fraction]:
     return [Fraction(round(float(d) * 10**6), 10**6) for d in degrees]
 
 
-def deviation_degrees(game: Game, participant: int, efforts: Sequence[Fraction] = DEVIATIONS) -> Array:
+def deviation_degrees(
+    game: Game, participant: int, efforts: Sequence[Fraction] | Array = DEVIATIONS
+) -> Array:
     """delta_k(e) of one participant at each effort."""
     curve = game.effort.take(np.array([participant]))
     return np.array([float(np.ravel(curve.degree(float(e)))[0]) for e in efforts])

@@ -21,7 +21,8 @@ from fedpeer.experiments.data import generator, splits
 from fedpeer.experiments.federation import order_seed, recipe_of, rounds
 from fedpeer.learning.datasets import LabelledData
 from fedpeer.learning.models import Weights, build, load_weights
-from fedpeer.learning.training import log_probabilities, one_thread
+from fedpeer.learning.optimizers import optimizer_of
+from fedpeer.learning.training import epoch_batches, log_probabilities, one_thread
 from mechanism.terms import Recipe
 
 #: Samples of D_c for the Hessian and for F_c's gradient, and single samples of a participant.
@@ -88,17 +89,14 @@ def batch_norms(weights: Weights, data: LabelledData, recipe: Recipe, seed: int)
     """The gradient's norm at each step of local training, in the order that training takes."""
     module = _module(weights, recipe.model).train()
     images, labels = torch.from_numpy(data.images), torch.from_numpy(data.labels)
-    optimizer = torch.optim.Adam(module.parameters(), lr=float(recipe.learning_rate))
-    order = torch.Generator().manual_seed(seed)
+    parameters = _trained(module)
+    optimizer = optimizer_of(parameters, recipe)
     norms = []
     with one_thread():
-        for _ in range(recipe.epochs):
-            for batch in torch.split(torch.randperm(len(labels), generator=order), recipe.batch_size):
-                if len(batch) < 2:
-                    continue
-                optimizer.zero_grad()
+        for batches in epoch_batches(len(labels), recipe, seed):
+            for batch in batches:
                 functional.cross_entropy(module(images[batch]), labels[batch]).backward()  # type: ignore[no-untyped-call]  # torch's own stub
-                norms.append(float(torch.cat([p.grad.ravel() for p in _trained(module)]).norm()))  # type: ignore[union-attr]  # set by backward
+                norms.append(float(torch.cat([p.grad.ravel() for p in parameters]).norm()))  # type: ignore[union-attr]  # set by backward
                 optimizer.step()
     return norms
 

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from fedpeer.experiments.game import population_game
-from fedpeer.experiments.populations import Partition
+from fedpeer.experiments.populations import SHARES
+from mechanism.game import Side
 from mechanism.learner import Learner, Offer, max_offer, payoff_curve
 from mechanism.payment import Linear, Log, PaymentFunction
 
@@ -23,12 +24,11 @@ PAYMENTS: Mapping[str, PaymentFunction] = {"log": Log(), "linear": Linear()}
 
 
 @lru_cache(maxsize=8)
-def offers(partition: Partition, payment: str, side: str = "least") -> tuple[Offer, ...]:
+def offers(payment: str, side: Side = "least") -> tuple[Offer, ...]:
     """Every coefficient that the search for the best one tried, by increasing Q."""
-    game = population_game(partition, PAYMENTS[payment])
-    return tuple(payoff_curve(game, LEARNER, "least" if side == "least" else "greatest"))
+    return tuple(payoff_curve(population_game(SHARES, PAYMENTS[payment]), LEARNER, side))
 
 
-def best_offer(partition: Partition, payment: str = "log", side: str = "least") -> Offer:
+def best_offer(payment: str = "log", side: Side = "least") -> Offer:
     """The coefficient that the learner would choose."""
-    return max_offer(offers(partition, payment, side))
+    return max_offer(offers(payment, side))

@@ -6,7 +6,7 @@ dash, marker and lightness, so that a grey print still tells them apart.
 
 import csv
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +39,11 @@ class Line:
     colour: str
     dash: str | tuple[int, tuple[int, ...]]
     marker: str
+
+    @property
+    def style(self) -> dict[str, Any]:
+        """What matplotlib's `plot` takes."""
+        return {"color": self.colour, "linestyle": self.dash, "marker": self.marker}
 
 
 #: From dark to light; the lightness (L* of CIELAB) falls by at least 12 from one to the next.
@@ -86,7 +91,7 @@ class Page:
     stem: str
     files: list[Path] = field(default_factory=list)
 
-    def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], part: str = "") -> None:
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]], part: str = "") -> None:
         """Write a CSV; floats keep six significant digits."""
         path = self._path(part, "csv")
         with path.open("w", newline="") as stream:
@@ -136,24 +141,16 @@ def curve(
     be wider than the plot; the intervals of what is claimed are in the findings.
     """
     values = np.asarray(repetitions, dtype=np.float64)
-    axes.plot(
-        x,
-        values.mean(axis=0),
-        color=line.colour,
-        linestyle=line.dash,
-        marker=line.marker,
-        markevery=max(1, len(x) // 7),
-        label=label,
-    )
+    axes.plot(x, values.mean(axis=0), markevery=max(1, len(x) // 7), label=label, **line.style)
     if len(values) > 1:
         axes.fill_between(
             x, values.min(axis=0), values.max(axis=0), color=line.colour, alpha=0.18, linewidth=0
         )
 
 
-def by_round(axes: Axes) -> None:
+def by_round(axes: Axes, title: str = "") -> None:
     """Label the horizontal axis of a plot over the rounds."""
-    axes.set_xlabel("communication round")
+    axes.set(xlabel="communication round", title=title)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 

@@ -6,14 +6,13 @@ the default rule on the degrees that it verified.
 Source: docs/mechanism.md, section on claims and evidence.
 """
 
-import hashlib
 from fractions import Fraction
 from typing import Any
 
 from fedpeer.evidence import ShadowEvidence
+from fedpeer.evidence.assessing import weights_digest
 from fedpeer.experiments.data import splits
 from fedpeer.experiments.federation import recipe_of, rounds
-from fedpeer.learning.models import Weights
 from fedpeer.learning.partition import uniform_reference
 from fedpeer.protocol.submission import Submission
 from mechanism.degree import noniid_degree
@@ -45,7 +44,7 @@ def verified_cell(parameters: dict[str, Any], device: str) -> dict[str, Any]:
                 Submission(
                     participant_id=f"participant-{k:02d}",
                     model=model,
-                    model_sha256=_digest(model),
+                    model_sha256=bytes.fromhex(weights_digest(model)),
                     samples=len(r.samples[k]),
                     claimed_degree=degrees[k],
                     order=k,
@@ -71,10 +70,3 @@ def verified_cell(parameters: dict[str, Any], device: str) -> dict[str, Any]:
 
 def _degree(value: int | None) -> float | None:
     return None if value is None else float(Fraction(value, MICRO))
-
-
-def _digest(weights: Weights) -> bytes:
-    digest = hashlib.sha256()
-    for name in sorted(weights):
-        digest.update(name.encode() + weights[name].tobytes())
-    return digest.digest()

@@ -22,6 +22,7 @@ import pickle
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -105,10 +106,6 @@ class _Source:
     validation: int = 0
     test: int = 0
 
-    @staticmethod
-    def part(whole: LabelledData, size: int) -> int:
-        return size or len(whole) // 5
-
 
 def data_folder(root: Path | str | None = None) -> Path:
     """The folder that data sets are read from and downloaded to."""
@@ -144,9 +141,10 @@ def load_splits(
     """
     source = _source(name)
     whole, held_out = source.read(data_folder(root))
-    first = source.part(whole, source.validation) if validation is None else validation
+    fifth = len(whole) // 5
+    first = source.validation or fifth if validation is None else validation
     if held_out is None:
-        second = source.part(whole, source.test) if test is None else test
+        second = source.test or fifth if test is None else test
         parts = stratified_split(whole, (first, second, len(whole) - first - second), seed)
         return Splits(train=parts[2], validation=parts[0], test=parts[1])
     parts = stratified_split(whole, (first, len(whole) - first), seed)
@@ -298,36 +296,18 @@ def _read_idx(name: str, folder: Path, half: str) -> LabelledData:
     return _scaled(name, raw[_IDX_IMAGES][:, None], raw[_IDX_LABELS], 10)
 
 
-def _read_mnist(root: Path) -> tuple[LabelledData, LabelledData | None]:
-    return _read_torchvision("mnist", "MNIST", root)
-
-
-def _read_cifar10(root: Path) -> tuple[LabelledData, LabelledData | None]:
-    return _read_torchvision("cifar10", "CIFAR10", root)
-
-
 def _read_torchvision(name: str, kind: str, root: Path) -> tuple[LabelledData, LabelledData | None]:
     halves = []
     for train in (True, False):
         stored = _torchvision_half(name, kind, root, train)
-        images, labels = np.asarray(stored.data), np.asarray(stored.targets)
+        images, labels = np.asarray(stored.data), stored.targets
         # Grey images come as (n, h, w), colour ones as (n, h, w, c).
         images = images[:, None] if images.ndim == 3 else images.transpose(0, 3, 1, 2)
-        halves.append(_scaled(name, images, labels, 10))
-    return halves[0], halves[1]
-
-
-def _read_cifar100_coarse(root: Path) -> tuple[LabelledData, LabelledData | None]:
-    halves = []
-    for train in (True, False):
-        stored = _torchvision_half("cifar100-coarse", "CIFAR100", root, train)
-        # torchvision gives the hundred fine labels; the coarse ones lie in the same, now verified, file.
-        file = Path(stored.root) / stored.base_folder / ("train" if train else "test")
-        with file.open("rb") as stream:
-            labels = pickle.load(stream, encoding="latin1")["coarse_labels"]
-        halves.append(
-            _scaled("cifar100-coarse", np.asarray(stored.data).transpose(0, 3, 1, 2), np.asarray(labels), 20)
-        )
+        if kind == "CIFAR100":
+            # torchvision gives the hundred fine labels; the coarse ones lie in the same, now verified, file.
+            file = Path(stored.root) / stored.base_folder / ("train" if train else "test")
+            labels = pickle.loads(file.read_bytes(), encoding="latin1")["coarse_labels"]
+        halves.append(_scaled(name, images, np.asarray(labels), 20 if kind == "CIFAR100" else 10))
     return halves[0], halves[1]
 
 
@@ -386,8 +366,8 @@ def _scaled(name: str, images: npt.NDArray[np.uint8], labels: npt.NDArray[Any], 
 
 _SOURCES: dict[str, _Source] = {
     "digits": _Source(_read_digits, validation=400, test=360),
-    "mnist": _Source(_read_mnist, validation=2_000),
+    "mnist": _Source(partial(_read_torchvision, "mnist", "MNIST"), validation=2_000),
     "fashion-mnist": _Source(_read_fashion_mnist, validation=2_000),
-    "cifar10": _Source(_read_cifar10, validation=2_000),
-    "cifar100-coarse": _Source(_read_cifar100_coarse, validation=2_000),
+    "cifar10": _Source(partial(_read_torchvision, "cifar10", "CIFAR10"), validation=2_000),
+    "cifar100-coarse": _Source(partial(_read_torchvision, "cifar100-coarse", "CIFAR100"), validation=2_000),
 }

@@ -61,11 +61,6 @@ class LabelMix:
         """delta, exactly."""
         return noniid_degree(self.counts, self.reference)
 
-    @property
-    def majority_share(self) -> Fraction:
-        """Share of the most frequent label: what the paper's experiments call delta."""
-        return max(self.distribution)
-
 
 def uniform_reference(classes: int) -> tuple[Fraction, ...]:
     """p^(c) with the same probability for each of `classes` labels."""
@@ -175,13 +170,12 @@ def dirichlet(
     return LabelMix(rounded_counts([p / total for p in exact], samples), tuple(reference))
 
 
-def toward_reference(mix: LabelMix, degree: Number, samples: int | None = None) -> LabelMix:
+def toward_reference(mix: LabelMix, degree: Number) -> LabelMix:
     """What effort does to a skewed mix: the same direction from p^(c), at a smaller degree.
 
     Args:
         mix: where the participant starts, of degree delta(0).
         degree: delta(e), in [0, delta(0)]; the counts meet it within 1/n.
-        samples: n of the new mix; default that of `mix`.
 
     Raises:
         DataError: a degree out of range.
@@ -190,7 +184,7 @@ def toward_reference(mix: LabelMix, degree: Number, samples: int | None = None) 
     target = _fraction("degree", degree, Fraction(0), start)
     scale = target / start if start else Fraction(0)
     blended = [q + scale * (p - q) for p, q in zip(mix.distribution, mix.reference, strict=True)]
-    counts = rounded_counts(blended, mix.samples if samples is None else samples)
+    counts = rounded_counts(blended, mix.samples)
     return LabelMix(_nearest_degree(counts, mix.reference, target), mix.reference)
 
 
@@ -214,27 +208,11 @@ def rounded_counts(distribution: Sequence[Fraction], samples: int) -> tuple[int,
     return tuple(counts)
 
 
-@dataclass(frozen=True)
-class Draw:
-    """Samples drawn from a pool.
-
-    Attributes:
-        data: the samples, in random order.
-        indices: where each stands in the pool.
-        repeated: per label, how many samples are repeats because the pool ran out of that label.
-    """
-
-    data: LabelledData
-    indices: npt.NDArray[np.int64]
-    repeated: tuple[int, ...]
-
-
-def draw(pool: LabelledData, counts: Sequence[int], generator: np.random.Generator) -> Draw:
+def draw(pool: LabelledData, counts: Sequence[int], generator: np.random.Generator) -> LabelledData:
     """A random sample of `pool` with exactly `counts` samples of each label.
 
     Without replacement while the label lasts. Where `counts` asks for more than the pool has, all of the
-    label's samples are taken and the excess is drawn from them with replacement; `Draw.repeated` says how
-    many these are.
+    label's samples are taken and the excess is drawn from them with replacement. The order is random.
 
     Raises:
         DataError: counts of a wrong length, negative, all zero, or of a label that the pool does not have.
@@ -242,7 +220,6 @@ def draw(pool: LabelledData, counts: Sequence[int], generator: np.random.Generat
     if len(counts) != pool.classes or any(count < 0 for count in counts) or sum(counts) == 0:
         raise DataError(f"counts are {list(counts)}; expected {pool.classes} counts >= 0, not all zero")
     chosen: list[npt.NDArray[np.int64]] = []
-    repeated = []
     for label, count in enumerate(counts):
         members = np.flatnonzero(pool.labels == label)
         if count and not len(members):
@@ -252,9 +229,7 @@ def draw(pool: LabelledData, counts: Sequence[int], generator: np.random.Generat
         chosen.append(generator.choice(members, size=distinct, replace=False))
         if excess:
             chosen.append(generator.choice(members, size=excess, replace=True))
-        repeated.append(excess)
-    indices = generator.permutation(np.concatenate(chosen)).astype(np.int64)
-    return Draw(pool.select(indices), indices, tuple(repeated))
+    return pool.select(generator.permutation(np.concatenate(chosen)).astype(np.int64))
 
 
 @dataclass(frozen=True)

@@ -93,26 +93,24 @@ class Evaluation:
     Attributes:
         loss: mean cross-entropy, nats.
         accuracy: share of samples whose most likely label is the true one, [0, 1].
-        class_losses: mean cross-entropy of each label, length I; NaN for a label without samples.
-        class_accuracies: the same for the accuracy.
-        samples: number of samples.
     """
 
     loss: float
     accuracy: float
-    class_losses: tuple[float, ...]
-    class_accuracies: tuple[float, ...]
-    samples: int
 
 
 def evaluate(weights: Weights, data: LabelledData, model: str, *, device: str = "cpu") -> Evaluation:
-    """Loss and accuracy of `weights` of the architecture `model` on `data`, overall and by label.
+    """Loss and accuracy of `weights` of the architecture `model` on `data`.
 
     Raises:
         ModelError: an unknown architecture, or weights that are not its own.
         DataError: no samples.
     """
-    return evaluation_of(log_probabilities(weights, data.images, model, device=device), data)
+    if not len(data):
+        raise DataError("there are no samples to evaluate a model on; expected at least one")
+    found = log_probabilities(weights, data.images, model, device=device)
+    losses = -found[np.arange(len(data)), data.labels].astype(np.float64)
+    return Evaluation(float(losses.mean()), float((found.argmax(axis=1) == data.labels).mean()))
 
 
 def log_probabilities(
@@ -138,32 +136,6 @@ def module_log_probabilities(module: nn.Module, images: npt.NDArray[np.float32])
             outputs.append(functional.log_softmax(module(batch.to(device)), dim=1).cpu())
     result: npt.NDArray[np.float32] = torch.cat(outputs).numpy()
     return result
-
-
-def evaluation_of(log_probability: npt.NDArray[np.float32], data: LabelledData) -> Evaluation:
-    """The evaluation that follows from `log_probabilities` on `data`; sums are float64.
-
-    Raises:
-        DataError: no samples, or shapes that do not fit.
-    """
-    if not len(data) or log_probability.shape != (len(data), data.classes):
-        raise DataError(
-            f"log probabilities have shape {log_probability.shape}; expected ({len(data)}, {data.classes}) "
-            "and at least one sample"
-        )
-    losses = -log_probability[np.arange(len(data)), data.labels].astype(np.float64)
-    right = (log_probability.argmax(axis=1) == data.labels).astype(np.float64)
-    counts = np.bincount(data.labels, minlength=data.classes).astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        class_losses = np.bincount(data.labels, weights=losses, minlength=data.classes) / counts
-        class_accuracies = np.bincount(data.labels, weights=right, minlength=data.classes) / counts
-    return Evaluation(
-        loss=float(losses.mean()),
-        accuracy=float(right.mean()),
-        class_losses=tuple(class_losses.tolist()),
-        class_accuracies=tuple(class_accuracies.tolist()),
-        samples=len(data),
-    )
 
 
 def epoch_batches(samples: int, recipe: Recipe, seed: int) -> Iterator[list[torch.Tensor]]:

@@ -102,8 +102,9 @@ def load_private_key(pem: bytes) -> PrivateKey:
         raise CertificateError("the private key is encrypted; expected one without a password") from None
     except ValueError:
         raise _unreadable("private key", pem) from None
-    if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise CertificateError("the private key is not an ECDSA key over P-256")
+    _checked_key(key.public_key(), "the private key")
     return key
 
 
@@ -227,13 +228,12 @@ def public_key_pem(key: PublicKey) -> str:
 
 def load_public_key(pem: str | bytes) -> PublicKey:
     """Raises CertificateError where `pem` holds no P-256 public key."""
+    data = pem.encode() if isinstance(pem, str) else pem
     try:
-        key = serialization.load_pem_public_key(pem.encode() if isinstance(pem, str) else pem)
+        key = serialization.load_pem_public_key(data)
     except ValueError:
-        raise _unreadable("public key", pem.encode() if isinstance(pem, str) else pem) from None
-    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
-        raise CertificateError("the public key is not an ECDSA key over P-256")
-    return key
+        raise _unreadable("public key", data) from None
+    return _checked_key(key, "the public key")
 
 
 def make_authority(name: str, now: datetime, lifetime: timedelta = AUTHORITY_LIFETIME) -> Identity:
@@ -263,15 +263,11 @@ def issue_server_certificate(
     if not hosts:
         raise FieldError("hosts", hosts, "at least one DNS name or IP address")
     key = new_key()
-    certificate = (
-        _builder(_name("fedpeer coordinator"), authority.certificate.subject, key.public_key(), now, lifetime)
-        .add_extension(x509.SubjectAlternativeName([_general_name(h) for h in hosts]), critical=False)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_key_usage(), critical=True)
-        .add_extension(_issuer_id(authority), critical=False)
-        .sign(authority.key, hashes.SHA256())
-    )
+    names = x509.SubjectAlternativeName([_general_name(h) for h in hosts])
+    certificate = _issued(
+        authority, "fedpeer coordinator", key.public_key(), now, lifetime,
+        x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), names,
+    )  # fmt: skip
     return Identity(key, certificate)
 
 
@@ -306,19 +302,31 @@ def issue_participant_certificate(
         raise _unreadable("certificate signing request", request_pem) from None
     if not valid:
         raise CertificateError("the signing request is not signed by its own key")
-    key = request.public_key()
-    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
-        raise CertificateError("the signing request's key is not an ECDSA key over P-256")
+    key = _checked_key(request.public_key(), "the signing request's key")
     if (named := _common_name(request.subject)) != participant_id:
         raise CertificateError(f"the signing request is made out to {named!r}, not to {participant_id!r}")
-    return (
-        _builder(_name(participant_id), authority.certificate.subject, key, now, lifetime)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+    usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH])
+    return _issued(authority, participant_id, key, now, lifetime, usage)
+
+
+def _issued(
+    authority: Identity,
+    name: str,
+    key: PublicKey,
+    now: datetime,
+    lifetime: timedelta,
+    *extensions: x509.ExtensionType,
+) -> x509.Certificate:
+    """An end certificate by the authority."""
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key())
+    builder = (
+        _builder(_name(name), authority.certificate.subject, key, now, lifetime)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_key_usage(), critical=True)
-        .add_extension(_issuer_id(authority), critical=False)
-        .sign(authority.key, hashes.SHA256())
     )
+    for extension in (*extensions, issuer):
+        builder = builder.add_extension(extension, critical=False)
+    return builder.sign(authority.key, hashes.SHA256())
 
 
 def certificate_name(certificate: x509.Certificate) -> str:
@@ -336,9 +344,12 @@ def certificate_key(certificate: x509.Certificate) -> PublicKey:
     Raises:
         CertificateError: it has another kind of key.
     """
-    key = certificate.public_key()
+    return _checked_key(certificate.public_key(), "the certificate's key")
+
+
+def _checked_key(key: object, what: str) -> PublicKey:
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
-        raise CertificateError("the certificate's key is not an ECDSA key over P-256")
+        raise CertificateError(f"{what} is not an ECDSA key over P-256")
     return key
 
 
@@ -355,10 +366,6 @@ def _builder(
         .not_valid_after(now + lifetime)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
     )
-
-
-def _issuer_id(authority: Identity) -> x509.AuthorityKeyIdentifier:
-    return x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key())
 
 
 def _key_usage(*, sign_certificates: bool = False) -> x509.KeyUsage:

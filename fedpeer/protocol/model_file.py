@@ -85,18 +85,13 @@ class ModelFile:
     path: Path
     tensors: tuple[StoredTensor, ...]
 
-    def contract(self, max_norm: Decimal, max_bytes: int) -> ModelContract:
-        """The contract that files of this layout fulfil."""
-        return ModelContract(tuple(t.spec for t in self.tensors), max_norm, max_bytes)
-
-    def array(self, tensor: StoredTensor) -> npt.NDArray[Any]:
-        """A read-only view of the tensor's bytes on disk; bfloat16 comes widened, as a copy in float32."""
-        return _view(self._mapped(), tensor)
-
     def weights(self) -> dict[str, npt.NDArray[Any]]:
-        """All tensors in memory, by name."""
-        mapped = self._mapped()
-        return {t.spec.name: np.array(_view(mapped, t)) for t in self.tensors}
+        """All tensors in memory, by name; bfloat16 comes widened."""
+        mapped, found = np.memmap(self.path, np.uint8, mode="r"), {}
+        for spec, start in ((tensor.spec, tensor.start) for tensor in self.tensors):
+            stored = mapped[start : start + spec.size_bytes].view(_NUMPY[spec.dtype]).reshape(spec.shape)
+            found[spec.name] = widen(stored) if spec.dtype == "BF16" else np.array(stored)
+        return found
 
     def blocks(self, tensor: StoredTensor) -> Iterator[npt.NDArray[Any]]:
         """The tensor's elements one after the other, in pieces that are read and not mapped; bfloat16 comes widened.
@@ -114,17 +109,6 @@ class ModelFile:
                 left -= len(data)
                 block: npt.NDArray[Any] = np.frombuffer(data, _NUMPY[spec.dtype])
                 yield widen(block) if spec.dtype == "BF16" else block
-
-    def _mapped(self) -> npt.NDArray[np.uint8]:
-        return np.memmap(self.path, np.uint8, mode="r")
-
-
-def _view(mapped: npt.NDArray[np.uint8], tensor: StoredTensor) -> npt.NDArray[Any]:
-    spec = tensor.spec
-    stored = (
-        mapped[tensor.start : tensor.start + spec.size_bytes].view(_NUMPY[spec.dtype]).reshape(spec.shape)
-    )
-    return widen(stored) if spec.dtype == "BF16" else stored
 
 
 def open_model(path: Path) -> ModelFile:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from coordinator.clock import Clock, ManualClock
@@ -88,9 +87,7 @@ class LocalCoordinator:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     @property

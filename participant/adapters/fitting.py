@@ -3,6 +3,7 @@
 What is wrong with them would otherwise show in every round, after the claim and after the work.
 """
 
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, MappingView, Set
 from contextlib import contextmanager
 from typing import Any
@@ -13,31 +14,90 @@ import numpy.typing as npt
 from fedpeer.learning.errors import DataError
 from fedpeer.learning.labels import Classes, class_count, real_inputs, whole_labels
 from fedpeer.protocol.model_file import changed
-from mechanism.terms import TensorSpec, Terms
+from mechanism.terms import Terms
 from participant.engagement import read_counts
 from participant.errors import ParticipantError, TaskError, TrainingError
-from participant.task import Counts, Weights
+from participant.task import Counts, Task, Weights
 
 _TYPES: Mapping[str, type[np.floating[Any]]] = {
     "F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": np.float32,
 }  # fmt: skip
 
 
-def labelled_rows(
-    inputs: Any, labels: Any, classes: Classes, dtype: type[np.floating[Any]]
-) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64], int]:
-    """Inputs of shape (n, d), labels of shape (n,) and I.
+class CountedTask(Task):
+    """One whose label counts were handed over.
+
+    Args:
+        counts: see `Task.label_counts`.
+    """
+
+    def __init__(self, counts: Counts) -> None:
+        self._terms: Terms | None = None
+        self._counts = kept(counts, None)
+
+    def prepare(self, terms: Terms) -> None:
+        """Refuses counts that are none of the task's labels."""
+        self._terms = terms
+        self._counts = kept(self._counts, terms)
+
+    def label_counts(self) -> Counts:
+        return self._counts
+
+
+class LinearTask(Task):
+    """A linear model on rows with labels.
+
+    Args:
+        inputs: shape (n, d), real and finite.
+        labels: shape (n,), whole numbers in [0, I), or class names.
+        classes: I, or the learner's list of class names in the reference's order.
+        dtype: of the inputs in memory.
+        seed: decides the order of the samples.
 
     Raises:
         TaskError: other shapes, inputs that are not finite numbers, labels that are not classes, or no sample.
     """
-    with refusing():
-        rows, whole, count = real_inputs(inputs, dtype), whole_labels(labels, classes), class_count(classes)
-    if rows.ndim != 2 or whole.shape != rows.shape[:1] or not len(whole):
-        raise TaskError(
-            f"inputs have shape {rows.shape} and labels {whole.shape}; expected (n, d) and (n,), n at least 1"
-        )
-    return rows, whole, count
+
+    def __init__(
+        self, inputs: Any, labels: Any, classes: Classes, dtype: type[np.floating[Any]], seed: int
+    ) -> None:
+        with refusing():
+            self.inputs, self.labels = real_inputs(inputs, dtype), whole_labels(labels, classes)
+            self.classes = class_count(classes)
+        rows, labelled = self.inputs.shape, self.labels.shape
+        if len(rows) != 2 or labelled != rows[:1] or not rows[0]:
+            raise TaskError(
+                f"inputs have shape {rows} and labels {labelled}; expected (n, d) and (n,), n at least 1"
+            )
+        self.seed = seed
+
+    @abstractmethod
+    def start_weights(self) -> dict[str, npt.NDArray[Any]]:
+        """Zeros of the right shapes: what a learner would publish."""
+
+    def label_counts(self) -> Counts:
+        return counts_of(self.labels, self.classes)
+
+    def zeros(self, terms: Terms) -> dict[str, npt.NDArray[Any]]:
+        """The same in the types of the task's model.
+
+        Raises:
+            TaskError: the task's model or labels are not those of this model on the participant's data.
+        """
+        wanted = {spec.name: spec.shape for spec in terms.contract.tensors}
+        own = {name: array.shape for name, array in self.start_weights().items()}
+        if wanted != own:
+            raise TaskError(
+                f"the task's model is {wanted}, this one {own}; use the learner's features and labels"
+            )
+        if self.classes != len(terms.reference):
+            raise TaskError(f"the data have {self.classes} labels, the task {len(terms.reference)}")
+        for spec in terms.contract.tensors:
+            if spec.dtype not in _TYPES:
+                raise TaskError(
+                    f"the task has the tensor {spec.name!r} as {spec.dtype}; a linear model has real numbers"
+                )
+        return {spec.name: np.zeros(spec.shape, _TYPES[spec.dtype]) for spec in terms.contract.tensors}
 
 
 def kept(counts: Counts, terms: Terms | None) -> Counts:
@@ -104,33 +164,6 @@ def check_moved(before: Weights, after: Weights, parameters: Iterable[str]) -> N
             "parameters that the optimizer does not have",
             public="the training moved no weight",
         )
-
-
-def check_linear(terms: Terms, start: Mapping[str, npt.NDArray[Any]], classes: int) -> None:
-    """Raises TaskError where a task's model or labels are not those of a linear model on the participant's data."""
-    wanted = {spec.name: spec.shape for spec in terms.contract.tensors}
-    own = {name: array.shape for name, array in start.items()}
-    if wanted != own:
-        raise TaskError(
-            f"the task's model is {wanted}, this one {own}; use the learner's features and labels"
-        )
-    if classes != len(terms.reference):
-        raise TaskError(f"the data have {classes} labels, the task {len(terms.reference)}")
-    for spec in terms.contract.tensors:
-        weight_type(spec)
-
-
-def weight_type(spec: TensorSpec) -> type[np.floating[Any]]:
-    """The type in which a task's floating-point tensor comes and is returned.
-
-    Raises:
-        TaskError: the tensor holds no floating-point numbers.
-    """
-    if spec.dtype not in _TYPES:
-        raise TaskError(
-            f"the task has the tensor {spec.name!r} as {spec.dtype}; a linear model has real numbers"
-        )
-    return _TYPES[spec.dtype]
 
 
 def check_finite(weights: Mapping[str, npt.NDArray[Any]]) -> None:

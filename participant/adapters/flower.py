@@ -39,9 +39,9 @@ from mechanism.peers import DRAW_BYTES, Draw, round_seed, seed_commitment
 from mechanism.records import decimal
 from mechanism.settlement import MICRO, Assessment, settle_round, task_budget_micro
 from mechanism.terms import Recipe, Rule, Schedule, Terms
-from participant.adapters.fitting import kept
+from participant.adapters.fitting import CountedTask
 from participant.errors import TaskError
-from participant.task import Counts, Task, Trained, TrainingRound, Weights
+from participant.task import Counts, Trained, TrainingRound, Weights
 
 
 def array_names(count: int) -> list[str]:
@@ -49,7 +49,29 @@ def array_names(count: int) -> list[str]:
     return [f"array-{position:03}" for position in range(count)]
 
 
-class NumPyClientTask(Task):
+class _FlowerTask(CountedTask):
+    """What both kinds of client have: counts, names of their arrays in their own order, and a configuration."""
+
+    def __init__(self, counts: Counts, names: Sequence[str] | None, config: Mapping[str, Any] | None) -> None:
+        super().__init__(counts)
+        if names is not None and (isinstance(names, str | Set) or len(set(names)) < len(list(names))):
+            raise TaskError(
+                f"names are {names!r:.200}; expected a list of the arrays' names in their order, each once"
+            )
+        self.names = None if names is None else list(names)
+        self._config = dict(config or {})
+
+    def prepare(self, terms: Terms) -> None:
+        """Refuses a task whose tensors are not the client's."""
+        super().prepare(terms)
+        wanted = [spec.name for spec in terms.contract.tensors]
+        if self.names is not None and sorted(self.names) != wanted:
+            raise TaskError(
+                f"the task's tensors are {wanted}, the client's {sorted(self.names)}; give the learner's names"
+            )
+
+
+class NumPyClientTask(_FlowerTask):
     """A Flower NumPyClient as a task.
 
     Args:
@@ -67,15 +89,12 @@ class NumPyClientTask(Task):
         names: Sequence[str] | None = None,
         config: Mapping[str, Any] | None = None,
     ) -> None:
+        super().__init__(counts, names, config)
         self.client = client
-        self.names = _given_names(names)
-        self._counts = kept(counts, None)
-        self._config = dict(config or {})
 
     def prepare(self, terms: Terms) -> None:
         """Refuses a task whose tensors are not the client's, or come in an order that nobody knows."""
-        self._counts = kept(self._counts, terms)
-        _check_names(self.names, terms)
+        super().prepare(terms)
         shapes = {spec.name: spec.shape for spec in terms.contract.tensors}
         names = self._order(shapes)
         own = _own_arrays(self.client)
@@ -84,9 +103,6 @@ class NumPyClientTask(Task):
                 f"the client's arrays have the shapes {[np.shape(array) for array in own]}, the task's in the order "
                 f"{names} have {[shapes[name] for name in names]}; give `names` in the client's own order"
             )
-
-    def label_counts(self) -> Counts:
-        return self._counts
 
     def _order(self, names: Iterable[str]) -> list[str]:
         """The names of a task's tensors in the order of the client's arrays."""
@@ -119,7 +135,7 @@ def _proximal(round: TrainingRound, hyphen: str) -> dict[str, float]:  # noqa: A
     return {f"proximal{hyphen}mu": float(round.recipe.proximal)} if round.recipe.proximal else {}
 
 
-class ClientAppTask(Task):
+class ClientAppTask(_FlowerTask):
     """A Flower ClientApp as a task. Its context, and so its state, lives as long as the task object.
 
     Args:
@@ -149,10 +165,8 @@ class ClientAppTask(Task):
             raise TaskError(
                 "this Flower app was made of a client_fn; give its client to NumPyClientTask instead"
             )
+        super().__init__(counts, names, config)
         self.app = app
-        self.names = _given_names(names)
-        self._counts = kept(counts, None)
-        self._config = dict(config or {})
         self._context = Context(
             run_id=1,
             node_id=1,
@@ -160,14 +174,6 @@ class ClientAppTask(Task):
             state=RecordDict(),
             run_config=dict(run_config or {}),
         )
-
-    def prepare(self, terms: Terms) -> None:
-        """Refuses a task whose tensors are not the app's."""
-        self._counts = kept(self._counts, terms)
-        _check_names(self.names, terms)
-
-    def label_counts(self) -> Counts:
-        return self._counts
 
     def train(self, weights: Weights, round: TrainingRound) -> Trained:  # noqa: A002 - as Task.train
         from flwr.app import (
@@ -434,30 +440,12 @@ def _digest(tensors: Sequence[bytes]) -> bytes:
     return digest.digest()
 
 
-def _given_names(names: Sequence[str] | None) -> list[str] | None:
-    if names is None:
-        return None
-    if isinstance(names, str | Set) or len(set(names)) < len(list(names)):
-        raise TaskError(
-            f"names are {names!r:.200}; expected a list of the arrays' names in their order, each once"
-        )
-    return list(names)
-
-
 def _own_arrays(client: Any) -> Sequence[Any]:
     """The arrays that a client says it has; none where it does not."""
     try:
         return list(client.get_parameters({}))
     except Exception:  # many clients have no such method, or need what only a run tells
         return []
-
-
-def _check_names(names: list[str] | None, terms: Terms) -> None:
-    wanted = [spec.name for spec in terms.contract.tensors]
-    if names is not None and sorted(names) != wanted:
-        raise TaskError(
-            f"the task's tensors are {wanted}, the client's {sorted(names)}; give the learner's names"
-        )
 
 
 def _numbers(metrics: Any) -> dict[str, float]:

@@ -13,22 +13,14 @@ import numpy.typing as npt
 
 from fedpeer.learning.labels import Classes
 from mechanism.terms import Terms
-from participant.adapters.fitting import (
-    check_finite,
-    check_linear,
-    counts_of,
-    kept,
-    labelled_rows,
-    tried,
-    weight_type,
-)
-from participant.task import Counts, Task, Trained, TrainingRound, Weights
+from participant.adapters.fitting import CountedTask, LinearTask, check_finite, kept, tried
+from participant.task import Counts, Trained, TrainingRound, Weights
 
 #: (weights, round) to the new weights, or a `Trained`.
 TrainFunction = Callable[[Weights, TrainingRound], Weights | Trained]
 
 
-class FunctionTask(Task):
+class FunctionTask(CountedTask):
     """A task made of functions, for those who would rather not write a class.
 
     Args:
@@ -43,18 +35,9 @@ class FunctionTask(Task):
         counts: Counts,
         collect: Callable[[float], Counts] | None = None,
     ) -> None:
+        super().__init__(counts)
         self._train = train
-        self._terms: Terms | None = None
-        self._counts = kept(counts, None)
         self._collect = collect
-
-    def prepare(self, terms: Terms) -> None:
-        """Refuses counts that are none of the task's labels."""
-        self._terms = terms
-        self._counts = kept(self._counts, terms)
-
-    def label_counts(self) -> Counts:
-        return self._counts
 
     def collect(self, effort: float) -> None:
         if self._collect is not None:
@@ -64,7 +47,7 @@ class FunctionTask(Task):
         return self._train(weights, round)
 
 
-class SoftmaxRegression(Task):
+class SoftmaxRegression(LinearTask):
     """Multinomial logistic regression on the participant's own arrays, by the task's recipe.
 
     Args:
@@ -84,11 +67,10 @@ class SoftmaxRegression(Task):
         l2: float = 0.0,
         seed: int = 0,
     ) -> None:
-        self.inputs, self.labels, self.classes = labelled_rows(inputs, labels, classes, np.float32)
-        self.l2, self.seed = l2, seed
+        super().__init__(inputs, labels, classes, np.float32, seed)
+        self.l2 = l2
 
     def start_weights(self) -> dict[str, npt.NDArray[Any]]:
-        """Zeros of the right shapes: what a learner would publish."""
         return {
             "bias": np.zeros(self.classes, np.float32),
             "weight": np.zeros((self.classes, self.inputs.shape[1]), np.float32),
@@ -96,15 +78,11 @@ class SoftmaxRegression(Task):
 
     def prepare(self, terms: Terms) -> None:
         """Refuses a task whose model is not of these shapes, and one that a step fails in."""
-        check_linear(terms, self.start_weights(), self.classes)
-        start = {spec.name: np.zeros(spec.shape, weight_type(spec)) for spec in terms.contract.tensors}
+        start = self.zeros(terms)
         batch = np.arange(min(len(self.labels), terms.recipe.batch_size))
         with tried():
             self._step(start["weight"], start["bias"], batch, float(terms.recipe.learning_rate))
         check_finite(start)
-
-    def label_counts(self) -> Counts:
-        return counts_of(self.labels, self.classes)
 
     def train(self, weights: Weights, round: TrainingRound) -> Trained:  # noqa: A002 - as Task.train
         weight, bias = np.array(weights["weight"]), np.array(weights["bias"])

@@ -13,22 +13,15 @@ from sklearn.base import clone, is_classifier
 
 from fedpeer.learning.labels import Classes
 from mechanism.terms import Terms
-from participant.adapters.fitting import (
-    check_finite,
-    check_linear,
-    counts_of,
-    labelled_rows,
-    tried,
-    weight_type,
-)
+from participant.adapters.fitting import LinearTask, check_finite, tried
 from participant.errors import TaskError
-from participant.task import Counts, Task, Trained, TrainingRound, Weights
+from participant.task import Trained, TrainingRound, Weights
 
 #: Samples of the pass that is tried before the claim.
 _TRIED = 64
 
 
-class SklearnTask(Task):
+class SklearnTask(LinearTask):
     """Trains a linear classifier by `partial_fit`, one pass over the data for each epoch of the recipe.
 
     Args:
@@ -52,12 +45,10 @@ class SklearnTask(Task):
             )
         if getattr(estimator, "average", False):
             raise TaskError("an averaging estimator keeps two sets of coefficients; set average=False")
-        self.inputs, self.labels, self.classes = labelled_rows(inputs, labels, classes, np.float64)
+        super().__init__(inputs, labels, classes, np.float64, seed)
         self.estimator = estimator
-        self.seed = seed
 
     def start_weights(self) -> dict[str, npt.NDArray[Any]]:
-        """Zeros of the right shapes: what a learner would publish."""
         rows = 1 if self.classes == 2 else self.classes
         return {"coef_": np.zeros((rows, self.inputs.shape[1])), "intercept_": np.zeros(rows)}
 
@@ -68,17 +59,13 @@ class SklearnTask(Task):
                 f"the recipe has a proximal term of {terms.recipe.proximal:f}, which partial_fit cannot add; use "
                 "SoftmaxRegression or TorchTask, or stay out"
             )
-        check_linear(terms, self.start_weights(), self.classes)
-        start = {spec.name: np.zeros(spec.shape, weight_type(spec)) for spec in terms.contract.tensors}
+        start = self.zeros(terms)
         with tried():
             model = self._at(start)
             rows = slice(min(len(self.labels), _TRIED))
             model.partial_fit(self.inputs[rows], self.labels[rows])
             check_finite(self._weights(model, start))
             model.score(self.inputs[rows], self.labels[rows])
-
-    def label_counts(self) -> Counts:
-        return counts_of(self.labels, self.classes)
 
     def train(self, weights: Weights, round: TrainingRound) -> Trained:  # noqa: A002 - as Task.train
         model, epochs = self._at(weights), round.recipe.epochs

@@ -6,7 +6,7 @@ DatasetTask    the data sets, label mixes and CNNs of `learning`: start skew, ef
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -261,7 +261,7 @@ class DatasetTask(Task):
     def data(self, round_: int) -> LabelledData:
         """What it trains on in a round: the same label counts each time, other samples, as in the paper."""
         generator = np.random.default_rng([self.seed, round_])
-        return draw(self.pool, self._prepared(self.mix).counts, generator).data
+        return draw(self.pool, self._prepared(self.mix).counts, generator)
 
     def curve(self) -> EffortCurve:
         """delta(e) of these data."""
@@ -307,11 +307,7 @@ class DatasetTask(Task):
             on_epoch=lambda done: round.progress(done / recipe.epochs),
         )
         check_moved(weights, made, (name for name, _ in build(recipe.model, seed=0).named_parameters()))
-        return Trained(made, len(data), self._metrics(made, data, recipe.model))
-
-    def _metrics(self, weights: Weights, data: LabelledData, model: str) -> Mapping[str, float]:
-        evaluation = evaluate(weights, data, model)
-        return {"loss": evaluation.loss, "accuracy": evaluation.accuracy}
+        return Trained(made, len(data), vars(evaluate(made, data, recipe.model)))
 
     def _prepared(self, mix: LabelMix | None) -> LabelMix:
         if mix is None:

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from dataclasses import dataclass
-from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,9 @@ from scipy.stats import spearmanr
 from fedpeer.demo.command import _make_room
 from fedpeer.demo.population import population
 from fedpeer.demo.report import print_result
-from fedpeer.demo.result import DemoResult, LedgerFacts, ParticipantResult, TaskFacts
+from fedpeer.demo.result import DemoResult, ParticipantResult
+from mechanism.ledger.verify import Report
+from tests.participant.simulated_market import terms
 
 #: Seconds: two whole markets of nine processes, on a machine that runs other tests beside them.
 pytestmark = [pytest.mark.timeout(1500), pytest.mark.arithmetic, pytest.mark.long]
@@ -171,8 +172,7 @@ def test_the_table_keeps_its_columns_on_a_narrow_terminal(width: int) -> None:
         ParticipantResult(member, 1.0, 0.125, 0.125, None if i > 6 else 0.5, 10.5, 12_345_678, 12_345_678, ())
         for i, member in enumerate(members)
     )
-    facts = TaskFacts("task", Decimal(1), Decimal(1), Decimal(1), "log", ("1/10",) * 10, 10**8)
-    result = DemoResult(facts, people, (), LedgerFacts(1, "0" * 64, True), 1.0)
+    result = DemoResult(terms(), people, (), Report("demo", size=1, root="0" * 64), 1.0)
     console = Console(width=width, file=io.StringIO())
     print_result(result, console)
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]

@@ -392,9 +392,7 @@ def test_a_process_that_claimed_first_wins_and_the_other_ends_with_an_error(
         with Participant(elsewhere, coordinator.market) as fast:
             other = fast.join("task")
             # As a journal has it that was made with another key.
-            other._engagement._journal.set_claim(
-                "task", json.dumps(EVEN), None, hashlib.sha256(b"x").digest()
-            )
+            other._engagement.journal.set_claim("task", json.dumps(EVEN), None, hashlib.sha256(b"x").digest())
             other.claim(0.0, EVEN)
         with pytest.raises(SharesLostError):
             joined.claim(0.0, EVEN)

@@ -18,6 +18,7 @@ from fedpeer.protocol.certificates import (
     make_authority,
     new_key,
     private_key_pem,
+    signing_request,
 )
 from participant.errors import (
     CertificateExpiredError,
@@ -170,7 +171,7 @@ class TestStateFolder:
     ) -> StateFolder:
         folder = StateFolder(path)
         certificate = issue_participant_certificate(
-            self.AUTHORITY, "ada", folder.signing_request("ada"), issued, lifetime
+            self.AUTHORITY, "ada", signing_request("ada", folder.key(create=True)), issued, lifetime
         )
         pem = Identity(new_key(), certificate).certificate_pem
         folder.save_enrolment(pem, self.AUTHORITY.certificate_pem)

@@ -156,7 +156,7 @@ def test_a_loop_of_ones_own_cannot_send_what_it_was_sent(tmp_path: Path) -> None
     engagement = engage(market, tmp_path, journal)
     market.run(engagement.claim(Decimal("0.3"), {0: 30, 1: 10}))
     assert engagement.claimed_counts == (30, 10)
-    start = engagement._models.start(engagement.task_id, 1)
+    start = engagement.models.start(engagement.task_id, 1)
     start.parent.mkdir(exist_ok=True)
     start.write_bytes(encode_model(start_weights()))
     write_weights(engagement.trained_path(1), start_weights(), engagement.terms.contract)

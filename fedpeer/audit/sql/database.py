@@ -198,9 +198,7 @@ class Database:
             if self.dialect == "sqlite" and driver(connection).in_transaction:
                 driver(connection).execute("ROLLBACK")
             connection.rollback()
-        except DBAPIError:  # the first error is the one to tell
-            connection.invalidate()
-        except _driver_errors():
+        except _driver_errors():  # the first error is the one to tell
             connection.invalidate()
 
     def _new_sqlite_connection(self) -> sqlite3.Connection:
@@ -243,77 +241,84 @@ def translated() -> Iterator[None]:
     """Turns errors of the drivers into those of the storage."""
     try:
         yield
-    except DBAPIError as error:
-        raise _storage_error(error.orig) from error
     except PoolTimeout as error:
         raise DatabaseLocked("all connections to the database are in use; try again later") from error
     except _driver_errors() as error:
-        raise _storage_error(error) from error
+        raise _storage_error(error.orig if isinstance(error, DBAPIError) else error) from error
 
 
 @cache
 def _driver_errors() -> tuple[type[Exception], ...]:
-    """What the drivers raise where SQLAlchemy does not stand between."""
+    """What SQLAlchemy raises, and the drivers where it does not stand between."""
     try:
         import psycopg
     except ImportError:
-        return (sqlite3.Error,)
-    return (sqlite3.Error, psycopg.Error)
+        return (DBAPIError, sqlite3.Error)
+    return (DBAPIError, sqlite3.Error, psycopg.Error)
+
+
+_LOCKED = "another process holds the database's lock for too long; try again later"
+_FULL = "the database has no space left; make some, then go on: nothing was half-written"
+_REFUSED = "the database refuses this write: {}"
+_NO_TABLE = "the database lacks a table of fedpeer: {}"
+
+#: What the first letters of an error's code mean, the longer ones first: SQLite's names.
+_SQLITE: tuple[tuple[tuple[str, ...], type[StorageError], str], ...] = (
+    (("SQLITE_BUSY", "SQLITE_LOCKED"), DatabaseLocked, _LOCKED),
+    (("SQLITE_FULL",), DatabaseFull, _FULL),
+    (
+        ("SQLITE_READONLY",),
+        DatabaseReadOnly,
+        "the database accepts no writes; give its file and folder the right to write",
+    ),
+    (
+        ("SQLITE_NOTADB", "SQLITE_CORRUPT", "SQLITE_FORMAT"),
+        DatabaseDamaged,
+        "the file is not a SQLite database, or is damaged: {}",
+    ),
+    (("SQLITE_CONSTRAINT",), ConstraintViolated, _REFUSED),
+    (("SQLITE_TOOBIG",), DatabaseDamaged, f"the database holds a value of more than {MAX_VALUE_BYTES} bytes"),
+    (
+        ("SQLITE_CANTOPEN", "SQLITE_IOERR", "SQLITE_PERM", "SQLITE_AUTH", "SQLITE_PROTOCOL", "SQLITE_NOLFS"),
+        DatabaseUnreachable,
+        "the database file cannot be opened, read or written ({}); look at its rights, its disk and the quota",
+    ),
+)
+
+_UNREACHABLE = "the database cannot be reached: {}"
+
+#: The same for PostgreSQL's SQLSTATE.
+_POSTGRESQL: tuple[tuple[tuple[str, ...], type[StorageError], str], ...] = (
+    (("55P03", "57014", "40"), DatabaseLocked, _LOCKED),
+    (("53100",), DatabaseFull, _FULL),
+    (
+        ("25006",),
+        DatabaseReadOnly,
+        "the database accepts no writes; connect to its primary with the right to write",
+    ),
+    (("42501",), DatabaseReadOnly, "the database's user lacks a right: {}"),
+    (("23", "P0001"), ConstraintViolated, _REFUSED),
+    (("42P01",), NotALedger, _NO_TABLE),
+    # A connection that broke, a server that stops, refuses the user, lacks memory or connections, or cannot read its
+    # disk.
+    (("08", "57", "28", "3D", "53", "58"), DatabaseUnreachable, _UNREACHABLE),
+    (("XX001", "XX002"), DatabaseDamaged, "the database's pages are broken: {}"),
+)
 
 
 def _storage_error(cause: BaseException | None) -> StorageError:
-    if isinstance(cause, sqlite3.Error):
-        return _sqlite_error(cause)
-    state = getattr(cause, "sqlstate", None) or ""
-    first = str(cause).strip().split("\n")[0]
-    if state in ("55P03", "57014") or state[:2] == "40":
-        return DatabaseLocked("another process holds the database's lock for too long; try again later")
-    if state == "53100":
-        return DatabaseFull("the database has no space left; make some, then go on: nothing was half-written")
-    if state == "25006":
-        return DatabaseReadOnly(
-            "the database accepts no writes; connect to its primary with the right to write"
-        )
-    if state == "42501":
-        return DatabaseReadOnly(f"the database's user lacks a right: {first}")
-    if state[:2] == "23" or state == "P0001":
-        return ConstraintViolated(f"the database refuses this write: {first}")
-    if state == "42P01":
-        return NotALedger(f"the database lacks a table of fedpeer: {first}")
+    sqlite = isinstance(cause, sqlite3.Error)
+    code = getattr(cause, "sqlite_errorname" if sqlite else "sqlstate", None) or ""
+    said = str(cause).strip().split("\n")[0] or type(cause).__name__
+    for beginnings, kind, sentence in _SQLITE if sqlite else _POSTGRESQL:
+        if code.startswith(beginnings):
+            return kind(sentence.format(said))
+    if "no such table" in said:
+        return NotALedger(_NO_TABLE.format(said))
     kinds = {kind.__name__ for kind in type(cause).__mro__}
-    lost = not state and kinds & {"OperationalError", "InterfaceError"}
-    # A connection that broke, a server that stops, refuses the user, lacks memory or connections, or cannot read its
-    # disk.
-    if lost or state[:2] in ("08", "57", "28", "3D", "53", "58"):
-        return DatabaseUnreachable(f"the database cannot be reached: {first or type(cause).__name__}")
-    if state in ("XX001", "XX002"):
-        return DatabaseDamaged(f"the database's pages are broken: {first}")
-    return StorageError(f"the database refuses a statement ({state}): {first}")
-
-
-def _sqlite_error(error: sqlite3.Error) -> StorageError:
-    name = getattr(error, "sqlite_errorname", "") or ""
-    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-        return DatabaseLocked("another process holds the database's lock for too long; try again later")
-    if name == "SQLITE_FULL":
-        return DatabaseFull("the database has no space left; make some, then go on: nothing was half-written")
-    if name.startswith("SQLITE_READONLY"):
-        return DatabaseReadOnly("the database accepts no writes; give its file and folder the right to write")
-    if name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT", "SQLITE_FORMAT")):
-        return DatabaseDamaged(f"the file is not a SQLite database, or is damaged: {error}")
-    if name.startswith("SQLITE_CONSTRAINT"):
-        return ConstraintViolated(f"the database refuses this write: {error}")
-    if name.startswith("SQLITE_TOOBIG"):
-        return DatabaseDamaged(f"the database holds a value of more than {MAX_VALUE_BYTES} bytes")
-    if name.startswith(
-        ("SQLITE_CANTOPEN", "SQLITE_IOERR", "SQLITE_PERM", "SQLITE_AUTH", "SQLITE_PROTOCOL", "SQLITE_NOLFS")
-    ):
-        return DatabaseUnreachable(
-            f"the database file cannot be opened, read or written ({error}); look at its rights, its disk and the quota"
-        )
-    if "no such table" in str(error):
-        return NotALedger(f"the database lacks a table of fedpeer: {error}")
-    return StorageError(f"the database refuses a statement: {error}")
+    if not sqlite and not code and kinds & {"OperationalError", "InterfaceError"}:
+        return DatabaseUnreachable(_UNREACHABLE.format(said))
+    return StorageError(f"the database refuses a statement ({code}): {said}")
 
 
 def parse_url(url: str | URL) -> URL:

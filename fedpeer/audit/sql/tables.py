@@ -76,19 +76,15 @@ TILES = Table(
     PrimaryKeyConstraint("level", "tile_index"),
 )
 
+_SUMS = ("debits_posted", "credits_posted", "debits_pending", "credits_pending")
+
 #: Running sums of each account. Only triggers write here.
 ACCOUNTS = Table(
     "ledger_accounts",
     METADATA,
     Column("name", Text, primary_key=True),
-    Column("debits_posted", BigInteger, nullable=False),
-    Column("credits_posted", BigInteger, nullable=False),
-    Column("debits_pending", BigInteger, nullable=False),
-    Column("credits_pending", BigInteger, nullable=False),
-    CheckConstraint(
-        "debits_posted >= 0 AND credits_posted >= 0 AND debits_pending >= 0 AND credits_pending >= 0",
-        name="sign",
-    ),
+    *(Column(name, BigInteger, nullable=False) for name in _SUMS),
+    CheckConstraint(" AND ".join(f"{name} >= 0" for name in _SUMS), name="sign"),
     CheckConstraint(
         "name = 'treasury' OR debits_posted + debits_pending <= credits_posted", name="overdraft"
     ),
@@ -126,10 +122,7 @@ TOTALS = Table(
     "ledger_totals",
     METADATA,
     Column("id", Integer, primary_key=True, autoincrement=False),
-    Column("debits_posted", BigInteger, nullable=False),
-    Column("credits_posted", BigInteger, nullable=False),
-    Column("debits_pending", BigInteger, nullable=False),
-    Column("credits_pending", BigInteger, nullable=False),
+    *(Column(name, BigInteger, nullable=False) for name in _SUMS),
     CheckConstraint("id = 1", name="single"),
     UniqueConstraint("credits_posted", "credits_pending"),
     ForeignKeyConstraint(

@@ -141,7 +141,7 @@ def _last_step(position: Position) -> Model:
 def _handful(position: Position) -> Model:
     population = position.population
     mix = population.balanced(_HANDFUL * len(population.reference))
-    few = draw(population.splits.train, mix.counts, position.generator).data
+    few = draw(population.splits.train, mix.counts, position.generator)
     data = few.select(np.resize(np.arange(len(few)), population.recipe.samples))
     return train(position.start, data, population.recipe, int(position.generator.integers(2**31)))
 

@@ -1,6 +1,6 @@
 """What an arena found: fights and honest rounds, their means and intervals, a JSON object and a heat map."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -53,18 +53,10 @@ class HonestRound:
 
     @classmethod
     def of(cls, rule: str, seed: int, round_: int, degree: float, assessment: Assessment) -> "HonestRound":
+        micro = (assessment.verified_micro, assessment.lower_micro, assessment.upper_micro)
+        verified, lower, upper = (None if value is None else value / MICRO for value in micro)
         failed = tuple(v.screen for v in assessment.verdicts if not v.passed)
-        a = assessment
-        return cls(
-            rule,
-            seed,
-            round_,
-            degree,
-            _degree(a.verified_micro),
-            _degree(a.lower_micro),
-            _degree(a.upper_micro),
-            failed,
-        )
+        return cls(rule, seed, round_, degree, verified, lower, upper, failed)
 
 
 @dataclass
@@ -112,9 +104,9 @@ class ArenaResult:
         fights = [f for f in self.fights if f.rule == rule and f.attack == attack]
         if not fights:
             return None
-        units: dict[tuple[int, str], list[float]] = {}
+        units: dict[tuple[int, str], list[float]] = defaultdict(list)
         for fight in fights:
-            units.setdefault((fight.seed, fight.attacker), []).append(fight.utility - fight.honest)
+            units[fight.seed, fight.attacker].append(fight.utility - fight.honest)
         advantages = np.array([np.mean(values) for values in units.values()])
         return {
             "attacker": _rounded(np.mean([f.utility for f in fights])),
@@ -149,11 +141,8 @@ class ArenaResult:
         from matplotlib.figure import Figure
 
         rules, attacks = self.setting.rules, self.setting.attacks
-        values = np.full((len(attacks), len(rules)), np.nan)
-        for i, attack in enumerate(attacks):
-            for j, rule in enumerate(rules):
-                cell = self.attack(rule, attack)
-                values[i, j] = np.nan if cell is None else cell["advantage"]
+        cells = [[self.attack(rule, attack) for rule in rules] for attack in attacks]
+        values = np.array([[np.nan if cell is None else cell["advantage"] for cell in row] for row in cells])
         figure = Figure(figsize=(2.2 + 1.15 * len(rules), 1.6 + 0.28 * len(attacks)), layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.add_subplot()
@@ -161,14 +150,13 @@ class ArenaResult:
         image = axes.imshow(values, cmap="RdBu_r", vmin=-reach, vmax=reach, aspect="auto")
         axes.set_xticks(range(len(rules)), [r.replace("_", "\n") for r in rules])
         axes.set_yticks(range(len(attacks)), list(attacks))
-        for i in range(len(attacks)):
-            for j in range(len(rules)):
-                if np.isfinite(values[i, j]):
-                    dark = abs(values[i, j]) > 0.6 * reach
-                    axes.text(
-                        j, i, f"{values[i, j]:+.2f}", ha="center", va="center", fontsize=7,
-                        color="white" if dark else "black", weight="bold" if values[i, j] > 0 else "normal",
-                    )  # fmt: skip
+        for (i, j), value in np.ndenumerate(values):
+            if np.isfinite(value):
+                axes.text(
+                    j, i, f"{value:+.2f}", ha="center", va="center", fontsize=7,
+                    color="white" if abs(value) > 0.6 * reach else "black",
+                    weight="bold" if value > 0 else "normal",
+                )  # fmt: skip
         axes.set_xlabel("payment rule")
         axes.set_title(
             f"Advantage of an attack over honesty, credits a round ({self.setting.dataset})", fontsize=9
@@ -198,10 +186,6 @@ def bootstrap_interval(values: npt.NDArray[np.float64]) -> tuple[float, float]:
     tail = (1 - _CONFIDENCE) / 2
     low, high = np.quantile(means, [tail, 1 - tail])
     return float(low), float(high)
-
-
-def _degree(micro: int | None) -> float | None:
-    return None if micro is None else micro / MICRO
 
 
 def _rounded(value: Any) -> float:

@@ -137,9 +137,8 @@ class _SeedRun:
         honest = self._honest_round(round_, table)
         self._record_honest(round_, honest, table, result)
         traders = self._population.traders
-        for attacker in traders[:: max(1, len(traders) // self._setting.attackers)][
-            : self._setting.attackers
-        ]:
+        attackers = self._setting.attackers
+        for attacker in traders[:: max(1, len(traders) // attackers)][:attackers]:
             for name in self._setting.attacks:
                 attack = attack_named(name)
                 if attack.needs_history and not self._history:
@@ -147,8 +146,7 @@ class _SeedRun:
                 self._fight(round_, attacker, attack, honest, table, result)
         self._spoilt = self._spoilt_peers(round_, honest)
         self._history.append(self._start)
-        optimal = list(honest.optimal.values())
-        self._start = self._aggregated(optimal)
+        self._start = self._aggregated(list(honest.optimal.values()))
 
     def _honest_round(self, round_: int, table: RoundMeasurements) -> _Honest:
         traders = self._population.traders
@@ -159,11 +157,9 @@ class _SeedRun:
         optimal = {t.name: m for t, m in zip(traders, models, strict=False)}
         idle = {t.name: m for t, m in zip(traders, models[len(traders) :], strict=True)}
         submissions = {
-            t.name: self._submission(Entry(t.name, optimal[t.name], t.optimal.degree), order=k)
+            t.name: self._measured(table, Entry(t.name, optimal[t.name], t.optimal.degree), order=k)
             for k, t in enumerate(traders)
         }
-        for submission in submissions.values():
-            table.measure(submission)
         chosen = self._selected(list(submissions.values()))
         found = {r: assessments_under(r, table, chosen) for r in self._setting.rules}
         utilities = {}
@@ -180,23 +176,21 @@ class _SeedRun:
         seed = self._population.seed
         for rule, assessments in honest.found.items():
             by_id = {a.participant_id: a for a in assessments}
-            for trader in (t for t in traders if t.name in by_id):
-                assessment = by_id[trader.name]
-                result.honest.append(
-                    HonestRound.of(rule, seed, round_, float(trader.optimal.degree), assessment)
-                )
+            result.honest += [
+                HonestRound.of(rule, seed, round_, float(t.optimal.degree), by_id[t.name])
+                for t in traders
+                if t.name in by_id
+            ]
         if "verified" not in honest.found:
             return
         idle = [
-            self._submission(Entry(f"{t.name}-idle", honest.idle[t.name], t.start.degree), order=k)
+            self._measured(table, Entry(f"{t.name}-idle", honest.idle[t.name], t.start.degree), order=k)
             for k, t in enumerate(traders)
         ]
-        for submission in idle:
-            table.measure(submission)
-        for trader, assessment in zip(traders, assessments_under("verified", table, idle), strict=True):
-            result.honest.append(
-                HonestRound.of("verified", seed, round_, float(trader.start.degree), assessment)
-            )
+        result.honest += [
+            HonestRound.of("verified", seed, round_, float(trader.start.degree), assessment)
+            for trader, assessment in zip(traders, assessments_under("verified", table, idle), strict=True)
+        ]
 
     def _fight(
         self,
@@ -212,10 +206,10 @@ class _SeedRun:
         heads = [e.name for e in entries if e.head is not None]
         renamed = {e.name: f"{e.name}.{attack.name}" for e in entries}
         attacking = [
-            self._submission(e, order=100 + i, name=renamed[e.name]) for i, e in enumerate(entries) if e.model
+            self._measured(table, replace(e, name=renamed[e.name]), order=100 + i)
+            for i, e in enumerate(entries)
+            if e.model
         ]
-        for submission in attacking:
-            table.measure(submission)
         others = [s for name, s in honest.submissions.items() if name not in heads]
         submissions = self._selected(others + attacking)
         for rule in self._setting.rules:
@@ -271,18 +265,20 @@ class _SeedRun:
         median = float(np.median(list(degree.values())))
         return {p.participant_id: any(degree[q] > median for q in p.peers) for p in settlement.payments}
 
-    def _submission(self, entry: Entry, order: int, name: str | None = None) -> Submission:
+    def _measured(self, table: RoundMeasurements, entry: Entry, order: int) -> Submission:
+        """The submission of an entry, which `table` has measured."""
         assert entry.model is not None
-        digest = hashlib.sha256(f"{name or entry.name} {weights_digest(entry.model)}".encode()).digest()
-        return Submission(
-            participant_id=name or entry.name,
+        submission = Submission(
+            participant_id=entry.name,
             model=entry.model,
-            model_sha256=digest,
+            model_sha256=hashlib.sha256(f"{entry.name} {weights_digest(entry.model)}".encode()).digest(),
             samples=self._population.recipe.samples,
             claimed_degree=entry.claimed,
             order=order,
             fault=entry.fault,
         )
+        table.measure(submission)
+        return submission
 
     def _settled(self, rule: str, round_: int, found: Sequence[Assessment]) -> Settlement:
         draw = _draw(f"{self._population.seed} {round_}", found)

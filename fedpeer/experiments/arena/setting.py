@@ -21,6 +21,7 @@ import numpy.typing as npt
 from fedpeer.learning.datasets import LabelledData, Splits, load_splits
 from fedpeer.learning.models import initial_weights
 from fedpeer.learning.partition import LabelMix, draw, majority_minority, toward_reference, uniform_reference
+from fedpeer.protocol.model_file import contract_of
 from mechanism.cost import LinearCost
 from mechanism.effort import ExponentialEffort
 from mechanism.equilibrium import equilibrium
@@ -28,7 +29,7 @@ from mechanism.game import Game
 from mechanism.gap_bound import GapBound
 from mechanism.payment import Log
 from mechanism.settlement import MICRO
-from mechanism.terms import ModelContract, Recipe, Rule, Schedule, TensorSpec, Terms
+from mechanism.terms import Recipe, Rule, Schedule, Terms
 
 #: Q, Phi and Upsilon: f(Q/Upsilon) = ln 60 = 4.1 credits at best, 0.6 where both degrees are 0.9.
 _Q, _PHI, _UPSILON = Decimal(60), Decimal(20), Decimal(1)
@@ -113,7 +114,7 @@ class Population:
 
     def samples(self, mix: LabelMix) -> LabelledData:
         """A round's samples at `mix`, drawn from the pool."""
-        return draw(self.splits.train, mix.counts, self.generator).data
+        return draw(self.splits.train, mix.counts, self.generator)
 
     def balanced(self, samples: int) -> LabelMix:
         return LabelMix(
@@ -168,10 +169,6 @@ def _optimal_degrees(starts: Sequence[float], costs: npt.NDArray[np.float64]) ->
 
 def _terms(reference: tuple[Fraction, ...], recipe: Recipe, setting: ArenaSetting, seed: int) -> Terms:
     weights = initial_weights(recipe.model, seed)
-    tensors = tuple(
-        TensorSpec(name, "F32" if weights[name].dtype.kind == "f" else "I64", weights[name].shape)
-        for name in sorted(weights)
-    )
     salt = hashlib.sha256(f"arena {seed}".encode()).digest()
     return Terms(
         task_id=f"arena-{setting.dataset}-{seed}",
@@ -183,7 +180,7 @@ def _terms(reference: tuple[Fraction, ...], recipe: Recipe, setting: ArenaSettin
         # Every other participant as a peer: the payment is then its own expectation over the random peer.
         rule=Rule("verified", peers=setting.participants + 8, claim_penalty=_PENALTY, stake_micro=_STAKE),
         schedule=Schedule(setting.rounds, 3, setting.participants + 8, 60, 60),
-        contract=ModelContract(tensors, Decimal(10_000), 1 << 26),
+        contract=contract_of(weights, Decimal(10_000), 1 << 26),
         recipe=recipe,
         budget_micro=0,
         seed_commitment=salt,

@@ -8,30 +8,37 @@ bounds on it.
 Source: Pang et al. 2025, Figure 1 (share of the majority label) and appendix (number of classes).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
-from matplotlib.axes import Axes
 
 from fedpeer.experiments.cells import Cell, Record
-from fedpeer.experiments.federation import federation_parameters
-from fedpeer.experiments.figures.figure import Finding, Results, finished
-from fedpeer.experiments.plots import LINES, Line, Page, by_round, curve
+from fedpeer.experiments.figures.figure import (
+    CONVEXITY,
+    GRADIENT,
+    Figure,
+    Finding,
+    Results,
+    corrected_bound,
+    finished,
+    local_epochs,
+    seed_cells,
+    series,
+    steps_of,
+    tabled,
+)
+from fedpeer.experiments.plots import LINES, Page, by_round, curve
 from fedpeer.experiments.populations import Partition
-from fedpeer.experiments.priorities import priority
 from fedpeer.experiments.settings import EPOCHS_ONCE, PARTICIPANTS, Settings
 from fedpeer.experiments.statistics import mean_interval
 from mechanism.gap_bound import GapBound
 
-#: The paper's assumptions, with which both bounds are drawn: L and mu, and G from its Figure 5.
-SMOOTHNESS, CONVEXITY, GRADIENT = 100.0, 0.01, 10.0
-
 
 @dataclass(frozen=True)
-class AccuracyFigure:
+class AccuracyFigure(Figure):
     """Accuracy by degree, for one way to skew labels."""
 
     number: int
@@ -59,24 +66,26 @@ class AccuracyFigure:
 
     def _level_cells(self, settings: Settings, level: Fraction, epochs: int) -> dict[int, Cell]:
         """All participants at `level`, a cell a seed."""
-        counts = [
-            self.partition.mix(k, level, settings.classes, settings.samples).counts
-            for k in range(PARTICIPANTS)
-        ]
         kind = {"share": "accuracy", "classes": "classes"}[self.partition.name]
         if epochs == EPOCHS_ONCE:
             kind = "accuracy-one-epoch"
-        return _cells(settings, counts, epochs, (), kind)
+        return self._cells(settings, [level] * PARTICIPANTS, epochs, (), kind)
 
     def _peer_cells(self, settings: Settings, epochs: int) -> dict[int, Cell]:
         """Participants 0 and 1 at the two peers' levels, the others at the default."""
         levels = [*self.partition.peers, *[self.partition.default] * (PARTICIPANTS - 2)]
+        kind = {"share": "peers", "classes": "classes-peers"}[self.partition.name]
+        return self._cells(settings, levels, epochs, (0, 1), kind)
+
+    def _cells(
+        self, settings: Settings, levels: Sequence[Fraction], epochs: int, track: tuple[int, ...], kind: str
+    ) -> dict[int, Cell]:
+        """Participant k at levels[k], a cell a seed."""
         counts = [
             self.partition.mix(k, level, settings.classes, settings.samples).counts
             for k, level in enumerate(levels)
         ]
-        kind = {"share": "peers", "classes": "classes-peers"}[self.partition.name]
-        return _cells(settings, counts, epochs, (0, 1), kind)
+        return seed_cells(settings, counts, epochs, kind, track=track)
 
     def _draw_levels(self, settings: Settings, results: Results, page: Page) -> list[Finding]:
         runs = {
@@ -88,23 +97,21 @@ class AccuracyFigure:
         shown = [epochs for epochs in self.epochs if all(runs[epochs, v] for v in self.partition.levels)]
         if not shown:
             return []
-        rows = [
-            (epochs, level, seed, row["round"], row["accuracy"], row["loss"])
-            for (epochs, level), seeds in runs.items()
-            for seed, result in seeds.items()
-            for row in result["global"]
-        ]
         degrees = {level: self._degree(settings, level) for level in self.partition.levels}
         page.table(
             ("local_epochs", self.partition.name, "degree", "seed", "round", "accuracy", "loss"),
-            [(e, float(v), degrees[v], s, r, a, x) for e, v, s, r, a, x in rows],
+            [
+                (epochs, float(level), degrees[level], *row)
+                for (epochs, level), seeds in runs.items()
+                for row in tabled(seeds, "global", ("round", "accuracy", "loss"))
+            ],
         )
         with page.panels(len(shown), share_y=True) as axes:
             for panel, epochs in zip(axes, shown, strict=True):
                 for line, level in zip(LINES, self.partition.levels, strict=False):
-                    self._draw_level(settings, panel, runs[epochs, level], line=line, level=level)
-                panel.set_title(f"{settings.dataset}, {_epochs(epochs)}")
-                by_round(panel)
+                    rounds, values = series(runs[epochs, level], "global", "accuracy")
+                    curve(panel, rounds, values, line, self._label(settings, level))
+                by_round(panel, f"{settings.dataset}, {local_epochs(epochs)}")
                 panel.legend(loc="lower right")
             axes[0].set_ylabel("test accuracy of the global model")
         return [
@@ -112,13 +119,8 @@ class AccuracyFigure:
             for epochs in shown
         ]
 
-    def _draw_level(
-        self, settings: Settings, panel: Axes, run: dict[int, Record], *, line: Line, level: Fraction
-    ) -> None:
-        rounds = [row["round"] for row in next(iter(run.values()))["global"]]
-        values = [[row["accuracy"] for row in result["global"]] for result in run.values()]
-        label = self.partition.label(level, settings.classes, settings.samples)
-        curve(panel, rounds, values, line, label)
+    def _label(self, settings: Settings, level: Fraction) -> str:
+        return self.partition.label(level, settings.classes, settings.samples)
 
     def _ordering(self, epochs: int, runs: Mapping[Fraction, Mapping[int, Record]]) -> Finding:
         """Whether the final accuracy falls with the degree, in every seed."""
@@ -138,7 +140,7 @@ class AccuracyFigure:
         return Finding(
             claim="The more skewed the labels, the lower the accuracy.",
             found=(
-                f"{_epochs(epochs)}: final accuracy by {self.partition.name} {shown}; "
+                f"{local_epochs(epochs)}: final accuracy by {self.partition.name} {shown}; "
                 f"in this order in {len(ordered)} of {len(common)} seeds"
             ),
             holds=len(ordered) == len(common) if common else None,
@@ -173,16 +175,15 @@ class AccuracyFigure:
             for column, epochs in enumerate(runs):
                 upper, lower = axes[column], axes[len(runs) + column]
                 for k, level in enumerate(levels):
-                    label = self.partition.label(level, settings.classes, settings.samples)
-                    rounds, values = _tracked(runs[epochs], k, "accuracy")
-                    curve(upper, rounds, values, LINES[k], label)
-                upper.set_title(f"{settings.dataset}, {_epochs(epochs)}")
+                    rounds, values = series(runs[epochs], "local", "accuracy", k)
+                    curve(upper, rounds, values, LINES[k], self._label(settings, level))
+                upper.set_title(f"{settings.dataset}, {local_epochs(epochs)}")
                 rounds, gaps = _gaps(runs[epochs])
                 curve(lower, rounds, np.abs(gaps).tolist(), LINES[2], "measured |gap|")
                 for line, (name, value) in zip(LINES[3:], bounds[epochs].items(), strict=False):
                     lower.axhline(value, color=line.colour, linestyle=line.dash, label=name)
-                lower.set_yscale("log")
-                lower.set_ylim(top=1e4 * max(bounds[epochs].values()))  # room for the legend
+                room = 1e4 * max(bounds[epochs].values())  # for the legend
+                lower.set(yscale="log", ylim=(None, room))
                 by_round(lower)
                 upper.legend(loc="best")
                 lower.legend(loc="upper right")
@@ -193,13 +194,13 @@ class AccuracyFigure:
     def _separation(self, epochs: int, run: Mapping[int, Record], bounds: Mapping[str, float]) -> Finding:
         _, gaps = _gaps(run)
         share = float((gaps > 0).mean())
-        accuracy = [np.mean(_tracked(run, k, "accuracy")[1]) for k in (0, 1)]
+        accuracy = [np.mean(series(run, "local", "accuracy", k)[1]) for k in (0, 1)]
         mean = mean_interval(gaps.mean(axis=1))
         low, high = (f"{float(level):g}" for level in self.partition.peers)
         return Finding(
             claim="The models of two participants of different degrees differ.",
             found=(
-                f"{_epochs(epochs)}: the loss on D_c at {self.partition.name} {high} is above that at {low} in "
+                f"{local_epochs(epochs)}: the loss on D_c at {self.partition.name} {high} is above that at {low} in "
                 f"{share:.0%} of rounds, by {mean} nats on average; local accuracy {accuracy[0]:.3f} against "
                 f"{accuracy[1]:.3f}; the largest gap {np.abs(gaps).max():.2f} is "
                 + " and ".join(
@@ -218,29 +219,10 @@ class AccuracyFigure:
         return float(self.partition.mix(0, level, settings.classes, settings.samples).degree)
 
 
-def _cells(
-    settings: Settings, counts: list[tuple[int, ...]], epochs: int, track: tuple[int, ...], kind: str
-) -> dict[int, Cell]:
-    return {
-        seed: Cell(
-            "federation",
-            federation_parameters(settings, counts, epochs, seed, track=track),
-            priority(kind, seed),
-        )
-        for seed in range(settings.seeds)
-    }
-
-
-def _tracked(run: Mapping[int, Record], participant: int, what: str) -> tuple[list[int], list[list[float]]]:
-    """Rounds, and one row of values a seed."""
-    rows = [[r for r in result["local"] if r["participant"] == participant] for result in run.values()]
-    return [row["round"] for row in rows[0]], [[row[what] for row in seed] for seed in rows]
-
-
 def _gaps(run: Mapping[int, Record]) -> tuple[list[int], np.ndarray[tuple[int, ...], np.dtype[np.float64]]]:
     """Rounds, and the loss of participant 1 above that of participant 0, shape (seeds, rounds)."""
-    rounds, low = _tracked(run, 0, "loss")
-    _, high = _tracked(run, 1, "loss")
+    rounds, low = series(run, "local", "loss", 0)
+    _, high = series(run, "local", "loss", 1)
     return rounds, np.asarray(high, dtype=np.float64) - np.asarray(low, dtype=np.float64)
 
 
@@ -248,15 +230,9 @@ def _bounds(settings: Settings, epochs: int, degrees: list[float]) -> dict[str, 
     """Phi * (delta^2 + delta'^2) + Upsilon, corrected and as the paper's experiments have it."""
     recipe = settings.recipe(epochs)
     # The paper counts local steps; it needs an even number of them.
-    steps = recipe.epochs * -(-recipe.samples // recipe.batch_size)
-    rates = [float(recipe.learning_rate)] * steps
-    corrected = GapBound.strongly_convex(SMOOTHNESS, GRADIENT, CONVEXITY, rates)
-    paper = GapBound.paper(GRADIENT, steps + steps % 2, CONVEXITY)
-    return {
-        "corrected bound": float(corrected.gap(degrees[0], degrees[1])),
-        "paper's constants": float(paper.gap(degrees[0], degrees[1])),
+    steps = steps_of(recipe)
+    bounds = {
+        "corrected bound": corrected_bound(recipe),
+        "paper's constants": GapBound.paper(GRADIENT, steps + steps % 2, CONVEXITY),
     }
-
-
-def _epochs(epochs: int) -> str:
-    return f"{epochs} local epoch" + ("s" if epochs > 1 else "")
+    return {name: float(bound.gap(degrees[0], degrees[1])) for name, bound in bounds.items()}

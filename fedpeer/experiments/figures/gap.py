@@ -17,12 +17,17 @@ import numpy.typing as npt
 from scipy import stats
 
 from fedpeer.experiments.cells import Cell, Record
-from fedpeer.experiments.federation import federation_parameters
-from fedpeer.experiments.figures.accuracy import CONVEXITY, GRADIENT, SMOOTHNESS
-from fedpeer.experiments.figures.figure import Finding, Results, finished
+from fedpeer.experiments.figures.figure import (
+    Figure,
+    Finding,
+    Results,
+    corrected_bound,
+    finished,
+    local_epochs,
+    seed_cells,
+)
 from fedpeer.experiments.plots import LINES, Page
 from fedpeer.experiments.populations import SHARES, at_degrees
-from fedpeer.experiments.priorities import priority
 from fedpeer.experiments.settings import EPOCHS, EPOCHS_ONCE, PARTICIPANTS, Settings
 from fedpeer.learning.partition import uniform_reference
 from mechanism.degree import noniid_degree
@@ -60,13 +65,10 @@ class Pairs:
         return float(((self.loss > self.peer_loss) == (self.degree > self.peer)).mean())
 
 
-@dataclass(frozen=True)
-class GapFigure:
+class GapFigure(Figure):
     """Loss gaps and the fitted bound."""
 
-    number: int = 8
-    name: str = "gap"
-    title: str = "Loss gap of two participants against their degrees"
+    number, name, title = 8, "gap", "Loss gap of two participants against their degrees"
 
     def cells(self, settings: Settings) -> list[Cell]:
         return [cell for epochs in (EPOCHS, EPOCHS_ONCE) for cell in spread_cells(settings, epochs).values()]
@@ -90,32 +92,20 @@ class GapFigure:
         with page.panels(len(pairs)) as axes:
             for panel, epochs in zip(axes, pairs, strict=True):
                 measured, fit = pairs[epochs], fits[epochs]
-                panel.plot(
-                    measured.squares,
-                    measured.gap,
-                    ".",
-                    color=LINES[4].colour,
-                    markersize=3,
-                    label="a pair in a round",
-                )
-                centres, means = _bins(measured)
-                panel.plot(
-                    centres,
-                    means,
-                    color=LINES[0].colour,
-                    marker=LINES[0].marker,
-                    label="mean of each tenth of the pairs",
-                )
+                dots = LINES[4].colour
+                panel.plot(measured.squares, measured.gap, ".", color=dots, ms=3, label="a pair in a round")
+                panel.plot(*_bins(measured), label="mean of each tenth of the pairs", **LINES[0].style)
                 if fit is not None:
                     x = np.array([0.0, float(measured.squares.max())])
                     label = f"fitted $\\Phi$ = {fit.phi:.2f}, $\\Upsilon$ = {fit.upsilon:.2f} (95 %)"
                     panel.plot(
                         x, fit.phi * x + fit.upsilon, color=LINES[1].colour, linestyle="--", label=label
                     )
-                panel.set_xlabel(r"$\delta_k^2 + \delta_{k'}^2$")
-                panel.set_title(f"{settings.dataset}, {epochs} local epoch" + ("s" if epochs > 1 else ""))
-                low, high = 0.0, float(measured.gap.max())
-                panel.set_ylim(low, 1.45 * high)
+                panel.set(
+                    xlabel=r"$\delta_k^2 + \delta_{k'}^2$",
+                    ylim=(0.0, 1.45 * float(measured.gap.max())),
+                    title=f"{settings.dataset}, {local_epochs(epochs)}",
+                )
                 panel.legend(loc="upper left")
             axes[0].set_ylabel("loss gap on $D_c$ (nats)")
         return [_finding(settings, epochs, pairs[epochs], fits[epochs]) for epochs in pairs]
@@ -136,21 +126,8 @@ def spread_counts(settings: Settings) -> tuple[tuple[int, ...], ...]:
 
 def spread_cells(settings: Settings, epochs: int) -> dict[int, Cell]:
     """One federation a seed."""
-    return {
-        seed: Cell(
-            "federation",
-            federation_parameters(
-                settings,
-                spread_counts(settings),
-                epochs,
-                seed,
-                track=range(PARTICIPANTS),
-                every=EVERY,
-            ),
-            priority("gap", seed),
-        )
-        for seed in range(min(settings.seeds, 2))
-    }
+    track = range(PARTICIPANTS)
+    return seed_cells(settings, spread_counts(settings), epochs, "gap", most=2, track=track, every=EVERY)
 
 
 def _pairs(runs: Mapping[int, Record], degrees: Array) -> Pairs:
@@ -180,10 +157,7 @@ def _bins(pairs: Pairs) -> tuple[list[float], list[float]]:
 
 
 def _finding(settings: Settings, epochs: int, pairs: Pairs, fit: GapBound | None) -> Finding:
-    recipe = settings.recipe(epochs)
-    steps = recipe.epochs * -(-recipe.samples // recipe.batch_size)
-    rates = [float(recipe.learning_rate)] * steps
-    bound = GapBound.strongly_convex(SMOOTHNESS, GRADIENT, CONVEXITY, rates)
+    bound = corrected_bound(settings.recipe(epochs))
     rank = float(stats.spearmanr(pairs.squares, pairs.gap).statistic)
     own = float(stats.spearmanr(np.abs(pairs.degree - pairs.peer), pairs.gap).statistic)
     loose = float(bound.gap(pairs.degree, pairs.peer).min() / pairs.gap.max())
@@ -195,7 +169,7 @@ def _finding(settings: Settings, epochs: int, pairs: Pairs, fit: GapBound | None
     return Finding(
         claim="The loss gap is bounded by Phi * (delta_k^2 + delta_k'^2) + Upsilon.",
         found=(
-            f"{epochs} local epoch{'s' if epochs > 1 else ''}: over {len(pairs.gap)} pairs the rank correlation of "
+            f"{local_epochs(epochs)}: over {len(pairs.gap)} pairs the rank correlation of "
             f"gap and delta_k^2 + delta_k'^2 is {rank:.2f} (of gap and |delta_k - delta_k'| {own:.2f}); {fitted}; "
             f"the corrected bound at L = 100, G = 10, mu = 0.01 is Phi = {bound.phi:.3g}, Upsilon = "
             f"{bound.upsilon:.3g}, {loose:.1g} times the largest gap; the participant of the greater degree has the "

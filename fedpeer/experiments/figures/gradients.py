@@ -7,17 +7,14 @@ Source: Pang et al. 2025, appendix (hyperparameter analysis), Figure 5.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from fedpeer.experiments.cells import Cell, Record
 from fedpeer.experiments.data import generator
-from fedpeer.experiments.federation import federation_parameters
-from fedpeer.experiments.figures.figure import Finding, Results, finished
+from fedpeer.experiments.figures.figure import Figure, Finding, Results, finished, seed_cells, series, tabled
 from fedpeer.experiments.plots import LINES, Page, by_round, curve
 from fedpeer.experiments.populations import SHARES
-from fedpeer.experiments.priorities import priority
 from fedpeer.experiments.settings import EPOCHS, PARTICIPANTS, Settings
 from mechanism.gap_bound import GapBound
 
@@ -25,13 +22,11 @@ from mechanism.gap_bound import GapBound
 SHOWN_SEED, PAPER_STEPS, PAPER_GRADIENT, PAPER_SMOOTHNESS = 5, 50, 10.0, 100.0
 
 
-@dataclass(frozen=True)
-class GradientFigure:
+class GradientFigure(Figure):
     """Gradient norms and smoothness at the default share of 0.5."""
 
-    number: int = 5
-    name: str = "gradients"
-    title: str = "Gradient norms of two participants, and the constants that follow"
+    number, name = 5, "gradients"
+    title = "Gradient norms of two participants, and the constants that follow"
 
     def cells(self, settings: Settings) -> list[Cell]:
         return list(self._cells(settings).values())
@@ -43,69 +38,36 @@ class GradientFigure:
             for k in range(PARTICIPANTS)
         ]
         # One training shows it, two show that it is no accident.
-        return {
-            seed: Cell(
-                "gradients",
-                federation_parameters(settings, counts, EPOCHS, seed, track=shown),
-                priority("gradients", seed),
-            )
-            for seed in range(min(settings.seeds, 2))
-        }
+        return seed_cells(settings, counts, EPOCHS, "gradients", kind="gradients", most=2, track=shown)
 
     def draw(self, settings: Settings, results: Results, page: Page) -> list[Finding]:
         runs = finished(self._cells(settings), results)
         if not runs:
             return []
-        norms = ("first", "largest", "single", "single_largest")
-        page.table(
-            ("seed", "round", "participant", *norms),
-            [
-                (seed, row["round"], row["participant"], *(row[c] for c in norms))
-                for seed, run in runs.items()
-                for row in run["norms"]
-            ],
-        )
-        estimates = ("smoothness", "secant", "likelihood")
-        page.table(
-            ("seed", "round", *estimates),
-            [
-                (seed, row["round"], *("" if row[c] is None else row[c] for c in estimates))
-                for seed, run in runs.items()
-                for row in run["smoothness"]
-            ],
-            part="smoothness",
-        )
+        norms = ("round", "participant", "first", "largest", "single", "single_largest")
+        page.table(("seed", *norms), tabled(runs, "norms", norms))
+        estimates = ("round", "smoothness", "secant", "likelihood")
+        page.table(("seed", *estimates), tabled(runs, "smoothness", estimates), part="smoothness")
         with page.panels(2) as axes:
             shown = sorted({row["participant"] for row in next(iter(runs.values()))["norms"]})
             for line, (k, what) in zip(
                 LINES, [(k, what) for what in ("first", "single") for k in shown], strict=False
             ):
-                rounds, values = _over_rounds(runs, k, what)
+                rounds, values = series(runs, "norms", what, k)
                 label = f"participant {k}, " + ("first batch" if what == "first" else "single samples, RMS")
                 curve(axes[0], rounds, values, line, label)
             axes[0].axhline(PAPER_GRADIENT, color="0.4", linewidth=0.8, label="paper's largest G")
-            axes[0].set_yscale("log")
-            axes[0].set_ylabel("gradient norm")
-            axes[0].set_title(f"{settings.dataset}, share 0.5, {EPOCHS} local epochs")
             names = {"smoothness": "largest curvature of $F_c$", "likelihood": "1 / likelihood"}
             for line, (what, label) in zip(LINES, names.items(), strict=False):
-                rows = next(iter(runs.values()))["smoothness"]
-                values = [[row[what] for row in run["smoothness"]] for run in runs.values()]
-                curve(axes[1], [row["round"] for row in rows], values, line, label)
+                rounds, values = series(runs, "smoothness", what)
+                curve(axes[1], rounds, values, line, label)
             axes[1].axhline(PAPER_SMOOTHNESS, color="0.4", linewidth=0.8, label="paper's L")
-            axes[1].set_yscale("log")
-            axes[1].set_ylabel("estimate of the smoothness $L$")
-            for panel in axes:
-                by_round(panel)
+            by_round(axes[0], f"{settings.dataset}, share 0.5, {EPOCHS} local epochs")
+            by_round(axes[1])
+            for panel, label in zip(axes, ("gradient norm", "estimate of the smoothness $L$"), strict=True):
+                panel.set(yscale="log", ylabel=label)
                 panel.legend(loc="best")
         return [_gradient_finding(runs), _smoothness_finding(runs)]
-
-
-def _over_rounds(
-    runs: Mapping[int, Record], participant: int, what: str
-) -> tuple[list[int], list[list[float]]]:
-    rows = [[row for row in run["norms"] if row["participant"] == participant] for run in runs.values()]
-    return [row["round"] for row in rows[0]], [[row[what] for row in seed] for seed in rows]
 
 
 def _gradient_finding(runs: Mapping[int, Record]) -> Finding:

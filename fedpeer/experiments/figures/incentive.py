@@ -14,33 +14,28 @@ c_k * d credits, so one costs c_k / n. Nobody can more than double its samples.
 Ours; the paper shows no comparison of the trained model.
 """
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
 from fedpeer.experiments.cells import Cell, Record
-from fedpeer.experiments.federation import federation_parameters
-from fedpeer.experiments.figures.figure import Finding, Results, finished
+from fedpeer.experiments.figures.figure import Figure, Finding, Results, finished, seed_cells, series, tabled
 from fedpeer.experiments.game import START, costs, play
 from fedpeer.experiments.learner import best_offer
 from fedpeer.experiments.plots import LINES, Page, by_round, curve
 from fedpeer.experiments.populations import SHARES, at_degree
-from fedpeer.experiments.priorities import priority
 from fedpeer.experiments.settings import EPOCHS, PARTICIPANTS, Settings
 from fedpeer.experiments.statistics import Interval, mean_interval
 
 ARMS = ("equilibrium", "sample count", "no payment")
 
 
-@dataclass(frozen=True)
-class IncentiveFigure:
+class IncentiveFigure(Figure):
     """Accuracy with and without the incentive."""
 
-    number: int = 6
-    name: str = "incentive"
-    title: str = "Accuracy under equilibrium efforts, payment by samples, and no payment"
+    number, name = 6, "incentive"
+    title = "Accuracy under equilibrium efforts, payment by samples, and no payment"
 
     def cells(self, settings: Settings) -> list[Cell]:
         return [cell for arm in ARMS for cell in self._arm(settings, arm).values()]
@@ -52,10 +47,9 @@ class IncentiveFigure:
         page.table(
             ("arm", "seed", "round", "accuracy", "loss"),
             [
-                (arm, seed, row["round"], row["accuracy"], row["loss"])
-                for arm, seeds in runs.items()
-                for seed, result in seeds.items()
-                for row in result["global"]
+                (arm, *row)
+                for arm, run in runs.items()
+                for row in tabled(run, "global", ("round", "accuracy", "loss"))
             ],
         )
         final = {
@@ -64,13 +58,10 @@ class IncentiveFigure:
         }
         with page.panels(2) as axes:
             for line, arm in zip(LINES, ARMS, strict=False):
-                rows = [[row["accuracy"] for row in run["global"]] for run in runs[arm].values()]
-                rounds = [row["round"] for row in next(iter(runs[arm].values()))["global"]]
-                curve(axes[0], rounds, rows, line, arm)
-            axes[0].set_title(f"{settings.dataset}, {EPOCHS} local epochs")
+                curve(axes[0], *series(runs[arm], "global", "accuracy"), line, arm)
+            by_round(axes[0], f"{settings.dataset}, {EPOCHS} local epochs")
             axes[0].set_ylabel("test accuracy of the global model")
             axes[0].legend(loc="lower right")
-            by_round(axes[0])
             for j, (line, arm) in enumerate(zip(LINES, ARMS, strict=False)):
                 last = final[arm]
                 half = 0.0 if np.isnan(last.half) else last.half
@@ -81,25 +72,16 @@ class IncentiveFigure:
                     f"{last.estimate:.3f}", (j, last.estimate), xytext=(7, -2), textcoords="offset points"
                 )
             axes[1].set_xticks(range(len(ARMS)), ARMS)
-            axes[1].set_xlim(-0.5, len(ARMS) - 0.3)
-            axes[1].set_ylabel("final test accuracy, mean and 95 %")
+            axes[1].set(xlim=(-0.5, len(ARMS) - 0.3), ylabel="final test accuracy, mean and 95 %")
         return self._findings(settings, runs, final)
 
     def _arm(self, settings: Settings, arm: str) -> dict[int, Cell]:
-        counts = arm_counts(settings, arm)
-        return {
-            seed: Cell(
-                "federation",
-                federation_parameters(settings, counts, EPOCHS, seed),
-                priority("incentive", seed),
-            )
-            for seed in range(settings.seeds)
-        }
+        return seed_cells(settings, arm_counts(settings, arm), EPOCHS, "incentive")
 
     def _findings(
         self, settings: Settings, runs: dict[str, dict[int, Record]], final: dict[str, Interval]
     ) -> list[Finding]:
-        found = best_offer(SHARES).profile
+        found = best_offer().profile
         bought = purchased_samples(float(found.payment.sum()), settings.samples)
         spent = f"{found.payment.sum():.2f} credits a round"
         findings = []
@@ -113,12 +95,12 @@ class IncentiveFigure:
             ),
         ):
             common = sorted(runs["equilibrium"].keys() & runs[other].keys())
-            gains = [
-                runs["equilibrium"][seed]["global"][-1]["accuracy"]
-                - runs[other][seed]["global"][-1]["accuracy"]
-                for seed in common
-            ]
-            gain = mean_interval(gains)
+            ours, theirs = (
+                [runs[arm][seed]["global"][-1]["accuracy"] for seed in common]
+                for arm in ("equilibrium", other)
+            )
+            gains = [one - two for one, two in zip(ours, theirs, strict=True)]
+            gain, name = mean_interval(gains), f"gain_over_{other.replace(' ', '_')}"
             findings.append(
                 Finding(
                     claim=f"The incentive gives a better model than {rival}.",
@@ -130,13 +112,7 @@ class IncentiveFigure:
                     ),
                     # Undecided where the interval holds 0, or one seed has none.
                     holds=True if gain.low > 0 else False if gain.high < 0 else None,
-                    numbers={
-                        f"gain_over_{other.replace(' ', '_')}": gain.estimate,
-                        f"gain_over_{other.replace(' ', '_')}_low": gain.low,
-                        f"gain_over_{other.replace(' ', '_')}_high": gain.high,
-                    }
-                    if len(common) > 1
-                    else {f"gain_over_{other.replace(' ', '_')}": gain.estimate},
+                    numbers={name: gain.estimate, f"{name}_low": gain.low, f"{name}_high": gain.high},
                 )
             )
         return findings
@@ -149,7 +125,7 @@ def arm_counts(settings: Settings, arm: str) -> tuple[tuple[int, ...], ...]:
         return play(SHARES, settings).counts
     samples = [settings.samples] * PARTICIPANTS
     if arm == "sample count":
-        samples = purchased_samples(float(best_offer(SHARES).profile.payment.sum()), settings.samples)
+        samples = purchased_samples(float(best_offer().profile.payment.sum()), settings.samples)
     return tuple(at_degree(SHARES, k, START, settings.classes, n).counts for k, n in enumerate(samples))
 
 

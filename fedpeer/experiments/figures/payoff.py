@@ -4,32 +4,26 @@ By calculation, against the least and the greatest equilibrium. Ours; the paper 
 that a convex program solves it.
 """
 
-from dataclasses import dataclass
-
-import numpy as np
-
 from fedpeer.experiments.cells import Cell
-from fedpeer.experiments.figures.figure import Finding, Results
+from fedpeer.experiments.figures.figure import Figure, Finding, Results
 from fedpeer.experiments.game import population_game
 from fedpeer.experiments.learner import LEARNER, PAYMENTS, best_offer, offers
 from fedpeer.experiments.plots import LINES, Page
 from fedpeer.experiments.populations import SHARES
 from fedpeer.experiments.settings import Settings
+from mechanism.game import Side
 from mechanism.learner import Offer, offer
 
-SIDES = ("least", "greatest")
+SIDES: tuple[Side, ...] = ("least", "greatest")
 
 #: How far below the best coefficient one more is tried.
 BELOW = 1e-4
 
 
-@dataclass(frozen=True)
-class PayoffFigure:
+class PayoffFigure(Figure):
     """Payoff over the payment coefficient; the same for every data set."""
 
-    number: int = 7
-    name: str = "payoff"
-    title: str = "The learner's payoff over Q"
+    number, name, title = 7, "payoff", "The learner's payoff over Q"
 
     def cells(self, settings: Settings) -> list[Cell]:
         del settings  # calculated when drawn: seconds
@@ -41,7 +35,7 @@ class PayoffFigure:
             ("payment", "equilibrium", "Q", "payoff", "feasible", "best", "mean_degree", "paid_a_round",
              "least_utility"),
             [
-                (name, side, o.Q, o.payoff, o.feasible, o is best_offer(SHARES, name, side),
+                (name, side, o.Q, o.payoff, o.feasible, o is best_offer(name, side),
                  o.profile.degree.mean(), o.profile.payment.sum(), o.profile.utility.min())
                 for name in PAYMENTS for side in SIDES for o in with_jump(name, side)
             ],
@@ -50,50 +44,41 @@ class PayoffFigure:
             for panel, name in zip(axes, PAYMENTS, strict=True):
                 for line, side in zip(LINES, SIDES, strict=False):
                     tried = with_jump(name, side)
+                    points = [o.Q for o in tried], [o.payoff for o in tried]
+                    panel.plot(*points, markersize=2, label=f"at the {side} equilibrium", **line.style)
+                    best = best_offer(name, side)
                     panel.plot(
-                        [o.Q for o in tried],
-                        [o.payoff for o in tried],
-                        color=line.colour,
-                        linestyle=line.dash,
-                        marker=line.marker,
-                        markersize=2,
-                        label=f"at the {side} equilibrium",
-                    )
-                    best = best_offer(SHARES, name, side)
-                    panel.plot(
-                        [best.Q],
-                        [best.payoff],
-                        marker="*",
-                        markersize=11,
-                        linestyle="none",
-                        markerfacecolor="white",
-                        color=line.colour,
+                        best.Q,
+                        best.payoff,
+                        "*",
+                        ms=11,
+                        mfc="white",
+                        c=line.colour,
                         label=f"best Q = {best.Q:.4g}",
                     )
-                top = max(o.payoff for side in SIDES for o in offers(SHARES, name, side))
-                panel.set_ylim(-0.35 * abs(top), 1.25 * top)
-                panel.set_xscale("log")
-                panel.set_xlim(50, 5_000)
-                panel.set_title(f"{name} payment")
-                panel.set_xlabel("payment coefficient $Q$")
+                top = max(o.payoff for side in SIDES for o in offers(name, side))
+                panel.set(
+                    xscale="log", xlim=(50, 5_000), ylim=(-0.35 * abs(top), 1.25 * top),
+                    xlabel="payment coefficient $Q$", title=f"{name} payment",
+                )  # fmt: skip
                 panel.legend(loc="lower left")
             axes[0].set_ylabel(f"payoff (credits, T = {LEARNER.rounds} rounds)")
         return [_finding(name) for name in PAYMENTS]
 
 
-def with_jump(payment: str, side: str) -> list[Offer]:
+def with_jump(payment: str, side: Side) -> list[Offer]:
     """What the search tried, and one offer just below the best: where the payoff jumps, the curve shows it."""
-    tried = list(offers(SHARES, payment, side))
-    best = best_offer(SHARES, payment, side)
+    tried = list(offers(payment, side))
+    best = best_offer(payment, side)
     below = population_game(SHARES, PAYMENTS[payment], best.Q * (1 - BELOW))
-    tried.append(offer(below, LEARNER, "least" if side == "least" else "greatest"))
+    tried.append(offer(below, LEARNER, side))
     return sorted(tried, key=lambda one: one.Q)
 
 
 def _finding(name: str) -> Finding:
-    best = best_offer(SHARES, name)
-    worst = best_offer(SHARES, name, "greatest")
-    tried = [o for o in offers(SHARES, name) if o.feasible]
+    best = best_offer(name)
+    worst = best_offer(name, "greatest")
+    tried = [o for o in offers(name) if o.feasible]
     where = (
         "on the participation boundary, the least Q at which everyone still makes the effort"
         if best.on_boundary
@@ -106,6 +91,6 @@ def _finding(name: str) -> Finding:
             f"{best.profile.degree.mean():.3f}, {best.profile.payment.sum():.2f} credits a round; against the "
             f"greatest equilibrium Q = {worst.Q:.4g} and {worst.payoff:.1f} credits"
         ),
-        holds=bool(best.payoff >= np.max([o.payoff for o in tried])),
+        holds=bool(best.payoff >= max(o.payoff for o in tried)),
         numbers={f"Q_{name}": best.Q, f"payoff_{name}": best.payoff},
     )

@@ -16,7 +16,7 @@ from scipy import stats
 
 from fedpeer.experiments.cells import Cell
 from fedpeer.experiments.data import generator
-from fedpeer.experiments.figures.figure import Finding, Results
+from fedpeer.experiments.figures.figure import Figure, Finding, Results
 from fedpeer.experiments.game import (
     DEVIATIONS,
     START,
@@ -31,12 +31,21 @@ from fedpeer.experiments.plots import LINES, Page, by_round
 from fedpeer.experiments.populations import Partition, at_degree
 from fedpeer.experiments.settings import PARTICIPANTS, Settings
 from fedpeer.experiments.settlements import settlement_parameters
-from fedpeer.experiments.statistics import LEVEL, difference_interval, mean_interval, slope_interval
+from fedpeer.experiments.statistics import (
+    LEVEL,
+    Interval,
+    difference_interval,
+    mean_interval,
+    slope_interval,
+)
 from fedpeer.learning.partition import uniform_reference
 from mechanism.degree import noniid_degree
 from mechanism.settlement import MICRO
 
 Array = npt.NDArray[np.float64]
+
+#: Label counts of every participant.
+Counts = tuple[tuple[int, ...], ...]
 
 #: Participants whose utility is drawn, and the seed that chooses them.
 SHOWN, SHOWN_SEED = 4, 7
@@ -50,7 +59,7 @@ DEVIATION_ROUNDS, REPETITIONS, REPETITIONS_QUICK = 5, 40, 10
 
 
 @dataclass(frozen=True)
-class UtilityFigure:
+class UtilityFigure(Figure):
     """Utility at equilibrium and beside it, for one way to skew labels."""
 
     number: int
@@ -59,56 +68,40 @@ class UtilityFigure:
     partition: Partition
 
     def cells(self, settings: Settings) -> list[Cell]:
-        return [self._rounds_cell(settings), self._deviation_cell(settings)]
+        """The rounds at the equilibrium, and those beside it."""
+        chosen = play(self.partition, settings)
+        tasks, repetitions = (TASKS_QUICK, REPETITIONS_QUICK) if settings.quick else (TASKS, REPETITIONS)
+
+        def cell(populations: list[Counts], rounds: int, repetitions: int, seed: int) -> Cell:
+            parameters = settlement_parameters(
+                populations, Q=chosen.game.Q, rounds=rounds, repetitions=repetitions, seed=seed
+            )
+            return Cell("settlement", parameters)
+
+        return [
+            cell([chosen.counts], settings.rounds, tasks, 0),
+            cell(self._deviating(settings), DEVIATION_ROUNDS, repetitions, 1),
+        ]
 
     def draw(self, settings: Settings, results: Results, page: Page) -> list[Finding]:
         cells = self.cells(settings)
         if any(cell.key not in results for cell in cells):
             return []
         chosen = play(self.partition, settings)
-        over_rounds = np.array(results[cells[0].key]["paid_micro"], dtype=np.float64)[0] / MICRO
-        over_rounds -= self._costs(chosen)
-        deviation = np.array(results[cells[1].key]["paid_micro"], dtype=np.float64)[..., DEVIATOR] / MICRO
-        deviation -= np.array([self._deviation_cost(counts) for counts in self._deviating(settings)])[
-            :, None, None
-        ]
+        settled, beside = (np.array(results[cell.key]["paid_micro"], np.float64) / MICRO for cell in cells)
+        over_rounds = settled[0] - np.array([_cost(k, mix) for k, mix in enumerate(chosen.counts)])
+        spent = [_cost(DEVIATOR, counts[DEVIATOR]) for counts in self._deviating(settings)]
+        deviation = beside[..., DEVIATOR] - np.array(spent)[:, None, None]
+        # Of the equilibrium and of each deviation: one task's rounds, and the means of all tasks.
+        measured = [(mean_interval(tasks[0]), mean_interval(tasks.mean(axis=1))) for tasks in deviation]
         shown = sorted(generator(SHOWN_SEED).choice(PARTICIPANTS, SHOWN, replace=False).tolist())
-        self._tables(page, chosen, over_rounds, deviation)
+        _tables(page, chosen, over_rounds, measured)
         with page.panels(2) as axes:
             _draw_rounds(axes[0], chosen, over_rounds[0], shown)
-            self._draw_deviation(axes[1], chosen, deviation)
-        return [
-            _trend(over_rounds),
-            _by_calculation(chosen),
-            self._by_simulation(deviation),
-        ]
+            _draw_deviation(axes[1], chosen, measured[1:], deviation.shape[1])
+        return [_trend(over_rounds), _by_calculation(chosen), _by_simulation(deviation)]
 
-    def _rounds_cell(self, settings: Settings) -> Cell:
-        counts = play(self.partition, settings).counts
-        return Cell(
-            "settlement",
-            settlement_parameters(
-                [counts],
-                Q=play(self.partition, settings).game.Q,
-                rounds=settings.rounds,
-                repetitions=TASKS_QUICK if settings.quick else TASKS,
-                seed=0,
-            ),
-        )
-
-    def _deviation_cell(self, settings: Settings) -> Cell:
-        return Cell(
-            "settlement",
-            settlement_parameters(
-                self._deviating(settings),
-                Q=play(self.partition, settings).game.Q,
-                rounds=DEVIATION_ROUNDS,
-                repetitions=REPETITIONS_QUICK if settings.quick else REPETITIONS,
-                seed=1,
-            ),
-        )
-
-    def _deviating(self, settings: Settings) -> list[tuple[tuple[int, ...], ...]]:
+    def _deviating(self, settings: Settings) -> list[Counts]:
         """Everyone's counts for each deviation, the equilibrium itself first."""
         chosen = play(self.partition, settings)
         populations = [chosen.counts]
@@ -119,112 +112,84 @@ class UtilityFigure:
             populations.append(tuple(counts))
         return populations
 
-    def _costs(self, chosen: Play) -> Array:
-        """Cost of each participant's counts, credits a round, shape (N,)."""
-        return np.array([_cost(k, mix) for k, mix in enumerate(chosen.counts)])
 
-    def _deviation_cost(self, counts: tuple[tuple[int, ...], ...]) -> float:
-        return _cost(DEVIATOR, counts[DEVIATOR])
+def _tables(page: Page, chosen: Play, over_rounds: Array, measured: list[tuple[Interval, Interval]]) -> None:
+    found = chosen.equilibrium
+    page.table(
+        ("participant", "effort", "degree", "cost", "expected_utility"),
+        zip(range(PARTICIPANTS), found.effort, found.degree, found.cost, found.utility, strict=True),
+        part="participants",
+    )
+    page.table(
+        ("task", "round", "participant", "utility"),
+        ((s, r + 1, k, value) for (s, r, k), value in np.ndenumerate(over_rounds)),
+    )
+    degrees = np.array([found.degree[DEVIATOR], *deviation_degrees(chosen.game, DEVIATOR)])
+    efforts = [found.effort[DEVIATOR], *map(float, DEVIATIONS)]
+    formula = deviation_utilities(chosen.game, found.degree, DEVIATOR, degrees)
+    page.table(
+        ("effort", "degree", "expected_utility", "five_rounds", "five_rounds_low", "five_rounds_high",
+         "all_repetitions", "all_repetitions_low", "all_repetitions_high"),
+        [
+            (*point, *(value for i in intervals for value in (i.estimate, i.low, i.high)))
+            for *point, intervals in zip(efforts, degrees, formula, measured, strict=True)
+        ],
+        part="deviation",
+    )  # fmt: skip
 
-    def _tables(self, page: Page, chosen: Play, over_rounds: Array, deviation: Array) -> None:
-        found = chosen.equilibrium
-        page.table(
-            ("participant", "effort", "degree", "cost", "expected_utility"),
-            [
-                (k, found.effort[k], found.degree[k], found.cost[k], found.utility[k])
-                for k in range(PARTICIPANTS)
-            ],
-            part="participants",
-        )
-        page.table(
-            ("task", "round", "participant", "utility"),
-            [
-                (s, r + 1, k, value)
-                for s, task in enumerate(over_rounds)
-                for r, settled in enumerate(task)
-                for k, value in enumerate(settled)
-            ],
-        )
-        degrees = np.array([found.degree[DEVIATOR], *deviation_degrees(chosen.game, DEVIATOR)])
-        efforts = [found.effort[DEVIATOR], *map(float, DEVIATIONS)]
-        formula = deviation_utilities(chosen.game, found.degree, DEVIATOR, degrees)
-        rows = []
-        for e, d, u, tasks in zip(efforts, degrees, formula, deviation, strict=True):
-            five, every = mean_interval(tasks[0]), mean_interval(tasks.mean(axis=1))
-            rows.append((e, d, u, five.estimate, five.low, five.high, every.estimate, every.low, every.high))
-        page.table(
-            ("effort", "degree", "expected_utility", "five_rounds", "five_rounds_low", "five_rounds_high",
-             "all_repetitions", "all_repetitions_low", "all_repetitions_high"),
-            rows,
-            part="deviation",
-        )  # fmt: skip
 
-    def _draw_deviation(self, axes: Axes, chosen: Play, deviation: Array) -> None:
-        found, game = chosen.equilibrium, chosen.game
-        fine = np.linspace(0.0, 1.0, 201)
-        curve = game.effort.take(np.array([DEVIATOR]))
-        degrees = np.array([float(np.ravel(curve.degree(e))[0]) for e in fine])
-        formula = deviation_utilities(game, found.degree, DEVIATOR, degrees)
-        axes.plot(fine, formula, color=LINES[0].colour, label="expected, by the formula")
-        efforts = np.array([float(e) for e in DEVIATIONS])
-        measured = (
-            (
-                "mean of 5 settled rounds",
-                [mean_interval(tasks[0]) for tasks in deviation[1:]],
-                LINES[4],
-                -0.006,
-            ),
-            (
-                f"mean of {deviation.shape[1]} such means",
-                [mean_interval(tasks.mean(axis=1)) for tasks in deviation[1:]],
-                LINES[1],
-                0.006,
-            ),
+def _draw_deviation(
+    axes: Axes, chosen: Play, measured: list[tuple[Interval, Interval]], repetitions: int
+) -> None:
+    found, game = chosen.equilibrium, chosen.game
+    fine = np.linspace(0.0, 1.0, 201)
+    formula = deviation_utilities(game, found.degree, DEVIATOR, deviation_degrees(game, DEVIATOR, fine))
+    axes.plot(fine, formula, color=LINES[0].colour, label="expected, by the formula")
+    labels = (f"mean of {DEVIATION_ROUNDS} settled rounds", f"mean of {repetitions} such means")
+    for label, intervals, line, shift in zip(
+        labels, zip(*measured, strict=True), (LINES[4], LINES[1]), (-0.006, 0.006), strict=True
+    ):
+        axes.errorbar(
+            [float(e) + shift for e in DEVIATIONS],
+            [i.estimate for i in intervals],
+            yerr=[i.half for i in intervals],
+            fmt=line.marker,
+            color=line.colour,
+            capsize=1.5,
+            linewidth=0.8,
+            label=label + ", 95 %",
         )
-        for label, intervals, line, shift in measured:
-            axes.errorbar(
-                efforts + shift,
-                [i.estimate for i in intervals],
-                yerr=[i.half for i in intervals],
-                fmt=line.marker,
-                color=line.colour,
-                capsize=1.5,
-                linewidth=0.8,
-                label=label + ", 95 %",
-            )
-        axes.axvline(found.effort[DEVIATOR], color="0.4", linestyle=":", label="equilibrium effort")
-        axes.set_xlabel(f"effort of participant {DEVIATOR}")
-        axes.set_ylabel("utility (credits a round)")
-        low, high = axes.get_ylim()
-        axes.set_ylim(low - 0.45 * (high - low), high)
-        axes.legend(loc="lower center")
+    axes.axvline(found.effort[DEVIATOR], color="0.4", linestyle=":", label="equilibrium effort")
+    axes.set(xlabel=f"effort of participant {DEVIATOR}", ylabel="utility (credits a round)")
+    low, high = axes.get_ylim()
+    axes.set_ylim(low - 0.45 * (high - low), high)
+    axes.legend(loc="lower center")
 
-    def _by_simulation(self, deviation: Array) -> Finding:
-        """Deviations against the equilibrium, over all repetitions; intervals corrected for their number."""
-        base = deviation[0].mean(axis=1)
-        gains = [difference_interval(tasks.mean(axis=1), base, len(DEVIATIONS)) for tasks in deviation[1:]]
-        best = max(gains, key=lambda gain: gain.estimate)
-        beaten = sum(gain.low > 0 for gain in gains)
-        return Finding(
-            claim="The optimal effort earns most, within noise, by simulation.",
-            found=(
-                f"none of {len(DEVIATIONS)} efforts earns significantly more than the equilibrium's over "
-                f"{len(base)} tasks of {DEVIATION_ROUNDS} rounds; the largest difference is {best} credits"
-                if beaten == 0
-                else f"{beaten} of {len(DEVIATIONS)} efforts earn significantly more; the largest by {best} credits"
-            ),
-            holds=beaten == 0,
-            numbers={"largest_gain": best.estimate, "significant_gains": beaten},
-        )
+
+def _by_simulation(deviation: Array) -> Finding:
+    """Deviations against the equilibrium, over all repetitions; intervals corrected for their number."""
+    base = deviation[0].mean(axis=1)
+    gains = [difference_interval(tasks.mean(axis=1), base, len(DEVIATIONS)) for tasks in deviation[1:]]
+    best = max(gains, key=lambda gain: gain.estimate)
+    beaten = sum(gain.low > 0 for gain in gains)
+    return Finding(
+        claim="The optimal effort earns most, within noise, by simulation.",
+        found=(
+            f"none of {len(DEVIATIONS)} efforts earns significantly more than the equilibrium's over "
+            f"{len(base)} tasks of {DEVIATION_ROUNDS} rounds; the largest difference is {best} credits"
+            if beaten == 0
+            else f"{beaten} of {len(DEVIATIONS)} efforts earn significantly more; the largest by {best} credits"
+        ),
+        holds=beaten == 0,
+        numbers={"largest_gain": best.estimate, "significant_gains": beaten},
+    )
 
 
 def _draw_rounds(axes: Axes, chosen: Play, utility: Array, shown: list[int]) -> None:
     rounds = range(1, len(utility) + 1)
     for line, k in zip(LINES, shown, strict=False):
         label = f"$k$ = {k}, $e_k$ = {chosen.equilibrium.effort[k]:.2f}"
-        axes.plot(
-            rounds, utility[:, k], color=line.colour, linestyle=line.dash, marker=line.marker, label=label
-        )
+        axes.plot(rounds, utility[:, k], label=label, **line.style)
         axes.axhline(chosen.equilibrium.utility[k], color=line.colour, linewidth=0.5)
     by_round(axes)
     axes.set_ylabel("utility at equilibrium (credits a round)")

@@ -4,17 +4,14 @@ Ours: the paper pays on the degree that a participant reports.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from scipy import stats
 
 from fedpeer.experiments.cells import Cell, Record
-from fedpeer.experiments.federation import federation_parameters
-from fedpeer.experiments.figures.figure import Finding, Results, finished
+from fedpeer.experiments.figures.figure import Figure, Finding, Results, finished, seed_cells
 from fedpeer.experiments.figures.gap import spread_counts
 from fedpeer.experiments.plots import LINES, Page
-from fedpeer.experiments.priorities import priority
 from fedpeer.experiments.settings import EPOCHS, Settings
 
 #: Shadow models a round: the service's default, and with --quick.
@@ -23,13 +20,10 @@ SHADOWS, SHADOWS_QUICK = 100, 40
 PROBED = (1, 5)
 
 
-@dataclass(frozen=True)
-class VerifiedFigure:
+class VerifiedFigure(Figure):
     """Verified against true degree."""
 
-    number: int = 9
-    name: str = "verified"
-    title: str = "Verified against true degree"
+    number, name, title = 9, "verified", "Verified against true degree"
 
     def cells(self, settings: Settings) -> list[Cell]:
         return list(self._cells(settings).values())
@@ -37,14 +31,8 @@ class VerifiedFigure:
     def _cells(self, settings: Settings) -> dict[int, Cell]:
         probed = sorted({min(r, settings.rounds) for r in PROBED})
         extra = {"probed": probed, "shadows": SHADOWS_QUICK if settings.quick else SHADOWS}
-        return {
-            seed: Cell(
-                "verified",
-                {**federation_parameters(settings, spread_counts(settings), EPOCHS, seed), **extra},
-                priority("verified", seed),
-            )
-            for seed in range(min(settings.seeds, 2))
-        }
+        counts = spread_counts(settings)
+        return seed_cells(settings, counts, EPOCHS, "verified", kind="verified", most=2, more=extra)
 
     def draw(self, settings: Settings, results: Results, page: Page) -> list[Finding]:
         runs = finished(self._cells(settings), results)
@@ -74,9 +62,9 @@ class VerifiedFigure:
                     x, y, yerr=ends, fmt=line.marker, color=line.colour, linewidth=0.7, capsize=1.5,
                     label=f"round {number}, with its interval",
                 )  # fmt: skip
-            panel.set_xlabel(r"true degree $\delta_k$")
-            panel.set_ylabel("verified degree $v_k$")
-            panel.set_title(settings.dataset)
+            panel.set(
+                xlabel=r"true degree $\delta_k$", ylabel="verified degree $v_k$", title=settings.dataset
+            )
             panel.legend(loc="upper left")
         return [_finding(runs)]
 

@@ -33,7 +33,7 @@ def honest_models(
         mixes.append(
             majority_minority(UNIFORM, RECIPE.samples, majority=majority, degree=degree, order=order)
         )
-    samples = [draw(splits.train, mix.counts, generator).data for mix in mixes]
+    samples = [draw(splits.train, mix.counts, generator) for mix in mixes]
     trained = train_many(start, samples, RECIPE, range(seed * 100, seed * 100 + len(mixes)))
     return [(mix.degree, weights) for mix, weights in zip(mixes, trained, strict=True)]
 

@@ -103,10 +103,10 @@ def test_settled_rounds_are_reproducible_and_differ_between_repetitions() -> Non
 
 
 def test_the_log_payments_best_q_is_the_least_that_keeps_everyone() -> None:
-    best = best_offer(SHARES)
+    best = best_offer()
     assert best.on_boundary
     assert best.profile.utility.min() >= 0
-    assert best.payoff == max(o.payoff for o in offers(SHARES, "log") if o.feasible)
+    assert best.payoff == max(o.payoff for o in offers("log") if o.feasible)
     # The equilibrium is that of the utility figures: Q drops out.
     np.testing.assert_allclose(best.profile.degree, play(SHARES, SETTINGS).equilibrium.degree, atol=1e-9)
 

@@ -1,0 +1,90 @@
+"""What is wrong with the settings in a file, in sentences for the person who wrote it."""
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+
+def violations(error: ValidationError, kind: type[BaseModel], path: Path) -> str:
+    """One line for each key at fault in the file at `path`: key, value, what was expected."""
+    lines = []
+    for item in error.errors():
+        location = tuple(part for part in item["loc"] if not _is_union_member(part))
+        key = ".".join(str(part) for part in location) or "the file"
+        match item["type"]:
+            case "extra_forbidden":
+                known = ", ".join(sorted(_section(kind, location[:-1]).model_fields))
+                lines.append(f"unknown key {key}; known here: {known}")
+            case "missing":
+                lines.append(f"missing key {key}")
+            case "value_error":
+                lines.append(f"{key}: {item['ctx']['error']}")
+            case _:
+                found = f"{item['input']!r:.120}"
+                if "storage" in location[:1] or "://" in found:
+                    found = "not what it should be (its value may hold a password and is not shown)"
+                lines.append(f"{key} is {found}; expected {_expected(item, kind, location)}")
+    return "\n".join(f"{path}: {line}" for line in dict.fromkeys(lines))
+
+
+def _is_union_member(part: int | str) -> bool:
+    """Whether a step of a location names an alternative of a union and no key: "list[dict[str,any]]", say."""
+    return isinstance(part, str) and "[" in part
+
+
+#: What TOML has for a type that pydantic asks for, by the beginning of its error's name.
+_FORMS = {
+    "int": "a whole number",
+    "float": "a number",
+    "finite_number": "a finite number",
+    "decimal": "a number",
+    "bool": "true or false",
+    "string_type": "a text in quotes",
+    "list": "a list in square brackets",
+    "dict": "a table",
+    "path": "a path in quotes",
+}
+
+_COMPARISONS = {"greater_than", "greater_than_equal", "less_than", "less_than_equal"}
+
+
+def _expected(item: Any, kind: type[BaseModel], location: tuple[int | str, ...]) -> str:
+    """What a key takes, as words."""
+    name = item["type"]
+    if name in _COMPARISONS:
+        return _range(_section(kind, location[:-1]).model_fields[str(location[-1])].metadata)
+    if name == "model_type":
+        keys = ", ".join(sorted(_section(kind, location).model_fields))
+        return f"a table, [{'.'.join(map(str, location))}], with keys of {keys}"
+    if name == "literal_error":
+        return str(item["ctx"]["expected"])
+    if name == "string_pattern_mismatch":
+        return f"a text of the form {item['ctx']['pattern']}"
+    if name == "string_too_long":
+        return f"at most {item['ctx']['max_length']} characters"
+    form = next((words for prefix, words in _FORMS.items() if name.startswith(prefix)), None)
+    return form or f"something else: {item['msg']}"
+
+
+def _range(metadata: list[Any]) -> str:
+    """The bounds of a field: "at least 1 and at most 100"."""
+    words = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
+    return " and ".join(
+        f"{word} {getattr(bound, name)}"
+        for name, word in words.items()
+        for bound in metadata
+        if hasattr(bound, name)
+    )
+
+
+def _section(kind: type[BaseModel], location: tuple[int | str, ...]) -> type[BaseModel]:
+    """The section at a path of keys."""
+    current: type[BaseModel] = kind
+    for part in location:
+        if isinstance(part, int):  # a place in a list of sections
+            continue
+        annotation = current.model_fields[part].annotation
+        options = [annotation, *getattr(annotation, "__args__", ())]
+        current = next(o for o in options if isinstance(o, type) and issubclass(o, BaseModel))
+    return current
