@@ -119,7 +119,7 @@ class Proof:
             said += (
                 " On samples of D_c that it has not seen the first model is right in {:.0%}, a trained one in {:.0%}."
             ).format(*self.accuracy)
-        said += "".join(f" LOOK AGAIN: {doubt}." for doubt in self.doubts)
+        said += "".join(f" LOOK AGAIN: {doubt}" for doubt in self.doubts)
         if self.evidence_seconds is not None:
             said += f" The evidence of a round will take about {_seconds(self.evidence_seconds)} here."
             if self.evidence_seconds > self.round_seconds:
@@ -358,7 +358,7 @@ def _learnt(
 
     def doubt(text: str, certain: bool) -> None:
         if certain and not accept_noise:
-            raise TaskError(f"{text}. `open --accept-noise` opens the task all the same")
+            raise TaskError(f"{text} `open --accept-noise` opens the task all the same")
         doubts.append(text)
 
     if signal < _SIGNAL:
@@ -367,7 +367,7 @@ def _learnt(
             f"{len(unseen)} samples: it is right in {after:.0%}, a constant guess in {chance:.0%}, and a permutation "
             f"test gives {signal:.1f} standard deviations where at least {_SIGNAL:g} are expected. Evidence on such "
             "data can say nothing of anybody. Are the labels those of the images? If they are, the recipe is too "
-            "short: give it more epochs or samples, or a larger learning rate",
+            "short: give it more epochs or samples, or a larger learning rate.",
             needs_evidence(rule),
         )
     elif after < chance + _MORE_THAN_CHANCE:

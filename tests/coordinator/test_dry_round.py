@@ -73,7 +73,7 @@ def test_a_task_that_can_be_scored_is_proved_and_says_how_long_its_evidence_take
     assert proof.doubts == ()
     assert "LOOK AGAIN" not in proof.sentence()
     assert 0.09 < proof.chance < 0.15
-    assert " LOOK AGAIN: it is odd." in replace(proof, doubts=("it is odd",)).sentence()
+    assert " LOOK AGAIN: it is odd." in replace(proof, doubts=("it is odd.",)).sentence()
     assert progress[0] == "training model 1 of 2: epoch 1 of 2"
     assert "measuring and settling a round of three" in progress
     assert progress[-1] == "training shadow models: 38 of 38"
@@ -164,7 +164,7 @@ def test_data_of_which_nothing_can_be_learnt_are_refused_unless_the_operator_say
     proof = prove(prepare_task(task(data=data), 0.0), accept_noise=True)
     [doubt] = proof.doubts
     assert "standard deviations where at least 3 are expected" in doubt
-    assert f" LOOK AGAIN: {doubt}." in proof.sentence()
+    assert f" LOOK AGAIN: {doubt}" in proof.sentence()
     # Without evidence nothing is paid by D_c: it is said, not refused.
     claims = prove(prepare_task(task(data=data, rule={"name": "paper"}), 0.0))
     assert "knows nothing of the labels" in claims.doubts[0]

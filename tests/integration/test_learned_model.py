@@ -73,10 +73,11 @@ async def test_the_model_is_the_ledgers_while_the_task_runs_and_when_it_has_ende
     folder, out = make_folder(tmp_path / "state"), tmp_path / "model.safetensors"
     open_task(folder, task_config(tmp_path))
     async with running(folder) as service:
-        with pytest.raises(
-            TaskError, match="has trained no model yet: it is OPEN in round 0; .* by --round 0"
-        ):
-            await asyncio.to_thread(Operator(folder).model, "task")
+        early = CliRunner().invoke(app, ["model", "task", "-o", str(out), "--state", str(folder.path)])
+        assert isinstance(early.exception, TaskError)
+        assert "has trained no model: it is " in str(early.exception)
+        assert "--round 0 fetches what it began with" in str(early.exception)
+        assert not out.exists()
         zero = ("model", "task", "--round", "0", "-o", str(out))
         assert "after round 0" in await asyncio.to_thread(command, *zero, folder=folder)
         assert open_model(out).weights().keys() == WEIGHTS.keys()
