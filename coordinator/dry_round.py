@@ -340,20 +340,22 @@ def _learnt(
             D_c does not hold on the held-out set, although it has samples enough to show that. The latter two not with
             `accept_noise`.
     """
-    from fedpeer.learning.training import evaluation_of, label_signal, log_probabilities  # imports torch
+    from fedpeer.learning.training import evaluate, label_signal, log_probabilities  # imports torch
 
-    recipe, rule = task.row.terms.recipe, task.row.terms.rule.name
+    recipe, first, unseen = task.row.terms.recipe, trained.models[0], data.validation.select(trained.unseen)
     weights = (open_model(start.model).weights(), *trained.models)
-    outputs = [log_probabilities(each, data.validation.images, recipe.model) for each in weights]
-    if not all(np.isfinite(evaluation_of(each, data.validation).loss) for each in outputs):
+    if not all(np.isfinite(evaluate(each, data.validation, recipe.model).loss) for each in weights):
         raise TaskError(
             "the outputs of the first model, or of one that is trained by the recipe, on D_c are NaN or infinite; "
             f"expected finite ones: recipe.learning_rate is {recipe.learning_rate}, choose a smaller one, and look at "
             "the first model"
         )
-    unseen = data.validation.select(trained.unseen)
-    before, after = (evaluation_of(each[trained.unseen], unseen).accuracy for each in outputs[:2])
-    chance, signal = max(unseen.counts()) / len(unseen), label_signal(outputs[1][trained.unseen], unseen)
+
+    def known(part: LabelledData) -> tuple[float, float]:
+        found = log_probabilities(first, part.images, recipe.model)
+        return evaluate(first, part, recipe.model).accuracy, label_signal(found, part)
+
+    chance, (after, signal) = max(unseen.counts()) / len(unseen), known(unseen)
     doubts: list[str] = []
 
     def doubt(text: str, certain: bool) -> None:
@@ -368,7 +370,7 @@ def _learnt(
             f"test gives {signal:.1f} standard deviations where at least {_SIGNAL:g} are expected. Evidence on such "
             "data can say nothing of anybody. Are the labels those of the images? If they are, the recipe is too "
             "short: give it more epochs or samples, or a larger learning rate.",
-            needs_evidence(rule),
+            needs_evidence(task.row.terms.rule.name),
         )
     elif after < chance + _MORE_THAN_CHANCE:
         doubt(
@@ -377,8 +379,7 @@ def _learnt(
             False,
         )
     if data.test is not None and signal >= _SIGNAL:
-        logs = log_probabilities(trained.models[0], data.test.images, recipe.model)
-        right, found = evaluation_of(logs, data.test).accuracy, label_signal(logs, data.test)
+        right, found = known(data.test)
         promised = signal * (len(data.test) / len(unseen)) ** 0.5
         if found < max(_SIGNAL, promised / 2 if promised >= _SURE_SIGNAL else 0):
             doubt(
@@ -388,6 +389,7 @@ def _learnt(
                 "images, in the same order of classes, and its images scaled as those of D_c?",
                 found < _SIGNAL and promised >= _SURE_SIGNAL,
             )
+    before = evaluate(weights[0], unseen, recipe.model).accuracy
     return _Learnt((before, after), chance, tuple(doubts))
 
 

@@ -52,7 +52,14 @@ def __getattr__(name: str) -> Any:
 
         found: Any = version("fedpeer")
     elif name in _HOMES:
-        found = getattr(import_module(_HOMES[name]), name)
+        try:
+            found = getattr(import_module(_HOMES[name]), name)
+        except (AttributeError, ImportError) as error:
+            from fedpeer.extras import hidden
+
+            if (sentence := hidden()) is None:
+                raise
+            raise ImportError(sentence) from error
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = found

@@ -95,6 +95,9 @@ class Trainer(Protocol):
 class LocalTrainer:
     """Runs the task in the calling thread."""
 
+    #: What the task raises that is a failure of its own. A SystemExit ends the program, whose thread this is.
+    _failures: tuple[type[BaseException], ...] = (Exception,)
+
     def __init__(self, task: Task, terms: Terms | None = None) -> None:
         self._task = task
         self._terms = terms  # what `prepare` was called with
@@ -139,7 +142,7 @@ class LocalTrainer:
             return function()
         except ParticipantError:
             raise
-        except Exception as error:
+        except self._failures as error:
             kind = TrainingError if name == "train" else TaskError
             what = f"{type(self._task).__name__}.{name} raised {type(error).__name__}"
             raise kind(f"{what}: {error}", public=what) from error
