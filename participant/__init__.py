@@ -14,10 +14,10 @@ Imports neither torch nor scipy; adapters for frameworks are in `participant.ada
 
 import fedpeer
 
-if getattr(fedpeer, "_HOMES", None) is None:
+if not hasattr(fedpeer, "_HOMES"):
     raise ImportError(
-        f"{fedpeer.__file__} hides the package 'fedpeer' that this one is part of, since it stands before it on Python's "
-        "path; run this from another folder, take that one out of PYTHONPATH, or rename it"
+        f"{fedpeer.__file__} hides the package 'fedpeer', since it stands before it on Python's path; run this from "
+        "another folder, take that one out of PYTHONPATH, or rename it"
     )
 
 from participant.aio import AsyncJoinedTask, AsyncParticipant, AsyncRound

@@ -354,7 +354,7 @@ def main() -> None:
     sys.stdout = unfailing(sys.stdout)  # what a task prints goes to the service's log
     # A terminal sends Ctrl-C to the whole group; the parent decides what becomes of the training.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    sys.path.insert(0, os.getcwd())  # where the task's own modules are looked for first
+    sys.path.insert(0, str(Path.cwd()))  # where the task's own modules are looked for first
     # Standard input and output are the service's line to the child; what the training prints goes to standard error.
     lines, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDWR)

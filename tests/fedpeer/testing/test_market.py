@@ -199,7 +199,7 @@ def broken() -> Task:
         ((Ward, 2), {}, "there are 2 participants; expected at least 3"),
         ((Ward, ["a", "b", "a"]), {}, "expected each name once"),
         ((NoStart,), {}, "no model to begin with: give NoStart a method start_weights"),
-        ((broken,), {}, "the task broken of participant 0 could not be made: ZeroDivisionError: by zero"),
+        ((broken,), {}, "the task broken of p1 could not be made: ZeroDivisionError: by zero"),
         ((dict,), {}, "dict makes a dict; expected a Task"),
         ((7,), {}, "the task is a int; expected a Task"),
         (([Ward, Ward],), {}, "there are 2 tasks for 3 participants"),
