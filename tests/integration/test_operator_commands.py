@@ -9,6 +9,7 @@ import shutil
 import ssl
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -311,3 +312,69 @@ def test_what_only_reads_works_on_a_read_only_mount(folder: StateFolder, tmp_pat
         assert (refused.returncode, "accepts no writes" in refused.stderr) == (2, True)
     finally:
         subprocess.run(["umount", str(mount)], check=True)
+
+
+NO_HOME_TASK = """
+id = "t"
+Q = 1000
+phi = 300
+upsilon = 200
+[schedule]
+rounds = 1
+capacity = 4
+[recipe]
+model = "digits-cnn"
+samples = 60
+epochs = 4
+batch_size = 20
+[data]
+dataset = "digits"
+validation = 300
+test = 100
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become a user that the system does not know")
+def test_an_operator_without_a_home_or_a_name_runs_a_market() -> None:
+    """As container platforms have it: any user id, and no HOME."""
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        place.chmod(0o777)
+        (place / "task.toml").write_text(NO_HOME_TASK)
+        environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
+        words = [sys.executable, "-m", "fedpeer", "coordinator"]
+
+        def stranger(*arguments: str) -> "subprocess.CompletedProcess[str]":
+            return subprocess.run(
+                [*words, *arguments], cwd=place, env=environment, user=54321, group=54321, extra_groups=[],
+                capture_output=True, text=True, timeout=240, check=False,
+            )  # fmt: skip
+
+        ports = ("--market", "127.0.0.1:0", "--public", "127.0.0.1:0", "--metrics", "")
+        state = ("--state", "state")
+        for arguments in (
+            ("init", "state", *ports), ("open", "task.toml", "--yes", *state), ("invite", "ann", *state),
+            ("status", *state), ("backup", "b.tar", *state),
+        ):  # fmt: skip
+            done = stranger(*arguments)
+            assert done.returncode == 0, (arguments, done.stderr)
+            assert "Traceback" not in done.stderr
+        service = subprocess.Popen(
+            [*words, "serve", "--json", *state], cwd=place, env=environment, user=54321, group=54321, extra_groups=[],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert service.stdout is not None
+        assert "addresses" in json.loads(service.stdout.readline())
+        service.terminate()
+        _, log = service.communicate(timeout=60)
+        assert service.returncode == 0, log
+        assert "Traceback" not in log
+        # What needs a folder of data says so in a sentence, and how to name one.
+        config = (place / "task.toml").read_text()
+        (place / "task.toml").write_text(
+            config.replace("digits-cnn", "mnist-cnn").replace('"digits"', '"mnist"')
+        )
+        refused = stranger("open", "task.toml", "--yes", *state)
+        assert refused.returncode == 2
+        assert refused.stderr.count("\n") <= 2
+        assert "Traceback" not in refused.stderr
