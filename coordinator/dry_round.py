@@ -61,6 +61,9 @@ _SIGNAL = 3.0
 #: Those that D_c must promise for the held-out set, before less than `_SIGNAL` there is sure to be its own fault.
 _SURE_SIGNAL = 6.0
 
+#: Part of the held-out images that may stand in D_c, too: large sets have a few twice.
+_MOST_AGAIN = 0.1
+
 #: Part of D_c that a model is trained on where no evidence says otherwise; it is judged on the rest.
 _SEEN = 0.6
 
@@ -388,6 +391,15 @@ def _learnt(
                 f"{promised:.1f}. Accuracies that are reported on it would mean little. Are its labels those of its "
                 "images, in the same order of classes, and its images scaled as those of D_c?",
                 found < _SIGNAL and promised >= _SURE_SIGNAL,
+            )
+    if data.test is not None:
+        held = {hash(image.tobytes()) for image in data.validation.images}
+        again = sum(hash(image.tobytes()) in held for image in data.test.images)
+        if again > _MOST_AGAIN * len(data.test):
+            doubt(
+                f"{again} of the {len(data.test)} held-out images stand in D_c, too, so that they are not held out: "
+                "take other samples.",
+                False,
             )
     before = evaluate(weights[0], unseen, recipe.model).accuracy
     return _Learnt((before, after), chance, tuple(doubts))

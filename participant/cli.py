@@ -151,6 +151,7 @@ def run(
 def explain(config: ConfigOption = Path(CONFIG_FILE), as_json: JsonOption = False) -> None:
     """What each effort would earn in each configured task, and which is best. Claims nothing."""
     settings = _settings(config)
+    sys.path.insert(0, str(Path.cwd()))  # where `run` looks for a task's modules, too
     records = []
     with Participant(
         settings.state, settings.coordinator.market, insecure=settings.coordinator.insecure

@@ -194,6 +194,13 @@ def test_a_held_out_set_with_some_wrong_labels_or_few_samples_is_taken_and_said(
         assert "the held-out set is not like D_c" in doubt
 
 
+def test_a_held_out_set_that_is_not_held_out_is_said(tmp_path: Path) -> None:
+    again = {"test_images": IMAGES[:100], "test_labels": LABELS[:100]}
+    config = task(data=brought(tmp_path, **again), rule={"name": "paper"}, recipe=LONGER)
+    [doubt] = prove(prepare_task(config, 0.0)).doubts
+    assert "100 of the 100 held-out images stand in D_c, too" in doubt
+
+
 def test_what_needs_no_data_is_refused_before_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coordinator.opening.load_learner_data", lambda section: pytest.fail("read"))
     monkeypatch.setattr("coordinator.opening._initial_model", lambda *_: pytest.fail("made"))
