@@ -197,3 +197,20 @@ def test_the_child_ends_with_its_parent(tmp_path: Path) -> None:
     os.close(child)
     parent.stdout.close()
     assert ended
+
+
+def test_a_folder_of_ones_own_that_is_called_as_ours_does_not_hide_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task's modules come from the working folder, ours do not."""
+    for name in ("fedpeer", "participant", "mechanism"):
+        (tmp_path / "project" / name).mkdir(parents=True)
+        (tmp_path / "project" / name / "__init__.py").write_text("raise ImportError('mine')")
+    (tmp_path / "project" / "own_tasks.py").write_text(TASKS)
+    monkeypatch.chdir(tmp_path / "project")
+    trainer = ProcessTrainer(TaskSpec("own_tasks:Odd"))
+    try:
+        trainer.start()
+        assert trainer.pid is not None
+    finally:
+        trainer.close()
