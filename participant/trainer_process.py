@@ -70,9 +70,13 @@ class TaskSpec:
                 if lacking
                 else f"the task factory {self.factory} cannot be imported ({error}); is its folder on PYTHONPATH?"
             ) from error
+        except (Exception, SystemExit) as error:
+            raise ConfigurationError(
+                f"the task factory {self.factory} cannot be imported: {type(error).__name__}: {error}"
+            ) from error
         try:
             task = factory(**self.options)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ConfigurationError(
                 f"{self.factory} with the options {dict(self.options)} failed: {type(error).__name__}: {error}"
             ) from error

@@ -93,14 +93,19 @@ class Trainer(Protocol):
 
 
 class LocalTrainer:
-    """Runs the task in the calling thread."""
+    """Runs the task in the calling thread.
 
-    #: What the task raises that is a failure of its own. A SystemExit ends the program, whose thread this is.
-    _failures: tuple[type[BaseException], ...] = (Exception,)
+    Args:
+        terms: what `prepare` was called with.
+        leaving_fails: whether a SystemExit is the task's failure: in a thread, where no signal handler has raised it.
+    """
 
-    def __init__(self, task: Task, terms: Terms | None = None) -> None:
+    def __init__(self, task: Task, terms: Terms | None = None, *, leaving_fails: bool = False) -> None:
         self._task = task
-        self._terms = terms  # what `prepare` was called with
+        self._failures: tuple[type[BaseException], ...] = (
+            (Exception, SystemExit) if leaving_fails else (Exception,)
+        )
+        self._terms = terms
 
     def prepare(self, terms: Terms) -> None:
         self._terms = terms

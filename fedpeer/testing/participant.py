@@ -205,10 +205,8 @@ class LocalParticipant:
 class _Trainer(LocalTrainer):
     """Trains the task, but for the rounds with a fault."""
 
-    _failures = (Exception, SystemExit)  # a task that leaves does not take the market with it
-
     def __init__(self, task: Task, faults: dict[int, Fault], hold: Callable[[int], None]) -> None:
-        super().__init__(task)
+        super().__init__(task, leaving_fails=True)
         self._faults = faults
         self._hold = hold
 
