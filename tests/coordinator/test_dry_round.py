@@ -278,7 +278,8 @@ capacity = 4
 [recipe]
 model = "digits-cnn"
 samples = 40
-batch_size = {batch_size}
+batch_size = 20
+learning_rate = {rate}
 """
 
 
@@ -286,20 +287,20 @@ def test_nothing_is_recorded_of_a_task_that_is_refused(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "state")
     file = tmp_path / "task.toml"
 
-    def opened(batch_size: int) -> Result:
+    def opened(rate: str) -> Result:
         reference = ", ".join(['"1/10"'] * 10)
-        file.write_text(TASK_FILE.format(reference=reference, batch_size=batch_size))
+        file.write_text(TASK_FILE.format(reference=reference, rate=rate))
         return CliRunner().invoke(app, ["open", str(file), "--state", str(folder.path), "--yes", "--json"])
 
-    bad = opened(1)
+    bad = opened("1e-12")
     assert isinstance(bad.exception, TaskError)
-    assert "batch_size is 1" in str(bad.exception)
+    assert "choose a larger one" in str(bad.exception)
     operator = Operator(folder)
     assert operator.tasks() == []
     assert operator.ledger_size() == 0
     assert not list(folder.models.rglob("*.safetensors"))
-    good = opened(20)
-    again = opened(20)
+    good = opened("0.001")
+    again = opened("0.001")
     assert "there is a task 't' already" in str(again.exception)
     assert "dry round" not in again.stderr, "before it is proved"
     assert good.exit_code == 0, good.output

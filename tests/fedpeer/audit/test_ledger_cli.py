@@ -241,9 +241,9 @@ def test_show_says_that_there_is_more_and_how_to_go_on(folder: Path) -> None:
     ("arguments", "said"),
     [
         (("--kind", "foo"), "no entry of kind foo; kinds: "),
-        (("--task", "nope"), "no entry of task nope; tasks: demo."),
+        (("--task", "nope"), "no entry of task nope; tasks: task."),
         (("--kind", "foo", "--task", "nope"), "of kind foo and task nope; kinds: "),
-        (("--kind", "enrolment", "--task", "demo"), "both are there, but of different entries"),
+        (("--kind", "enrolment", "--task", "task"), "both are there, but of different entries"),
         (("--first", 10_000), "The ledger has no entry from entry 10000 on."),
         (("--first", 10_000, "--kind", "payment"), "The ledger has no entry from entry 10000 on."),
     ],
