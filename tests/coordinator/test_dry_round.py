@@ -24,6 +24,9 @@ from tests.integration.market import make_folder, task_config
 
 DIGITS = load_splits("digits", seed=0, validation=300, test=100)
 
+#: A recipe by which a model learns something.
+LONGER = {"samples": 100, "epochs": 6}
+
 
 def task(**changes: Any) -> TaskConfig:
     """Digits under a recipe that takes a moment; `changes` by section."""
@@ -63,7 +66,7 @@ def refused(**changes: Any) -> str:
 
 def test_a_task_that_can_be_scored_is_proved_and_says_how_long_its_evidence_takes() -> None:
     progress: list[str] = []
-    proof = prove(prepare_task(task(), 0.0), progress.append)
+    proof = prove(prepare_task(task(recipe=LONGER), 0.0), progress.append)
     assert proof.training_seconds is not None
     assert proof.evidence_seconds is not None
     assert proof.accuracy is not None
@@ -74,7 +77,7 @@ def test_a_task_that_can_be_scored_is_proved_and_says_how_long_its_evidence_take
     assert "LOOK AGAIN" not in proof.sentence()
     assert 0.09 < proof.chance < 0.15
     assert " LOOK AGAIN: it is odd." in replace(proof, doubts=("it is odd.",)).sentence()
-    assert progress[0] == "training model 1 of 2: epoch 1 of 2"
+    assert progress[0] == "training model 1 of 2: epoch 1 of 6"
     assert "measuring and settling a round of three" in progress
     assert progress[-1] == "training shadow models: 38 of 38"
 
@@ -168,9 +171,6 @@ def test_data_of_which_nothing_can_be_learnt_are_refused_unless_the_operator_say
     # Without evidence nothing is paid by D_c: it is said, not refused.
     claims = prove(prepare_task(task(data=data, rule={"name": "paper"}), 0.0))
     assert "knows nothing of the labels" in claims.doubts[0]
-
-
-LONGER = {"samples": 100, "epochs": 6}
 
 
 @pytest.mark.arithmetic
