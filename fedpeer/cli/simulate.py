@@ -292,7 +292,7 @@ def _print(record: Mapping[str, Any], console: Console) -> None:
     console.print(
         f"claimed{', measured' if measured else ''}: the non-iid degree, 0 (as the learner wants it) to 1;"
     )
-    console.print("expected: credits, all rounds, in the mean over all draws of peers; paid: by this draw;")
+    console.print("paid: credits, all rounds; expected: the mean of that over all draws of peers;")
     console.print("models: rounds in which one came.")
     if rounds and rounds[-1]["accuracy"] is not None:
         console.print("accuracy by round: " + ", ".join(f"{r['accuracy']:.3f}" for r in rounds))
