@@ -147,7 +147,8 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
     rule, schedule = Rule(**config.rule.model_dump()), Schedule(**config.schedule.model_dump())
     recipe = Recipe(**config.recipe.model_dump())
     payment = payment_function(config.payment.name, config.payment.parameters())
-    _check_batches(config)
+    if recipe.model != "custom":
+        _check_named(recipe)
     if config.rule.name != "paper" and config.data is None:
         raise TaskError(
             f"rule {config.rule.name!r} pays on evidence and needs the learner's data: "
@@ -222,10 +223,15 @@ def _too_expensive(terms: Terms) -> FieldError:
     return FieldError("Q", str(terms.Q), f"less: {most}")
 
 
-def _check_batches(config: TaskConfig) -> None:
-    """Raises FieldError for a recipe by which no model of a named architecture can be trained."""
+def _check_named(recipe: Recipe) -> None:
+    """Raises FieldError for an architecture that is unknown, or that cannot be trained by the recipe."""
+    from fedpeer.learning.models import ARCHITECTURES  # imports torch
+
+    if recipe.model not in ARCHITECTURES:
+        known = ", ".join(ARCHITECTURES)
+        raise FieldError("recipe.model", recipe.model, f'one of {known}, or "custom" for a model of your own')
     for name in ("samples", "batch_size"):
-        if config.recipe.model != "custom" and getattr(config.recipe, name) == 1:
+        if getattr(recipe, name) == 1:
             raise FieldError(
                 f"recipe.{name}", 1, "at least 2: batch normalisation has no variance over one sample"
             )

@@ -208,6 +208,8 @@ def test_what_needs_no_data_is_refused_before_they_are_read(monkeypatch: pytest.
         ({"recipe": {"batch_size": 1}}, "recipe.batch_size is 1; expected at least 2"),
         ({"recipe": {"samples": 1}}, "recipe.samples is 1; expected at least 2"),
         ({"recipe": {"optimizer": "adamw"}}, "recipe.optimizer"),
+        ({"recipe": {"model": "digits"}}, "recipe.model is 'digits'; expected one of digits-cnn, "),
+        ({"recipe": {"model": "digits"}, "initial_model": "own.safetensors"}, 'or "custom" for a model'),
         ({"schedule": {"quorum": 1}}, "schedule.quorum"),
         ({"rule": {"name": "fair"}}, "rule.name"),
         ({"payment": {"name": "cubic"}}, "payment.name"),
