@@ -410,17 +410,28 @@ def _terms(changes: Mapping[str, Any], rounds: int | None, participants: int, ta
             f"the quorum is {quorum}, and there are {participants} participants; expected as many"
         )
     if "reference" not in terms and "data" not in terms:
-        terms["reference"] = [f"1/{labels}"] * labels if (labels := _labels(task)) else None
+        labels = _labels(task)
+        terms["reference"] = [f"1/{labels}"] * labels
     return {key: value for key, value in terms.items() if value is not None}
 
 
 def _labels(task: Task) -> int:
-    """How many labels a task's counts have; 0 where that cannot be known yet."""
+    """How many labels a task's counts have.
+
+    Raises:
+        MarketTestError: they do not say, or not before the terms are known.
+    """
     try:
-        counts = task.label_counts()
-        return 0 if isinstance(counts, Mapping) else len(counts)
-    except (Exception, SystemExit):  # it needs the terms first
-        return 0
+        counts: Any = task.label_counts()
+        if not isinstance(counts, Mapping):
+            return len(counts)
+        said = "is a mapping, which names no label without samples"
+    except (Exception, SystemExit) as error:
+        said = f"gives no list of them yet: {type(error).__name__}: {error}"
+    raise MarketTestError(
+        "the terms have no reference, and how many labels it has cannot be told: "
+        f"{type(task).__name__}.label_counts {said}; give the terms a reference, one probability a label"
+    )
 
 
 def start_weights(task: Any) -> Weights:
