@@ -137,6 +137,9 @@ def open_(
     file: Annotated[Path, typer.Argument(help="The task file (TOML).")],
     state: State = DEFAULT_STATE,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Reserve the budget without asking.")] = False,
+    accept_noise: Annotated[
+        bool, typer.Option("--accept-noise", help="Even where nothing can be learnt of the learner's data.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Publish a task and reserve its budget; first a dry round proves it, and the maximal bill is shown."""
@@ -145,6 +148,7 @@ def open_(
 
     config = resolve_paths(read_config(file, TaskConfig), file.parent)
     with _operator(state) as operator:
+        operator.check_unused(config.id)
         prepared = prepare_task(config, datetime.now(UTC).timestamp())
         schedule = prepared.row.terms.schedule
         _note(
@@ -155,7 +159,7 @@ def open_(
         if not yes and (as_json or not sys.stdin.isatty()):
             raise TaskError("nobody can be asked here; give --yes to reserve the budget")
         with _telling() as say, _cleaning_up():
-            proof = prove(prepared, say)
+            proof = prove(prepared, say, accept_noise=accept_noise)
         _note(proof.sentence())
         if not yes:
             typer.confirm("Open the task?", abort=True, err=True)
@@ -168,6 +172,7 @@ def open_(
             "budget_micro": row.terms.budget_micro,
             "training_seconds": proof.training_seconds,
             "evidence_seconds": proof.evidence_seconds,
+            "doubts": list(proof.doubts),
         }
         digest = row.terms.digest.hex()
         _changed(

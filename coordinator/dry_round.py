@@ -4,6 +4,7 @@ Whatever fails here would fail in every round, after everyone has worked. What c
 
     D_c        scaled pixels, images that differ, more than one label
     recipe     two models that are trained by it, as participants will train, have moved and keep the contract
+    labels     a model that is trained on a part of D_c knows the labels of the rest, and those of the held-out set
     round      three models are measured and judged, paid, merged and evaluated, by the code that does so in earnest
 
 The learner's own architecture ("custom") is known by its first model alone, of which the round takes copies. Where the
@@ -21,6 +22,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+import numpy.typing as npt
 
 from coordinator.aggregation import merge
 from coordinator.derivation import chain_secret, evidence_seed
@@ -51,6 +53,19 @@ from mechanism.terms import ModelContract, Recipe
 
 #: Accuracy on D_c above the share of its most frequent label from which a trained model is said to have learnt.
 _MORE_THAN_CHANCE = 0.05
+
+#: Standard deviations of a permutation test (`label_signal`) from which a model is said to know labels: labels at
+#: random reach them once in 700 times.
+_SIGNAL = 3.0
+
+#: Those that D_c must promise for the held-out set, before less than `_SIGNAL` there is sure to be its own fault.
+_SURE_SIGNAL = 6.0
+
+#: Part of the held-out images that may stand in D_c, too: large sets have a few twice.
+_MOST_AGAIN = 0.1
+
+#: Part of D_c that a model is trained on where no evidence says otherwise; it is judged on the rest.
+_SEEN = 0.6
 
 #: The round's participants: the fewest that are settled.
 _NAMES = ("dry-1", "dry-2", "dry-3")
@@ -84,9 +99,11 @@ class Proof:
     Attributes:
         training_seconds: that a model took by the recipe on one core here; None where none was trained.
         evidence_seconds: that a round's evidence will take here, about; None under a rule without.
-        accuracy: on D_c, of the first model and of the better of the two that were trained; None where unknown.
+        accuracy: of the first model and of a trained one, on samples of D_c that the latter has not seen; None where
+            unknown.
         round_seconds: that participants have for a round; evidence is made ready meanwhile.
-        chance: share of the most frequent label in D_c: what a model is right in that learnt nothing else.
+        chance: share of the most frequent label among those samples: what a constant guess is right in.
+        doubts: what looks wrong and was not refused, as sentences.
     """
 
     training_seconds: float | None
@@ -94,6 +111,7 @@ class Proof:
     accuracy: tuple[float, float] | None
     round_seconds: int
     chance: float = 0.0
+    doubts: tuple[str, ...] = ()
 
     def sentence(self) -> str:
         """For the operator."""
@@ -101,15 +119,10 @@ class Proof:
         if self.training_seconds is not None:
             said += f" Training takes {_seconds(self.training_seconds)} on one core of this machine."
         if self.accuracy is not None:
-            said += " On D_c the first model is right in {:.0%}, a trained one in {:.0%}.".format(
-                *self.accuracy
-            )
-            if self.accuracy[1] < self.chance + _MORE_THAN_CHANCE:
-                said += (
-                    f" LOOK AGAIN: that is what guessing gives ({self.chance:.0%}). Are the labels those of the "
-                    "samples, and is the recipe long enough? Payments on evidence mean nothing where nothing can be "
-                    "learnt."
-                )
+            said += (
+                " On samples of D_c that it has not seen the first model is right in {:.0%}, a trained one in {:.0%}."
+            ).format(*self.accuracy)
+        said += "".join(f" LOOK AGAIN: {doubt}" for doubt in self.doubts)
         if self.evidence_seconds is not None:
             said += f" The evidence of a round will take about {_seconds(self.evidence_seconds)} here."
             if self.evidence_seconds > self.round_seconds:
@@ -122,15 +135,32 @@ class Proof:
 
 @dataclass(frozen=True)
 class _Trained:
-    """Models that were trained by a recipe, with the degrees of what they were trained on, and how long one took."""
+    """Models that were trained by a recipe, with the degrees of what they were trained on, and how long one took.
+
+    Attributes:
+        unseen: places of the samples of D_c that the first was not trained on.
+    """
 
     models: tuple[Weights, ...]
     degrees: tuple[Fraction, ...]
     seconds: float
+    unseen: npt.NDArray[np.int64]
 
 
-def prove(task: PreparedTask, say: Say = lambda text: None) -> Proof:
+@dataclass(frozen=True)
+class _Learnt:
+    """What a model learns of D_c; see `Proof`."""
+
+    accuracy: tuple[float, float]
+    chance: float
+    doubts: tuple[str, ...]
+
+
+def prove(task: PreparedTask, say: Say = lambda text: None, *, accept_noise: bool = False) -> Proof:
     """Plays a dry round of a task that is about to be opened; writes to a temporary folder alone.
+
+    Args:
+        accept_noise: take data of which nothing can be learnt, and labels that look like noise.
 
     Raises:
         TaskError: it cannot be scored: why, what was expected, and what to change.
@@ -152,10 +182,11 @@ def prove(task: PreparedTask, say: Say = lambda text: None) -> Proof:
         folder = Path(name)
         (path := folder / "start").write_bytes(task.initial_model)
         start = RoundStart(1, path, row.terms.initial_model, ())
-        trained, accuracy = None, None
+        trained, learnt = None, None
         if trainable:
             trained = _train(task, start, recipe, 2, say)
-            accuracy = _check_trained(task, start, trained.models, folder)
+            _check_trained(task, start, trained.models, folder)
+            learnt = None if task.data is None else _learnt(task, task.data, start, trained, accept_noise)
         models = trained if trained is None or cut is recipe else _train(task, start, cut, 3, say)
         say("measuring and settling a round of three")
         with _refusing("a round cannot be scored"):
@@ -165,13 +196,13 @@ def prove(task: PreparedTask, say: Say = lambda text: None) -> Proof:
     evidence = None
     if measured and trained is not None:
         evidence = _evidence_seconds(task, trained.seconds, seconds, cut is recipe)
-    counts = [1] if task.data is None else task.data.validation.counts()
     return Proof(
         None if trained is None else trained.seconds,
         evidence,
-        accuracy,
+        None if learnt is None else learnt.accuracy,
         row.terms.schedule.round_seconds,
-        max(counts) / sum(counts),
+        0.0 if learnt is None else learnt.chance,
+        () if learnt is None else learnt.doubts,
     )
 
 
@@ -223,14 +254,15 @@ def _train(task: PreparedTask, start: RoundStart, recipe: Recipe, count: int, sa
 
     weights, models, taken = open_model(start.model).weights(), [], []
     with _refusing("models cannot be trained by the recipe", "change [recipe] in the task file"):
-        for number, data in enumerate(samples := _samples(task, recipe, count), 1):
+        samples, unseen = _samples(task, recipe, count)
+        for number, data in enumerate(samples, 1):
             what = f"training model {number} of {count}: epoch "
             say(f"{what}1 of {recipe.epochs}")
             began = time.perf_counter()
             models.append(train(weights, data, recipe, number, partial(_report, say, what, recipe.epochs)))
             taken.append(time.perf_counter() - began)
     degrees = tuple(noniid_degree(data.counts(), task.row.terms.reference) for data in samples)
-    return _Trained(tuple(models), degrees, min(taken))
+    return _Trained(tuple(models), degrees, min(taken), unseen)
 
 
 def _report(say: Say, what: str, epochs: int, done: int) -> None:
@@ -238,21 +270,29 @@ def _report(say: Say, what: str, epochs: int, done: int) -> None:
         say(f"{what}{done + 1} of {epochs}")
 
 
-def _samples(task: PreparedTask, recipe: Recipe, count: int) -> list[LabelledData]:
-    """What the dry participants have: for evidence as its shadows have it, the whole range of degrees; else any."""
+def _samples(
+    task: PreparedTask, recipe: Recipe, count: int
+) -> tuple[list[LabelledData], npt.NDArray[np.int64]]:
+    """What the dry participants have: for evidence as its shadows have it, the whole range of degrees; else any.
+
+    Returns:
+        their samples, and the places of those in D_c that the first has not.
+    """
     terms = task.row.terms
     if task.data is None:
-        return [_made_up(recipe, number) for number in range(count)]
+        return [_made_up(recipe, number) for number in range(count)], np.array([], dtype=np.int64)
     data = task.data.validation
     if needs_evidence(terms.rule.name):
         from fedpeer.evidence.shadows import plan_shadows  # imports torch
 
         plans = plan_shadows(data, terms.reference, recipe, _SHADOWS, (evidence_seed(task.row.root),))
         sound = sorted((plan for plan in plans if plan.sound), key=lambda plan: plan.mix.degree)
-        places = [k * (len(sound) - 1) // (count - 1) for k in range(count)]
-        return [data.select(sound[place].indices) for place in places]
-    generator = np.random.default_rng(evidence_seed(task.row.root))
-    return [data.select(generator.integers(len(data), size=recipe.samples)) for _ in range(count)]
+        chosen = [sound[k * (len(sound) - 1) // (count - 1)].indices for k in range(count)]
+    else:
+        generator = np.random.default_rng(evidence_seed(task.row.root))
+        seen = generator.permutation(len(data))[: max(1, int(_SEEN * len(data)))]
+        chosen = [generator.choice(seen, recipe.samples) for _ in range(count)]
+    return [data.select(indices) for indices in chosen], np.setdiff1d(np.arange(len(data)), chosen[0])
 
 
 def _made_up(recipe: Recipe, seed: int) -> LabelledData:
@@ -264,16 +304,13 @@ def _made_up(recipe: Recipe, seed: int) -> LabelledData:
     return LabelledData("noise", images, np.arange(size, dtype=np.int64) % form.classes, form.classes)
 
 
-def _check_trained(
-    task: PreparedTask, start: RoundStart, models: Sequence[Weights], folder: Path
-) -> tuple[float, float] | None:
-    """Holds models to what a submission is held to; the accuracy on D_c of the start, and the best of theirs.
+def _check_trained(task: PreparedTask, start: RoundStart, models: Sequence[Weights], folder: Path) -> None:
+    """Holds models to what a submission is held to.
 
     Raises:
         TaskError: participants' models would be refused, or nothing has moved.
     """
     from fedpeer.learning.models import build  # imports torch
-    from fedpeer.learning.training import evaluate
 
     terms = task.row.terms
     before, rate = open_model(start.model).weights(), terms.recipe.learning_rate
@@ -294,17 +331,78 @@ def _check_trained(
                 f"expected one that keeps the contract: recipe.learning_rate is {rate}, choose a smaller one, or a "
                 "larger contract.max_norm where that is set"
             ) from None
-    if task.data is None:
-        return None
-    first, *rest = (
-        evaluate(weights, task.data.validation, terms.recipe.model) for weights in (before, *models)
-    )
-    if not all(np.isfinite(found.loss) for found in (first, *rest)):
+
+
+def _learnt(
+    task: PreparedTask, data: LearnerData, start: RoundStart, trained: _Trained, accept_noise: bool
+) -> _Learnt:
+    """What the first of the trained models knows of samples that it has not seen, of D_c and of the held-out set.
+
+    Raises:
+        TaskError: outputs that are not finite; under a rule with evidence, nothing of D_c is learnt; what is learnt of
+            D_c does not hold on the held-out set, although it has samples enough to show that. The latter two not with
+            `accept_noise`.
+    """
+    from fedpeer.learning.training import evaluate, label_signal, log_probabilities  # imports torch
+
+    recipe, first, unseen = task.row.terms.recipe, trained.models[0], data.validation.select(trained.unseen)
+    weights = (open_model(start.model).weights(), *trained.models)
+    if not all(np.isfinite(evaluate(each, data.validation, recipe.model).loss) for each in weights):
         raise TaskError(
             "the outputs of the first model, or of one that is trained by the recipe, on D_c are NaN or infinite; "
-            f"expected finite ones: recipe.learning_rate is {rate}, choose a smaller one, and look at the first model"
+            f"expected finite ones: recipe.learning_rate is {recipe.learning_rate}, choose a smaller one, and look at "
+            "the first model"
         )
-    return first.accuracy, max(found.accuracy for found in rest)
+
+    def known(part: LabelledData) -> tuple[float, float]:
+        found = log_probabilities(first, part.images, recipe.model)
+        return evaluate(first, part, recipe.model).accuracy, label_signal(found, part)
+
+    chance, (after, signal) = max(unseen.counts()) / len(unseen), known(unseen)
+    doubts: list[str] = []
+
+    def doubt(text: str, certain: bool) -> None:
+        if certain and not accept_noise:
+            raise TaskError(f"{text} `open --accept-noise` opens the task all the same")
+        doubts.append(text)
+
+    if signal < _SIGNAL:
+        doubt(
+            f"a model that is trained by the recipe on a part of D_c knows nothing of the labels of the other "
+            f"{len(unseen)} samples: it is right in {after:.0%}, a constant guess in {chance:.0%}, and a permutation "
+            f"test gives {signal:.1f} standard deviations where at least {_SIGNAL:g} are expected. Evidence on such "
+            "data can say nothing of anybody. Are the labels those of the images? If they are, the recipe is too "
+            "short: give it more epochs or samples, or a larger learning rate.",
+            needs_evidence(task.row.terms.rule.name),
+        )
+    elif after < chance + _MORE_THAN_CHANCE:
+        doubt(
+            f"a constant guess is right in {chance:.0%}, hardly less. Are the labels those of the images, and is the "
+            "recipe long enough?",
+            False,
+        )
+    if data.test is not None and signal >= _SIGNAL:
+        right, found = known(data.test)
+        promised = signal * (len(data.test) / len(unseen)) ** 0.5
+        if found < max(_SIGNAL, promised / 2 if promised >= _SURE_SIGNAL else 0):
+            doubt(
+                f"the held-out set is not like D_c: of its {len(data.test)} samples the same model is right in "
+                f"{right:.0%}, and the permutation test gives {found:.1f} standard deviations where D_c promises "
+                f"{promised:.1f}. Accuracies that are reported on it would mean little. Are its labels those of its "
+                "images, in the same order of classes, and its images scaled as those of D_c?",
+                found < _SIGNAL and promised >= _SURE_SIGNAL,
+            )
+    if data.test is not None:
+        held = {hash(image.tobytes()) for image in data.validation.images}
+        again = sum(hash(image.tobytes()) in held for image in data.test.images)
+        if again > _MOST_AGAIN * len(data.test):
+            doubt(
+                f"{again} of the {len(data.test)} held-out images stand in D_c, too, so that they are not held out: "
+                "take other samples.",
+                False,
+            )
+    before = evaluate(weights[0], unseen, recipe.model).accuracy
+    return _Learnt((before, after), chance, tuple(doubts))
 
 
 def _encoded(model: Weights, contract: ModelContract) -> bytes:

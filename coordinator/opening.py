@@ -41,7 +41,7 @@ from mechanism.payment import payment_function
 from mechanism.peers import seed_commitment
 from mechanism.records import MAX_DECIMAL_DIGITS
 from mechanism.server_step import aggregation_rule
-from mechanism.settlement import PAYMENT_RULES, max_payment_micro, task_budget_micro
+from mechanism.settlement import max_payment_micro, task_budget_micro
 from mechanism.terms import (
     ModelContract,
     Recipe,
@@ -49,6 +49,7 @@ from mechanism.terms import (
     Schedule,
     TensorSpec,
     Terms,
+    identifier,
 )
 
 #: Norm that any model may have, and how many times the initial one's it may have beyond that: training on
@@ -136,21 +137,26 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
         FieldError: a value out of its range.
         LearningError, TaskError: data or an initial model that cannot be used.
     """
-    root = task_root(config.id, config.seed)
-    data = None if config.data is None else load_learner_data(config.data)
+    # What needs no data comes first: those may take long.
     if config.rule.name in extension_names(EXTENDED_RULES):
         raise TaskError(
             f"the payment rule {config.rule.name!r} is an extension that is installed here: those who verify the "
             "ledger lack it and could not recompute a payment. A market pays by a built-in rule; study yours with "
             "`fedpeer arena`"
         )
-    if config.rule.name not in PAYMENT_RULES:
-        raise FieldError("rule.name", config.rule.name, "one of " + ", ".join(PAYMENT_RULES))
-    if config.rule.name != "paper" and data is None:
+    identifier("id", config.id)
+    rule, schedule = Rule(**config.rule.model_dump()), Schedule(**config.schedule.model_dump())
+    recipe = Recipe(**config.recipe.model_dump())
+    payment = payment_function(config.payment.name, config.payment.parameters())
+    if recipe.model != "custom":
+        _check_named(recipe)
+    if config.rule.name != "paper" and config.data is None:
         raise TaskError(
             f"rule {config.rule.name!r} pays on evidence and needs the learner's data: "
             'add a [data] section, or choose rule.name = "paper"'
         )
+    root = task_root(config.id, config.seed)
+    data = None if config.data is None else load_learner_data(config.data)
     if data is not None:
         _check_fits(config.recipe.model, data)
     initial_model = _initial_model(config, root)
@@ -163,11 +169,11 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
         Q=coefficient(config),
         phi=config.phi,
         upsilon=config.upsilon,
-        payment=payment_function(config.payment.name, config.payment.parameters()),
-        rule=Rule(**config.rule.model_dump()),
-        schedule=Schedule(**config.schedule.model_dump()),
+        payment=payment,
+        rule=rule,
+        schedule=schedule,
         contract=contract,
-        recipe=Recipe(**config.recipe.model_dump()),
+        recipe=recipe,
         budget_micro=0,
         seed_commitment=seed_commitment(chain_secret(root), max(1, config.schedule.rounds)),
         validation_commitment=commit_validation(
@@ -217,6 +223,20 @@ def _too_expensive(terms: Terms) -> FieldError:
     if rounds >= 1:
         return FieldError("schedule.rounds", schedule.rounds, f"at most {rounds}: {most}")
     return FieldError("Q", str(terms.Q), f"less: {most}")
+
+
+def _check_named(recipe: Recipe) -> None:
+    """Raises FieldError for an architecture that is unknown, or that cannot be trained by the recipe."""
+    from fedpeer.learning.models import ARCHITECTURES  # imports torch
+
+    if recipe.model not in ARCHITECTURES:
+        known = ", ".join(ARCHITECTURES)
+        raise FieldError("recipe.model", recipe.model, f'one of {known}, or "custom" for a model of your own')
+    for name in ("samples", "batch_size"):
+        if getattr(recipe, name) == 1:
+            raise FieldError(
+                f"recipe.{name}", 1, "at least 2: batch normalisation has no variance over one sample"
+            )
 
 
 def _check_fits(model: str, data: LearnerData) -> None:

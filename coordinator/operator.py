@@ -276,6 +276,10 @@ class Operator:
 
         return self._act(act)
 
+    def check_unused(self, task_id: str) -> None:
+        """Raises TaskError where a task has the id already."""
+        self._transact.look(lambda t: _check_unused(t, task_id))
+
     def open(self, prepared: PreparedTask) -> None:
         """Publishes a task and reserves its budget.
 
@@ -288,8 +292,7 @@ class Operator:
         BlobStore(self.folder.models).put(prepared.initial_model, row.terms.initial_model)
 
         def act(t: Transaction) -> None:
-            if t.market.task(row.id) is not None:
-                raise TaskError(f"there is a task {row.id!r} already; an id is used once, choose another")
+            _check_unused(t, row.id)
             t.open_task(prepared)
 
         self._act(act)
@@ -315,7 +318,7 @@ class Operator:
         return self._transact.look(lambda t: _report(t, _task(t, task_id)))
 
     def model(self, task_id: str, round_: int | None = None) -> LearnedModel:
-        """The model after a round, 0: the one that the task began with; None: the last there is.
+        """The model after a round, 0: the one that the task began with; None: the last that was trained.
 
         Raises:
             TaskError: no such task, no such model yet, a file that retention has deleted, or another model than the
@@ -327,6 +330,11 @@ class Operator:
             made = {0: row.terms.initial_model}
             made |= {r.round: r.result_model for r in t.market.rounds(task_id) if r.result_model is not None}
             wanted = max(made) if round_ is None else round_
+            if round_ is None and not wanted:
+                raise TaskError(
+                    f"task {task_id!r} has trained no model: it is {row.state} in round {row.round}; expected a round "
+                    "that is settled. --round 0 fetches what it began with"
+                )
             if wanted not in made:
                 raise TaskError(
                     f"task {task_id!r} has no model of round {wanted}; expected 0, what it began with, to {max(made)}, "
@@ -554,6 +562,11 @@ def _reachable(address: str, hosts: Sequence[str]) -> str:
     host, _, port = address.rpartition(":")
     name = host.strip("[]") if host.strip("[]") in hosts or not hosts else hosts[0]
     return f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
+
+
+def _check_unused(t: Transaction, task_id: str) -> None:
+    if t.market.task(task_id) is not None:
+        raise TaskError(f"there is a task {task_id!r} already; an id is used once, choose another")
 
 
 def _task(t: Transaction, task_id: str) -> TaskRow:

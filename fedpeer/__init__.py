@@ -45,7 +45,14 @@ def __getattr__(name: str) -> Any:
 
         found: Any = version("fedpeer")
     elif home := next((module for module, names in _HOMES.items() if name in names), None):
-        found = getattr(import_module(home), name)
+        try:
+            found = getattr(import_module(home), name)
+        except (AttributeError, ImportError) as error:
+            from fedpeer.extras import hidden
+
+            if (sentence := hidden()) is None:
+                raise
+            raise ImportError(sentence) from error
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = found

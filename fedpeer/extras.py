@@ -64,9 +64,8 @@ def hidden() -> str | None:
             Path(place).resolve().is_relative_to(home / package) for place in places if place
         ):
             return (
-                f"{places[0] or package} hides the package {package!r} that this command is part of, since it stands "
-                "before it on Python's path; run the command from another folder, take this one out of PYTHONPATH, or "
-                "rename it"
+                f"{places[0] or package} hides the package {package!r} that fedpeer is part of, since it stands before "
+                "it on Python's path; run this from another folder, take that one out of PYTHONPATH, or rename it"
             )
     return None
 

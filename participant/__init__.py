@@ -12,6 +12,14 @@
 Imports neither torch nor scipy; adapters for frameworks are in `participant.adapters`.
 """
 
+import fedpeer
+
+if not hasattr(fedpeer, "_HOMES"):
+    raise ImportError(
+        f"{fedpeer.__file__} hides the package 'fedpeer', since it stands before it on Python's path; run this from "
+        "another folder, take that one out of PYTHONPATH, or rename it"
+    )
+
 from participant.aio import AsyncJoinedTask, AsyncParticipant, AsyncRound
 from participant.backoff import Backoff
 from participant.dispute import Dispute, DisputedRound

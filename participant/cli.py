@@ -3,6 +3,8 @@
 import json
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,11 +18,11 @@ from mechanism.errors import FieldError
 from mechanism.terms import identifier
 from participant.client import Client
 from participant.config import CONFIG_FILE, TEMPLATE, ParticipantConfig, read_config
-from participant.dispute import Dispute, noted_disputes, open_dispute
+from participant.dispute import Dispute, noted_disputes, open_dispute, opening
 from participant.earnings import Earned
 from participant.effort import BestResponse
 from participant.endpoint import Endpoint, market_endpoint
-from participant.errors import ConfigurationError
+from participant.errors import ConfigurationError, StateError
 from participant.identity import StateFolder, check_authority
 from participant.journal import MARKET, Journal
 from participant.progress import EXIT_INTERRUPTED, kept
@@ -149,6 +151,7 @@ def run(
 def explain(config: ConfigOption = Path(CONFIG_FILE), as_json: JsonOption = False) -> None:
     """What each effort would earn in each configured task, and which is best. Claims nothing."""
     settings = _settings(config)
+    sys.path.insert(0, str(Path.cwd()))  # where `run` looks for a task's modules, too
     records = []
     with Participant(
         settings.state, settings.coordinator.market, insecure=settings.coordinator.insecure
@@ -256,6 +259,7 @@ def why(
     Reads the ledger's entries of the round from the coordinator, and computes the payment again. Exit code 1 where the
     amounts differ. Works while a service runs.
     """
+    from participant.why import asked
     from participant.why import why as explained
 
     participant_id, folder = _member(config, state)
@@ -263,6 +267,8 @@ def why(
     if journal is None:
         raise _mistake(f"{participant_id} has taken part in no task yet")
     try:
+        with _mistaken():  # before anybody is called
+            asked(task_id, round_, participant_id, journal)
         endpoint = _endpoint(_settings(config)) if state is None else _endpoint_of(folder, market, journal)
         with Client(endpoint) as client:
             found = client.transport.run(explained(task_id, round_, participant_id, client.steps, journal))
@@ -348,6 +354,8 @@ def dispute(
     journal = _open_journal(settings.state)
     if journal is None:
         raise _mistake(f"{settings.id} has taken part in no task yet")
+    with _mistaken():
+        opening(task_id, journal)
     if not yes:
         if as_json or not sys.stdin.isatty():
             raise _mistake("nobody can be asked here; give --yes to open the label counts")
@@ -372,7 +380,7 @@ def _print_earnings(participant_id: str, earned: list[Earned]) -> None:
         typer.echo(f"{participant_id} has earned nothing yet")
         return
     table = Table(box=box.SIMPLE_HEAD)
-    for heading in ("task", "round", "paid", "claimed", "verified", "peers", "receipt", "why"):
+    for heading in ("task", "round", "paid", "claimed", "scored by", "peers", "receipt", "why"):
         table.add_column(heading)
     for line in earned:
         s = line.settlement
@@ -501,6 +509,15 @@ def _configured(settings: ParticipantConfig, report: TaskReport) -> bool:
 
 def _print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value) + "\n")
+
+
+@contextmanager
+def _mistaken() -> Iterator[None]:
+    """What the state folder does not know is a mistake in the arguments."""
+    try:
+        yield
+    except StateError as error:
+        raise _mistake(str(error)) from None
 
 
 def _mistake(text: str) -> typer.Exit:

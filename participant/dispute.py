@@ -98,18 +98,7 @@ def open_dispute(task_id: str, market: MarketSteps, journal: Journal) -> Steps[D
         WrongStateError: the coordinator takes no dispute: the terms know none, or the task has ended.
         NotFoundError: no round is settled yet.
     """
-    record = journal.task(task_id)
-    if record is None or record.counts is None or record.salt is None:
-        raise StateError(
-            f"there is no private claim for task {task_id!r} in this state folder; only counts that were claimed with "
-            "private_counts can be opened, from the folder that claimed them"
-        )
-    request = market_pb2.OpenDisputeRequest(
-        task_id=task_id,
-        counts=json.loads(record.counts),
-        salt=record.salt,
-    )
-    found = yield from market.open_dispute(request)
+    found = yield from market.open_dispute(opening(task_id, journal))
     dispute = Dispute(
         task_id=task_id,
         ledger_index=found.ledger_index,
@@ -120,6 +109,17 @@ def open_dispute(task_id: str, market: MarketSteps, journal: Journal) -> Steps[D
     records = [other.record() for other in (*kept, dispute)]
     StateFolder(journal.folder).write(DISPUTES, json.dumps(records, indent=1).encode(), mode=0o600)
     return dispute
+
+
+def opening(task_id: str, journal: Journal) -> market_pb2.OpenDisputeRequest:
+    """What opens the counts; asks nobody. Raises StateError as `open_dispute`."""
+    record = journal.task(task_id)
+    if record is None or record.counts is None or record.salt is None:
+        raise StateError(
+            f"there is no private claim for task {task_id!r} in this state folder; only counts that were claimed with "
+            "private_counts can be opened, from the folder that claimed them"
+        )
+    return market_pb2.OpenDisputeRequest(task_id=task_id, counts=json.loads(record.counts), salt=record.salt)
 
 
 def noted_disputes(folder: Path) -> list[Dispute]:

@@ -74,11 +74,13 @@ class Settlement(Readable):
         return " ".join(verdict.explanation for verdict in self.verdicts if not verdict.passed)
 
     def __str__(self) -> str:
-        measured = "not scored" if self.verified_degree is None else degree_text(self.verified_degree)
+        scored = (
+            "not scored" if self.verified_degree is None else f"scored by {degree_text(self.verified_degree)}"
+        )
         claimed = "nothing" if self.claimed_degree is None else degree_text(self.claimed_degree)
         lines = [
             f"{self.task_id}, round {self.round}: {credit_text(self.paid_micro)} credits",
-            f"  degree: {measured} measured, {claimed} claimed; scored against {', '.join(self.peers) or 'nobody'}",
+            f"  degree: {scored}, {claimed} claimed; against {', '.join(self.peers) or 'nobody'}",
             f"  penalty {credit_text(self.penalty_micro)}, stake lost {credit_text(self.stake_lost_micro)}",
             f"  {self.failed or 'all checks passed'}",
         ]

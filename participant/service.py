@@ -279,7 +279,7 @@ class _Worker:
             self._made = self._process = ProcessTrainer(self.section.spec)
             self._process.start()
         else:
-            self._made = LocalTrainer(self.section.spec.build())
+            self._made = LocalTrainer(self.section.spec.build(), leaving_fails=True)
         return self._made
 
     def trainer(self, slots: threading.Semaphore, stopping: threading.Event, isolate: bool) -> Trainer:

@@ -70,9 +70,13 @@ class TaskSpec:
                 if lacking
                 else f"the task factory {self.factory} cannot be imported ({error}); is its folder on PYTHONPATH?"
             ) from error
+        except (Exception, SystemExit) as error:
+            raise ConfigurationError(
+                f"the task factory {self.factory} cannot be imported: {type(error).__name__}: {error}"
+            ) from error
         try:
             task = factory(**self.options)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ConfigurationError(
                 f"{self.factory} with the options {dict(self.options)} failed: {type(error).__name__}: {error}"
             ) from error
@@ -200,7 +204,8 @@ class _Child:
         self.prepared = False
         self._cancelled = cancelled
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "participant.trainer_process"],
+            # -P: no folder of the user's comes before ours on Python's path.
+            [sys.executable, "-P", "-m", "participant.trainer_process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(part for part in sys.path if part)},
@@ -351,6 +356,7 @@ def main() -> None:
     sys.stdout = unfailing(sys.stdout)  # what a task prints goes to the service's log
     # A terminal sends Ctrl-C to the whole group; the parent decides what becomes of the training.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.path.insert(0, str(Path.cwd()))  # where the task's own modules are looked for first
     # Standard input and output are the service's line to the child; what the training prints goes to standard error.
     lines, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDWR)

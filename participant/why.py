@@ -175,7 +175,7 @@ class Why(Readable):
     @property
     def _lines(self) -> list[tuple[str, str]]:
         own, payment, rule = self.own, self.payment, self.terms.rule
-        measured = "not measured"
+        measured = "not scored"
         if own.verified_micro is not None:
             word = "taken as claimed" if rule.name == "paper" else "measured"
             measured = f"{_number(Fraction(own.verified_micro, MICRO))} {word}"
@@ -197,9 +197,9 @@ class Why(Readable):
                 ("formula", f"{self.formula} = {credit_text(payment.paid_micro)}"),
                 ("expected", f"{expected}; {gave}"),
             ]
-        lines += [
-            ("penalty", f"{credit_text(payment.penalty_micro)} for a claim that is not what was measured")
-        ]
+        if rule.name != "paper":  # which takes claims as they are
+            amount = credit_text(payment.penalty_micro)
+            lines += [("penalty", f"{amount} for a claim that is not what was measured")]
         if rule.stake_micro:
             lost = f", {credit_text(payment.stake_lost_micro)} lost" if payment.stake_lost_micro else ""
             before = (
@@ -226,18 +226,8 @@ def why(
         StateError: nothing of the task is in the journal, or the round's entries cannot be read.
         NotFoundError, NotSelectedError: the round is not settled yet, or nothing was due in it.
     """
-    record = journal.task(task_id)
-    if record is None:
-        raise StateError(
-            f"{participant_id} has taken no part in task {task_id!r} from this state folder; "
-            "`fedpeer participant status` lists the tasks that it knows"
-        )
-    terms = Terms.parse(record.terms)
+    terms, round_ = asked(task_id, round_, participant_id, journal)
     kept = dict(journal.settlements(task_id))
-    if round_ is None:
-        if not kept:
-            raise StateError(f"no round of task {task_id} is settled yet, as far as this state folder knows")
-        round_ = max(kept)
     settlement = yield from _settlement(task_id, round_, kept, market)
     stake = 0
     try:
@@ -256,6 +246,31 @@ def why(
             f"the ledger's entries of round {round_} of task {task_id} are not those of a settled round ({error}); "
             "check the ledger with `fedpeer ledger verify` and ask the coordinator's operator"
         ) from error
+
+
+def asked(task_id: str, round_: int | None, participant_id: str, journal: Journal) -> tuple[Terms, int]:
+    """The terms of the task and the round that `why` is about; asks nobody.
+
+    Raises:
+        StateError: as `why`, of what the journal knows.
+    """
+    record = journal.task(task_id)
+    if record is None:
+        known = ", ".join(task.task_id for task in journal.tasks())
+        raise StateError(
+            f"{participant_id} has taken no part in task {task_id!r} from this state folder; it knows "
+            f"{known or 'no task yet'}"
+        )
+    terms = Terms.parse(record.terms)
+    rounds, settled = terms.schedule.rounds, [number for number, _ in journal.settlements(task_id)]
+    if round_ is not None and not 1 <= round_ <= rounds:
+        raise StateError(f"task {task_id} has no round {round_}; expected 1 to {rounds}")
+    if round_ is None and not settled:
+        raise StateError(
+            f"no round of task {task_id} is settled yet, as far as this state folder knows; name a round, and the "
+            "coordinator is asked"
+        )
+    return terms, round_ or max(settled)
 
 
 def _settlement(

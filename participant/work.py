@@ -93,11 +93,19 @@ class Trainer(Protocol):
 
 
 class LocalTrainer:
-    """Runs the task in the calling thread."""
+    """Runs the task in the calling thread.
 
-    def __init__(self, task: Task, terms: Terms | None = None) -> None:
+    Args:
+        terms: what `prepare` was called with.
+        leaving_fails: whether a SystemExit is the task's failure: in a thread, where no signal handler has raised it.
+    """
+
+    def __init__(self, task: Task, terms: Terms | None = None, *, leaving_fails: bool = False) -> None:
         self._task = task
-        self._terms = terms  # what `prepare` was called with
+        self._failures: tuple[type[BaseException], ...] = (
+            (Exception, SystemExit) if leaving_fails else (Exception,)
+        )
+        self._terms = terms
 
     def prepare(self, terms: Terms) -> None:
         self._terms = terms
@@ -139,7 +147,7 @@ class LocalTrainer:
             return function()
         except ParticipantError:
             raise
-        except Exception as error:
+        except self._failures as error:
             kind = TrainingError if name == "train" else TaskError
             what = f"{type(self._task).__name__}.{name} raised {type(error).__name__}"
             raise kind(f"{what}: {error}", public=what) from error

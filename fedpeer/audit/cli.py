@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from difflib import get_close_matches
 from enum import StrEnum
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated
 
@@ -145,12 +145,17 @@ def show(
     certificate: Certificate = None,
     private_key: PrivateKey = None,
 ) -> None:
-    """Print entries, as they stand; nothing is verified."""
+    """Print entries, as they stand; nothing is verified. Exit 1 where there is none of that kind or task."""
+    seen: dict[str, set[str]] = {"kind": set(), "task": set()}
     with ExitStack() as resources:
         opened = open_source(
             source, resources, ca=ca, insecure=insecure, certificate=_pair(certificate, private_key)
         )
-        chosen = _chosen(opened, first, kind, task)
+        chosen = _chosen(opened, first, kind, task, seen)
+        if (found := next(chosen, None)) is None:
+            typer.echo(_none_found(first, {"kind": kind, "task": task}, seen), err=True)
+            raise typer.Exit(_NO)
+        chosen = chain([found], chosen)
         if as_json:
             for index, entry in islice(chosen, count):
                 _print_json({"index": index, "entry": orjson.loads(entry.data)})
@@ -311,7 +316,7 @@ def keys(
     certificate: Certificate = None,
     private_key: PrivateKey = None,
 ) -> None:
-    """Verify a ledger and print every key that it holds for a participant; exit 1 where it does not verify.
+    """Verify a ledger and print every key that it holds for a participant; exit 1 where it holds none or is not sound.
 
     Each holder of one of these keys can claim and send models in that name, so each must be the participant's own.
     """
@@ -325,16 +330,23 @@ def keys(
             raise typer.Exit(_NO)
         events = [
             key_event(index, entry.data)
-            for index, entry in _chosen(opened, 0, None, None)
+            for index, entry in _chosen(opened, 0)
             if index < report.size and entry.kind in KINDS
         ]
-    held = held_keys(events).get(name, [])
+    everyone = held_keys(events)
+    held = everyone.get(name, [])
     if as_json:
         _print_json({"participant": name, "key": report.key, "keys": [one.record() for one in held]})
-    elif not held:
-        typer.echo(f"the ledger holds no key for {name}")
-    else:
+    elif held:
         output().print(keys_table(held))
+    if not held:
+        near = " or ".join(map(shown, get_close_matches(name, everyone)))
+        typer.echo(
+            shown(f"the ledger holds no key for {name}")
+            + (f"; did you mean {near}?" if near else f"; it holds keys of {counted(len(everyone), 'name')}"),
+            err=True,
+        )
+        raise typer.Exit(_NO)
 
 
 def keys_table(held: list[HeldKey]) -> Table:
@@ -505,14 +517,38 @@ def _no_posting(account: str, accounts: list[str]) -> str:
 
 
 def _chosen(
-    source: LedgerSource, first: int, kind: str | None, task: str | None
+    source: LedgerSource,
+    first: int,
+    kind: str | None = None,
+    task: str | None = None,
+    seen: dict[str, set[str]] | None = None,
 ) -> Iterator[tuple[int, Entry]]:
+    """The entries of a kind and a task with their indices; the kinds and tasks that it comes by go to `seen`."""
     for index, data in enumerate(source.entries(first), first):
         entry = Entry.parse(data)
         statement = entry.body.get("statement")
         about = statement if isinstance(statement, dict) else entry.body
+        if seen is not None:
+            seen["kind"].add(entry.kind)
+            seen["task"].add(str(about.get("task_id") or ""))
         if (kind is None or entry.kind == kind) and (task is None or about.get("task_id") == task):
             yield index, entry
+
+
+def _none_found(first: int, wanted: dict[str, str | None], seen: dict[str, set[str]]) -> str:
+    """What to say where `show` finds nothing: what there is instead."""
+    start = f" from entry {first} on" if first else ""
+    if not seen["kind"]:
+        return f"The ledger has no entry{start}."
+    asked = {name: value for name, value in wanted.items() if value is not None}
+    said = " and ".join(f"{name} {value}" for name, value in asked.items())
+    known = [
+        f"{name}s: {', '.join(sorted(seen[name] - {''})) or 'none'}"
+        for name, value in asked.items()
+        if value not in seen[name]
+    ]
+    both = f"both are there{start}, but of different entries"
+    return shown(f"There is no entry of {said}{start}; {'; '.join(known) if known else both}.")
 
 
 def _shortened(entry: Entry) -> str:

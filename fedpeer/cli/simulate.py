@@ -4,6 +4,7 @@ import contextlib
 import importlib
 import json
 import logging
+import signal
 import sys
 import threading
 import time
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 from rich import box
 from rich.console import Console
@@ -20,12 +22,16 @@ from rich.table import Table
 from coordinator.errors import CoordinatorError
 from fedpeer.cli.errors import CommandError
 from fedpeer.extras import missing
+from fedpeer.protocol.model_file import open_model
 from fedpeer.terminal import configure_logs, counted, output
 from fedpeer.testing import LocalMarket, MarketTestError
+from fedpeer.testing.market import start_weights
 from fedpeer.text_files import TextFileError, read_toml
+from mechanism.cost import LinearCost
 from mechanism.ledger.verify import Report
 from mechanism.settlement import MICRO
 from participant import Activity, ParticipantError, Task, TaskReport
+from participant.effort import BestResponse
 
 #: The terms, where the folder has them.
 TASK_FILE = "task.toml"
@@ -44,22 +50,33 @@ def simulate(
     effort: Annotated[
         float | None, typer.Option(min=0, max=1, help="Of everybody.  [default: the best response]")
     ] = None,
+    cost: Annotated[
+        float | None,
+        typer.Option(
+            help="Credits for a unit of degree improved; the best response weighs it.  [default: 1]"
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed draws the same peers.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """A whole market in one process: your task, real scoring and settlement, no certificates."""
     started = time.monotonic()
     configure_logs(level=logging.CRITICAL, library_level=logging.CRITICAL)
-    factory = find_task(task)
-    changes = _terms(terms)
+    if cost is not None and effort is not None:
+        raise CommandError("give --cost, by which everybody chooses the best effort, or --effort, not both")
+    decided = effort if cost is None else BestResponse(LinearCost(cost))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
     progress = _Progress(participants)
     try:
+        factory, changes = find_task(task), _terms(terms)
         # What a task prints is not part of the result.
         with contextlib.redirect_stdout(sys.stderr):
             market = LocalMarket(
-                factory, participants, rounds=rounds, terms=changes, effort=effort, insecure=True, seed=seed,
+                factory, participants, rounds=rounds, terms=changes, effort=decided, insecure=True, seed=seed,
                 paths=terms.parent if terms else Path(), on_progress=progress.note,
             )  # fmt: skip
+            if "initial_model" in changes:
+                _check_start(market, terms or Path(TASK_FILE), str(changes["initial_model"]))
             with market, progress.shown():
                 reports = market.run()
                 record = _record(market, reports, market.verify(), time.monotonic() - started)
@@ -67,6 +84,9 @@ def simulate(
         raise CommandError(str(error)) from error
     except CoordinatorError as error:
         raise CommandError(f"the terms cannot be opened: {error}") from error
+    except KeyboardInterrupt:
+        typer.echo("fedpeer: interrupted: the market is stopped, and nothing of it is kept", err=True)
+        raise
     if record["task"]["state"] != "CLOSED":
         raise CommandError(_why(record, reports))
     if as_json:
@@ -127,6 +147,35 @@ def _terms(path: Path | None) -> Mapping[str, Any]:
         raise CommandError(f"{path} cannot be used: {error}") from None
 
 
+def _check_start(market: LocalMarket, terms: Path, named: str) -> None:
+    """Holds the first model that the terms name against the one that the task gives itself, where it gives one.
+
+    Raises:
+        CommandError: the task could not train it, its tensors being others.
+    """
+    task: Any = market.participants["p1"].task
+    path = terms.parent / named
+    if not hasattr(task, "start_weights") or not path.is_file():
+        return
+    own, given = start_weights(task), open_model(path).weights()
+    wanted, found = ({name: list(np.shape(array)) for name, array in each.items()} for each in (own, given))
+    for name in sorted(wanted.keys() | found.keys()):
+        if wanted.get(name) != found.get(name):
+            raise CommandError(
+                f"{terms} names {path} as the first model, whose tensor {name!r} is {_words(found.get(name))}, and "
+                f"{_words(wanted.get(name))} in start_weights(); write the file again from start_weights(), or take "
+                "initial_model out of the terms"
+            )
+    if any((np.asarray(own[name]) != given[name]).any() for name in given):
+        typer.echo(
+            f"The market begins with {path}, as {terms} says; start_weights() gives other numbers.", err=True
+        )
+
+
+def _words(shape: list[int] | None) -> str:
+    return "absent" if shape is None else f"of shape {shape}"
+
+
 class _Progress:
     """One line on standard error, where that is a terminal: which round, and how many models are in."""
 
@@ -155,7 +204,7 @@ def _record(
 ) -> dict[str, Any]:
     """The object of --json."""
     found = market.coordinator.task(market.task_id)
-    row = found.row
+    row, expected = found.row, market.expected_micro
     return {
         "task": {
             "id": row.id,
@@ -164,7 +213,7 @@ def _record(
             "rule": row.terms.rule.name,
             "budget_micro": row.terms.budget_micro,
         },
-        "participants": [_person(report) for report in reports.values()],
+        "participants": [_person(report, expected[name]) for name, report in reports.items()],
         "rounds": [
             {
                 "round": r.round,
@@ -178,7 +227,7 @@ def _record(
     }
 
 
-def _person(report: TaskReport) -> dict[str, Any]:
+def _person(report: TaskReport, expected_micro: int) -> dict[str, Any]:
     settled = [line.settlement for line in report.rounds if line.settlement is not None]
     degrees = [float(s.verified_degree) for s in settled if s.verified_degree is not None]
     failed = dict.fromkeys(v.screen for s in settled for v in s.verdicts if not v.passed)
@@ -187,6 +236,7 @@ def _person(report: TaskReport) -> dict[str, Any]:
         "effort": None if report.effort is None else float(report.effort),
         "claimed_degree": None if report.claimed_degree is None else float(report.claimed_degree),
         "verified_degree": sum(degrees) / len(degrees) if degrees else None,
+        "expected_micro": expected_micro,
         "paid_micro": report.paid_micro,
         "failed": list(failed),
         "rounds": [
@@ -221,8 +271,9 @@ def _print(record: Mapping[str, Any], console: Console) -> None:
         title=f"Who would be paid what: {task['id']}, {counted(len(rounds), 'round')}, rule {task['rule']}",
         box=box.SIMPLE_HEAD, title_justify="left", padding=(0, 1, 0, 0),
     )  # fmt: skip
+    measured = task["rule"] != "paper"  # which takes degrees as claimed
     table.add_column("participant", no_wrap=True)
-    for heading in ("effort", "claimed", "verified", "paid", "models"):
+    for heading in ("effort", "claimed", *(["measured"] if measured else []), "expected", "paid", "models"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("checks")
     for person in record["participants"]:
@@ -231,14 +282,18 @@ def _print(record: Mapping[str, Any], console: Console) -> None:
             person["id"],
             _number(person["effort"]),
             _number(person["claimed_degree"]),
-            _number(person["verified_degree"]),
+            *([_number(person["verified_degree"])] if measured else []),
+            f"{person['expected_micro'] / MICRO:.3f}",
             f"{person['paid_micro'] / MICRO:.3f}",
             f"{models}/{len(rounds)}",
             f"failed: {', '.join(person['failed'])}" if person["failed"] else "all passed",
         )
     console.print(table)
-    console.print("claimed, verified: the non-iid degree, 0 (as the learner wants it) to 1;")
-    console.print("paid: credits, all rounds; models: rounds in which one came.")
+    console.print(
+        f"claimed{', measured' if measured else ''}: the non-iid degree, 0 (as the learner wants it) to 1;"
+    )
+    console.print("paid: credits, all rounds; expected: the mean of that over all draws of peers;")
+    console.print("models: rounds in which one came.")
     if rounds and rounds[-1]["accuracy"] is not None:
         console.print("accuracy by round: " + ", ".join(f"{r['accuracy']:.3f}" for r in rounds))
     paid = sum(person["paid_micro"] for person in record["participants"]) / MICRO

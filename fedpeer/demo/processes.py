@@ -290,8 +290,9 @@ def _process(
     """`fedpeer ARGUMENTS` as a process; its log goes to logs/NAME.log and line by line to `process_logs`."""
     # One thread each: sums split over several would round differently from run to run, and there are many of us.
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join(part for part in sys.path if part)
     process = subprocess.Popen(
-        [sys.executable, "-m", "fedpeer", *arguments],
+        [sys.executable, "-P", "-m", "fedpeer", *arguments],  # -P: whatever lies in the working folder
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

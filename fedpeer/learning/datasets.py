@@ -111,8 +111,13 @@ def data_folder(root: Path | str | None = None) -> Path:
     """The folder that data sets are read from and downloaded to."""
     if root is not None:
         return Path(root)
-    named = os.environ.get(DATA_VARIABLE)
-    return Path(named) if named else Path.home() / ".cache" / "fedpeer" / "data"
+    if named := os.environ.get(DATA_VARIABLE):
+        return Path(named)
+    try:
+        home = Path.home()
+    except RuntimeError:  # no HOME, and a user that the system does not know: as container platforms have it
+        home = Path("/")
+    return home / ".cache" / "fedpeer" / "data"
 
 
 def load_splits(

@@ -14,12 +14,17 @@ from typing import Any, Self
 
 import numpy as np
 
+from coordinator.config import TaskConfig
+from coordinator.errors import TaskError
+from fedpeer.protocol.model_file import encode_model
 from fedpeer.testing.coordinator import LocalCoordinator
 from fedpeer.testing.errors import PATIENCE_SECONDS, MarketTestError
 from fedpeer.testing.participant import LocalParticipant, derived_key, write_key
 from fedpeer.testing.terms import merged, task_config
+from mechanism.ledger.entries import assessment_from_record
 from mechanism.ledger.verify import Report
 from mechanism.lifecycle import State
+from mechanism.settlement import expected_payments
 from mechanism.terms import MIN_QUORUM
 from participant import Activity, Participant, Task, TaskReport, Trained, TrainingRound, Weights
 from participant.effort import Effort
@@ -86,7 +91,7 @@ class LocalMarket:
         on_progress: Callable[[str, Activity], None] | None = None,
     ) -> None:
         names = _names(participants)
-        tasks = _tasks(_Step if task is None else task, len(names))
+        tasks = _tasks(_Step if task is None else task, names)
         self._terms = _terms(terms or {}, rounds, len(names), tasks[0])
         self._weights = _first_weights(tasks[0], weights, self._terms)
         self.task_id: str = self._terms.get("id", "task")
@@ -125,7 +130,7 @@ class LocalMarket:
                 self.folder / "coordinator", insecure=self._insecure, absence_seconds=_NEVER_ABSENT
             )
             self.coordinator.start()
-            self.coordinator.open(config)
+            self._open(config)
             with ThreadPoolExecutor(len(self.participants)) as threads:
                 list(threads.map(self._enrol, self.participants))
         except BaseException:
@@ -233,6 +238,17 @@ class LocalMarket:
         paid = self.coordinator.task(self.task_id).paid_micro
         return {name: paid.get(name, 0) for name in self.participants}
 
+    @property
+    def expected_micro(self) -> dict[str, int]:
+        """What each would have been paid so far in the mean over all draws of peers, micro-credits."""
+        terms, expected = self.coordinator.task(self.task_id).row.terms, dict.fromkeys(self.participants, 0)
+        verdicts = self.entries("verdict")
+        for round_ in {body["round"] for body in verdicts}:
+            judged = [assessment_from_record(v["assessment"]) for v in verdicts if v["round"] == round_]
+            for name, micro in expected_payments(terms, judged).items():
+                expected[name] += micro
+        return expected
+
     def entries(self, kind: str | None = None) -> list[dict[str, Any]]:
         """The ledger's entries; see `LocalCoordinator.entries`."""
         return self.coordinator.entries(kind)
@@ -240,6 +256,16 @@ class LocalMarket:
     def verify(self) -> Report:
         """Verifies the ledger; see `LocalCoordinator.verify`."""
         return self.coordinator.verify()
+
+    def _open(self, config: TaskConfig) -> None:
+        """Publishes the task. What is wrong with the first model is said of that, not of a file that nobody named."""
+        try:
+            self.coordinator.open(config)
+        except TaskError as error:
+            if self._weights is None:
+                raise
+            said = str(error).replace(f"initial_model {config.initial_model}", "the first model")
+            raise TaskError(said) from None
 
     def _enrol(self, name: str) -> None:
         state = self.folder / name
@@ -319,18 +345,21 @@ def _names(participants: int | Sequence[str]) -> list[str]:
     return names
 
 
-def _tasks(source: TaskSource | Sequence[TaskSource], number: int) -> list[Task]:
+def _tasks(source: TaskSource | Sequence[TaskSource], names: Sequence[str]) -> list[Task]:
     """A task for each participant."""
     if not isinstance(source, Sequence):
-        return [make_task(source, index) for index in range(number)]
-    if len(source) != number:
+        return [make_task(source, number, name) for number, name in enumerate(names)]
+    if len(source) != len(names):
         raise MarketTestError(
-            f"there are {len(source)} tasks for {number} participants; expected one for each"
+            f"there are {len(source)} tasks for {len(names)} participants; expected one for each"
         )
-    return [each if isinstance(each, Task) else make_task(each, index) for index, each in enumerate(source)]
+    return [
+        each if isinstance(each, Task) else make_task(each, number, names[number])
+        for number, each in enumerate(source)
+    ]
 
 
-def make_task(source: TaskSource, number: int) -> Task:
+def make_task(source: TaskSource, number: int, participant: str) -> Task:
     """The task of one participant: a copy, or what the class or function makes of its number, counted from 0.
 
     Raises:
@@ -349,9 +378,9 @@ def make_task(source: TaskSource, number: int) -> Task:
             )
     except MarketTestError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise MarketTestError(
-            f"the task {name} of participant {number} could not be made: {type(error).__name__}: {error}"
+            f"the task {name} of {participant} could not be made: {type(error).__name__}: {error}"
         ) from error
     if not isinstance(made, Task):
         raise MarketTestError(f"{name} makes a {type(made).__name__}; expected a Task")
@@ -376,17 +405,44 @@ def _terms(changes: Mapping[str, Any], rounds: int | None, participants: int, ta
             f"the quorum is {quorum}, and there are {participants} participants; expected as many"
         )
     if "reference" not in terms and "data" not in terms:
-        terms["reference"] = [f"1/{labels}"] * labels if (labels := _labels(task)) else None
+        labels = _labels(task)
+        terms["reference"] = [f"1/{labels}"] * labels
     return {key: value for key, value in terms.items() if value is not None}
 
 
 def _labels(task: Task) -> int:
-    """How many labels a task's counts have; 0 where that cannot be known yet."""
+    """How many labels a task's counts have.
+
+    Raises:
+        MarketTestError: they do not say, or not before the terms are known.
+    """
     try:
-        counts = task.label_counts()
-        return 0 if isinstance(counts, Mapping) else len(counts)
-    except Exception:  # it needs the terms first
-        return 0
+        counts: Any = task.label_counts()
+        if not isinstance(counts, Mapping):
+            return len(counts)
+        said = "is a mapping, which names no label without samples"
+    except (Exception, SystemExit) as error:
+        said = f"gives no list of them yet: {type(error).__name__}: {error}"
+    raise MarketTestError(
+        "the terms have no reference, and how many labels it has cannot be told: "
+        f"{type(task).__name__}.label_counts {said}; give the terms a reference, one probability a label"
+    )
+
+
+def start_weights(task: Any) -> Weights:
+    """The first model that a task itself gives.
+
+    Raises:
+        MarketTestError: it raises, or gives something else than names and arrays that a model file can hold.
+    """
+    try:
+        start = dict(task.start_weights())
+        encode_model(start)
+    except (Exception, SystemExit) as error:
+        raise MarketTestError(
+            f"start_weights raised {type(error).__name__}, or gives no names with their arrays: {error}"
+        ) from error
+    return start
 
 
 def _first_weights(task: Task, weights: Weights | None, terms: Mapping[str, Any]) -> Weights | None:
@@ -395,11 +451,7 @@ def _first_weights(task: Task, weights: Weights | None, terms: Mapping[str, Any]
     if weights is not None or "initial_model" in terms or named:
         return weights
     if hasattr(task, "start_weights"):
-        try:
-            start: Weights = task.start_weights()
-        except Exception as error:
-            raise MarketTestError(f"start_weights raised {type(error).__name__}: {error}") from error
-        return start
+        return start_weights(task)
     name = type(task).__name__
     raise MarketTestError(
         f"there is no model to begin with: give {name} a method start_weights() that returns names to arrays, pass "

@@ -206,7 +206,7 @@ class _Trainer(LocalTrainer):
     """Trains the task, but for the rounds with a fault."""
 
     def __init__(self, task: Task, faults: dict[int, Fault], hold: Callable[[int], None]) -> None:
-        super().__init__(task)
+        super().__init__(task, leaving_fails=True)
         self._faults = faults
         self._hold = hold
 

@@ -24,6 +24,9 @@ from tests.integration.market import make_folder, task_config
 
 DIGITS = load_splits("digits", seed=0, validation=300, test=100)
 
+#: A recipe by which a model learns something.
+LONGER = {"samples": 100, "epochs": 6}
+
 
 def task(**changes: Any) -> TaskConfig:
     """Digits under a recipe that takes a moment; `changes` by section."""
@@ -63,17 +66,18 @@ def refused(**changes: Any) -> str:
 
 def test_a_task_that_can_be_scored_is_proved_and_says_how_long_its_evidence_takes() -> None:
     progress: list[str] = []
-    proof = prove(prepare_task(task(), 0.0), progress.append)
+    proof = prove(prepare_task(task(recipe=LONGER), 0.0), progress.append)
     assert proof.training_seconds is not None
     assert proof.evidence_seconds is not None
     assert proof.accuracy is not None
     assert "evidence of a round will take about" in proof.sentence()
     assert "longer than a round" not in proof.sentence()
     assert "longer than a round" in replace(proof, round_seconds=0).sentence()
+    assert proof.doubts == ()
     assert "LOOK AGAIN" not in proof.sentence()
-    assert 0.09 < proof.chance < 0.12
-    assert "that is what guessing gives (11%)" in replace(proof, accuracy=(0.1, 0.13), chance=0.11).sentence()
-    assert progress[0] == "training model 1 of 2: epoch 1 of 2"
+    assert 0.09 < proof.chance < 0.15
+    assert " LOOK AGAIN: it is odd." in replace(proof, doubts=("it is odd.",)).sentence()
+    assert progress[0] == "training model 1 of 2: epoch 1 of 6"
     assert "measuring and settling a round of three" in progress
     assert progress[-1] == "training shadow models: 38 of 38"
 
@@ -105,7 +109,7 @@ def test_a_task_on_claims_is_proved_as_far_as_it_can_be(tmp_path: Path) -> None:
     ("recipe", "said"),
     [
         ({"batch_size": 1}, "batch_size is 1; expected at least 2: batch normalisation"),
-        ({"samples": 1}, "training on 1 samples; expected at least 2"),
+        ({"samples": 1}, "samples is 1; expected at least 2"),
         ({"learning_rate": "1e-12"}, "choose a larger one"),
         ({"learning_rate": "1e-9", "optimizer": "sgd"}, "choose a larger one"),
         ({"learning_rate": "10"}, "the model's norm is"),
@@ -144,6 +148,74 @@ def test_data_that_tell_nothing_of_a_model_are_refused(
     tmp_path: Path, changes: dict[str, Any], said: str
 ) -> None:
     assert said in refused(data=brought(tmp_path, **changes))
+
+
+SHUFFLED = np.random.default_rng(1).permutation(LABELS)
+NOISE = np.random.default_rng(2).random(IMAGES.shape, dtype=np.float32)
+OTHER_TEST = np.random.default_rng(3).permutation(DIGITS.test.labels)
+
+
+@pytest.mark.arithmetic
+@pytest.mark.parametrize("changes", [{"labels": SHUFFLED}, {"images": NOISE}], ids=["labels", "images"])
+def test_data_of_which_nothing_can_be_learnt_are_refused_unless_the_operator_says_so(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    data = brought(tmp_path, **changes)
+    words = refused(data=data)
+    assert "knows nothing of the labels of the other" in words
+    assert "--accept-noise" in words
+    proof = prove(prepare_task(task(data=data), 0.0), accept_noise=True)
+    [doubt] = proof.doubts
+    assert "standard deviations where at least 3 are expected" in doubt
+    assert f" LOOK AGAIN: {doubt}" in proof.sentence()
+    # Without evidence nothing is paid by D_c: it is said, not refused.
+    claims = prove(prepare_task(task(data=data, rule={"name": "paper"}), 0.0))
+    assert "knows nothing of the labels" in claims.doubts[0]
+
+
+@pytest.mark.arithmetic
+@pytest.mark.parametrize("rule", ["verified", "paper"])
+def test_a_held_out_set_with_the_labels_of_other_images_is_refused(tmp_path: Path, rule: str) -> None:
+    changes: dict[str, Any] = {"rule": {"name": rule}, "recipe": LONGER}
+    data = brought(tmp_path, test_labels=OTHER_TEST)
+    words = refused(data=data, **changes)
+    assert "the held-out set is not like D_c: of its 100 samples" in words
+    proof = prove(prepare_task(task(data=data, **changes), 0.0), accept_noise=True)
+    assert "the held-out set is not like D_c" in proof.doubts[0]
+
+
+@pytest.mark.arithmetic
+def test_a_held_out_set_with_some_wrong_labels_or_few_samples_is_taken_and_said(tmp_path: Path) -> None:
+    half = np.where(np.arange(100) < 70, OTHER_TEST, DIGITS.test.labels)
+    few = {"test_labels": OTHER_TEST[:8], "test_images": DIGITS.test.images[:8]}
+    for changes in ({"test_labels": half}, few):
+        config = task(data=brought(tmp_path, **changes), rule={"name": "paper"}, recipe=LONGER)
+        [doubt] = prove(prepare_task(config, 0.0)).doubts
+        assert "the held-out set is not like D_c" in doubt
+
+
+def test_a_held_out_set_that_is_not_held_out_is_said(tmp_path: Path) -> None:
+    again = {"test_images": IMAGES[:100], "test_labels": LABELS[:100]}
+    config = task(data=brought(tmp_path, **again), rule={"name": "paper"}, recipe=LONGER)
+    [doubt] = prove(prepare_task(config, 0.0)).doubts
+    assert "100 of the 100 held-out images stand in D_c, too" in doubt
+
+
+def test_what_needs_no_data_is_refused_before_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coordinator.opening.load_learner_data", lambda section: pytest.fail("read"))
+    monkeypatch.setattr("coordinator.opening._initial_model", lambda *_: pytest.fail("made"))
+    for changes, said in (
+        ({"recipe": {"batch_size": 1}}, "recipe.batch_size is 1; expected at least 2"),
+        ({"recipe": {"samples": 1}}, "recipe.samples is 1; expected at least 2"),
+        ({"recipe": {"optimizer": "adamw"}}, "recipe.optimizer"),
+        ({"recipe": {"model": "digits"}}, "recipe.model is 'digits'; expected one of digits-cnn, "),
+        ({"recipe": {"model": "digits"}, "initial_model": "own.safetensors"}, 'or "custom" for a model'),
+        ({"schedule": {"quorum": 1}}, "schedule.quorum"),
+        ({"rule": {"name": "fair"}}, "rule.name"),
+        ({"payment": {"name": "cubic"}}, "payment.name"),
+        ({"id": "No Such Id"}, "id is 'No Such Id'"),
+    ):
+        assert said in refused(**changes)
 
 
 def test_a_first_model_without_finite_outputs_is_refused(tmp_path: Path) -> None:
@@ -208,7 +280,8 @@ capacity = 4
 [recipe]
 model = "digits-cnn"
 samples = 40
-batch_size = {batch_size}
+batch_size = 20
+learning_rate = {rate}
 """
 
 
@@ -216,19 +289,22 @@ def test_nothing_is_recorded_of_a_task_that_is_refused(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "state")
     file = tmp_path / "task.toml"
 
-    def opened(batch_size: int) -> Result:
+    def opened(rate: str) -> Result:
         reference = ", ".join(['"1/10"'] * 10)
-        file.write_text(TASK_FILE.format(reference=reference, batch_size=batch_size))
+        file.write_text(TASK_FILE.format(reference=reference, rate=rate))
         return CliRunner().invoke(app, ["open", str(file), "--state", str(folder.path), "--yes", "--json"])
 
-    bad = opened(1)
+    bad = opened("1e-12")
     assert isinstance(bad.exception, TaskError)
-    assert "batch_size is 1" in str(bad.exception)
+    assert "choose a larger one" in str(bad.exception)
     operator = Operator(folder)
     assert operator.tasks() == []
     assert operator.ledger_size() == 0
     assert not list(folder.models.rglob("*.safetensors"))
-    good = opened(20)
+    good = opened("0.001")
+    again = opened("0.001")
+    assert "there is a task 't' already" in str(again.exception)
+    assert "dry round" not in again.stderr, "before it is proved"
     assert good.exit_code == 0, good.output
     assert json.loads(good.stdout)["training_seconds"] > 0
     assert "Proved in a dry round" in good.stderr

@@ -168,6 +168,9 @@ def test_the_sdk_and_the_command_open_what_the_journal_keeps(coordinator: Served
 
     (tmp_path / "participant.toml").write_text(CONFIG_FILE.format(market=coordinator.market))
     (tmp_path / "authority.pem").write_bytes(coordinator.authority)
+    unknown = fedpeer(tmp_path, "dispute", "nope")
+    assert unknown.returncode == 2
+    assert "no private claim for task 'nope'" in unknown.stderr
     refused_ = fedpeer(tmp_path, "dispute", "task")
     assert refused_.returncode == 2
     assert "give --yes" in refused_.stderr

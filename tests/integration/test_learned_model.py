@@ -73,8 +73,13 @@ async def test_the_model_is_the_ledgers_while_the_task_runs_and_when_it_has_ende
     folder, out = make_folder(tmp_path / "state"), tmp_path / "model.safetensors"
     open_task(folder, task_config(tmp_path))
     async with running(folder) as service:
-        said = await asyncio.to_thread(command, "model", "task", "-o", str(out), folder=folder)
-        assert "after round 0" in said
+        early = CliRunner().invoke(app, ["model", "task", "-o", str(out), "--state", str(folder.path)])
+        assert isinstance(early.exception, TaskError)
+        assert "has trained no model: it is " in str(early.exception)
+        assert "--round 0 fetches what it began with" in str(early.exception)
+        assert not out.exists()
+        zero = ("model", "task", "--round", "0", "-o", str(out))
+        assert "after round 0" in await asyncio.to_thread(command, *zero, folder=folder)
         assert open_model(out).weights().keys() == WEIGHTS.keys()
         members = await delivered(service, NAMES)
         await members[0].until("TRAINING", round_=2)

@@ -24,6 +24,7 @@ from coordinator.server import split_address
 from coordinator.storage.rounds import Retention
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.errors import DatabaseFull
+from fedpeer.learning.datasets import data_folder
 from fedpeer.protocol.certificates import certificate_hosts
 from fedpeer.protocol.limits import MAX_REFUSAL_SENTENCE
 from tests.integration.market import CONFIG, make_folder
@@ -313,3 +314,65 @@ def test_what_only_reads_works_on_a_read_only_mount(folder: StateFolder, tmp_pat
         assert (refused.returncode, "accepts no writes" in refused.stderr) == (2, True)
     finally:
         subprocess.run(["umount", str(mount)], check=True)
+
+
+NO_HOME_TASK = """
+id = "t"
+Q = 1000
+phi = 300
+upsilon = 200
+[schedule]
+rounds = 1
+capacity = 4
+[recipe]
+model = "digits-cnn"
+samples = 60
+epochs = 4
+batch_size = 20
+[data]
+dataset = "digits"
+validation = 300
+test = 100
+"""
+
+
+def test_an_operator_without_a_home_or_a_name_runs_a_market(tmp_path: Path) -> None:
+    """As container platforms have it: any user id, and no HOME."""
+    stranger = ["unshare", "--user", "--map-user=54321", "--"]
+    if not shutil.which("unshare") or subprocess.run([*stranger, "true"], check=False).returncode:
+        pytest.skip("needs the right to make a user namespace")
+    (tmp_path / "task.toml").write_text(NO_HOME_TASK)
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
+    words = [*stranger, sys.executable, "-m", "fedpeer", "coordinator"]
+
+    def called(*arguments: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [*words, *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240,
+            check=False,
+        )  # fmt: skip
+
+    ports = ("--market", "127.0.0.1:0", "--public", "127.0.0.1:0", "--metrics", "")
+    state = ("--state", "state")
+    for arguments in (
+        ("init", "state", *ports), ("open", "task.toml", "--yes", *state), ("invite", "ann", *state),
+        ("status", *state), ("backup", "b.tar", *state),
+    ):  # fmt: skip
+        done = called(*arguments)
+        assert done.returncode == 0, (arguments, done.stderr)
+        assert "Traceback" not in done.stderr
+    service = subprocess.Popen(
+        [*words, "serve", "--json", *state],
+        cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert service.stdout is not None
+    assert "addresses" in json.loads(service.stdout.readline())
+    service.terminate()
+    _, log = service.communicate(timeout=60)
+    assert service.returncode == 0, log
+    assert "Traceback" not in log
+
+
+def test_data_without_a_home_lie_below_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FEDPEER_DATA", raising=False)
+    monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
+    assert data_folder() == Path("/.cache/fedpeer/data")

@@ -205,6 +205,20 @@ def test_sigterm_finishes_the_round_or_hands_it_back(
         assert report.delivered == ("slow",)
 
 
+def test_explain_finds_a_task_of_the_working_folder(coordinator: Served, tmp_path: Path) -> None:
+    """As `run` does, in a process of its own; the console script has no such folder on its path."""
+    coordinator.open(schedule={"rounds": 1, "quorum": 3, "capacity": 3})
+    folder = configured(coordinator, tmp_path / "slow", "slow", "slow:Slow", "")
+    (folder / "slow.py").write_text(SLOW.format(seconds=0))
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "fedpeer", "participant", "explain"],
+        cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=240,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "Expected figures of one round" in done.stdout
+
+
 def test_ctrl_c_stops_the_service_and_says_what_is_kept(coordinator: Served, tmp_path: Path) -> None:
     coordinator.open(schedule={"rounds": 1, "quorum": 3, "capacity": 3})
     folder = configured(coordinator, tmp_path / "slow", "slow", "slow:Slow", "", grace=0)

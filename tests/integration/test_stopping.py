@@ -187,7 +187,7 @@ def test_the_same_call_goes_on_after_ctrl_c(coordinator: Served, tmp_path: Path)
     assert "task" in fedpeer(tmp_path, "status", "--state", str(state)).stdout
     assert "ada has earned" in fedpeer(tmp_path, "earnings", "--state", str(state)).stdout
     unknown = fedpeer(tmp_path, "why", "other", "--state", str(state))
-    assert unknown.returncode != 0
+    assert unknown.returncode == 2
     assert "no part in task 'other'" in unknown.stderr
     assert "Traceback" not in unknown.stderr
 
@@ -197,6 +197,15 @@ def test_ctrl_c_ends_a_command_that_waits_for_the_coordinator(coordinator: Serve
     with coordinator.participant("ada", tmp_path) as ada:
         ada.join("task")
     coordinator.stop()
+    for arguments, known in (
+        (["nope"], "no part in task 'nope'"),
+        (["task"], "no round of task task is settled yet"),
+        (["task", "--round", "7"], "task task has no round 7; expected 1 to 1"),
+    ):
+        refused = fedpeer(tmp_path, "why", *arguments, "--state", str(tmp_path / "ada"))
+        assert refused.returncode == 2
+        assert known in refused.stderr
+        assert len(refused.stderr.splitlines()) == 1
     command = ["participant", "why", "task", "--round", "1", "--state", str(tmp_path / "ada")]
     waiting = subprocess.Popen(
         [sys.executable, "-m", "fedpeer", *command],

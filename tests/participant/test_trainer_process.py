@@ -54,12 +54,17 @@ def broken():
 
 def nothing():
     return 3
+
+def leave():
+    sys.exit(3)
 """
 
 
 @pytest.fixture(autouse=True)
 def importable_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "odd_tasks.py").write_text(TASKS)
+    (tmp_path / "failing_module.py").write_text("1 / 0")
+    (tmp_path / "leaving_module.py").write_text("raise SystemExit(3)")
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
@@ -159,6 +164,9 @@ def test_a_training_can_be_cancelled(trainer: ProcessTrainer, start: Path, tmp_p
         ("odd_tasks:Odd", {"colour": 1}, "unexpected keyword argument 'colour'"),
         ("odd_tasks:broken", {}, "no data folder"),
         ("odd_tasks:nothing", {}, "expected a Task"),
+        ("odd_tasks:leave", {}, "failed: SystemExit: 3"),
+        ("failing_module:X", {}, "cannot be imported: ZeroDivisionError: division by zero"),
+        ("leaving_module:X", {}, "cannot be imported: SystemExit: 3"),
     ],
 )
 def test_a_factory_that_makes_no_task(factory: str, options: dict[str, int], words: str) -> None:
@@ -166,6 +174,8 @@ def test_a_factory_that_makes_no_task(factory: str, options: dict[str, int], wor
     with pytest.raises(ConfigurationError, match=words):
         trainer.prepare(terms())
     trainer.close()
+    with pytest.raises(ConfigurationError, match=words):  # `explain` makes it in its own process
+        TaskSpec(factory, options).build()
 
 
 def test_the_child_ends_with_its_parent(tmp_path: Path) -> None:
@@ -197,3 +207,20 @@ def test_the_child_ends_with_its_parent(tmp_path: Path) -> None:
     os.close(child)
     parent.stdout.close()
     assert ended
+
+
+def test_a_folder_of_ones_own_that_is_called_as_ours_does_not_hide_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task's modules come from the working folder, ours do not."""
+    for name in ("fedpeer", "participant", "mechanism"):
+        (tmp_path / "project" / name).mkdir(parents=True)
+        (tmp_path / "project" / name / "__init__.py").write_text("raise ImportError('mine')")
+    (tmp_path / "project" / "own_tasks.py").write_text(TASKS)
+    monkeypatch.chdir(tmp_path / "project")
+    trainer = ProcessTrainer(TaskSpec("own_tasks:Odd"))
+    try:
+        trainer.start()
+        assert trainer.pid is not None
+    finally:
+        trainer.close()

@@ -75,7 +75,7 @@ class Batches:
         return True
 
 
-def explained(ledger: Ledger, folder: Path, name: str, round_: int | None) -> Why:
+def explained(ledger: Ledger, folder: Path, name: str, round_: int | None, task_id: str = "demo") -> Why:
     """From the journal of a participant that knows both rounds."""
     journal = Journal(folder / name / "journal.db") if folder.joinpath(name).mkdir() is None else None
     assert journal is not None
@@ -89,7 +89,7 @@ def explained(ledger: Ledger, folder: Path, name: str, round_: int | None) -> Wh
         )  # fmt: skip
         journal.add_settlement("demo", number, settlement.SerializeToString())
     try:
-        return drive(why("demo", round_, name, MarketSteps(), journal), ledger)
+        return drive(why(task_id, round_, name, MarketSteps(), journal), ledger)
     finally:
         journal.close()
 
@@ -176,6 +176,34 @@ def test_what_was_not_delivered_says_so(tmp_path: Path) -> None:
 
 def test_the_last_round_is_explained_unless_one_is_named(tmp_path: Path) -> None:
     assert explained(Ledger(), tmp_path, "p003", None).round == 2
+
+
+@pytest.mark.parametrize(
+    ("task_id", "round_", "said"),
+    [
+        ("nope", None, "p000 has taken no part in task 'nope' from this state folder; it knows demo"),
+        ("demo", 3, "task demo has no round 3; expected 1 to 2"),
+    ],
+)
+def test_a_task_or_round_that_there_is_not_is_said_without_the_ledger(
+    tmp_path: Path, task_id: str, round_: int | None, said: str
+) -> None:
+    ledger = Ledger()
+    with pytest.raises(StateError, match=said):
+        explained(ledger, tmp_path, "p000", round_, task_id)
+    assert ledger.served == 0
+
+
+def test_the_sentences_follow_the_rule(tmp_path: Path) -> None:
+    """Under `paper` nothing is measured, and no claim is held against a measurement."""
+    found = explained(Ledger(), tmp_path, "p000", 1)
+    assert "for a claim that is not what was measured" in str(found)
+    terms = replace(found.terms, rule=replace(found.terms.rule, name="paper"))
+    own = replace(found.own, lower_micro=None, upper_micro=None, verdicts=())
+    text = str(replace(found, terms=terms, own=own))
+    assert "taken as claimed" in text
+    assert "measured" not in text
+    assert "penalty" not in text
 
 
 def test_an_amount_that_does_not_follow_is_a_problem(tmp_path: Path) -> None:

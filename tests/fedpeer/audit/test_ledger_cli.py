@@ -236,6 +236,38 @@ def test_show_says_that_there_is_more_and_how_to_go_on(folder: Path) -> None:
     assert shown["entry"]["kind"] == "payment"
 
 
+@pytest.mark.parametrize("form", [(), ("--json",)])
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--kind", "foo"), "no entry of kind foo; kinds: "),
+        (("--task", "nope"), "no entry of task nope; tasks: task."),
+        (("--kind", "foo", "--task", "nope"), "of kind foo and task nope; kinds: "),
+        (("--kind", "enrolment", "--task", "task"), "both are there, but of different entries"),
+        (("--first", 10_000), "The ledger has no entry from entry 10000 on."),
+        (("--first", 10_000, "--kind", "payment"), "The ledger has no entry from entry 10000 on."),
+    ],
+)
+def test_show_says_what_there_is_where_it_finds_nothing(
+    folder: Path, arguments: tuple[object, ...], said: str, form: tuple[str, ...]
+) -> None:
+    done = call("show", folder / "l.db", *arguments, *form)
+    assert done.exit_code == 1
+    assert done.stdout == ""
+    assert said in done.stderr
+    assert ("payment" in done.stderr) == ("kinds:" in said)
+
+
+def test_keys_of_a_name_that_has_none_say_which_name_comes_near(folder: Path) -> None:
+    done = call("keys", "p0000", folder / "l.db")
+    assert done.exit_code == 1
+    assert "no key for p0000; did you mean p00" in done.stderr
+    none = call("keys", "zzz", folder / "l.db", "--json")
+    assert none.exit_code == 1
+    assert json.loads(none.stdout)["keys"] == []
+    assert "it holds keys of " in none.stderr
+
+
 def test_show_and_balance_print_what_is_there(folder: Path) -> None:
     shown = call("show", folder / "l.db", "--kind", "payment", "--json").stdout.splitlines()
     assert len(shown) == 8

@@ -189,8 +189,22 @@ class NoStart(Task):
         return weights
 
 
+class Uncounted(Ward):
+    def label_counts(self) -> Any:
+        return (number for number in (5, 5))
+
+
+class Mapped(Ward):
+    def label_counts(self) -> Any:
+        return {"0": 5}
+
+
 def broken() -> Task:
     raise ZeroDivisionError("by zero")
+
+
+def leaving() -> Task:
+    raise SystemExit(3)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +213,10 @@ def broken() -> Task:
         ((Ward, 2), {}, "there are 2 participants; expected at least 3"),
         ((Ward, ["a", "b", "a"]), {}, "expected each name once"),
         ((NoStart,), {}, "no model to begin with: give NoStart a method start_weights"),
-        ((broken,), {}, "the task broken of participant 0 could not be made: ZeroDivisionError: by zero"),
+        ((broken,), {}, "the task broken of p1 could not be made: ZeroDivisionError: by zero"),
+        ((leaving,), {}, "the task leaving of p1 could not be made: SystemExit: 3"),
+        ((Uncounted,), {}, "cannot be told: Uncounted.label_counts gives no list of them yet: TypeError: "),
+        ((Mapped,), {}, "cannot be told: Mapped.label_counts is a mapping, .* give the terms a reference"),
         ((dict,), {}, "dict makes a dict; expected a Task"),
         ((7,), {}, "the task is a int; expected a Task"),
         (([Ward, Ward],), {}, "there are 2 tasks for 3 participants"),
@@ -211,6 +228,14 @@ def test_a_mistake_is_one_sentence(
 ) -> None:
     with pytest.raises(MarketTestError, match=sentence):
         LocalMarket(*arguments, **options)
+
+
+def test_expected_pay_is_the_mean_over_all_draws(fedpeer_market: Make) -> None:
+    """Where all others are drawn as peers, every draw gives it, but for the last unit of the rounding."""
+    market = fedpeer_market(Ward, 3, rounds=2, terms={"rule": {"peers": 2}})
+    market.run()
+    assert all(abs(market.paid_micro[name] - micro) <= 2 for name, micro in market.expected_micro.items())
+    assert min(market.expected_micro.values()) > 0
 
 
 def test_no_folder_and_no_thread_is_left() -> None:
