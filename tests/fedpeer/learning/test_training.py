@@ -12,7 +12,7 @@ import torch
 from fedpeer.learning.datasets import LabelledData, Splits, load_splits
 from fedpeer.learning.errors import DataError, ModelError
 from fedpeer.learning.models import initial_weights
-from fedpeer.learning.training import evaluate, evaluation_of, label_signal, log_probabilities, train
+from fedpeer.learning.training import evaluate, label_signal, log_probabilities, train
 from mechanism.terms import Recipe
 
 pytestmark = pytest.mark.arithmetic
