@@ -7,7 +7,7 @@ holds these steps against torch's own.
 Sources: Kingma and Ba 2015, algorithm 1; Sutskever et al. 2013 for momentum, in torch's form.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -103,9 +103,9 @@ def optimizer_of(parameters: Sequence[torch.Tensor], recipe: Recipe) -> Optimize
     Raises:
         RecipeError: an unknown optimizer.
     """
-    kinds = {"adam": Adam, "sgd": Sgd}
+    kinds: dict[str, Callable[[FlatParameters, float], Optimizer]] = {"adam": Adam, "sgd": Sgd}
     if recipe.optimizer not in kinds:
         raise RecipeError(f"there is no optimizer {recipe.optimizer!r}; expected adam or sgd")
     flat = FlatParameters(parameters)
-    optimizer: Optimizer = kinds[recipe.optimizer](flat, float(recipe.learning_rate))
+    optimizer = kinds[recipe.optimizer](flat, float(recipe.learning_rate))
     return Proximal(flat, float(recipe.proximal), optimizer) if recipe.proximal else optimizer
