@@ -90,7 +90,10 @@ def _check_claims(terms: Terms) -> None:
         _check_sent(ClaimStatement, statement, "reference", labels, "fewer labels")
         _check_entries([entries.claim(statement, _LONGEST_SIGNATURE)], "reference", labels, "fewer labels")
     _check_entries(
-        [entries.dispute(terms.task_id, _LONGEST_ID, counts, bytes(32))], "reference", labels, "fewer labels"
+        [entries.dispute(terms.task_id, _LONGEST_ID, counts, bytes(32), entries.timestamp(0))],
+        "reference",
+        labels,
+        "fewer labels",
     )
 
 

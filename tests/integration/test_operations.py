@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,12 @@ from coordinator.folder import StateFolder
 from coordinator.operator import Operator, TaskReport
 from coordinator.server import INSECURE_NAME
 from coordinator.steps import Transaction
+from fedpeer.audit.sources import open_source
 from fedpeer.protocol.certificates import new_key, signing_request
 from fedpeer.protocol.codec import encode_signed
 from fedpeer.protocol.errors import Code, refusal_of
 from fedpeer.v1 import enrolment_pb2, enrolment_pb2_grpc, ledger_pb2, market_pb2, market_pb2_grpc
+from mechanism.ledger.entry import Entry
 from mechanism.statements import sign_statement
 from tests.integration.market import (
     CONFIG,
@@ -199,6 +202,11 @@ async def test_who_has_gone_does_not_hold_the_round_and_who_is_late_is_not_score
         )
         assert settlement.paid_micro == 0
         await close(members)
+    assert verified(folder).open_tasks == {}
+    with ExitStack() as resources:
+        logged = open_source(folder.database_url(folder.config()), resources).entries()
+        [closing] = [entry.body for entry in map(Entry.parse, logged) if entry.kind == "closing"]
+    assert closing["absent"] == ["dan"]
 
 
 async def test_status_says_who_stands_where_and_what_failed(tmp_path: Path) -> None:
