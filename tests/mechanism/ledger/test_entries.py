@@ -17,7 +17,9 @@ from mechanism.ledger.accounts import (
     Reserve,
     Resolve,
     Transfer,
+    accounts_of,
     parse_transfer,
+    reservations_of,
 )
 from mechanism.ledger.entry import MAX_ENTRY_BYTES, Entry, encode
 from mechanism.ledger.errors import EntryError, PostingError
@@ -248,6 +250,12 @@ def test_a_reservation_is_known_as_it_was_made_and_whether_it_is_resolved() -> N
     )
     assert again.totals() == book.totals()
     assert "cannot be paid" in refusal(again, Resolve("b/1", 6))
+
+
+def test_what_transfers_name_is_what_a_store_must_look_up() -> None:
+    moves = (Post("treasury", "payable:p", 1), Reserve("a/1", "treasury", "escrow:a", 2), Resolve("b/2", 0))
+    assert accounts_of(moves) == {"treasury", "payable:p", "escrow:a"}
+    assert reservations_of(moves) == {"a/1", "b/2"}
 
 
 def test_an_account_that_was_never_used_is_empty() -> None:
