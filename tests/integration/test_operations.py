@@ -247,9 +247,9 @@ def command(*arguments: str, folder: StateFolder) -> str:
 
 
 async def test_deadlines_close_the_phases(tmp_path: Path) -> None:
-    clock = ManualClock(time.time())
     folder = make_folder(tmp_path / "state")
     open_task(folder, task_config(tmp_path, schedule={"capacity": 10, "rounds": 1}))
+    clock = ManualClock(time.time())
     async with running(folder, clock) as coordinator:
         members = [await enrol(coordinator, name) for name in NAMES]
         await members[0].until("EFFORT")
@@ -270,9 +270,9 @@ async def test_deadlines_close_the_phases(tmp_path: Path) -> None:
 
 
 async def test_too_few_claims_cancel_the_task_with_both_numbers(tmp_path: Path) -> None:
-    clock = ManualClock(time.time())
     folder = make_folder(tmp_path / "state")
     open_task(folder, task_config(tmp_path))
+    clock = ManualClock(time.time())
     async with running(folder, clock) as coordinator:
         ann = await enrol(coordinator, "ann")
         await ann.until("EFFORT")
