@@ -288,7 +288,7 @@ def write(database: Database, log: SignedLog, batch: list[Entry]) -> int:
 
 def whole_task(task_id: str, *, enrol: bool, people: int = 100, rounds: int = 10) -> Iterator[Entry]:
     """Signatures of statements are not real here; they are not part of what is measured."""
-    from tests.ledger_samples import NONCE, names, private_key, terms
+    from tests.ledger_samples import NONCE, at, names, private_key, terms
 
     agreed: Terms = terms(task_id, rounds, people, rule="paper")
     secret = hashlib.sha256(task_id.encode()).digest()
@@ -302,8 +302,8 @@ def whole_task(task_id: str, *, enrol: bool, people: int = 100, rounds: int = 10
     if enrol:
         yield from enrolments
     yield from entries.terms_entries(agreed)
-    yield entries.transition(task_id, 0, "OPEN", "2026-11-27T10:00:00Z")
-    yield entries.transition(task_id, 0, "EFFORT")
+    yield entries.transition(task_id, 0, "OPEN", at(0))
+    yield entries.transition(task_id, 0, "EFFORT", at(0))
     chance = random.Random(task_id)
     degrees = {name: Fraction(chance.randrange(MICRO), MICRO) for name in who}
     secrets = {name: hashlib.sha256(f"{task_id}{name}".encode()).digest() for name in who}
@@ -322,10 +322,10 @@ def whole_task(task_id: str, *, enrol: bool, people: int = 100, rounds: int = 10
         )
         yield entries.claim(claimed, signature, keys=keys)
     yield from entries.selection_entries(task_id, who)
-    yield entries.transition(task_id, 0, "SELECTED")
+    yield entries.transition(task_id, 0, "SELECTED", at(0))
     stakes: dict[str, int] = dict.fromkeys(who, 0)
     for round_ in range(1, rounds + 1):
-        yield entries.transition(task_id, round_, "TRAINING")
+        yield entries.transition(task_id, round_, "TRAINING", at(0))
         models = {name: hashlib.sha256(f"{task_id}{round_}{name}".encode()).digest() for name in who}
         shares = {name: draw_share(secrets[name], rounds, round_) for name in who}
         for sequence, name in enumerate(who, people * (round_ - 1) + 1):
@@ -334,16 +334,17 @@ def whole_task(task_id: str, *, enrol: bool, people: int = 100, rounds: int = 10
             )
             yield entries.model(statement, signature, sequence, keys=keys)
         judged = [as_claimed(name, models[name], degrees[name]) for name in who]
+        yield from entries.closing_entries(task_id, round_, at(0), [])
         yield from (entries.verdict(task_id, round_, a) for a in judged)
-        yield entries.transition(task_id, round_, "SCORED")
+        yield entries.transition(task_id, round_, "SCORED", at(0))
         draw = Draw(round_seed(secret, rounds, round_), shares)
         settlement, settled = entries.settlement_entries(agreed, round_, draw, judged, stakes, keys=keys)
         for line in settlement.payments:
             stakes[line.participant_id] += line.withheld_micro
         yield from settled
         yield entries.aggregation(task_id, round_, models[who[0]], {})
-        yield entries.transition(task_id, round_, "SETTLED")
-    yield from entries.ending_entries(task_id, rounds, "CLOSED", [], stakes)
+        yield entries.transition(task_id, round_, "SETTLED", at(0))
+    yield from entries.ending_entries(task_id, rounds, "CLOSED", [], stakes, at(0))
 
 
 if __name__ == "__main__":

@@ -191,8 +191,8 @@ def admit_failure(store: MarketStore, task: TaskRow, participant_id: str, round_
         )
 
 
-def admit_dispute(store: MarketStore, task: TaskRow, participant_id: str) -> ClaimRow:
-    """That a participant may open its label counts now; returns its claim.
+def admit_dispute(store: MarketStore, task: TaskRow, participant_id: str, now: float) -> ClaimRow:
+    """That a participant may open its label counts `now`; returns its claim.
 
     Raises:
         Refusal: NOT_SELECTED, WRONG_STATE where nothing is there to be opened or the terms know no disputes, NOT_YET
@@ -214,6 +214,10 @@ def admit_dispute(store: MarketStore, task: TaskRow, participant_id: str) -> Cla
         )
     if task.state.final:
         raise Refusal(Code.TASK_ENDED, f"Task {task.id} is {task.state}; disputes were taken until it ended.")
+    if task.state is State.SETTLED and task.deadline is not None and now >= task.deadline:
+        raise Refusal(
+            Code.TASK_ENDED, f"Disputes of task {task.id} were taken until its last deadline, which is over."
+        )
     if not any(r.settled_at is not None for r in store.rounds(task.id)):
         raise Refusal(Code.NOT_YET, f"No round of task {task.id} is settled, so nothing can be disputed.")
     return claim

@@ -223,7 +223,9 @@ class Market:
         def record(t: Transaction) -> DisputeStanding:
             task = self._current(t, live)
             place = t.disputed(task.id, [name]).get(name)
-            claim = admit_dispute(t.market, task, name) if place is None else t.market.claim(task.id, name)
+            claim = (
+                admit_dispute(t.market, task, name, t.now) if place is None else t.market.claim(task.id, name)
+            )
             assert claim is not None  # a dispute needs a claim
             check_opening(task.terms, claim.counts_commitment or b"", Fraction(claim.degree), counts, salt)
             if place is None:

@@ -58,7 +58,7 @@ _LEAST_MAX_NORM = Decimal(1000)
 _NORM_FACTOR = 100
 
 #: A norm that bounds nothing, for a first look at a file.
-_ANY_NORM = Decimal(10) ** MAX_DECIMAL_DIGITS
+_ANY_NORM = Decimal("9" * MAX_DECIMAL_DIGITS)
 
 #: Bytes of an initial model, which is read as a whole.
 _MAX_INITIAL_BYTES = 1 << 36

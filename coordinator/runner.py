@@ -225,8 +225,8 @@ class TaskRunner:
                 well()
                 if not self._live.row.state.final:
                     await self._work.clock.wait(self._live.changed, until)
-            except StaleTask:
-                log.info("task was moved on by another process")
+            except StaleTask as stale:
+                log.info("a step is no longer due; the task is looked at again", why=str(stale))
             except Exception as error:
                 log.error("step failed; it is tried again", seconds=retry, exc_info=error)
                 self._set_broken(f"{type(error).__name__}: {error}")
@@ -313,14 +313,14 @@ class TaskRunner:
             self._work.tracing.span(f"transition {name}", task=row.id, round=row.round, state=row.state),
         ):
             match step:
-                case BeginEffort(deadline):
-                    seen = await self._carry_out(lambda t: t.begin_effort(row, deadline))
+                case BeginEffort():
+                    seen = await self._carry_out(lambda t: t.begin_effort(row))
                 case Select():
                     seen = await self._carry_out(lambda t: t.select(row, select))
                 case OpenRound() as opening:
                     seen = await self._carry_out(lambda t: self._open(t, row, opening))
-                case CloseRound():
-                    seen = await self._carry_out(lambda t: t.close_round(row))
+                case CloseRound(absent):
+                    seen = await self._carry_out(lambda t: t.close_round(row, absent))
                 case Settle():
                     seen = await self._settle(row)
                 case Close():
@@ -355,7 +355,7 @@ class TaskRunner:
 
     def _open(self, t: Transaction, row: TaskRow, step: OpenRound) -> None:
         size = self._work.blobs.path(row.model).stat().st_size
-        t.open_round(row, step.round, size, step.deadline)
+        t.open_round(row, step.round, size)
 
     def _prepare(self) -> None:
         """Starts the evidence's own work for this round, while the participants train."""

@@ -5,7 +5,8 @@ counts be opened in a dispute.
 
 `next_step` looks at a `Progress`, which is read from the database alone, so that a coordinator that was killed
 decides the same after its restart. It returns a step to take now or the moment until which nothing happens
-unless something arrives. Each step becomes one database transaction; an OpenRound after a Settle is part of that one.
+unless something arrives. Each step becomes one database transaction, which looks again whether its phase is over by
+the time that it records; an OpenRound after a Settle is part of that one.
 """
 
 from dataclasses import dataclass
@@ -45,9 +46,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class BeginEffort:
-    """Start to take claims, until `deadline`."""
-
-    deadline: float
+    """Start to take claims."""
 
 
 @dataclass(frozen=True)
@@ -57,15 +56,16 @@ class Select:
 
 @dataclass(frozen=True)
 class OpenRound:
-    """Publish the model of `round` and take trained ones, until `deadline`."""
+    """Publish the model of `round` and take trained ones."""
 
     round: int
-    deadline: float
 
 
 @dataclass(frozen=True)
 class CloseRound:
-    """The set of models of the round is fixed; what comes now is late."""
+    """The set of models of the round is fixed; what comes now is late. Who is `absent` is not waited for."""
+
+    absent: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -105,17 +105,17 @@ def next_step(schedule: Schedule, progress: Progress, now: float) -> Step:
     """
     match progress.state:
         case State.OPEN:
-            return BeginEffort(now + schedule.effort_seconds)
+            return BeginEffort()
         case State.EFFORT:
             return _claims(schedule, progress, now)
         case State.SELECTED:
-            return OpenRound(1, now + schedule.round_seconds)
+            return OpenRound(1)
         case State.TRAINING:
             return _models(schedule, progress, now)
         case State.SCORED:
             return Settle()
         case State.SETTLED if progress.round < schedule.rounds:
-            return OpenRound(progress.round + 1, now + schedule.round_seconds)
+            return OpenRound(progress.round + 1)
         case State.SETTLED if progress.deadline is not None and now < progress.deadline:
             return Wait(progress.deadline)
         case State.SETTLED:
@@ -148,7 +148,7 @@ def _models(schedule: Schedule, progress: Progress, now: float) -> Step:
             f"{schedule.quorum}; what is not yet paid is refunded"
         )
     if outstanding <= progress.absent and delivered >= schedule.quorum:
-        return CloseRound()
+        return CloseRound(outstanding)
     return Wait(progress.deadline)
 
 

@@ -3,9 +3,8 @@
 `Transaction` is what a step works with; its methods are the steps. `coordinator.commits` runs them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from sqlalchemy import Connection
@@ -163,7 +162,7 @@ class Transaction:
 
     def open_dispute(self, task: TaskRow, participant_id: str, counts: Sequence[int], salt: bytes) -> int:
         """Records opened label counts; returns where they stand in the ledger."""
-        return self._record(entries.dispute(task.id, participant_id, counts, salt))
+        return self._record(entries.dispute(task.id, participant_id, counts, salt, self._at(task.id)))
 
     def disputed(self, task_id: str, names: Sequence[str]) -> dict[str, int]:
         """Those of `names` that have opened their counts, and where that stands in the ledger."""
@@ -206,15 +205,19 @@ class Transaction:
                 "a backup"
             )
 
-    def begin_effort(self, task: TaskRow, deadline: float) -> None:
+    def begin_effort(self, task: TaskRow) -> None:
+        deadline = self._time(task.id) + task.terms.schedule.effort_seconds
         self.market.advance(task, State.EFFORT, now=self.now, deadline=deadline)
         self._record(self._transition(task.id, 0, State.EFFORT))
 
     def select(self, task: TaskRow, selection: Selection) -> None:
-        standing = self.market.progress(task).claimed
+        """Raises StaleTask where claims are still to be taken, or were withdrawn since they were counted."""
+        standing, schedule = self.market.progress(task).claimed, task.terms.schedule
         claims = [c for c in self.market.claims(task.id) if c.participant_id in standing]
-        if len(claims) < task.terms.schedule.quorum:
+        if len(claims) < schedule.quorum:
             raise StaleTask(f"claims of task {task.id} have fallen below the quorum since they were counted")
+        if len(claims) < schedule.capacity and not self._over(task):
+            raise StaleTask(f"claims of task {task.id} are taken until its deadline")
         chosen = selection(task.terms, claims)
         self.market.select_participants(task.id, chosen)
         self.market.advance(task, State.SELECTED, now=self.now, detail={"selected": chosen})
@@ -222,7 +225,8 @@ class Transaction:
             *entries.selection_entries(task.id, chosen), self._transition(task.id, 0, State.SELECTED)
         )
 
-    def open_round(self, task: TaskRow, round_: int, size: int, deadline: float) -> None:
+    def open_round(self, task: TaskRow, round_: int, size: int) -> None:
+        deadline = self._time(task.id) + task.terms.schedule.round_seconds
         self.market.advance(
             task,
             State.TRAINING,
@@ -234,10 +238,21 @@ class Transaction:
         self.market.open_round(task.id, round_, task.model, size, self.now)
         self._record(self._transition(task.id, round_, State.TRAINING))
 
-    def close_round(self, task: TaskRow) -> None:
-        """Fixes the round's models; evidence comes next. The ledger enters SCORED with the verdicts."""
+    def close_round(self, task: TaskRow, absent: Collection[str] = ()) -> None:
+        """Fixes the round's models; evidence comes next. The ledger enters SCORED with the verdicts.
+
+        Args:
+            absent: who is not waited for.
+
+        Raises:
+            StaleTask: somebody else is, and the time is not over.
+        """
+        awaited = set() if self._over(task) else self.market.progress(task).outstanding
+        if not awaited <= set(absent):
+            raise StaleTask(f"models of round {task.round} of task {task.id} are taken until its deadline")
         self.market.advance(task, State.SCORED, now=self.now)
         self.market.update_round(task.id, task.round, closed_at=self.now)
+        self._record(*entries.closing_entries(task.id, task.round, self._at(task.id), awaited))
 
     def settle(
         self,
@@ -271,7 +286,7 @@ class Transaction:
         self._settle_rows(task, settlement, ordered, places)
         size = self.ledger.size()
         last = task.round == task.terms.schedule.rounds
-        window = self.now + task.terms.schedule.dispute_seconds if disputable and last else None
+        window = self._time(task.id) + task.terms.schedule.dispute_seconds if disputable and last else None
         self.market.advance(
             task, State.SETTLED, now=self.now, deadline=window, model=model, detail={"ledger_size": size}
         )
@@ -287,7 +302,13 @@ class Transaction:
         return settlement
 
     def close(self, task: TaskRow) -> None:
-        """All rounds are settled: what is left of the budget and the stakes goes back."""
+        """All rounds are settled: what is left of the budget and the stakes goes back.
+
+        Raises:
+            StaleTask: disputes may still be opened.
+        """
+        if task.deadline is not None and not self._over(task):
+            raise StaleTask(f"disputes of task {task.id} are taken until its deadline")
         self._end(task, State.CLOSED, "")
 
     def cancel(self, task: TaskRow, reason: str) -> None:
@@ -312,7 +333,7 @@ class Transaction:
                 state,
                 unresolved,
                 stakes,
-                self._time(task.id),
+                self._at(task.id),
                 reason,
                 self._awards(task),
             )
@@ -386,16 +407,19 @@ class Transaction:
         return receipt
 
     def _transition(self, task_id: str, round_: int, state: State) -> Entry:
-        return entries.transition(task_id, round_, state, self._time(task_id))
+        return entries.transition(task_id, round_, state, self._at(task_id))
 
-    def _time(self, task_id: str) -> str:
+    def _at(self, task_id: str) -> str:
+        return entries.timestamp(self._time(task_id))
+
+    def _time(self, task_id: str) -> float:
         """When a task takes a step now: not before its last one, though a clock may be set back."""
-        return _timestamp(max(self.now, self.market.latest_event_at(task_id)))
+        return max(self.now, self.market.latest_event_at(task_id))
+
+    def _over(self, task: TaskRow) -> bool:
+        """Whether the task's phase is over, by the time that this transaction is recorded with."""
+        return task.deadline is not None and self.now >= task.deadline
 
     def _record(self, *recorded: Entry) -> int:
         """Appends entries; returns the index of the last."""
         return self.ledger.append(recorded)[-1].index
-
-
-def _timestamp(now: float) -> str:
-    return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

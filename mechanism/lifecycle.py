@@ -8,16 +8,16 @@
     EFFORT       nothing: claims are taken from here on
     SELECTED     the selection: everyone who claimed in time, as many as the quorum asks for
     TRAINING(r)  SELECTED, or a settled round r - 1; r <= T
-    SCORED(r)    models in time, as many as the quorum asks for; evidence on each of them where the rule pays on
-                 evidence; a verdict on everyone selected
+    SCORED(r)    the round's closing, with models in time, as many as the quorum asks for; evidence on each of them
+                 where the rule pays on evidence; a verdict on everyone selected
     SETTLED(r)   seed, peers, settlement, payments, the next global model
     CLOSED       SETTLED(T); awards of disputes, stakes released
     CANCELLED    a reason; awards, refunds of the rounds that were not settled, stakes released
 
 The service, its database and the ledger's verifier go by this module. SCORED and SETTLED are entered in one
 transaction, so in a ledger nothing comes between them. A service holds a round in SCORED from the moment when its
-models are fixed; until its verdicts are recorded such a task can still be cancelled, and its ledger goes from
-TRAINING to CANCELLED.
+models are fixed, which a ledger shows as the closing; until its verdicts are recorded such a task can still be
+cancelled, and its ledger goes from TRAINING to CANCELLED.
 """
 
 from collections.abc import Mapping

@@ -104,8 +104,7 @@ def check_decimal(field: str, value: Decimal) -> None:
     """Raises FieldError for what is not a finite decimal of at most 30 digits on either side of the point."""
     if not isinstance(value, Decimal) or not value.is_finite():
         raise FieldError(field, str(value), "a finite decimal")
-    exponent = value.as_tuple().exponent
-    if abs(value.adjusted()) > MAX_DECIMAL_DIGITS or abs(int(exponent)) > MAX_DECIMAL_DIGITS:
+    if value.adjusted() >= MAX_DECIMAL_DIGITS or int(value.as_tuple().exponent) < -MAX_DECIMAL_DIGITS:
         raise FieldError(field, str(value), f"at most {MAX_DECIMAL_DIGITS} digits before and after the point")
 
 

@@ -149,12 +149,14 @@ def evidence_leaves_a_model_out() -> Cases:
 @forgery("not of the same participants")
 def evidence_speaks_of_somebody_absent_or_twice_of_one() -> Cases:
     history = trained(Shape(absent={1: {"p003": None}}))
+    history.close()
     history.models[1]["p003"] = history.models[1]["p002"]
     history.settle(history.evidence())
     yield "absent", history.log.entries
     history = trained()
     record = history.evidence()
     record["measurements"].insert(1, record["measurements"][0])
+    history.close()
     history.log.write(*entries.evidence_entries(history.id, 1, record))
     yield "twice", history.log.entries
 
@@ -235,6 +237,7 @@ def the_same_model_is_measured_otherwise() -> Cases:
         history = trained(Shape(copied={1: ("p002", "p001")}))
         record = history.evidence()
         record["measurements"][1][field] = value
+        history.close()
         history.log.write(*entries.evidence_entries("task", 1, record))
         yield field, history.log.entries
 
@@ -334,6 +337,7 @@ def evidence_is_not_of_this_round_or_form() -> Cases:
     history = trained()
     [whole] = entries.evidence_entries("task", 1, history.evidence())
     data = str(whole.body["data"])
+    history.close()
     history.log.write(
         *[
             Entry(
@@ -591,11 +595,172 @@ def time_goes_back() -> Cases:
             history.round = cut
         history.enter(state, at="2026-11-26T10:00:00Z")
         yield f"{state}({cut})", history.log.entries
-    for at in ("yesterday", "2026-11-27T10:00:00.5Z", "2026-11-27T10:00:00+00:00"):
+    for at in ("", "yesterday", "2026-11-27T10:00:00.5Z", "2026-11-27T10:00:00+00:00"):
         history = started()
         history.open()
         history.enter(State.EFFORT, at=at)
         yield at, history.log.entries
+        history = trained()
+        history.log.write(*entries.closing_entries("task", 1, at, []))
+        yield f"{at}, a closing", history.log.entries
+        history = settled(PRIVATE)
+        history.log.write(entries.dispute("task", "p003", history.counts("p003"), SALT, at))
+        yield f"{at}, a dispute", history.log.entries
+    before = "2026-11-27T10:00:00Z"
+    history = trained()
+    history.close(at=before)
+    yield "a closing", history.log.entries
+    history = trained()
+    history.log.wait(60)
+    history.close()
+    history.log.wait(-2)
+    history.judge(history.measured())
+    yield "SCORED before the closing", history.log.entries
+    history = settled(PRIVATE)
+    history.dispute("p003", at=before)
+    yield "a dispute", history.log.entries
+
+
+# Phases that are cut short
+
+
+@forgery("places taken")
+def claims_are_taken_for_a_shorter_time() -> Cases:
+    for seconds in (0, 1, 58, 59):
+        for rule in ("verified", "paper"):
+            history = claiming(Shape(rule=rule), claims=3)
+            history.log.wait(seconds - 61)  # the selection waits for 60, and is written a second later
+            history.select(history.people[:3])
+            history.people.pop()
+            yield f"after {seconds} seconds, {rule}", completed(history)
+    history = claiming()
+    history.log.revoke("p002")
+    history.log.wait(-60)
+    history.select([name for name in history.people if name != "p002"])
+    history.people.remove("p002")
+    yield "without one who was revoked", completed(history)
+
+
+@forgery("the round is closed after")
+def a_round_is_closed_while_somebody_trains() -> Cases:
+    for number in (1, 2):
+        for seconds in (0, 1, 59):
+            for rule in ("verified", "paper"):
+                history = trained(Shape(rule=rule, absent={number: {"p003": None}}), number)
+                opened = next(e for e in reversed(history.log.entries) if e.kind == "transition")
+                history.log.wait(seconds - 1)
+                history.close([], at=str(opened.body["at"]) if not seconds else None)
+                history.settle(history.measured())
+                yield f"round {number} after {seconds} seconds, {rule}", completed(history)
+
+
+@forgery("absent", "parts; what they say together makes")
+def who_is_called_absent_was_there_or_is_not_all() -> Cases:
+    shape = Shape(people=5, absent={1: {"p003": None, "p004": "no disk"}})
+    for names in (
+        ["p002"], ["p004"], ["p002", "p003"], ["p003", "p004"], ["p003", "p009"], ["p003", "p003"], ["p009"],
+    ):  # fmt: skip
+        history = trained(shape)
+        history.close(names)
+        history.settle(history.measured())
+        yield ", ".join(names), completed(history)
+    history = trained(Shape(people=5, absent={1: {"p003": None, "p004": None}}))
+    history.close(["p003"])
+    history.settle(history.measured())
+    yield "one of two", completed(history)
+    history = trained()
+    history.close(["p000"])
+    yield "one that delivered, and nobody is awaited", history.log.entries
+    for absent in ("p003", {"p003": 1}, ["p003", 3], [["p003"]], True, None):
+        history = trained(shape)
+        [made] = entries.closing_entries("task", 1, history.log.now(), [])
+        history.log.write(Entry(made.id, made.kind, {**made.body, "absent": absent}))  # type: ignore[dict-item]
+        yield repr(absent), history.log.entries
+    history = trained(shape)
+    at = history.log.now()
+    parts = [
+        Entry(
+            f"task/round/1/closing/{part}", "closing",
+            {"task_id": "task", "round": 1, "at": at, "part": part, "parts": 2, "absent": names},
+        )
+        for part, names in ((1, ["p003"]), (2, list[str]()))
+    ]  # fmt: skip
+    history.log.write(*parts)
+    yield "in more parts than they take", history.log.entries
+
+
+@forgery("once the round is closed")
+def a_round_is_judged_before_its_closing() -> Cases:
+    for shape in (PLAIN, PAPER):
+        for number in (1, 2):
+            history = trained(shape, number)
+            history.closed = number
+            history.settle(history.measured())
+            yield f"round {number}, {shape.rule}", completed(history)
+
+
+@forgery("a closing in", "expected the closing")
+def a_round_is_closed_twice_or_at_another_time() -> Cases:
+    history = started()
+    history.begin()
+    history.log.write(*entries.closing_entries("task", 0, history.log.now(), []))
+    yield "before the first round", history.log.entries
+    history = trained()
+    history.close()
+    history.close()
+    yield "twice", history.log.entries
+    history = settled()
+    history.close()
+    yield "after its settlement", history.log.entries
+    for number in (0, 2):
+        history = trained()
+        history.log.write(*entries.closing_entries("task", number, history.log.now(), []))
+        yield f"as round {number}", history.log.entries
+
+
+@forgery("not marked late", "until the round is closed")
+def something_counts_that_came_after_the_closing() -> Cases:
+    for number in (1, 2):
+        for shape in (
+            Shape(absent={number: {"p003": None}}),
+            Shape("task", 5, absent={number: {"p003": "no"}}),
+        ):
+            history = trained(shape, number)
+            history.close()
+            history.model("p003")
+            history.settle(history.measured())
+            yield f"a model of {shape.people} in round {number}", completed(history)
+        history = trained(Shape(absent={number: {"p003": None}}), number)
+        history.close()
+        history.fail("p003", "no disk")
+        history.settle(history.measured())
+        yield f"a failure in round {number}", completed(history)
+
+
+@forgery("marked late that came before its round was closed")
+def a_model_is_called_late_that_came_in_time() -> Cases:
+    for number in (1, 2):
+        for shape in (PLAIN, PAPER):
+            history = trained(shape, number, deliver=False)
+            for name in history.people:
+                history.model(name, late=name == "p001")
+            history.settle(history.measured())
+            yield f"round {number}, {shape.rule}", completed(history)
+
+
+@forgery("seconds for disputes", "seconds after the last settlement")
+def disputes_are_taken_for_another_time() -> Cases:
+    for seconds in (1, 59):
+        history = settled(PRIVATE, 2)
+        history.dispute("p003")
+        history.log.wait(seconds - 2)
+        history.end()
+        yield f"for {seconds} seconds", history.log.entries
+    for seconds in (61, 3600):
+        history = settled(PRIVATE, 2)
+        history.log.wait(seconds - 1)
+        history.finish()
+        yield f"after {seconds} seconds", history.log.entries
 
 
 @forgery("ends early", "is missing")
@@ -942,12 +1107,17 @@ def a_statement_is_not_about_this_task() -> Cases:
 
 @forgery("has a model in round")
 def somebody_has_two_models_in_a_round() -> Cases:
-    for late in ((False, False), (True, False), (False, True), (True, True)):
-        for number in (1, 2):
+    for number in (1, 2):
+        for late in (False, True):
             history = trained(number=number, deliver=False)
-            history.model("p000", late=late[0])
-            history.model("p000", late=late[1], submission_id="second")
-            yield f"late: {late}, round {number}", history.log.entries
+            history.model("p000")
+            history.model("p000", late=late, submission_id="second")
+            yield f"in time, then late: {late}, round {number}", history.log.entries
+        history = trained(Shape(absent={number: {"p003": None}}), number)
+        history.close()
+        history.model("p003", late=True)
+        history.model("p003", late=True, submission_id="second")
+        yield f"both late, round {number}", history.log.entries
     history = settled()
     history.model("p000", 1, late=True, submission_id="second")
     yield "afterwards", history.log.entries
@@ -985,6 +1155,7 @@ def a_model_comes_at_another_time_or_from_another() -> Cases:
         history.model("p003", late=late)
         yield f"of who was not selected, late: {late}", history.log.entries
     history = trained(Shape(absent={1: {"p003": None}}))
+    history.close()
     history.log.write(*entries.evidence_entries("task", 1, history.evidence()))
     history.model("p003")
     yield "after the evidence", history.log.entries
@@ -1262,7 +1433,7 @@ def a_dispute_cannot_have_been_opened() -> Cases:
         yield f"other counts {counts}", history.log.entries
     ledger = played(PRIVATE).log.entries
     place = places(ledger, "awards")[0] + 1
-    opened = entries.dispute("task", "p003", History(started().log, PRIVATE).counts("p003"), SALT)
+    opened = entries.dispute("task", "p003", history.counts("p003"), SALT, samples.at(9))
     bare = [e for e in ledger[:place] if e.kind != "dispute"]
     yield "after the awards", [*bare, opened]
 
@@ -1476,9 +1647,11 @@ def evidence_counts_with_what_is_no_number() -> Cases:
         history = trained()
         record = history.evidence()
         record["measurements"][0].update(change)
+        history.close()
         history.log.write(*entries.evidence_entries("task", 1, record))
         yield str(change), history.log.entries
     history = trained()
+    history.close()
     history.log.write(*entries.evidence_entries("task", 1, history.evidence(round=True)))
     yield "a round that is true", history.log.entries
 
@@ -1505,7 +1678,7 @@ def a_figure_or_a_score_is_not_written_plainly() -> Cases:
         yield f"score {score!r}", history.log.entries
 
 
-@forgery("recipe.model", "shape", "contract.max_bytes", "and 1 for each round", "contract.tensors")
+@forgery("q is", "recipe.model", "shape", "contract.max_bytes", "and 1 for each round", "contract.tensors")
 def terms_hold_what_terms_cannot() -> Cases:
     history = started()
     history.open()
@@ -1535,6 +1708,8 @@ def terms_hold_what_terms_cannot() -> Cases:
             },
         ),
     )
+    for digits in ("9" * 31, "0." + "1" * 31):
+        yield f"q of {len(digits)} characters", change("q", value=digits)
     history = started()
     free = replace(history.terms, Q=history.terms.upsilon, budget_micro=1)  # ln 1 pays nothing
     history.log.write(*entries.published(free), entries.reservation(free, 1))
@@ -1568,7 +1743,15 @@ def a_part_stands_alone_before_the_end() -> Cases:
         history.end(State.CANCELLED, "the learner withdrew")
         yield f"a selection, {label}", history.log.entries
         history = trained()
+        [made] = entries.closing_entries("task", 1, history.log.now(), [])
+        history.log.write(
+            Entry(f"task/round/1/closing/{int(part)}", "closing", {**made.body, "part": part, "parts": parts})
+        )
+        history.end(State.CANCELLED, "the learner withdrew")
+        yield f"a closing, {label}", history.log.entries
+        history = trained()
         [made] = entries.evidence_entries("task", 1, history.evidence())
+        history.close()
         history.log.write(
             Entry(f"task/round/1/evidence/{int(part)}", "evidence", {**made.body, "part": part})
         )

@@ -8,7 +8,6 @@ tree and heads are those of the lie.
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -31,7 +30,6 @@ from tests import ledger_samples as samples
 from tests.ledger_samples import private_key
 
 SALT = bytes(range(32))
-_BEGUN = datetime(2026, 11, 27, 10, tzinfo=UTC)
 
 
 class Log:
@@ -59,8 +57,11 @@ class Log:
 
     def now(self) -> str:
         """A second later at each call."""
-        self.seconds += 1
-        return (_BEGUN + timedelta(seconds=self.seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        self.wait(1)
+        return entries.timestamp(samples.BEGUN + self.seconds)
+
+    def wait(self, seconds: int) -> None:
+        self.seconds += seconds
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ class Shape:
     Attributes:
         refuted: round to who shows more than it claimed.
         absent: round to who sends nothing, and what it says why.
+        gone: rounds that are closed before their time, since those who are awaited are absent.
         late: (round, name) of models that come after their round.
         private: who keeps its counts private, claims 0.02 less than it shows, and opens them after the last round.
         unscored: rounds in which nobody is scored.
@@ -85,6 +87,7 @@ class Shape:
     stake_micro: int = 300_000
     refuted: Mapping[int, str] = field(default_factory=dict)
     absent: Mapping[int, Mapping[str, str | None]] = field(default_factory=dict)
+    gone: frozenset[int] = frozenset()
     late: frozenset[tuple[int, str]] = frozenset()
     private: frozenset[str] = frozenset()
     unscored: frozenset[int] = frozenset()
@@ -108,6 +111,7 @@ class History:
         self.selected: list[str] = list(self.people)
         self.claimed: dict[str, Fraction] = {}
         self.round = 0
+        self.closed = 0
         self.sequence = 0
         self.models: dict[int, dict[str, tuple[ModelStatement, int]]] = {}
         self.said: dict[str, str] = {}
@@ -174,6 +178,8 @@ class History:
 
     def select(self, who: Sequence[str] | None = None) -> None:
         self.selected = list(self.selected if who is None else who)
+        if len(self.selected) < self.terms.schedule.capacity:
+            self.log.wait(self.terms.schedule.effort_seconds)
         self.log.write(*entries.selection_entries(self.id, self.selected))
         self.enter(State.SELECTED)
 
@@ -221,6 +227,15 @@ class History:
             entries.failure(self.id, number, name, submission or f"failure-{number}-{name}", reason)
         )
 
+    def close(self, absent: Sequence[str] | None = None, at: str | None = None) -> None:
+        """Fixes the models of the round, in time where nobody is called absent."""
+        awaited = [n for n in self.selected if n not in self.models[self.round] and n not in self.said]
+        if absent is None:
+            absent = awaited if self.round in self.shape.gone else []
+            self.log.wait(self.terms.schedule.round_seconds if awaited and not absent else 0)
+        self.closed = self.round
+        self.log.write(*entries.closing_entries(self.id, self.round, at or self.log.now(), absent))
+
     def evidence(self, who: Iterable[str] | None = None, **changes: Any) -> dict[str, Any]:
         """The record of the round's evidence; `changes` to what it says of the start, D_c, shadows and the like."""
         sent = self.models[self.round]
@@ -265,7 +280,9 @@ class History:
     def judge(
         self, record: Mapping[str, Any] | None = None, judged: Sequence[Assessment] | None = None
     ) -> None:
-        """Evidence, verdicts, SCORED."""
+        """The closing where that is to come, evidence, verdicts, SCORED."""
+        if self.closed < self.round:
+            self.close()
         if record is not None:
             self.log.write(*entries.evidence_entries(self.id, self.round, record))
         self.judged = list(self.verdicts(record) if judged is None else judged)
@@ -319,9 +336,11 @@ class History:
         self.aggregate()
         self.enter(State.SETTLED)
 
-    def dispute(self, name: str, counts: Sequence[int] | None = None) -> None:
+    def dispute(self, name: str, counts: Sequence[int] | None = None, at: str | None = None) -> None:
         self.disputed.append(name)
-        self.log.write(entries.dispute(self.id, name, counts or self.counts(name), SALT))
+        self.log.write(
+            entries.dispute(self.id, name, counts or self.counts(name), SALT, at or self.log.now())
+        )
 
     def end(self, state: State = State.CLOSED, reason: str = "", **changes: Any) -> None:
         values: dict[str, Any] = {
@@ -400,6 +419,7 @@ class History:
     def finish(self) -> None:
         for name in sorted(self.shape.private):
             self.dispute(name)
+        self.log.wait(self.terms.schedule.dispute_seconds)
         self.end()
 
     def play(self) -> None:
@@ -438,6 +458,7 @@ SHAPES: Mapping[str, Shape] = {
     "a refuted claim": Shape(refuted={2: "p001"}),
     "somebody absent": Shape(absent={1: {"p003": None}, 2: {"p002": "out of memory"}}),
     "absent and paid as claimed": Shape(rule="paper", absent={2: {"p000": "no disk"}}),
+    "somebody gone": Shape(absent={1: {"p003": None}, 2: {"p002": "no disk"}}, gone=frozenset({1})),
     "a late model": Shape(absent={1: {"p003": None}}, late=frozenset({(1, "p003")})),
     "a late model after a failure": Shape(absent={1: {"p003": "no disk"}}, late=frozenset({(1, "p003")})),
     "a dispute": Shape(private=frozenset({"p003"})),

@@ -34,6 +34,9 @@ NONCE = bytes(16)
 #: End of the chain of seeds of the tasks called "task" and "demo", which no log has both of.
 SECRET = bytes(range(32))
 
+#: When the tasks open, 2026-11-27T10:00:00Z.
+BEGUN = 1_795_773_600
+
 #: What the terms below commit to: the first model, and D_c.
 INITIAL_MODEL, VALIDATION = bytes([1] * 32), bytes([2] * 32)
 
@@ -66,6 +69,11 @@ def terms(
         )
 
     return with_budget(task_budget_micro(with_budget(0)))
+
+
+def at(minutes: int) -> str:
+    """A time, so many minutes after the opening."""
+    return entries.timestamp(BEGUN + 60 * minutes)
 
 
 def names(count: int) -> list[str]:
@@ -227,18 +235,18 @@ def opening(agreed: Terms, who: Sequence[str]) -> list[Entry]:
     return [
         *[entries.enrolment(name, private_key(name).public_key()) for name in who],
         *entries.terms_entries(agreed),
-        entries.transition(agreed.task_id, 0, "OPEN", "2026-11-27T10:00:00Z"),
-        entries.transition(agreed.task_id, 0, "EFFORT"),
+        entries.transition(agreed.task_id, 0, "OPEN", at(0)),
+        entries.transition(agreed.task_id, 0, "EFFORT", at(0)),
         *[claim(agreed, name) for name in who],
         *entries.selection_entries(agreed.task_id, who),
-        entries.transition(agreed.task_id, 0, "SELECTED"),
+        entries.transition(agreed.task_id, 0, "SELECTED", at(1)),
     ]
 
 
 def training(agreed: Terms, round_: int, who: Sequence[str]) -> list[Entry]:
-    """A round's models, up to the evidence."""
+    """A round's models, up to its closing."""
     return [
-        entries.transition(agreed.task_id, round_, "TRAINING"),
+        entries.transition(agreed.task_id, round_, "TRAINING", at(2 * round_)),
         *[model(agreed, round_, name) for name in who],
     ]
 
@@ -251,7 +259,7 @@ def settling(
     refuted: str = "",
     absent: Mapping[str, str | None] | None = None,
 ) -> list[Entry]:
-    """A round's evidence, verdicts and settlement.
+    """A round's closing when its time is over, evidence, verdicts and settlement.
 
     Args:
         who: whose models came in time.
@@ -272,7 +280,8 @@ def judging(
     disputable: bool = False,
     draw: Draw | None = None,
 ) -> list[Entry]:
-    """A round's settlement on given verdicts, which `measured`, one record or none, is the evidence for.
+    """A round's closing when its time is over, and its settlement on given verdicts, which `measured`, one record or
+    none, is the evidence for.
 
     Args:
         draw: what peers are drawn from, where that is not what was sent.
@@ -280,15 +289,17 @@ def judging(
     task_id = agreed.task_id
     draw = draw or draw_of(agreed, round_, [a.participant_id for a in judged if a.model_sha256])
     found = sorted(judged, key=lambda a: a.participant_id)
+    over = at(2 * round_ + 1)
     return [
+        *entries.closing_entries(task_id, round_, over, []),
         *[part for record in measured for part in entries.evidence_entries(task_id, round_, record)],
         *[entries.verdict(task_id, round_, a) for a in found],
-        entries.transition(task_id, round_, "SCORED"),
+        entries.transition(task_id, round_, "SCORED", over),
         *entries.settlement_entries(agreed, round_, draw, found, stakes, disputable)[1],
         entries.aggregation(
             task_id, round_, global_model(agreed, round_), {"accuracy": "0.9", "loss": "0.31"}, None
         ),
-        entries.transition(task_id, round_, "SETTLED", "2026-11-27T11:00:00Z"),
+        entries.transition(task_id, round_, "SETTLED", over),
     ]
 
 
@@ -322,4 +333,5 @@ def _steps(agreed: Terms, who: Sequence[str], refuted_in: Mapping[int, str] | No
         settled = settling(agreed, round_, who, stakes, (refuted_in or {}).get(round_, ""))
         stakes = stakes_after(settled, agreed.task_id, stakes)
         yield settled
-    yield entries.ending_entries(agreed.task_id, agreed.schedule.rounds, "CLOSED", [], stakes)
+    last = agreed.schedule.rounds
+    yield entries.ending_entries(agreed.task_id, last, "CLOSED", [], stakes, at(2 * last + 2))

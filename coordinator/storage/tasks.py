@@ -17,7 +17,7 @@ from mechanism.terms import Terms
 
 
 class StaleTask(RuntimeError):
-    """The task has moved on since it was read; read it and decide again."""
+    """The task has moved on since it was read, or its step is not due; read it and decide again."""
 
 
 @dataclass(frozen=True)

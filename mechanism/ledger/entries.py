@@ -8,6 +8,7 @@
     <task>/selection/<part>                     who trains
     <task>/round/<r>/state/<STATE>              transition
     <task>/round/<r>/model/<p>/<submission>     signed model; .../failure/<p>/<submission>
+    <task>/round/<r>/closing/<part>             the round's models are fixed
     <task>/round/<r>/evidence/<part>            what verdicts rest on
     <task>/round/<r>/verdict/<p>                assessment
     <task>/round/<r>/seed, /peers/<part>, /settlement, /payment/<p>
@@ -23,8 +24,10 @@ the key history up to them (`mechanism.ledger.key_history`).
 import base64
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from fractions import Fraction
 from functools import lru_cache
+from math import floor
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -171,23 +174,17 @@ def claim(statement: ClaimStatement, signature: bytes, keys: bytes = NO_KEYS) ->
 
 def selection_entries(task_id: str, participants: Iterable[str]) -> list[Entry]:
     """Those selected to train, in id order."""
-    parts = _parts(sorted(participants))
-    return [
-        Entry(
-            f"{task_id}/selection/{number}",
-            "selection",
-            {"task_id": task_id, "part": number, "parts": len(parts), "participants": part},
-        )
-        for number, part in enumerate(parts, 1)
-    ]
+    return _listed(
+        f"{task_id}/selection", "selection", {"task_id": task_id}, "participants", sorted(participants)
+    )
 
 
-def transition(task_id: str, round_: int, state: str, at: str = "", reason: str = "") -> Entry:
+def transition(task_id: str, round_: int, state: str, at: str, reason: str = "") -> Entry:
     """A task enters a state.
 
     Args:
         round_: the current round; 0 before the first.
-        at: when, UTC, such as "2026-11-27T22:30:00Z", by the coordinator's clock; never before the one before it.
+        at: when, as `timestamp` writes it, by the coordinator's clock; never before the one before it.
         reason: why a task was cancelled; empty for every other state.
     """
     if state not in State.__members__:
@@ -197,6 +194,11 @@ def transition(task_id: str, round_: int, state: str, at: str = "", reason: str 
         "transition",
         {"task_id": task_id, "round": round_, "state": state, "at": at, "reason": reason},
     )
+
+
+def timestamp(seconds: float) -> str:
+    """Seconds since the epoch as entries write a time, such as "2026-11-27T22:30:00Z": in whole ones, rounded down."""
+    return datetime.fromtimestamp(floor(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def transition_id(task_id: str, round_: int, state: str) -> str:
@@ -239,6 +241,17 @@ def failure(task_id: str, round_: int, participant_id: str, submission_id: str, 
             "reason": reason,
         },
     )
+
+
+def closing_entries(task_id: str, round_: int, at: str, absent: Iterable[str]) -> list[Entry]:
+    """A round's models are fixed: those selected have delivered or failed, the time is over, or the rest is absent.
+
+    Args:
+        at: as of `transition`.
+        absent: those of the selected that are no longer waited for though the time is not over.
+    """
+    place: dict[str, Json] = {"task_id": task_id, "round": round_, "at": at}
+    return _listed(f"{task_id}/round/{round_}/closing", "closing", place, "absent", sorted(absent))
 
 
 def evidence_entries(task_id: str, round_: int, record: Json) -> list[Entry]:
@@ -287,23 +300,10 @@ def settlement_entries(
     settlement = settle_round(terms, round_, draw, assessments, stakes)
     place: dict[str, Json] = {"task_id": terms.task_id, "round": round_}
     prefix = f"{terms.task_id}/round/{round_}"
-    draws = _parts([[p.participant_id, list(p.peers)] for p in settlement.payments])
     entries = [Entry(f"{prefix}/seed", "seed", {**place, "seed": draw.seed.hex()})]
-    entries += [
-        Entry(
-            f"{prefix}/peers/{number}",
-            "peers",
-            {
-                **place,
-                "part": number,
-                "parts": len(draws),
-                "shares": draw.digest.hex(),
-                "key": draw.key.hex(),
-                "draws": part,
-            },
-        )
-        for number, part in enumerate(draws, 1)
-    ]
+    drawn: dict[str, Json] = {**place, "shares": draw.digest.hex(), "key": draw.key.hex()}
+    draws: list[Json] = [[p.participant_id, list(p.peers)] for p in settlement.payments]
+    entries += _listed(f"{prefix}/peers", "peers", drawn, "draws", draws)
     kept = kept_micro(terms, round_, settlement) if disputable else 0
     entries.append(_settled(settlement, prefix, place, dispute_reservation(terms, round_), kept))
     entries += [payment(settlement, line, keys) for line in settlement.payments]
@@ -426,7 +426,7 @@ def ending_entries(
     state: str,
     unresolved: Iterable[int],
     stakes: Mapping[str, int],
-    at: str = "",
+    at: str,
     reason: str = "",
     awards: Sequence[Entry] = (),
 ) -> list[Entry]:
@@ -444,8 +444,8 @@ def ending_entries(
     return [*awards, *refunds, *releases, transition(task_id, round_, state, at, reason)]
 
 
-def dispute(task_id: str, participant_id: str, counts: Sequence[int], salt: bytes) -> Entry:
-    """Opens the label counts behind a claim's commitment."""
+def dispute(task_id: str, participant_id: str, counts: Sequence[int], salt: bytes, at: str) -> Entry:
+    """Opens the label counts behind a claim's commitment; `at` is as of `transition`."""
     return Entry(
         dispute_id(task_id, participant_id),
         "dispute",
@@ -454,6 +454,7 @@ def dispute(task_id: str, participant_id: str, counts: Sequence[int], salt: byte
             "participant_id": participant_id,
             "counts": [int(count) for count in counts],
             "salt": salt.hex(),
+            "at": at,
         },
     )
 
@@ -560,6 +561,17 @@ def _cut(prefix: str, kind: str, place: Mapping[str, Json], data: bytes) -> list
             {**place, "part": number, "parts": len(pieces), "sha256": digest, "data": piece},
         )
         for number, piece in enumerate(pieces, 1)
+    ]
+
+
+def _listed(
+    prefix: str, kind: str, place: Mapping[str, Json], name: str, items: Sequence[Json]
+) -> list[Entry]:
+    """A list in numbered parts."""
+    parts = _parts(items)
+    return [
+        Entry(f"{prefix}/{number}", kind, {**place, "part": number, "parts": len(parts), name: part})
+        for number, part in enumerate(parts, 1)
     ]
 
 

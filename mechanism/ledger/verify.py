@@ -446,7 +446,7 @@ class _Verification:
                 self._compare_tile(level, self._tile_counts[level], tile)
                 self._tile_counts[level] += 1
                 hashes.append(perfect_root(tile))
-            if level == 0 and len(leaves) == TILE_WIDTH and not row:
+            if level == 0 and not row:  # entries are read a tile at a time
                 root = hashes[0]
             level += 1
         return root

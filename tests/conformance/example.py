@@ -231,6 +231,7 @@ def _statements(made: Example) -> dict[str, str]:
         "counts of p003": canonical_bytes(opened).decode(),
         "commitment of p003": commit_counts(made.task.counts("p003"), SALT).hex(),
         "model of p001": canonical_bytes(model["statement"]).decode(),
+        "closing of round 1": made.find("demo/round/1/closing/1").data.decode(),
     }
 
 

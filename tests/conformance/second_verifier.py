@@ -175,7 +175,7 @@ def rational(value: Any, what: str) -> Fraction:
 
 
 def decimal(value: Any, what: str) -> Decimal:
-    """A decimal of the terms: plain, canonical, at most 30 places on either side."""
+    """A decimal of the terms: plain, canonical, at most 30 digits on either side."""
     require(
         isinstance(value, str)
         and len(value) <= MAX_NUMBER_CHARACTERS
@@ -184,10 +184,8 @@ def decimal(value: Any, what: str) -> Decimal:
     )
     found = Decimal(value)
     require(value != "-0", f"{what} is not a plain decimal")
-    require(
-        abs(found.adjusted()) <= 30 and abs(int(found.as_tuple().exponent)) <= 30,
-        f"{what} has too many places",
-    )
+    whole, _, part = value.removeprefix("-").partition(".")
+    require(len(whole) <= 30 and len(part) <= 30, f"{what} has too many places")
     return found
 
 
@@ -497,8 +495,9 @@ class Terms:
         self.rounds = integer(schedule["rounds"], 1, "rounds")
         self.quorum = integer(schedule["quorum"], 3, "quorum")
         self.capacity = integer(schedule["capacity"], self.quorum, "capacity")
-        for name in ("effort_seconds", "round_seconds"):
-            integer(schedule[name], 1, name)
+        self.effort_seconds, self.round_seconds = (
+            integer(schedule[name], 1, name) for name in ("effort_seconds", "round_seconds")
+        )
         self.window = integer(schedule["dispute_seconds"], 0, "dispute_seconds")
 
     def _contract(self, record: Any) -> None:
@@ -716,6 +715,7 @@ class Task:
 
     Attributes:
         start: digest of the model that the current round begins from; starts: of all rounds so far, it included.
+        at: time of the last transition or closing; closed: whether there was a closing in the current round.
         floors: of every round, the largest sequence among the models in time of the rounds before.
         server_state: digest of the server's state; None before the first, or where there is none.
         kept: of each round that kept something back, what its awards rest on: verdicts, peers, what was paid.
@@ -727,7 +727,8 @@ class Task:
     seed: bytes
     unresolved: set[int]
     round: int = 0
-    at: str = ""
+    at: int | None = None
+    closed: bool = False
     floors: list[int] = field(default_factory=lambda: [0])
     claims: dict[str, Claim] = field(default_factory=dict)
     selected: list[str] = field(default_factory=list)
@@ -746,6 +747,10 @@ class Task:
     @property
     def id(self) -> str:
         return self.terms.task_id
+
+    @property
+    def disputable(self) -> bool:
+        return self.terms.rule == "verified" and self.terms.window > 0 and bool(self.private)
 
     @property
     def private(self) -> list[str]:
@@ -791,7 +796,7 @@ class Replay:
         handlers: dict[str, Callable[[Entry], None]] = {
             "terms": self.terms, "enrolment": self.enrolment, "revocation": self.revocation,
             "log_key": self.log_key, "claim": self.claim, "selection": self.selection,
-            "transition": self.transition, "model": self.model, "failure": self.failure,
+            "transition": self.transition, "model": self.model, "failure": self.failure, "closing": self.closing,
             "evidence": self.evidence, "verdict": self.paper_verdicts, "dispute": self.dispute,
             "awards": self.ending, "refund": self.ending, "stake_release": self.ending,
         }  # fmt: skip
@@ -974,15 +979,15 @@ class Replay:
             bool(reason.strip()) if state == "CANCELLED" else not reason,
             "a reason is missing, or has no place",
         )
-        if at:
+        time, waited = moment(at, task)
+        if state == "SELECTED":
             require(
-                re.fullmatch("[0-9]{4}-[0-9]{2}-[0-9]{2}T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]Z", at)
-                is not None,
-                "no time",
+                waited >= task.terms.effort_seconds or len(task.selected) == task.terms.capacity,
+                "claims were taken for a shorter time",
             )
-            datetime.fromisoformat(at)
-            require(at >= task.at, "a time before what came before")
-        task.state, task.at = state, at or task.at
+        if state == "CLOSED" and task.disputable:
+            require(waited >= task.terms.window, "disputes were taken for a shorter time")
+        task.state, task.at, task.closed = state, time, False
         if state == "TRAINING":
             task.floors.append(max([task.floors[-1], *(model.sequence for model in task.models.values())]))
             task.round, task.models, task.failures = number, {}, {}
@@ -1105,10 +1110,11 @@ class Replay:
         require(hashed(share, number) == task.claims[name].head, "the draw share is not of the claim's chain")
         task.delivered.add((number, name))
         task.sequences.add(sequence)
-        if not body["late"]:
-            require(
-                task.state == "TRAINING" and number == task.round, "a model after its round, not marked late"
-            )
+        in_time = task.state == "TRAINING" and number == task.round and not task.closed
+        require(
+            body["late"] is not in_time, "a model is marked late that was in time, or the other way round"
+        )
+        if in_time:
             task.models[name] = Model(said["model_sha256"], said["samples"], sequence, share)
 
     def failure(self, entry: Entry) -> None:
@@ -1117,19 +1123,38 @@ class Replay:
         submission = identifier(body["submission_id"], "submission_id")
         text(body["reason"], "reason")
         self.same(entry, f"{task.place()}/failure/{name}/{submission}", "failure", {**body, **task.where()})
-        require(task.state == "TRAINING", f"a failure in {task.state}")
+        require(
+            task.state == "TRAINING" and not task.closed, f"a failure in {task.state}, or after the closing"
+        )
         require(name in task.selected, f"{name} was not selected")
         self.standing(name)
         require(name not in task.failures, f"{name} has reported a failure in this round already")
         self._submission(task, name, submission)
         task.failures[name] = body["reason"]
 
+    def closing(self, entry: Entry) -> None:
+        task = self.task(entry.body["task_id"])
+        require(task.state == "TRAINING" and not task.closed, f"a closing in {task.state}, or a second one")
+        parts, _ = self._parts(entry, f"{task.place()}/closing")
+        awaited = [name for name in task.selected if name not in task.models and name not in task.failures]
+        absent = awaited if any(part.body["absent"] for part in parts) else []
+        at = text(entry.body["at"], "at")
+        for number, (part, run) in enumerate(zip(parts, runs(absent), strict=True), 1):
+            body = {**task.where(), "at": at, "part": number, "parts": len(parts), "absent": run}
+            self.same(part, f"{task.place()}/closing/{number}", "closing", body)
+        require(len(task.models) >= task.terms.quorum, "fewer models in time than the quorum")
+        time, waited = moment(at, task)
+        require(
+            awaited == absent or waited >= task.terms.round_seconds, "models were taken for a shorter time"
+        )
+        task.at, task.closed = time, True
+
     # 12 Evidence and verdicts
 
     def evidence(self, entry: Entry) -> None:
         task = self.task(entry.body["task_id"])
         require(task.terms.rule != "paper", "evidence under the rule paper")
-        require(task.state == "TRAINING", f"evidence in {task.state}")
+        require(task.closed, f"evidence in {task.state}, before a closing")
         parts, last = self._parts(entry, f"{task.place()}/evidence")
         record = joined(
             [text(part.body["data"], "data") for part in parts], text(last.body["sha256"], "sha256")
@@ -1140,7 +1165,6 @@ class Replay:
             body = {**task.where(), "part": number, "parts": len(pieces), "sha256": digest, "data": piece}
             self.same(part, f"{task.place()}/evidence/{number}", "evidence", body)
         measured = self._check_evidence(task, record)
-        self._quorum(task)
         judged: dict[str, Record] = {}
         for name in task.selected:
             given = self.take()
@@ -1207,9 +1231,6 @@ class Replay:
             figures = [item[key] for key in OF_THE_MODEL_ALONE]
             require(alone.setdefault(sent.digest, figures) == figures, "the same model has other figures")
         return dict(zip(names, measured, strict=True))
-
-    def _quorum(self, task: Task) -> None:
-        require(len(task.models) >= task.terms.quorum, "fewer models in time than the quorum")
 
     def _verdict(self, entry: Entry, task: Task, assessment: Record) -> None:
         id_ = f"{task.place()}/verdict/{assessment['participant_id']}"
@@ -1279,9 +1300,8 @@ class Replay:
     def paper_verdicts(self, entry: Entry) -> None:
         """All verdicts of a round whose rule pays without evidence."""
         task = self.task(entry.body["task_id"])
-        require(task.state == "TRAINING", f"a verdict in {task.state}")
+        require(task.closed, f"a verdict in {task.state}, before a closing")
         require(task.terms.rule == "paper", "a verdict without evidence")
-        self._quorum(task)
         judged: dict[str, Record] = {}
         for name in task.selected:
             judged[name] = as_claimed(task, name) if name in task.models else missing(task, name)
@@ -1349,7 +1369,7 @@ class Replay:
         if rounding:
             transfers.append(post(escrow, "rounding", rounding))
         kept = terms.reserved(task.round) - total
-        if terms.rule == "verified" and terms.window and task.private and kept:
+        if task.disputable and kept:
             name = f"{task.id}/{terms.rounds + task.round}"
             transfers.append({"reserve": name, **post("treasury", escrow, kept)})
             task.kept[task.round] = dict(judged), dict(peers), dict(paid)
@@ -1415,7 +1435,7 @@ class Replay:
     # 14 Disputes, 15 ends
 
     def dispute(self, entry: Entry) -> None:
-        body = shaped(entry.body, "task_id participant_id counts salt", "a dispute")
+        body = shaped(entry.body, "task_id participant_id counts salt at", "a dispute")
         task, name = self.task(body["task_id"]), text(body["participant_id"], "participant_id")
         self.same(entry, f"{task.id}/dispute/{name}", "dispute", body)
         hexed(body["salt"], 32, "salt")
@@ -1423,6 +1443,8 @@ class Replay:
         self.standing(name)
         require(task.terms.rule == "verified" and task.terms.window > 0, "the terms allow no dispute")
         require(len(task.unresolved) < task.terms.rounds, "a dispute before a settlement")
+        _, waited = moment(text(body["at"], "at"), task)
+        require(bool(task.unresolved) or waited <= task.terms.window, "a dispute after the time for them")
         require(
             sha256(canonical({"counts": body["counts"], "salt": body["salt"]}))
             == task.claims[name].commitment,
@@ -1465,6 +1487,16 @@ class Replay:
                 moved = post(f"stake:{task.id}:{name}", f"payable:{name}", held)
                 made.append((f"{task.id}/stake/{name}/release", "stake_release", body, moved))
         return made
+
+
+def moment(at: str, task: Task) -> tuple[int, float]:
+    """Seconds since the epoch, and since the task's last transition or closing."""
+    form = "[0-9]{4}-[0-9]{2}-[0-9]{2}T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]Z"
+    require(re.fullmatch(form, at) is not None, "no time")
+    time = int(datetime.fromisoformat(at).timestamp())
+    waited = math.inf if task.at is None else time - task.at
+    require(waited >= 0, "a time before what came before")
+    return time, waited
 
 
 def degree_of(counts: Any, reference: Sequence[Fraction]) -> Fraction:

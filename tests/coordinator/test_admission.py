@@ -103,7 +103,7 @@ async def opened(transact: Transactions, tmp_path: Path, capacity: int) -> TaskR
 
     def begin(t: Transaction) -> TaskRow:
         t.open_task(prepared)
-        t.begin_effort(prepared.row, 1e12)
+        t.begin_effort(prepared.row)
         row = t.market.task(prepared.row.id)
         assert row is not None
         return row
@@ -345,17 +345,20 @@ async def test_counts_are_opened_by_who_keeps_them_after_a_settlement(
                 said = replace(said, counts=None, counts_commitment=commit_counts([1, 1, 1, 1], bytes(32)))
             t.add_claim(task, said, b"signature")
         t.market.select_participants(task.id, ["ann", "bob"])
-        there = replace(task, state=State.SETTLED, round=1)
+        there = replace(task, state=State.SETTLED, round=1, deadline=None)
 
         def found(name: str, about: TaskRow = there) -> Code | None:
-            return code(lambda: admit_dispute(t.market, about, name))
+            return code(lambda: admit_dispute(t.market, about, name, 99.0))
 
         assert found("ann") is Code.NOT_YET
         t.market.open_round(task.id, 1, bytes(32), 64, 0.0)
         assert found("ann") is Code.NOT_YET
         t.market.update_round(task.id, 1, settled_at=1.0)
         assert found("ann") is None
-        assert admit_dispute(t.market, there, "ann").participant_id == "ann"
+        assert admit_dispute(t.market, there, "ann", 99.0).participant_id == "ann"
+        assert found("ann", replace(there, deadline=99.1)) is None
+        assert found("ann", replace(there, deadline=99.0)) is Code.TASK_ENDED
+        assert found("ann", replace(there, state=State.TRAINING, deadline=98.0)) is None
         assert found("bob") is Code.WRONG_STATE
         assert found("cyd") is Code.NOT_SELECTED
         assert found("zoe") is Code.NOT_SELECTED

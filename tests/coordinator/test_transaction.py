@@ -1,13 +1,18 @@
 """The steps of a task write what a coordinator on paper writes, byte for byte, and the rows that go with it."""
 
+import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from coordinator.admission import admit_dispute
 from coordinator.clock import SystemClock
 from coordinator.commits import Transactions
 from coordinator.errors import TaskError
@@ -15,6 +20,18 @@ from coordinator.identity import Enrolled, enrol, invite
 from coordinator.metrics import Metrics
 from coordinator.opening import PreparedTask
 from coordinator.scoring import Quality
+from coordinator.states import (
+    BeginEffort,
+    Cancel,
+    Close,
+    CloseRound,
+    OpenRound,
+    Select,
+    Settle,
+    Step,
+    Wait,
+    next_step,
+)
 from coordinator.storage.identities import ParticipantRow
 from coordinator.storage.schema import migrate
 from coordinator.storage.submissions import ClaimRow, ModelRow, ReceiptRow
@@ -28,6 +45,7 @@ from mechanism.canonical import Json, canonical_digest
 from mechanism.ledger import entries
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.note import SigningKey
+from mechanism.ledger.verify import verify_ledger
 from mechanism.lifecycle import State
 from mechanism.peers import Draw, round_seed
 from mechanism.settlement import Assessment
@@ -36,11 +54,13 @@ from tests import ledger_samples as samples
 from tests.backends import scratch_url
 from tests.ledger_histories import SALT, SHAPES, History, Log, Shape
 from tests.ledger_samples import private_key
+from tests.memory_source import KEY, MemorySource
 
 Result = TypeVar("Result")
 
 _BEGUN = 1_800_000_000.0
 _START_BYTES = 77
+PRIVATE = SHAPES["a dispute"]
 
 
 class Watch(SystemClock):
@@ -87,7 +107,10 @@ class OnPaper(Log):
         self.watch = watch
 
     def now(self) -> str:
-        return datetime.fromtimestamp(self.watch.seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return entries.timestamp(self.watch.seconds)
+
+    def wait(self, seconds: int) -> None:
+        """The task passes the time by itself."""
 
 
 class Mirrored(History):
@@ -109,12 +132,8 @@ class Mirrored(History):
         row = self.service.row(self.id)
         return self.service.do(lambda t: work(t, row))
 
-    @property
-    def later(self) -> float:
-        return self.service.watch.seconds + 600
-
-    def pass_time(self) -> None:
-        self.service.watch.seconds += 60
+    def pass_time(self, seconds: float = 60) -> None:
+        self.service.watch.seconds += seconds
 
     def open(self) -> None:
         super().open()
@@ -126,9 +145,9 @@ class Mirrored(History):
             self.pass_time()
         super().enter(state, reason, at, round_)
         if state is State.EFFORT:
-            self.step(lambda t, row: t.begin_effort(row, self.later))
+            self.step(lambda t, row: t.begin_effort(row))
         if state is State.TRAINING:
-            self.step(lambda t, row: t.open_round(row, self.round, _START_BYTES, self.later))
+            self.step(lambda t, row: t.open_round(row, self.round, _START_BYTES))
 
     def claim(self, name: str, **changes: Any) -> None:
         super().claim(name, **changes)
@@ -207,13 +226,16 @@ class Mirrored(History):
         ]
         assert (found.reason, found.at) == (reason, at)
 
+    def close(self, absent: Sequence[str] | None = None, at: str | None = None) -> None:
+        gone = self.round in self.shape.gone
+        self.pass_time(59.5 if gone else 60)
+        super().close(absent, at)
+        self.step(lambda t, row: t.close_round(row, self.people if gone else ()))
+        self.pass_time()
+
     def settle(
         self, record: Mapping[str, Any] | None = None, judged: Sequence[Assessment] | None = None
     ) -> None:
-        self.pass_time()
-        self.step(lambda t, row: t.close_round(row))
-        closed = self.service.watch.seconds
-        self.pass_time()
         super().settle(record, judged)
         seed = round_seed(samples.chain_secret(self.id), self.terms.schedule.rounds, self.round)
         draw = Draw(seed, {name: said.draw_share for name, (said, _) in self.models[self.round].items()})
@@ -233,13 +255,13 @@ class Mirrored(History):
             self.start,
             _START_BYTES,
         )
-        assert (settled.closed_at, settled.settled_at) == (closed, now)
+        assert (settled.closed_at, settled.settled_at) == (now - 60, now)
         assert (settled.result_model, settled.ledger_size) == (self.result, len(self.log.entries))
         assert (settled.accuracy, settled.loss) == ("0.9", "0.31")
 
-    def dispute(self, name: str, counts: Sequence[int] | None = None) -> None:
+    def dispute(self, name: str, counts: Sequence[int] | None = None, at: str | None = None) -> None:
         assert name not in self.step(lambda t, row: t.disputed(self.id, self.people))
-        super().dispute(name, counts)
+        super().dispute(name, counts, at)
         index = self.step(lambda t, row: t.open_dispute(row, name, counts or self.counts(name), SALT))
         assert index == len(self.log.entries) - 1
         assert self.step(lambda t, row: t.disputed(self.id, [name])) == {name: index}
@@ -327,7 +349,7 @@ def check_events(task: Mirrored) -> None:
             assert event.detail == {"reason": "the learner withdrew"}
         waits = event.state in (State.EFFORT, State.TRAINING)
         assert (
-            event.deadline == event.at + 600 if waits else event.state is State.SETTLED or not event.deadline
+            event.deadline == event.at + 60 if waits else event.state is State.SETTLED or not event.deadline
         )
 
 
@@ -391,6 +413,7 @@ def test_nobody_is_selected_where_claims_have_fallen_below_the_quorum(service: S
     task.enter(State.EFFORT)
     for name in task.people:
         task.claim(name)
+    task.pass_time()
     task.step(lambda t, row: t.market.revoke("p001", t.now))
     before = len(service.entries())
     chosen: list[list[str]] = []
@@ -413,9 +436,162 @@ def test_a_clock_that_is_set_back_takes_no_step_before_the_last_one(service: Ser
     task = Mirrored(service, Shape())
     task.open()
     service.watch.seconds -= 3600
-    task.step(lambda t, row: t.begin_effort(row, 0.0))
+    task.step(lambda t, row: t.begin_effort(row))
     opened, began = (Entry.parse(data).body for data in service.entries()[-2:])
     assert began["at"] == opened["at"]
+    assert service.row().deadline == _BEGUN + 60  # of the time that is logged
+
+
+def too_early(task: Mirrored, step: Callable[[Transaction, TaskRow], object]) -> None:
+    """The step is not taken a moment before its deadline, though it was decided on."""
+    before = task.service.entries()
+    with pytest.raises(StaleTask, match="are taken until its deadline"):
+        task.step(step)
+    assert task.service.entries() == before
+
+
+def test_no_phase_is_cut_short_by_a_clock_that_is_set_back_once_its_end_was_decided(service: Service) -> None:
+    task = Mirrored(service, PRIVATE)
+    task.open()
+    task.enter(State.EFFORT)
+    for name in task.people[:3]:
+        task.claim(name)
+    task.pass_time(59.999)
+    too_early(task, lambda t, row: t.select(row, lambda _, claims: [c.participant_id for c in claims]))
+    task.claim("p003")
+    task.select()
+    for number in (1, 2):
+        task.train()
+        for name in task.people[:3]:
+            task.model(name)
+        task.pass_time(59.999)
+        too_early(task, lambda t, row: t.close_round(row, ["p000", "p001"]))
+        task.model("p003") if number == 1 else task.fail("p003", "no disk")
+        task.settle(task.measured())
+    task.pass_time(59.999)
+    too_early(task, lambda t, row: t.close(row))
+    task.finish()
+    written = service.entries()
+    assert written == [entry.data for entry in task.log.entries]
+    assert verify_ledger(MemorySource(written), KEY.verification_key).verified
+
+
+class Wild:
+    """A task in a service whose clock jumps between any two steps, and between a decision and its step."""
+
+    def __init__(self, service: Service, seed: int) -> None:
+        self.service, self.chance = service, random.Random(seed)
+        self.said = History(
+            Log(), replace(PRIVATE, rule="verified")
+        )  # what participants say; its log is not looked at
+        self.said.open()
+        self.waiting = list(self.said.people)
+        for name in self.said.people:
+            public = public_key_pem(private_key(name).public_key())
+            enrolled = Enrolled(ParticipantRow(name, public, _BEGUN, None), b"", 0.0, True)
+            service.do(lambda t, e=enrolled: (t.market.put_participant(e.participant), t.enrol(e)))  # type: ignore[misc]
+        service.do(lambda t: t.open_task(PreparedTask(task_row(self.said), b"", None)))
+
+    def tick(self) -> None:
+        self.service.watch.seconds += self.chance.choice(
+            (0.2, 0.3, 0.7, 30, 59.7, 61.4, -0.2, -0.9, -45, -4000, 5000)
+        )
+
+    def run(self) -> list[bytes]:
+        while not (row := self.service.row()).state.final:
+            self.tick()
+            progress = self.service.do(lambda t, row=row: t.market.progress(row))  # type: ignore[misc]
+            absent = frozenset(self.chance.sample(self.said.people, self.chance.randrange(3)))
+            step = next_step(row.terms.schedule, replace(progress, absent=absent), self.service.watch.seconds)
+            with suppress(StaleTask, Refusal):
+                self.take(step, row, sorted(progress.outstanding))
+        return self.service.entries()
+
+    def take(self, step: Step, row: TaskRow, awaited: list[str]) -> None:
+        def do(work: Callable[[Transaction], object]) -> None:
+            self.tick()
+            self.service.do(work)
+
+        said = self.said
+        match step:
+            case BeginEffort():
+                do(lambda t: t.begin_effort(row))
+            case Select():
+                do(lambda t: t.select(row, lambda _, claims: [c.participant_id for c in claims]))
+                said.selected = [c.participant_id for c in self.service.do(lambda t: t.market.claims("task"))]
+            case OpenRound(number):
+                do(lambda t: t.open_round(row, number, _START_BYTES))
+                said.train()
+            case CloseRound(absent):
+                do(lambda t: t.close_round(row, absent))
+            case Settle():
+                if awaited and self.chance.random() < 0.5:
+                    self.deliver(awaited[0], late=True)
+                record = said.evidence()
+                judged = said.verdicts(record)
+                seed = round_seed(samples.chain_secret("task"), said.terms.schedule.rounds, row.round)
+                sent = {name: model.draw_share for name, (model, _) in said.models[row.round].items()}
+                said.settle(record)
+                do(lambda t: t.settle(row, Draw(seed, sent), judged, record, said.result, None))
+            case Close():
+                do(lambda t: t.close(row))
+            case Cancel(reason):
+                do(lambda t: t.cancel(row, reason))
+            case Wait():
+                self.hear(row, awaited)
+
+    def hear(self, row: TaskRow, awaited: list[str]) -> None:
+        """Perhaps somebody says something."""
+        self.tick()
+        if row.state is State.EFFORT and self.waiting and self.chance.random() < 0.7:
+            self.said.claim(self.waiting.pop())
+            body = self.said.log.entries[-1].body
+            statement = ClaimStatement.from_record(body["statement"])
+            signature = bytes.fromhex(said(body, "signature"))
+            self.service.do(lambda t: t.add_claim(row, statement, signature))
+        elif row.state is State.TRAINING and (chance := self.chance.random()) < 0.8:
+            if chance < 0.1:
+                self.said.said[awaited[0]] = "no disk"
+                self.service.do(lambda t: t.add_failure(row, awaited[0], f"f-{row.round}", "no disk"))
+            else:
+                self.deliver(awaited[-1], late=False)
+        elif row.state is State.SETTLED:
+
+            def dispute(t: Transaction) -> None:
+                if not t.disputed("task", ["p003"]):
+                    admit_dispute(t.market, row, "p003", t.now)
+                    t.open_dispute(row, "p003", self.said.counts("p003"), SALT)
+
+            self.service.do(dispute)
+
+    def deliver(self, name: str, *, late: bool) -> None:
+        self.said.model(name, late=late)
+        body = self.said.log.entries[-1].body
+        statement = ModelStatement.from_record(body["statement"])
+        signature = bytes.fromhex(said(body, "signature"))
+        self.service.do(lambda t: t.add_model(statement, signature, t.model_standing(statement), late=late))
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_whatever_the_clock_does_the_log_of_a_service_is_verified(service: Service, seed: int) -> None:
+    written = Wild(service, seed).run()
+    report = verify_ledger(MemorySource(written), KEY.verification_key)
+    assert report.verified, report.problems
+    assert report.open_tasks == {}
+
+
+@given(
+    fraction=st.floats(0, 1, exclude_max=True),
+    seconds=st.integers(1, 31_622_400),
+    second=st.integers(0, 2**31 + 9),
+)
+def test_a_deadline_is_never_logged_as_earlier_than_the_terms_say(
+    fraction: float, seconds: int, second: int
+) -> None:
+    """Times are logged in whole seconds: a phase begins at `second + fraction` and ends at its deadline."""
+    begun = second + fraction
+    written = [datetime.fromisoformat(entries.timestamp(at)) for at in (begun, begun + seconds)]
+    assert (written[1] - written[0]).total_seconds() >= seconds
 
 
 def test_a_failures_digest_is_that_of_all_that_it_says() -> None:

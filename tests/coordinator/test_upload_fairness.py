@@ -157,12 +157,21 @@ async def test_seconds_are_granted_before_the_first_byte_has_to_be_there(
     await receiver.uploads.stop()
 
 
+async def welcome() -> None:
+    pass
+
+
+async def test_a_place_is_limited_by_those_who_wait_when_it_is_got(monkeypatch: pytest.MonkeyPatch) -> None:
+    contended(monkeypatch, 0, 1e9)
+    stream = Stream(falls_silent(), welcome)
+    stream.hurry()
+    for waiting in (False, True):
+        stream.begin(len(CONTENT), contended=waiting)
+        assert ("Others wait" in stream._limit()[1]) is waiting
+
+
 async def test_who_has_sent_nothing_has_bought_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     contended(monkeypatch, 0, 1e-3)
-
-    async def welcome() -> None:
-        pass
-
     stream = Stream(falls_silent(), welcome)
     stream.begin(len(CONTENT), contended=False)
     assert await stream.next() == Frame(0, memoryview(CONTENT)[:40])

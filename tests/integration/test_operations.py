@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,12 @@ from coordinator.folder import StateFolder
 from coordinator.operator import Operator, TaskReport
 from coordinator.server import INSECURE_NAME
 from coordinator.transaction import Transaction
+from fedpeer.audit.sources import open_source
 from fedpeer.protocol.certificates import new_key, signing_request
 from fedpeer.protocol.codec import encode_signed
 from fedpeer.protocol.errors import Code, refusal_of
 from fedpeer.v1 import enrolment_pb2, enrolment_pb2_grpc, ledger_pb2, market_pb2, market_pb2_grpc
+from mechanism.ledger.entry import Entry
 from mechanism.statements import sign_statement
 from tests.integration.market import (
     CONFIG,
@@ -199,6 +202,11 @@ async def test_who_has_gone_does_not_hold_the_round_and_who_is_late_is_not_score
         )
         assert settlement.paid_micro == 0
         await close(members)
+    assert verified(folder).open_tasks == {}
+    with ExitStack() as resources:
+        logged = open_source(folder.database_url(folder.config()), resources).entries()
+        [closing] = [entry.body for entry in map(Entry.parse, logged) if entry.kind == "closing"]
+    assert closing["absent"] == ["dan"]
 
 
 async def test_status_says_who_stands_where_and_what_failed(tmp_path: Path) -> None:
@@ -239,9 +247,9 @@ def command(*arguments: str, folder: StateFolder) -> str:
 
 
 async def test_deadlines_close_the_phases(tmp_path: Path) -> None:
-    clock = ManualClock(time.time())
     folder = make_folder(tmp_path / "state")
     open_task(folder, task_config(tmp_path, schedule={"capacity": 10, "rounds": 1}))
+    clock = ManualClock(time.time())
     async with running(folder, clock) as coordinator:
         members = [await enrol(coordinator, name) for name in NAMES]
         await members[0].until("EFFORT")
@@ -262,9 +270,9 @@ async def test_deadlines_close_the_phases(tmp_path: Path) -> None:
 
 
 async def test_too_few_claims_cancel_the_task_with_both_numbers(tmp_path: Path) -> None:
-    clock = ManualClock(time.time())
     folder = make_folder(tmp_path / "state")
     open_task(folder, task_config(tmp_path))
+    clock = ManualClock(time.time())
     async with running(folder, clock) as coordinator:
         ann = await enrol(coordinator, "ann")
         await ann.until("EFFORT")

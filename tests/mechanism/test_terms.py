@@ -52,7 +52,8 @@ IN_RANGE: tuple[tuple[str, Any], ...] = (
     ("task_id", "a" * 64),
     ("task_id", "0.a_b-9"),
     ("q", "0." + "0" * 29 + "1"),
-    ("q", "1" + "0" * 30),
+    ("q", "1" + "0" * 29),
+    ("q", "9" * 30 + "." + "9" * 30),
     ("upsilon", "0.5"),
     ("rule.peers", 1),
     ("rule.claim_penalty", "0"),
@@ -87,7 +88,16 @@ OUTSIDE: tuple[tuple[str, Any, str], ...] = (
     *((name, "-1", name) for name in ("q", "phi", "upsilon")),
     *(
         ("q", value, "q")
-        for value in ("NaN", "Infinity", "1e31", "1e-31", "0." + "0" * 30 + "1", "much", None)
+        for value in (
+            "NaN",
+            "Infinity",
+            "1e30",
+            "1" + "0" * 30,
+            "9" * 31,
+            "0." + "0" * 30 + "1",
+            "much",
+            None,
+        )
     ),
     ("reference", ["1/2", "1/3"], "reference"),
     ("rule.name", "best", "rule.name"),
@@ -95,7 +105,7 @@ OUTSIDE: tuple[tuple[str, Any, str], ...] = (
     ("rule.peers", True, "rule.peers"),
     ("rule.peers", "1", "rule.peers"),
     ("rule.claim_penalty", "-0.1", "rule.claim_penalty"),
-    ("rule.claim_penalty", "1e31", "rule.claim_penalty"),
+    ("rule.claim_penalty", "1" + "0" * 30, "rule.claim_penalty"),
     ("rule.stake_micro", -1, "rule.stake_micro"),
     ("schedule.rounds", 0, "schedule.rounds"),
     ("schedule.quorum", 2, "schedule.quorum"),

@@ -4,7 +4,9 @@ Of each task:
 
     terms         well-formed, their parts whole, budget covers the maximal bill, one reservation a round, together the
                   budget
-    states        only the steps of `mechanism.lifecycle`, each with what it rests on, times never going back
+    states        only the steps of `mechanism.lifecycle`, each with what it rests on, times never going back; claims
+                  are taken until the places are, models until everybody is in or absent, each no shorter than the terms
+                  say; disputes just as long
     statements    signed by an enrolled, unrevoked key; about these terms; claims in EFFORT, one a participant, open
                   counts of the claimed degree; models one a participant and round, in time or marked late
     key history   claims, models and payments carry the digest of every enrolment and revocation before them
@@ -45,6 +47,7 @@ _HANDLERS: Mapping[str, Callable[[World, Entry, Mapping[str, Any]], None]] = {
     "terms": states.terms,
     "transition": states.transition,
     "selection": states.selection,
+    "closing": rounds.closing,
     "enrolment": keys.enrolment,
     "revocation": keys.revocation,
     events.LOG_KEY: keys.log_key,

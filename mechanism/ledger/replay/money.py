@@ -9,7 +9,7 @@ from mechanism.ledger.accounts import stake
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.replay.comparing import Wrong, same
 from mechanism.ledger.replay.keys import check_standing
-from mechanism.ledger.replay.world import Disputable, Task, World
+from mechanism.ledger.replay.world import Disputable, Task, World, text
 from mechanism.lifecycle import State
 from mechanism.peers import Draw, check_round_seed
 from mechanism.settlement import Settlement
@@ -52,14 +52,20 @@ def check_fresh_seed(world: World, value: bytes) -> None:
 def dispute(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
     task, name = world.task(body["task_id"]), body["participant_id"]
     salt = bytes.fromhex(body["salt"])
-    same(entry, events.dispute(task.id, name, body["counts"], salt))
+    at, schedule = text("at", body["at"]), task.terms.schedule
+    same(entry, events.dispute(task.id, name, body["counts"], salt, at))
     if name not in task.private or name in task.disputes:
         raise Wrong(f"{name} has no private counts to open, or has opened them before")
     check_standing(world, name)
     if not disputes_possible(task.terms, [name]):
         raise Wrong("a dispute where the terms allow none")
-    if len(task.unresolved) == task.terms.schedule.rounds:
+    if len(task.unresolved) == schedule.rounds:
         raise Wrong("a dispute before a settlement")
+    waited = task.waited(at)
+    if not task.unresolved and waited > schedule.dispute_seconds:
+        raise Wrong(
+            f"a dispute {waited} seconds after the last settlement; the terms allow {schedule.dispute_seconds}"
+        )
     claim = task.claims[name]
     check_opening(task.terms, claim.commitment, claim.degree, body["counts"], salt)
     task.disputes.add(name)
@@ -84,7 +90,10 @@ def left_to_end(world: World, task: Task) -> list[Entry]:
         awards += events.award_entries(task.terms, number, lines)
     stakes = {name: world.book.holds(stake(task.id, name)) for name in task.claims}
     number = task.round.number
-    return events.ending_entries(task.id, number, State.CLOSED, task.unresolved, stakes, awards=awards)[:-1]
+    *left, _ = events.ending_entries(
+        task.id, number, State.CLOSED, task.unresolved, stakes, "", awards=awards
+    )
+    return left
 
 
 def _disputable(task: Task, settlement: Settlement, private: list[str]) -> dict[str, Disputable]:

@@ -10,7 +10,7 @@ from mechanism.evidence import KEPT_BROADCASTS, OF_MODEL_ALONE, EvidenceModel, M
 from mechanism.ledger import entries as events
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.replay.comparing import Wrong, same, same_parts
-from mechanism.ledger.replay.world import Task, World
+from mechanism.ledger.replay.world import Task, World, moment, text
 from mechanism.lifecycle import State, check_quorum, needs_evidence
 from mechanism.settlement import PLAIN_DECIMAL, Assessment
 from mechanism.unmeasured import as_claimed, missing
@@ -18,12 +18,34 @@ from mechanism.unmeasured import as_claimed, missing
 _DIGEST = re.compile("[0-9a-f]{64}")
 
 
+def closing(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
+    """What ends the collecting of a round: everybody is in, the time is over, or the rest is absent."""
+    task = world.task(body["task_id"])
+    current, schedule = task.round, task.terms.schedule
+    if not task.collecting:
+        raise Wrong(f"a closing in {task.state}; expected in TRAINING, once a round")
+    if not world.part(entry, task, "closing", f"{task.id}/round/{current.number}/closing"):
+        return
+    world.transaction = None
+    heard = current.models.keys() | current.failures.keys()
+    awaited = [name for name in task.selected if name not in heard]
+    at, absent = text("at", body["at"]), any(part.body["absent"] for part in task.parts)
+    same_parts(task.parts, events.closing_entries(task.id, current.number, at, awaited if absent else []))
+    task.parts.clear()
+    check_quorum(schedule, len(current.models))
+    waited = task.waited(at)
+    if awaited and not absent and waited < schedule.round_seconds:
+        raise Wrong(
+            f"the round is closed after {waited} of {schedule.round_seconds} seconds, without {', '.join(awaited)}"
+        )
+    task.at, current.closed = moment(at), True
+
+
 def evidence(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
     task = world.task(body["task_id"])
     if not needs_evidence(task.terms.rule.name):
         raise Wrong(f"evidence under the rule {task.terms.rule.name}, which pays without")
-    if task.state is not State.TRAINING:
-        raise Wrong(f"evidence in {task.state}; expected in TRAINING, before its verdicts")
+    _check_closed(task, "evidence")
     if not world.part(entry, task, "settlement", f"{task.id}/round/{task.round.number}/evidence"):
         return
     record = parse_canonical(
@@ -39,8 +61,7 @@ def evidence(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
 def verdict(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
     """The first verdict of a round whose rule pays without evidence; all others are expected."""
     task = world.task(body["task_id"])
-    if task.state is not State.TRAINING:
-        raise Wrong(f"a verdict in {task.state}; expected in TRAINING")
+    _check_closed(task, "a verdict")
     if needs_evidence(task.terms.rule.name):
         raise Wrong(
             f"a verdict without evidence; under the rule {task.terms.rule.name} every model in time is measured"
@@ -73,10 +94,15 @@ def aggregation(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
     world.begin(task.id, "settlement", [], task.state_id(State.SETTLED))
 
 
+def _check_closed(task: Task, what: str) -> None:
+    """That what a round is judged on is complete."""
+    if task.state is not State.TRAINING or not task.round.closed:
+        raise Wrong(f"{what} in {task.state}; expected in TRAINING, once the round is closed")
+
+
 def _verdicts(task: Task, found: Mapping[str, Assessment]) -> list[Entry]:
     """The verdicts on everyone selected."""
     current = task.round
-    check_quorum(task.terms.schedule, len(current.models))
     current.verdicts = {
         name: found.get(name) or missing(name, task.claims[name].degree, current.failures.get(name))
         for name in task.selected

@@ -70,9 +70,14 @@ def model(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
     _check_share(task.claims[name], name, number, statement.draw_share)
     task.delivered.add((number, name))
     task.sequences.add(sequence)
-    if not late:
-        if task.state is not State.TRAINING or number != task.round.number:
-            raise Wrong("a model outside its round's training that is not marked late")
+    in_time = task.collecting and number == task.round.number
+    if late is in_time:
+        raise Wrong(
+            "a model marked late that came before its round was closed"
+            if late
+            else "a model outside its round's training, or after its closing, that is not marked late"
+        )
+    if in_time:
         task.round.models[name] = Model(
             statement.model_sha256, statement.samples, sequence, statement.draw_share
         )
@@ -82,8 +87,8 @@ def failure(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
     task, name, reason = world.task(body["task_id"]), body["participant_id"], body["reason"]
     submission = identifier("submission_id", body["submission_id"])
     same(entry, events.failure(task.id, task.round.number, name, submission, text("reason", reason)))
-    if task.state is not State.TRAINING:
-        raise Wrong(f"a failure in {task.state}; failures are taken in TRAINING")
+    if not task.collecting:
+        raise Wrong(f"a failure in {task.state}; failures are taken in TRAINING, until the round is closed")
     if name not in task.chosen:
         raise Wrong(f"{name} was not selected, so it has nothing to fail at")
     check_standing(world, name)

@@ -1,21 +1,17 @@
 """Terms, and the states that a task goes through."""
 
-import re
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
 
+from mechanism.dispute import disputes_possible
 from mechanism.ledger import entries as events
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.replay.comparing import Wrong, same, same_parts
 from mechanism.ledger.replay.money import check_fresh_seed, left_to_end
-from mechanism.ledger.replay.world import Round, Task, World, text
+from mechanism.ledger.replay.world import Round, Task, World, moment, text
 from mechanism.lifecycle import State, check_step
 from mechanism.settlement import least_budget_micro
 from mechanism.terms import MAX_PARTICIPANTS, MAX_ROUNDS, Terms
-
-#: When a transition says that it was. One form alone, so that times compare as texts.
-_TIME = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]Z")
 
 #: States that are entered at the end of a transaction which no state begins, and what stands in it before.
 _RESTS_ON: Mapping[State, str] = {State.SELECTED: "a selection", State.SCORED: "verdicts"}
@@ -81,17 +77,15 @@ def transition(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
     same(entry, events.transition(task.id, number, body["state"], at, reason))
     state = State(body["state"])
     check_step(task.terms.schedule, task.state, task.round.number, state, number, reason)
-    if at and not _is_time(at):
-        raise Wrong(f"at is {at!r:.60}; expected a time such as 2026-11-27T22:30:00Z")
-    if at and at < task.at:
-        raise Wrong(f"{state} is entered at {at}, before what came before it, at {task.at}")
+    waited = task.waited(at)
     alone = world.transaction is None
     if alone and state in _RESTS_ON:
         raise Wrong(f"{state} is entered without {_RESTS_ON[state]}")
     if alone and state.final and (left := left_to_end(world, task)):
         raise Wrong(f"{state} is entered before the task has ended: {left[0].id} is missing")
+    _check_not_cut_short(task, state, waited)
     world.transaction = None
-    task.state, task.at = state, at or task.at
+    task.state, task.at = state, moment(at)
     if state is State.SCORED:
         world.begin(task.id, "settlement", [], f"{task.id}/round/{number}/seed")
     elif state is State.TRAINING:
@@ -123,8 +117,19 @@ def selection(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
     world.begin(task.id, "selection", [], task.state_id(State.SELECTED))
 
 
-def _is_time(at: str) -> bool:
-    try:
-        return _TIME.fullmatch(at) is not None and datetime.fromisoformat(at) is not None
-    except ValueError:
-        return False
+def _check_not_cut_short(task: Task, state: State, waited: float) -> None:
+    """That claims and disputes were taken for as long as the terms say."""
+    schedule, places = task.terms.schedule, len(task.selected)
+    if state is State.SELECTED and waited < schedule.effort_seconds and places < schedule.capacity:
+        raise Wrong(
+            f"SELECTED is entered after {waited} of {schedule.effort_seconds} seconds, with {places} of "
+            f"{schedule.capacity} places taken"
+        )
+    if (
+        state is State.CLOSED
+        and waited < schedule.dispute_seconds
+        and disputes_possible(task.terms, task.private)
+    ):
+        raise Wrong(
+            f"CLOSED is entered after {waited} of the {schedule.dispute_seconds} seconds for disputes"
+        )

@@ -1,9 +1,12 @@
 """What the entries so far have made: tasks, keys, accounts, and the transaction that is not complete."""
 
+import re
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from fractions import Fraction
+from math import inf
 from typing import Any, NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -16,6 +19,9 @@ from mechanism.ledger.replay.comparing import Wrong, same
 from mechanism.lifecycle import State
 from mechanism.settlement import Assessment
 from mechanism.terms import Terms
+
+#: A time, in the one form that it has.
+_TIME = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]Z")
 
 
 @dataclass(slots=True)
@@ -60,6 +66,7 @@ class Round:
     Attributes:
         start: digest of the model that it begins from.
         models: those in time; failures: what participants said, by name.
+        closed: whether both are complete.
         verdicts: once they are computed; result: the model that the next round begins from.
     """
 
@@ -67,6 +74,7 @@ class Round:
     start: bytes
     models: dict[str, Model] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
+    closed: bool = False
     verdicts: dict[str, Assessment] = field(default_factory=dict)
     result: bytes = b""
 
@@ -80,7 +88,8 @@ class Task:
         round: the current one; number 0 before the first.
         starts: digests of the models that the rounds before it began from, in order.
         floors: of every round so far, the latest commitment among the models in time of the rounds before.
-        parts: of a selection or of evidence that is not complete.
+        parts: of a selection, a closing or evidence that is not complete.
+        at: when it entered its state, or closed its round; seconds since the epoch.
         delivered: (round, participant) of every model, late ones included.
         sequences: places of commitments that are taken.
         unresolved: rounds whose reservation is neither settled nor refunded.
@@ -95,7 +104,7 @@ class Task:
     floors: list[int] = field(default_factory=lambda: [0])
     parts: list[Entry] = field(default_factory=list)
     state: State | None = None
-    at: str = ""
+    at: float = -inf
     claims: dict[str, Claim] = field(default_factory=dict)
     selected: list[str] = field(default_factory=list)
     chosen: set[str] = field(default_factory=set)
@@ -116,6 +125,18 @@ class Task:
         """The selected who committed to their label counts."""
         return [name for name in self.selected if self.claims[name].commitment]
 
+    @property
+    def collecting(self) -> bool:
+        """Whether models of the current round are in time, and failures are taken."""
+        return self.state is State.TRAINING and not self.round.closed
+
+    def waited(self, at: str) -> float:
+        """Seconds from `self.at` to `at`; raises Wrong where they are negative."""
+        waited = moment(at) - self.at
+        if waited < 0:
+            raise Wrong(f"at is {at}, before what came before it, at {events.timestamp(self.at)}")
+        return waited
+
     def state_id(self, state: State) -> str:
         """Id of the transition to `state` in the current round."""
         return events.transition_id(self.id, self.round.number, state)
@@ -126,7 +147,7 @@ class Transaction:
     """Entries that a coordinator writes together, begun and not yet complete.
 
     Attributes:
-        what: "opening", "selection", "settlement" or "end".
+        what: "opening", "selection", "closing", "settlement" or "end".
         expected: computed entries that come next.
         then: ids of which one comes after them.
     """
@@ -221,7 +242,7 @@ class World:
         self.begin(task_id, what, expected[1:], *then)
 
     def part(self, entry: Entry, task: Task, what: str, prefix: str) -> bool:
-        """Takes one of the parts of a selection or of evidence.
+        """Takes one of the parts of a selection, a closing or evidence.
 
         Returns:
             whether it is the last; else the next one must follow.
@@ -252,3 +273,13 @@ def text(field_: str, value: object) -> str:
     if type(value) is not str:
         raise Wrong(f"{field_} is {value!r:.60}; expected a string")
     return value
+
+
+def moment(at: str) -> int:
+    """The seconds since the epoch of a time as entries have it."""
+    try:
+        if _TIME.fullmatch(at):
+            return int(datetime.fromisoformat(at).timestamp())
+    except ValueError:
+        pass  # no such day
+    raise Wrong(f"at is {at!r:.60}; expected a time such as 2026-11-27T22:30:00Z")

@@ -85,8 +85,9 @@ def awards(round_: int, disputed: list[str], stakes: dict[str, int]) -> dict[str
     }
 
 
-def opened(name: str) -> Entry:
-    return entries.dispute("task", name, PRIVATE[name], SALT)
+def opened(name: str, round_: int = 1) -> Entry:
+    """A dispute, as soon as a round is settled."""
+    return entries.dispute("task", name, PRIVATE[name], SALT, samples.at(2 * round_ + 1))
 
 
 def whole(*disputed: str, late: bool = False) -> list[Entry]:
@@ -99,7 +100,7 @@ def whole(*disputed: str, late: bool = False) -> list[Entry]:
         *entries.award_entries(TERMS, 1, awards(1, list(disputed), {})),
         *entries.award_entries(TERMS, 2, awards(2, list(disputed), stakes)),
     ]
-    disputes = [opened(name) for name in disputed]
+    disputes = [opened(name, 2 if late else 1) for name in disputed]
     return [
         *begun(),
         *samples.training(TERMS, 1, PEOPLE),
@@ -108,7 +109,7 @@ def whole(*disputed: str, late: bool = False) -> list[Entry]:
         *samples.training(TERMS, 2, PEOPLE),
         *second,
         *(disputes if late else []),
-        *entries.ending_entries("task", 2, "CLOSED", [], after, awards=paid),
+        *entries.ending_entries("task", 2, "CLOSED", [], after, samples.at(6), awards=paid),
     ]
 
 
@@ -175,7 +176,7 @@ def test_a_cancelled_task_pays_its_disputes() -> None:
     first = settling(1, {})
     stakes = samples.stakes_after(first, "task", {})
     paid = entries.award_entries(TERMS, 1, awards(1, ["p003"], {}))
-    ended = entries.ending_entries("task", 1, "CANCELLED", [2], stakes, reason="withdrawn", awards=paid)
+    ended = entries.ending_entries("task", 1, "CANCELLED", [2], stakes, samples.at(4), "withdrawn", paid)
     ledger = [*begun(), *samples.training(TERMS, 1, PEOPLE), *first, opened("p003"), *ended]
     assert verify([*ledger]).verified
     kept = [e for e in ledger if e.kind not in ("awards", "award")]
@@ -224,12 +225,12 @@ def test_counts_are_opened_once_and_in_time() -> None:
 
 def test_other_counts_than_those_claimed_are_refused() -> None:
     ledger = whole("p003")
-    place = next(i for i, e in enumerate(ledger) if e.kind == "dispute")
+    place, after = next(i for i, e in enumerate(ledger) if e.kind == "dispute"), samples.at(3)
     for entry, words in (
-        (entries.dispute("task", "p003", (22, 78), SALT), "that the claim committed to"),
-        (entries.dispute("task", "p003", (78, 22), bytes(32)), "that the claim committed to"),
-        (entries.dispute("task", "p000", (5, 5), SALT), "no private counts to open"),
-        (entries.dispute("task", "nobody", (5, 5), SALT), "no private counts to open"),
+        (entries.dispute("task", "p003", (22, 78), SALT, after), "that the claim committed to"),
+        (entries.dispute("task", "p003", (78, 22), bytes(32), after), "that the claim committed to"),
+        (entries.dispute("task", "p000", (5, 5), SALT, after), "no private counts to open"),
+        (entries.dispute("task", "nobody", (5, 5), SALT, after), "no private counts to open"),
     ):
         refused([*ledger[:place], entry, *ledger[place + 1 :]], words)
 
@@ -237,7 +238,10 @@ def test_other_counts_than_those_claimed_are_refused() -> None:
 def test_nothing_follows_the_awards_but_the_end() -> None:
     ledger = whole("p003")
     end = next(i for i, e in enumerate(ledger) if e.kind == "stake_release")
-    refused([*ledger[:end], entries.transition("task", 3, "TRAINING"), *ledger[end:]], "in the end of task")
+    refused(
+        [*ledger[:end], entries.transition("task", 3, "TRAINING", samples.at(6)), *ledger[end:]],
+        "in the end of task",
+    )
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def round_of(
             i for i, entry in enumerate(settled) if entry.kind in ("seed", "peers", "settlement", "payment")
         ]
         settled[true[0] : true[-1] + 1] = settlement(draw, judged, round_)
-    return [entries.transition(task_id, round_, "TRAINING"), *models, *settled]
+    return [entries.transition(task_id, round_, "TRAINING", samples.at(2 * round_)), *models, *settled]
 
 
 def assessed(record: Any) -> list[Assessment]:
@@ -227,7 +227,8 @@ def test_a_late_model_of_a_round_that_the_task_does_not_have_is_refused(round_: 
     statement: Any = {**made.body["statement"], "round": round_}  # type: ignore[dict-item]
     forged = Entry(made.id.replace("/1/", f"/{round_}/"), "model", {**made.body, "statement": statement})
     replay = Replay(check_statements=False)
-    *before, last = samples.stamped([*begun(), entries.transition("task", 1, "TRAINING"), forged])
+    training = entries.transition("task", 1, "TRAINING", samples.at(2))
+    *before, last = samples.stamped([*begun(), training, forged])
     for entry in before:
         replay.feed(entry.data)
     with pytest.raises(ReplayError, match=f"a model of round {round_} in round 1"):

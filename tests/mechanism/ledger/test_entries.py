@@ -1,4 +1,5 @@
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -8,9 +9,21 @@ from hypothesis import strategies as st
 from mechanism.canonical import canonical_bytes, canonical_digest
 from mechanism.errors import FieldError
 from mechanism.ledger import entries
-from mechanism.ledger.accounts import Balance, Book, Post, Reserve, Resolve, Transfer, parse_transfer
+from mechanism.ledger.accounts import (
+    Balance,
+    Book,
+    Post,
+    Reservation,
+    Reserve,
+    Resolve,
+    Transfer,
+    accounts_of,
+    parse_transfer,
+    reservations_of,
+)
 from mechanism.ledger.entry import MAX_ENTRY_BYTES, Entry, encode
 from mechanism.ledger.errors import EntryError, PostingError
+from mechanism.unmeasured import missing
 from tests import ledger_samples as samples
 
 scalars = st.none() | st.booleans() | st.integers(-(2**53) + 1, 2**53 - 1) | st.text(max_size=8)
@@ -98,6 +111,30 @@ def test_long_lists_and_evidence_are_cut_into_parts_that_fit() -> None:
     assert {entry.body["sha256"] for entry in parts} == {canonical_digest(record).hex()}
     for entry in (*selection, *parts):
         assert len(entry.data) < 65_536
+
+
+def test_a_list_is_cut_where_it_no_longer_fits_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = '"p000","p001","p002"'
+    for size, parts in ((len(text), [3]), (len(text) - 1, [2, 1]), (6, [1, 1, 1]), (1, [1, 1, 1])):
+        monkeypatch.setattr(entries, "PART_BYTES", size)
+        made = entries.selection_entries("task", ["p002", "p000", "p001"])
+        assert [len(entry.body["participants"]) for entry in made] == parts  # type: ignore[arg-type]
+        assert [entry.body["parts"] for entry in made] == [len(parts)] * len(parts)
+    assert [entry.body["participants"] for entry in entries.selection_entries("task", [])] == [[]]
+
+
+def test_a_logged_assessment_is_the_one_that_was_made() -> None:
+    agreed = samples.terms()
+    for made in (
+        *samples.assessments(agreed, 1, samples.names(4)),
+        missing("p000", Fraction(1, 3), "no disk"),
+    ):
+        assert entries.assessment_from_record(entries.assessment_record(made)) == made
+
+
+def test_a_time_is_logged_in_whole_seconds_rounded_down() -> None:
+    for seconds, text in ((0, "00:00:00"), (1.9999999, "00:00:01"), (86399.9999999, "23:59:59")):
+        assert entries.timestamp(seconds) == f"1970-01-01T{text}Z"
 
 
 def test_a_thousand_participants_settle_in_entries_that_fit() -> None:
@@ -198,6 +235,27 @@ def test_an_account_holds_up_to_what_a_database_does_and_no_more() -> None:
         [Reserve(f"a/{i}", "treasury", "escrow:a", m) for i, m in enumerate([most] * 1024 + [rest, 1], 1)],
     ):
         assert "of 1 micro-credits would pass 2^63" in refusal(Book(), *moves)
+
+
+def test_a_reservation_is_known_as_it_was_made_and_whether_it_is_resolved() -> None:
+    book = Book()
+    assert book.reservation("a/1") is None
+    book.apply(Reserve("a/1", "treasury", "escrow:a", 10))
+    assert book.reservation("a/1") == Reservation("treasury", "escrow:a", 10)
+    book.apply(Resolve("a/1", 4))
+    assert book.reservation("a/1") == Reservation("treasury", "escrow:a", 10, True)
+    again = Book(
+        {name: book.balance(name) for name in book.accounts()},
+        {"b/1": Reservation("treasury", "escrow:b", 5)},
+    )
+    assert again.totals() == book.totals()
+    assert "cannot be paid" in refusal(again, Resolve("b/1", 6))
+
+
+def test_what_transfers_name_is_what_a_store_must_look_up() -> None:
+    moves = (Post("treasury", "payable:p", 1), Reserve("a/1", "treasury", "escrow:a", 2), Resolve("b/2", 0))
+    assert accounts_of(moves) == {"treasury", "payable:p", "escrow:a"}
+    assert reservations_of(moves) == {"a/1", "b/2"}
 
 
 def test_an_account_that_was_never_used_is_empty() -> None:

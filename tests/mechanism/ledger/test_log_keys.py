@@ -30,7 +30,7 @@ def announced(number: int, old: SigningKey, new: SigningKey) -> Entry:
 LEDGER = [
     *BEGUN,
     announced(1, FIRST, SECOND),
-    entries.transition("task", 1, "TRAINING"),
+    entries.transition("task", 1, "TRAINING", samples.at(2)),
     samples.model(samples.terms(rounds=1), 1, "p000"),
     announced(2, SECOND, THIRD),
     samples.model(samples.terms(rounds=1), 1, "p001"),

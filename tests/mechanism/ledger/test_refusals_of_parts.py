@@ -63,7 +63,7 @@ def test_a_log_key_follows_another_one_of_the_same_log() -> None:
 @pytest.mark.parametrize("state", ["NOWHERE", "open", ""])
 def test_a_task_enters_a_state_that_there_is(state: str) -> None:
     with pytest.raises(FieldError, match="state"):
-        entries.transition("task", 0, state)
+        entries.transition("task", 0, state, samples.at(0))
 
 
 def test_parts_are_put_together_under_their_digest() -> None:
@@ -80,7 +80,7 @@ def test_the_key_history_is_of_enrolments_and_revocations() -> None:
     made = entries.enrolment("ann", samples.private_key("ann").public_key())
     assert key_event(3, made.data).participant_id == "ann"
     for other in (
-        entries.transition("task", 0, "OPEN"),
+        entries.transition("task", 0, "OPEN", samples.at(0)),
         Entry("x", "enrolment", {"participant_id": 7, "public_key": ""}),
         Entry("x", "claim", {"participant_id": "ann", "public_key": str(made.body["public_key"])}),
     ):

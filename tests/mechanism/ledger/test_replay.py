@@ -319,7 +319,8 @@ def test_a_key_that_is_not_the_logs_is_named() -> None:
 def test_a_revoked_key_signs_nothing_more() -> None:
     begun = samples.opening(TERMS, PEOPLE)
     gone = entries.revocation("p000", samples.private_key("p000").public_key(), "laptop stolen")
-    ledger = [*begun, gone, entries.transition("task", 1, "TRAINING"), samples.model(TERMS, 1, "p000")]
+    training = entries.transition("task", 1, "TRAINING", samples.at(2))
+    ledger = [*begun, gone, training, samples.model(TERMS, 1, "p000")]
     report = refused([*ledger], "signed by a key of p000 that was revoked before", f"in entry {len(begun)}")
     assert (report.problems[0].index, report.holds) == (len(begun) + 2, len(begun) + 2)
     assert report.record()["holds"] == len(begun) + 2
@@ -341,7 +342,7 @@ def test_a_revoked_key_is_enrolled_by_nobody_any_more() -> None:
 def test_who_has_no_key_left_says_nothing_more() -> None:
     begun = samples.opening(TERMS, PEOPLE)
     gone = entries.revocation("p000", samples.private_key("p000").public_key(), "")
-    training = entries.transition("task", 1, "TRAINING")
+    training = entries.transition("task", 1, "TRAINING", samples.at(2))
     failure = entries.failure("task", 1, "p000", "s", "no data")
     assert verify([*begun, training, failure]).verified
     refused([*begun, gone, training, failure], "p000 has no key at this point")
@@ -359,7 +360,7 @@ def test_a_second_key_under_a_name_shows_in_every_later_receipt() -> None:
         "model-1-p000", "task", TERMS.digest, "p000", 1, bytes(32), 64, 10, share, samples.NONCE
     )
     forged = entries.model(statement, sign_statement(statement, samples.private_key("operator")), 1)
-    ledger = [*begun, second, entries.transition("task", 1, "TRAINING"), forged, honest]
+    ledger = [*begun, second, entries.transition("task", 1, "TRAINING", samples.at(2)), forged, honest]
     assert verify([*ledger]).verified
     receipt = samples.stamped(ledger)[-1]
     shown = [(i, e.data) for i, e in enumerate(ledger) if e.kind == "enrolment"]

@@ -86,6 +86,39 @@ def test_who_was_revoked_after_its_claim_may_be_selected_or_left_out() -> None:
         verify(history.log.entries)
 
 
+def test_a_model_between_the_closing_and_the_evidence_is_late() -> None:
+    history = started(SHAPES["somebody gone"])
+    history.begin()
+    history.train()
+    history.deliver()
+    history.close()
+    history.model("p003", late=True)
+    history.settle(history.measured())
+    verify(history.log.entries)
+
+
+def test_phases_end_when_their_time_is_over_to_the_second() -> None:
+    history = started(Shape(people=5, private=frozenset({"p001"})))
+    history.open()
+    history.enter(State.EFFORT)
+    history.people.remove("p004")
+    for name in history.people:
+        history.claim(name)
+    history.log.wait(-1)  # what waits here does so for all of the time, and writes a second later
+    history.select(history.people)
+    for _ in (1, 2):
+        history.train()
+        for name in history.people[:3]:
+            history.model(name)
+        history.log.wait(-1)
+        history.settle(history.measured())
+    history.log.wait(59)
+    history.dispute("p001")
+    history.log.wait(-1)
+    history.end()
+    verify(history.log.entries)
+
+
 def test_a_commitment_that_was_broken_off_leaves_its_number_unused() -> None:
     history = started()
     history.begin()
@@ -98,7 +131,8 @@ def test_a_commitment_that_was_broken_off_leaves_its_number_unused() -> None:
 
 def test_what_is_long_stands_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entries, "PART_BYTES", 30)
-    ledger = played(Shape(people=6)).log.entries
-    for kind in ("selection", "evidence", "peers"):
+    shape = Shape(people=8, absent={1: dict.fromkeys(samples.names(5))}, gone=frozenset({1}))
+    ledger = played(shape).log.entries
+    for kind in ("selection", "closing", "evidence", "peers"):
         assert any(e.kind == kind and e.body["part"] == 2 for e in ledger), kind
     verify(ledger)

@@ -12,7 +12,7 @@ from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import NoteError
 from mechanism.ledger.key_history import NO_KEYS, extended
 from mechanism.ledger.merkle import inclusion_proof, leaf_hashes
-from mechanism.ledger.note import Checkpoint, Note, sign_checkpoint
+from mechanism.ledger.note import Checkpoint, Note, SigningKey, sign_checkpoint
 from mechanism.ledger.tiles import Coordinates, TileNodes, append_to_tiles
 from mechanism.ledger.tlog_proof import TlogProof
 from mechanism.ledger.verify import Known, Report, TransferRow, verify_ledger
@@ -302,6 +302,7 @@ def test_a_known_head_of_the_ledger_is_extended(size: int) -> None:
     assert report.verified, report.problems
     assert (report.known, report.known_size) == (Known.EXTENDED, size)
     assert report.record()["known"] == "extended"
+    assert report.record()["root"] == report.root
 
 
 @pytest.mark.parametrize("size", [17, 256, 300, SIZE])
@@ -311,6 +312,25 @@ def test_a_known_head_of_another_ledger_contradicts(size: int) -> None:
     assert not report.verified
     assert report.known is Known.CONTRADICTED
     assert "not that of the head that was given: a fork" in report.problems[0].message
+
+
+@pytest.mark.parametrize("size", [17, 256, SIZE])
+def test_a_known_head_that_a_stranger_signed_is_named_once(size: int) -> None:
+    stranger = SigningKey(KEY.name, 1, bytes([9] * 32))
+    report = verified(FullSource(), head(FullSource().data, size, stranger))
+    assert [p.place for p in report.problems].count("known checkpoint") == 1
+    assert len(report.problems) == 1
+
+
+@pytest.mark.parametrize(("width", "height"), [(2, 1), (4, 2), (8, 3)])
+def test_the_tree_is_that_of_the_entries_at_whatever_width_of_tiles(
+    width: int, height: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that whole tiles of several levels are completed at once, which takes 65,536 entries otherwise."""
+    monkeypatch.setattr("mechanism.ledger.verify.TILE_WIDTH", width)
+    monkeypatch.setattr("mechanism.ledger.verify.TILE_HEIGHT", height)
+    report = verify_ledger(MemorySource(LEDGER), KEY.verification_key)
+    assert report.verified, report.problems
 
 
 def test_a_source_that_ends_before_the_known_head_is_older_and_otherwise_verified() -> None:
