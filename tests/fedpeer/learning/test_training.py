@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from decimal import Decimal
-from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import torch
 from fedpeer.learning.datasets import LabelledData, Splits, load_splits
 from fedpeer.learning.errors import DataError, ModelError
 from fedpeer.learning.models import initial_weights
-from fedpeer.learning.training import evaluate, label_signal, log_probabilities, train
+from fedpeer.learning.training import evaluate, log_probabilities, train
 from mechanism.terms import Recipe
 
 pytestmark = pytest.mark.arithmetic
@@ -63,17 +62,6 @@ def test_a_last_batch_of_one_sample_is_left_out(splits: Splits, optimizer: str) 
     trained = train(initial_weights("digits-cnn", 0), splits.train.select(np.arange(41)), recipe, seed=0)
     assert trained["norm1.num_batches_tracked"] == 2
     assert all(np.isfinite(array).all() for array in trained.values())
-
-
-def test_the_label_signal_is_the_permutation_test_that_it_says() -> None:
-    generator = np.random.default_rng(0)
-    p = generator.dirichlet(np.ones(3), 7)
-    data = LabelledData("made up", np.zeros((7, 1, 1, 1), np.float32), np.array([0, 0, 1, 1, 1, 2, 2]), 3)
-    sums = [p[np.arange(7), list(labels)].sum() for labels in permutations(data.labels)]
-    expected = (p[np.arange(7), data.labels].sum() - np.mean(sums)) / np.std(sums)
-    assert label_signal(np.log(p).astype(np.float32), data) == pytest.approx(expected, rel=1e-5)
-    same_for_all = np.log(np.tile(p[:1], (7, 1))).astype(np.float32)
-    assert label_signal(same_for_all, data) == 0
 
 
 def test_an_evaluation_is_the_mean_over_the_samples(splits: Splits) -> None:
