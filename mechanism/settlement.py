@@ -311,14 +311,10 @@ def max_payment_micro(
     return _micro(exact(_CONTEXT.divide(terms_q, upsilon), _CONTEXT), ROUND_CEILING)
 
 
-def round_budget_micro(terms: Terms) -> int:
-    """The most that a round can pay: capacity * f(Q / Upsilon), micro-credits."""
-    return terms.schedule.capacity * max_payment_micro(terms.Q, terms.upsilon, terms.payment.exact)
-
-
 def task_budget_micro(terms: Terms) -> int:
     """The most that the task can pay: rounds * capacity * f(Q / Upsilon), micro-credits."""
-    return terms.schedule.rounds * round_budget_micro(terms)
+    most = max_payment_micro(terms.Q, terms.upsilon, terms.payment.exact)
+    return terms.schedule.rounds * terms.schedule.capacity * most
 
 
 def least_budget_micro(terms: Terms) -> int:

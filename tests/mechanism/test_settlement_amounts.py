@@ -22,7 +22,6 @@ from mechanism.settlement import (
     max_payment_micro,
     peer_candidates,
     peer_payment,
-    round_budget_micro,
     settle_round,
     task_budget_micro,
 )
@@ -291,7 +290,6 @@ def test_budgets_are_the_largest_payment_rounded_up_by_capacity_and_rounds() -> 
     assert max_payment_micro(Decimal(2000), Decimal(200), Log().exact) == 2_302_586
     assert max_payment_micro(Decimal(3), Decimal(2), Linear(Decimal(2)).exact) == 3 * MICRO
     assert max_payment_micro(Decimal(1), Decimal(1), Log().exact) == 0
-    assert round_budget_micro(PLAIN) == 12 * 2_302_586
     assert task_budget_micro(PLAIN) == 3 * 12 * 2_302_586
 
 
