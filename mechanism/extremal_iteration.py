@@ -57,8 +57,8 @@ MAX_SWEEPS = 20_000
 SMALL_MOVE = 3e-3
 #: Accelerated sweeps before the plain iteration is taken up again, and earlier fields that are combined.
 MAX_ACCELERATED, MEMORY = 25, 4
-#: Those who jump early are waited for, unless they are a smaller share of all.
-FEW = 1e-3
+#: Move of a degree, on average, below which jumps are looked for.
+CALM = 1e-4
 #: How much less a sweep moves before a proof that failed is tried again.
 CLOSER = 10
 #: Peers up to which a clipped payment is summed over them.
@@ -107,31 +107,28 @@ class Climb:
         Args:
             guess: what may be the limit.
         """
-        previous, ready = np.inf, SMALL_MOVE
+        previous, calm, ready = np.inf, CALM, SMALL_MOVE
         for _ in range(MAX_SWEEPS):
             new = self.stepped(self.field, self.degree)
-            move = float(np.abs(new - self.degree).max())
+            moves = np.abs(new - self.degree)
+            move, usual = float(moves.max()), float(moves.mean())
             self.move_to(new)
             # The moves of a linear convergence at rate q add up to move * q / (1 - q).
             rate = move / previous if 0 < previous < np.inf else 0.9
             previous = move
             rests = move * max(rate, 0.1) <= tolerance * max(1 - rate, 1e-3)
-            if rests or move <= ready:
+            # Most who jump do so long before the rest has converged.
+            if usual <= calm and (early := survey(self.game, self.field, self.degree)):
+                calm = usual / CLOSER
+                rests = not self.jump(early) and rests
+            # A payment that is clipped within reach bends the other way at its kinks: no box is proved then.
+            if (rests or move <= ready) and isinstance(self.field, Field):
                 ready = move / CLOSER
-                # Most who jump do so long before the rest has converged.
-                early = survey(self.game, self.field, self.degree)
-                jumped = self.jump(early) if early else 0
-                if jumped > FEW * self.game.size:
-                    previous, ready = np.inf, SMALL_MOVE
-                    continue
-                rests = rests and not jumped
-                # A payment that is clipped within reach bends the other way at its kinks: no box is proved then.
-                if isinstance(self.field, Field):
-                    if guess is not None and self.ends_at(guess, tolerance):
-                        return
-                    limit = self._limit(self.field, tolerance)
-                    if limit is not None and self.ends_at(limit, tolerance):
-                        return
+                if guess is not None and self.ends_at(guess, tolerance):
+                    return
+                limit = self._limit(self.field, tolerance)
+                if limit is not None and self.ends_at(limit, tolerance):
+                    return
             if rests:
                 self.converged = True
                 return

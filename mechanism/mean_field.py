@@ -32,7 +32,7 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-from numpy.polynomial import Chebyshev, chebyshev
+from numpy.polynomial import Polynomial, chebyshev
 
 from mechanism.score import Score
 
@@ -87,14 +87,25 @@ class PeerField(Protocol):
 
 
 @cache
-def _interpolation(n: int) -> Array:
-    """The matrix from values at n + 1 Chebyshev points to the Chebyshev coefficients of what interpolates them."""
-    return np.asarray(chebyshev.chebinterpolate(lambda _: np.eye(n + 1), n))
+def _basis(n: int) -> tuple[Array, Array]:
+    """The matrices from values at n + 1 Chebyshev points to coefficients of T_k, and from those to powers."""
+    unit = np.eye(n + 1)
+    to_power = [np.pad(chebyshev.cheb2poly(row), (0, n - k)) for k, row in enumerate(unit)]
+    return np.asarray(chebyshev.chebinterpolate(lambda _: unit, n)), np.stack(to_power, axis=1)
 
 
 def coefficients(values: Array) -> Array:
-    """Chebyshev coefficients of what interpolates `values` at Chebyshev points, shape (n + 1,) or (n + 1, m)."""
-    return np.asarray(_interpolation(values.shape[0] - 1) @ values)
+    """Coefficients of T_k of what interpolates `values` at Chebyshev points, shape (n + 1,) or (n + 1, m)."""
+    return np.asarray(_basis(values.shape[0] - 1)[0] @ values)
+
+
+def power_coefficients(values: Array) -> Array:
+    """The same of powers of v.
+
+    In two steps: the matrices' product has entries of 2^n, whose rounding the second step keeps small by
+    multiplying with coefficients that fall as fast.
+    """
+    return np.asarray(_basis(values.shape[0] - 1)[1] @ coefficients(values))
 
 
 @dataclass(frozen=True)
@@ -166,7 +177,7 @@ class Layout:
         shift: distance of s = 0 from the nearest singularity, r + min delta^2.
         edges: ends of the panels, increasing.
         nodes: the nodes of all panels, in order.
-        kernels: for peers in each panel, what the sums of their Chebyshev polynomials are multiplied with.
+        kernels: for peers in each panel, what their power sums are multiplied with.
     """
 
     score: Score
@@ -187,7 +198,7 @@ class Layout:
         pairs = zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
         panels = tuple(Panel.over(a, b, shift) for a, b in pairs)
         nodes = np.concatenate([p.nodes for p in panels])
-        kernels = tuple(coefficients(score.first(nodes + p.nodes[:, None])) for p in panels)
+        kernels = tuple(power_coefficients(score.first(nodes + p.nodes[:, None])) for p in panels)
         return cls(score, shift, panels, edges, nodes, kernels)
 
     def split(self, s: Array) -> Iterator[tuple[int, Mask | slice]]:
@@ -208,7 +219,7 @@ class Layout:
             squares = np.square(degree[at : at + CACHED])
             for i, members in self.split(squares):
                 v = self.panels[i].local(squares[members])
-                total += chebyshev.chebvander(v, self.panels[i].degree).sum(axis=0) @ self.kernels[i]
+                total += _power_sums(v, self.panels[i].degree + 1) @ self.kernels[i]
         return np.asarray(total / degree.size)
 
 
@@ -223,7 +234,7 @@ class Field:
 
     layout: Layout
     means: Array
-    interpolants: tuple[Chebyshev, ...]
+    interpolants: tuple[Polynomial, ...]
     error: float
     slope_error: float
     size: float
@@ -246,9 +257,9 @@ class Field:
         at_nodes = 2 / math.pi * peak * FINE + 60 * _EPS * size
         for panel in layout.panels:
             mine, at = means[at : at + panel.degree + 1], at + panel.degree + 1
-            interpolants.append(Chebyshev(coefficients(mine), (panel.low, panel.high)))
-            # Each of the n + 1 coefficients is a sum of as many values of at most |M'|, and for rho >= 4.4 they fall so
-            # fast that Clenshaw's recurrence rounds by less than 32 units of |M'| in all.
+            interpolants.append(Polynomial(power_coefficients(mine), (panel.low, panel.high)))
+            # Coefficients fall like rho^-k, those of T_k add up to at most 2.42^k: in powers they add up to at most
+            # 8 |M'| for rho >= 4.4, and Horner rounds as much in each of 2 n steps.
             rounding = 128 * panel.degree * _EPS * size
             one = 2 / math.pi * size * panel.error + LEBESGUE * at_nodes + rounding
             slope = 2 / math.pi * size * panel.slope_error
@@ -282,22 +293,22 @@ class Field:
         return float(self.layout.score.value(anchor + np.square(degree)).mean() - self.level(anchor)[0])
 
     @cached_property
-    def _derivatives(self) -> tuple[Chebyshev, ...]:
+    def _derivatives(self) -> tuple[Polynomial, ...]:
         return tuple(q.deriv() for q in self.interpolants)
 
     @cached_property
-    def _integrals(self) -> tuple[Chebyshev, ...]:
-        found: list[Chebyshev] = []
+    def _integrals(self) -> tuple[Polynomial, ...]:
+        found: list[Polynomial] = []
         total = 0.0
         for panel, q in zip(self.layout.panels, self.interpolants, strict=True):
             found.append(q.integ(k=total, lbnd=panel.low))
             total = float(found[-1](panel.high))
         return tuple(found)
 
-    def _evaluated(self, polynomials: tuple[Chebyshev, ...], s: Array) -> Array:
+    def _evaluated(self, polynomials: tuple[Polynomial, ...], s: Array) -> Array:
         value = np.empty_like(s)
         for i, members in self.layout.split(s):
-            value[members] = polynomials[i](s[members])
+            value[members] = _horner(polynomials[i].coef, self.layout.panels[i].local(s[members]))
         return value
 
 
@@ -339,3 +350,21 @@ class PeerSums:
         for i in range(0, s.size, rows):
             result[i : i + rows] = evaluate(s[i : i + rows, None] + self.squares).mean(axis=1)
         return result
+
+
+def _horner(coefficients: Array, v: Array) -> Array:
+    """sum_i coefficients[i] v^i, in place: NumPy's own makes an array a step."""
+    result = np.full_like(v, coefficients[-1])
+    for c in coefficients[-2::-1].tolist():
+        result *= v
+        result += c
+    return result
+
+
+def _power_sums(v: Array, count: int) -> Array:
+    """sum_j v_j^k for k < count."""
+    sums, power = np.empty(count), np.ones_like(v)
+    for k in range(count):
+        sums[k] = power.sum()
+        power *= v
+    return sums

@@ -20,7 +20,6 @@ from mechanism.settlement import (
     largest_remainder,
     max_payment_micro,
     peer_payment,
-    round_budget_micro,
     settle_round,
     task_budget_micro,
 )
@@ -89,8 +88,6 @@ def test_a_round_pays_what_the_formula_says_and_keeps_within_its_budget(
         x = 2000 / (300 * (mine / MICRO) ** 2 + 300 * (theirs / MICRO) ** 2 + 200)
         assert paid.paid_micro == pytest.approx(float(payment.value(x)) * MICRO, abs=1.5)
         assert 0 <= paid.paid_micro <= max_payment_micro(terms.Q, terms.upsilon, payment.exact)
-    assert settled.total_micro <= round_budget_micro(terms)
-    assert task_budget_micro(terms) == 3 * round_budget_micro(terms)
     assert [p.participant_id for p in settled.payments] == sorted(by_id)
 
 
