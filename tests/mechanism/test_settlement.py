@@ -21,12 +21,11 @@ from mechanism.settlement import (
     max_payment_micro,
     peer_payment,
     settle_round,
-    task_budget_micro,
 )
 from mechanism.terms import ModelContract, Recipe, Rule, Schedule, TensorSpec, Terms
 
 SECRET = bytes(range(32))
-FIFTY = Context(prec=50, rounding=ROUND_HALF_EVEN)
+TWENTY_EIGHT = Context(prec=28, rounding=ROUND_HALF_EVEN)
 SEED = round_seed(SECRET, 3, 1)
 TERMS = Terms(
     task_id="t",
@@ -243,6 +242,6 @@ def test_a_payment_against_a_peer_is_that_of_the_sum_of_squares_rounded_once(
     a: Fraction, b: Fraction
 ) -> None:
     squares = a * a + b * b
-    exact = FIFTY.divide(squares.numerator, squares.denominator)
-    gap = FIFTY.fma(TERMS.phi, exact, TERMS.upsilon)
-    assert peer_payment(TERMS, a, b) == TERMS.payment.exact(FIFTY.divide(TERMS.Q, gap), FIFTY)
+    exact = TWENTY_EIGHT.divide(squares.numerator, squares.denominator)
+    gap = TWENTY_EIGHT.fma(TERMS.phi, exact, TERMS.upsilon)
+    assert peer_payment(TERMS, a, b) == TERMS.payment.exact(TWENTY_EIGHT.divide(TERMS.Q, gap), TWENTY_EIGHT)

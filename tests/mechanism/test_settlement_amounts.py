@@ -48,7 +48,7 @@ def first(settlement: Settlement) -> Payment:
 
 
 def exact(terms: Terms, mine: Fraction, theirs: Fraction) -> Fraction:
-    """f(Q / (Phi d^2 + Phi d'^2 + Upsilon)) in micro-credits, unrounded, to 50 digits."""
+    """f(Q / (Phi d^2 + Phi d'^2 + Upsilon)) in micro-credits, unrounded, to 28 digits."""
     return Fraction(peer_payment(terms, mine, theirs)) * MICRO
 
 
@@ -315,7 +315,7 @@ def test_candidates_are_the_scored_without_oneself_and_ones_own_cluster() -> Non
 
 
 def test_the_arithmetic_has_the_name_that_ledgers_know_it_by() -> None:
-    assert ARITHMETIC == "decimal50-half-even/largest-remainder-v1"
+    assert ARITHMETIC == "decimal28-half-even/largest-remainder-v1"
 
 
 def test_the_expected_payment_is_what_every_candidate_as_a_peer_would_pay() -> None:
