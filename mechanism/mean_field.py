@@ -91,7 +91,8 @@ def _basis(n: int) -> tuple[Array, Array]:
     """The matrices from values at n + 1 Chebyshev points to coefficients of T_k, and from those to powers."""
     unit = np.eye(n + 1)
     to_power = [np.pad(chebyshev.cheb2poly(row), (0, n - k)) for k, row in enumerate(unit)]
-    return np.asarray(chebyshev.chebinterpolate(lambda _: unit, n)), np.stack(to_power, axis=1)
+    to_chebyshev = [chebyshev.chebinterpolate(lambda _, row=row: row, n) for row in unit]
+    return np.stack(to_chebyshev, axis=1), np.stack(to_power, axis=1)
 
 
 def coefficients(values: Array) -> Array:
@@ -308,7 +309,9 @@ class Field:
     def _evaluated(self, polynomials: tuple[Polynomial, ...], s: Array) -> Array:
         value = np.empty_like(s)
         for i, members in self.layout.split(s):
-            value[members] = _horner(polynomials[i].coef, self.layout.panels[i].local(s[members]))
+            value[members] = _horner(
+                np.asarray(polynomials[i].coef, np.float64), self.layout.panels[i].local(s[members])
+            )
         return value
 
 
