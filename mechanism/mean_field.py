@@ -89,10 +89,10 @@ class PeerField(Protocol):
 @cache
 def _basis(n: int) -> tuple[Array, Array]:
     """The matrices from values at n + 1 Chebyshev points to coefficients of T_k, and from those to powers."""
-    unit = np.eye(n + 1)
-    to_power = [np.pad(chebyshev.cheb2poly(row), (0, n - k)) for k, row in enumerate(unit)]
-    to_chebyshev = [chebyshev.chebinterpolate(lambda _, row=row: row, n) for row in unit]
-    return np.stack(to_chebyshev, axis=1), np.stack(to_power, axis=1)
+    to_chebyshev = chebyshev.chebvander(chebyshev.chebpts1(n + 1), n).T * (2 / (n + 1))
+    to_chebyshev[0] /= 2
+    to_power = [np.pad(chebyshev.cheb2poly(row), (0, n - k)) for k, row in enumerate(np.eye(n + 1))]
+    return np.asarray(to_chebyshev), np.stack(to_power, axis=1)
 
 
 def coefficients(values: Array) -> Array:
