@@ -35,8 +35,9 @@ from mechanism.ledger import entries
 from mechanism.ledger.appending import Ledger
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.key_history import keys_after
-from mechanism.ledger.merkle import Frontier, leaf_hash
+from mechanism.ledger.merkle import leaf_hash
 from mechanism.ledger.note import SigningKey
+from mechanism.ledger.tiles import GrowingTree
 from mechanism.ledger.verify import verify_ledger
 from mechanism.peers import Draw, draw_head, draw_share, round_seed, seed_commitment
 from mechanism.settlement import MICRO, task_budget_micro
@@ -249,10 +250,10 @@ def hash_each(data: Sequence[bytes]) -> None:
 
 
 def grown(data: Sequence[bytes]) -> bytes:
-    frontier = Frontier()
+    tree = GrowingTree()
     for start in range(0, len(data), 256):
-        frontier.extend([leaf_hash(item) for item in data[start : start + 256]])
-    return frontier.root()
+        tree.extend([leaf_hash(item) for item in data[start : start + 256]])
+    return tree.root()
 
 
 def peak_mb() -> float:

@@ -18,17 +18,18 @@ import numpy as np
 import numpy.typing as npt
 
 from mechanism.certificate import Certificate, Status
-from mechanism.cost import Convexity, CostFunction, LinearCost, PowerCost, StackedCost
+from mechanism.cost import CostFunction, own, shape_known
 from mechanism.curvature import CurvatureReport, Evidence, relative_curvature
+from mechanism.deviation import Deviations
 from mechanism.effort import EffortCurve
 from mechanism.errors import FieldError
 from mechanism.gap_bound import GapBound
-from mechanism.global_search import ROUNDING, Maximum, SearchProblem, maximise
+from mechanism.global_search import maximise
+from mechanism.mean_field import PeerSums
 from mechanism.payment import PaymentFunction
 from mechanism.score import Score
 
 Array = npt.NDArray[np.float64]
-Index = npt.NDArray[np.intp]
 
 #: Rounds of the symmetric iteration. It contracts by a factor that is below 1/2 away from a tangency.
 MAX_ROUNDS = 10_000
@@ -96,19 +97,20 @@ def best_response(
     believed = (
         np.array([_symmetric_least(score, cost, low, start, report)]) if peers is None else _degrees(peers)
     )
-    found = _respond(score, cost, low, start, believed, rule, report)
-    degree = float(found.degree[0])
-    paid = float(_payments(score, np.array([degree]), believed, rule)[0])
-    spent = float(np.ravel(cost.value(np.maximum(start - found.degree, 0.0)))[0])
-    regret = float(found.upper[0] - found.value[0])
+    problem = _problem(score, cost, low, start, believed, rule, report)
+    found, me = maximise(problem), np.array([0])
+    paid, spent = (float(amount(me, found.degree)[0]) for amount in (problem.payment, problem.costs))
     return BestResponse(
-        effort=float(effort.effort(degree)),
-        degree=degree,
+        effort=float(effort.effort(found.degree[0])),
+        degree=float(found.degree[0]),
         expected_payment=paid,
         cost=spent,
         utility=paid - spent,
         certificate=Certificate(
-            regret, proof_status(report, cost), proof_basis(report, cost), float(found.rounding[0])
+            float(found.upper[0] - found.value[0]),
+            proof_status(report, cost),
+            proof_basis(report, cost),
+            float(found.rounding[0]),
         ),
         peers=tuple(believed.tolist()),
     )
@@ -117,7 +119,7 @@ def best_response(
 def proof_status(report: CurvatureReport, cost: CostFunction) -> Status:
     """PROVED where nothing rests on a user's function between the points at which it was checked."""
     checked_payment = report.evidence is not Evidence.DECLARED
-    return Status.CONDITIONAL if checked_payment or _own_cost(cost) else Status.PROVED
+    return Status.CONDITIONAL if checked_payment or own(cost) else Status.PROVED
 
 
 def proof_basis(report: CurvatureReport, cost: CostFunction) -> str:
@@ -128,17 +130,11 @@ def proof_basis(report: CurvatureReport, cost: CostFunction) -> str:
         Evidence.VIOLATED: "monotone bounds alone, if the payment does not decrease between the checked points; "
         + str(report),
     }[report.evidence]
-    if cost.convexity is Convexity.UNKNOWN:
+    if not shape_known(cost).all():
         parts += "; monotone bounds of a cost of unknown convexity"
-    if _own_cost(cost):
+    if own(cost):
         parts += "; the cost's shape between the checked points is the user's word"
     return parts
-
-
-def _own_cost(cost: CostFunction) -> bool:
-    if isinstance(cost, StackedCost):
-        return any(_own_cost(one) for one in cost.costs)
-    return not isinstance(cost, LinearCost | PowerCost)
 
 
 def _symmetric_least(
@@ -147,8 +143,8 @@ def _symmetric_least(
     """The least symmetric equilibrium of copies of one participant, by monotone iteration from below."""
     degree = low
     for _ in range(MAX_ROUNDS):
-        answer = _respond(score, cost, low, start, np.array([degree]), PeerRule.RANDOM, report)
-        following = float(answer.degree[0])
+        problem = _problem(score, cost, low, start, np.array([degree]), PeerRule.RANDOM, report)
+        following = float(maximise(problem).degree[0])
         if abs(following - degree) <= DEGREE_TOLERANCE:
             return following
         # Outside the supermodular case the iteration may cycle; from below it must not turn back.
@@ -156,7 +152,7 @@ def _symmetric_least(
     return degree
 
 
-def _respond(
+def _problem(
     score: Score,
     cost: CostFunction,
     low: float,
@@ -164,31 +160,12 @@ def _respond(
     peers: Array,
     rule: PeerRule,
     report: CurvatureReport,
-) -> Maximum:
-    """The global maximum against `peers`."""
-
-    def payment(_: Index, degree: Array) -> Array:
-        return _payments(score, degree, peers, rule)
-
-    def slope(_: Index, degree: Array) -> tuple[Array, Array]:
-        first = score.first(_pair_sums(degree, peers, rule)).mean(axis=1)
-        return first, ROUNDING * np.abs(first)
-
-    def bend(_: Index, degree: Array) -> Array:
-        return np.asarray(score.second(_pair_sums(degree, peers, rule)).mean(axis=1))
-
-    ends = np.array([low]), np.array([start])
-    return maximise(SearchProblem(*ends, ends[1], payment, slope, bend, cost, report.holds))
-
-
-def _payments(score: Score, degree: Array, peers: Array, rule: PeerRule) -> Array:
-    return np.asarray(score.value(_pair_sums(degree, peers, rule)).mean(axis=1))
-
-
-def _pair_sums(degree: Array, peers: Array, rule: PeerRule) -> Array:
-    """delta^2 + delta'^2, shape (degrees, peers)."""
-    squares = peers**2 if rule is PeerRule.RANDOM else np.array([np.mean(peers**2)])
-    return np.asarray(degree[:, None] ** 2 + squares[None, :])
+) -> Deviations:
+    """One participant's utilities against `peers`."""
+    squares, ends = np.square(peers), (np.array([low]), np.array([start]))
+    grow, own = (1.0, 0.0) if rule is PeerRule.RANDOM else (0.0, 1.0)
+    field, mean = PeerSums(score, squares), np.array([squares.mean()])
+    return Deviations(*ends, ends[1], cost, report.holds, score, field, grow, own, mean)
 
 
 def _degrees(peers: Sequence[float] | Array) -> Array:

@@ -58,19 +58,15 @@ def parse_canonical(data: bytes) -> Any:
     Raises:
         FieldError: `data` is not the canonical encoding of anything.
     """
-    value = _parse_fast(data)
-    if value is not None:
-        return value
     expected = "canonical JSON (RFC 8785, integers only)"
     try:
-        value = json.loads(data, parse_float=_refuse_number, parse_constant=_refuse_number)
+        value = orjson.loads(data)
+        if canonical_bytes(value) == data:
+            return value
+        expected += "; it parses, but its bytes are not the canonical ones"
     except (ValueError, RecursionError):
-        raise FieldError("record", data[:80], expected) from None
-    if canonical_bytes(value) != data:
-        raise FieldError(
-            "record", data[:80], expected + "; it parses, but its bytes are not the canonical ones"
-        )
-    return value
+        pass
+    raise FieldError("record", data[:80], expected)
 
 
 def decimal_text(value: Decimal) -> str:
@@ -81,17 +77,6 @@ def decimal_text(value: Decimal) -> str:
     if "." in text:
         text = text.rstrip("0").rstrip(".")
     return "0" if text in ("-0", "") else text
-
-
-def _parse_fast(data: bytes) -> Any:
-    """The value of ASCII data that the fast encoder reproduces; None sends the caller to the exact way."""
-    try:
-        value = orjson.loads(data)
-        if _plain(value, 0) and data.isascii() and orjson.dumps(value, option=FAST) == data:
-            return value
-    except (TypeError, ValueError, RecursionError):
-        return None
-    return None
 
 
 def _plain(value: Any, depth: int) -> bool:
@@ -139,7 +124,3 @@ def _text(value: str, path: str) -> str:
     except UnicodeEncodeError:
         raise FieldError(path, value, "text without lone surrogates") from None
     return value
-
-
-def _refuse_number(text: str) -> Any:
-    raise ValueError(text)

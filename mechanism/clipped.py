@@ -17,8 +17,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from numpy.polynomial import chebyshev
 
-from mechanism.mean_field import FINE, LEBESGUE, Layout, power_coefficients
+from mechanism.mean_field import LEBESGUE, Layout, coefficients
 from mechanism.score import Score
 
 Array = npt.NDArray[np.float64]
@@ -35,7 +36,7 @@ class ClippedField:
 
     Attributes:
         sorted: the peers' delta^2, increasing.
-        prefixes: for each panel, coefficients in powers of v of sum_{j < i STRIDE} ln(s + r + t_j), one row an i.
+        prefixes: for each panel, Chebyshev coefficients of sum_{j < i STRIDE} ln(s + r + t_j), one column an i.
     """
 
     layout: Layout
@@ -49,7 +50,7 @@ class ClippedField:
     @classmethod
     def of(cls, score: Score, degree: Array, low: float, high: float) -> "ClippedField":
         """The field of a profile, for s in [low, high] = [min delta_k(1)^2, max delta_k(0)^2]."""
-        layout = Layout.of(score, low, high, FINE)
+        layout = Layout.of(score, low, high)
         squares = np.sort(np.square(degree))
         count = squares.size // STRIDE
         whole = squares[: count * STRIDE].reshape(count, STRIDE)
@@ -60,7 +61,7 @@ class ClippedField:
             sums = np.zeros((panel.degree + 1, count + 1))
             for i, node in enumerate(nodes):
                 sums[i, 1:] = np.cumsum(np.log(np.prod(node + whole, axis=1)))
-            prefixes.append(np.ascontiguousarray(power_coefficients(sums).T))
+            prefixes.append(coefficients(sums))
             # A sum of logarithms, each rounded once, amplified by the interpolation.
             rounding = 4 * _EPS * LEBESGUE * (1 + math.log1p(1 / layout.shift))
             one = 4 * panel.rho ** -(panel.degree + 1) / (1 - 1 / panel.rho) + rounding
@@ -124,13 +125,7 @@ class ClippedField:
         """The stored sum, or a derivative of it, at each s."""
         result = np.empty_like(s)
         for i, members in self.layout.split(s):
-            panel, coefficients = self.layout.panels[i], self.prefixes[i]
-            for _ in range(derivative):
-                coefficients = coefficients[:, 1:] * (np.arange(1, coefficients.shape[1]) / panel.half)
-            v, rows = panel.local(s[members]), row[members]
-            value = coefficients[rows, -1]
-            for k in range(coefficients.shape[1] - 2, -1, -1):
-                value *= v
-                value += coefficients[rows, k]
-            result[members] = value
+            panel = self.layout.panels[i]
+            series = chebyshev.chebder(self.prefixes[i], derivative, scl=1 / panel.half)[:, row[members]]
+            result[members] = chebyshev.chebval(panel.local(s[members]), series, tensor=False)
         return result

@@ -6,9 +6,9 @@
     power    d(x) = x^a          a > 0; convex for a > 1, concave for a < 1
     callable a user's own d, checked to be increasing
 
-As an effort curve, a cost may stand for one participant or for many. `convexity` is what the certificates
-lean on: a convex cost lies above its tangents, a concave one above its chords, and the marginal cost of either
-is greatest and least at an interval's ends.
+As an effort curve, a cost may stand for one participant or for many. Its shape is what the certificates lean
+on: a convex cost lies above its tangents, a concave one above its chords, and the marginal cost of either is greatest
+and least at an interval's ends.
 
 Source: Pang et al. 2025, section 4 (Cost_k).
 """
@@ -22,8 +22,10 @@ import numpy as np
 import numpy.typing as npt
 
 from mechanism.errors import FieldError
+from mechanism.ranges import all_within, vector
 
 Array = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
 Index = npt.NDArray[np.intp]
 
 #: Points of [0, 1] at which a user's own cost is checked.
@@ -44,7 +46,12 @@ class CostFunction(Protocol):
     """c * d(x) with its derivatives; x in [0, 1], arrays of one entry a participant."""
 
     @property
-    def convexity(self) -> Convexity: ...
+    def convex(self) -> Mask:
+        """Whether d is known to be convex; one entry a participant, or one for all."""
+
+    @property
+    def concave(self) -> Mask:
+        """The same of concave; a line is both."""
 
     def value(self, x: npt.ArrayLike) -> Array: ...
 
@@ -56,10 +63,6 @@ class CostFunction(Protocol):
 
     def take(self, index: Index) -> "CostFunction":
         """The costs of the participants at `index`."""
-
-
-#: (cost, low, high) -> two numbers a participant, of its cost over [low, high].
-Bounds = Callable[[CostFunction, Array, Array], tuple[Array, Array]]
 
 
 @dataclass(frozen=True)
@@ -76,8 +79,10 @@ class LinearCost:
         object.__setattr__(self, "coefficient", _positive("cost", self.coefficient))
 
     @property
-    def convexity(self) -> Convexity:
-        return Convexity.LINEAR
+    def convex(self) -> Mask:
+        return np.asarray(True)
+
+    concave = convex
 
     def value(self, x: npt.ArrayLike) -> Array:
         return np.asarray(_array(self.coefficient) * np.asarray(x, dtype=np.float64))
@@ -98,39 +103,38 @@ class PowerCost:
 
     Attributes:
         coefficient: c > 0, credits; a number or one a participant.
-        exponent: a > 0; one number for all.
+        exponent: a > 0; a number or one a participant.
     """
 
     coefficient: npt.ArrayLike
-    exponent: float = 2.0
+    exponent: npt.ArrayLike = 2.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "coefficient", _positive("cost", self.coefficient))
-        exponent = _positive("cost exponent", self.exponent)
-        if exponent.ndim:
-            raise FieldError("cost exponent", self.exponent, "one number for all participants")
-        object.__setattr__(self, "exponent", float(exponent))
+        object.__setattr__(self, "exponent", _positive("cost exponent", self.exponent))
 
     @property
-    def convexity(self) -> Convexity:
-        if self.exponent == 1:
-            return Convexity.LINEAR
-        return Convexity.CONVEX if self.exponent > 1 else Convexity.CONCAVE
+    def convex(self) -> Mask:
+        return _array(self.exponent) >= 1
+
+    @property
+    def concave(self) -> Mask:
+        return _array(self.exponent) <= 1
 
     def value(self, x: npt.ArrayLike) -> Array:
         return np.asarray(_array(self.coefficient) * np.power(np.asarray(x, dtype=np.float64), self.exponent))
 
     def first(self, x: npt.ArrayLike) -> Array:
-        return np.asarray(_array(self.coefficient) * self.exponent * _power(x, self.exponent - 1))
+        a = _array(self.exponent)
+        return np.asarray(_array(self.coefficient) * a * _power(x, a - 1))
 
     def second(self, x: npt.ArrayLike) -> Array:
-        a = self.exponent
-        if a == 1:
-            return np.zeros_like(self.first(x))
-        return np.asarray(_array(self.coefficient) * (a * (a - 1)) * _power(x, a - 2))
+        a = _array(self.exponent)
+        bend = _array(self.coefficient) * (a * (a - 1)) * _power(x, np.where(a == 1, 0.0, a - 2))
+        return np.asarray(bend)
 
     def take(self, index: Index) -> "PowerCost":
-        return PowerCost(_taken(self.coefficient, index), self.exponent)
+        return PowerCost(_taken(self.coefficient, index), _taken(self.exponent, index))
 
 
 @dataclass(frozen=True)
@@ -180,8 +184,12 @@ class CallableCost:
             )
 
     @property
-    def convexity(self) -> Convexity:
-        return self.shape
+    def convex(self) -> Mask:
+        return np.asarray(self.shape in (Convexity.LINEAR, Convexity.CONVEX))
+
+    @property
+    def concave(self) -> Mask:
+        return np.asarray(self.shape in (Convexity.LINEAR, Convexity.CONCAVE))
 
     def value(self, x: npt.ArrayLike) -> Array:
         return np.asarray(_array(self.coefficient) * self.d(np.asarray(x, dtype=np.float64)))
@@ -215,11 +223,12 @@ class StackedCost:
             object.__setattr__(self, "who", np.arange(len(self.costs)))
 
     @property
-    def convexity(self) -> Convexity:
-        shapes = {cost.convexity for cost in self.costs}
-        if len(shapes) > 1:
-            shapes.discard(Convexity.LINEAR)  # a line is convex and concave
-        return shapes.pop() if len(shapes) == 1 else Convexity.UNKNOWN
+    def convex(self) -> Mask:
+        return np.array([bool(cost.convex) for cost in self.costs])[self.who]
+
+    @property
+    def concave(self) -> Mask:
+        return np.array([bool(cost.concave) for cost in self.costs])[self.who]
 
     def value(self, x: npt.ArrayLike) -> Array:
         return self._each("value", x)
@@ -233,15 +242,6 @@ class StackedCost:
     def take(self, index: Index) -> "StackedCost":
         return StackedCost(self.costs, np.asarray(self.who)[index])
 
-    def parted(self, bounds: "Bounds", low: Array, high: Array) -> tuple[Array, Array]:
-        """What `bounds` says of each participant's own cost."""
-        who = np.broadcast_to(np.asarray(self.who), low.shape)
-        first, second = np.empty_like(low), np.empty_like(low)
-        for k in np.unique(who):
-            mine = who == k
-            first[mine], second[mine] = bounds(self.costs[k], low[mine], high[mine])
-        return first, second
-
     def _each(self, method: str, x: npt.ArrayLike) -> Array:
         who = np.asarray(self.who)
         gaps = np.asarray(x, dtype=np.float64)
@@ -252,14 +252,22 @@ class StackedCost:
         return result
 
 
+def own(cost: CostFunction) -> bool:
+    """Whether some of it is a user's own function, known at the points alone at which it was checked."""
+    if isinstance(cost, StackedCost):
+        return any(own(one) for one in cost.costs)
+    return not isinstance(cost, LinearCost | PowerCost)
+
+
+def shape_known(cost: CostFunction) -> Mask:
+    """Whether a cost is known to be convex or concave; one entry a participant, or one for all."""
+    return cost.convex | cost.concave
+
+
 def marginal_range(cost: CostFunction, low: Array, high: Array) -> tuple[Array, Array]:
     """Bounds of c * d' over x in [low, high], one entry a participant: its ends, where d' is monotone."""
-    if isinstance(cost, StackedCost):
-        return cost.parted(marginal_range, low, high)
-    if cost.convexity is Convexity.UNKNOWN:
-        return np.zeros_like(low), np.full_like(low, np.inf)
-    left, right = (np.broadcast_to(cost.first(x), low.shape) for x in (low, high))
-    return (right, left) if cost.convexity is Convexity.CONCAVE else (left, right)
+    known, left, right = shape_known(cost), cost.first(low), cost.first(high)
+    return np.where(known, np.minimum(left, right), 0.0), np.where(known, np.maximum(left, right), np.inf)
 
 
 def line_below(cost: CostFunction, low: Array, high: Array) -> tuple[Array, Array]:
@@ -267,44 +275,24 @@ def line_below(cost: CostFunction, low: Array, high: Array) -> tuple[Array, Arra
 
     A tangent of a convex cost, the chord of a concave one, and a constant for one of unknown shape.
     """
-    if isinstance(cost, StackedCost):
-        return cost.parted(line_below, low, high)
-    shape = cost.convexity
-    if shape is Convexity.UNKNOWN:
-        return np.broadcast_to(cost.value(low), low.shape), np.zeros_like(low)
-    if shape is Convexity.CONVEX:
-        middle = (low + high) / 2
-        slope = np.broadcast_to(cost.first(middle), low.shape)
-        return np.asarray(cost.value(middle) + slope * (high - middle)), slope
-    top = np.broadcast_to(cost.value(high), low.shape)
-    width = high - low
-    return top, np.asarray((top - cost.value(low)) / np.where(width > 0, width, 1.0))
+    middle, width = (low + high) / 2, high - low
+    tangent, bottom, top = cost.first(middle), cost.value(low), cost.value(high)
+    chord = (top - bottom) / np.where(width > 0, width, 1.0)
+    slope = np.where(cost.convex, tangent, np.where(cost.concave, chord, 0.0))
+    with np.errstate(invalid="ignore"):  # a concave power's tangent at 0 is infinite, and not taken
+        touched = cost.value(middle) + tangent * (width / 2)
+    return np.where(cost.convex, touched, np.where(cost.concave, top, bottom)), slope
 
 
-def shape_known(cost: CostFunction, size: int) -> npt.NDArray[np.bool_]:
-    """Whether the convexity of each participant's cost is known, shape (size,)."""
-    if isinstance(cost, StackedCost):
-        known = np.array([one.convexity is not Convexity.UNKNOWN for one in cost.costs])
-        return np.broadcast_to(known[np.asarray(cost.who)], (size,))
-    return np.full(size, cost.convexity is not Convexity.UNKNOWN)
-
-
-def _power(x: npt.ArrayLike, exponent: float) -> Array:
+def _power(x: npt.ArrayLike, exponent: Array) -> Array:
     """x^exponent, infinity at 0 where the exponent is negative."""
     with np.errstate(divide="ignore"):
         return np.asarray(np.power(np.asarray(x, dtype=np.float64), exponent))
 
 
 def _positive(field: str, value: npt.ArrayLike) -> Array:
-    try:
-        array = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise FieldError(field, value, "a number above 0") from None
-    bad = ~(np.isfinite(array) & (array > 0))
-    if bad.any():
-        where = int(np.argmax(bad))
-        name = field if array.ndim == 0 else f"{field}[{where}]"
-        raise FieldError(name, float(array.ravel()[where]), "a finite number above 0")
+    array = vector(field, value)
+    all_within(field, array, array > 0, "a finite number above 0")
     return array
 
 

@@ -16,17 +16,14 @@ interval could gain is in docs/evidence.md.
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from decimal import ROUND_FLOOR, ROUND_HALF_EVEN, Context
+from decimal import ROUND_FLOOR
 from fractions import Fraction
 
 from mechanism.degree import noniid_degree
 from mechanism.errors import FieldError
-from mechanism.settlement import MICRO, PAYMENT_RULES, Assessment
+from mechanism.settlement import MICRO, PAYMENT_RULES, Assessment, in_micro
 from mechanism.statements import commit_counts
 from mechanism.terms import Terms
-
-#: What a review pays is taken to 28 digits before it is rounded down, whatever the program around has set for itself.
-_AWARDS = Context(prec=28, rounding=ROUND_HALF_EVEN)
 
 #: The rule whose payments may be disputed: the others do not pay on a measured degree.
 DISPUTED_RULE = "verified"
@@ -92,7 +89,7 @@ def review(terms: Terms, subject: Assessment, peers: Sequence[Assessment], paid_
         )
     as_claimed = replace(subject, verified_micro=round(claimed))
     gross = PAYMENT_RULES[DISPUTED_RULE](terms, as_claimed, list(peers) or [as_claimed])
-    award = max(0, int(_AWARDS.multiply(gross, MICRO).to_integral_value(ROUND_FLOOR)) - paid_micro)
+    award = max(0, in_micro(gross, ROUND_FLOOR) - paid_micro)
     return Review(
         True,
         f"The claimed degree of {_text(round(claimed))} agrees with what the model shows, {interval}"

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mechanism.errors import FieldError
+from mechanism.ranges import all_within, vector
 
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.intp]
@@ -65,9 +66,9 @@ class ExponentialEffort:
     rate: npt.ArrayLike = 1.0
 
     def __post_init__(self) -> None:
-        delta_0, rate = _vector("delta0", self.delta_0), _vector("rate", self.rate)
-        _within("delta0", delta_0, (delta_0 >= 0) & (delta_0 <= 1), "a degree in [0, 1]")
-        _within("rate", rate, rate > 0, "a number above 0")
+        delta_0, rate = vector("delta0", self.delta_0), vector("rate", self.rate)
+        all_within("delta0", delta_0, (delta_0 >= 0) & (delta_0 <= 1), "a degree in [0, 1]")
+        all_within("rate", rate, rate > 0, "a number above 0")
         try:
             shape = np.broadcast_shapes(delta_0.shape, rate.shape)
         except ValueError:
@@ -109,12 +110,12 @@ class TabulatedEffort:
     degrees: Sequence[float]
 
     def __post_init__(self) -> None:
-        efforts, degrees = _vector("efforts", self.efforts), _vector("degrees", self.degrees)
+        efforts, degrees = vector("efforts", self.efforts), vector("degrees", self.degrees)
         if efforts.ndim != 1 or efforts.size < 2 or efforts.shape != degrees.shape:
             raise FieldError("efforts", self.efforts, "at least two efforts and one degree for each")
         if efforts[0] != 0 or efforts[-1] != 1 or (np.diff(efforts) <= 0).any():
             raise FieldError("efforts", self.efforts, "strictly increasing efforts from 0 to 1")
-        _within("degrees", degrees, (degrees >= 0) & (degrees <= 1), "degrees in [0, 1]")
+        all_within("degrees", degrees, (degrees >= 0) & (degrees <= 1), "degrees in [0, 1]")
         _non_increasing("degrees", efforts, degrees)
         object.__setattr__(self, "efforts", tuple(efforts.tolist()))
         object.__setattr__(self, "degrees", tuple(degrees.tolist()))
@@ -150,7 +151,7 @@ class CallableEffort:
     def __post_init__(self) -> None:
         efforts = np.linspace(0.0, 1.0, CHECK_POINTS)
         degrees = np.array([self._one(e) for e in efforts])
-        _within("effort curve", degrees, (degrees >= 0) & (degrees <= 1), "degrees in [0, 1]")
+        all_within("effort curve", degrees, (degrees >= 0) & (degrees <= 1), "degrees in [0, 1]")
         _non_increasing("effort curve", efforts, degrees)
 
     @property
@@ -178,31 +179,44 @@ class CallableEffort:
 
 @dataclass(frozen=True)
 class StackedEffort:
-    """One curve a participant, of whatever kinds; each curve stands for one participant."""
+    """Curves of whatever kinds, each for one participant.
+
+    Attributes:
+        curves: the different curves.
+        who: which of them each participant has; None where each curve is one participant's.
+    """
 
     curves: Sequence[EffortCurve]
+    who: Index | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "curves", tuple(self.curves))
+        if self.who is None:
+            object.__setattr__(self, "who", np.arange(len(self.curves)))
 
     @property
     def start(self) -> Array:
-        return np.array([float(curve.start) for curve in self.curves])
+        return np.array([float(curve.start) for curve in self.curves])[self.who]
 
     @property
     def floor(self) -> Array:
-        return np.array([float(curve.floor) for curve in self.curves])
+        return np.array([float(curve.floor) for curve in self.curves])[self.who]
 
     def degree(self, effort: npt.ArrayLike) -> Array:
-        efforts = np.broadcast_to(_efforts(effort), (len(self.curves),))
-        return np.array([float(c.degree(e)) for c, e in zip(self.curves, efforts, strict=True)])
+        return self._each("degree", _efforts(effort))
 
     def effort(self, degree: npt.ArrayLike) -> Array:
-        degrees = np.broadcast_to(np.asarray(degree, dtype=np.float64), (len(self.curves),))
-        return np.array([float(c.effort(d)) for c, d in zip(self.curves, degrees, strict=True)])
+        return self._each("effort", np.asarray(degree, dtype=np.float64))
 
     def take(self, index: Index) -> "StackedEffort":
-        return StackedEffort([self.curves[int(i)] for i in index])
+        return StackedEffort(self.curves, np.asarray(self.who)[index])
+
+    def _each(self, method: str, values: Array) -> Array:
+        who = np.asarray(self.who)
+        values, result = np.broadcast_to(values, who.shape), np.empty(who.shape)
+        for k in np.unique(who):
+            result[who == k] = getattr(self.curves[k], method)(values[who == k])
+        return result
 
 
 def _least_effort(curve: EffortCurve, degree: npt.ArrayLike) -> Array:
@@ -219,24 +233,8 @@ def _least_effort(curve: EffortCurve, degree: npt.ArrayLike) -> Array:
 
 def _efforts(effort: npt.ArrayLike) -> Array:
     efforts = np.asarray(effort, dtype=np.float64)
-    _within("effort", efforts, (efforts >= 0) & (efforts <= 1), "a number in [0, 1]")
+    all_within("effort", efforts, (efforts >= 0) & (efforts <= 1), "a number in [0, 1]")
     return efforts
-
-
-def _vector(field: str, value: npt.ArrayLike) -> Array:
-    try:
-        return np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise FieldError(field, value, "a number") from None
-
-
-def _within(field: str, values: Array, good: npt.NDArray[np.bool_], expected: str) -> None:
-    """Refuse the first entry that is not `good`, or is not finite."""
-    bad = ~(np.asarray(good) & np.isfinite(values))
-    if bad.any():
-        where = int(np.argmax(bad))
-        name = field if values.ndim == 0 else f"{field}[{where}]"
-        raise FieldError(name, float(values.ravel()[where]), expected)
 
 
 def _non_increasing(field: str, efforts: Array, degrees: Array) -> None:

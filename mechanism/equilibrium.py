@@ -46,7 +46,6 @@ from mechanism.regret import (
     first_maximizer,
     problems,
     regret,
-    survey,
 )
 
 Array = npt.NDArray[np.float64]
@@ -66,8 +65,6 @@ WIDENED, WIDER = 12, 1.25
 MAX_LOCATED = 50_000
 #: To what brackets are known in the first sweeps.
 COARSEST = 1e-3
-#: Those who jump early are waited for, unless they are a smaller share of all.
-FEW = 1e-3
 #: Rounds of climbing and jumping.
 MAX_ROUNDS = 10_000
 #: Sweeps of certified best responses.
@@ -173,10 +170,6 @@ def _extreme(
 def _climbed(climb: Climb, tolerance: float, other: Equilibrium | None) -> Equilibrium:
     """By steps and jumps; where the other side's end is provably this side's too, it is the answer."""
     game, side, within = climb.game, climb.side, np.inf
-    climb.approach()
-    # Most who jump do so long before the climb has converged.
-    while (early := survey(game, climb.field, climb.degree)) and climb.jump(early) > FEW * game.size:
-        climb.approach()
     for _ in range(MAX_ROUNDS):
         climb.run(tolerance, other.degree if other is not None and other.converged else None)
         if other is not None and climb.degree is other.degree:
@@ -211,7 +204,7 @@ def _bracketed(game: Game, side: Side, tolerance: float, start: Array | None = N
     """
     degree = game.profile(start) if start is not None else game.floor if side == "least" else game.start
     field_of, supermodular = peer_fields(game), game.curvature.holds
-    known = supermodular and bool(shape_known(game.cost, game.size).all())
+    known = supermodular and bool(shape_known(game.cost).all())
     converged, sweeps, resolution = False, 0, COARSEST
     for sweeps in range(1, (MAX_SWEEPS if supermodular else MAX_CYCLING) + 1):  # noqa: B007  reported
         field = field_of(degree)

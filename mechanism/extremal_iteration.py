@@ -41,22 +41,24 @@ import numpy.typing as npt
 from mechanism.best_response import PeerRule
 from mechanism.clipped import ClippedField
 from mechanism.cost import LinearCost, PowerCost
+from mechanism.deviation import Deviations, Slopes
 from mechanism.game import Game, Side
-from mechanism.mean_field import CACHED, COARSE, Field, Layout, PeerField, PeerSums
+from mechanism.mean_field import CACHED, Field, Layout, PeerField, PeerSums
 from mechanism.payment import Log
-from mechanism.regret import Deviations, Regret, Slopes, jumps
+from mechanism.regret import Regret, deviations, jumps, survey
 
 Array = npt.NDArray[np.float64]
-Rule = Callable[[Deviations, Slopes], Array]
+#: Where some go from their degrees, given their utilities' slopes there.
+Rule = Callable[[Game, Deviations, Array, Slopes], Array]
 
 #: Sweeps before an iteration is given up as not converged.
 MAX_SWEEPS = 20_000
-#: Moves of a square of a degree, on average, below which jumps are looked for.
-SMALL = 1e-4
 #: A Newton step of the acceleration goes no further; a participant that moves more is not ready for it.
 SMALL_MOVE = 3e-3
 #: Accelerated sweeps before the plain iteration is taken up again, and earlier fields that are combined.
 MAX_ACCELERATED, MEMORY = 25, 4
+#: Move of a degree, on average, below which jumps are looked for.
+CALM = 1e-4
 #: How much less a sweep moves before a proof that failed is tried again.
 CLOSER = 10
 #: Peers up to which a clipped payment is summed over them.
@@ -99,36 +101,26 @@ class Climb:
             self.move_to(degree)
         return int(who.size)
 
-    def approach(self) -> None:
-        """Sweep until squares of degrees move little, on average; on a coarse field, where there is one."""
-        game, field_of = self.game, self.field_of
-        if isinstance(self.field, Field):
-            coarse = Layout.of(game.score, game.lowest**2, game.highest**2, COARSE)
-            field_of = lambda degree: Field.of(coarse, degree)  # noqa: E731
-        degree = self.degree
-        for _ in range(MAX_SWEEPS):
-            new, degree = self.stepped(field_of(degree), degree), degree
-            moved = float(np.abs(np.square(new) - np.square(degree)).mean())
-            degree = new
-            if moved <= SMALL:
-                break
-        self.move_to(degree)
-
     def run(self, tolerance: float, guess: Array | None = None) -> None:
-        """Iterate until the limit is known to `tolerance` by a proof, or estimated to be so near; after `approach`.
+        """Iterate until the limit is known to `tolerance` by a proof, or estimated to be so near.
 
         Args:
             guess: what may be the limit.
         """
-        previous, ready = np.inf, SMALL_MOVE
+        previous, calm, ready = np.inf, CALM, SMALL_MOVE
         for _ in range(MAX_SWEEPS):
             new = self.stepped(self.field, self.degree)
-            move = float(np.abs(new - self.degree).max())
+            moves = np.abs(new - self.degree)
+            move, usual = float(moves.max()), float(moves.mean())
             self.move_to(new)
             # The moves of a linear convergence at rate q add up to move * q / (1 - q).
             rate = move / previous if 0 < previous < np.inf else 0.9
             previous = move
             rests = move * max(rate, 0.1) <= tolerance * max(1 - rate, 1e-3)
+            # Most who jump do so long before the rest has converged.
+            if usual <= calm and (early := survey(self.game, self.field, self.degree)):
+                calm = usual / CLOSER
+                rests = not self.jump(early) and rests
             # A payment that is clipped within reach bends the other way at its kinks: no box is proved then.
             if (rests or move <= ready) and isinstance(self.field, Field):
                 ready = move / CLOSER
@@ -161,8 +153,9 @@ class Climb:
         new = np.empty_like(degree)
         for at in range(0, degree.size, CACHED):
             who = np.arange(at, min(at + CACHED, degree.size))
-            some = Deviations(self.game, field, degree, who)
-            new[who] = np.clip(rule(some, some.slopes(some.x)), some.low, some.high)
+            some, x = deviations(self.game, field, degree, who), degree[who]
+            here = some.slopes(np.arange(who.size), x)
+            new[who] = np.clip(rule(self.game, some, x, here), some.low, some.high)
         return new
 
     def _limit(self, field: Field, tolerance: float) -> Array | None:
@@ -195,9 +188,10 @@ def peer_fields(game: Game) -> Callable[[Array], PeerField]:
 def applies(game: Game) -> bool:
     """Whether the steps above are valid for `game`."""
     ships = game.rule is PeerRule.RANDOM and game.score.stieltjes
-    cost = game.cost
-    power = isinstance(cost, PowerCost) and (cost.exponent == 1 or cost.exponent >= 2)
-    return ships and (power or isinstance(cost, LinearCost))
+    if not isinstance(game.cost, PowerCost):
+        return ships and isinstance(game.cost, LinearCost)
+    exponent = np.asarray(game.cost.exponent)
+    return ships and bool(((exponent == 1) | (exponent >= 2)).all())
 
 
 def below_kink(game: Game) -> bool:
@@ -231,12 +225,11 @@ def contraction(
     return float(4 * (game.score.second(lowest + low) * high / -bound).sum() / others)
 
 
-def _raised(some: Deviations, here: Slopes) -> Array:
+def _raised(game: Game, some: Deviations, x: Array, here: Slopes) -> Array:
     """A step up that passes no root of u'."""
-    game, x = some.game, some.x
     factor = 3.0 if isinstance(game.payment, Log) else 1.0
     zone = (factor * (game.score.bound.ratio + game.lowest**2)) ** 0.5
-    rise = np.maximum(here.slope - here.error, 0.0)
+    rise = np.maximum(here.slope - 2 * x * here.error, 0.0)
     # Beyond the inflection of u inside the zone, u' rises: the zone's end is safe.
     # Where u'' >= 0 the quotient is large, or 0/0 where nobody rises: the zone's end, and x itself below.
     with np.errstate(over="ignore"):  # infinite: the zone's end
@@ -246,18 +239,16 @@ def _raised(some: Deviations, here: Slopes) -> Array:
     with np.errstate(divide="ignore", over="ignore"):
         short = np.divide(rise, here.curved - 2 * here.first, out=np.zeros_like(x), where=rise > 0)
     # Where H' is 0 it is so further up: effort only costs.
-    free = here.first - some.grow * some.field.first_error(some.square) >= 0
-    return np.where(free, some.high, np.maximum(np.minimum(newton, zone), x + short))
+    return np.where(here.first >= here.error, some.high, np.maximum(np.minimum(newton, zone), x + short))
 
 
-def _lowered(some: Deviations, here: Slopes) -> Array:
+def _lowered(game: Game, some: Deviations, x: Array, here: Slopes) -> Array:
     """A step down that passes no root of u'."""
-    game, x = some.game, some.x
-    fall = np.maximum(-here.slope - here.error, 0.0)
+    fall = np.maximum(-here.slope - 2 * x * here.error, 0.0)
     # phi'' falls with s
     steepest = float(some.field.second(np.array([game.lowest**2]))[0]) + some.field.slope_error
     third = (24 * steepest * some.grow) * x
-    curved_costs = isinstance(game.cost, PowerCost) and game.cost.exponent > 2
+    curved_costs = isinstance(game.cost, PowerCost) and bool((np.asarray(game.cost.exponent) > 2).any())
     reached, far = np.zeros_like(x), x - some.low
     tried = far
     for _ in range(HALVED if curved_costs else 1):
@@ -271,11 +262,12 @@ def _lowered(some: Deviations, here: Slopes) -> Array:
     return np.asarray(x - reached)
 
 
-def _newton(some: Deviations, here: Slopes) -> Array:
+def _newton(game: Game, some: Deviations, x: Array, here: Slopes) -> Array:
     """One Newton step towards the nearest local maximum, from whichever side."""
+    del game, some
     with np.errstate(over="ignore"):  # infinite: as far as it may
-        step = np.divide(here.slope, -here.bend, out=np.zeros_like(some.x), where=here.bend < 0)
-    return np.asarray(some.x + np.clip(step, -SMALL_MOVE, SMALL_MOVE))
+        step = np.divide(here.slope, -here.bend, out=np.zeros_like(x), where=here.bend < 0)
+    return np.asarray(x + np.clip(step, -SMALL_MOVE, SMALL_MOVE))
 
 
 def _anderson(inputs: list[Array], residuals: list[Array]) -> Array:

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from mechanism.bounds.steps import StepSums, step_sums
 from mechanism.errors import FieldError
+from mechanism.ranges import non_negative, positive, positives, whole
 
 #: The paper's experiments: eta = 0.01 and L = 100, so that eta * L = 1.
 PAPER_STRONG_CONVEXITY = 0.01
@@ -35,7 +37,7 @@ class GapBound:
 
     def __post_init__(self) -> None:
         for name in ("phi", "upsilon"):
-            object.__setattr__(self, name, _positive(name, getattr(self, name)))
+            object.__setattr__(self, name, positive(name, getattr(self, name)))
 
     @property
     def ratio(self) -> float:
@@ -56,9 +58,8 @@ class GapBound:
         They are not a bound: Phi takes 2 where the theorem has 16, Upsilon lost a factor L, and the formula
         of Upsilon is negative for odd E, which is refused here as the paper refuses it.
         """
-        _steps(local_steps)
-        g, mu = _positive("gradient_bound", gradient_bound), _positive("mu", mu)
-        if local_steps % 2:
+        g, mu = positives(gradient_bound=gradient_bound, mu=mu)
+        if whole("local_steps", local_steps) % 2:
             reason = "an even number: for odd E the paper's Upsilon is -2*G^2/mu - eta*G^2/2, and no payment exists"
             raise FieldError("local_steps", local_steps, reason)
         return cls(6 * local_steps * g**2, 2 * g**2 / mu)
@@ -75,12 +76,8 @@ class GapBound:
         Raises:
             FieldError: a constant out of range, or an Upsilon that comes out at 0 or below.
         """
-        L, g, mu = (
-            _positive("smoothness", smoothness),
-            _positive("gradient_bound", gradient_bound),
-            _positive("mu", mu),
-        )
-        etas = _step_sizes(step_sizes)
+        L, g, mu = positives(smoothness=smoothness, gradient_bound=gradient_bound, mu=mu)
+        etas = [positive(f"step_sizes[{t}]", eta) for t, eta in enumerate(_steps(step_sizes))]
         powers = [(1 - 2 * eta * L) ** t for t, eta in enumerate(etas)]
         phi = (
             16
@@ -107,9 +104,8 @@ class GapBound:
         Args:
             step_sizes: eta_0 ... eta_{E-1}, each in (0, 2 / (L + mu)].
         """
-        L, g, mu, etas = _contraction(smoothness, gradient_bound, mu, step_sizes)
-        total, _, rho = _sums(mu, etas)
-        return cls(4 * L * g**2 * total**2, L * rho**2 * g**2 / mu**2)
+        L, g, mu, sums = _contraction(smoothness, gradient_bound, mu, step_sizes)
+        return cls(4 * L * g**2 * sums.total**2, L * sums.shrink**2 * g**2 / mu**2)
 
     @classmethod
     def stochastic(
@@ -120,11 +116,9 @@ class GapBound:
         Phi = 6 L G^2 S^2,   Upsilon = 1.5 L (sigma^2 V^2 + rho^2 G^2 / mu^2)
         V^2 = sum_s eta_s^2 prod_{r>s} (1 - eta_r mu)^2
         """
-        L, g, mu, etas = _contraction(smoothness, gradient_bound, mu, step_sizes)
-        if not (math.isfinite(sigma) and sigma >= 0):
-            raise FieldError("sigma", sigma, "a finite number of at least 0")
-        total, variance, rho = _sums(mu, etas)
-        return cls(6 * L * g**2 * total**2, 1.5 * L * (sigma**2 * variance + rho**2 * g**2 / mu**2))
+        L, g, mu, sums = _contraction(smoothness, gradient_bound, mu, step_sizes)
+        noise = non_negative("sigma", sigma) ** 2 * sums.variance
+        return cls(6 * L * g**2 * sums.total**2, 1.5 * L * (noise + sums.shrink**2 * g**2 / mu**2))
 
     @classmethod
     def fit(
@@ -165,53 +159,15 @@ class GapBound:
         return cls(phi, math.nextafter(offset * (1 + 1e-12), math.inf))
 
 
-def _sums(mu: float, etas: Sequence[float]) -> tuple[float, float, float]:
-    """S, V^2 and rho of the contraction factors q_t = 1 - eta_t * mu."""
-    total = variance = 0.0
-    rho = 1.0
-    for eta in etas:
-        q = 1 - eta * mu
-        total, variance, rho = q * total + eta, q**2 * variance + eta**2, rho * q
-    return total, variance, rho
-
-
 def _contraction(
     smoothness: float, gradient_bound: float, mu: float, step_sizes: Sequence[float]
-) -> tuple[float, float, float, list[float]]:
-    L, g, mu = (
-        _positive("smoothness", smoothness),
-        _positive("gradient_bound", gradient_bound),
-        _positive("mu", mu),
-    )
-    if mu > L:
-        raise FieldError("mu", mu, f"at most the smoothness L = {L:g}")
-    etas = _step_sizes(step_sizes)
-    limit = 2 / (L + mu)
-    for t, eta in enumerate(etas):
-        if eta > limit:
-            raise FieldError(
-                f"step_sizes[{t}]", eta, f"at most 2/(L + mu) = {limit:g}, else a step may expand"
-            )
-    return L, g, mu, etas
+) -> tuple[float, float, float, StepSums]:
+    """L, G, mu, and the sums over the steps, which bring strongly convex runs closer."""
+    L, g, mu = positives(smoothness=smoothness, gradient_bound=gradient_bound, mu=mu)
+    return L, g, mu, step_sums(_steps(step_sizes), L, mu)
 
 
-def _step_sizes(step_sizes: Sequence[float]) -> list[float]:
-    etas = [_positive(f"step_sizes[{t}]", eta) for t, eta in enumerate(step_sizes)]
-    if not etas:
+def _steps(step_sizes: Sequence[float]) -> Sequence[float]:
+    if not len(step_sizes):
         raise FieldError("step_sizes", [], "at least one local step")
-    return etas
-
-
-def _steps(local_steps: int) -> None:
-    if isinstance(local_steps, bool) or not isinstance(local_steps, int) or local_steps < 1:
-        raise FieldError("local_steps", local_steps, "a whole number of at least 1")
-
-
-def _positive(field: str, value: float) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise FieldError(field, value, "a finite number above 0") from None
-    if not (math.isfinite(number) and number > 0):
-        raise FieldError(field, number, "a finite number above 0")
-    return number
+    return step_sizes

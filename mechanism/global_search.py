@@ -29,7 +29,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from mechanism.cost import CostFunction, line_below, marginal_range, shape_known
+from mechanism.cost import line_below, marginal_range, shape_known
+from mechanism.deviation import Deviations
 
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.intp]
@@ -37,8 +38,6 @@ Mask = npt.NDArray[np.bool_]
 #: Owners, their degrees, u there.
 Seen = tuple[Index, Array, Array]
 
-#: Rounding of one utility, in units of its size: a mean of peers (pairwise sums), one ln, a few products.
-ROUNDING = 64 * float(np.finfo(np.float64).eps)
 #: Share of its range to which a cell is cut whose bound closes only linearly.
 BLUNT = 2.0**-17
 #: Times that cells are cut.
@@ -54,46 +53,6 @@ _EPS = float(np.finfo(np.float64).eps)
 POLISH_STEPS = 12
 #: Rows of what is known at a degree.
 DEGREE, PAYMENT, UTILITY, SLOPE, ERROR = range(5)
-
-
-@dataclass(frozen=True)
-class SearchProblem:
-    """Utilities of K participants against fixed peers.
-
-    Attributes:
-        low, high: the range of degrees, shape (K,).
-        start: delta_0, shape (K,).
-        payment: (owner, degree) -> H(degree^2) for pairs.
-        payment_slope: (owner, degree) -> H' at degree^2, and what it is off by at most.
-        payment_bend: (owner, degree) -> H'' at degree^2.
-        cost: one entry a participant.
-        convex: whether H is known to be convex in s.
-    """
-
-    low: Array
-    high: Array
-    start: Array
-    payment: Callable[[Index, Array], Array]
-    payment_slope: Callable[[Index, Array], tuple[Array, Array]]
-    payment_bend: Callable[[Index, Array], Array]
-    cost: CostFunction
-    convex: bool
-
-    def costs(self, owner: Index, degree: Array) -> Array:
-        return self.cost.take(owner).value(np.maximum(self.start[owner] - degree, 0.0))
-
-    def marginal(self, owner: Index, degree: Array) -> Array:
-        """-dC/d delta = c d'(delta_0 - delta) >= 0."""
-        return self.cost.take(owner).first(np.maximum(self.start[owner] - degree, 0.0))
-
-    def utility(self, owner: Index, degree: Array) -> Array:
-        return np.asarray(self.payment(owner, degree) - self.costs(owner, degree))
-
-    def rounding(self) -> Array:
-        """A bound on the rounding of any utility computed here, shape (K,)."""
-        everyone = np.arange(self.low.size)
-        size = np.abs(self.payment(everyone, self.low)) + np.abs(self.payment(everyone, self.high))
-        return np.asarray(ROUNDING * (size + self.costs(everyone, self.low)))
 
 
 @dataclass(frozen=True)
@@ -114,7 +73,7 @@ class Maximum:
 
 
 def maximise(
-    problem: SearchProblem,
+    problem: Deviations,
     tolerance: float = 0.0,
     prefer: Literal["least", "greatest"] = "least",
     incumbent: Array | None = None,
@@ -151,7 +110,7 @@ class Bracket:
 
 
 def bracket(
-    problem: SearchProblem,
+    problem: Deviations,
     end: Literal["lower", "upper"],
     incumbent: Array,
     doubt: float = 0.0,
@@ -183,7 +142,7 @@ def bracket(
 
 
 def _cut(
-    problem: SearchProblem, incumbent: Array, slack: Array, wanted: Callable[["_Cells", Array], Mask]
+    problem: Deviations, incumbent: Array, slack: Array, wanted: Callable[["_Cells", Array], Mask]
 ) -> tuple["_Cells", list[Seen], Array]:
     """Halve the cells that are `wanted`, given the best value seen, and leave out those that hold no maximizer.
 
@@ -199,7 +158,7 @@ def _cut(
         seen.append((owner, degree, found[UTILITY]))
         return found
 
-    sharp = shape_known(problem.cost, everyone.size) & problem.convex
+    sharp = shape_known(problem.cost) & problem.convex
     narrowest = np.where(sharp, FINEST, BLUNT * (problem.high - problem.low))
     cells = _Cells.tested(problem, everyone, nodes(everyone, problem.low), nodes(everyone, problem.high))
     for _ in range(MAX_CUTS):
@@ -217,12 +176,12 @@ def _cut(
     return cells, seen, best
 
 
-def _nodes(problem: SearchProblem, owner: Index, degree: Array) -> Array:
+def _nodes(problem: Deviations, owner: Index, degree: Array) -> Array:
     """Degrees with H there, u, H' and what H' is off by at most; the last two are unused where H is not convex."""
     payment = problem.payment(owner, degree)
     slope = error = np.zeros_like(degree)
     if problem.convex:
-        slope, error = problem.payment_slope(owner, degree)
+        slope, error = problem.first(owner, degree)
     return np.stack([degree, payment, payment - problem.costs(owner, degree), slope, error])
 
 
@@ -240,7 +199,7 @@ class _Cells:
     bound: Array
 
     @classmethod
-    def tested(cls, problem: SearchProblem, owner: Index, left: Array, right: Array) -> "_Cells":
+    def tested(cls, problem: Deviations, owner: Index, left: Array, right: Array) -> "_Cells":
         """Those on which u' may change its sign; of others at an end of the range, that end alone."""
         bound = _cell_bound(problem, owner, left, right)
         if not problem.convex:
@@ -278,7 +237,7 @@ class _Cells:
         return found
 
 
-def _cell_bound(problem: SearchProblem, owner: Index, left: Array, right: Array) -> Array:
+def _cell_bound(problem: Deviations, owner: Index, left: Array, right: Array) -> Array:
     """An upper bound on u over each cell."""
     a, b, pa, pb = left[DEGREE], right[DEGREE], left[PAYMENT], right[PAYMENT]
     gap_a, gap_b = (np.maximum(problem.start[owner] - v, 0.0) for v in (a, b))
@@ -291,7 +250,7 @@ def _cell_bound(problem: SearchProblem, owner: Index, left: Array, right: Array)
     return np.asarray(pa - beta * (top**2 - a**2) - line_a + slope * (top - a))
 
 
-def _slope_range(problem: SearchProblem, owner: Index, left: Array, right: Array) -> tuple[Array, Array]:
+def _slope_range(problem: Deviations, owner: Index, left: Array, right: Array) -> tuple[Array, Array]:
     """Bounds of u' over each cell, where H is convex."""
     gap_a, gap_b = (np.maximum(problem.start[owner] - v[DEGREE], 0.0) for v in (left, right))
     low, high = marginal_range(problem.cost.take(owner), gap_b, gap_a)
@@ -321,27 +280,20 @@ def _pick(seen: list[Seen], best: Array, slack: Array, prefer: str) -> Array:
     return chosen
 
 
-def _polish(problem: SearchProblem, degree: Array) -> tuple[Array, Array]:
+def _polish(problem: Deviations, degree: Array) -> tuple[Array, Array]:
     """Newton on u' near each maximizer; a step is taken only where it brings |u'| down."""
     everyone = np.arange(degree.size)
-    slope, bend = _slopes(problem, everyone, degree)
+    here = problem.slopes(everyone, degree)
+    slope, bend = here.slope, here.bend
     for _ in range(POLISH_STEPS):
         step = np.divide(-slope, bend, out=np.zeros_like(slope), where=np.isfinite(slope) & (bend < 0))
         moved = np.clip(degree + step, problem.low, problem.high)
-        new_slope, new_bend = _slopes(problem, everyone, moved)
-        better = (np.abs(new_slope) < np.abs(slope)) & (np.abs(moved - degree) < 1e-3)
+        there = problem.slopes(everyone, moved)
+        better = (np.abs(there.slope) < np.abs(slope)) & (np.abs(moved - degree) < 1e-3)
         if not better.any():
             break
         degree, slope, bend = (
-            np.where(better, new, old) for new, old in ((moved, degree), (new_slope, slope), (new_bend, bend))
+            np.where(better, new, old)
+            for new, old in ((moved, degree), (there.slope, slope), (there.bend, bend))
         )
     return degree, problem.utility(everyone, degree)
-
-
-def _slopes(problem: SearchProblem, owner: Index, degree: Array) -> tuple[Array, Array]:
-    """u' and u''."""
-    first, second = problem.payment_slope(owner, degree)[0], problem.payment_bend(owner, degree)
-    cost = problem.cost.take(owner)
-    gap = np.maximum(problem.start[owner] - degree, 0.0)
-    slope = 2 * degree * first + cost.first(gap)
-    return slope, np.asarray(2 * first + 4 * degree**2 * second - cost.second(gap))

@@ -29,6 +29,7 @@ from mechanism.errors import FieldError
 from mechanism.extremal_iteration import peer_fields
 from mechanism.game import Game, Side
 from mechanism.payment import Log
+from mechanism.ranges import non_negative, positive, vector, whole
 from mechanism.regret import ENOUGH, SAME, expected_payments, regret
 
 Array = npt.NDArray[np.float64]
@@ -49,8 +50,6 @@ LEAVERS, BISECTIONS = 16, 55
 INDIFFERENT = 2e-10
 #: The same of the greatest profile: what nobody leaves for less than `ENOUGH` is known no better.
 JUMP = 1e-11
-#: Brackets of the greatest profile's boundary this narrow are tried at a point of indifference.
-NEAR = 1 + 1e-5
 
 
 @dataclass(frozen=True)
@@ -75,22 +74,19 @@ class Learner:
     g: Reward = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        _check_number("omega", self.omega, "above 0")
-        _check_number("gamma", self.gamma)
-        _check_number("variance", self.variance)
-        if isinstance(self.rounds, bool) or not isinstance(self.rounds, int) or self.rounds < 1:
-            raise FieldError("learner.rounds", self.rounds, "a whole number of at least 1")
+        positive("learner.omega", self.omega)
+        for name in ("gamma", "variance"):
+            non_negative(f"learner.{name}", getattr(self, name))
+        whole("learner.rounds", self.rounds)
         if callable(self.reward):
             object.__setattr__(self, "g", self.reward)
             _check_reward(self.reward)
         else:
-            scale = self.reward
-            _check_number("reward", scale, "of at least 0, or a function")
-            object.__setattr__(self, "g", lambda y: float(scale) * y)
+            scale = non_negative("learner.reward", self.reward)
+            object.__setattr__(self, "g", lambda y: scale * y)
         if self.weights is not None:
-            weights = np.asarray(self.weights, dtype=np.float64)
-            positive = weights.ndim == 1 and bool((np.isfinite(weights) & (weights > 0)).all())
-            if not positive or abs(weights.sum() - 1) > 1e-9:
+            weights = vector("learner.weights", self.weights)
+            if weights.ndim != 1 or not (weights > 0).all() or not abs(weights.sum() - 1) <= 1e-9:
                 raise FieldError("learner.weights", self.weights, "positive numbers that sum to 1")
 
     def bound(self, degree: Array) -> float:
@@ -166,7 +162,7 @@ def payoff_curve(game: Game, learner: Learner, side: Side = "least", partial: bo
     if (
         isinstance(game.payment, Log)
         and game.rule is PeerRule.RANDOM  # what is clipped is summed for peers drawn at random
-        and shape_known(game.cost, game.size).all()
+        and shape_known(game.cost).all()
     ):
         offers = _log_offers(game, learner, side, partial)
     else:
@@ -285,13 +281,8 @@ def _leavers(game: Game, degree: Array, Q: float) -> tuple[Index, Array]:
     return who, found.better[who]
 
 
-def _indifferent(
-    game: Game, degree: Array, who: Index, where: Array, Q: float, top: float, to_less: bool = False
-) -> float:
-    """Where in [Q, top] one of `who` is indifferent between its degree and that in `where`: the greatest such Q.
-
-    `to_less`: those in `where` are lower degrees, so that the gain from leaving rises with Q instead of falling.
-    """
+def _indifferent(game: Game, degree: Array, who: Index, where: Array, Q: float, top: float) -> float:
+    """Where in [Q, top] one of `who` is indifferent between its degree and that in `where`: the greatest such Q."""
     mine = np.arange(who.size)
     stay, leave = (np.log(game.bound.gap(at[:, None], degree)) for at in (degree[who], where))
     # Nobody is its own peer.
@@ -303,7 +294,6 @@ def _indifferent(
         middle = (low + high) / 2
         paid = [np.maximum(middle[:, None] - logs, 0.0).sum(axis=1) for logs in (leave, stay)]
         gains = (paid[0] - paid[1]) / (game.size - 1) + saved > 0
-        gains ^= to_less
         low, high = np.where(gains, middle, low), np.where(gains, high, middle)
     return float(np.exp(high.max()))
 
@@ -317,32 +307,15 @@ def _greatest_boundary(game: Game, free: Equilibrium, low: float, top: float) ->
     above = equilibrium(game.with_q(low), "greatest").degree
     if _same(above, free):
         return low
-    high: float = top
-    guesses: list[float] | None = None
+    high = top
     while high > low * (1 + JUMP):
-        if guesses is None and high < low * NEAR:
-            # Most often the profile below ends where somebody leaves it: that point, from both sides.
-            leaver = _left(game, above, low, high)
-            guesses = [leaver * (1 - JUMP / 3), leaver * (1 + JUMP / 3)]
-        middle = guesses.pop() if guesses else (low * high) ** 0.5
-        if not low < middle < high:
-            continue  # a guess outside
+        middle = (low * high) ** 0.5
         found = equilibrium(game.with_q(middle), "greatest", start=above).degree
         if _same(found, free):
             high = middle
         else:
             low, above = middle, found
     return high
-
-
-def _left(game: Game, profile: Array, low: float, high: float) -> float:
-    """The least Q in [low, high] at which one of those who leave `profile` at `high` would leave it."""
-    who, where = _leavers(game, profile, high)
-    points = [
-        _indifferent(game, profile, who[i : i + 1], where[i : i + 1], low, high, to_less=True)
-        for i in range(who.size)
-    ]
-    return min(points, default=high)
 
 
 def _settled(game: Game, free: Equilibrium, Q: float, side: Side) -> tuple[float, Equilibrium]:
@@ -418,12 +391,6 @@ def _golden(worth: Callable[[float], float], centre: float, reach: float) -> flo
             a, c = c, d
             d = a + share * (b - a)
     return max((centre, c, d), key=worth)
-
-
-def _check_number(name: str, value: float, expected: str = "of at least 0") -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool) and np.isfinite(value)
-    if not number or value < 0 or (value == 0 and expected == "above 0"):
-        raise FieldError(f"learner.{name}", value, f"a finite number {expected}")
 
 
 def _check_reward(reward: Reward) -> None:

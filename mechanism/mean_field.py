@@ -27,12 +27,12 @@ Source: Trefethen, Approximation Theory and Approximation Practice, chapters 3, 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, cached_property
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-from numpy.polynomial import chebyshev
+from numpy.polynomial import Polynomial, chebyshev
 
 from mechanism.score import Score
 
@@ -41,13 +41,13 @@ Mask = npt.NDArray[np.bool_]
 
 #: Greatest ratio of the distances of an interval's ends to the nearest singularity: rho >= 4.4.
 RATIO = 2.5
-#: Interpolation errors relative to M': while participants still move far, and for the answer.
-COARSE, FINE = 1e-5, 2e-13
+#: Interpolation error relative to M'.
+FINE = 2e-13
 #: Bound on the Lebesgue constant of fewer than 200 Chebyshev points: (2/pi) ln(200) + 1 < 4.4.
 LEBESGUE = 5.0
 #: Pairs of (degree, peer) that are evaluated at once where every peer is summed.
 PAIRS = 1 << 21
-#: Numbers whose powers stay in a processor's cache.
+#: Numbers that are evaluated at once: as many as stay in a processor's cache.
 CACHED = 1 << 14
 
 _EPS = float(np.finfo(np.float64).eps)
@@ -86,31 +86,32 @@ class PeerField(Protocol):
         """What the level lacks; `degree` is the profile."""
 
 
-@lru_cache(maxsize=256)
-def _basis(n: int) -> tuple[Array, Array, Array]:
-    """n + 1 Chebyshev points, and the matrices from values there to coefficients, of T_k and then of powers."""
-    angles = np.pi * (np.arange(n + 1) + 0.5) / (n + 1)
-    to_chebyshev = np.cos(np.outer(np.arange(n + 1), angles)) * (2 / (n + 1))
+@cache
+def _basis(n: int) -> tuple[Array, Array]:
+    """The matrices from values at n + 1 Chebyshev points to coefficients of T_k, and from those to powers."""
+    to_chebyshev = chebyshev.chebvander(chebyshev.chebpts1(n + 1), n).T * (2 / (n + 1))
     to_chebyshev[0] /= 2
-    to_power = np.zeros((n + 1, n + 1))
-    for k in range(n + 1):
-        to_power[: k + 1, k] = chebyshev.cheb2poly(np.eye(n + 1)[k])[: k + 1]
-    return np.cos(angles), to_chebyshev, to_power
+    to_power = [np.pad(chebyshev.cheb2poly(row), (0, n - k)) for k, row in enumerate(np.eye(n + 1))]
+    return np.asarray(to_chebyshev), np.stack(to_power, axis=1)
+
+
+def coefficients(values: Array) -> Array:
+    """Coefficients of T_k of what interpolates `values` at Chebyshev points, shape (n + 1,) or (n + 1, m)."""
+    return np.asarray(_basis(values.shape[0] - 1)[0] @ values)
 
 
 def power_coefficients(values: Array) -> Array:
-    """Coefficients of powers of v of the interpolant of `values` at Chebyshev points, shape (n + 1,) or (n + 1, m).
+    """The same of powers of v.
 
     In two steps: the matrices' product has entries of 2^n, whose rounding the second step keeps small by
     multiplying with coefficients that fall as fast.
     """
-    _, to_chebyshev, to_power = _basis(values.shape[0] - 1)
-    return np.asarray(to_power @ (to_chebyshev @ values))
+    return np.asarray(_basis(values.shape[0] - 1)[1] @ coefficients(values))
 
 
 @dataclass(frozen=True)
 class Panel:
-    """An interval of s, with as many Chebyshev points as an accuracy takes.
+    """An interval of s, with as many Chebyshev points as the accuracy takes.
 
     Attributes:
         low, high: the interval; s = low + half * (1 + v), v in [-1, 1].
@@ -124,13 +125,13 @@ class Panel:
     rho: float
 
     @classmethod
-    def over(cls, low: float, high: float, shift: float, relative_error: float) -> "Panel":
+    def over(cls, low: float, high: float, shift: float) -> "Panel":
         """For mixtures whose nearest singularity is at s = -shift < low."""
         half = (high - low) / 2
         x0 = (shift + (low + high) / 2) / half
         rho = x0 + math.sqrt(x0**2 - 1)
         n = 2
-        while tail(rho, n, 0) > relative_error:
+        while tail(rho, n, 0) > FINE:
             n += 1
         return cls(low, high, n, rho)
 
@@ -140,13 +141,11 @@ class Panel:
 
     @property
     def nodes(self) -> Array:
-        return np.asarray(self.low + self.half * (_basis(self.degree)[0] + 1))
+        return np.asarray(self.low + self.half * (chebyshev.chebpts1(self.degree + 1) + 1))
 
     def local(self, s: Array) -> Array:
         """v of s."""
-        v = s - (self.low + self.high) / 2
-        v *= 1 / self.half
-        return v
+        return np.asarray((s - (self.low + self.high) / 2) / self.half)
 
     @property
     def error(self) -> float:
@@ -173,7 +172,7 @@ def tail(rho: float, n: int, power: int) -> float:
 
 @dataclass(frozen=True)
 class Layout:
-    """The panels that cover every s a game can reach, at one accuracy.
+    """The panels that cover every s a game can reach.
 
     Attributes:
         shift: distance of s = 0 from the nearest singularity, r + min delta^2.
@@ -184,14 +183,13 @@ class Layout:
 
     score: Score
     shift: float
-    accuracy: float
     panels: tuple[Panel, ...]
     edges: Array
     nodes: Array
     kernels: tuple[Array, ...]
 
     @classmethod
-    def of(cls, score: Score, low: float, high: float, accuracy: float = FINE) -> "Layout":
+    def of(cls, score: Score, low: float, high: float) -> "Layout":
         """Panels over [low, high], for peers whose delta^2 lies there too."""
         shift = score.bound.ratio + low
         high = max(high, low + 1e-9)  # an interval of one point still needs a width to map
@@ -199,10 +197,10 @@ class Layout:
         edges = np.geomspace(low + shift, high + shift, count + 1) - shift
         edges[0], edges[-1] = low, high
         pairs = zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
-        panels = tuple(Panel.over(a, b, shift, accuracy) for a, b in pairs)
+        panels = tuple(Panel.over(a, b, shift) for a, b in pairs)
         nodes = np.concatenate([p.nodes for p in panels])
         kernels = tuple(power_coefficients(score.first(nodes + p.nodes[:, None])) for p in panels)
-        return cls(score, shift, accuracy, panels, edges, nodes, kernels)
+        return cls(score, shift, panels, edges, nodes, kernels)
 
     def split(self, s: Array) -> Iterator[tuple[int, Mask | slice]]:
         """Panels and the entries of `s` in each."""
@@ -217,11 +215,13 @@ class Layout:
 
     def means(self, degree: Array) -> Array:
         """M' at the nodes for a profile."""
-        squares, total = np.square(degree), np.zeros(self.nodes.size)
-        for i, members in self.split(squares):
-            v = self.panels[i].local(squares[members])
-            total += _power_sums(v, self.panels[i].degree + 1) @ self.kernels[i]
-        return np.asarray(total / squares.size)
+        total = np.zeros(self.nodes.size)
+        for at in range(0, degree.size, CACHED):
+            squares = np.square(degree[at : at + CACHED])
+            for i, members in self.split(squares):
+                v = self.panels[i].local(squares[members])
+                total += _power_sums(v, self.panels[i].degree + 1) @ self.kernels[i]
+        return np.asarray(total / degree.size)
 
 
 @dataclass(frozen=True)
@@ -230,14 +230,12 @@ class Field:
 
     Attributes:
         means: M' at the nodes of all panels, in order.
-        interpolant: coefficients of q in powers of v, one array a panel; derivative: of q'; integral: of q's integral.
+        interpolants: q, one polynomial a panel.
     """
 
     layout: Layout
     means: Array
-    interpolant: tuple[Array, ...]
-    derivative: tuple[Array, ...]
-    integral: tuple[Array, ...]
+    interpolants: tuple[Polynomial, ...]
     error: float
     slope_error: float
     size: float
@@ -250,34 +248,25 @@ class Field:
     @classmethod
     def from_means(cls, layout: Layout, means: Array) -> "Field":
         """The field whose M' at the nodes of all panels, in order, is `means`."""
-        interpolant, derivative, integral = [], [], []
-        total, at, error, slope_error = 0.0, 0, 0.0, 0.0
+        interpolants, at, error, slope_error = [], 0, 0.0, 0.0
         # M' is negative and rises: |M'| is greatest at the left end. The first node lies so close to it that
         # |M'| is at most 1.075 times larger there (RATIO 2.5, n >= 4, order (z + r)^-2 at most).
         size = 1.1 * float(np.abs(means).max())
         # What the sums over the peers are off by: the interpolation in t, whose |a_1| is at most (2/pi) times the
         # greatest |phi'| of any peer at any node, and rounding, pairwise and of products.
         peak = float(np.abs(layout.score.first(2 * layout.edges[:1]))[0])
-        at_nodes = 2 / math.pi * peak * layout.accuracy + 60 * _EPS * size
+        at_nodes = 2 / math.pi * peak * FINE + 60 * _EPS * size
         for panel in layout.panels:
-            q = power_coefficients(means[at : at + panel.degree + 1])
-            at += q.size
-            powers = np.arange(1, q.size + 1)
-            primitive = np.concatenate([[0.0], q / powers * panel.half])
-            primitive[0] = total - float(primitive @ (-1.0) ** np.arange(primitive.size))
-            total = float(primitive.sum())  # at the right end
-            interpolant.append(q)
-            derivative.append(q[1:] * powers[:-1] / panel.half)
-            integral.append(primitive)
+            mine, at = means[at : at + panel.degree + 1], at + panel.degree + 1
+            interpolants.append(Polynomial(power_coefficients(mine), (panel.low, panel.high)))
             # Coefficients fall like rho^-k, those of T_k add up to at most 2.42^k: in powers they add up to at most
             # 8 |M'| for rho >= 4.4, and Horner rounds as much in each of 2 n steps.
-            rounding = 16 * panel.degree * 8 * _EPS * size
+            rounding = 128 * panel.degree * _EPS * size
             one = 2 / math.pi * size * panel.error + LEBESGUE * at_nodes + rounding
             slope = 2 / math.pi * size * panel.slope_error
             slope += (LEBESGUE * at_nodes + rounding) * panel.degree**2 / panel.half
             error, slope_error = max(error, one), max(slope_error, slope)
-        polynomials = tuple(interpolant), tuple(derivative), tuple(integral)
-        return cls(layout, means, *polynomials, error, slope_error, size)
+        return cls(layout, means, tuple(interpolants), error, slope_error, size)
 
     @property
     def level_error(self) -> float:
@@ -285,16 +274,16 @@ class Field:
         return 4 * self.error
 
     def level(self, s: Array) -> Array:
-        """M(s) up to a constant: the integral of q from the left end of the first panel."""
-        return self._evaluated(self.integral, s)
+        """M(s) up to a constant."""
+        return self._evaluated(self._integrals, s)
 
     def first(self, s: Array) -> Array:
         """q(s)."""
-        return self._evaluated(self.interpolant, s)
+        return self._evaluated(self.interpolants, s)
 
     def second(self, s: Array) -> Array:
         """q'(s)."""
-        return self._evaluated(self.derivative, s)
+        return self._evaluated(self._derivatives, s)
 
     def first_error(self, s: Array) -> float:
         del s  # the same everywhere
@@ -304,10 +293,25 @@ class Field:
         anchor = np.square(degree[:1])
         return float(self.layout.score.value(anchor + np.square(degree)).mean() - self.level(anchor)[0])
 
-    def _evaluated(self, coefficients: tuple[Array, ...], s: Array) -> Array:
+    @cached_property
+    def _derivatives(self) -> tuple[Polynomial, ...]:
+        return tuple(q.deriv() for q in self.interpolants)
+
+    @cached_property
+    def _integrals(self) -> tuple[Polynomial, ...]:
+        found: list[Polynomial] = []
+        total = 0.0
+        for panel, q in zip(self.layout.panels, self.interpolants, strict=True):
+            found.append(q.integ(k=total, lbnd=panel.low))
+            total = float(found[-1](panel.high))
+        return tuple(found)
+
+    def _evaluated(self, polynomials: tuple[Polynomial, ...], s: Array) -> Array:
         value = np.empty_like(s)
         for i, members in self.layout.split(s):
-            value[members] = _horner(coefficients[i], self.layout.panels[i].local(s[members]))
+            value[members] = _horner(
+                np.asarray(polynomials[i].coef, np.float64), self.layout.panels[i].local(s[members])
+            )
         return value
 
 
@@ -352,23 +356,18 @@ class PeerSums:
 
 
 def _horner(coefficients: Array, v: Array) -> Array:
-    """sum_i coefficients[i] v^i, for one-dimensional v."""
+    """sum_i coefficients[i] v^i, in place: NumPy's own makes an array a step."""
     result = np.full_like(v, coefficients[-1])
-    for at in range(0, v.size, CACHED):
-        part, some = result[at : at + CACHED], v[at : at + CACHED]
-        for c in coefficients[-2::-1].tolist():
-            part *= some
-            part += c
+    for c in coefficients[-2::-1].tolist():
+        result *= v
+        result += c
     return result
 
 
 def _power_sums(v: Array, count: int) -> Array:
-    """sum_j v_j^k for k < count, count >= 2."""
-    sums = np.zeros(count)
-    for at in range(0, v.size, CACHED):
-        some = v[at : at + CACHED]
-        power = np.ones_like(some)
-        for k in range(count):
-            sums[k] += power.sum()
-            power *= some
+    """sum_j v_j^k for k < count."""
+    sums, power = np.empty(count), np.ones_like(v)
+    for k in range(count):
+        sums[k] = power.sum()
+        power *= v
     return sums

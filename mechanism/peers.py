@@ -27,16 +27,13 @@ import hashlib
 import hmac
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 from mechanism.canonical import canonical_bytes
 from mechanism.errors import FieldError, SettlementError
 
 _LABEL = b"fedpeer peer draw v2"
 _WORD = 2**64
-
-#: SHA-256's block, to which HMAC pads a key.
-_BLOCK_BYTES = 64
 
 #: Bytes of a secret, a seed, a share and the head of a chain.
 DRAW_BYTES = 32
@@ -156,26 +153,10 @@ def _words(key: bytes, participant_id: str) -> Iterator[int]:
     prefix = _LABEL + len(name).to_bytes(2, "big") + name
     counter = 0
     while True:
-        block = _mac(key, prefix + counter.to_bytes(8, "big"))
+        block = hmac.digest(key, prefix + counter.to_bytes(8, "big"), "sha256")
         for start in range(0, 32, 8):
             yield int.from_bytes(block[start : start + 8], "big")
         counter += 1
-
-
-def _mac(key: bytes, message: bytes) -> bytes:
-    """HMAC-SHA-256 (RFC 2104), with what depends on the key alone hashed once a round."""
-    inner, outer = _keyed(key)
-    inner, outer = inner.copy(), outer.copy()
-    inner.update(message)
-    outer.update(inner.digest())
-    return outer.digest()
-
-
-@lru_cache(maxsize=16)
-def _keyed(key: bytes) -> tuple["hashlib._Hash", "hashlib._Hash"]:
-    padded = key.ljust(_BLOCK_BYTES, b"\0")
-    inner, outer = (hashlib.sha256(bytes(byte ^ pad for byte in padded)) for pad in (0x36, 0x5C))
-    return inner, outer
 
 
 def _below(words: Iterator[int], bound: int) -> int:

@@ -25,12 +25,13 @@ import numpy as np
 import numpy.typing as npt
 
 from mechanism.best_response import PeerRule
-from mechanism.cost import CostFunction, LinearCost, PowerCost, StackedCost
+from mechanism.cost import CostFunction, LinearCost, PowerCost
 from mechanism.effort import EffortCurve, ExponentialEffort, StackedEffort, TabulatedEffort
 from mechanism.errors import MISSING, FieldError
 from mechanism.gap_bound import GapBound
 from mechanism.learner import Learner, Reward
 from mechanism.payment import ExactPaymentFunction, payment_function
+from mechanism.ranges import whole
 
 Array = npt.NDArray[np.float64]
 
@@ -121,19 +122,28 @@ def population(participants: Sequence[Mapping[str, Any]] | Mapping[str, Any]) ->
         raise FieldError("participants", size, "at least 2 participants: a payment needs a peer")
     if size > MAX_PARTICIPANTS:
         raise FieldError("participants", size, f"at most {MAX_PARTICIPANTS}")
-    return Population(_joined_effort(parts), _joined_cost(parts), size)
+    coefficient = np.concatenate([part.cost for part in parts])
+    exponent = np.repeat([part.exponent for part in parts], [part.size for part in parts])
+    cost = LinearCost(coefficient) if (exponent == 1).all() else PowerCost(coefficient, exponent)
+    return Population(_effort_of_all(parts), cost, size)
 
 
-def _entry(path: str, entry: Any) -> Population:
+@dataclass(frozen=True)
+class _Entry:
+    """`size` participants of one curve each, or of one for all of them, who pay cost * x^exponent."""
+
+    effort: ExponentialEffort | TabulatedEffort
+    cost: Array
+    exponent: float
+    size: int
+
+
+def _entry(path: str, entry: Any) -> _Entry:
     if not isinstance(entry, Mapping):
         raise FieldError(path, entry, "a table with delta0, rate and cost")
     _known(f"{path}.", entry, _ENTRY)
-    count = entry.get("count", 1)
-    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_PARTICIPANTS:
-        raise FieldError(f"{path}.count", count, f"a whole number from 1 to {MAX_PARTICIPANTS}")
-    seed = entry.get("seed", 0)
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= MAX_SEED:
-        raise FieldError(f"{path}.seed", seed, f"a whole number from 0 to {MAX_SEED}")
+    count = whole(f"{path}.count", entry.get("count", 1), 1, MAX_PARTICIPANTS)
+    seed = whole(f"{path}.seed", entry.get("seed", 0), 0, MAX_SEED)
     if "cost" not in entry:
         raise FieldError(f"{path}.cost", MISSING, _range(*POSITIVE))
     # A generator a key: adding one distribution does not change the others' draws.
@@ -143,9 +153,8 @@ def _entry(path: str, entry: Any) -> Population:
         for i, (key, limits) in enumerate(ranges.items())
     }
     exponent = _number(f"{path}.cost_exponent", entry.get("cost_exponent", 1.0), *COST_EXPONENT)
-    cost = LinearCost(drawn["cost"]) if exponent == 1 else PowerCost(drawn["cost"], exponent)
     if "efforts" not in entry and "degrees" not in entry:
-        return Population(ExponentialEffort(drawn["delta0"], drawn["rate"]), cost, count)
+        return _Entry(ExponentialEffort(drawn["delta0"], drawn["rate"]), drawn["cost"], exponent, count)
     for key in ("delta0", "rate"):
         if key in entry:
             raise FieldError(f"{path}.{key}", entry[key], "no such key with a table of efforts and degrees")
@@ -154,47 +163,27 @@ def _entry(path: str, entry: Any) -> Population:
         table = TabulatedEffort(efforts, degrees)
     except FieldError as error:  # say whose
         raise FieldError(f"{path}.{error.field}", error.value, error.expected) from None
-    return Population(StackedEffort([table] * count), cost, count)
+    return _Entry(table, drawn["cost"], exponent, count)
 
 
-def _joined_effort(parts: Sequence[Population]) -> EffortCurve:
-    curves = [part.effort for part in parts]
-    if all(isinstance(curve, ExponentialEffort) for curve in curves):
-        rates = [np.asarray(curve.rate) for curve in curves if isinstance(curve, ExponentialEffort)]
-        return ExponentialEffort(np.concatenate([c.start for c in curves]), np.concatenate(rates))
-    return StackedEffort([one for curve in curves for one in _curves_of(curve)])
-
-
-def _curves_of(curve: EffortCurve) -> Sequence[EffortCurve]:
-    """One curve a participant, each of one number."""
-    if isinstance(curve, ExponentialEffort):
-        rates = np.asarray(curve.rate).tolist()
-        return [ExponentialEffort(*one) for one in zip(curve.start.tolist(), rates, strict=True)]
-    return curve.curves if isinstance(curve, StackedEffort) else [curve]
-
-
-def _joined_cost(parts: Sequence[Population]) -> CostFunction:
-    costs = [part.cost for part in parts]
-    if all(isinstance(cost, LinearCost) for cost in costs):
-        return LinearCost(
-            np.concatenate([np.asarray(c.coefficient) for c in costs if isinstance(c, LinearCost)])
-        )
-    powers = [cost for cost in costs if isinstance(cost, PowerCost)]
-    if len(powers) == len(costs) and len({cost.exponent for cost in powers}) == 1:
-        return PowerCost(np.concatenate([np.asarray(c.coefficient) for c in powers]), powers[0].exponent)
-    one = [
-        cost.take(np.array([i])) for cost, part in zip(costs, parts, strict=True) for i in range(part.size)
-    ]
-    return StackedCost([_single(cost) for cost in one])
-
-
-def _single(cost: CostFunction) -> CostFunction:
-    """A cost of one entry as a cost of one number."""
-    if isinstance(cost, LinearCost):
-        return LinearCost(float(np.ravel(cost.coefficient)[0]))
-    if isinstance(cost, PowerCost):
-        return PowerCost(float(np.ravel(cost.coefficient)[0]), cost.exponent)
-    return cost
+def _effort_of_all(parts: Sequence[_Entry]) -> EffortCurve:
+    drawn = [part.effort for part in parts if isinstance(part.effort, ExponentialEffort)]
+    if len(drawn) == len(parts):
+        rates = [np.asarray(curve.rate) for curve in drawn]
+        return ExponentialEffort(np.concatenate([curve.start for curve in drawn]), np.concatenate(rates))
+    curves: list[EffortCurve] = []
+    who: list[int] = []
+    for part in parts:
+        curve, first = part.effort, len(curves)
+        if isinstance(curve, ExponentialEffort):
+            curves += [
+                ExponentialEffort(*one) for one in zip(curve.start, np.asarray(curve.rate), strict=True)
+            ]
+            who += range(first, len(curves))
+        else:
+            curves.append(curve)
+            who += [first] * part.size
+    return StackedEffort(curves, np.array(who))
 
 
 def _values(
@@ -262,14 +251,12 @@ def _learner(value: Any) -> Learner:
     for key, limits in ranges.items():
         if key not in value:
             raise FieldError(f"learner.{key}", MISSING, _range(*limits))
-    rounds, weights = value.get("rounds", 1), value.get("weights")
-    if isinstance(rounds, bool) or not isinstance(rounds, int) or not 1 <= rounds <= MAX_ROUNDS:
-        raise FieldError("learner.rounds", rounds, f"a whole number from 1 to {MAX_ROUNDS}")
+    weights = value.get("weights")
     return Learner(
         omega=_number("learner.omega", value["omega"], *POSITIVE),
         gamma=_number("learner.gamma", value["gamma"], *UP_TO),
         reward=_reward(value["reward"]),
-        rounds=rounds,
+        rounds=whole("learner.rounds", value.get("rounds", 1), 1, MAX_ROUNDS),
         weights=None if weights is None else _numbers("learner.weights", weights),
         variance=_number("learner.variance", value.get("variance", 0.0), *UP_TO),
     )

@@ -26,15 +26,14 @@ first place on its way that may hold a best response.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from mechanism.best_response import PeerRule
-from mechanism.cost import Convexity
+from mechanism.deviation import ROUNDING, Deviations
 from mechanism.game import Game, Side
-from mechanism.global_search import ROUNDING, SearchProblem, bracket, maximise
+from mechanism.global_search import bracket, maximise
 from mechanism.mean_field import Field, PeerField
 
 Array = npt.NDArray[np.float64]
@@ -114,7 +113,7 @@ def jumps(game: Game, side: Side, field: PeerField, degree: Array, found: Regret
 
 
 def first_maximizer(
-    problem: SearchProblem, side: Side, x: Array, incumbent: Array, doubt: float, resolution: float
+    problem: Deviations, side: Side, x: Array, incumbent: Array, doubt: float, resolution: float
 ) -> Array:
     """The first degree from `x` in the iteration's direction that may be a best response; `x` where none is.
 
@@ -127,116 +126,36 @@ def first_maximizer(
     return np.where(np.isfinite(found), found, x)
 
 
-def beyond(problem: SearchProblem, side: Side, degree: Array) -> SearchProblem:
+def beyond(problem: Deviations, side: Side, degree: Array) -> Deviations:
     """`problem` for the degrees that an iteration has yet to pass."""
     return replace(problem, low=degree) if side == "least" else replace(problem, high=degree)
 
 
 def problems(
     game: Game, field: PeerField, degree: Array, who: Index | None = None
-) -> Iterator[tuple[Index, SearchProblem]]:
+) -> Iterator[tuple[Index, Deviations]]:
     """The best-response problems against a profile of everyone, or of `who`, some at a time."""
     who = np.arange(game.size) if who is None else who
     for at in range(0, who.size, SEARCHED):
         chunk = who[at : at + SEARCHED]
-        yield chunk, best_response_problem(game, field, degree, chunk)
+        yield chunk, deviations(game, field, degree, chunk)
 
 
 def expected_payments(game: Game, field: PeerField, degree: Array) -> Array:
     """What each is paid at a profile, credits a round, shape (N,)."""
     everyone = np.arange(game.size)
-    paid = best_response_problem(game, field, degree, everyone).payment(everyone, degree)
+    paid = deviations(game, field, degree, everyone).payment(everyone, degree)
     return np.asarray(paid + field.constant(degree) * (game.size / (game.size - 1)))
 
 
-def best_response_problem(game: Game, field: PeerField, degree: Array, who: Index) -> SearchProblem:
-    """The best-response problems of `who` against a profile and its field; the payments lack the field's constant."""
-    squares, others, score = np.square(degree), game.size - 1, game.score
-    mine, grow = squares[who], game.size / others
-    rest = (squares.sum() - mine) / others
-    mean = game.rule is PeerRule.MEAN
-
-    def payment(owner: Index, at: Array) -> Array:
-        s = np.square(at)
-        if mean:
-            return score.value(s + rest[owner])
-        return np.asarray(grow * field.level(s) - score.value(s + mine[owner]) / others)
-
-    def slope(owner: Index, at: Array) -> tuple[Array, Array]:
-        s = np.square(at)
-        if mean:
-            first = score.first(s + rest[owner])
-            return first, np.asarray(ROUNDING * np.abs(first))
-        own = score.first(s + mine[owner]) / others
-        first = grow * field.first(s) - own
-        # The own term is taken out of a sum of one sign.
-        return first, np.asarray(grow * field.first_error(s) + ROUNDING * (np.abs(first) + 2 * np.abs(own)))
-
-    def bend(owner: Index, at: Array) -> Array:
-        s = np.square(at)
-        if mean:
-            return score.second(s + rest[owner])
-        return np.asarray(grow * field.second(s) - score.second(s + mine[owner]) / others)
-
-    low, high = game.floor[who], game.start[who]
-    return SearchProblem(low, high, high, payment, slope, bend, game.cost.take(who), game.curvature.holds)
-
-
-@dataclass(frozen=True)
-class Slopes:
-    """u', u'', H', c d'' at some degrees, and what u' is off by at most."""
-
-    slope: Array
-    bend: Array
-    first: Array
-    curved: Array
-    error: Array
-
-
-class Deviations:
-    """Some participants' utilities elsewhere, relative to where they are in a profile that `field` is of."""
-
-    def __init__(self, game: Game, field: PeerField, degree: Array, who: Index) -> None:
-        self.game, self.field = game, field
-        self.x, self.low, self.high = degree[who], game.floor[who], game.start[who]
-        self.cost = game.cost.take(who)
-        self.square, self.others = np.square(self.x), game.size - 1
-        self.grow = game.size / self.others
-
-    def gain(self, at: Array) -> Array:
-        """u(at) - u(x)."""
-        s, (level, own, spent) = np.square(at), self._now
-        paid = self.grow * (self.field.level(s) - level)
-        paid -= (self.game.score.value(s + self.square) - own) / self.others
-        return np.asarray(paid - (self.cost.value(self.high - at) - spent))
-
-    @cached_property
-    def _now(self) -> tuple[Array, Array, Array]:
-        own = self.game.score.value(2 * self.square)
-        return self.field.level(self.square), own, self.cost.value(self.high - self.x)
-
-    def slopes(self, at: Array) -> Slopes:
-        s, score = np.square(at), self.game.score
-        first = self.grow * self.field.first(s) - score.first(s + self.square) / self.others
-        second = self.grow * self.field.second(s) - score.second(s + self.square) / self.others
-        gap = self.high - at
-        curved = self.cost.second(gap)
-        slope, bend = 2 * at * first + self.cost.first(gap), 2 * first + 4 * s * second - curved
-        error = self.grow * self.field.first_error(s) - ROUNDING * first
-        return Slopes(slope, bend, first, curved, 2 * at * error)
-
-    def foot(self, start: Array, top: Array) -> Array:
-        """A point of [low, top] right of the maximum of the concave part, by Newton's method from `start`."""
-        limit, at = np.maximum(top, self.low), start
-        for _ in range(FOOT_STEPS):
-            here = self.slopes(at)
-            step = np.divide(here.slope, -here.bend, out=np.ones_like(at), where=here.bend < 0)
-            moved = np.clip(at + step, self.low, limit)
-            arrived = float(np.abs(moved - at).max()) < ARRIVED
-            at = moved
-            if arrived:
-                break
-        return np.minimum(at + NUDGE, limit)
+def deviations(game: Game, field: PeerField, degree: Array, who: Index) -> Deviations:
+    """The utilities of `who` against a profile and its field."""
+    mine, others = np.square(degree[who]), game.size - 1
+    grow, own, shift = game.size / others, -1 / others, mine
+    if game.rule is PeerRule.MEAN:
+        grow, own, shift = 0.0, 1.0, (np.square(degree).sum() - mine) / others
+    low, start, cost = game.floor[who], game.start[who], game.cost.take(who)
+    return Deviations(low, start, start, cost, game.curvature.holds, game.score, field, grow, own, shift)
 
 
 @dataclass(frozen=True)
@@ -274,9 +193,9 @@ class Structure:
 
 def survey(game: Game, field: PeerField, x: Array) -> Regret | None:
     """Bounds from the structure that all share; None where nothing is known of one."""
-    if not isinstance(field, Field) or game.cost.convexity not in (Convexity.LINEAR, Convexity.CONVEX):
+    if not isinstance(field, Field) or not game.cost.convex.all():
         return None  # a concave cost makes -C convex: the tangents below do not bound it
-    shape, linear = Structure.of(game, field), game.cost.convexity is Convexity.LINEAR
+    shape, linear = Structure.of(game, field), np.broadcast_to(game.cost.concave, x.shape)
     p, low, high = shape.concave_until, game.floor, game.start
     worth = np.abs(game.score.value(2 * np.square(x))) / (game.size - 1)
     worth += game.cost.value(high - low) + game.cost.value(high - x)
@@ -288,36 +207,40 @@ def survey(game: Game, field: PeerField, x: Array) -> Regret | None:
     top = np.minimum(high, p)
     foot = np.clip(x, low, np.maximum(top, low))
     away = np.flatnonzero((x > top) & (low <= p))
+    everyone = np.arange(game.size)
+    all_of_them = deviations(game, field, x, everyone)
+    now = all_of_them.utility(everyone, x)
     if away.size:
-        some = Deviations(game, field, x, away)
-        foot[away] = better[away] = some.foot(some.low, top[away])
-        gain[away] = some.gain(foot[away])
-    here = Deviations(game, field, x, np.arange(game.size)).slopes(foot)
-    rise = np.maximum((here.slope + here.error) * (top - foot), 0.0)
-    fall = np.maximum((here.error - here.slope) * (foot - low), 0.0)
+        some = deviations(game, field, x, away)
+        foot[away] = better[away] = _foot(some, np.maximum(top[away], some.low))
+        gain[away] = some.utility(np.arange(away.size), foot[away]) - now[away]
+    here = all_of_them.slopes(everyone, foot)
+    doubt = 2 * foot * here.error
+    rise = np.maximum((here.slope + doubt) * (top - foot), 0.0)
+    fall = np.maximum((doubt - here.slope) * (foot - low), 0.0)
     bound = np.where(low <= p, gain + np.maximum(rise, fall), -np.inf)
-    falls = here.slope + here.error <= 0
+    falls = here.slope + doubt <= 0
 
     # The rest [p, high], by its ends; a cost that bends is left to the search.
     rest = np.flatnonzero(high > p)
     if rest.size:
         left = np.maximum(low[rest], p)
         q = np.clip(high[rest], left, max(shape.convex_from, p))
-        some = Deviations(game, field, x, rest)
-        ends = np.stack([some.gain(e) for e in (left, q, high[rest])])
+        some, mine, at = deviations(game, field, x, rest), np.arange(rest.size), x[rest]
+        ends = np.stack([some.utility(mine, e) - now[rest] for e in (left, q, high[rest])])
         middle = np.maximum(ends[0], ends[1]) + np.square(q - left) / 8 * shape.steepest
-        bound[rest] = np.maximum(bound[rest], np.maximum(middle, ends[2]) if linear else np.inf)
+        bound[rest] = np.maximum(bound[rest], np.where(linear[rest], np.maximum(middle, ends[2]), np.inf))
         # Up: only what the concave part does not lead to either counts. Down: from beyond it to the foot.
-        margin, mine, rise = ENOUGH + rounding[rest], gain[rest], np.where(some.x <= p, rise[rest], 0.0)
+        margin, of_foot, rise = ENOUGH + rounding[rest], gain[rest], np.where(at <= p, rise[rest], 0.0)
         valley = np.maximum(middle, 0.0) + margin
-        up = (q < some.high) & (ends[2] > np.where(some.x < q, np.maximum(valley, rise + margin), margin))
-        down = (some.x > p) & (some.low < p) & falls[rest] & (mine > valley)
+        up = (q < some.high) & (ends[2] > np.where(at < q, np.maximum(valley, rise + margin), margin))
+        down = (at > p) & (some.low < p) & falls[rest] & (of_foot > valley)
         best = np.maximum(ends[1], ends[2])
-        wins = best > np.maximum(mine, rise + margin)
+        wins = best > np.maximum(of_foot, rise + margin)
         where = np.where(up | (ends[2] >= ends[1]), some.high, q)
         better[rest] = np.where(wins, where, better[rest])
-        gain[rest] = np.where(wins, best, mine)
-        safe[rest] = linear & np.where(wins, up, down)
+        gain[rest] = np.where(wins, best, of_foot)
+        safe[rest] = linear[rest] & np.where(wins, up, down)
 
     wins = (gain > 0) & (better != x)
     return Regret(
@@ -327,3 +250,17 @@ def survey(game: Game, field: PeerField, x: Array) -> Regret | None:
         rounding,
         safe,
     )
+
+
+def _foot(some: Deviations, top: Array) -> Array:
+    """A point of [low, top] right of the maximum of the concave part, by Newton's method from `low`."""
+    everyone, at = np.arange(top.size), some.low
+    for _ in range(FOOT_STEPS):
+        here = some.slopes(everyone, at)
+        step = np.divide(here.slope, -here.bend, out=np.ones_like(at), where=here.bend < 0)
+        moved = np.clip(at + step, some.low, top)
+        arrived = float(np.abs(moved - at).max()) < ARRIVED
+        at = moved
+        if arrived:
+            break
+    return np.minimum(at + NUDGE, top)

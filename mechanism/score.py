@@ -65,7 +65,7 @@ class Score:
     def second(self, z: npt.ArrayLike) -> Array:
         x = self.ratio(z)
         bend = x * self.function.second(x) + 2 * self.function.first(x)
-        return np.asarray((self.bound.phi / self.Q) ** 2 * x**3 * bend)
+        return np.asarray(np.square(self.bound.phi / self.Q * x) * x * bend)
 
     @property
     def span(self) -> tuple[float, float]:

@@ -16,18 +16,17 @@ import numpy as np
 import numpy.typing as npt
 
 from mechanism.equilibrium import Equilibrium, equilibrium
-from mechanism.errors import FieldError
 from mechanism.extremal_iteration import below_kink
 from mechanism.game import Game, Side
 from mechanism.learner import Learner, Offer, best_offer, offer
 from mechanism.mean_field import PAIRS
 from mechanism.payment import Linear, Log, Power
+from mechanism.ranges import whole
+from mechanism.terms import MIN_QUORUM
 
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.intp]
 
-#: Fewer cannot be scored without giving each other away (architecture: at least 3).
-QUORUM = 3
 #: Sizes of the selection that are solved before the best is refined.
 SIZES = 12
 #: Halvings of ln Q where the required coefficient has no closed form.
@@ -54,7 +53,7 @@ class Selection:
 
 
 def select(
-    game: Game, learner: Learner, quorum: int = QUORUM, side: Side = "least", fixed_q: bool = False
+    game: Game, learner: Learner, quorum: int = MIN_QUORUM, side: Side = "least", fixed_q: bool = False
 ) -> Selection:
     """The best threshold selection.
 
@@ -65,8 +64,7 @@ def select(
     Raises:
         FieldError: a quorum below 2 or above the population.
     """
-    if isinstance(quorum, bool) or not isinstance(quorum, int) or not 2 <= quorum <= game.size:
-        raise FieldError("quorum", quorum, f"a whole number from 2 to the population, {game.size}")
+    whole("quorum", quorum, 2, game.size)
     everyone = equilibrium(game, side)
     required = required_coefficients(game, everyone)
     order = np.argsort(required, kind="stable")

@@ -8,7 +8,7 @@ cluster), degrees in [0, 1] and a screen multiplier m_k in [0, 1],
 
     others:    a_k = s_k * f(Q / Upsilon), s_k in [0, 1] the evidence's score of k by the rule
 
-in credits, computed in `decimal` with 50 digits, half-even. A participant that is not scored is paid nothing
+in credits, computed in `decimal` with 28 digits, half-even. A participant that is not scored is paid nothing
 and is nobody's peer; one without any peer stands in for its own. The round's amounts become micro-credits by
 largest remainder: the sum is rounded down, and the units that the single floors lose go to the largest
 fractions, ties in participant-id order. What remains of the sum, below one micro-credit, is taken from escrow
@@ -38,15 +38,13 @@ MICRO = 1_000_000
 _MICRO_DIGITS = 6
 
 #: Name of this arithmetic in ledger entries. Any change of a payment's last digit needs a new name.
-ARITHMETIC = "decimal50-half-even/largest-remainder-v1"
+ARITHMETIC = "decimal28-half-even/largest-remainder-v1"
 
 #: A number as evidence and aggregations write it: no exponent, no blanks, digits that are ASCII.
 PLAIN_DECIMAL = re.compile(r"-?[0-9]{1,30}(\.[0-9]{1,30})?")
 
-_CONTEXT = Context(prec=50, rounding=ROUND_HALF_EVEN)
-
-#: Fractions of a micro-credit are taken and summed to 28 digits, whatever the program around has set for itself.
-_FRACTIONS = Context(prec=28, rounding=ROUND_HALF_EVEN)
+#: Of all amounts, whatever the program around has set for itself. The largest in an account takes 16 digits.
+_CONTEXT = Context(prec=28, rounding=ROUND_HALF_EVEN)
 
 _MICRO = Decimal(MICRO)
 _NOTHING = Decimal(0)
@@ -225,7 +223,7 @@ def settle_round(
         peers[name] = draw.peers(name, candidates, terms.rule.peers)
         gross = rule(terms, assessment, [by_id[peer] for peer in peers[name]] or [assessment])
         penalty = _penalty(terms, assessment)
-        gross_of[name], penalty_of[name] = _micro(gross, ROUND_FLOOR), _micro(penalty, ROUND_CEILING)
+        gross_of[name], penalty_of[name] = in_micro(gross, ROUND_FLOOR), in_micro(penalty, ROUND_CEILING)
         net[name] = max(_NOTHING, _CONTEXT.subtract(gross, penalty))
     paid_of, rounding = largest_remainder(net)
 
@@ -270,7 +268,7 @@ def expected_payments(terms: Terms, assessments: Sequence[Assessment]) -> dict[s
 def payment_against(terms: Terms, subject: Assessment, peers: Sequence[Assessment]) -> int:
     """a_k of a scored participant against these peers, in micro-credits, rounded down: before the largest remainder."""
     gross = PAYMENT_RULES[terms.rule.name](terms, subject, peers)
-    return _micro(max(_NOTHING, _CONTEXT.subtract(gross, _penalty(terms, subject))), ROUND_FLOOR)
+    return in_micro(max(_NOTHING, _CONTEXT.subtract(gross, _penalty(terms, subject))), ROUND_FLOOR)
 
 
 def peer_candidates(assessment: Assessment, by_id: Mapping[str, Assessment]) -> frozenset[str]:
@@ -294,8 +292,8 @@ def largest_remainder(amounts: Mapping[str, Decimal]) -> tuple[dict[str, int], i
     for name in sorted(amounts):
         exact = _CONTEXT.multiply(amounts[name], _MICRO)
         floors[name] = floor = int(exact)  # amounts are not negative
-        fractions[name] = fraction = _FRACTIONS.subtract(exact, floor)
-        rest = _FRACTIONS.add(rest, fraction)
+        fractions[name] = fraction = _CONTEXT.subtract(exact, floor)
+        rest = _CONTEXT.add(rest, fraction)
     units = int(rest)
     for name in sorted(fractions, key=fractions.__getitem__, reverse=True)[
         :units
@@ -308,17 +306,13 @@ def max_payment_micro(
     terms_q: Decimal, upsilon: Decimal, exact: Callable[[Decimal, Context], Decimal]
 ) -> int:
     """f(Q / Upsilon) in micro-credits, rounded up: no participant earns more in one round."""
-    return _micro(exact(_CONTEXT.divide(terms_q, upsilon), _CONTEXT), ROUND_CEILING)
-
-
-def round_budget_micro(terms: Terms) -> int:
-    """The most that a round can pay: capacity * f(Q / Upsilon), micro-credits."""
-    return terms.schedule.capacity * max_payment_micro(terms.Q, terms.upsilon, terms.payment.exact)
+    return in_micro(exact(_CONTEXT.divide(terms_q, upsilon), _CONTEXT), ROUND_CEILING)
 
 
 def task_budget_micro(terms: Terms) -> int:
     """The most that the task can pay: rounds * capacity * f(Q / Upsilon), micro-credits."""
-    return terms.schedule.rounds * round_budget_micro(terms)
+    most = max_payment_micro(terms.Q, terms.upsilon, terms.payment.exact)
+    return terms.schedule.rounds * terms.schedule.capacity * most
 
 
 def least_budget_micro(terms: Terms) -> int:
@@ -398,7 +392,8 @@ def _mean(amounts: Sequence[Decimal]) -> Decimal:
     return _CONTEXT.divide(total, len(amounts))
 
 
-def _micro(credits_: Decimal, rounding: str) -> int:
+def in_micro(credits_: Decimal, rounding: str) -> int:
+    """Credits as whole micro-credits, rounded as a mode of `decimal` says."""
     if not credits_:
         return 0
     return int(_CONTEXT.multiply(credits_, _MICRO).to_integral_value(rounding))

@@ -15,6 +15,7 @@ from typing import ClassVar
 from mechanism.degree import reference_distribution
 from mechanism.errors import FieldError
 from mechanism.payment import PAYMENT_FUNCTIONS, ExactPaymentFunction
+from mechanism.ranges import whole
 from mechanism.readable import Readable
 from mechanism.records import Recorded, check_decimal
 from mechanism.server_step import AGGREGATIONS, Aggregation, FedAvg
@@ -65,7 +66,7 @@ class TensorSpec:
                 f"contract.tensors[{self.name}].dtype", self.dtype, "one of " + ", ".join(DTYPE_BYTES)
             )
         for size in self.shape:
-            _at_least(f"contract.tensors[{self.name}].shape", size, 0)
+            whole(f"contract.tensors[{self.name}].shape", size, 0)
 
     @property
     def size_bytes(self) -> int:
@@ -92,7 +93,7 @@ class ModelContract:
             raise FieldError("contract.tensors", names, "at least one tensor, in name order, each name once")
         _positive("contract.max_norm", self.max_norm)
         payload = sum(tensor.size_bytes for tensor in self.tensors)
-        _at_least("contract.max_bytes", self.max_bytes, 0)
+        whole("contract.max_bytes", self.max_bytes, 0)
         if self.max_bytes < payload:
             raise FieldError(
                 "contract.max_bytes", self.max_bytes, f"at least the tensors' own {payload} bytes"
@@ -125,7 +126,7 @@ class Recipe:
         if not isinstance(self.model, str):
             raise FieldError("recipe.model", self.model, 'the name of an architecture, or "custom"')
         for name in ("epochs", "batch_size", "samples"):
-            _at_least(f"recipe.{name}", getattr(self, name), 1)
+            whole(f"recipe.{name}", getattr(self, name), 1)
         if self.optimizer not in ("adam", "sgd"):
             raise FieldError("recipe.optimizer", self.optimizer, '"adam" or "sgd"')
         _positive("recipe.learning_rate", self.learning_rate)
@@ -160,9 +161,9 @@ class Schedule:
 
     def __post_init__(self) -> None:
         for name in ("rounds", "effort_seconds", "round_seconds"):
-            _at_least(f"schedule.{name}", getattr(self, name), 1)
-        _at_least("schedule.dispute_seconds", self.dispute_seconds, 0)
-        _at_least("schedule.quorum", self.quorum, MIN_QUORUM)
+            whole(f"schedule.{name}", getattr(self, name), 1)
+        whole("schedule.dispute_seconds", self.dispute_seconds, 0)
+        whole("schedule.quorum", self.quorum, MIN_QUORUM)
         if self.capacity < self.quorum:
             raise FieldError("schedule.capacity", self.capacity, f"at least the quorum of {self.quorum}")
 
@@ -186,11 +187,11 @@ class Rule:
     def __post_init__(self) -> None:
         if self.name not in RULE_NAMES:
             raise FieldError("rule.name", self.name, "one of " + ", ".join(RULE_NAMES))
-        _at_least("rule.peers", self.peers, 1)
+        whole("rule.peers", self.peers, 1)
         check_decimal("rule.claim_penalty", self.claim_penalty)
         if self.claim_penalty < 0:
             raise FieldError("rule.claim_penalty", str(self.claim_penalty), "a decimal of at least 0")
-        _at_least("rule.stake_micro", self.stake_micro, 0)
+        whole("rule.stake_micro", self.stake_micro, 0)
 
 
 @dataclass(frozen=True, repr=False)
@@ -240,7 +241,7 @@ class Terms(Recorded, Readable):
         for name in ("seed_commitment", "validation_commitment", "initial_model"):
             if len(getattr(self, name)) != 32:
                 raise FieldError(name, getattr(self, name).hex(), "32 bytes of SHA-256")
-        _at_least("budget_micro", self.budget_micro, 0)
+        whole("budget_micro", self.budget_micro, 0)
 
     def __str__(self) -> str:
         rule, schedule, recipe, contract = self.rule, self.schedule, self.recipe, self.contract
@@ -270,8 +271,3 @@ def _positive(field: str, value: Decimal) -> None:
     check_decimal(field, value)
     if value <= 0:
         raise FieldError(field, str(value), "a decimal above 0")
-
-
-def _at_least(field: str, value: int, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise FieldError(field, value, f"an integer of at least {least}")

@@ -5,6 +5,8 @@ from functools import lru_cache
 
 from mechanism.settlement import MICRO, Assessment, Verdict
 
+_FITS = (Verdict("contract", True, "The model fits the task's contract."),)
+
 
 def missing(participant_id: str, claimed_degree: Fraction, reason: str | None) -> Assessment:
     """Of who sent no model in time: not scored, not paid, nothing refuted.
@@ -29,7 +31,7 @@ def as_claimed(participant_id: str, model_sha256: bytes, claimed_degree: Fractio
         model_sha256=model_sha256,
         claimed_degree=claimed_degree,
         verified_micro=_micro(claimed_degree),
-        verdicts=(Verdict("contract", True, "The model fits the task's contract."),),
+        verdicts=_FITS,
     )
 
 

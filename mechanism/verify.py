@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from mechanism.best_response import PeerRule
 from mechanism.certificate import Status
-from mechanism.cost import Convexity, CostFunction, LinearCost, PowerCost, StackedCost
+from mechanism.cost import own, shape_known
 from mechanism.curvature import Evidence
 from mechanism.game import Game
 from mechanism.payment import Linear, Log, Log1p, Power
@@ -84,8 +84,8 @@ def verify(game: Game, profile: npt.ArrayLike, tolerance: float = 1e-12) -> Veri
     for at in range(0, game.size, CHUNK):
         chunk = np.arange(at, min(at + CHUNK, game.size))
         regret[chunk], seen[chunk] = _bound(game, degree, chunk, mean, error, tolerance)
-    own = not _ships(game.cost) or game.curvature.evidence is not Evidence.DECLARED
-    return Verification(regret, seen, Status.CONDITIONAL if own else Status.PROVED)
+    checked = own(game.cost) or game.curvature.evidence is not Evidence.DECLARED
+    return Verification(regret, seen, Status.CONDITIONAL if checked else Status.PROVED)
 
 
 def _bound(
@@ -106,7 +106,7 @@ def _bound(
     (pa, ua), (pb, ub) = utility(owner, a), utility(owner, b)
     regret, seen = np.zeros(chunk.size), np.zeros(chunk.size)
     np.maximum.at(seen, owner, np.maximum(ua, ub) - base[owner])
-    linear = not game.curvature.holds or game.cost.convexity is Convexity.UNKNOWN
+    linear = not (game.curvature.holds and shape_known(game.cost).all())
     halvings = LINEAR_HALVINGS if linear else HALVINGS
     for halving in range(halvings):
         above = _line_bound(game, chunk[owner], a, b, pa, pb) - base[owner]
@@ -136,11 +136,11 @@ def _line_bound(game: Game, who: Index, a: Array, b: Array, pa: Array, pb: Array
     else:
         paid_a = paid_b = pa
     cost_a, cost_b = cost.value(start - a), cost.value(start - b)
-    if cost.convexity is Convexity.CONVEX:
-        slope = cost.first(start - middle) * (width / 2)
-        cost_a, cost_b = cost.value(start - middle) + slope, cost.value(start - middle) - slope
-    elif cost.convexity is Convexity.UNKNOWN:
-        cost_a = cost_b
+    with np.errstate(invalid="ignore"):  # a concave power's tangent where it begins, which is not taken
+        touched, slope = cost.value(start - middle), cost.first(start - middle) * (width / 2)
+    curved = cost.convex & ~cost.concave
+    cost_a = np.where(curved, touched + slope, np.where(shape_known(cost), cost_a, cost_b))
+    cost_b = np.where(curved, touched - slope, cost_b)
     return np.asarray(np.maximum(paid_a - cost_a, paid_b - cost_b))
 
 
@@ -205,9 +205,3 @@ def _fourth_derivative(game: Game) -> Callable[[float], float] | None:
         size = float(pay.kappa) * (game.Q / game.bound.phi) ** a * a * (a + 1) * (a + 2) * (a + 3)
         return lambda z: size / (z + r) ** (a + 4)
     return None
-
-
-def _ships(cost: CostFunction) -> bool:
-    if isinstance(cost, StackedCost):
-        return all(_ships(one) for one in cost.costs)
-    return isinstance(cost, LinearCost | PowerCost)

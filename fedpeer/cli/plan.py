@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from decimal import ROUND_CEILING, Context, Decimal
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,21 +14,22 @@ from rich.table import Table
 
 from fedpeer.cli.errors import CommandError
 from fedpeer.text_files import TextFileError, read_text, read_toml
-from mechanism.budget import budget_bound
 from mechanism.equilibrium import Equilibrium, Solution, solve
 from mechanism.errors import MISSING, FieldError
 from mechanism.game import Game, Side
 from mechanism.learner import Offer, max_offer, offer, payoff_curve
+from mechanism.mean_field import PeerSums
 from mechanism.payment import Log
 from mechanism.population import PlanInput, plan_input
-from mechanism.selection import QUORUM, Selection, select
+from mechanism.regret import deviations
+from mechanism.selection import Selection, select
+from mechanism.settlement import MICRO, max_payment_micro
+from mechanism.terms import MIN_QUORUM
 
 #: What is known of a Q that was chosen.
 BASIS = "the best Q is the best of {} coefficients that were solved; that none between them is better is not proved"
 #: Rows of the table before it is cut; `--json` has them all.
 MAX_ROWS = 40
-#: Digits of a budget: the greatest that a document can ask for is below 1e60, and six follow the point.
-DIGITS = 80
 #: Participants whose utility curves are drawn, evenly chosen by their degree.
 CURVES = 4
 #: Points of a drawn curve.
@@ -86,7 +87,7 @@ def plan(
                 "learner", MISSING, "a table with omega, gamma and reward: a selection needs a payoff"
             )
         with status("selecting"):
-            selection = select(game, given.learner, min(QUORUM, game.size), fixed_q=given.Q is not None)
+            selection = select(game, given.learner, min(MIN_QUORUM, game.size), fixed_q=given.Q is not None)
         result["selection"] = _selection(selection)
     if budget:
         result["budget"] = _budget(given, game, solution.least)
@@ -95,7 +96,7 @@ def plan(
             result["plots"] = _plots(plot, given, game, solution, curve)
     result["notes"] = notes
     if as_json:
-        typer.echo(json.dumps(result, allow_nan=False))
+        typer.echo(json.dumps(result, allow_nan=False, default=np.ndarray.tolist))
     else:
         _print(result, solution, game, given)
 
@@ -218,21 +219,21 @@ def _profile(profile: Equilibrium, given: PlanInput) -> dict[str, Any]:
     }
 
 
-def _values(profile: Equilibrium) -> dict[str, list[float]]:
+def _values(profile: Equilibrium) -> dict[str, Any]:
     """What each participant does, is paid and spends."""
     return {
-        "delta": profile.degree.tolist(),
-        "effort": profile.effort.tolist(),
-        "payments": profile.payment.tolist(),
-        "costs": profile.cost.tolist(),
-        "utilities": profile.utility.tolist(),
+        "delta": profile.degree,
+        "effort": profile.effort,
+        "payments": profile.payment,
+        "costs": profile.cost,
+        "utilities": profile.utility,
     }
 
 
 def _selection(selection: Selection) -> dict[str, Any]:
     return {
-        "selected": selection.selected.tolist(),
-        "required": selection.required.tolist(),
+        "selected": selection.selected,
+        "required": selection.required,
         "threshold": selection.threshold,
         "Q": selection.offer.Q,
         **_values(selection.offer.profile),
@@ -243,10 +244,10 @@ def _selection(selection: Selection) -> dict[str, Any]:
 
 def _budget(given: PlanInput, game: Game, least: Equilibrium) -> dict[str, Any]:
     rounds = given.learner.rounds if given.learner is not None else 1
-    bound = budget_bound(given.payment, Decimal(game.Q), Decimal(given.bound.upsilon), game.size, rounds)
-    # Credits to the micro-credit, rounded up: the escrow holds at least this.
+    most = max_payment_micro(Decimal(game.Q), Decimal(given.bound.upsilon), given.payment.exact)
+    credits_, micro = divmod(most * game.size * rounds, MICRO)
     return {
-        "bound": format(bound.quantize(Decimal("1e-6"), ROUND_CEILING, Context(prec=DIGITS)), "f"),
+        "bound": f"{credits_}.{micro:06d}",
         "expected": float(rounds * least.payment.sum()),
         "rounds": rounds,
     }
@@ -369,9 +370,6 @@ def _plots(folder: Path, given: PlanInput, game: Game, solution: Solution, curve
 
 def utility_curve(game: Game, profile: np.ndarray[Any, Any], k: int) -> tuple[Any, Any]:
     """Degrees of participant `k`'s range and its expected utility there, the others held."""
-    from mechanism.mean_field import PeerSums
-    from mechanism.regret import best_response_problem
-
     degree = np.linspace(game.floor[k], game.start[k], POINTS)
-    problem = best_response_problem(game, PeerSums(game.score, np.square(profile)), profile, np.array([k]))
-    return degree, problem.utility(np.zeros(POINTS, dtype=np.intp), degree)
+    mine = deviations(game, PeerSums(game.score, np.square(profile)), profile, np.array([k]))
+    return degree, mine.utility(np.zeros(POINTS, dtype=np.intp), degree)

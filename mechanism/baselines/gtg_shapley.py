@@ -15,7 +15,7 @@ import numpy as np
 
 from mechanism.baselines.protocol import Array, Coalitions
 from mechanism.baselines.truncated_monte_carlo import check_sampling, marginals
-from mechanism.errors import FieldError
+from mechanism.ranges import non_negative, positive
 
 #: Groups whose estimates are compared to see that they settled.
 WINDOW = 10
@@ -38,14 +38,8 @@ class GtgShapley:
 
     def __post_init__(self) -> None:
         check_sampling(self.groups, self.tolerance)
-        for name, low in (("round_tolerance", 0.0), ("convergence", 0.0)):
-            value = getattr(self, name)
-            if not (np.isfinite(value) and value >= low) or (name == "convergence" and value == 0):
-                raise FieldError(
-                    name,
-                    value,
-                    "a finite number " + ("above 0" if name == "convergence" else "of at least 0"),
-                )
+        non_negative("round_tolerance", self.round_tolerance)
+        positive("convergence", self.convergence)
 
     def scores(self, source: Coalitions, rng: np.random.Generator) -> Array:
         n = source.size

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mechanism.errors import FieldError
+from mechanism.ranges import whole
 
 Array = npt.NDArray[np.float64]
 Source = TypeVar("Source", contravariant=True)
@@ -36,9 +37,7 @@ class Coalitions:
     """
 
     def __init__(self, size: int, value: Callable[[frozenset[int]], float]) -> None:
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise FieldError("participants", size, "a whole number of at least 1")
-        self.size = size
+        self.size = whole("participants", size)
         self._value = value
         self._known: dict[frozenset[int], float] = {}
 
@@ -79,12 +78,10 @@ class SharedPredictions:
             raise FieldError(
                 "reports", f"{array.dtype} of shape {array.shape}", "integers of shape (N >= 2, M)"
             )
-        if isinstance(labels, bool) or not isinstance(labels, int) or labels < 2:
-            raise FieldError("labels", labels, "a whole number of at least 2")
+        self.labels = whole("labels", labels, 2)
         if array.size and (array.min() < 0 or array.max() >= labels):
             raise FieldError("reports", int(array.max()), f"labels in [0, {labels})")
         self.reports = array.astype(np.intp)
-        self.labels = labels
 
     @property
     def size(self) -> int:

@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from mechanism.baselines.protocol import Array, Coalitions
-from mechanism.errors import FieldError
+from mechanism.ranges import non_negative, whole
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,5 @@ def marginals(source: Coalitions, order: list[int], tolerance: float) -> Array:
 
 
 def check_sampling(orders: int, tolerance: float) -> None:
-    if isinstance(orders, bool) or not isinstance(orders, int) or orders < 1:
-        raise FieldError("orders", orders, "a whole number of at least 1")
-    if not (np.isfinite(tolerance) and tolerance >= 0):
-        raise FieldError("tolerance", tolerance, "a finite number of at least 0")
+    whole("orders", orders)
+    non_negative("tolerance", tolerance)

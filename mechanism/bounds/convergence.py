@@ -19,8 +19,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mechanism.bounds.divergence import divergence_bound
-from mechanism.bounds.steps import count, non_negative, positive, step_sums, weighted_squares
+from mechanism.bounds.steps import step_sums, weighted_squares
 from mechanism.errors import FieldError
+from mechanism.ranges import degree as in_unit
+from mechanism.ranges import non_negative, positive, positives, whole
 
 
 @dataclass(frozen=True)
@@ -41,10 +43,7 @@ def global_variance(gradient_bound: float, degree: float, mean_degree: float = 0
     inequality adds 2 G times the degree of the mixture. The paper leaves that out.
     """
     g = positive("gradient_bound", gradient_bound)
-    for name, value in (("degree", degree), ("mean_degree", mean_degree)):
-        if not 0 <= value <= 1:
-            raise FieldError(name, value, "a degree in [0, 1]")
-    return 4 * g**2 * (degree + mean_degree) ** 2
+    return 4 * g**2 * (in_unit("degree", degree) + in_unit("mean_degree", mean_degree)) ** 2
 
 
 def fedavg(
@@ -75,12 +74,8 @@ def fedavg(
     2 G delta_k + sigma_k, and D at most 2 D + 8 (E-1)^2 (1 + eta_0 L)^(2(E-2)) sum_k p_k sigma_k^2.
     `sigmas` and `heterogeneity` are sigma_k and Gamma = F* - sum p_k F_k*.
     """
-    L, m, g = (
-        positive("smoothness", smoothness),
-        positive("mu", mu),
-        positive("gradient_bound", gradient_bound),
-    )
-    E, T = count("local_steps", local_steps), count("rounds", rounds)
+    L, m, g = positives(smoothness=smoothness, mu=mu, gradient_bound=gradient_bound)
+    E, T = whole("local_steps", local_steps), whole("rounds", rounds)
     if m > L:
         raise FieldError("mu", m, f"at most the smoothness {L:g}")
     kappa = L / m
@@ -159,13 +154,9 @@ def scaffold(
     Raises:
         FieldError: constants out of range, or eta_l above 1 / ((1 + B^2) 8 L E eta_g).
     """
-    L, m, g = (
-        positive("smoothness", smoothness),
-        positive("mu", mu),
-        positive("gradient_bound", gradient_bound),
-    )
-    E, S, N = count("local_steps", local_steps), count("sampled", sampled), len(degrees)
-    rate, outer = positive("local_rate", local_rate), positive("global_rate", global_rate)
+    L, m, g = positives(smoothness=smoothness, mu=mu, gradient_bound=gradient_bound)
+    E, S, N = whole("local_steps", local_steps), whole("sampled", sampled), len(degrees)
+    rate, outer = positives(local_rate=local_rate, global_rate=global_rate)
     if S > N:
         raise FieldError("sampled", S, f"at most the participants, {N}")
     limit = 1 / ((1 + non_negative("dissimilarity", dissimilarity) ** 2) * 8 * L * E * outer)
@@ -210,8 +201,8 @@ def two_learning_rates(
     Raises:
         FieldError: constants out of range, or step sizes above 1/(8 L E) and 1/(E L).
     """
-    L, E, T = positive("smoothness", smoothness), count("local_steps", local_steps), count("rounds", rounds)
-    rate, outer = positive("local_rate", local_rate), positive("global_rate", global_rate)
+    L, E, T = positive("smoothness", smoothness), whole("local_steps", local_steps), whole("rounds", rounds)
+    rate, outer = positives(local_rate=local_rate, global_rate=global_rate)
     if rate > 1 / (8 * L * E):
         raise FieldError("local_rate", rate, f"at most 1/(8 L E) = {1 / (8 * L * E):g}")
     if rate * outer > 1 / (E * L):
@@ -254,19 +245,14 @@ def anarchic(
     Raises:
         FieldError: rows of unequal length, constants out of range, or step sizes that break the source's conditions.
     """
-    L, rate, outer = (
-        positive("smoothness", smoothness),
-        positive("local_rate", local_rate),
-        positive("global_rate", global_rate),
-    )
-    if isinstance(delay, bool) or not isinstance(delay, int) or delay < 0:
-        raise FieldError("delay", delay, "a whole number of at least 0")
+    L, rate, outer = positives(smoothness=smoothness, local_rate=local_rate, global_rate=global_rate)
+    whole("delay", delay, 0)
     T, m = len(local_steps), len(local_steps[0]) if local_steps else 0
     if not m or any(len(row) != m for row in local_steps):
         raise FieldError("local_steps", local_steps, "one row a round, all of one length above 0")
     for t, row in enumerate(local_steps):
         for i, K in enumerate(row):
-            count(f"local_steps[{t}][{i}]", K)
+            whole(f"local_steps[{t}][{i}]", K)
             if 6 * rate**2 * (2 * K**2 - 3 * K + 1) * L**2 > 1 or 180 * rate**2 * K**2 * L**2 * delay >= 1:
                 raise FieldError("local_rate", rate, f"one that suits {K} local steps and a delay of {delay}")
     if 2 * L * outer * rate + 6 * delay**2 * L**2 * outer**2 * rate**2 > 1:
@@ -302,8 +288,8 @@ def paper_fedavg(
     Its own Theorem 1 has 64 where this has 16, and eta_t^2 stands in B already (Li's B has no step size): so the
     heterogeneity term here vanishes twice as fast in t as it can.
     """
-    L, m, E = positive("smoothness", smoothness), positive("mu", mu), count("local_steps", local_steps)
-    g, T = positive("gradient_bound", gradient_bound), count("rounds", rounds)
+    L, m, E = positive("smoothness", smoothness), positive("mu", mu), whole("local_steps", local_steps)
+    g, T = positive("gradient_bound", gradient_bound), whole("rounds", rounds)
     kappa = L / m
     gamma = max(8 * kappa, E)
     eta = 2 / (m * (gamma + T))

@@ -13,7 +13,8 @@ Source: replaces Pang et al. 2025, Theorem 1, whose Cauchy-Schwarz step drops a 
 
 from collections.abc import Sequence
 
-from mechanism.bounds.steps import count, non_negative, positive, step_sums, weighted_squares
+from mechanism.bounds.steps import step_sums, weighted_squares
+from mechanism.ranges import non_negative, positive, positives, whole
 
 
 def divergence_bound(
@@ -48,8 +49,8 @@ def divergence_bound_constant_step(
 
     For up to E - 1 steps of one size after an averaging; 0 for E = 1.
     """
-    g, eta = positive("gradient_bound", gradient_bound), positive("step_size", step_size)
-    E, L = count("local_steps", local_steps), non_negative("smoothness", smoothness)
+    g, eta = positives(gradient_bound=gradient_bound, step_size=step_size)
+    E, L = whole("local_steps", local_steps), non_negative("smoothness", smoothness)
     growth = (1 + eta * L) ** (2 * max(E - 2, 0))
     return 4 * (E - 1) ** 2 * g**2 * eta**2 * growth * weighted_squares(weights, degrees)
 
@@ -66,8 +67,8 @@ def paper_divergence_bound(
 
     Violated by the two-label example for every E >= 18.
     """
-    g, eta = positive("gradient_bound", gradient_bound), positive("step_size", step_size)
-    E, L = count("local_steps", local_steps), non_negative("smoothness", smoothness)
+    g, eta = positives(gradient_bound=gradient_bound, step_size=step_size)
+    E, L = whole("local_steps", local_steps), non_negative("smoothness", smoothness)
     growth = (1 + 2 * eta * L) ** (2 * (E - 1))
     return 16 * (E - 1) * g**2 * eta**2 * growth * 4 * weighted_squares(weights, degrees)
 

@@ -11,8 +11,8 @@ Source: replaces Pang et al. 2025, Theorem 2.
 
 from collections.abc import Sequence
 
-from mechanism.errors import FieldError
 from mechanism.gap_bound import GapBound
+from mechanism.ranges import degree as in_unit
 
 
 def generalization_gap(
@@ -31,9 +31,8 @@ def generalization_gap(
         sigma: standard deviation bound of the stochastic gradients; then the bound holds in expectation.
         sharp: the form with max instead of the sum, which is the smaller.
     """
-    for name, value in (("degree", degree), ("peer", peer)):
-        if not 0 <= value <= 1:
-            raise FieldError(name, value, "a degree in [0, 1]")
+    in_unit("degree", degree)
+    in_unit("peer", peer)
     bound = (
         GapBound.strongly_convex(smoothness, gradient_bound, mu, step_sizes)
         if sigma is None

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mechanism.errors import FieldError
+from mechanism.ranges import degree, non_negative, positive
 
 
 @dataclass(frozen=True)
@@ -64,25 +65,6 @@ def weighted_squares(weights: Sequence[float], degrees: Sequence[float]) -> floa
         non_negative(f"weights[{k}]", weight)
     if abs(math.fsum(weights) - 1) > 1e-9:
         raise FieldError("weights", math.fsum(weights), "weights that sum to 1")
-    for k, degree in enumerate(degrees):
-        if not 0 <= degree <= 1:
-            raise FieldError(f"degrees[{k}]", degree, "a degree in [0, 1]")
+    for k, one in enumerate(degrees):
+        degree(f"degrees[{k}]", one)
     return math.fsum(p * d**2 for p, d in zip(weights, degrees, strict=True))
-
-
-def positive(field: str, value: float) -> float:
-    if isinstance(value, bool) or not (math.isfinite(value) and value > 0):
-        raise FieldError(field, value, "a finite number above 0")
-    return float(value)
-
-
-def non_negative(field: str, value: float) -> float:
-    if isinstance(value, bool) or not (math.isfinite(value) and value >= 0):
-        raise FieldError(field, value, "a finite number of at least 0")
-    return float(value)
-
-
-def count(field: str, value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise FieldError(field, value, "a whole number of at least 1")
-    return value

@@ -27,6 +27,9 @@ _NAME = r"[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?"
 _ACCOUNT = re.compile(f"treasury|rounding|escrow:{_NAME}|payable:{_NAME}|stake:{_NAME}:{_NAME}")
 _RESERVATION = re.compile(f"{_NAME}/[1-9][0-9]{{0,8}}")
 
+#: The four sums of an account that was never used.
+_UNUSED = (0, 0, 0, 0)
+
 #: A balance stays within a signed 64-bit integer, which is what both databases hold.
 MAX_BALANCE = 2**63 - 1
 
@@ -165,7 +168,7 @@ class Book:
             PostingError: an overdraft, a reservation made or resolved twice, unknown, or exceeded.
         """
         if type(transfer) is Post:
-            self._post(transfer.debit, transfer.credit, transfer.micro)
+            self._move(transfer.debit, transfer.credit, transfer.micro)
         elif type(transfer) is Reserve:
             self._reserve(transfer)
         elif type(transfer) is Resolve:
@@ -173,12 +176,12 @@ class Book:
 
     def balance(self, account: str) -> Balance:
         """Zero for an account that was never used."""
-        return Balance(*self._sums.get(account, (0, 0, 0, 0)))
+        return Balance(*self._sums.get(account, _UNUSED))
 
     def holds(self, account: str) -> int:
         """Credits minus debits of an account, posted."""
-        sums = self._sums.get(account)
-        return 0 if sums is None else sums[1] - sums[0]
+        debits, credits_, *_ = self._sums.get(account, _UNUSED)
+        return credits_ - debits
 
     def accounts(self) -> Iterable[str]:
         """Every account used so far, in name order."""
@@ -191,41 +194,26 @@ class Book:
         """Sums over all accounts: debits equal credits, posted and pending."""
         return Balance(*(sum(sums[i] for sums in self._sums.values()) for i in range(4)))
 
-    def _post(self, debit: str, credit: str, micro: int) -> None:
-        source = self._sums.get(debit)
-        if debit != TREASURY:
-            held = 0 if source is None else source[1] - source[0] - source[2]
-            if held < micro:
-                raise PostingError(
-                    f"{debit} would be overdrawn: it holds {held} micro-credits, {micro} are to leave it"
-                )
-        if source is None:
-            source = self._sums[debit] = [0, 0, 0, 0]
-        target = self._sums.get(credit)
-        if target is None:
-            target = self._sums[credit] = [0, 0, 0, 0]
-        if source[0] + micro > MAX_BALANCE or target[1] + micro > MAX_BALANCE:
-            raise PostingError(f"a posting of {micro} micro-credits would pass 2^63 on {debit} or {credit}")
-        source[0] += micro
-        target[1] += micro
+    def _move(self, debit: str, credit: str, micro: int, column: int = 0) -> None:
+        """Adds to the sums of `column`: 0 for what is posted, 2 for what is pending."""
+        source, target = (self._sums.get(name, _UNUSED) for name in (debit, credit))
+        held = source[1] - source[0] - source[2]
+        if held < micro and debit != TREASURY:
+            raise PostingError(
+                f"{debit} would be overdrawn: it holds {held} micro-credits, {micro} are to leave it"
+            )
+        if source[column] + micro > MAX_BALANCE or target[column + 1] + micro > MAX_BALANCE:
+            what = "reservation" if column else "posting"
+            raise PostingError(f"a {what} of {micro} micro-credits would pass 2^63 on {debit} or {credit}")
+        self._sums.setdefault(debit, [*_UNUSED])[column] += micro
+        self._sums.setdefault(credit, [*_UNUSED])[column + 1] += micro
 
     def _reserve(self, transfer: Reserve) -> None:
-        if transfer.reservation in self._reservations:
-            raise PostingError(f"the reservation {transfer.reservation} was made before; each is made once")
-        source = self._sums.setdefault(transfer.debit, [0, 0, 0, 0])
-        held = source[1] - source[0] - source[2]
-        if transfer.debit != TREASURY and held < transfer.micro:
-            raise PostingError(
-                f"{transfer.debit} holds {held} micro-credits; {transfer.micro} cannot be reserved from it"
-            )
-        target = self._sums.setdefault(transfer.credit, [0, 0, 0, 0])
-        if source[2] + transfer.micro > MAX_BALANCE or target[3] + transfer.micro > MAX_BALANCE:
-            raise PostingError(f"a reservation of {transfer.micro} micro-credits would pass 2^63")
-        source[2] += transfer.micro
-        target[3] += transfer.micro
-        self._reservations[transfer.reservation] = Reservation(
-            transfer.debit, transfer.credit, transfer.micro
-        )
+        name, debit, credit, micro = transfer.reservation, transfer.debit, transfer.credit, transfer.micro
+        if name in self._reservations:
+            raise PostingError(f"the reservation {name} was made before; each is made once")
+        self._move(debit, credit, micro, column=2)
+        self._reservations[name] = Reservation(debit, credit, micro)
 
     def _resolve(self, transfer: Resolve) -> None:
         held = self._reservations.get(transfer.reservation)

@@ -59,47 +59,6 @@ def perfect_root(hashes: Sequence[bytes]) -> bytes:
     return hashes[0]
 
 
-class Frontier:
-    """The roots of the perfect subtrees of a growing tree, left to right: O(log n) state, O(1) amortised work."""
-
-    def __init__(self) -> None:
-        self.size = 0
-        self._roots: list[bytes] = []
-
-    def append(self, leaf: bytes) -> None:
-        """Adds one leaf hash."""
-        size = self.size
-        while size & 1:
-            leaf = node_hash(self._roots.pop(), leaf)
-            size >>= 1
-        self._roots.append(leaf)
-        self.size += 1
-
-    def extend(self, leaves: Sequence[bytes]) -> None:
-        """Adds leaf hashes; aligned runs of 256 are hashed level by level, which is faster."""
-        position = 0
-        while position < len(leaves):
-            if self.size % 256 == 0 and len(leaves) - position >= 256:
-                self.append_perfect(perfect_root(leaves[position : position + 256]), 8)
-                position += 256
-            else:
-                self.append(leaves[position])
-                position += 1
-
-    def append_perfect(self, root: bytes, height: int) -> None:
-        """Adds the 2^height leaves below `root`; the size must be a multiple of 2^height."""
-        size = self.size >> height
-        while size & 1:
-            root = node_hash(self._roots.pop(), root)
-            size >>= 1
-        self._roots.append(root)
-        self.size += 1 << height
-
-    def root(self) -> bytes:
-        """MTH of all that was added."""
-        return fold(self._roots)
-
-
 def fold(roots: Sequence[bytes]) -> bytes:
     """Root over perfect subtrees of falling size, left to right."""
     if not roots:
@@ -110,11 +69,14 @@ def fold(roots: Sequence[bytes]) -> bytes:
     return root
 
 
-def tree_root(leaves: Iterable[bytes]) -> bytes:
+def perfect_parts(hashes: Sequence[bytes]) -> list[bytes]:
+    """Roots of the perfect subtrees of falling size over nodes of one level, left to right."""
+    return [perfect_root(hashes[i << height : (i + 1) << height]) for height, i in cover(0, len(hashes))]
+
+
+def tree_root(leaves: Sequence[bytes]) -> bytes:
     """MTH over leaf hashes."""
-    frontier = Frontier()
-    frontier.extend(list(leaves))
-    return frontier.root()
+    return fold(perfect_parts(leaves))
 
 
 def cover(start: int, end: int) -> list[tuple[int, int]]:

@@ -9,7 +9,7 @@ Source: https://c2sp.org/tlog-tiles
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from mechanism.ledger.errors import EntryError, ProofError
-from mechanism.ledger.merkle import HASH_BYTES, perfect_root
+from mechanism.ledger.merkle import HASH_BYTES, fold, perfect_parts, perfect_root
 
 #: Tree levels in one tile, and hashes in a full one; fixed by tlog-tiles.
 TILE_HEIGHT = 8
@@ -42,6 +42,43 @@ def append_to_tiles(
             index += 1
         level, size, hashes = level + 1, size // TILE_WIDTH, roots
     return changed
+
+
+class GrowingTree:
+    """A tree that grows by leaf hashes, as the last tile of each level: O(log n) state, O(1) amortised work."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._rows: list[list[bytes]] = []
+
+    def extend(self, leaves: Sequence[bytes]) -> list[tuple[Coordinates, list[bytes]]]:
+        """Adds leaf hashes; returns the tiles that they complete."""
+        size, level, hashes = self.size, 0, list(leaves)
+        self.size += len(hashes)
+        whole: list[tuple[Coordinates, list[bytes]]] = []
+        while hashes:
+            if level == len(self._rows):
+                self._rows.append([])
+            row, hashes, size = self._rows[level] + hashes, [], size // TILE_WIDTH
+            for start in range(0, len(row) - TILE_WIDTH + 1, TILE_WIDTH):
+                tile = row[start : start + TILE_WIDTH]
+                whole.append(((level, size + len(hashes)), tile))
+                hashes.append(perfect_root(tile))
+            self._rows[level] = row[len(hashes) * TILE_WIDTH :]
+            level += 1
+        return whole
+
+    def edge(self) -> list[tuple[Coordinates, list[bytes]]]:
+        """The tiles that are not full yet."""
+        return [
+            ((level, self.size >> TILE_HEIGHT * (level + 1)), row)
+            for level, row in enumerate(self._rows)
+            if row
+        ]
+
+    def root(self) -> bytes:
+        """MTH of all that was added."""
+        return fold([root for row in reversed(self._rows) for root in perfect_parts(row)])
 
 
 class TileNodes:

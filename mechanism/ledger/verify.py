@@ -15,10 +15,10 @@ from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import EntryError, LedgerError
 from mechanism.ledger.key_history import extended
 from mechanism.ledger.log_keys import KeyChange, LogKeys, key_change
-from mechanism.ledger.merkle import HASH_BYTES, Frontier, leaf_hashes, perfect_root
+from mechanism.ledger.merkle import HASH_BYTES, leaf_hashes
 from mechanism.ledger.note import Checkpoint, Note, VerificationKey
 from mechanism.ledger.replay import Counts, Replay, ReplayError, Taken
-from mechanism.ledger.tiles import TILE_HEIGHT, TILE_WIDTH, split_hashes, tiles_of
+from mechanism.ledger.tiles import TILE_WIDTH, GrowingTree, split_hashes, tiles_of
 from mechanism.ledger.tlog_proof import TlogProof
 
 #: Places of what contradicts a head, or a receipt, that was seen before.
@@ -209,9 +209,7 @@ class _Verification:
         self._book = replay.book
         self._counts = replay.counts
         self._replayed = replay
-        self._frontier = Frontier()
-        self._levels: list[list[bytes]] = [[]]
-        self._tile_counts: list[int] = [0]
+        self._tree = GrowingTree()
         self._differing: tuple[int, str] | None = None
         self._rows: Iterator[TransferRow] | None = None
         self._tables: StoredTables | None = None
@@ -340,13 +338,13 @@ class _Verification:
                     entries_after += len(chunk)
                     if wrong > MAX_AFTER_WRONG_BYTES or entries_after > MAX_AFTER_WRONG_ENTRIES:
                         self._stop(
-                            "entries", f"those from {self._frontier.size} on were not read: enough is wrong"
+                            "entries", f"those from {self._tree.size} on were not read: enough is wrong"
                         )
                 if progress is not None:
-                    progress(self._frontier.size, max(self._head.size, self._frontier.size))
+                    progress(self._tree.size, max(self._head.size, self._tree.size))
         except LedgerError as error:
-            self._stop(f"entry {self._frontier.size}", str(error), self._frontier.size)
-        size = self._frontier.size
+            self._stop(f"entry {self._tree.size}", str(error), self._tree.size)
+        size = self._tree.size
         if size < self._head.size:
             message = f"the ledger ends after {size} of the {self._head.size} entries that its head covers"
             self._problem(f"entry {size}", message, size)
@@ -363,11 +361,10 @@ class _Verification:
                 self._problem(f"entry {error.index} ({error.entry_id})", error.reason, error.index)
 
     def _take(self, chunk: list[bytes]) -> None:
-        first = self._frontier.size
+        first = self._tree.size
         leaves = leaf_hashes(chunk)
         self._note_changes(first, chunk)
-        root = self._collect(leaves)
-        self._extend(leaves, root)
+        self._extend(leaves)
         if self._receipt is not None and first <= self._receipt.index < first + len(chunk):
             found = chunk[self._receipt.index - first]
             if found != self._receipt.entry:
@@ -384,38 +381,27 @@ class _Verification:
                 self._problem(f"entry {error.index} ({error.entry_id})", error.reason, error.index)
                 self._replay = None
 
-    def _extend(self, leaves: list[bytes], root: bytes | None) -> None:
-        """Grows the tree, and stops at every head on the way to compare roots.
-
-        `root` is that of the leaves where they are one whole tile: then they need not be hashed again.
-        """
-        inside = range(self._frontier.size + 1, self._frontier.size + len(leaves))
-        passed = [head for head, _, _ in self._milestones if head.size in inside]
-        if root is not None and not passed and (self._upcoming is None or self._upcoming.size not in inside):
-            self._frontier.append_perfect(root, TILE_HEIGHT)
-            self._compare_heads()
-            return
+    def _extend(self, leaves: list[bytes]) -> None:
+        """Grows the tree, compares the tiles that become whole, and stops at every head on the way to compare roots."""
         start = 0
         while start < len(leaves):
-            end = len(leaves)
-            stops = [head.size for head, _, _ in self._milestones]
+            passed = start - self._tree.size
+            stops = [head.size for head, _, _ in self._milestones if head.size > self._tree.size]
             if self._upcoming is not None:
                 stops.append(self._upcoming.size)
-            size = self._frontier.size
-            for stop in stops:
-                if size < stop < size + end - start:
-                    end = start + stop - size
-            self._frontier.extend(leaves[start:end] if (start, end) != (0, len(leaves)) else leaves)
+            end = min([len(leaves), *(passed + stop for stop in stops)])
+            for (level, index), tile in self._tree.extend(leaves[start:end]):
+                self._compare_tile(level, index, tile)
             start = end
             self._compare_heads()
 
     def _compare_heads(self) -> None:
-        size = self._frontier.size
+        size = self._tree.size
         for head, note, place in self._milestones:
             if head.size != size:
                 continue
             self._check_signed(head, note, place)
-            if head.root != self._frontier.root():
+            if head.root != self._tree.root():
                 about = "that of the head that was given" if place == _KNOWN else "the signed one"
                 self._problem(
                     place, f"the root of the first {size} entries is not {about}: a fork, or altered"
@@ -423,44 +409,18 @@ class _Verification:
         while self._upcoming is not None and self._upcoming.size <= size:
             if self._upcoming_note is not None:
                 self._check_signed(self._upcoming, self._upcoming_note, f"head of {self._upcoming.size}")
-            if self._upcoming.size < size or self._upcoming.root != self._frontier.root():
+            if self._upcoming.size < size or self._upcoming.root != self._tree.root():
                 self._problem(f"head of {self._upcoming.size}", "the entries do not give its root")
             self._next_head()
 
-    def _collect(self, leaves: list[bytes]) -> bytes | None:
-        """Compares each tile that the new leaves complete with the stored one.
-
-        Returns the root of the leaves where they are one whole tile.
-        """
-        level, hashes, root = 0, leaves, None
-        while hashes:
-            if level == len(self._levels):
-                self._levels.append([])
-                self._tile_counts.append(0)
-            row = self._levels[level]
-            row.extend(hashes)
-            hashes = []
-            while len(row) >= TILE_WIDTH:
-                tile, self._levels[level] = row[:TILE_WIDTH], row[TILE_WIDTH:]
-                row = self._levels[level]
-                self._compare_tile(level, self._tile_counts[level], tile)
-                self._tile_counts[level] += 1
-                hashes.append(perfect_root(tile))
-            if level == 0 and not row:  # entries are read a tile at a time
-                root = hashes[0]
-            level += 1
-        return root
-
     def _compare_partial_tiles(self) -> None:
-        for level, row in enumerate(self._levels):
-            if row:
-                self._compare_tile(level, self._tile_counts[level], row)
-                self._tile_counts[level] += 1
+        for (level, index), row in self._tree.edge():
+            self._compare_tile(level, index, row)
         if self._tables is not None:
-            stored, expected = self._tables.tiles(), sum(1 for _ in tiles_of(self._frontier.size))
+            stored, expected = self._tables.tiles(), sum(1 for _ in tiles_of(self._tree.size))
             if stored != expected:
                 self._problem(
-                    "tiles", f"{stored} tiles are stored; {self._frontier.size} entries make {expected}"
+                    "tiles", f"{stored} tiles are stored; {self._tree.size} entries make {expected}"
                 )
 
     def _compare_tile(self, level: int, index: int, hashes: list[bytes]) -> None:
@@ -524,8 +484,8 @@ class _Verification:
             self._problem(
                 f"transfers of entry {extra[0]}", "the database holds a transfer that no entry orders"
             )
-        if tables.size() != self._frontier.size:
-            message = f"it says {tables.size()} entries; there are {self._frontier.size}"
+        if tables.size() != self._tree.size:
+            message = f"it says {tables.size()} entries; there are {self._tree.size}"
             self._problem("table ledger_log", message)
         stored = tables.balances()
         for name in sorted(stored.keys() | set(self._book.accounts())):
@@ -557,7 +517,7 @@ class _Verification:
             if any(p.place in (_KNOWN, _RECEIPT) for p in report.problems):
                 report.known = Known.CONTRADICTED
             else:
-                short = self._frontier.size < report.known_size
+                short = self._tree.size < report.known_size
                 report.known = Known.OLDER if short else Known.EXTENDED
         report.problems.sort(key=lambda p: (p.index is None, p.index or 0))
         report.counts = self._counts

@@ -35,8 +35,7 @@ MAX_LABELS, MAX_TENSORS = 2_000, 20_000
 MAX_BALANCE = 2**63 - 1
 PART_BYTES = 48_000
 NAME = "[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?"
-FIFTY = Context(prec=50, rounding=ROUND_HALF_EVEN)
-TWENTY_EIGHT = Context(prec=28, rounding=ROUND_HALF_EVEN)
+AMOUNTS = Context(prec=28, rounding=ROUND_HALF_EVEN)
 NOTHING = Decimal(0)
 OF_THE_MODEL_ALONE = (
     "fault", "class_features", "global_features", "norm", "alignment", "novelty", "improvement", "echo_distance",
@@ -524,21 +523,21 @@ class Terms:
 
     def f(self, x: Decimal) -> Decimal:
         if self.function == "log":
-            return FIFTY.ln(x) if x > 1 else NOTHING
+            return AMOUNTS.ln(x) if x > 1 else NOTHING
         if self.function == "log1p":
-            return FIFTY.ln(FIFTY.add(1, x))
+            return AMOUNTS.ln(AMOUNTS.add(1, x))
         if self.function == "linear":
-            return FIFTY.multiply(self.kappa, x)
-        return FIFTY.multiply(self.kappa, FIFTY.power(x, self.exponent))
+            return AMOUNTS.multiply(self.kappa, x)
+        return AMOUNTS.multiply(self.kappa, AMOUNTS.power(x, self.exponent))
 
     def most(self) -> Decimal:
-        return self.f(FIFTY.divide(self.q, self.upsilon))
+        return self.f(AMOUNTS.divide(self.q, self.upsilon))
 
     def bill(self) -> int:
         return self.rounds * self.capacity * micro(self.most(), ROUND_CEILING)
 
     def amount(self, squares: Decimal) -> Decimal:
-        return self.f(FIFTY.divide(self.q, FIFTY.fma(self.phi, squares, self.upsilon)))
+        return self.f(AMOUNTS.divide(self.q, AMOUNTS.fma(self.phi, squares, self.upsilon)))
 
     def reserved(self, number: int) -> int:
         share, rest = divmod(self.budget, self.rounds)
@@ -546,7 +545,7 @@ class Terms:
 
 
 def micro(credits_: Decimal, rounding: str) -> int:
-    return int(FIFTY.multiply(credits_, MICRO).to_integral_value(rounding))
+    return int(AMOUNTS.multiply(credits_, MICRO).to_integral_value(rounding))
 
 
 def mean(amounts: Sequence[Decimal]) -> Decimal:
@@ -554,8 +553,8 @@ def mean(amounts: Sequence[Decimal]) -> Decimal:
         return amounts[0]
     total = NOTHING
     for amount in amounts:
-        total = FIFTY.add(total, amount)
-    return FIFTY.divide(total, len(amounts))
+        total = AMOUNTS.add(total, amount)
+    return AMOUNTS.divide(total, len(amounts))
 
 
 def gross(terms: Terms, subject: Record, peers: Sequence[Record]) -> Decimal:
@@ -563,7 +562,7 @@ def gross(terms: Terms, subject: Record, peers: Sequence[Record]) -> Decimal:
     if terms.rule == "paper":
         own = Fraction(subject["claimed_degree"])
         squares = [own**2 + Fraction(peer["claimed_degree"]) ** 2 for peer in peers]
-        return mean([terms.amount(FIFTY.divide(s.numerator, s.denominator)) for s in squares])
+        return mean([terms.amount(AMOUNTS.divide(s.numerator, s.denominator)) for s in squares])
     if terms.rule == "verified":
         return verified(terms, subject["verified_micro"], subject["multiplier_ppm"], peers)
     score = subject["scores"].get(terms.rule)
@@ -573,15 +572,17 @@ def gross(terms: Terms, subject: Record, peers: Sequence[Record]) -> Decimal:
         and 0 <= Decimal(score) <= 1,
         f"{subject['participant_id']} has no {terms.rule} score in [0, 1]",
     )
-    return FIFTY.multiply(Decimal(score), terms.most())
+    return AMOUNTS.multiply(Decimal(score), terms.most())
 
 
 def verified(terms: Terms, own: int, multiplier: int, peers: Sequence[Record]) -> Decimal:
     amounts = [
-        terms.amount(Decimal(own**2 + peer["verified_micro"] ** 2).scaleb(-12, FIFTY)) for peer in peers
+        terms.amount(Decimal(own**2 + peer["verified_micro"] ** 2).scaleb(-12, AMOUNTS)) for peer in peers
     ]
     amount = mean(amounts)
-    return amount if multiplier == MICRO else FIFTY.multiply(amount, Decimal(multiplier).scaleb(-6, FIFTY))
+    return (
+        amount if multiplier == MICRO else AMOUNTS.multiply(amount, Decimal(multiplier).scaleb(-6, AMOUNTS))
+    )
 
 
 def penalty(terms: Terms, subject: Record) -> Decimal:
@@ -591,7 +592,7 @@ def penalty(terms: Terms, subject: Record) -> Decimal:
     distance = claim.numerator * MICRO - subject["verified_micro"] * claim.denominator
     if not distance:
         return NOTHING
-    return FIFTY.multiply(terms.penalty, FIFTY.divide(distance**2, (claim.denominator * MICRO) ** 2))
+    return AMOUNTS.multiply(terms.penalty, AMOUNTS.divide(distance**2, (claim.denominator * MICRO) ** 2))
 
 
 def largest_remainder(net: Mapping[str, Decimal]) -> tuple[dict[str, int], int]:
@@ -599,10 +600,10 @@ def largest_remainder(net: Mapping[str, Decimal]) -> tuple[dict[str, int], int]:
     fractions: dict[str, Decimal] = {}
     rest = NOTHING
     for name in sorted(net):
-        exact = FIFTY.multiply(net[name], MICRO)
+        exact = AMOUNTS.multiply(net[name], MICRO)
         floors[name] = int(exact)
-        fractions[name] = TWENTY_EIGHT.subtract(exact, floors[name])
-        rest = TWENTY_EIGHT.add(rest, fractions[name])
+        fractions[name] = AMOUNTS.subtract(exact, floors[name])
+        rest = AMOUNTS.add(rest, fractions[name])
     units = int(rest)
     for name in sorted(fractions, key=lambda n: (-fractions[n], n))[:units]:
         floors[name] += 1
@@ -1332,7 +1333,7 @@ class Replay:
             before = gross(terms, judged[name], [judged[n] for n in peers[name] or [name]])
             less = penalty(terms, judged[name])
             gross_micro[name], penalty_micro[name] = micro(before, ROUND_FLOOR), micro(less, ROUND_CEILING)
-            amounts[name] = max(NOTHING, FIFTY.subtract(before, less))
+            amounts[name] = max(NOTHING, AMOUNTS.subtract(before, less))
         paid, rounding = largest_remainder(amounts)
         draws = runs([[name, peers[name]] for name in task.selected])
         for number, run in enumerate(draws, 1):
@@ -1374,7 +1375,7 @@ class Replay:
             transfers.append({"reserve": name, **post("treasury", escrow, kept)})
             task.kept[task.round] = dict(judged), dict(peers), dict(paid)
         body = {
-            **task.where(), "arithmetic": "decimal50-half-even/largest-remainder-v1",
+            **task.where(), "arithmetic": "decimal28-half-even/largest-remainder-v1",
             "participants": len(task.selected), "total_micro": total, "rounding_micro": rounding,
         }  # fmt: skip
         self.expect(f"{task.place()}/settlement", "settlement", body, *transfers)
@@ -1515,7 +1516,7 @@ def award(terms: Terms, subject: Record, peers: Sequence[Record], paid: int) -> 
         return 0
     own = round(claimed)
     amount = verified(terms, own, subject["multiplier_ppm"], peers or [{"verified_micro": own}])
-    exact = TWENTY_EIGHT.multiply(amount, MICRO)
+    exact = AMOUNTS.multiply(amount, MICRO)
     return max(0, int(exact.to_integral_value(ROUND_FLOOR)) - paid)
 
 

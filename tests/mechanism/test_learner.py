@@ -1,11 +1,10 @@
-"""The learner's problem: best coefficient, selection, budget."""
+"""The learner's problem: best coefficient, selection."""
 
-from decimal import Context, Decimal
+from decimal import Decimal
 
 import numpy as np
 import pytest
 
-from mechanism.budget import budget_bound
 from mechanism.cost import LinearCost
 from mechanism.effort import ExponentialEffort
 from mechanism.equilibrium import equilibrium, solve
@@ -111,16 +110,6 @@ def test_a_costly_minority_is_not_selected():
         assert best_offer(game.select(order), learner, partial=False).payoff == pytest.approx(
             payoff, abs=1e-9
         )
-
-
-def test_the_budget_bounds_every_payment():
-    game = random_game(5, 20)
-    bound = budget_bound(Log(), Decimal(2000), Decimal(200), 20, 3)
-    precise = Context(prec=60)
-    exact = precise.multiply(Decimal(60), precise.ln(Decimal(10)))
-    assert exact <= bound <= exact * (1 + Decimal("1e-25"))
-    assert float(bound) >= 3 * equilibrium(game).payment.sum()
-    assert budget_bound(Log(), Decimal(100), Decimal(200), 20, 3) == 0
 
 
 @pytest.mark.parametrize(

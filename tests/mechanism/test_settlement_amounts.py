@@ -22,7 +22,6 @@ from mechanism.settlement import (
     max_payment_micro,
     peer_candidates,
     peer_payment,
-    round_budget_micro,
     settle_round,
     task_budget_micro,
 )
@@ -49,7 +48,7 @@ def first(settlement: Settlement) -> Payment:
 
 
 def exact(terms: Terms, mine: Fraction, theirs: Fraction) -> Fraction:
-    """f(Q / (Phi d^2 + Phi d'^2 + Upsilon)) in micro-credits, unrounded, to 50 digits."""
+    """f(Q / (Phi d^2 + Phi d'^2 + Upsilon)) in micro-credits, unrounded, to 28 digits."""
     return Fraction(peer_payment(terms, mine, theirs)) * MICRO
 
 
@@ -291,7 +290,6 @@ def test_budgets_are_the_largest_payment_rounded_up_by_capacity_and_rounds() -> 
     assert max_payment_micro(Decimal(2000), Decimal(200), Log().exact) == 2_302_586
     assert max_payment_micro(Decimal(3), Decimal(2), Linear(Decimal(2)).exact) == 3 * MICRO
     assert max_payment_micro(Decimal(1), Decimal(1), Log().exact) == 0
-    assert round_budget_micro(PLAIN) == 12 * 2_302_586
     assert task_budget_micro(PLAIN) == 3 * 12 * 2_302_586
 
 
@@ -317,7 +315,7 @@ def test_candidates_are_the_scored_without_oneself_and_ones_own_cluster() -> Non
 
 
 def test_the_arithmetic_has_the_name_that_ledgers_know_it_by() -> None:
-    assert ARITHMETIC == "decimal50-half-even/largest-remainder-v1"
+    assert ARITHMETIC == "decimal28-half-even/largest-remainder-v1"
 
 
 def test_the_expected_payment_is_what_every_candidate_as_a_peer_would_pay() -> None:

@@ -214,7 +214,7 @@ def test_an_amount_that_no_record_gives_is_refused_too(value: str) -> None:
 
 def test_the_bytes_of_a_model_are_a_whole_number() -> None:
     for value in (100.5, True, "100"):
-        with pytest.raises(FieldError, match=r"contract\.max_bytes.*an integer of at least 0"):
+        with pytest.raises(FieldError, match=r"contract\.max_bytes.*a whole number of at least 0"):
             replace(samples.terms().contract, max_bytes=value)  # type: ignore[arg-type]
 
 

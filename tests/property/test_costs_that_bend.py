@@ -158,6 +158,22 @@ def test_where_nobody_is_paid_a_flat_cost_still_leaves_nobody_an_effort(exponent
     assert game.start - mine == pytest.approx(gap, abs=1e-9)
 
 
+def test_lines_and_powers_in_one_array_are_solved_as_costs_of_their_own_are():
+    """In one array they take the extremal iteration, one by one the brackets of everyone's best responses."""
+    effort = ExponentialEffort([1.0, 0.9, 0.8, 0.95], [2.0, 1.5, 1.0, 2.0])
+    coefficients, exponents = [0.7, 1.5, 2.0, 0.9], [1.0, 2.0, 3.0, 1.0]
+    stacked = StackedCost([PowerCost(*one) for one in zip(coefficients, exponents, strict=True)])
+    ends = [
+        solve(Game(Log(), 2000.0, GapBound(300, 200), effort, cost))
+        for cost in (PowerCost(coefficients, exponents), stacked)
+    ]
+    for one, other in zip(*ends, strict=True):
+        assert one.certified
+        assert other.certified
+        assert one.degree == pytest.approx(other.degree, abs=1e-8)
+        assert one.cost == pytest.approx(other.cost, abs=1e-8)
+
+
 @pytest.mark.parametrize("exponent", [1.3, 2.5, 7.0])
 @pytest.mark.parametrize("size", [20, 200])
 def test_larger_populations_are_bracketed_too(exponent, size):

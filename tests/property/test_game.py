@@ -14,7 +14,7 @@ from mechanism.equilibrium import solve
 from mechanism.extremal_iteration import Climb, applies
 from mechanism.game import Game
 from mechanism.gap_bound import GapBound
-from mechanism.mean_field import COARSE, FINE, Field, Layout, PeerSums
+from mechanism.mean_field import Field, Layout, PeerSums
 from mechanism.payment import Log
 from mechanism.score import Score
 from tests.mechanism.games import BOUND, PAYMENTS, random_game, utilities_on_grid, utility_at
@@ -142,7 +142,7 @@ def test_the_interpolated_field_is_within_its_error_bound(seed, payment, ratio, 
     rng = np.random.default_rng(seed)
     squares = rng.uniform(low, 1, size)
     score = Score(payment[0], 1e9, GapBound(300, 300 * ratio))
-    layout = Layout.of(score, low, 1.0, FINE)
+    layout = Layout.of(score, low, 1.0)
     field = Field.of(layout, np.sqrt(squares))
     s = np.linspace(low, 1, 401)
     z = s[:, None] + np.square(np.sqrt(squares))
@@ -155,8 +155,6 @@ def test_the_interpolated_field_is_within_its_error_bound(seed, payment, ratio, 
     level = field.level(s)
     drift = np.abs((level - level[0]) - (exact - exact[0]))
     assert drift.max() <= 2 * field.error + 1e-14 * np.abs(exact).max() + rounding
-    coarse = Field.of(Layout.of(score, low, 1.0, COARSE), np.sqrt(squares))
-    assert np.abs(coarse.first(s) - score.first(z).mean(axis=1)).max() <= coarse.error + rounding
 
 
 @settings(max_examples=40)

@@ -4,8 +4,7 @@ import base64
 from collections.abc import Mapping
 from typing import Any
 
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives import hashes
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_der_public_key
 
@@ -15,9 +14,8 @@ from mechanism.ledger.key_history import extended, fingerprint
 from mechanism.ledger.note import VerificationKey
 from mechanism.ledger.replay.comparing import Wrong, same
 from mechanism.ledger.replay.world import Revoked, World, text
+from mechanism.statements import Statement, signature_holds
 from mechanism.terms import identifier
-
-_ECDSA = ec.ECDSA(hashes.SHA256())
 
 
 def enrolment(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
@@ -58,17 +56,18 @@ def log_key(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
     world.log_keys = [*known, str(following)]
 
 
-def check_signature(world: World, name: str, message: bytes, signature: bytes) -> None:
-    """That a key of `name` that counts at this point has signed `message`."""
+def check_signature(world: World, statement: Statement, signature: bytes) -> None:
+    """That a key of the participant that counts at this point has signed its statement."""
+    name = statement.participant_id
     keys = world.keys.get(name, {})
     if keys and not world.check_signatures:
         return
-    if any(_signed_by(key, message, signature) for key in keys.values()):
+    if any(signature_holds(statement, signature, key) for key in keys.values()):
         world.counts.statements += 1
         return
     gone = [revoked for revoked in world.revoked.values() if revoked.owner == name]
     for revoked in gone:
-        if _signed_by(revoked.key, message, signature):
+        if signature_holds(statement, signature, revoked.key):
             raise Wrong(
                 f"it is signed by a key of {name} that was revoked before, in entry {revoked.entry}: nothing "
                 "signed by that key counts from there on"
@@ -86,14 +85,6 @@ def check_standing(world: World, name: str) -> None:
 
 def _extend(world: World, entry: Entry) -> None:
     world.key_history = extended(world.key_history, world.counts.entries, entry.data)
-
-
-def _signed_by(key: ec.EllipticCurvePublicKey, message: bytes, signature: bytes) -> bool:
-    try:
-        key.verify(signature, message, _ECDSA)
-    except InvalidSignature:
-        return False
-    return True
 
 
 def _public_key(encoded: str) -> ec.EllipticCurvePublicKey:

@@ -32,7 +32,7 @@ def claim(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
         if degree != statement.degree:
             raise Wrong(f"{name} claims {statement.degree} with open counts, which give {degree}")
     _check_statement(task, statement)
-    check_signature(world, name, statement.canonical, signature)
+    check_signature(world, statement, signature)
     task.claims[name] = Claim(
         degree=statement.degree,
         commitment=statement.counts_commitment,
@@ -66,7 +66,7 @@ def model(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
             "the last before the round began"
         )
     _check_statement(task, statement)
-    check_signature(world, name, statement.canonical, signature)
+    check_signature(world, statement, signature)
     _check_share(task.claims[name], name, number, statement.draw_share)
     task.delivered.add((number, name))
     task.sequences.add(sequence)

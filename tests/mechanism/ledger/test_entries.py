@@ -213,8 +213,8 @@ def test_each_transfer_that_the_accounts_do_not_allow_is_refused_in_words() -> N
             Post("treasury", "escrow:a", most),
         ),
         "was made before": (held, held),
-        "holds 0 micro-credits; 5 cannot be reserved": (Reserve("b/1", "escrow:a", "payable:p", 5),),
-        "holds 4 micro-credits; 5 cannot be reserved": (
+        "holds 0 micro-credits, 5 are to leave": (Reserve("b/1", "escrow:a", "payable:p", 5),),
+        "holds 4 micro-credits, 5 are to leave": (
             paid_in,
             Reserve("b/1", "escrow:a", "payable:p", 6),
             Reserve("b/2", "escrow:a", "payable:p", 5),

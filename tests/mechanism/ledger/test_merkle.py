@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from mechanism.ledger.errors import ProofError
 from mechanism.ledger.merkle import (
     EMPTY_ROOT,
-    Frontier,
     consistency_proof,
     cover,
     inclusion_proof,
@@ -23,6 +22,7 @@ from mechanism.ledger.merkle import (
     verify_consistency,
     verify_inclusion,
 )
+from mechanism.ledger.tiles import GrowingTree, append_to_tiles
 from tests import vectors
 
 #: The issue asks for consistency proofs of every size pair up to here.
@@ -69,19 +69,23 @@ def flips(value: bytes) -> list[bytes]:
 
 
 @given(st.lists(st.binary(max_size=4), max_size=600))
-def test_the_frontier_gives_the_root_of_the_recursion(data: list[bytes]) -> None:
+def test_the_root_is_that_of_the_recursion(data: list[bytes]) -> None:
     leaves = [leaf_hash(item) for item in data]
     assert tree_root(leaves) == plain_root(leaves)
 
 
 @given(st.lists(st.integers(0, 300), max_size=6))
-def test_the_frontier_does_not_mind_how_leaves_arrive(runs: list[int]) -> None:
+def test_a_growing_tree_does_not_mind_how_leaves_arrive(runs: list[int]) -> None:
     leaves = [leaf_hash(i.to_bytes(2)) for i in range(sum(runs))]
-    frontier, start = Frontier(), 0
+    tree, start, tiles = GrowingTree(), 0, {}
     for run in runs:
-        frontier.extend(leaves[start : start + run])
+        tiles.update(tree.extend(leaves[start : start + run]))
         start += run
-        assert frontier.root() == tree_root(leaves[:start])
+        assert tree.root() == tree_root(leaves[:start])
+    tiles.update(tree.edge())
+    assert {place: b"".join(tile) for place, tile in tiles.items()} == dict(
+        append_to_tiles(lambda wanted: {}, 0, leaves)
+    )
 
 
 @given(st.integers(0, 10**6))
