@@ -12,12 +12,13 @@
 Imports neither torch nor scipy; adapters for frameworks are in `participant.adapters`.
 """
 
-import fedpeer
+from importlib import import_module
 
-if not hasattr(fedpeer, "_HOMES"):
+# Nothing of it is used here, where it would stand above: only whose it is.
+if not hasattr(import_module("fedpeer"), "_HOMES"):
     raise ImportError(
-        f"{fedpeer.__file__} hides the package 'fedpeer', since it stands before it on Python's path; run this from "
-        "another folder, take that one out of PYTHONPATH, or rename it"
+        f"{import_module('fedpeer').__file__} hides the package 'fedpeer', since it stands before it on Python's "
+        "path; run this from another folder, take that one out of PYTHONPATH, or rename it"
     )
 
 from participant.aio import AsyncJoinedTask, AsyncParticipant, AsyncRound

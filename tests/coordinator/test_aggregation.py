@@ -173,7 +173,7 @@ def test_a_file_whose_tensors_stand_in_another_order_gives_the_same_mean(
 
 
 def merged(folder: Path, parts: Parts, rule: Any, start: Path, state: Path | None, name: str) -> Merged:
-    contract = open_model(start).contract(Decimal(10**6), 10**6)
+    contract = contract_of(load_file(start), Decimal(10**6), 10**6)
     return merge(parts, rule, contract, start, state, folder / name, folder / f"{name}-state")
 
 

@@ -237,7 +237,7 @@ def test_a_disk_that_is_full_is_no_fault_of_the_task(monkeypatch: pytest.MonkeyP
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device", "a file")
 
-    monkeypatch.setattr("coordinator.dry_round.aggregate", full)
+    monkeypatch.setattr("coordinator.dry_round.merge", full)
     with pytest.raises(OSError, match="No space left"):
         prove(prepare_task(task(rule={"name": "paper"}), 0.0))
 
@@ -259,7 +259,7 @@ def test_a_fault_that_nobody_foresaw_is_one_sentence(monkeypatch: pytest.MonkeyP
     def odd(*_: Any) -> None:
         raise IndexError("list index out of range")
 
-    monkeypatch.setattr("coordinator.dry_round.aggregate", odd)
+    monkeypatch.setattr("coordinator.dry_round.merge", odd)
     with pytest.raises(
         TaskError, match="fail so in every round: IndexError: list index out of range; look at"
     ):

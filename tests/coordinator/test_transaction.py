@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.admission import admit_dispute
+from coordinator.aggregation import Merged
 from coordinator.clock import SystemClock
 from coordinator.commits import Transactions
 from coordinator.errors import TaskError
@@ -240,9 +241,8 @@ class Mirrored(History):
         seed = round_seed(samples.chain_secret(self.id), self.terms.schedule.rounds, self.round)
         draw = Draw(seed, {name: said.draw_share for name, (said, _) in self.models[self.round].items()})
         found = list(reversed(self.judged))
-        self.step(
-            lambda t, row: t.settle(row, draw, found, record or {}, self.result, Quality("0.9", "0.31"))
-        )
+        merged = Merged(self.result, self.server_state)
+        self.step(lambda t, row: t.settle(row, draw, found, record or {}, merged, Quality("0.9", "0.31")))
         row = self.service.row(self.id)
         last = self.round == self.terms.schedule.rounds
         window = 60 if self.shape.private and last else None
@@ -532,7 +532,8 @@ class Wild:
                 seed = round_seed(samples.chain_secret("task"), said.terms.schedule.rounds, row.round)
                 sent = {name: model.draw_share for name, (model, _) in said.models[row.round].items()}
                 said.settle(record)
-                do(lambda t: t.settle(row, Draw(seed, sent), judged, record, said.result, None))
+                merged = Merged(said.result, said.server_state)
+                do(lambda t: t.settle(row, Draw(seed, sent), judged, record, merged, None))
             case Close():
                 do(lambda t: t.close(row))
             case Cancel(reason):
@@ -552,7 +553,8 @@ class Wild:
         elif row.state is State.TRAINING and (chance := self.chance.random()) < 0.8:
             if chance < 0.1:
                 self.said.said[awaited[0]] = "no disk"
-                self.service.do(lambda t: t.add_failure(row, awaited[0], f"f-{row.round}", "no disk"))
+                report = FailureReport("task", row.round, awaited[0], f"f-{row.round}", "no disk")
+                self.service.do(lambda t: t.add_failure(row, report))
             else:
                 self.deliver(awaited[-1], late=False)
         elif row.state is State.SETTLED:

@@ -55,7 +55,7 @@ def foreign_mix(k: int, samples: int, generator: np.random.Generator) -> LabelMi
 def train_at(
     splits: Splits, start: Weights, recipe: Recipe, mixes: list[LabelMix], generator: np.random.Generator
 ) -> list[dict[str, Any]]:
-    samples = [draw(splits.train, mix.counts, generator).data for mix in mixes]
+    samples = [draw(splits.train, mix.counts, generator) for mix in mixes]
     seeds = [int(seed) for seed in generator.integers(2**31, size=len(mixes))]
     return train_many(start, samples, recipe, seeds)
 

@@ -170,7 +170,7 @@ def test_a_mix_in_common_makes_no_duplicates_and_samples_in_common_do(scene: Sce
     generator, pool = np.random.default_rng(6), scene.splits.train
     mix = majority_minority(UNIFORM, RECIPE.samples, majority=3, degree=Fraction(6, 10))
     parts = stratified_split(pool, (len(pool) // 2, len(pool) // 2), 0)
-    one, other = (draw(part, mix.counts, generator).data for part in parts)
+    one, other = (draw(part, mix.counts, generator) for part in parts)
     found = scene.assess(
         one=train(scene.start, one, RECIPE, seed=1),
         other=train(scene.start, other, RECIPE, seed=2),
@@ -181,9 +181,9 @@ def test_a_mix_in_common_makes_no_duplicates_and_samples_in_common_do(scene: Sce
 
 def test_few_samples_and_wrong_labels_cost_the_payment(scene: Scene) -> None:
     generator = np.random.default_rng(3)
-    handful = draw(scene.splits.train, (1,) * 10, generator).data
+    handful = draw(scene.splits.train, (1,) * 10, generator)
     skewed = majority_minority(UNIFORM, RECIPE.samples, majority=2, degree=0.6)
-    data = draw(scene.splits.train, skewed.counts, generator).data
+    data = draw(scene.splits.train, skewed.counts, generator)
     wrong = LabelledData("digits", data.images, relabelled(data.labels, UNIFORM, generator), 10)
     found = scene.assess(
         handful=train(scene.start, repeated(handful, RECIPE.samples), RECIPE, seed=1),
@@ -197,7 +197,7 @@ def test_few_samples_and_wrong_labels_cost_the_payment(scene: Scene) -> None:
 def test_honest_participants_of_one_label_are_scored_and_read_as_such(scene: Scene) -> None:
     generator = np.random.default_rng(8)
     counts = np.eye(10, dtype=int) * RECIPE.samples
-    samples = [draw(scene.splits.train, tuple(row.tolist()), generator).data for row in counts]
+    samples = [draw(scene.splits.train, tuple(row.tolist()), generator) for row in counts]
     trained = train_many(scene.start, samples, RECIPE, range(10))
     found = scene.assess(**{f"only{label}": weights for label, weights in enumerate(trained)})
     kept = []

@@ -328,7 +328,8 @@ def test_the_tree_is_that_of_the_entries_at_whatever_width_of_tiles(
 ) -> None:
     """So that whole tiles of several levels are completed at once, which takes 65,536 entries otherwise."""
     monkeypatch.setattr("mechanism.ledger.verify.TILE_WIDTH", width)
-    monkeypatch.setattr("mechanism.ledger.verify.TILE_HEIGHT", height)
+    monkeypatch.setattr("mechanism.ledger.tiles.TILE_WIDTH", width)
+    monkeypatch.setattr("mechanism.ledger.tiles.TILE_HEIGHT", height)
     report = verify_ledger(MemorySource(LEDGER), KEY.verification_key)
     assert report.verified, report.problems
 
