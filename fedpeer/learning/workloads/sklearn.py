@@ -1,7 +1,7 @@
 """scikit-learn's estimators as workloads.
 
     SklearnWorkload(SGDClassifier(loss="log_loss"), features=58, classes=10)
-    SklearnWorkload(MLPRegressor((64, 32)), features=58)
+    SklearnWorkload(MLPRegressor(hidden_layer_sizes=(64, 32)), features=58)
 
 Linear models travel as {"coef_", "intercept_"}, perceptrons as {"coefs_0", "intercepts_0", ...}, in float64, in which
 scikit-learn computes. An estimator with `partial_fit` makes a pass over the samples for each epoch of the recipe; one
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.base import clone, is_classifier
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import has_fit_parameter
 
 from fedpeer.learning.errors import DataError, ModelError
 from fedpeer.learning.models import Weights
@@ -71,11 +72,7 @@ class SklearnWorkload:
                     order = generator.permutation(len(samples))
                     model.partial_fit(inputs[order], targets[order])
                 return self._weights(model)
-            some = self.classes is not None and len(np.unique(targets)) < self.classes
-            if some and "warm_start" in known:
-                model.set_params(warm_start=False)  # its weights are of all classes
-            fitted = model.fit(inputs, targets)
-        return self._spread(weights, fitted) if some else self._weights(fitted)
+            return self._weights(self._fitted(model, inputs, targets))
 
     def judge(self, weights: Weights, samples: Samples) -> Judged:
         inputs, targets = self._arrays(samples)
@@ -167,15 +164,16 @@ class SklearnWorkload:
             )  # the step that learning rates which decay count from
         return model
 
-    def _spread(self, weights: Weights, fitted: Any) -> NewWeights:
-        """Weights of all classes where the samples showed some: the rows of the others stay where they were."""
-        made = {name: np.array(array) for name, array in weights.items()}
-        if len(fitted.classes_) > 2:
-            for name in ("coef_", "intercept_"):
-                made[name][fitted.classes_] = getattr(fitted, name)
-        else:  # one row, for the second of the two
-            for name in ("coef_", "intercept_"):
-                made[name][fitted.classes_] = np.array([-0.5, 0.5]).reshape(
-                    (2,) + (1,) * (made[name].ndim - 1)
-                ) * getattr(fitted, name)
-        return made
+    def _fitted(self, model: Any, inputs: npt.NDArray[np.float64], targets: npt.NDArray[Any]) -> Any:
+        """`model.fit`; a classifier learns of classes that the samples lack by a sample without weight."""
+        lacking = np.setdiff1d(np.arange(self.classes or 0), targets)
+        if not len(lacking):
+            return model.fit(inputs, targets)
+        if not has_fit_parameter(model, "sample_weight"):
+            raise DataError(
+                f"the samples have nothing of the classes {lacking.tolist()}, and {type(model).__name__} takes no "
+                "weights; expected an estimator with partial_fit, or one whose fit takes sample_weight"
+            )
+        weights = np.r_[np.ones(len(targets)), np.zeros(len(lacking))]
+        rows = np.concatenate([inputs, np.repeat(inputs[:1], len(lacking), axis=0)])
+        return model.fit(rows, np.r_[targets, lacking], sample_weight=weights)

@@ -12,6 +12,7 @@ from sklearn.linear_model import LogisticRegression, Ridge, SGDClassifier, SGDRe
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from torch import nn
 
+from fedpeer.evidence.generic.observing import silent_tensors
 from fedpeer.learning.errors import LearningError
 from fedpeer.learning.samples import Samples
 from fedpeer.learning.workloads.baseline import MeanWorkload
@@ -142,9 +143,12 @@ CASES = {
     "SGDRegressor": Case(lambda: SklearnWorkload(SGDRegressor(), features=WIDTH), measured),
     "Ridge": Case(lambda: SklearnWorkload(Ridge(), features=WIDTH), measured),
     "MLPClassifier": Case(
-        lambda: SklearnWorkload(MLPClassifier((8,)), features=WIDTH, classes=CLASSES), classified
+        lambda: SklearnWorkload(MLPClassifier(hidden_layer_sizes=(8,)), features=WIDTH, classes=CLASSES),
+        classified,
     ),
-    "MLPRegressor": Case(lambda: SklearnWorkload(MLPRegressor((8,)), features=WIDTH), measured),
+    "MLPRegressor": Case(
+        lambda: SklearnWorkload(MLPRegressor(hidden_layer_sizes=(8,)), features=WIDTH), measured
+    ),
     "mean": Case(MeanWorkload, measured),
     "class shares": Case(lambda: MeanWorkload(classes=CLASSES), classified, learns=False),
 }
@@ -229,8 +233,13 @@ def test_stacks_agree_with_one_after_another(case: Case, workload: Workload) -> 
         train_all(workload, start, parts, RECIPE, [3, 4]), parts, (3, 4), strict=True
     ):
         alone = workload.train(start, part, RECIPE, seed)
-        for name, array in made.items():
-            assert np.allclose(array, alone[name], rtol=1e-3, atol=1e-3), name
+        # A tensor without a gradient is moved by rounding, and by what the optimizer makes of it.
+        silent = silent_tensors(workload, [start, made], part)
+        for name in (n for n in workload.trainable if n not in silent):
+            assert np.allclose(made[name], alone[name], rtol=1e-3, atol=1e-3), name
+        assert np.allclose(
+            workload.judge(made, part).losses, workload.judge(alone, part).losses, rtol=0.05, atol=0.02
+        )
 
 
 def test_weights_of_another_layout_are_refused(case: Case, workload: Workload) -> None:
