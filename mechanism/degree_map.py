@@ -19,7 +19,7 @@ down.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
-from math import isqrt
+from math import isqrt, lcm
 from typing import Any
 
 from mechanism.canonical import Json
@@ -138,9 +138,12 @@ def regressors(
     z: list[int] = []
     for column in sorted_columns:
         z += sorted(columns[column])
-    z += sorted(round(share - q * MICRO) for share, q in zip(shares, reference, strict=True))
-    z.append(round(_distance(shares, reference) * MICRO))
-    z += [round(_excess(shares, reference, level)) for level in EXCESS_LEVELS]
+    # Over one denominator, so that all sums are of integers: whole = sum_i parts_i.
+    whole = lcm(*(q.denominator for q in reference))
+    parts = [q.numerator * (whole // q.denominator) for q in reference]
+    z += sorted(round(Fraction(p * whole - q * MICRO, whole)) for p, q in zip(shares, parts, strict=True))
+    z.append(round(_distance(shares, parts, whole) * MICRO))
+    z += [round(_excess(shares, parts, whole, level)) for level in EXCESS_LEVELS]
     totals = [sum(column) for column in columns]
     z += [round(Fraction(total, strata)) for total in totals]
     z += [
@@ -150,18 +153,14 @@ def regressors(
     return tuple(z)
 
 
-def _distance(shares: Sequence[int], reference: Sequence[Fraction]) -> Fraction:
+def _distance(shares: Sequence[int], parts: Sequence[int], whole: int) -> Fraction:
     positive = [max(share, 0) for share in shares]
-    total = sum(positive)
-    if not total:
+    if not (total := sum(positive)):
         return Fraction(0)
-    return (
-        sum((abs(Fraction(p, total) - q) for p, q in zip(positive, reference, strict=True)), Fraction(0)) / 2
-    )
+    off = sum(abs(p * whole - q * total) for p, q in zip(positive, parts, strict=True))
+    return Fraction(off, 2 * whole * total)
 
 
-def _excess(shares: Sequence[int], reference: Sequence[Fraction], level: Fraction) -> Fraction:
-    levels = (level * q * MICRO for q in reference)
-    return sum(
-        (max(share - cut, Fraction(0)) for share, cut in zip(shares, levels, strict=True)), Fraction(0)
-    )
+def _excess(shares: Sequence[int], parts: Sequence[int], whole: int, level: Fraction) -> Fraction:
+    over, under = level.numerator * MICRO, level.denominator * whole
+    return Fraction(sum(max(p * under - q * over, 0) for p, q in zip(shares, parts, strict=True)), under)

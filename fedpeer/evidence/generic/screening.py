@@ -4,10 +4,12 @@ A score is larger the less a model resembles the shadows. The limit of a test at
 that of models that are exchangeable with n shadows at most a fail it. Where a is smaller than 1 / (n + 1), which no
 quantile of n scores can show, the scores beyond the median are taken to fall off exponentially.
 
-*Trained* is one test of four scores: the length of the update, its cosine with the mean update of the shadows (of the
-half of D_c that a shadow does not come from), the largest deviation of a tensor's share in the change, and the gain
-on the strata that the model seems to have been trained on. Each is put on one scale, its excess over the median in
-units of the mean excess, and the largest decides: so the four together fail an honest model at the rate of one.
+*Trained* is one test of four scores: how far the length of the update is from the usual, its cosine with the mean
+update, the largest deviation of a tensor's share in the change, and the gain on the strata that the model seems to have
+been trained on. What is usual is taken of the shadows of one half of D_c: a shadow is held against the other half's, as
+it shares no sample with them, and any other model against both, of which the mean counts. Each score is put on one
+scale, its excess over the median in units of the mean excess, and the largest decides: so the four together fail an
+honest model at the rate of one.
 
 *Samples* is the distance from flawed shadows, by a ridge regression from the regressors of the degree.
 """
@@ -61,38 +63,56 @@ def limit_at(scores: Array, rate: float) -> float:
 
 
 @dataclass(frozen=True, eq=False)
+class Usual:
+    """What is usual among the shadows of one half of D_c.
+
+    Attributes:
+        length: median of the updates' lengths.
+        update: their mean, (B,).
+        changes: mean and standard deviation of each tensor's logarithmic share in the change.
+    """
+
+    length: float
+    update: Array
+    changes: tuple[Array, Array]
+
+    @classmethod
+    def of(cls, shadows: Sequence[Observation]) -> "Usual":
+        updates = np.array([each.vectors["update"] for each in shadows])
+        changes = np.array([each.changes for each in shadows])
+        deviation = changes.std(axis=0)
+        # A tensor whose share hardly varies is judged as if it varied by a tenth of what the others do.
+        least = max(0.1 * float(np.median(deviation)), 1e-9)
+        length = float(np.median(np.linalg.norm(updates, axis=1)))
+        return cls(length, updates.mean(axis=0), (changes.mean(axis=0), np.maximum(deviation, least)))
+
+    def scores(self, seen: Observation) -> tuple[float, float, float]:
+        """Of length, direction and tensors."""
+        update = seen.vectors["update"]
+        length = abs(np.log(max(float(np.linalg.norm(update)), 1e-300) / max(self.length, 1e-300)))
+        tensors = np.abs((seen.changes - self.changes[0]) / self.changes[1]).max()
+        return float(length), 1 - cosine(update, self.update), float(tensors)
+
+
+@dataclass(frozen=True, eq=False)
 class Screens:
     """The two tests of one start.
 
     Attributes:
-        median_length: of the shadows' updates.
-        mean_updates: of the shadows of each half, shape (2, B).
-        spread: mean and standard deviation of each tensor's logarithmic share in the change.
+        usual: of the shadows of either half.
         tails: of the four scores, in the order of `TRAINED`; limit: of the largest on their common scale.
         quality: regressors to 1 for sound and 0 for flawed shadows; least_quality: from which a model passes.
     """
 
-    median_length: float
-    mean_updates: Array
-    spread: tuple[Array, Array]
+    usual: tuple[Usual, Usual]
     tails: tuple[Tail, ...]
     limit: float
     quality: Line
     least_quality: float
 
-    def scores(self, seen: Observation, shares: Array, half: int | None = None) -> Array:
-        """The four scores of one model, in its own units.
-
-        Args:
-            shares: of the strata, as estimated, (S,).
-            half: of D_c that a shadow was trained on; None for any other model.
-        """
-        update = seen.vectors["update"]
-        length = abs(np.log(max(float(np.linalg.norm(update)), 1e-300) / self.median_length))
-        against = self.mean_updates if half is None else self.mean_updates[1 - half : 2 - half]
-        direction = 1 - float(np.mean([cosine(update, mean) for mean in against]))
-        tensors = float(np.abs((seen.changes - self.spread[0]) / self.spread[1]).max())
-        return np.array([length, direction, tensors, -gain_on_shown(seen, shares)])
+    def scores(self, seen: Observation, shares: Array) -> Array:
+        """The four scores of one model that is no shadow, in its own units; `shares` as estimated, (S,)."""
+        return _scores(self.usual, seen, shares)
 
     def limits(self) -> Array:
         """Of the four scores, each in its own units."""
@@ -107,34 +127,25 @@ def gain_on_shown(seen: Observation, shares: Array) -> float:
 
 def fit_screens(sound: Sequence[Observation], fitted: Fitted, table: Table, flawed: Table | None) -> Screens:
     """Tests whose limits the sound shadows give; without flawed ones everything passes the second."""
-    updates = table.vectors["update"]
     halves: Halves = table.halves
-    lengths = np.linalg.norm(updates, axis=1)
-    changes = np.array([each.changes for each in sound])
-    deviation = changes.std(axis=0)
-    # A tensor whose share hardly varies is judged as if it varied by a tenth of what the others do.
-    deviation = np.maximum(deviation, max(0.1 * float(np.median(deviation)), 1e-9))
-    blank = Screens(
-        float(np.median(lengths)),
-        np.array([updates[halves == half].mean(axis=0) for half in (0, 1)]),
-        (changes.mean(axis=0), deviation),
-        (),
-        np.inf,
-        Line(np.zeros(1), 1.0),
-        -np.inf,
+    first, second = (
+        Usual.of([each for each, of in zip(sound, halves, strict=True) if of == half]) for half in (0, 1)
     )
     scores = np.array(
         [
-            blank.scores(each, shares, int(half))
+            _scores((second,) if half == 0 else (first,), each, shares)
             for each, shares, half in zip(sound, fitted.shares, halves, strict=True)
         ]
     )
     tails = tuple(Tail.of(column) for column in scores.T)
     common = np.max([tail.scaled(column) for tail, column in zip(tails, scores.T, strict=True)], axis=0)
     quality, least = _fit_quality(fitted, table, flawed)
-    return Screens(
-        blank.median_length, blank.mean_updates, blank.spread, tails, limit_at(common, RATE), quality, least
-    )
+    return Screens((first, second), tails, limit_at(common, RATE), quality, least)
+
+
+def _scores(usual: Sequence[Usual], seen: Observation, shares: Array) -> Array:
+    found = np.mean([each.scores(seen) for each in usual], axis=0)
+    return np.array([*found, -gain_on_shown(seen, shares)])
 
 
 def _fit_quality(fitted: Fitted, table: Table, flawed: Table | None) -> tuple[Line, float]:
