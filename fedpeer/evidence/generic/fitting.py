@@ -6,12 +6,15 @@ these the degree is the mean of a line and of extremely randomised trees: either
 of a shadow what the step before says without it, as it does of a participant.
 
 The interval is conformal: its half-width is the (1 - ALPHA) quantile, with the finite-sample correction, of what
-cross-validation of all steps is off by.
+cross-validation of all steps is off by. Shadows of one half of D_c share its samples, so that one tells more of another
+than of a participant. How much more is measured: maps fitted on one half's shadows are tried on the other's, and the
+half-width is multiplied by their mean error over that of maps fitted on as many shadows of both halves, if that is more
+than 1.
 
 Sources: Geurts, Ernst, Wehenkel 2006, extremely randomized trees; Vovk 2015, cross-conformal predictors.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -151,6 +154,8 @@ class Fitted:
         features: all features of the table's shadows, shape (n, S, m), each told without itself.
         shares: of the strata, as estimated of each shadow without it, (n, S).
         residuals: cross-validated errors of the degree, (n,).
+        apart: the mean error of maps on shadows that share no sample with theirs, over that of maps of as many shadows
+            on shadows that do.
     """
 
     maps: Maps
@@ -158,6 +163,7 @@ class Fitted:
     features: Array
     shares: Array
     residuals: Array
+    apart: float
 
 
 def fit_degree(table: Table) -> Fitted:
@@ -170,22 +176,33 @@ def fit_degree(table: Table) -> Fitted:
     if count < MIN_SHADOWS:
         raise EvidenceError(f"{count} sound shadows; expected at least {MIN_SHADOWS}")
     maps, features, shares = fit_maps(table)
-    estimates = np.empty(count)
-    for rest, fold in folds(count, _CHECK_FOLDS):
-        estimates[fold] = fit_maps(table.rows(rest))[0].estimates(table.rows(fold))
-    residuals = estimates - table.degrees
-    model = maps.degree_map(table, micro(conformal_quantile(np.abs(residuals), ALPHA)))
-    return Fitted(maps, model, features, shares, residuals)
+    residuals = _residuals(table, folds(count, _CHECK_FOLDS))
+    by_half = [
+        (np.flatnonzero(table.halves != half), np.flatnonzero(table.halves == half)) for half in (0, 1)
+    ]
+    alone, together = (np.abs(_residuals(table, parts)).mean() for parts in (by_half, folds(count, 2)))
+    apart = max(1.0, float(alone / together)) if together > 0 else 1.0
+    half_width = micro(apart * conformal_quantile(np.abs(residuals), ALPHA))
+    return Fitted(maps, maps.degree_map(table, half_width), features, shares, residuals, apart)
+
+
+def _residuals(table: Table, parts: Iterable[tuple[Indices, Indices]]) -> Array:
+    """What maps fitted on the first shadows of each part are off by on its second."""
+    found = np.empty(len(table.degrees))
+    for rest, fold in parts:
+        found[fold] = fit_maps(table.rows(rest))[0].estimates(table.rows(fold)) - table.degrees[fold]
+    return found
 
 
 def fit_maps(table: Table) -> tuple[Maps, Array, Array]:
     """All steps; the features of the table's own shadows, and their shares, each without that shadow."""
     tellers, told = {}, {}
     for name, vectors in table.vectors.items():
-        if name == "update":
+        if name == "update" and len(np.unique(table.halves)) > 1:
             tellers[name], told[name] = fit_halved(vectors, table.shares, table.halves, DIRECTION)
         else:
-            tellers[name], told[name] = fit_whole(vectors, table.shares, Scale.of(vectors))
+            scale = DIRECTION if name == "update" else Scale.of(vectors)
+            tellers[name], told[name] = fit_whole(vectors, table.shares, scale)
     features = _extended(table.features, told, table.reference)
     crossed = np.empty_like(table.shares)
     for rest, fold in folds(len(crossed), _CROSS_FOLDS):

@@ -16,6 +16,11 @@ A classifier whose classes are the strata adds, with q the probabilities that it
     log_elsewhere       mean of ln q_i over the other strata; start_elsewhere that of the start
     prior               softmax over i of log_elsewhere
 
+A workload that predicts measured targets adds, with o and o0 the predictions of the model and of the start, over the
+targets' deviation in D_c:
+
+    residual, moved     mean of o - target, of o - o0
+
 A mean over one stratum's samples says nothing of how many of them a shadow was trained on, which a statistic across
 strata would: shadows are observed on the samples of D_c that they have not seen.
 
@@ -26,6 +31,7 @@ and of a classifier's mean probability, of every stratum) and `update` (sketched
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -55,6 +61,8 @@ GENERIC_FEATURES = ("loss", "gain", "rank", "log", "spread", "start")
 CLASS_FEATURES = (
     "own", "accuracy", "log_elsewhere", "elsewhere", "mistaken", "start_elsewhere", "prior",
 )  # fmt: skip
+
+MEASURED_FEATURES = ("residual", "moved")
 
 #: Features whose sorted values enter the degree.
 SORTED_FEATURES = ("loss", "own", "log_elsewhere")
@@ -116,7 +124,12 @@ class Observer:
         self._judged = self._cut(workload.judge(start, validation))
         self.tensors = tuple(name for name in workload.trainable if name not in silent)
         self._sketch = Sketcher(self.tensors, start, sketch_seed)
-        self.features = (*GENERIC_FEATURES, *(CLASS_FEATURES if self._classes else ()))
+        self._targets = None if workload.classes is not None else _measured(validation.targets, self._judged)
+        self.features = (
+            *GENERIC_FEATURES,
+            *(CLASS_FEATURES if self._classes else ()),
+            *(MEASURED_FEATURES if self._targets is not None else ()),
+        )
 
     def sketch(self, weights: Weights) -> Array:
         """Of weights - start, without silent tensors."""
@@ -201,6 +214,11 @@ class Observer:
                 if self._classes:
                     taken = means(np.eye(strata)[after.argmax(axis=1)])
                     columns |= _of_classes(means(after), likely, taken, means(start))
+            elif self._targets is not None:
+                targets, scale = self._targets[unseen], self._targets.std(axis=0)
+                scale = np.maximum(scale, np.finfo(np.float64).tiny)
+                columns["residual"] = mean(((after - targets) / scale).mean(axis=1))
+                columns["moved"] = mean(((after - start) / scale).mean(axis=1))
         return columns, vectors, columns["gain"]
 
 
@@ -222,6 +240,14 @@ def _of_classes(logs: Array, likely: Array, taken: Array, start_logs: Array) -> 
         "start_elsewhere": elsewhere(start_logs),
         "prior": prior / prior.sum(),
     }
+
+
+def _measured(targets: npt.NDArray[Any], judged: Judged) -> Array | None:
+    """Targets in the form of the predictions, (n, K); None where they are no numbers of that form."""
+    if judged.outputs is None or targets.dtype.kind not in "iuf" or targets.size != judged.outputs.size:
+        return None
+    found: Array = targets.reshape(judged.outputs.shape).astype(np.float64)
+    return found
 
 
 def _weighted_ranks(values: Array, weights: Array) -> Array:

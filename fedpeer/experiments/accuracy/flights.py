@@ -101,5 +101,6 @@ def _number(text: str) -> float | None:
 
 def _standardised(values: list[float]) -> npt.NDArray[np.float32]:
     """Cut off at the hundredth from either end, then centred and over the deviation."""
-    array = np.clip(values, *np.quantile(values, (0.01, 0.99)))
-    return ((array - array.mean()) / array.std()).astype(np.float32)
+    array = np.clip(np.array(values), *np.quantile(values, (0.01, 0.99)))
+    result: npt.NDArray[np.float32] = ((array - array.mean()) / array.std()).astype(np.float32)
+    return result
