@@ -23,7 +23,7 @@ demo: $(STAMP)
 	$(BIN)/fedpeer demo $(DEMO_ARGS)
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadscope $(TEST_ARGS)
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadscope --no-loadscope-reorder $(TEST_ARGS)
 
 # The mathematics, the protocol and the house's own rules: what to run after every change.
 test-fast: $(STAMP)

@@ -27,6 +27,8 @@ from tests.backends import DURABLE, scratch_url
 from tests.integration.market import verified
 from tests.integration.serving import Shift, task_config
 
+pytestmark = pytest.mark.long
+
 NAMES = ("ada", "ben", "cho")
 
 #: Rounds of each task; more than one, so that kills hit every state.

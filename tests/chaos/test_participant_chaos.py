@@ -29,6 +29,8 @@ from tests.chaos.faulty_link import FaultyLink
 from tests.integration.serving import Served, served
 from tests.integration.test_examples import idle
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 ROUNDS = 3
 

@@ -27,6 +27,8 @@ from tests.faulty_database import Decide, Faults, each_statement_once, faulty_sq
 from tests.integration.market import delivered, make_folder, open_task, revoke, running, task_config, verified
 from tests.integration.serving import Served, Shift, served
 
+pytestmark = pytest.mark.long
+
 NAMES = ("ada", "ben", "cho")
 COUNTS = {"ada": [5, 5, 5, 5], "ben": [8, 4, 4, 4], "cho": [10, 5, 3, 2]}
 

@@ -40,6 +40,8 @@ from tests.integration.market import (
     verified,
 )
 
+pytestmark = pytest.mark.long
+
 
 def back_up(folder: StateFolder, target: Path) -> Manifest:
     operator = Operator(folder)

@@ -33,6 +33,8 @@ from tests.integration.serving import Served, served, stepped
 from tests.integration.test_participant_command import DIGITS, fedpeer
 from tests.integration.test_verified_round import CONFIG, fetched
 
+pytestmark = pytest.mark.long
+
 SALT = bytes(range(32))
 
 #: Three participants of evenly drawn digits: their degrees near 0 are read as a little higher, so claims are low.

@@ -15,6 +15,8 @@ from participant import Participant, TrainingRound, Weights
 from participant.adapters.numpy import FunctionTask
 from tests.integration.serving import Served, served
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 
 SOFTMAX = {"bias": np.zeros(10, np.float32), "weight": np.zeros((10, 64), np.float32)}

@@ -29,6 +29,8 @@ from participant.steps import LIST_TASKS
 from tests.integration.market import verified
 from tests.integration.serving import Served, served
 
+pytestmark = pytest.mark.long
+
 NAMES = ("ada", "ben", "cho")
 
 #: How a round moves the weights of each participant.

@@ -25,6 +25,8 @@ from fedpeer.audit.sql.errors import DatabaseUnreachable, LeaseTaken
 from tests.backends import DURABLE, scratch_url
 from tests.integration.market import CONFIG, make_folder, open_task, running, task_config
 
+pytestmark = pytest.mark.long
+
 STORED_AT = (
     CONFIG
     + """[storage]

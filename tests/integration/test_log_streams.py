@@ -22,6 +22,8 @@ from tests.integration.serving import task_config
 from tests.integration.test_background import check, take_part
 from tests.integration.test_participant_command import environment
 
+pytestmark = pytest.mark.long
+
 KINDS = ("full", "gone", "closed", "unread")
 
 #: Bytes of a pipe that nobody reads: one line fills it.

@@ -29,6 +29,8 @@ from fedpeer.protocol.limits import MAX_REFUSAL_SENTENCE
 from tests.integration.market import CONFIG, make_folder
 from tests.integration.test_service_process import enrolled_with, serving
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -17,6 +17,8 @@ import pytest
 from participant import ConfigurationError, Participant, SessionTakenOverError
 from tests.integration.serving import Served, served
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 
 RECIPE = {

@@ -26,6 +26,8 @@ from fedpeer.protocol.certificates import new_key, signing_request
 from fedpeer.v1 import enrolment_pb2, enrolment_pb2_grpc, market_pb2
 from tests.integration.market import Client, model_like, task_config, verified
 
+pytestmark = pytest.mark.long
+
 TASK = """
 id = "task"
 Q = 1000

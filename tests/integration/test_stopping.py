@@ -15,6 +15,8 @@ from participant import Participant
 from tests.integration.serving import Served, Shift, served
 from tests.integration.test_participant_command import fedpeer
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 
 #: Arguments: state folder, market, and a file that appears where the script is to be interrupted.

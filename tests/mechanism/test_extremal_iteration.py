@@ -17,7 +17,7 @@ from mechanism.regret import jumps, regret, survey
 from mechanism.verify import verify
 from tests.mechanism.games import BOUND, PAYMENTS, random_game
 
-pytestmark = pytest.mark.arithmetic
+pytestmark = [pytest.mark.arithmetic, pytest.mark.long]
 
 
 def tangent_game(distances, size=20_000):

@@ -16,7 +16,7 @@ from mechanism.payment import Linear, Log, Power
 from mechanism.selection import required_coefficients, select
 from tests.mechanism.games import BOUND, random_game, symmetric_game, utilities_on_grid, utility_at
 
-pytestmark = pytest.mark.arithmetic
+pytestmark = [pytest.mark.arithmetic, pytest.mark.long]
 
 
 def test_under_a_log_payment_the_best_coefficient_is_the_participation_boundary():

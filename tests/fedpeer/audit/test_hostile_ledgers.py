@@ -44,6 +44,8 @@ from mechanism.ledger.note import Checkpoint, SigningKey, sign_checkpoint
 from tests import ledger_samples as samples
 from tests.memory_source import KEY, MemorySource
 
+pytestmark = pytest.mark.long
+
 VKEY = str(KEY.verification_key)
 
 #: Bytes of address space in which a command must get by, whatever it is given: what it takes to start, and a little.

@@ -15,6 +15,8 @@ from fedpeer.cli.errors import CommandError
 from fedpeer.cli.simulate import find_task
 from fedpeer.protocol.model_file import encode_model, open_model
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[3]
 
 

@@ -38,7 +38,7 @@ from tests.fedpeer.evidence.population import (
     submission,
 )
 
-pytestmark = pytest.mark.arithmetic
+pytestmark = [pytest.mark.arithmetic, pytest.mark.long]
 
 DEGREES = [Fraction(d) for d in ("0", "0.15", "0.3", "0.45", "0.6", "0.75")]
 

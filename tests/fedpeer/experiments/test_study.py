@@ -17,7 +17,7 @@ from fedpeer.experiments.populations import SHARES
 from fedpeer.experiments.settings import EPOCHS_ONCE, Settings
 from fedpeer.experiments.study import Study
 
-pytestmark = pytest.mark.arithmetic
+pytestmark = [pytest.mark.arithmetic, pytest.mark.long]
 
 ROOT = Path(__file__).absolute().parents[3]
 

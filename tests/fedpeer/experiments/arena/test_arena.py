@@ -21,7 +21,7 @@ from fedpeer.experiments.errors import ExperimentError
 from fedpeer.learning.partition import LabelMix
 from mechanism.settlement import peer_payment
 
-pytestmark = pytest.mark.arithmetic
+pytestmark = [pytest.mark.arithmetic, pytest.mark.long]
 
 CHOSEN = (
     "no-effort", "no-effort-claims-full", "over-claim", "echo", "echo-noise", "random", "sign-flipped", "copy",
