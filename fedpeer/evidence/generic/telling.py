@@ -38,7 +38,8 @@ class Scale:
 
     def __call__(self, vectors: Array) -> Array:
         if self.centre is None or self.deviation is None:
-            return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+            scaled: Array = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+            return scaled
         return (vectors - self.centre) / self.deviation
 
     @classmethod

@@ -185,7 +185,7 @@ class TorchWorkload:
             return {n: _tensor(a, kind) for n, a in samples.inputs.items()}, _tensor(samples.targets, kind)
         inputs = _tensor(samples.inputs, kind)
         if inputs.ndim == 4:  # channels last is torch's faster layout for convolutions on a CPU
-            module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's own stub
+            module.to(memory_format=torch.channels_last)
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         return inputs, _tensor(samples.targets, kind)
 
