@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from fedpeer import extensions
+from fedpeer.cli.accuracy import measure_accuracy
 from fedpeer.cli.errors import CommandError, writable
 from fedpeer.cli.progress import cell_progress
 from fedpeer.experiments.arena import ATTACKS, RULES, ArenaResult, ArenaSetting, attack_named, run_arena
@@ -49,6 +50,16 @@ def arena(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes, a seed each at a time.  [default: one a CPU core]")
     ] = None,
+    accuracy: Annotated[
+        bool,
+        typer.Option(
+            "--accuracy",
+            help="Instead of attacks: how well degrees are measured, for every kind of model and data.",
+        ),
+    ] = False,
+    task: Annotated[
+        list[str] | None, typer.Option(help="With --accuracy: what is measured, repeatable. Default: all.")
+    ] = None,
     json_output: Annotated[
         bool, typer.Option("--json", help="Print one JSON object and nothing else.")
     ] = False,
@@ -60,6 +71,9 @@ def arena(
     ] = None,
 ) -> None:
     """Measure what every attack earns under every payment rule, through the real evidence and settlement."""
+    if accuracy:
+        measure_accuracy(task or (), seeds, shadows, workers, json_output, out)
+        return
     setting = ArenaSetting(
         dataset=dataset.value,
         rules=_chosen("--rule", rule, _with(RULES, extensions.PAYMENT_RULES), ("verified", "paper")),

@@ -12,14 +12,11 @@ shadows show and leave a margin.
 Sources: Geurts, Ernst, Wehenkel 2006, extremely randomized trees; Vovk 2015, cross-conformal predictors.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-from sklearn.ensemble import ExtraTreesRegressor
 
 from fedpeer.evidence.behaviour import (
     CLASS_FEATURES,
@@ -30,13 +27,13 @@ from fedpeer.evidence.behaviour import (
 )
 from fedpeer.evidence.errors import EvidenceError
 from fedpeer.evidence.likeness import Likeness
+from fedpeer.evidence.regression import Indices, Line, LineAndTrees, folds, label_rows, ridge
 from fedpeer.evidence.shadows import Shadow, ShadowContext
 from fedpeer.evidence.sketch import Array, Sketcher, cosine, without
 from fedpeer.evidence.updates import UpdateShares, fit_update_shares
 from mechanism.canonical import canonical_digest
-from mechanism.evidence import NANO, DegreeModel, EvidenceModel, Thresholds, regressors
+from mechanism.evidence import DegreeModel, EvidenceModel, Thresholds, regressors
 from mechanism.settlement import MICRO
-from mechanism.trees import Forest, Tree
 
 #: Nominal rate of misses of the prediction interval.
 ALPHA = 0.1
@@ -93,15 +90,7 @@ _CLAIM_LEVEL, _CLAIM_MARGIN, _CLAIM_BAND = 0.98, 1.5, (0.15, 0.24)
 #: Half-width from which the interval counts as too wide, and its upper end is paid on.
 _WIDE = 0.35
 
-#: Candidates of the ridge penalty.
-_PENALTIES = np.logspace(-1, 4, 16)
 _CROSS_FOLDS, _CHECK_FOLDS = 8, 10
-
-#: Trees; more brought nothing. Shadows in a leaf at least, and the share of the features that a node chooses among.
-_TREES, _LEAF, _CHOICE = 64, 2, 0.3
-
-#: Smallest standard deviation of a feature, so that one that hardly varies gets no huge coefficient.
-_LEAST_SPREAD = 1e-4
 
 
 @dataclass(frozen=True)
@@ -134,40 +123,6 @@ class ShadowEnsemble:
     output_likeness: Likeness
     residuals: Array
     seconds: float
-
-
-Indices = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class _Line:
-    """y = intercept + coefficients @ x, in units of the features."""
-
-    coefficients: Array
-    intercept: float
-
-    def __call__(self, x: Array) -> Array:
-        result: Array = x @ self.coefficients + self.intercept
-        return result
-
-    def nano(self) -> tuple[tuple[int, ...], int]:
-        return tuple(round(c * NANO) for c in self.coefficients.tolist()), round(self.intercept * NANO)
-
-
-@dataclass(frozen=True)
-class _Degree:
-    """z to the degree: the mean of a line and of trees."""
-
-    line: _Line
-    trees: ExtraTreesRegressor
-
-    def __call__(self, z: Array) -> Array:
-        result: Array = (self.line(z) + self.trees.predict(z)) / 2
-        return result
-
-    def forest(self) -> Forest:
-        """The trees in integers."""
-        return Forest(tuple(_tree(t.tree_) for t in self.trees.estimators_), len(self.line.coefficients))
 
 
 @dataclass(frozen=True)
@@ -216,8 +171,8 @@ class _Maps:
     """From what was observed of a model to its degree: updates to shares, features to shares, regressors to degree."""
 
     updates: UpdateShares
-    shares: _Line
-    degree: _Degree
+    shares: Line
+    degree: LineAndTrees
 
     def features(self, table: _Table) -> Array:
         """Class features of models that the maps have not seen, shape (n, I, m + 1)."""
@@ -316,8 +271,7 @@ def _fit(table: _Table) -> tuple[_Maps, Array, Array]:
     features = _with_updates(table.class_features, update_shares)
     crossed = _crossed_shares(features, table.shares)
     z = table.z(features, crossed)
-    trees = ExtraTreesRegressor(_TREES, min_samples_leaf=_LEAF, max_features=_CHOICE, random_state=0)
-    degree = _Degree(_ridge(z, table.degrees), trees.fit(z, table.degrees))
+    degree = LineAndTrees.fit(z, table.degrees)
     return _Maps(updates, _fit_shares(features, table.shares), degree), features, crossed
 
 
@@ -326,37 +280,19 @@ def _with_updates(class_features: Array, update_shares: Array) -> Array:
     return np.concatenate([class_features, np.rint(update_shares * MICRO)[:, :, None] / MICRO], axis=2)
 
 
-def _tree(fitted: Any) -> Tree:
-    """scikit-learn's tree, whose nodes are in preorder already."""
-    leaf = fitted.children_left < 0
-    bounds = np.where(leaf, fitted.value[:, 0, 0], fitted.threshold)
-    return Tree(
-        tuple(np.where(leaf, -1, fitted.feature).tolist()),
-        # Rounded down, so that a regressor, an integer, lies on the same side of the bound.
-        tuple(np.where(leaf, np.rint(bounds * MICRO), np.floor(bounds * MICRO)).astype(np.int64).tolist()),
-        tuple(np.where(leaf, 0, fitted.children_right).tolist()),
-    )
+def _fit_shares(class_features: Array, shares: Array) -> Line:
+    return ridge(label_rows(class_features), shares.ravel())
 
 
-def _fit_shares(class_features: Array, shares: Array) -> _Line:
-    return _ridge(_label_rows(class_features), shares.ravel())
-
-
-def _shares(line: _Line, class_features: Array) -> Array:
+def _shares(line: Line, class_features: Array) -> Array:
     count, labels, _ = class_features.shape
-    return line(_label_rows(class_features)).reshape(count, labels)
-
-
-def _label_rows(class_features: Array) -> Array:
-    """One row a label of a shadow: its own features, then their means over the shadow's labels."""
-    means = np.broadcast_to(class_features.mean(axis=1, keepdims=True), class_features.shape)
-    return np.concatenate([class_features, means], axis=2).reshape(-1, 2 * class_features.shape[2])
+    return line(label_rows(class_features)).reshape(count, labels)
 
 
 def _crossed_shares(class_features: Array, shares: Array) -> Array:
     """Each shadow's shares as predicted by the other folds."""
     crossed = np.empty_like(shares)
-    for rest, fold in _folds(len(shares), _CROSS_FOLDS):
+    for rest, fold in folds(len(shares), _CROSS_FOLDS):
         crossed[fold] = _shares(_fit_shares(class_features[rest], shares[rest]), class_features[fold])
     return crossed
 
@@ -364,57 +300,21 @@ def _crossed_shares(class_features: Array, shares: Array) -> Array:
 def _checked(table: _Table) -> Array:
     """Each shadow's degree as predicted by both steps fitted without its fold."""
     estimates = np.empty_like(table.degrees)
-    for rest, fold in _folds(len(estimates), _CHECK_FOLDS):
+    for rest, fold in folds(len(estimates), _CHECK_FOLDS):
         maps, _, _ = _fit(table.rows(rest))
         estimates[fold] = maps.estimates(table.rows(fold))
     clipped: Array = np.clip(estimates, 0, 1 - float(min(table.reference)))
     return clipped
 
 
-def _folds(count: int, folds: int) -> Iterator[tuple[Indices, Indices]]:
-    """Indices of the rest and of the fold, for each fold of a fixed random partition."""
-    order = np.random.default_rng(count).permutation(count)
-    for fold in np.array_split(order, folds):
-        yield np.setdiff1d(order, fold), fold
-
-
-def _fit_quality(sound: Array, flawed: Array) -> tuple[_Line, Array]:
+def _fit_quality(sound: Array, flawed: Array) -> tuple[Line, Array]:
     """Regressors to 1 (sound) or 0 (flawed), and what sound shadows get when they are held out."""
     z = np.concatenate([sound, flawed])
     target = np.concatenate([np.ones(len(sound)), np.zeros(len(flawed))])
     held = np.empty(len(z))
-    for rest, fold in _folds(len(z), _CHECK_FOLDS):
-        held[fold] = _ridge(z[rest], target[rest])(z[fold])
-    return _ridge(z, target), held[: len(sound)]
-
-
-def _ridge(x: Array, y: Array) -> _Line:
-    """Ridge regression on standardised features; the penalty has the least leave-one-out error.
-
-    With the singular values s and left vectors U of the features, the fit at penalty a is U D U'y,
-    D = s^2 / (s^2 + a), and the residual of a sample that is left out is its residual over 1 - 1/n - U_i D U_i'.
-    """
-    centre, spread = x.mean(axis=0), np.maximum(x.std(axis=0), _LEAST_SPREAD)
-    mean = float(y.mean())
-    left, squares, right = _decomposed((x - centre) / spread)
-    projected, singular = left.T @ (y - mean), np.sqrt(squares)
-    shrink = squares / (squares + _PENALTIES[:, None])
-    residuals = (y - mean) - (shrink * projected) @ left.T
-    leverage = shrink @ (left.T**2) + 1 / len(y)
-    penalty = _PENALTIES[np.square(residuals / np.maximum(1 - leverage, 1e-9)).mean(axis=1).argmin()]
-    coefficients: Array = (right @ (singular / (squares + penalty) * projected)) / spread
-    return _Line(coefficients, mean - float(centre @ coefficients))
-
-
-def _decomposed(a: Array) -> tuple[Array, Array, Array]:
-    """U, s^2 and V of a = U s V', from the smaller of a a' and a' a: far faster than a singular value
-    decomposition, and its loss of digits drowns in the penalty."""
-    rows, columns = a.shape
-    squares, vectors = np.linalg.eigh(a @ a.T if rows <= columns else a.T @ a)
-    kept = squares > squares[-1] * 1e-10
-    squares, vectors = squares[kept], vectors[:, kept]
-    other = (a.T @ vectors if rows <= columns else a @ vectors) / np.sqrt(squares)
-    return (vectors, squares, other) if rows <= columns else (other, squares, vectors)
+    for rest, fold in folds(len(z), _CHECK_FOLDS):
+        held[fold] = ridge(z[rest], target[rest])(z[fold])
+    return ridge(z, target), held[: len(sound)]
 
 
 def _half_width(residuals: Array, start_accuracy: float) -> int:

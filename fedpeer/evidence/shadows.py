@@ -109,7 +109,7 @@ def plan_shadows(
     generator = np.random.default_rng(list(seed))
     plans = []
     for k in range(count):
-        mix = _sound_mix(k, reference, recipe.samples, generator)
+        mix = sound_mix(k, reference, recipe.samples, generator)
         indices = _resample(validation, mix.counts, generator)
         plans.append(Plan(mix, indices, validation.labels[indices], True, int(generator.integers(2**31))))
     for k in range(round(count * FLAWED_SHARE)):
@@ -167,7 +167,7 @@ def _train_chunk(context: ShadowContext, plans: Sequence[Plan]) -> list[Shadow]:
     return shadows
 
 
-def _sound_mix(
+def sound_mix(
     k: int, reference: Sequence[Fraction], samples: int, generator: np.random.Generator
 ) -> LabelMix:
     """The k-th label mix; the four families take turns."""

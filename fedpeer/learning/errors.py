@@ -5,6 +5,7 @@ LearningError(ValueError)
  +- DataError        data, counts or sizes that do not fit together
  +- ModelError       an unknown architecture, or weights that are not its own
  +- RecipeError      a training recipe that cannot be carried out
+ +- WorkloadError    a workload that cannot be loaded, or that fails
 """
 
 
@@ -26,3 +27,7 @@ class ModelError(LearningError):
 
 class RecipeError(LearningError):
     """A recipe that names an unknown optimizer or has a number out of range."""
+
+
+class WorkloadError(LearningError):
+    """A workload that cannot be loaded, is none, or fails in a call."""

@@ -124,10 +124,11 @@ def weights_of(module: nn.Module) -> dict[str, npt.NDArray[Any]]:
 
     NumPy has no bfloat16: such a tensor comes as float32, which holds each of its values.
     """
-    return {name: _array(tensor) for name, tensor in inside(module).state_dict().items()}
+    return {name: as_array(tensor) for name, tensor in inside(module).state_dict().items()}
 
 
-def _array(tensor: torch.Tensor) -> npt.NDArray[Any]:
+def as_array(tensor: torch.Tensor) -> npt.NDArray[Any]:
+    """A copy on the CPU; of bfloat16 as float32."""
     tensor = tensor.detach().cpu()
     array: npt.NDArray[Any] = (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy().copy()
     return array

@@ -74,16 +74,16 @@ def test_a_forest_without_trees_or_over_other_regressors_is_refused() -> None:
 def test_fitted_trees_in_integers_agree_with_the_fitted_ones() -> None:
     from sklearn.ensemble import ExtraTreesRegressor
 
-    from fedpeer.evidence.fitting import MICRO, _Degree, _ridge, _tree
+    from fedpeer.evidence.regression import MICRO, LineAndTrees, integer_tree, ridge
 
     generator = np.random.default_rng(0)
     # Multiples of 1/64 are exact in single precision, in which scikit-learn compares.
     z = generator.integers(-640, 640, (60, 5)) / 64
     y = np.clip(z[:, 0] / 20 + np.abs(z[:, 1]) / 20, 0, 1)
     trees = ExtraTreesRegressor(16, min_samples_leaf=2, random_state=0).fit(z, y)
-    degree = _Degree(_ridge(z, y), trees)
+    degree = LineAndTrees(ridge(z, y), trees)
     other = generator.integers(-700, 700, (40, 5)) / 64
     for row, expected in zip(other, trees.predict(other), strict=True):
         found = degree.forest()([int(x * MICRO) for x in row])
         assert abs(float(found) / MICRO - expected) < 1e-6
-    assert _tree(trees.estimators_[0].tree_) == degree.forest().trees[0]
+    assert integer_tree(trees.estimators_[0].tree_) == degree.forest().trees[0]

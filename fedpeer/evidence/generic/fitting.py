@@ -1,0 +1,231 @@
+"""From trained shadows to the map of `mechanism.degree_map`, and its interval.
+
+Long vectors tell of the shares (`fedpeer.evidence.generic.telling`); what they tell are the last features of a
+stratum, after the logarithm of p^(c). A ridge regression, one for all strata, takes features to shares, and from
+these the degree is the mean of a line and of extremely randomised trees: either alone is off by more. Every step sees
+of a shadow what the step before says without it, as it does of a participant.
+
+The interval is conformal: its half-width is the (1 - ALPHA) quantile, with the finite-sample correction, of what
+cross-validation of all steps is off by. Shadows of one half of D_c share its samples, so that one tells more of another
+than of a participant. How much more is measured: maps fitted on one half's shadows are tried on the other's, and the
+half-width is multiplied by their mean error over that of maps fitted on as many shadows of both halves, if that is more
+than 1.
+
+Sources: Geurts, Ernst, Wehenkel 2006, extremely randomized trees; Vovk 2015, cross-conformal predictors.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from fedpeer.evidence.behaviour import micro
+from fedpeer.evidence.errors import EvidenceError
+from fedpeer.evidence.fitting import MIN_SHADOWS
+from fedpeer.evidence.generic.observing import SORTED_FEATURES, Observation
+from fedpeer.evidence.generic.telling import DIRECTION, Halves, Scale, Teller, fit_halved, fit_whole
+from fedpeer.evidence.regression import Indices, Line, LineAndTrees, folds, label_rows, ridge
+from fedpeer.evidence.sketch import Array
+from mechanism.degree_map import DegreeMap, regressors
+from mechanism.settlement import MICRO
+
+#: Nominal rate of misses of the prediction interval.
+ALPHA = 0.1
+
+_CROSS_FOLDS, _CHECK_FOLDS = 8, 10
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Observations of shadows and what they were trained on.
+
+    Attributes:
+        features: (n, S, m), as observed.
+        vectors: long vectors by name, (n, B) each.
+        shares: (n, S); degrees: (n,).
+        halves: of D_c, (n,).
+        reference: p^(c).
+        sorted_columns: of the features.
+    """
+
+    features: Array
+    vectors: Mapping[str, Array]
+    shares: Array
+    degrees: Array
+    halves: Halves
+    reference: tuple[Fraction, ...]
+    sorted_columns: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls,
+        observations: Sequence[Observation],
+        names: Sequence[str],
+        shares: Array,
+        halves: Halves,
+        reference: tuple[Fraction, ...],
+    ) -> "Table":
+        """Args: names: of the features."""
+        q = np.array([float(p) for p in reference])
+        return cls(
+            np.array([each.features for each in observations], dtype=np.float64) / MICRO,
+            {n: np.array([each.vectors[n] for each in observations]) for n in observations[0].vectors},
+            shares,
+            np.abs(shares - q).sum(axis=1) / 2,
+            halves,
+            reference,
+            tuple(names.index(name) for name in SORTED_FEATURES if name in names),
+        )
+
+    def rows(self, chosen: Indices) -> "Table":
+        return Table(
+            self.features[chosen],
+            {name: part[chosen] for name, part in self.vectors.items()},
+            self.shares[chosen],
+            self.degrees[chosen],
+            self.halves[chosen],
+            self.reference,
+            self.sorted_columns,
+        )
+
+    def z(self, features: Array, shares: Array) -> Array:
+        """The regressors, computed by the very function that settles."""
+        rows = [
+            regressors(self.reference, self.sorted_columns, _integers(x), _integers(p))
+            for x, p in zip(features, shares, strict=True)
+        ]
+        return np.array(rows, dtype=np.float64) / MICRO
+
+
+@dataclass(frozen=True, eq=False)
+class Maps:
+    """Vectors to shares, features to shares, regressors to degree.
+
+    Attributes:
+        tellers: by the vector's name, in the order in which what they tell follows the features.
+    """
+
+    tellers: Mapping[str, Teller]
+    shares: Line
+    degree: LineAndTrees
+
+    def features(self, observed: Array, vectors: Mapping[str, Array], reference: Sequence[Fraction]) -> Array:
+        """All features of models that are no shadows, shape (n, S, m + 1 + tellers)."""
+        return _extended(observed, {n: tell(vectors[n]) for n, tell in self.tellers.items()}, reference)
+
+    def of_shadows(self, table: Table) -> Array:
+        """All features of shadows that the maps have not seen."""
+        told = {n: tell.of_half(table.vectors[n], table.halves) for n, tell in self.tellers.items()}
+        return _extended(table.features, told, table.reference)
+
+    def estimates(self, table: Table) -> Array:
+        """Degrees of shadows that the maps have not seen."""
+        features = self.of_shadows(table)
+        shares = self.shares(label_rows(features)).reshape(table.shares.shape)
+        found: Array = np.clip(self.degree(table.z(features, shares)), 0, 1 - float(min(table.reference)))
+        return found
+
+    def degree_map(self, table: Table, half_width: int) -> DegreeMap:
+        """In integers."""
+        columns = table.features.shape[2] + 1 + len(self.tellers)
+        own, intercept = self.shares.nano()
+        weights, constant = self.degree.line.nano()
+        return DegreeMap(
+            reference=table.reference,
+            share_own=own[:columns],
+            share_mean=own[columns:],
+            share_intercept=intercept,
+            sorted_columns=table.sorted_columns,
+            weights=weights,
+            intercept=constant,
+            forest=self.degree.forest(),
+            half_width=half_width,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """What the shadows support.
+
+    Attributes:
+        maps: as fitted; model: in integers, as logged.
+        features: all features of the table's shadows, shape (n, S, m), each told without itself.
+        shares: of the strata, as estimated of each shadow without it, (n, S).
+        residuals: cross-validated errors of the degree, (n,).
+        apart: the mean error of maps on shadows that share no sample with theirs, over that of maps of as many shadows
+            on shadows that do.
+    """
+
+    maps: Maps
+    model: DegreeMap
+    features: Array
+    shares: Array
+    residuals: Array
+    apart: float
+
+
+def fit_degree(table: Table) -> Fitted:
+    """The map that the sound shadows of `table` support.
+
+    Raises:
+        EvidenceError: too few of them.
+    """
+    count = len(table.degrees)
+    if count < MIN_SHADOWS:
+        raise EvidenceError(f"{count} sound shadows; expected at least {MIN_SHADOWS}")
+    maps, features, shares = fit_maps(table)
+    residuals = _residuals(table, folds(count, _CHECK_FOLDS))
+    by_half = [
+        (np.flatnonzero(table.halves != half), np.flatnonzero(table.halves == half)) for half in (0, 1)
+    ]
+    alone, together = (np.abs(_residuals(table, parts)).mean() for parts in (by_half, folds(count, 2)))
+    apart = max(1.0, float(alone / together)) if together > 0 else 1.0
+    half_width = micro(apart * conformal_quantile(np.abs(residuals), ALPHA))
+    return Fitted(maps, maps.degree_map(table, half_width), features, shares, residuals, apart)
+
+
+def _residuals(table: Table, parts: Iterable[tuple[Indices, Indices]]) -> Array:
+    """What maps fitted on the first shadows of each part are off by on its second."""
+    found = np.empty(len(table.degrees))
+    for rest, fold in parts:
+        found[fold] = fit_maps(table.rows(rest))[0].estimates(table.rows(fold)) - table.degrees[fold]
+    return found
+
+
+def fit_maps(table: Table) -> tuple[Maps, Array, Array]:
+    """All steps; the features of the table's own shadows, and their shares, each without that shadow."""
+    tellers, told = {}, {}
+    for name, vectors in table.vectors.items():
+        if name == "update" and len(np.unique(table.halves)) > 1:
+            tellers[name], told[name] = fit_halved(vectors, table.shares, table.halves, DIRECTION)
+        else:
+            scale = DIRECTION if name == "update" else Scale.of(vectors)
+            tellers[name], told[name] = fit_whole(vectors, table.shares, scale)
+    features = _extended(table.features, told, table.reference)
+    crossed = np.empty_like(table.shares)
+    for rest, fold in folds(len(crossed), _CROSS_FOLDS):
+        line = ridge(label_rows(features[rest]), table.shares[rest].ravel())
+        crossed[fold] = line(label_rows(features[fold])).reshape(len(fold), -1)
+    shares = ridge(label_rows(features), table.shares.ravel())
+    degree = LineAndTrees.fit(table.z(features, crossed), table.degrees)
+    return Maps(tellers, shares, degree), features, crossed
+
+
+def conformal_quantile(scores: Array, rate: float) -> float:
+    """What a new score exceeds with probability at most `rate`; the largest score where there are too few for that."""
+    ordered = np.sort(scores)
+    return float(ordered[min(len(ordered), int(np.ceil((1 - rate) * (len(ordered) + 1)))) - 1])
+
+
+def _extended(observed: Array, told: Mapping[str, Array], reference: Sequence[Fraction]) -> Array:
+    """Features with the logarithm of p^(c), then what the vectors tell, in whole millionths as logged."""
+    logs = np.log(np.array([float(q) for q in reference]))
+    parts = [np.broadcast_to(logs, observed.shape[:2]), *told.values()]
+    return np.concatenate([observed, *(np.rint(p * MICRO)[:, :, None] / MICRO for p in parts)], axis=2)
+
+
+def _integers(units: Array) -> Any:
+    """Integers of Python, whose squares do not overflow, in lists of the array's form."""
+    return np.rint(units * MICRO).astype(np.int64).tolist()

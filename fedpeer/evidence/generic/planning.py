@@ -1,0 +1,129 @@
+"""Which shadow models are trained.
+
+D_c is cut into two disjoint halves, each with every stratum's share. A shadow is trained on samples of one half: what
+its update says of the shadows of that half, whose samples it shares, it says of no participant, so the maps from
+updates are fitted on one half's shadows and tried on the other's (`fedpeer.evidence.generic.telling`).
+
+*Sound* shadows have mixes of the four families of `fedpeer.evidence.shadows`. *Flawed* ones are nearly balanced, but
+trained on a handful of samples over and over, or on wrong targets.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedpeer.evidence.shadows import FLAWED_SHARE, sound_mix
+from fedpeer.learning.partition import LabelMix, majority_minority
+from fedpeer.learning.strata import Codes, balanced_halves
+
+Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """One shadow before its training.
+
+    Attributes:
+        mix: its counts over strata.
+        rows: the samples of D_c that it is trained on, repeats included.
+        targets_from: the sample of D_c whose target each row has; the row itself but for wrong targets.
+        half: of D_c, 0 or 1.
+        sound: trained as the recipe wants.
+        seed: of its training.
+    """
+
+    mix: LabelMix
+    rows: Rows
+    targets_from: Rows
+    half: int
+    sound: bool
+    seed: int
+
+
+def plan_shadows(
+    codes: Codes, reference: Sequence[Fraction], samples: int, count: int, seed: Sequence[int]
+) -> list[Plan]:
+    """`count` sound shadows and a quarter as many flawed ones; the same seed gives the same plans.
+
+    Args:
+        codes: the stratum of each sample of D_c.
+        samples: of the recipe.
+    """
+    generator = np.random.default_rng(list(seed))
+    halves = balanced_halves(codes, generator)
+    strata = len(reference)
+    plans = []
+    for k in range(count):
+        # Each family, and each number of strata in the last one, takes turns with the halves.
+        half = (k // 4 + k // (4 * (strata - 1))) % 2
+        mix = sound_mix(k, reference, samples, generator)
+        rows = _resample(codes, halves[half], mix.counts, generator)
+        plans.append(Plan(mix, rows, rows, half, True, int(generator.integers(2**31))))
+    for k in range(round(count * FLAWED_SHARE)):
+        half = k // 2 % 2
+        make = _handful if k % 2 else _wrong_targets
+        mix, rows, targets = make(codes, halves[half], reference, samples, generator)
+        plans.append(Plan(mix, rows, targets, half, False, int(generator.integers(2**31))))
+    return plans
+
+
+def scarcity(codes: Codes, samples: int) -> float:
+    """Samples of the scarcest stratum in one half of D_c, over the samples of a participant's round.
+
+    Below about an eighth shadows repeat so many samples that they look more skewed than they are.
+    """
+    return float(np.bincount(codes).min()) / 2 / samples
+
+
+def _resample(codes: Codes, half: Rows, counts: Sequence[int], generator: np.random.Generator) -> Rows:
+    """Samples of `half` at `counts`; what a stratum does not have is repeated."""
+    chosen = []
+    for stratum, count in enumerate(counts):
+        members = generator.permutation(half[codes[half] == stratum])
+        chosen.append(members[:count])
+        if count > len(members):
+            chosen.append(generator.choice(members, count - len(members)))
+    return generator.permutation(np.concatenate(chosen)).astype(np.int64)
+
+
+def _handful(
+    codes: Codes, half: Rows, reference: Sequence[Fraction], samples: int, generator: np.random.Generator
+) -> tuple[LabelMix, Rows, Rows]:
+    """A few samples, evenly repeated: from one a stratum to a fifth of what the recipe asks."""
+    strata = len(reference)
+    most = max(strata + 1, samples // 5)
+    few = int(np.exp(generator.uniform(np.log(strata), np.log(most))))
+    mix = majority_minority(reference, few, majority=int(generator.integers(strata)), degree=0)
+    rows = np.resize(_resample(codes, half, mix.counts, generator), samples)
+    return mix, rows, rows
+
+
+def _wrong_targets(
+    codes: Codes, half: Rows, reference: Sequence[Fraction], samples: int, generator: np.random.Generator
+) -> tuple[LabelMix, Rows, Rows]:
+    """A skewed set passed off as the reference: samples of frequent strata get the targets of rare ones."""
+    strata = len(reference)
+    majority = int(generator.integers(strata))
+    degree = Fraction(float(generator.uniform(0.2, 0.8))) * (1 - reference[majority])
+    order = [int(s) for s in generator.permutation(strata) if s != majority]
+    skewed = majority_minority(reference, samples, majority=majority, degree=degree, order=order)
+    balanced = majority_minority(reference, samples, majority=majority, degree=0)
+    rows = np.sort(_resample(codes, half, skewed.counts, generator))
+    donors = _resample(codes, half, balanced.counts, generator)
+    targets: Any = rows.copy()
+    for stratum in range(strata):
+        # Who has enough of a stratum keeps it; the surplus takes the targets that are missing.
+        mine, theirs = np.flatnonzero(codes[rows] == stratum), int((codes[donors] == stratum).sum())
+        targets[mine[min(len(mine), theirs) :]] = -1
+    missing = []
+    for stratum in range(strata):
+        wanted = donors[codes[donors] == stratum]
+        missing.append(wanted[min(len(wanted), int((codes[rows] == stratum).sum())) :])
+    spare = generator.permutation(np.concatenate(missing))
+    targets[targets < 0] = spare[: int((targets < 0).sum())]
+    shuffled = generator.permutation(len(rows))
+    return skewed, rows[shuffled], targets[shuffled]

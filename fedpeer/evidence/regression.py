@@ -1,0 +1,118 @@
+"""Ridge regressions and trees, and how they become the integers that are logged."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.ensemble import ExtraTreesRegressor
+
+from fedpeer.evidence.sketch import Array
+from mechanism.evidence import NANO
+from mechanism.settlement import MICRO
+from mechanism.trees import Forest, Tree
+
+Indices = npt.NDArray[np.int64]
+
+#: Candidates of the ridge penalty.
+_PENALTIES = np.logspace(-1, 4, 16)
+
+#: Trees; more brought nothing. Shadows in a leaf at least, and the share of the features that a node chooses among.
+_TREES, _LEAF, _CHOICE = 64, 2, 0.3
+
+#: Smallest standard deviation of a feature, so that one that hardly varies gets no huge coefficient.
+_LEAST_SPREAD = 1e-4
+
+
+@dataclass(frozen=True)
+class Line:
+    """y = intercept + coefficients @ x, in units of the features."""
+
+    coefficients: Array
+    intercept: float
+
+    def __call__(self, x: Array) -> Array:
+        result: Array = x @ self.coefficients + self.intercept
+        return result
+
+    def nano(self) -> tuple[tuple[int, ...], int]:
+        return tuple(round(c * NANO) for c in self.coefficients.tolist()), round(self.intercept * NANO)
+
+
+@dataclass(frozen=True)
+class LineAndTrees:
+    """The mean of a line and of extremely randomised trees."""
+
+    line: Line
+    trees: ExtraTreesRegressor
+
+    def __call__(self, z: Array) -> Array:
+        result: Array = (self.line(z) + self.trees.predict(z)) / 2
+        return result
+
+    @classmethod
+    def fit(cls, x: Array, y: Array) -> "LineAndTrees":
+        """The same data give the same trees."""
+        trees = ExtraTreesRegressor(_TREES, min_samples_leaf=_LEAF, max_features=_CHOICE, random_state=0)
+        return cls(ridge(x, y), trees.fit(x, y))
+
+    def forest(self) -> Forest:
+        """The trees in integers."""
+        return Forest(
+            tuple(integer_tree(t.tree_) for t in self.trees.estimators_), len(self.line.coefficients)
+        )
+
+
+def integer_tree(fitted: Any) -> Tree:
+    """scikit-learn's tree, whose nodes are in preorder already."""
+    leaf = fitted.children_left < 0
+    bounds = np.where(leaf, fitted.value[:, 0, 0], fitted.threshold)
+    return Tree(
+        tuple(np.where(leaf, -1, fitted.feature).tolist()),
+        # Rounded down, so that a regressor, an integer, lies on the same side of the bound.
+        tuple(np.where(leaf, np.rint(bounds * MICRO), np.floor(bounds * MICRO)).astype(np.int64).tolist()),
+        tuple(np.where(leaf, 0, fitted.children_right).tolist()),
+    )
+
+
+def label_rows(class_features: Array) -> Array:
+    """One row a label of a shadow: its own features, then their means over the shadow's labels."""
+    means = np.broadcast_to(class_features.mean(axis=1, keepdims=True), class_features.shape)
+    return np.concatenate([class_features, means], axis=2).reshape(-1, 2 * class_features.shape[2])
+
+
+def folds(count: int, parts: int) -> Iterator[tuple[Indices, Indices]]:
+    """Indices of the rest and of the fold, for each fold of a fixed random partition."""
+    order = np.random.default_rng(count).permutation(count)
+    for fold in np.array_split(order, parts):
+        yield np.setdiff1d(order, fold), fold
+
+
+def ridge(x: Array, y: Array) -> Line:
+    """Ridge regression on standardised features; the penalty has the least leave-one-out error.
+
+    With the singular values s and left vectors U of the features, the fit at penalty a is U D U'y,
+    D = s^2 / (s^2 + a), and the residual of a sample that is left out is its residual over 1 - 1/n - U_i D U_i'.
+    """
+    centre, spread = x.mean(axis=0), np.maximum(x.std(axis=0), _LEAST_SPREAD)
+    mean = float(y.mean())
+    left, squares, right = _decomposed((x - centre) / spread)
+    projected, singular = left.T @ (y - mean), np.sqrt(squares)
+    shrink = squares / (squares + _PENALTIES[:, None])
+    residuals = (y - mean) - (shrink * projected) @ left.T
+    leverage = shrink @ (left.T**2) + 1 / len(y)
+    penalty = _PENALTIES[np.square(residuals / np.maximum(1 - leverage, 1e-9)).mean(axis=1).argmin()]
+    coefficients: Array = (right @ (singular / (squares + penalty) * projected)) / spread
+    return Line(coefficients, mean - float(centre @ coefficients))
+
+
+def _decomposed(a: Array) -> tuple[Array, Array, Array]:
+    """U, s^2 and V of a = U s V', from the smaller of a a' and a' a: far faster than a singular value
+    decomposition, and its loss of digits drowns in the penalty."""
+    rows, columns = a.shape
+    squares, vectors = np.linalg.eigh(a @ a.T if rows <= columns else a.T @ a)
+    kept = squares > squares[-1] * 1e-10
+    squares, vectors = squares[kept], vectors[:, kept]
+    other = (a.T @ vectors if rows <= columns else a @ vectors) / np.sqrt(squares)
+    return (vectors, squares, other) if rows <= columns else (other, squares, vectors)

@@ -1,0 +1,115 @@
+"""What a workload is: the four things that a learner needs of a model, whatever library computes it.
+
+    weights = workload.build(seed)
+    trained = workload.train(weights, samples, recipe, seed)
+    judged = workload.judge(trained, samples)          # a loss a sample, and outputs where there are any
+
+Participant and coordinator use the same object. A workload holds no state between calls: the same arguments give the
+same result on one machine.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from fedpeer.learning.errors import ModelError
+from fedpeer.learning.models import Weights
+from fedpeer.learning.samples import Samples
+from mechanism.terms import Recipe
+
+#: Tensors by name, new ones.
+NewWeights = dict[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """How a model does on samples.
+
+    Attributes:
+        losses: one a sample, float64, shape (n,); smaller is better. NaN or infinite where the model overflows.
+        outputs: float64, shape (n, K): log-probabilities of the classes where the workload has `classes`, else its
+            predictions; None where it has neither.
+    """
+
+    losses: npt.NDArray[np.float64]
+    outputs: npt.NDArray[np.float64] | None = None
+
+
+class Workload(Protocol):
+    """A model's way from samples to weights to losses."""
+
+    @property
+    def classes(self) -> int | None:
+        """Number of classes of a classifier, whose targets are numbers from 0; None for anything else."""
+
+    @property
+    def trainable(self) -> tuple[str, ...]:
+        """The names of the tensors that training moves, in the order of the model."""
+
+    def build(self, seed: int) -> NewWeights:
+        """Fresh weights: what round 1 starts from. All that travels between the two sides, and nothing else."""
+
+    def train(self, weights: Weights, samples: Samples, recipe: Recipe, seed: int) -> NewWeights:
+        """New weights after training on all of `samples` from `weights` by the recipe; `seed` decides their order.
+
+        Raises:
+            LearningError: weights, samples or a recipe that do not fit.
+        """
+
+    def judge(self, weights: Weights, samples: Samples) -> Judged:
+        """Losses and outputs on `samples`.
+
+        Raises:
+            LearningError: weights or samples that do not fit.
+        """
+
+
+@runtime_checkable
+class TrainsMany(Protocol):
+    """A workload that trains several models from one start faster than one after another."""
+
+    def train_many(
+        self, weights: Weights, samples: Sequence[Samples], recipe: Recipe, seeds: Sequence[int]
+    ) -> list[NewWeights]:
+        """`train(weights, samples[j], recipe, seeds[j])` for every j, to rounding."""
+
+
+@runtime_checkable
+class HasGradients(Protocol):
+    """A workload that can tell how much each tensor's gradient is, so that tensors without one are found."""
+
+    def gradient_sizes(self, weights: Weights, samples: Samples) -> Mapping[str, float]:
+        """The root mean square of the mean loss's gradient, of each trainable tensor, in training mode and float64."""
+
+
+def train_all(
+    workload: Workload, weights: Weights, samples: Sequence[Samples], recipe: Recipe, seeds: Sequence[int]
+) -> list[NewWeights]:
+    """One model a data set, in stacks where the workload can and the data sets are of one size."""
+    if isinstance(workload, TrainsMany) and len({len(part) for part in samples}) == 1:
+        return workload.train_many(weights, samples, recipe, seeds)
+    return [workload.train(weights, part, recipe, seed) for part, seed in zip(samples, seeds, strict=True)]
+
+
+def flat_change(names: Sequence[str], weights: Weights, start: Weights) -> npt.NDArray[np.float64]:
+    """weights - start of the tensors `names`, one after another, float64."""
+    return np.concatenate([(weights[n].astype(np.float64) - start[n]).ravel() for n in names])
+
+
+def check_layout(weights: Weights, expected: Weights) -> None:
+    """Raises ModelError where `weights` have not the names, shapes and types of `expected`."""
+    if weights.keys() != expected.keys():
+        missing, unknown = sorted(expected.keys() - weights.keys()), sorted(weights.keys() - expected.keys())
+        raise ModelError(
+            f"weights lack {missing} and have the unknown {unknown}; expected {sorted(expected)}"
+        )
+    for name, target in expected.items():
+        array = np.asarray(weights[name])
+        if array.shape != target.shape or array.dtype != target.dtype:
+            raise ModelError(
+                f"tensor {name} is {array.dtype} of shape {array.shape}; expected {target.dtype} of shape "
+                f"{target.shape}"
+            )

@@ -1,0 +1,166 @@
+"""From a model's features to its degree, over strata of any kind. Exact, so that it replays.
+
+x_ij is feature j of stratum i and q = p^(c). Features are millionths, coefficients billionths:
+
+    share of stratum i:  p_i = a_0 + sum_j (a_j x_ij + b_j mean_i x_ij)
+    degree:              v   = (c_0 + sum_r c_r z_r + forest(z)) / 2,   clipped to [0, 1 - min_i q_i]
+
+    z = (for each sorted column j: x_1j..x_Sj ascending;
+         p_i - q_i ascending;
+         half the L1 distance of the normalised positive shares from q;
+         for each level t of `EXCESS_LEVELS`: sum_i max(p_i - t q_i, 0);
+         for each column j: mean_i x_ij, then for each the standard deviation over i)
+
+z does not depend on the order of the strata, which have no order. forest is the mean of regression trees
+(`mechanism.trees`). Every result is rounded half-even to a millionth once, at its end; a standard deviation is rounded
+down.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from fractions import Fraction
+from math import isqrt, lcm
+from typing import Any
+
+from mechanism.canonical import Json
+from mechanism.degree import rational
+from mechanism.errors import FieldError
+from mechanism.settlement import MICRO
+from mechanism.trees import Forest
+
+#: Coefficients are integers in billionths.
+NANO = 1_000_000_000
+
+#: Multiples of p^(c) above which shares are summed: a degree is what shares have in excess of p^(c), and an estimate
+#: that shrinks every share towards p^(c) still shows it in the sums from other levels.
+EXCESS_LEVELS = (
+    Fraction(0), Fraction(1, 2), Fraction(1), Fraction(3, 2), Fraction(2), Fraction(3), Fraction(5),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class DegreeMap:
+    """The maps from features to the degree, fitted on shadow models.
+
+    Attributes:
+        reference: q.
+        share_own, share_mean: a_j and b_j, billionths, one a feature.
+        share_intercept: a_0, billionths.
+        sorted_columns: the features that enter z in order of size.
+        weights: c_r, billionths; intercept: c_0, billionths.
+        forest: trees over z; bounds and leaves are millionths.
+        half_width: of the prediction interval, millionths.
+
+    Raises:
+        FieldError: sequences whose lengths do not fit together.
+    """
+
+    reference: tuple[Fraction, ...]
+    share_own: tuple[int, ...]
+    share_mean: tuple[int, ...]
+    share_intercept: int
+    sorted_columns: tuple[int, ...]
+    weights: tuple[int, ...]
+    intercept: int
+    forest: Forest
+    half_width: int
+
+    def __post_init__(self) -> None:
+        columns = len(self.share_own)
+        if len(self.share_mean) != columns:
+            raise FieldError("share_mean", self.share_mean, f"{columns} coefficients")
+        if not all(0 <= column < columns for column in self.sorted_columns):
+            raise FieldError("sorted_columns", self.sorted_columns, f"columns below {columns}")
+        expected = regressor_count(len(self.reference), columns, len(self.sorted_columns))
+        if len(self.weights) != expected or self.forest.regressors != expected:
+            raise FieldError("weights", f"{len(self.weights)} and {self.forest.regressors}", f"{expected}")
+
+    def shares(self, features: Sequence[Sequence[int]]) -> tuple[int, ...]:
+        """p_i of each stratum, millionths; they need not sum to 1 nor be positive."""
+        strata = len(self.reference)
+        if len(features) != strata or any(len(row) != len(self.share_own) for row in features):
+            raise FieldError("features", features, f"{strata} rows of {len(self.share_own)} integers")
+        totals = [sum(column) for column in zip(*features, strict=True)]
+        common = Fraction(sum(b * t for b, t in zip(self.share_mean, totals, strict=True)), strata * NANO)
+        common += Fraction(self.share_intercept * MICRO, NANO)
+        return tuple(
+            round(common + Fraction(sum(a * x for a, x in zip(self.share_own, row, strict=True)), NANO))
+            for row in features
+        )
+
+    def regressors(self, features: Sequence[Sequence[int]]) -> tuple[int, ...]:
+        """z, millionths."""
+        return regressors(self.reference, self.sorted_columns, features, self.shares(features))
+
+    def degree_micro(self, features: Sequence[Sequence[int]]) -> int:
+        """v in [0, 1 - min q], millionths."""
+        z = self.regressors(features)
+        line = Fraction(
+            sum(w * x for w, x in zip(self.weights, z, strict=True)) + self.intercept * MICRO, NANO
+        )
+        highest = int((1 - min(self.reference)) * MICRO)
+        return min(max(round((line + self.forest(z)) / 2), 0), highest)
+
+    def record(self) -> dict[str, Json]:
+        plain: dict[str, Json] = {}
+        for each in fields(self):
+            value = getattr(self, each.name)
+            plain[each.name] = list(value) if isinstance(value, tuple) else value
+        return {**plain, "reference": [str(q) for q in self.reference], "forest": self.forest.record()}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> "DegreeMap":
+        """Raises FieldError for a record with other keys."""
+        try:
+            values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items()}
+            values["reference"] = tuple(rational("reference", q) for q in values["reference"])
+            values["forest"] = Forest.from_record(values["forest"], len(values["weights"]))
+            return cls(**values)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            if isinstance(error, FieldError):
+                raise
+            raise FieldError("degree map", str(error), "a record written by DegreeMap.record") from None
+
+
+def regressor_count(strata: int, columns: int, sorted_columns: int) -> int:
+    """The length of z."""
+    return strata * (sorted_columns + 1) + 1 + len(EXCESS_LEVELS) + 2 * columns
+
+
+def regressors(
+    reference: Sequence[Fraction],
+    sorted_columns: Sequence[int],
+    features: Sequence[Sequence[int]],
+    shares: Sequence[int],
+) -> tuple[int, ...]:
+    """z of the module's text, millionths."""
+    strata, columns = len(reference), list(zip(*features, strict=True))
+    z: list[int] = []
+    for column in sorted_columns:
+        z += sorted(columns[column])
+    # Over one denominator, so that all sums are of integers: whole = sum_i parts_i.
+    whole = lcm(*(q.denominator for q in reference))
+    parts = [q.numerator * (whole // q.denominator) for q in reference]
+    z += sorted(round(Fraction(p * whole - q * MICRO, whole)) for p, q in zip(shares, parts, strict=True))
+    z.append(round(_distance(shares, parts, whole) * MICRO))
+    z += [round(_excess(shares, parts, whole, level)) for level in EXCESS_LEVELS]
+    totals = [sum(column) for column in columns]
+    z += [round(Fraction(total, strata)) for total in totals]
+    z += [
+        isqrt((strata * sum(x * x for x in column) - total * total) // strata**2)
+        for column, total in zip(columns, totals, strict=True)
+    ]
+    return tuple(z)
+
+
+def _distance(shares: Sequence[int], parts: Sequence[int], whole: int) -> Fraction:
+    positive = [max(share, 0) for share in shares]
+    if not (total := sum(positive)):
+        return Fraction(0)
+    off = sum(abs(p * whole - q * total) for p, q in zip(positive, parts, strict=True))
+    return Fraction(off, 2 * whole * total)
+
+
+def _excess(shares: Sequence[int], parts: Sequence[int], whole: int, level: Fraction) -> Fraction:
+    over, under = level.numerator * MICRO, level.denominator * whole
+    return Fraction(sum(max(p * under - q * over, 0) for p, q in zip(shares, parts, strict=True)), under)

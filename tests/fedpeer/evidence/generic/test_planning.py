@@ -1,0 +1,64 @@
+"""Shadow plans."""
+
+from fractions import Fraction
+
+import numpy as np
+
+from fedpeer.evidence.generic.planning import plan_shadows, scarcity
+from fedpeer.learning.strata import balanced_halves, reference_over
+
+CODES = np.random.default_rng(1).permutation(np.repeat(np.arange(5), [40, 40, 60, 20, 40]))
+REFERENCE = reference_over(CODES, 5)
+
+
+def plans(count: int = 64) -> list:
+    return plan_shadows(CODES, REFERENCE, 50, count, (7,))
+
+
+def test_halves_are_disjoint_and_balanced() -> None:
+    first, second = balanced_halves(CODES, np.random.default_rng(0))
+    assert sorted([*first, *second]) == list(range(len(CODES)))
+    counts = np.bincount(CODES[first], minlength=5), np.bincount(CODES[second], minlength=5)
+    assert np.abs(counts[0] - counts[1]).max() <= 1
+
+
+def test_a_shadow_is_trained_on_one_half_at_its_mix() -> None:
+    rows = [set(), set()]
+    for plan in plans():
+        rows[plan.half] |= set(plan.rows.tolist())
+        assert len(plan.rows) == 50
+        if plan.sound:
+            assert tuple(np.bincount(CODES[plan.rows], minlength=5)) == plan.mix.counts
+            assert np.array_equal(plan.targets_from, plan.rows)
+    assert not rows[0] & rows[1]
+
+
+def test_every_family_and_every_number_of_strata_is_in_both_halves() -> None:
+    sound = [plan for plan in plans() if plan.sound]
+    for family in range(4):
+        assert {plan.half for plan in sound[family::4]} == {0, 1}
+    few = {(plan.half, int((np.array(plan.mix.counts) > 0).sum())) for plan in sound[3::4]}
+    assert {(half, kept) for half in (0, 1) for kept in (1, 2, 3)} <= few
+
+
+def test_the_same_seed_gives_the_same_plans() -> None:
+    for one, other in zip(plans(8), plans(8), strict=True):
+        assert np.array_equal(one.rows, other.rows)
+        assert one.seed == other.seed
+
+
+def test_flawed_shadows_look_balanced_by_their_targets_or_repeat_a_handful() -> None:
+    flawed = [plan for plan in plans() if not plan.sound]
+    assert len(flawed) == 16
+    for k, plan in enumerate(flawed):
+        if k % 2:
+            assert len(set(plan.rows.tolist())) <= 10
+            continue
+        shown = np.bincount(CODES[plan.targets_from], minlength=5) / 50
+        assert np.abs(shown - [float(q) for q in REFERENCE]).max() < 0.03
+        assert (CODES[plan.rows] != CODES[plan.targets_from]).any()
+        assert plan.mix.degree > Fraction(1, 20)
+
+
+def test_scarcity_is_that_of_the_scarcest_stratum() -> None:
+    assert scarcity(CODES, 50) == 0.2

@@ -1,0 +1,143 @@
+"""Workloads by name."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedpeer.learning.errors import WorkloadError
+from fedpeer.learning.workloads.loading import IsolatedWorkload, WorkloadSource, difference
+from tests.fedpeer.learning.workloads.test_contract import RECIPE, measured
+
+MODULE = """
+import os
+from fedpeer.learning.workloads.baseline import MeanWorkload
+from {helper} import WIDTH
+
+sources = ["{helper}.py"]
+
+
+def mean(width=WIDTH):
+    return MeanWorkload(width=width)
+
+
+def broken():
+    raise RuntimeError("no such file")
+
+
+class Dying(MeanWorkload):
+    def judge(self, weights, samples):
+        os._exit(7)
+
+
+class Failing(MeanWorkload):
+    def judge(self, weights, samples):
+        return 1 / 0
+
+
+nothing = dict
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """With the module shop_NAME.models, NAME being of this test alone."""
+    package = tmp_path / f"shop_{tmp_path.name.replace('-', '_')}"
+    package.mkdir()
+    helper = f"layers_{tmp_path.name.replace('-', '_')}"
+    (package / "__init__.py").write_text("")
+    (package / "models.py").write_text(MODULE.format(helper=helper))
+    (package / f"{helper}.py").write_text("WIDTH = 1\n")
+    return package
+
+
+def source(folder: Path, name: str, **options: object) -> WorkloadSource:
+    return WorkloadSource(f"{folder.name}.models:{name}", options, (str(folder.parent), str(folder)))
+
+
+def test_a_factory_is_called_with_the_options(folder: Path) -> None:
+    assert source(folder, "mean").load().build(0)["mean"].shape == (1,)
+    assert source(folder, "mean", width=3).load().build(0)["mean"].shape == (3,)
+
+
+def test_an_architecture_is_a_source_like_any_other() -> None:
+    assert WorkloadSource.of_architecture("digits-cnn").load().classes == 10
+
+
+@pytest.mark.parametrize(
+    ("factory", "said"),
+    [
+        ("models.mean", "expected package.module:factory"),
+        ("no_such_place.models:mean", "cannot be imported"),
+    ],
+)
+def test_what_is_no_factory_is_refused(factory: str, said: str) -> None:
+    with pytest.raises(WorkloadError, match=said):
+        WorkloadSource(factory).load()
+
+
+def test_a_factory_that_fails_or_gives_no_workload_is_refused(folder: Path) -> None:
+    with pytest.raises(WorkloadError, match=r"no such file \(models.py, line"):
+        source(folder, "broken").load()
+    with pytest.raises(WorkloadError, match="lacks classes, trainable, build, train, judge"):
+        source(folder, "nothing").load()
+    with pytest.raises(WorkloadError, match="failed: TypeError"):
+        source(folder, "mean", wide=3).load()
+
+
+def test_the_digest_is_over_the_factory_s_file_and_its_sources_and_options(folder: Path) -> None:
+    plain = source(folder, "mean")
+    (helper,) = (path.name for path in folder.glob("layers_*.py"))
+    assert set(plain.files()) == {"models.py", helper}
+    before, files = plain.digest(), plain.files()
+    assert source(folder, "mean", width=2).digest() != before
+    (folder / helper).write_text("WIDTH = 2\n")
+    assert plain.digest() != before
+    assert difference(plain.files(), files) == f"{helper} is another"
+    assert difference({}, {"a.py": "x"}) == "a.py is missing here"
+
+
+def test_the_digest_runs_nothing(folder: Path) -> None:
+    (folder / "__init__.py").write_text("raise SystemExit('it was run')\n")
+    (folder / "models.py").write_text("raise SystemExit('it was run')\nsources = []\n")
+    assert list(source(folder, "mean").files()) == ["models.py"]
+
+
+@pytest.mark.parametrize("declared", ['["absent.py"]', '["../other.py"]', "[1]", "names()", '"layers.py"'])
+def test_sources_that_cannot_be_read_are_refused(folder: Path, declared: str) -> None:
+    (folder / "models.py").write_text(f"sources = {declared}\n")
+    with pytest.raises(WorkloadError, match="source"):
+        source(folder, "mean").files()
+
+
+def test_a_workload_of_its_own_process_says_the_same(folder: Path) -> None:
+    here = source(folder, "mean")
+    there = IsolatedWorkload(here)
+    try:
+        samples = measured()
+        trained = there.train(there.build(0), samples, RECIPE, 1)
+        own = here.load().train(here.load().build(0), samples, RECIPE, 1)
+        assert np.array_equal(trained["mean"], own["mean"])
+        assert there.trainable == ("mean",)
+        assert np.array_equal(there.judge(trained, samples).losses, here.load().judge(own, samples).losses)
+    finally:
+        there.close()
+
+
+def test_a_workload_that_kills_its_process_costs_a_call(folder: Path) -> None:
+    there = IsolatedWorkload(source(folder, "Dying"))
+    try:
+        with pytest.raises(WorkloadError, match="died in judge"):
+            there.judge(there.build(0), measured())
+        assert there.build(0)["mean"].shape == (1,)
+    finally:
+        there.close()
+
+
+def test_a_workload_that_fails_says_where(folder: Path) -> None:
+    there = IsolatedWorkload(source(folder, "Failing"))
+    try:
+        with pytest.raises(WorkloadError, match=r"failed in judge: ZeroDivisionError.*models.py, line"):
+            there.judge(there.build(0), measured())
+    finally:
+        there.close()

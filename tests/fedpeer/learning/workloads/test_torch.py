@@ -1,0 +1,114 @@
+"""What is particular to torch modules."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedpeer.evidence.generic.observing import silent_tensors
+from fedpeer.learning.datasets import LabelledData
+from fedpeer.learning.errors import ModelError
+from fedpeer.learning.models import initial_weights
+from fedpeer.learning.training import train
+from fedpeer.learning.workloads.cnns import CnnWorkload
+from fedpeer.learning.workloads.torch import TorchWorkload
+from tests.fedpeer.learning.workloads.test_contract import (
+    CLASSES,
+    RECIPE,
+    WIDTH,
+    Adapted,
+    Normed,
+    Tied,
+    classified,
+    documents,
+    images,
+)
+
+
+def test_a_cnn_is_what_it_was() -> None:
+    workload, samples = CnnWorkload("digits-cnn"), images()
+    start = workload.build(3)
+    old = initial_weights("digits-cnn", 3)
+    assert all(np.array_equal(start[name], old[name]) for name in old)
+    data = LabelledData("digits", samples.inputs, samples.targets, 10)  # type: ignore[arg-type]
+    expected = train(old, data, replace(RECIPE, model="digits-cnn"), 5)
+    made = workload.train(start, samples, RECIPE, 5)
+    assert all(np.array_equal(made[name], expected[name]) for name in expected)
+
+
+def test_tied_weights_travel_once_and_stay_tied() -> None:
+    workload = TorchWorkload(Tied, classes=CLASSES)
+    weights = workload.build(1)
+    assert "there.weight" in weights
+    assert "back.weight" not in weights
+    trained = workload.train(weights, classified(), RECIPE, 1)
+    assert set(trained) == set(weights)
+
+
+def test_a_frozen_base_stays_at_home() -> None:
+    workload = TorchWorkload(Adapted, classes=CLASSES, travels="trained")
+    assert set(workload.build(0)) == {"down", "up", "head.weight", "head.bias"}
+
+
+def test_a_frozen_base_that_depends_on_the_seed_must_travel() -> None:
+    def factory() -> nn.Module:
+        module = nn.Sequential(nn.Linear(WIDTH, 4), nn.Linear(4, CLASSES))
+        module[0].requires_grad_(False)
+        return module
+
+    with pytest.raises(ModelError, match="travels"):
+        TorchWorkload(factory, classes=CLASSES, travels="trained")
+    assert "0.weight" in TorchWorkload(factory, classes=CLASSES).build(0)
+
+
+def test_a_bias_before_a_batch_norm_is_silent_and_a_low_rank_factor_is_not() -> None:
+    normed = TorchWorkload(lambda: Normed(lambda: nn.BatchNorm1d(8)), classes=CLASSES)
+    start = normed.build(1)
+    after = normed.train(start, classified(), RECIPE, 1)
+    assert silent_tensors(normed, [start, after], classified()) == {"inner.bias"}
+    adapted = TorchWorkload(Adapted, classes=CLASSES, travels="trained")
+    start = adapted.build(1)
+    after = adapted.train(start, documents(), RECIPE, 1)
+    assert silent_tensors(adapted, [start], documents()) == {"down"}
+    assert silent_tensors(adapted, [start, after], documents()) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("factory", "loss", "said"),
+    [
+        (lambda: "a text", "cross_entropy", "expected a torch.nn.Module"),
+        (lambda: nn.Linear(WIDTH, CLASSES).requires_grad_(False), "cross_entropy", "something to train"),
+        (lambda: nn.Linear(WIDTH, CLASSES), "crossentropy", "there is no loss"),
+    ],
+)
+def test_a_factory_that_gives_no_model_is_refused(factory: object, loss: str, said: str) -> None:
+    with pytest.raises(ModelError, match=said):
+        TorchWorkload(factory, loss, classes=CLASSES)  # type: ignore[arg-type]
+
+
+def test_a_loss_that_is_averaged_already_is_refused() -> None:
+    workload = TorchWorkload(
+        lambda: nn.Linear(WIDTH, CLASSES), lambda out, y: nn.functional.cross_entropy(out, y), classes=CLASSES
+    )
+    with pytest.raises(ModelError, match="one loss a sample"):
+        workload.train(workload.build(0), classified(), RECIPE, 0)
+
+
+def test_outputs_of_another_number_of_classes_are_refused() -> None:
+    workload = TorchWorkload(lambda: nn.Linear(WIDTH, 5), classes=CLASSES)
+    with pytest.raises(ModelError, match=r"\(60, 5\)|a logit for each class"):
+        workload.judge(workload.build(0), classified())
+
+
+def test_dropout_follows_the_seed_of_the_training() -> None:
+    workload = TorchWorkload(
+        lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(WIDTH, CLASSES)), classes=CLASSES
+    )
+    start = workload.build(0)
+    before = torch.random.get_rng_state()
+    one, again, other = (workload.train(start, classified(), RECIPE, seed)["1.weight"] for seed in (1, 1, 2))
+    assert np.array_equal(one, again)
+    assert not np.array_equal(one, other)
+    assert torch.equal(before, torch.random.get_rng_state())
