@@ -64,6 +64,8 @@ def parse_canonical(data: bytes) -> Any:
         if canonical_bytes(value) == data:
             return value
         expected += "; it parses, but its bytes are not the canonical ones"
+    except FieldError:
+        raise
     except (ValueError, RecursionError):
         pass
     raise FieldError("record", data[:80], expected)

@@ -150,7 +150,7 @@ NO_STATEMENTS: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "another order": (lambda data: re.sub(rb"{(.*?\]),(.*)}", rb"{\2,\1}", data), "statement"),
     "an escape": (lambda data: data.replace(b"claim-ann", b"claim\\u002dann"), "statement"),
     "a key twice": (lambda data: data.replace(b'"counts":', b'"counts":[1,1,1,1],"counts":'), "statement"),
-    "a fraction": (lambda data: data.replace(b"[3,", b"[3.0,"), "statement"),
+    "a fraction": (lambda data: data.replace(b"[3,", b"[3.0,"), "counts[0]"),
     "infinity": (lambda data: data.replace(b"[3,", b"[Infinity,"), "statement"),
     "a large integer": (lambda data: data.replace(b"[3,", b"[9007199254740992,"), "counts[0]"),
     "a huge integer": (lambda data: data.replace(b"[3,", b"[" + b"9" * 5000 + b","), "statement"),

@@ -128,7 +128,7 @@ SPOILED: tuple[tuple[Callable[[bytes], bytes], str], ...] = (
     (lambda data: data[:-1], "statement"),
     (lambda data: data + b"\n", "statement"),
     (lambda data: b"null", "statement"),
-    (lambda data: data.replace(b"[1,", b"[1.5,"), "statement"),
+    (lambda data: data.replace(b"[1,", b"[1.5,"), "counts[0]"),
     (lambda data: data.replace(b"{", b'{"kind":"claim",', 1), "statement"),
     (lambda data: data.replace(b"[1,", b"[" + str(2**53).encode() + b","), "counts[0]"),
     (lambda data: data.replace(b"[1,", b"[" + b"9" * 5_000 + b","), "statement"),
