@@ -39,7 +39,7 @@ from fedpeer.protocol.model_file import (
 )
 from mechanism.errors import FieldError
 from mechanism.server_step import Aggregation, FedAdam, FedAvg, FedAvgM
-from mechanism.terms import DTYPE_BYTES, ModelContract, TensorSpec
+from mechanism.terms import DTYPE_BYTES, FLOAT_TYPES, ModelContract, TensorSpec
 
 #: Elements that are read of one file at once.
 _BLOCK = 1 << 17
@@ -64,8 +64,6 @@ _STORED = {
     "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1", "BOOL": "u1",
 }  # fmt: skip
 
-
-_FLOATS = ("F64", "F32", "F16", "BF16")
 
 #: Vectors of a state file.
 _MOMENTS = ("m", "v")
@@ -144,7 +142,7 @@ def aggregate(parts: Mapping[str, tuple[Path, int]], target: Path, server: _Serv
     specs = [tensor.spec for tensor in open_model(paths[0]).tensors]
 
     def stepped(spec: TensorSpec) -> bool:
-        return server is not None and spec.dtype in _FLOATS and server.rule.steps(spec.name)
+        return server is not None and spec.dtype in FLOAT_TYPES and server.rule.steps(spec.name)
 
     order = _order(specs, stepped)
     layout = [specs[i] for i in order]

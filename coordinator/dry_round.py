@@ -46,10 +46,12 @@ from fedpeer.protocol.model_file import (
 )
 from fedpeer.protocol.submission import Submission
 from mechanism.degree import noniid_degree
+from mechanism.errors import FieldError
 from mechanism.ledger import entries
 from mechanism.lifecycle import needs_evidence
 from mechanism.peers import Draw, round_seed
-from mechanism.terms import ModelContract, Recipe
+from mechanism.server_step import FedAvg
+from mechanism.terms import ModelContract, Recipe, Terms
 
 #: Accuracy on D_c above the share of its most frequent label from which a trained model is said to have learnt.
 _MORE_THAN_CHANCE = 0.05
@@ -202,7 +204,17 @@ def prove(task: PreparedTask, say: Say = lambda text: None, *, accept_noise: boo
         None if learnt is None else learnt.accuracy,
         row.terms.schedule.round_seconds,
         0.0 if learnt is None else learnt.chance,
-        () if learnt is None else learnt.doubts,
+        (() if learnt is None else learnt.doubts) + _untried(row.terms, trained),
+    )
+
+
+def _untried(terms: Terms, trained: _Trained | None) -> tuple[str, ...]:
+    """What the round could not try."""
+    if trained is not None or isinstance(terms.aggregation, FedAvg):
+        return ()
+    return (
+        f"how far models of this kind move is not known here, so no step of {terms.aggregation.name} was tried; one "
+        "that leaves the contract ends the task with refunds, so begin with a small aggregation.rate.",
     )
 
 
@@ -496,6 +508,8 @@ def _refusing(what: str, do: str = "look at [recipe] and [data] in the task file
             raise
         ours = type(error).__module__.partition(".")[0] in ("coordinator", "fedpeer", "mechanism")
         why = str(error) if ours else f"{type(error).__name__}: {error}"
+        if isinstance(error, FieldError) and error.field.startswith("aggregation"):
+            do = "change [aggregation] in the task file"
         raise TaskError(f"{what}, and it would fail so in every round: {why}; {do}") from error
 
 

@@ -1,5 +1,6 @@
 """From a task file to a task: terms with every number fixed, a secret root, and the model of round 1."""
 
+import fnmatch
 import hashlib
 import json
 import math
@@ -40,9 +41,10 @@ from mechanism.lifecycle import State
 from mechanism.payment import payment_function
 from mechanism.peers import seed_commitment
 from mechanism.records import MAX_DECIMAL_DIGITS
-from mechanism.server_step import aggregation_rule
+from mechanism.server_step import Aggregation, FedAvg, aggregation_rule
 from mechanism.settlement import max_payment_micro, task_budget_micro
 from mechanism.terms import (
+    FLOAT_TYPES,
     ModelContract,
     Recipe,
     Rule,
@@ -180,7 +182,7 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
             None if data is None else data.validation, validation_salt(root)
         ),
         initial_model=hashlib.sha256(initial_model).digest(),
-        aggregation=aggregation_rule(config.aggregation.name, config.aggregation.parameters()),
+        aggregation=_aggregation(config, contract),
     )
     bill = task_budget_micro(terms)
     if bill > MAX_INTEGER:
@@ -361,6 +363,25 @@ def _contract(config: TaskConfig, initial_model: bytes) -> ModelContract:
             f"at least {largest}, which the first model takes with its header",
         )
     return ModelContract(specs, max_norm, max_bytes)
+
+
+def _aggregation(config: TaskConfig, contract: ModelContract) -> Aggregation:
+    """The task's aggregation, whose patterns must match tensors and leave some to be stepped."""
+    asked = config.aggregation
+    rule = aggregation_rule(asked.name, asked.parameters())
+    if isinstance(rule, FedAvg):
+        return rule
+    names = [tensor.name for tensor in contract.tensors if tensor.dtype in FLOAT_TYPES]
+    for pattern in asked.averaged or ():
+        if not fnmatch.filter(names, pattern):
+            known = f"a pattern of these tensors: {', '.join(names):.200}"
+            raise FieldError("aggregation.averaged", pattern, known)
+    if not any(map(rule.steps, names)):
+        patterns = ", ".join(rule.averaged)
+        raise FieldError(
+            "aggregation.averaged", patterns, f"patterns that leave {rule.name} a tensor to step"
+        )
+    return rule
 
 
 def _check_evaluates(config: TaskConfig, contract: ModelContract) -> None:

@@ -34,6 +34,9 @@ DTYPE_BYTES = {
     "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1,
 }  # fmt: skip
 
+#: Those that are averaged and stepped as numbers; all others are counted exactly.
+FLOAT_TYPES = ("F64", "F32", "F16", "BF16")
+
 #: Labels of a reference distribution: one entry of the log (64 KiB) must hold counts of all.
 MAX_LABELS = 2_000
 

@@ -233,6 +233,14 @@ def test_a_round_that_pays_nobody_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     assert "of another kind" in words
 
 
+def test_a_servers_step_that_leaves_the_contract_is_refused_with_its_section() -> None:
+    words = refused(rule={"name": "paper"}, aggregation={"name": "fedyogi", "rate": 1_000_000})
+    assert (
+        "aggregation.rate is '1000000'; expected a step of fedyogi that keeps the model's contract" in words
+    )
+    assert words.endswith("change [aggregation] in the task file")
+
+
 def test_a_disk_that_is_full_is_no_fault_of_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device", "a file")

@@ -80,6 +80,24 @@ def test_a_coefficient_that_is_none_is_refused_in_one_sentence(changes: dict[str
         task(plan=None, **changes)
 
 
+@pytest.mark.parametrize(
+    ("patterns", "said"),
+    [
+        (
+            ["output.wieght"],
+            "averaged is 'output.wieght'; expected a pattern of these tensors: conv1.bias, ",
+        ),
+        (["*"], "expected patterns that leave fedadam a tensor to step"),
+    ],
+)
+def test_patterns_that_match_nothing_or_everything_are_refused(patterns: list[str], said: str) -> None:
+    asked = {"name": "fedadam", "averaged": patterns}
+    config = task(Q=2000, plan=None, rule={"name": "paper"}, reference=["1/10"] * 10, aggregation=asked)
+    with pytest.raises(FieldError) as refusal:
+        prepare_task(config, 0.0)
+    assert said in str(refusal.value)
+
+
 def test_a_reference_of_decimals_is_exact() -> None:
     config = task(reference=[0.1] * 10)
     assert reference_distribution(config.reference or []) == (Fraction(1, 10),) * 10

@@ -14,6 +14,8 @@ import numpy.typing as npt
 from safetensors.numpy import load
 
 from coordinator.blobs import BlobStore
+from coordinator.dry_round import prove
+from coordinator.opening import prepare_task
 from fedpeer.audit.sources import open_source
 from fedpeer.protocol.model_file import encode_model, open_model
 from mechanism.server_step import FedAdam
@@ -82,7 +84,10 @@ async def test_a_step_that_leaves_the_contract_ends_the_task_with_refunds_and_sa
     folder = make_folder(tmp_path / "state")
     # The dry round's models stand at the start, so that no step of theirs leaves the contract.
     contract, asked = {"max_norm": 1_000}, {"name": "fedavgm", "rate": 1_000_000}
-    open_task(folder, task_config(tmp_path, schedule={"rounds": 1}, contract=contract, aggregation=asked))
+    config = task_config(tmp_path, schedule={"rounds": 1}, contract=contract, aggregation=asked)
+    [doubt] = prove(prepare_task(config, 0.0)).doubts
+    assert "no step of fedavgm was tried" in doubt
+    open_task(folder, config)
     async with running(folder) as service:
         members = await delivered(service, NAMES)
         await members[0].until("CANCELLED")
