@@ -25,7 +25,8 @@ LEGEND = (
     "the mean over the rounds; it is off by about 0.05, and on few data reads up to 0.2 where the labels are balanced.",
     f"paid: credits of all rounds. Each round scores a participant against up to {PEERS} peers, drawn at random; "
     "expected is what it would be paid against all of them. Better data are paid more; equally good data may be paid a "
-    f"little unequally. A claim costs {CLAIM_PENALTY} * (claimed - measured)^2 a round, and the stake where it is refuted.",
+    f"little unequally. A claim costs {CLAIM_PENALTY} * (claimed - measured)^2 a round, and the stake where it is "
+    "refuted.",
     "utility: paid less the cost of the effort.",
 )
 
