@@ -197,7 +197,7 @@ class Coordinator:
             self._supervisor.begin("commands", self._follow_commands)
             for server in self._servers:
                 await server.start()
-            self._health.set(health_pb2.HealthCheckResponse.SERVING)
+            self._raise_alarm(self._supervisor.alarmed)  # what has been taken up may fail already
             write_private(self.folder.addresses, json.dumps(self.addresses()).encode())
         except BaseException:
             await self.stop(0)

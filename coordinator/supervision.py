@@ -88,7 +88,8 @@ class Supervisor:
     def __init__(self, metrics: Metrics, alarm: Callable[[bool], None]) -> None:
         self._metrics = metrics
         self._alarm = alarm
-        self._alarmed = False
+        #: Whether a vital duty fails lastingly.
+        self.alarmed = False
         self._duties: dict[str, Duty] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -116,6 +117,6 @@ class Supervisor:
     def _changed(self, duty: Duty) -> None:
         self._metrics.duties_failing.labels(duty.name).set(duty.trouble is not None)
         lasting = any(each.lasting for each in self._duties.values())
-        if lasting is not self._alarmed:
-            self._alarmed = lasting
+        if lasting is not self.alarmed:
+            self.alarmed = lasting
             self._alarm(lasting)

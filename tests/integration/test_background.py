@@ -17,9 +17,11 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
 
 import coordinator.runner
+import coordinator.server
 import coordinator.supervision
 from coordinator.operator import Operator
 from coordinator.runner import TaskRunner
+from coordinator.server import Coordinator
 from fedpeer.__main__ import main
 from participant import Backoff, Participant, TaskReport
 from tests.backends import scratch_url
@@ -206,6 +208,13 @@ async def test_a_runner_that_ends_is_started_again_counted_alarmed_and_shown(
         await take_steps(self, well)
 
     monkeypatch.setattr(TaskRunner, "_take_steps", failing)
+    taking_up = coordinator.server.Coordinator._reload
+
+    async def failing_at_once(self: Coordinator) -> None:
+        await taking_up(self)
+        await asyncio.sleep(0.05)  # the runner has failed before the service says that it serves
+
+    monkeypatch.setattr(coordinator.server.Coordinator, "_reload", failing_at_once)
     async with running(folder) as service:
 
         def sample(name: str, **labels: str) -> float | None:
