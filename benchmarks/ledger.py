@@ -343,7 +343,7 @@ def whole_task(task_id: str, *, enrol: bool, people: int = 100, rounds: int = 10
         for line in settlement.payments:
             stakes[line.participant_id] += line.withheld_micro
         yield from settled
-        yield entries.aggregation(task_id, round_, models[who[0]], {})
+        yield entries.aggregation(task_id, round_, models[who[0]], {}, None)
         yield entries.transition(task_id, round_, "SETTLED", at(0))
     yield from entries.ending_entries(task_id, rounds, "CLOSED", [], stakes, at(0))
 
