@@ -22,14 +22,12 @@ from fractions import Fraction
 from math import isqrt, lcm
 from typing import Any
 
+from mechanism.affine import affine, stratum_shares
 from mechanism.canonical import Json
 from mechanism.degree import rational
 from mechanism.errors import FieldError
 from mechanism.settlement import MICRO
 from mechanism.trees import Forest
-
-#: Coefficients are integers in billionths.
-NANO = 1_000_000_000
 
 #: Multiples of p^(c) above which shares are summed: a degree is what shares have in excess of p^(c), and an estimate
 #: that shrinks every share towards p^(c) still shows it in the sums from other levels.
@@ -77,15 +75,13 @@ class DegreeMap:
 
     def shares(self, features: Sequence[Sequence[int]]) -> tuple[int, ...]:
         """p_i of each stratum, millionths; they need not sum to 1 nor be positive."""
-        strata = len(self.reference)
-        if len(features) != strata or any(len(row) != len(self.share_own) for row in features):
-            raise FieldError("features", features, f"{strata} rows of {len(self.share_own)} integers")
-        totals = [sum(column) for column in zip(*features, strict=True)]
-        common = Fraction(sum(b * t for b, t in zip(self.share_mean, totals, strict=True)), strata * NANO)
-        common += Fraction(self.share_intercept * MICRO, NANO)
-        return tuple(
-            round(common + Fraction(sum(a * x for a, x in zip(self.share_own, row, strict=True)), NANO))
-            for row in features
+        return stratum_shares(
+            self.share_own,
+            self.share_mean,
+            self.share_intercept,
+            features,
+            len(self.reference),
+            "features",
         )
 
     def regressors(self, features: Sequence[Sequence[int]]) -> tuple[int, ...]:
@@ -95,11 +91,9 @@ class DegreeMap:
     def degree_micro(self, features: Sequence[Sequence[int]]) -> int:
         """v in [0, 1 - min q], millionths."""
         z = self.regressors(features)
-        line = Fraction(
-            sum(w * x for w, x in zip(self.weights, z, strict=True)) + self.intercept * MICRO, NANO
-        )
         highest = int((1 - min(self.reference)) * MICRO)
-        return min(max(round((line + self.forest(z)) / 2), 0), highest)
+        both = affine(self.weights, self.intercept, z) + self.forest(z)
+        return min(max(round(both / 2), 0), highest)
 
     def record(self) -> dict[str, Json]:
         plain: dict[str, Json] = {}

@@ -22,14 +22,12 @@ from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from typing import Any
 
+from mechanism.affine import affine, stratum_shares
 from mechanism.canonical import Json
 from mechanism.degree import rational
 from mechanism.errors import FieldError, SettlementError
 from mechanism.settlement import MICRO, Assessment, Verdict
 from mechanism.trees import Forest
-
-#: Coefficients are integers in billionths.
-NANO = 1_000_000_000
 
 #: Name of this arithmetic in the log. Any change of a verdict or of a degree's last digit needs a new name.
 ARITHMETIC = "linear-and-trees/half-even-micro-v3"
@@ -85,17 +83,13 @@ class DegreeModel:
 
     def shares(self, class_features: Sequence[Sequence[int]]) -> tuple[int, ...]:
         """p_i of each label, millionths; they need not sum to 1 nor be positive."""
-        labels = len(self.reference)
-        if len(class_features) != labels or any(len(x) != len(self.share_own) for x in class_features):
-            raise FieldError(
-                "class_features", class_features, f"{labels} rows of {len(self.share_own)} integers"
-            )
-        totals = [sum(column) for column in zip(*class_features, strict=True)]
-        common = Fraction(sum(b * t for b, t in zip(self.share_mean, totals, strict=True)), labels * NANO)
-        common += Fraction(self.share_intercept * MICRO, NANO)
-        return tuple(
-            round(common + Fraction(sum(a * x for a, x in zip(self.share_own, row, strict=True)), NANO))
-            for row in class_features
+        return stratum_shares(
+            self.share_own,
+            self.share_mean,
+            self.share_intercept,
+            class_features,
+            len(self.reference),
+            "class_features",
         )
 
     def regressors(
@@ -109,12 +103,12 @@ class DegreeModel:
     def degree_micro(self, z: Sequence[int]) -> int:
         """v in [0, 1 - min p^(c)], millionths."""
         highest = int((1 - min(self.reference)) * MICRO)
-        both = _linear(self.weights, self.intercept, z) + self.forest(z)
+        both = affine(self.weights, self.intercept, z) + self.forest(z)
         return min(max(round(both / 2), 0), highest)
 
     def quality_micro(self, z: Sequence[int]) -> int:
         """The quality in [0, 1], millionths."""
-        return min(max(round(_linear(self.quality_weights, self.quality_intercept, z)), 0), MICRO)
+        return min(max(round(affine(self.quality_weights, self.quality_intercept, z)), 0), MICRO)
 
 
 def regressors(
@@ -548,13 +542,6 @@ def _taper(value: int, none: int, full: int) -> int:
     if value <= none:
         return 0
     return (value - none) * MICRO // (full - none)
-
-
-def _linear(weights: Sequence[int], intercept: int, z: Sequence[int]) -> Fraction:
-    """Exact, millionths."""
-    if len(weights) != len(z):
-        raise FieldError("features", f"{len(z)} regressors", f"{len(weights)}, as the evidence model has")
-    return Fraction(sum(w * x for w, x in zip(weights, z, strict=True)) + intercept * MICRO, NANO)
 
 
 def _decimal(micro: int) -> str:

@@ -8,9 +8,9 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from mechanism.affine import NANO
 from mechanism.canonical import Json
 from mechanism.evidence import (
-    NANO,
     DegreeModel,
     EvidenceModel,
     Measurement,

@@ -27,7 +27,15 @@ from fedpeer.evidence.behaviour import (
 )
 from fedpeer.evidence.errors import EvidenceError
 from fedpeer.evidence.likeness import Likeness
-from fedpeer.evidence.regression import Indices, Line, LineAndTrees, folds, label_rows, ridge
+from fedpeer.evidence.regression import (
+    Indices,
+    Line,
+    LineAndTrees,
+    conformal_quantile,
+    folds,
+    label_rows,
+    ridge,
+)
 from fedpeer.evidence.shadows import Shadow, ShadowContext
 from fedpeer.evidence.sketch import Array, Sketcher, cosine, without
 from fedpeer.evidence.updates import UpdateShares, fit_update_shares
@@ -319,9 +327,8 @@ def _fit_quality(sound: Array, flawed: Array) -> tuple[Line, Array]:
 
 def _half_width(residuals: Array, start_accuracy: float) -> int:
     """The conformal half-width, millionths."""
-    errors = np.sort(np.abs(residuals))
-    rank = min(len(errors), int(np.ceil((1 - ALPHA) * (len(errors) + 1))))
-    return round(float(errors[rank - 1]) * (1 + SHARED + TRANSFER * start_accuracy) * MICRO)
+    errors = conformal_quantile(np.abs(residuals), ALPHA)
+    return round(errors * (1 + SHARED + TRANSFER * start_accuracy) * MICRO)
 
 
 def _thresholds(

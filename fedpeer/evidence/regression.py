@@ -1,4 +1,4 @@
-"""Ridge regressions and trees, and how they become the integers that are logged."""
+"""Ridge regressions and trees, how they become the integers that are logged, and what they are off by."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import numpy.typing as npt
 from sklearn.ensemble import ExtraTreesRegressor
 
 from fedpeer.evidence.sketch import Array
-from mechanism.evidence import NANO
+from mechanism.affine import NANO
 from mechanism.settlement import MICRO
 from mechanism.trees import Forest, Tree
 
@@ -87,6 +87,12 @@ def folds(count: int, parts: int) -> Iterator[tuple[Indices, Indices]]:
     order = np.random.default_rng(count).permutation(count)
     for fold in np.array_split(order, parts):
         yield np.setdiff1d(order, fold), fold
+
+
+def conformal_quantile(scores: Array, rate: float) -> float:
+    """What a new score exceeds with probability at most `rate`; the largest score where there are too few for that."""
+    ordered = np.sort(scores)
+    return float(ordered[min(len(ordered), int(np.ceil((1 - rate) * (len(ordered) + 1)))) - 1])
 
 
 def ridge(x: Array, y: Array) -> Line:

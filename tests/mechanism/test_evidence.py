@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mechanism.affine import NANO
 from mechanism.canonical import canonical_bytes
 from mechanism.errors import FieldError, SettlementError
 from mechanism.evidence import (
     ARITHMETIC,
     EXCESS_LEVELS,
     KEPT_BROADCASTS,
-    NANO,
     OF_MODEL_ALONE,
     DegreeModel,
     EvidenceModel,

@@ -19,6 +19,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
     ),
     "mechanism/peers.py": ("tests/mechanism/test_peers.py", "tests/mechanism/test_settlement.py"),
     "mechanism/evidence.py": EVIDENCE_UNITS,
+    "mechanism/affine.py": ("tests/mechanism/test_degree_map.py", *EVIDENCE_UNITS),
     "mechanism/trees.py": ("tests/mechanism/test_trees.py", *EVIDENCE_UNITS),
     "mechanism/statements.py": ("tests/mechanism/test_statements.py", "tests/fedpeer/protocol/test_codec.py"),
     "mechanism/dispute.py": ("tests/mechanism/ledger/test_dispute.py",),
@@ -103,7 +104,7 @@ VERIFIER = tuple(
     if file.startswith("mechanism/ledger/")
     or file.removeprefix("mechanism/")
     in (
-        "dispute.py", "evidence.py", "lifecycle.py", "peers.py", "records.py", "settlement.py", "statements.py",
-        "terms.py", "unmeasured.py",
+        "affine.py", "dispute.py", "evidence.py", "lifecycle.py", "peers.py", "records.py", "settlement.py",
+        "statements.py", "terms.py", "unmeasured.py",
     )
 )  # fmt: skip

@@ -26,7 +26,15 @@ from fedpeer.evidence.errors import EvidenceError
 from fedpeer.evidence.fitting import MIN_SHADOWS
 from fedpeer.evidence.generic.observing import SORTED_FEATURES, Observation
 from fedpeer.evidence.generic.telling import DIRECTION, Halves, Scale, Teller, fit_halved, fit_whole
-from fedpeer.evidence.regression import Indices, Line, LineAndTrees, folds, label_rows, ridge
+from fedpeer.evidence.regression import (
+    Indices,
+    Line,
+    LineAndTrees,
+    conformal_quantile,
+    folds,
+    label_rows,
+    ridge,
+)
 from fedpeer.evidence.sketch import Array
 from mechanism.degree_map import DegreeMap, regressors
 from mechanism.settlement import MICRO
@@ -211,12 +219,6 @@ def fit_maps(table: Table) -> tuple[Maps, Array, Array]:
     shares = ridge(label_rows(features), table.shares.ravel())
     degree = LineAndTrees.fit(table.z(features, crossed), table.degrees)
     return Maps(tellers, shares, degree), features, crossed
-
-
-def conformal_quantile(scores: Array, rate: float) -> float:
-    """What a new score exceeds with probability at most `rate`; the largest score where there are too few for that."""
-    ordered = np.sort(scores)
-    return float(ordered[min(len(ordered), int(np.ceil((1 - rate) * (len(ordered) + 1)))) - 1])
 
 
 def _extended(observed: Array, told: Mapping[str, Array], reference: Sequence[Fraction]) -> Array:

@@ -1,0 +1,44 @@
+"""Affine maps of features in millionths, with coefficients in billionths: exact."""
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+from mechanism.errors import FieldError
+from mechanism.settlement import MICRO
+
+#: Coefficients are integers in billionths.
+NANO = 1_000_000_000
+
+
+def affine(weights: Sequence[int], intercept: int, x: Sequence[int]) -> Fraction:
+    """intercept + sum_r w_r x_r, millionths; FieldError where there is not a weight for each x."""
+    if len(weights) != len(x):
+        raise FieldError("features", f"{len(x)} regressors", f"{len(weights)}, as the evidence model has")
+    return Fraction(sum(w * v for w, v in zip(weights, x, strict=True)) + intercept * MICRO, NANO)
+
+
+def stratum_shares(
+    own: Sequence[int],
+    mean: Sequence[int],
+    intercept: int,
+    features: Sequence[Sequence[int]],
+    strata: int,
+    field: str,
+) -> tuple[int, ...]:
+    """p_i = a_0 + sum_j (a_j x_ij + b_j mean_i x_ij) of each stratum i, millionths, rounded half-even.
+
+    They need not sum to 1 nor be positive.
+
+    Args:
+        own, mean, intercept: a_j, b_j and a_0.
+        features: x_ij, a row for each of the strata.
+        field: what the features are called where they are refused.
+
+    Raises:
+        FieldError: features of another form.
+    """
+    if len(features) != strata or any(len(row) != len(own) for row in features):
+        raise FieldError(field, features, f"{strata} rows of {len(own)} integers")
+    totals = [sum(column) for column in zip(*features, strict=True)]
+    common = affine((), intercept, ()) + affine(mean, 0, totals) / strata
+    return tuple(round(common + affine(own, 0, row)) for row in features)
