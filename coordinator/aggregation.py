@@ -81,16 +81,6 @@ class Merged:
     state_sha256: bytes | None = None
 
 
-@dataclass(frozen=True)
-class _Server:
-    """A step of the server's optimiser: from which model and state, and where the next state is written."""
-
-    rule: FedAvgM | FedAdam
-    start: Path
-    state: Path | None
-    target: Path
-
-
 def merge(
     parts: Mapping[str, tuple[Path, int]],
     rule: Aggregation,
@@ -112,7 +102,7 @@ def merge(
     """
     if isinstance(rule, FedAvg):
         return Merged(aggregate(parts, target))
-    digest = aggregate(parts, target, _Server(rule, start, state, state_target))
+    digest = aggregate(parts, target, _ServerStep(rule, start, state, state_target))
     try:
         check_model(target, contract)
     except ModelFileError as error:
@@ -124,7 +114,9 @@ def merge(
     return Merged(digest, file_digest(state_target))
 
 
-def aggregate(parts: Mapping[str, tuple[Path, int]], target: Path, server: _Server | None = None) -> bytes:
+def aggregate(
+    parts: Mapping[str, tuple[Path, int]], target: Path, server: "_ServerStep | None" = None
+) -> bytes:
     """Writes the mean of the participants' models to `target`, a safetensors file; returns its SHA-256.
 
     Args:
@@ -142,15 +134,13 @@ def aggregate(parts: Mapping[str, tuple[Path, int]], target: Path, server: _Serv
     specs = [tensor.spec for tensor in open_model(paths[0]).tensors]
 
     def stepped(spec: TensorSpec) -> bool:
-        return server is not None and spec.dtype in FLOAT_TYPES and server.rule.steps(spec.name)
+        return server is not None and server.moves(spec)
 
     order = _order(specs, stepped)
     layout = [specs[i] for i in order]
     starts = [_starts(name, open_model(path), specs)[order] for name, path in zip(names, paths, strict=True)]
-    base, moments = None, None
     if server is not None:
-        base = _starts("the start", open_model(server.start), specs)[order]
-        moments = _Moments(server, sum(prod(spec.shape) for spec in layout if stepped(spec)))
+        server.begin(layout, _starts("the start", open_model(server.start), specs)[order])
     digest = hashlib.sha256()
     with target.open("wb") as out, ThreadPoolExecutor(_THREADS, "mean") as threads:
         _emit(out, digest, header(layout))
@@ -159,10 +149,11 @@ def aggregate(parts: Mapping[str, tuple[Path, int]], target: Path, server: _Serv
             sizes = np.array([spec.size_bytes for spec in group], np.int64)
             chosen, first = slice(first, first + len(sizes)), first + len(sizes)
             files = [(path, found[chosen]) for path, found in zip(paths, starts, strict=True)]
-            start = (
-                (server.start, base[chosen]) if server is not None and base is not None and steps else None
-            )
-            for block in _side_by_side(threads, _blocks(files, sizes, weights, dtype, start, moments)):
+            if server is not None and steps:
+                files.append((server.start, server.offsets[chosen]))
+            for block in _side_by_side(
+                threads, _blocks(files, sizes, weights, dtype, server if steps else None)
+            ):
                 _emit(out, digest, block)
     return digest.digest()
 
@@ -207,15 +198,13 @@ def _blocks(
     sizes: _Offsets,
     weights: Sequence[int],
     dtype: str,
-    start: tuple[Path, _Offsets] | None,
-    moments: "_Moments | None",
+    server: "_ServerStep | None",
 ) -> Iterator[Callable[[], bytes]]:
     """The work of tensors in a row, block by block: they are cut as if they were one.
 
     Args:
-        files: where each of the tensors begins in each file.
+        files: where each of the tensors begins in each file; last of all the start, where the server steps.
         sizes: of the tensors, bytes.
-        start, moments: where the server's optimiser steps.
     """
     ends, width = np.cumsum(sizes), DTYPE_BYTES[dtype]
     begins = ends - sizes
@@ -224,11 +213,10 @@ def _blocks(
         end = min(begin + _BLOCK * width, whole)
         count = (end - begin) // width
         places = [(path, partial(_spans, found, begins, ends, begin, end)) for path, found in files]
-        if start is None or moments is None:
+        if server is None:
             yield partial(_mean, places, weights, dtype, count)
         else:
-            base = (start[0], partial(_spans, start[1], begins, ends, begin, end))
-            yield partial(_stepped, places, weights, dtype, count, base, moments.next(count))
+            yield partial(_stepped, places[:-1], weights, dtype, count, places[-1], server.next(count))
 
 
 def _spans(starts: _Offsets, begins: _Offsets, ends: _Offsets, begin: int, end: int) -> list[tuple[int, int]]:
@@ -293,25 +281,39 @@ def _stored(block: npt.NDArray[Any], dtype: str) -> bytes:
     return (narrow(block) if dtype == "BF16" else block).tobytes()
 
 
-class _Moments:
-    """The state of the server's optimiser, from one file to the next: vectors of `count` elements."""
+class _ServerStep:
+    """A step of the server's optimiser: from a start, and the state that the last step left, to the next state.
 
-    def __init__(self, server: _Server, count: int) -> None:
-        self._rule, self._before, self._after = server.rule, server.state, server.target
-        layout = [TensorSpec(name, "F64", (count,)) for name in _MOMENTS[: server.rule.moments]]
+    Args:
+        state: None before the first step.
+        target: where the next state is written.
+    """
+
+    def __init__(self, rule: FedAvgM | FedAdam, start: Path, state: Path | None, target: Path) -> None:
+        self.start = start
+        self._rule, self._before, self._after = rule, state, target
+        self._taken = 0
+
+    def moves(self, spec: TensorSpec) -> bool:
+        """Whether a tensor is stepped, not averaged."""
+        return spec.dtype in FLOAT_TYPES and self._rule.steps(spec.name)
+
+    def begin(self, layout: Sequence[TensorSpec], offsets: _Offsets) -> None:
+        """Args: offsets: where each tensor of the layout begins in the start."""
+        self.offsets = offsets
+        count = sum(prod(spec.shape) for spec in layout if self.moves(spec))
+        vectors = [TensorSpec(name, "F64", (count,)) for name in _MOMENTS[: self._rule.moments]]
         if (
-            server.state is not None
-            and [tensor.spec for tensor in open_model(server.state).tensors] != layout
+            self._before is not None
+            and [tensor.spec for tensor in open_model(self._before).tensors] != vectors
         ):
-            raise FieldError(
-                "state", str(server.state), f"a server's state of {count} elements by {server.rule.name}"
-            )
-        head = header(layout)
+            expected = f"a server's state of {count} elements by {self._rule.name}"
+            raise FieldError("state", str(self._before), expected)
+        head = header(vectors)
         with self._after.open("wb") as file:
             file.write(head)
-            file.truncate(len(head) + sum(spec.size_bytes for spec in layout))
-        self._offsets = [len(head) + 8 * count * i for i in range(len(layout))]
-        self._taken = 0
+            file.truncate(len(head) + sum(spec.size_bytes for spec in vectors))
+        self._vectors = [len(head) + 8 * count * i for i in range(len(vectors))]
 
     def next(self, count: int) -> Callable[[_Array, _Array], _Array]:
         """The step of the next `count` elements: start and mean to what the server makes of them."""
@@ -319,7 +321,7 @@ class _Moments:
         return partial(self._step, first, count)
 
     def _step(self, first: int, count: int, start: _Array, mean: _Array) -> _Array:
-        places = [offset + 8 * first for offset in self._offsets]
+        places = [vector + 8 * first for vector in self._vectors]
         if self._before is None:
             state = self._rule.first_state(count)
         else:
