@@ -107,13 +107,13 @@ class TorchTask(Task):
         load_weights(self.module.cpu(), weights)
         module = self.module.to(self.device).train()
         recipe = round.recipe
-        optimizer, pull = self._optimizer(module, round), self._pull(module, round)
+        optimizer = self._optimizer(module, round)
         order = torch.Generator().manual_seed(round.seed(self.seed))
         samples = len(self.dataset)  # type: ignore[arg-type]  # a map-style data set has a length
         for epoch in range(recipe.epochs):
             total = batches = 0.0
             for batch in self._loader(torch.randperm(samples, generator=order), recipe.batch_size):
-                loss = self._step(module, optimizer, batch, pull)
+                loss = self._step(module, optimizer, batch)
                 total, batches = total + loss, batches + 1
             round.progress((epoch + 1) / recipe.epochs, loss=total / max(batches, 1.0))
         trained = weights_of(module)
@@ -130,27 +130,7 @@ class TorchTask(Task):
         batches = joined_batches(order, size) if self._normalised else torch.split(order, size)
         return DataLoader(self.dataset, batch_sampler=[batch.tolist() for batch in batches])
 
-    def _pull(self, module: nn.Module, round: TrainingRound) -> Callable[[], None] | None:  # noqa: A002 - as Task.train
-        """Adds the gradient of the recipe's proximal term, mu (w - start); None where it has none."""
-        mu = float(round.recipe.proximal)
-        if not mu:
-            return None
-        start = [parameter.detach().clone() for parameter in module.parameters()]
-
-        def pull() -> None:
-            for parameter, before in zip(module.parameters(), start, strict=True):
-                if parameter.grad is not None:
-                    parameter.grad.add_(parameter.detach() - before, alpha=mu)
-
-        return pull
-
-    def _step(
-        self,
-        module: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        batch: Any,
-        pull: Callable[[], None] | None = None,
-    ) -> float:
+    def _step(self, module: nn.Module, optimizer: torch.optim.Optimizer, batch: Any) -> float:
         """One step on a batch; its loss."""
         inputs, labels = batch
         optimizer.zero_grad()
@@ -161,8 +141,6 @@ class TorchTask(Task):
             )
         loss = self.loss(outputs, targets)
         loss.backward()  # type: ignore[no-untyped-call]  # torch's own stub
-        if pull is not None:
-            pull()
         optimizer.step()
         return float(loss.detach())
 
@@ -202,12 +180,25 @@ class TorchTask(Task):
             module.train(training)
 
     def _optimizer(self, module: nn.Module, round: TrainingRound) -> torch.optim.Optimizer:  # noqa: A002 - as Task.train
+        """Of a module that stands at the round's start; its steps have the recipe's proximal term."""
+        rate, mu = float(round.recipe.learning_rate), float(round.recipe.proximal)
         if self.optimizer is not None:
-            return self.optimizer(module.parameters())
-        rate = float(round.recipe.learning_rate)
-        if round.recipe.optimizer == "adam":
-            return torch.optim.Adam(module.parameters(), lr=rate)
-        return torch.optim.SGD(module.parameters(), lr=rate, momentum=0.9)
+            optimizer = self.optimizer(module.parameters())
+        elif round.recipe.optimizer == "adam":
+            optimizer = torch.optim.Adam(module.parameters(), lr=rate)
+        else:
+            optimizer = torch.optim.SGD(module.parameters(), lr=rate, momentum=0.9)
+        if mu:
+            start = [parameter.detach().clone() for parameter in module.parameters()]
+
+            def pull(*_: Any) -> None:
+                """mu (w - start) beside the gradient."""
+                for parameter, before in zip(module.parameters(), start, strict=True):
+                    if parameter.grad is not None:
+                        parameter.grad.add_(parameter.detach() - before, alpha=mu)
+
+            optimizer.register_step_pre_hook(pull)
+        return optimizer
 
 
 class DatasetTask(Task):
