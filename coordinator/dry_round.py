@@ -153,9 +153,9 @@ class _Trained:
 class _Learnt:
     """What a model learns of D_c; see `Proof`."""
 
-    accuracy: tuple[float, float]
-    chance: float
-    doubts: tuple[str, ...]
+    accuracy: tuple[float, float] | None = None
+    chance: float = 0.0
+    doubts: tuple[str, ...] = ()
 
 
 def prove(task: PreparedTask, say: Say = lambda text: None, *, accept_noise: bool = False) -> Proof:
@@ -184,11 +184,12 @@ def prove(task: PreparedTask, say: Say = lambda text: None, *, accept_noise: boo
         folder = Path(name)
         (path := folder / "start").write_bytes(task.initial_model)
         start = RoundStart(1, path, row.terms.initial_model, ())
-        trained, learnt = None, None
+        trained, learnt = None, _Learnt()
         if trainable:
             trained = _train(task, start, recipe, 2, say)
             _check_trained(task, start, trained.models, folder)
-            learnt = None if task.data is None else _learnt(task, task.data, start, trained, accept_noise)
+            if task.data is not None:
+                learnt = _learnt(task, task.data, start, trained, accept_noise)
         models = trained if trained is None or cut is recipe else _train(task, start, cut, 3, say)
         say("measuring and settling a round of three")
         with _refusing("a round cannot be scored"):
@@ -201,10 +202,10 @@ def prove(task: PreparedTask, say: Say = lambda text: None, *, accept_noise: boo
     return Proof(
         None if trained is None else trained.seconds,
         evidence,
-        None if learnt is None else learnt.accuracy,
+        learnt.accuracy,
         row.terms.schedule.round_seconds,
-        0.0 if learnt is None else learnt.chance,
-        (() if learnt is None else learnt.doubts) + _untried(row.terms, trained),
+        learnt.chance,
+        learnt.doubts + _untried(row.terms, trained),
     )
 
 
