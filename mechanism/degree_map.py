@@ -90,7 +90,10 @@ class DegreeMap:
 
     def degree_micro(self, features: Sequence[Sequence[int]]) -> int:
         """v in [0, 1 - min q], millionths."""
-        z = self.regressors(features)
+        return self.degree_of(self.regressors(features))
+
+    def degree_of(self, z: Sequence[int]) -> int:
+        """v of regressors, millionths."""
         highest = int((1 - min(self.reference)) * MICRO)
         both = affine(self.weights, self.intercept, z) + self.forest(z)
         return min(max(round(both / 2), 0), highest)

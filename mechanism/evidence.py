@@ -4,17 +4,14 @@ The coordinator trains shadow models of known degree from the round's start and 
 submission it takes a `Measurement`. Both are integers and are logged. This module turns them into assessments;
 the ledger's verifier calls it again on the logged integers. How they are measured is `fedpeer.evidence`.
 
-The verified degree takes two steps. x_ij is feature j of label i, in millionths:
+`mechanism.degree_map` takes a model's features to its degree v. Its regressors z give the quality, too:
 
-    share of label i:   p_i = a_0 + sum_j (a_j x_ij + b_j mean_i x_ij)
-    degree:             v   = (c_0 + sum_r c_r z_r + forest(z)) / 2,   clipped to [0, 1 - min_i p^(c)_i]
+    quality = c_0 + sum_r c_r z_r,  clipped to [0, 1]
 
-    z = (for each sorted column j: x_1j..x_Ij ascending; the shares ascending;
-         half the L1 distance of the normalised positive shares from p^(c);
-         for each level t of `EXCESS_LEVELS`: sum_i max(p_i - t, 0); the global features)
+about 1 for a model trained on the recipe's number of distinct samples with right targets, about 0 for one that was not.
+Coefficients are in billionths; the result is rounded half-even to a millionth once, at its end.
 
-forest is the mean of regression trees (`mechanism.trees`). Coefficients are in billionths; every result is rounded
-half-even to a millionth once, at its end.
+The limits of the tests are conformal quantiles over the shadows: of honest models at most `rate` fail a test.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -22,137 +19,64 @@ from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from typing import Any
 
-from mechanism.affine import affine, stratum_shares
+from mechanism.affine import affine
 from mechanism.canonical import Json
 from mechanism.degree import rational
+from mechanism.degree_map import DegreeMap
 from mechanism.errors import FieldError, SettlementError
 from mechanism.settlement import MICRO, Assessment, Verdict
-from mechanism.trees import Forest
 
 #: Name of this arithmetic in the log. Any change of a verdict or of a degree's last digit needs a new name.
-ARITHMETIC = "linear-and-trees/half-even-micro-v3"
+ARITHMETIC = "strata-and-screens/half-even-micro-v4"
 
 #: Earlier broadcast models, the latest ones, that a submission must not be.
 KEPT_BROADCASTS = 8
 
 #: What of a `Measurement` is measured of the model alone: the same for the same model, no matter who sent it.
 OF_MODEL_ALONE = (
-    "fault", "class_features", "global_features", "norm", "alignment", "novelty", "improvement", "echo_distance",
-    "echo_cosine", "nearest_broadcast",
+    "fault", "features", "norm", "alignment", "novelty", "improvement", "echo_distance", "echo_cosine",
+    "nearest_broadcast",
 )  # fmt: skip
-
-#: Levels above which shares are summed, millionths: a degree is what shares have in excess of p^(c).
-EXCESS_LEVELS = (0, 50_000, 100_000, 150_000, 200_000, 300_000, 500_000)
 
 
 @dataclass(frozen=True)
-class DegreeModel:
-    """The maps from features to degree and quality, fitted on shadow models.
+class QualityMap:
+    """The line from the regressors of the degree to the quality.
 
     Attributes:
-        reference: p^(c).
-        share_own, share_mean: a_j and b_j, billionths, one a class feature.
-        share_intercept: a_0, billionths.
-        sorted_columns: the class features that enter z.
         weights: c_r, billionths; intercept: c_0, billionths.
-        forest: trees over z; bounds and leaves are millionths.
-        quality_weights, quality_intercept: the same for the quality, which is about 1 for a model trained on
-            the recipe's number of distinct, rightly labelled samples and about 0 for one that was not.
-        half_width: of the prediction interval, millionths.
     """
 
-    reference: tuple[Fraction, ...]
-    share_own: tuple[int, ...]
-    share_mean: tuple[int, ...]
-    share_intercept: int
-    sorted_columns: tuple[int, ...]
     weights: tuple[int, ...]
     intercept: int
-    forest: Forest
-    quality_weights: tuple[int, ...]
-    quality_intercept: int
-    half_width: int
-
-    def __post_init__(self) -> None:
-        if len(self.weights) != len(self.quality_weights):
-            raise FieldError("quality_weights", self.quality_weights, f"{len(self.weights)} coefficients")
-        if self.forest.regressors != len(self.weights):
-            raise FieldError(
-                "forest", f"trees over {self.forest.regressors}", f"{len(self.weights)} regressors"
-            )
-
-    def shares(self, class_features: Sequence[Sequence[int]]) -> tuple[int, ...]:
-        """p_i of each label, millionths; they need not sum to 1 nor be positive."""
-        return stratum_shares(
-            self.share_own,
-            self.share_mean,
-            self.share_intercept,
-            class_features,
-            len(self.reference),
-            "class_features",
-        )
-
-    def regressors(
-        self, class_features: Sequence[Sequence[int]], global_features: Sequence[int]
-    ) -> tuple[int, ...]:
-        """z, millionths."""
-        return regressors(
-            self.reference, self.sorted_columns, class_features, self.shares(class_features), global_features
-        )
-
-    def degree_micro(self, z: Sequence[int]) -> int:
-        """v in [0, 1 - min p^(c)], millionths."""
-        highest = int((1 - min(self.reference)) * MICRO)
-        both = affine(self.weights, self.intercept, z) + self.forest(z)
-        return min(max(round(both / 2), 0), highest)
 
     def quality_micro(self, z: Sequence[int]) -> int:
         """The quality in [0, 1], millionths."""
-        return min(max(round(affine(self.quality_weights, self.quality_intercept, z)), 0), MICRO)
-
-
-def regressors(
-    reference: Sequence[Fraction],
-    sorted_columns: Sequence[int],
-    class_features: Sequence[Sequence[int]],
-    shares: Sequence[int],
-    global_features: Sequence[int],
-) -> tuple[int, ...]:
-    """z of the module's text, millionths."""
-    z: list[int] = []
-    for column in sorted_columns:
-        z += sorted(row[column] for row in class_features)
-    z += sorted(shares)
-    positive = [max(share, 0) for share in shares]
-    total = sum(positive)
-    distance = (
-        sum((abs(Fraction(p, total) - q) for p, q in zip(positive, reference, strict=True)), Fraction(0)) / 2
-        if total
-        else Fraction(0)
-    )
-    z.append(round(distance * MICRO))
-    z += [sum(max(share - level, 0) for share in shares) for level in EXCESS_LEVELS]
-    return (*z, *global_features)
+        return min(max(round(affine(self.weights, self.intercept, z)), 0), MICRO)
 
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Where the screens draw their lines; millionths throughout.
+    """Where the tests draw their lines; millionths throughout.
+
+    The first seven are one test together, *trained*: an honest model fails any of them at `rate`. *Duplicate*, *samples*
+    and *claim* are one test each, at the same rate.
 
     Attributes:
         norm_low, norm_high: of the update's norm, over the median of the shadows'.
-        alignment: least cosine of the update, public directions removed, with the shadows' mean update.
-        novelty: largest deviation of a tensor's update norm, in standard deviations of the shadows'.
-        improvement: least gain over the start on the labels that the model was trained on, nats.
+        alignment: least cosine of the update with the shadows' mean update.
+        novelty: largest deviation of a tensor's share in the change, in standard deviations of the shadows'.
+        improvement: least gain over the start on the strata that the model seems to have been trained on, in units of an
+            untrained model's mean loss.
         echo_distance: least distance from a broadcast model, over the median of the shadows' update norms.
         echo_cosine: largest cosine of the update with a public direction.
-        twin_weights: cosine of two updates from which they are one.
-        twin_outputs, twin_least: cosine of two models' outputs from which they are one, where their updates have
-            at least the second.
+        twin: likeness of two submissions from which they count as copies.
         quality_full, quality_none: quality from which the payment is whole, and up to which it is nothing.
-        harm_full, harm_none: relative increase of the aggregate's loss up to which, and from which, likewise.
         claim_band: a claim lower than the estimate by more than this is refuted.
+        harm_full, harm_none: relative increase of the aggregate's loss up to which the payment is whole, and from which
+            it is nothing. No test: what is paid for.
         wide: an interval of a greater half-width pays on its upper end.
+        rate: of honest models that a test fails, at most.
     """
 
     norm_low: int
@@ -162,15 +86,14 @@ class Thresholds:
     improvement: int
     echo_distance: int
     echo_cosine: int
-    twin_weights: int
-    twin_outputs: int
-    twin_least: int
+    twin: int
     quality_full: int
     quality_none: int
+    claim_band: int
     harm_full: int
     harm_none: int
-    claim_band: int
     wide: int
+    rate: int
 
 
 @dataclass(frozen=True)
@@ -182,15 +105,23 @@ class EvidenceModel:
         start_sha256: digest of the broadcast model. In a log, of its file: the terms' initial model, then the one of
             the last aggregation.
         validation_sha256: digest of D_c. In a log, the terms' commitment to it.
-        shadows_sha256: digest of the shadow set: label counts, seeds and features of every shadow.
+        shadows_sha256: digest of the shadow set: counts, halves and features of every shadow.
+        degree, quality: maps from features, over the same regressors.
     """
 
     round: int
     start_sha256: str
     validation_sha256: str
     shadows_sha256: str
-    degree: DegreeModel
+    degree: DegreeMap
+    quality: QualityMap
     thresholds: Thresholds
+
+    def __post_init__(self) -> None:
+        if len(self.quality.weights) != len(self.degree.weights):
+            raise FieldError(
+                "quality.weights", self.quality.weights, f"{len(self.degree.weights)} coefficients"
+            )
 
     def record(self) -> dict[str, Json]:
         return {
@@ -199,11 +130,8 @@ class EvidenceModel:
             "start_sha256": self.start_sha256,
             "validation_sha256": self.validation_sha256,
             "shadows_sha256": self.shadows_sha256,
-            "degree": {
-                **{f.name: _listed(getattr(self.degree, f.name)) for f in fields(DegreeModel)},
-                "reference": [str(p) for p in self.degree.reference],
-                "forest": self.degree.forest.record(),
-            },
+            "degree": self.degree.record(),
+            "quality": {"weights": list(self.quality.weights), "intercept": self.quality.intercept},
             "thresholds": {f.name: getattr(self.thresholds, f.name) for f in fields(Thresholds)},
         }
 
@@ -213,17 +141,14 @@ class EvidenceModel:
         if record.get("arithmetic") != ARITHMETIC:
             raise FieldError("evidence.arithmetic", record.get("arithmetic"), ARITHMETIC)
         try:
-            degree: dict[str, Any] = {
-                k: tuple(v) if isinstance(v, list | tuple) else v for k, v in record["degree"].items()
-            }
-            degree["reference"] = tuple(rational("reference", p) for p in degree["reference"])
-            degree["forest"] = Forest.from_record(degree["forest"], len(degree["weights"]))
+            quality = dict(record["quality"])
             return cls(
                 round=record["round"],
                 start_sha256=record["start_sha256"],
                 validation_sha256=record["validation_sha256"],
                 shadows_sha256=record["shadows_sha256"],
-                degree=DegreeModel(**degree),
+                degree=DegreeMap.from_record(record["degree"]),
+                quality=QualityMap(tuple(quality.pop("weights")), **quality),
                 thresholds=Thresholds(**record["thresholds"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
@@ -241,11 +166,10 @@ class Measurement:
         order: of its commitment; the earliest of a cluster is paid. In a log, the sequence of its model's entry.
         samples: as claimed.
         fault: why the model breaks the contract, or came too late; empty where it is in order.
-        class_features: rows x_i, one a label.
-        global_features: the rest of z.
+        features: rows x_i, one a stratum.
         norm, alignment, novelty, improvement, echo_distance, echo_cosine: see `Thresholds`.
         nearest_broadcast: which broadcast model is nearest, such as "round 2".
-        twins: other submissions that are near enough to be copies: id, cosine of updates, of outputs.
+        twins: other submissions that are near enough to be copies: id, likeness.
         harm: relative increase of the aggregate's loss on D_c by this model; None where it is in no aggregate.
         scores: what other rules pay on, decimal strings by rule name.
     """
@@ -256,8 +180,7 @@ class Measurement:
     order: int
     samples: int
     fault: str = ""
-    class_features: tuple[tuple[int, ...], ...] = ()
-    global_features: tuple[int, ...] = ()
+    features: tuple[tuple[int, ...], ...] = ()
     norm: int = 0
     alignment: int = 0
     novelty: int = 0
@@ -265,7 +188,7 @@ class Measurement:
     echo_distance: int = 0
     echo_cosine: int = 0
     nearest_broadcast: str = ""
-    twins: tuple[tuple[str, int, int], ...] = ()
+    twins: tuple[tuple[str, int], ...] = ()
     harm: int | None = None
     scores: Mapping[str, str] = field(default_factory=dict)
 
@@ -279,9 +202,8 @@ class Measurement:
         try:
             values = dict(record)
             values["claimed_degree"] = rational("claimed_degree", values["claimed_degree"])
-            values["class_features"] = tuple(tuple(row) for row in values["class_features"])
-            values["global_features"] = tuple(values["global_features"])
-            values["twins"] = tuple((name, w, o) for name, w, o in values["twins"])
+            values["features"] = tuple(tuple(row) for row in values["features"])
+            values["twins"] = tuple((name, likeness) for name, likeness in values["twins"])
             return cls(**values)
         except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
             raise FieldError("measurement", str(error), "a record written by Measurement.record") from None
@@ -331,7 +253,9 @@ def duplicate_clusters(limits: Thresholds, measurements: Mapping[str, Measuremen
         return name
 
     for name, measurement in measurements.items():
-        twins = [other for other, w, o in measurement.twins if other in parent and is_twin(limits, w, o)]
+        twins = [
+            other for other, likeness in measurement.twins if other in parent and likeness >= limits.twin
+        ]
         for other in (first_of[measurement.model_sha256], *twins):
             first, second = sorted((root(name), root(other)))
             parent[second] = first
@@ -339,11 +263,6 @@ def duplicate_clusters(limits: Thresholds, measurements: Mapping[str, Measuremen
     for name in measurements:
         members.setdefault(root(name), []).append(name)
     return {name: first for first, group in members.items() if len(group) > 1 for name in group}
-
-
-def is_twin(limits: Thresholds, weights: int, outputs: int) -> bool:
-    """Whether two submissions with these cosines of updates and of outputs count as copies."""
-    return weights >= limits.twin_weights or (outputs >= limits.twin_outputs and weights >= limits.twin_least)
 
 
 def _assessment(
@@ -364,9 +283,9 @@ def _assessment(
     if measurement.fault:
         return Assessment(**common, verified_micro=None, verdicts=tuple(verdicts))  # type: ignore[arg-type]
     if all(v.passed for v in verdicts):
-        verdicts = [*verdicts, _duplicate(measurement, cluster, winner)]
-    z = model.degree.regressors(measurement.class_features, measurement.global_features)
-    estimate, quality = model.degree.degree_micro(z), model.degree.quality_micro(z)
+        verdicts = [*verdicts, _duplicate(limits, measurement, cluster, winner)]
+    z = model.degree.regressors(measurement.features)
+    estimate, quality = model.degree.degree_of(z), model.quality.quality_micro(z)
     half = model.degree.half_width
     lower, upper = max(estimate - half, 0), min(estimate + half, MICRO)
     if not all(v.passed for v in verdicts):
@@ -413,7 +332,7 @@ def _echo(limits: Thresholds, m: Measurement, sent_out: Collection[str]) -> Verd
             False,
             f"The model is the broadcast model of {m.nearest_broadcast} again, or nearly: its distance is "
             f"{_decimal(m.echo_distance)} of what training changes; expected at least "
-            f"{_decimal(limits.echo_distance)}. Train on your own data and submit the result.",
+            f"{_decimal(limits.echo_distance)}. Train on your own data and submit the result. {_error_rate(limits)}",
             figures,
         )
     if m.echo_cosine > limits.echo_cosine:
@@ -421,7 +340,7 @@ def _echo(limits: Thresholds, m: Measurement, sent_out: Collection[str]) -> Verd
             "echo",
             False,
             "The update repeats a step between models that the coordinator itself has sent: their cosine is "
-            f"{_decimal(m.echo_cosine)}; expected at most {_decimal(limits.echo_cosine)}.",
+            f"{_decimal(m.echo_cosine)}; expected at most {_decimal(limits.echo_cosine)}. {_error_rate(limits)}",
             figures,
         )
     return Verdict("echo", True, "The model is no copy of one that the coordinator has sent.", figures)
@@ -447,29 +366,31 @@ def _trained(limits: Thresholds, m: Measurement) -> Verdict:
         )
     if m.novelty > limits.novelty:
         faults.append(
-            f"one of its tensors has moved {_decimal(m.novelty)} standard deviations from the usual, expected "
+            f"a tensor's part in the change is {_decimal(m.novelty)} standard deviations from the usual, expected "
             f"at most {_decimal(limits.novelty)}"
         )
     if m.improvement < limits.improvement:
         faults.append(
-            f"it gains {_decimal(m.improvement)} nats on the labels that it seems to have been trained on, "
-            f"expected at least {_decimal(limits.improvement)}"
+            f"on the strata that it seems to have been trained on it gains {_decimal(m.improvement)} of an untrained "
+            f"model's loss, expected at least {_decimal(limits.improvement)}"
         )
     if faults:
         return Verdict(
             "trained",
             False,
-            f"The model was not trained from the broadcast model by the task's recipe: {'; '.join(faults)}.",
+            f"The model was not trained from the broadcast model by the task's recipe: {'; '.join(faults)}. "
+            f"{_error_rate(limits)}",
             figures,
         )
     return Verdict("trained", True, "The model behaves like one trained by the task's recipe.", figures)
 
 
-def _duplicate(m: Measurement, cluster: str | None, winner: str | None) -> Verdict:
+def _duplicate(
+    limits: Thresholds, m: Measurement, cluster: str | None, winner: str | None) -> Verdict:
     if cluster is None:
         return Verdict("duplicate", True, "No other submission is a copy of this model.")
-    nearest = max(m.twins, key=lambda twin: (max(twin[1], twin[2]), twin[0]), default=("", 0, 0))
-    figures = {"weights": _decimal(nearest[1]), "outputs": _decimal(nearest[2]), "nearest": nearest[0]}
+    nearest = max(m.twins, key=lambda twin: (twin[1], twin[0]), default=("", 0))
+    figures = {"likeness": _decimal(nearest[1]), "nearest": nearest[0]}
     if winner == m.participant_id:
         return Verdict(
             "duplicate",
@@ -480,7 +401,8 @@ def _duplicate(m: Measurement, cluster: str | None, winner: str | None) -> Verdi
     return Verdict(
         "duplicate",
         False,
-        f"The model is a copy, or nearly, of the one that {winner} committed earlier; copies are paid once.",
+        f"The model is a copy, or nearly, of the one that {winner} committed earlier; copies are paid once. "
+        f"{_error_rate(limits)}",
         figures,
     )
 
@@ -489,14 +411,14 @@ def _samples(quality: int, limits: Thresholds, kept: int) -> Verdict:
     figures = {"quality": _decimal(quality), "kept": _decimal(kept)}
     if kept == MICRO:
         return Verdict(
-            "samples", True, "The model shows enough distinct and rightly labelled samples.", figures
+            "samples", True, "The model shows enough distinct samples with right targets.", figures
         )
     return Verdict(
         "samples",
         False,
-        "The model behaves like one trained on few distinct samples or on wrong labels: quality "
+        "The model behaves like one trained on few distinct samples or on wrong targets: quality "
         f"{_decimal(quality)}, expected at least {_decimal(limits.quality_full)}; {_decimal(kept)} of the "
-        "payment is kept.",
+        f"payment is kept. {_error_rate(limits)}",
         figures,
     )
 
@@ -529,10 +451,14 @@ def _claim(
             "claim",
             False,
             f"The claimed degree of {figures['claimed']} is refuted: the model shows {figures['verified']}, and "
-            f"a claim may be lower by at most {figures['band']}. Claim what your label counts give.",
+            f"a claim may be lower by at most {figures['band']}. Claim what your counts give. {_error_rate(limits)}",
             figures,
         )
     return Verdict("claim", True, "The claimed degree agrees with the evidence.", figures)
+
+
+def _error_rate(limits: Thresholds) -> str:
+    return f"At most {_decimal(limits.rate)} of honest models fail this test."
 
 
 def _taper(value: int, none: int, full: int) -> int:
