@@ -385,8 +385,7 @@ def _trained(limits: Thresholds, m: Measurement) -> Verdict:
     return Verdict("trained", True, "The model behaves like one trained by the task's recipe.", figures)
 
 
-def _duplicate(
-    limits: Thresholds, m: Measurement, cluster: str | None, winner: str | None) -> Verdict:
+def _duplicate(limits: Thresholds, m: Measurement, cluster: str | None, winner: str | None) -> Verdict:
     if cluster is None:
         return Verdict("duplicate", True, "No other submission is a copy of this model.")
     nearest = max(m.twins, key=lambda twin: (twin[1], twin[0]), default=("", 0))
