@@ -59,15 +59,15 @@ class QualityMap:
 class Thresholds:
     """Where the tests draw their lines; millionths throughout.
 
-    The first seven are one test together, *trained*: an honest model fails any of them at `rate`. *Duplicate*, *samples*
-    and *claim* are one test each, at the same rate.
+    The first seven are one test together, *trained*: an honest model fails any of them at `rate`. *Duplicate*,
+    *samples* and *claim* are one test each, at the same rate.
 
     Attributes:
         norm_low, norm_high: of the update's norm, over the median of the shadows'.
         alignment: least cosine of the update with the shadows' mean update.
         novelty: largest deviation of a tensor's share in the change, in standard deviations of the shadows'.
-        improvement: least gain over the start on the strata that the model seems to have been trained on, in units of an
-            untrained model's mean loss.
+        improvement: least gain over the start on the strata that the model seems to have been trained on, in units of
+            an untrained model's mean loss.
         echo_distance: least distance from a broadcast model, over the median of the shadows' update norms.
         echo_cosine: largest cosine of the update with a public direction.
         twin: likeness of two submissions from which they count as copies.
