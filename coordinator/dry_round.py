@@ -296,11 +296,12 @@ def _samples(
         return [_made_up(recipe, number) for number in range(count)], np.array([], dtype=np.int64)
     data = task.data.validation
     if needs_evidence(terms.rule.name):
-        from fedpeer.evidence.shadows import plan_shadows  # imports torch
+        from fedpeer.evidence.generic.planning import plan_shadows  # imports torch
 
-        plans = plan_shadows(data, terms.reference, recipe, _SHADOWS, (evidence_seed(task.row.root),))
+        seed = (evidence_seed(task.row.root),)
+        plans = plan_shadows(data.labels, terms.reference, recipe.samples, _SHADOWS, seed)
         sound = sorted((plan for plan in plans if plan.sound), key=lambda plan: plan.mix.degree)
-        chosen = [sound[k * (len(sound) - 1) // (count - 1)].indices for k in range(count)]
+        chosen = [sound[k * (len(sound) - 1) // (count - 1)].rows for k in range(count)]
     else:
         generator = np.random.default_rng(evidence_seed(task.row.root))
         seen = generator.permutation(len(data))[: max(1, int(_SEEN * len(data)))]

@@ -1,6 +1,6 @@
 """A round's evidence: prepare the ensemble from the start model, measure submissions one at a time, assess them all.
 
-    evidence = ShadowEvidence(validation, reference, recipe, seed)
+    evidence = ShadowEvidence(task, seed)
     ensemble = evidence.prepare(start, round_)              # while the participants train
     found = evidence.assess(ensemble, submissions)          # found.assessments, found.record
 
@@ -8,50 +8,39 @@ Assessments follow from the record alone (`mechanism.evidence.assess`); `replay`
 """
 
 import hashlib
-import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fedpeer.evidence.behaviour import Behaviour, behaviour, micro
 from fedpeer.evidence.errors import EvidenceError
-from fedpeer.evidence.fitting import (
-    ShadowEnsemble,
-    change_spread,
-    fit_evidence,
-    improvement,
-    log_changes,
-    novelty,
+from fedpeer.evidence.generic.comparing import Compared
+from fedpeer.evidence.generic.measuring import (
+    SHADOWS,
+    Ensemble,
+    EvidenceTask,
+    Measured,
+    Report,
+    prepare_ensemble,
 )
-from fedpeer.evidence.influence import PROBE_SAMPLES, Aggregate
-from fedpeer.evidence.likeness import fit_likeness, label_mix
-from fedpeer.evidence.shadows import ReportProgress, Shadow, ShadowContext, plan_shadows, train_shadows
-from fedpeer.evidence.sketch import Array, Sketcher, cosine, without
-from fedpeer.evidence.updates import directions
-from fedpeer.learning.datasets import LabelledData, stratified_split
-from fedpeer.learning.models import ARCHITECTURES, Weights, build
-from fedpeer.learning.training import log_probabilities
+from fedpeer.evidence.influence import Aggregate
+from fedpeer.evidence.likeness import mix_of
+from fedpeer.evidence.regression import micro
+from fedpeer.evidence.sketch import Array
+from fedpeer.learning.models import Weights, weights_digest
+from fedpeer.learning.samples import Samples
 from fedpeer.protocol.model_file import ModelFileError, open_model
 from fedpeer.protocol.submission import Submission
 from mechanism.baselines import CorrelatedAgreement, DeterminantMutualInformation, SharedPredictions
 from mechanism.canonical import Json
 from mechanism.errors import SettlementError
-from mechanism.evidence import KEPT_BROADCASTS, EvidenceModel, Measurement, assess, is_twin
-from mechanism.settlement import MICRO, Assessment
-from mechanism.terms import Recipe
-
-#: Sound shadows a round. Twice as many take a fifth off the mean error (docs/evidence.md).
-SHADOWS = 100
-
-#: Fewest samples of D_c of every label: a shadow is observed on those that it has not seen.
-MIN_LABEL_SAMPLES = 10
+from mechanism.evidence import KEPT_BROADCASTS, EvidenceModel, Measurement, assess
+from mechanism.settlement import Assessment
 
 #: Start models whose ensembles are kept: this round's, and the next one's while it is prepared ahead.
 KEPT_ENSEMBLES = 2
@@ -64,9 +53,6 @@ AGREEMENT_RULES: Mapping[str, CorrelatedAgreement | DeterminantMutualInformation
 
 #: Rules that pay on a score of the evidence instead of a degree.
 SCORED_RULES = ("leave_one_out", "shapley", "correlated_agreement", "dmi")
-
-#: Log probabilities below this count as this when outputs are compared.
-_OUTPUT_FLOOR = -12.0
 
 
 @dataclass(frozen=True)
@@ -100,13 +86,33 @@ def replay(record: Mapping[str, Any]) -> tuple[Assessment, ...]:
     )
 
 
+@dataclass(frozen=True)
+class ShadowEnsemble:
+    """The shadows of one round.
+
+    Attributes:
+        task: what they were trained for.
+        start: the round's start model; start_sha256 what the record names it by, validation_sha256 D_c.
+        ensemble: what they say.
+    """
+
+    task: EvidenceTask
+    round: int
+    start: Weights
+    start_sha256: str
+    validation_sha256: str
+    ensemble: Ensemble
+
+    def model(self, submissions: int) -> EvidenceModel:
+        """What the verdicts on so many submissions rest on, as logged."""
+        return self.ensemble.model(self.round, self.start_sha256, self.validation_sha256, submissions)
+
+
 class ShadowEvidence:
     """Measures degrees on D_c.
 
     Args:
-        validation: the scoring part of D_c. What is reported to participants is measured on other data.
-        reference: p^(c), exact.
-        recipe: the task's.
+        task: workload, recipe and the scoring part of D_c. What is reported to participants is measured on other data.
         seed: secret until the task is over: those who know it know the shadows.
         shadows: sound shadow models a round.
         executor: trains them; None trains them in the calling thread.
@@ -116,55 +122,29 @@ class ShadowEvidence:
         report: takes how many shadows of a round are trained and of how many, from the thread that asked for them.
 
     Raises:
-        EvidenceError: an architecture that is not registered, too few samples of a label, a reference that does
-            not fit.
+        EvidenceError: a rule on agreement where the workload has no classes.
     """
 
     def __init__(
         self,
-        validation: LabelledData,
-        reference: Sequence[Fraction],
-        recipe: Recipe,
+        task: EvidenceTask,
         seed: int,
         *,
         shadows: int = SHADOWS,
         executor: Executor | None = None,
         validation_sha256: str = "",
         scores: Sequence[str] = (),
-        report: ReportProgress = lambda trained, of: None,
+        report: Report = lambda trained, of: None,
     ) -> None:
-        if recipe.model not in ARCHITECTURES:
-            raise EvidenceError(
-                f"shadow models need an architecture to train; the recipe names {recipe.model!r}, expected one of "
-                f'{", ".join(ARCHITECTURES)}, or rule.name = "paper", which pays without evidence'
-            )
-        if len(reference) != validation.classes:
-            raise EvidenceError(
-                f"the reference has {len(reference)} labels and D_c {validation.classes}; expected the same"
-            )
-        fewest = min(validation.counts())
-        if fewest < MIN_LABEL_SAMPLES:
-            raise EvidenceError(
-                f"D_c has {fewest} samples of label {validation.counts().index(fewest)}; expected at least "
-                f"{MIN_LABEL_SAMPLES} of each"
-            )
-        self._validation = validation
-        self._reference = tuple(reference)
-        self._recipe = recipe
+        check_scores(task, scores)
+        self._task = task
         self._seed = seed
         self._shadows = shadows
         self._executor = executor
         self._scores = tuple(scores)
         self._report = report
         self._ensembles: OrderedDict[tuple[str, str, int], ShadowEnsemble] = OrderedDict()
-        self._trainable = tuple(name for name, _ in build(recipe.model, 0).named_parameters())
-        probes = min(PROBE_SAMPLES, len(validation))
-        if probes < len(validation):
-            (part,) = stratified_split(numbered(validation), (probes,), seed)
-            self._probe = np.sort(part.images.ravel().astype(np.int64))
-        else:
-            self._probe = np.arange(len(validation))
-        self._validation_digest = validation_sha256 or data_digest(validation)
+        self._validation_digest = validation_sha256 or samples_digest(task.validation)
 
     def prepare(
         self, start: Weights, round_: int, history: Sequence[Broadcast] = (), start_sha256: str = ""
@@ -172,21 +152,30 @@ class ShadowEvidence:
         """The ensemble of shadows around `start`; trained once for a start and round, then remembered.
 
         Args:
+            history: models that were sent out before, oldest first.
             start_sha256: what the record names the start by, such as its file's digest; that of its tensors where
                 empty.
         """
         digest = weights_digest(start)
-        names = (start_sha256 or digest, self._validation_digest)
-        key = (digest, names[0], round_)
+        named = start_sha256 or digest
+        key = (digest, named, round_)
         if key in self._ensembles:
             self._ensembles.move_to_end(key)
             return self._ensembles[key]
-        began = time.perf_counter()
-        ensemble = self._train(start, digest, names, round_, history, began)
-        self._ensembles[key] = ensemble
+        ensemble = prepare_ensemble(
+            self._task,
+            start,
+            self._seed,
+            history=[broadcast.weights() for broadcast in latest(history)],
+            shadows=self._shadows,
+            executor=self._executor,
+            report=self._report,
+        )
+        found = ShadowEnsemble(self._task, round_, start, named, self._validation_digest, ensemble)
+        self._ensembles[key] = found
         while len(self._ensembles) > KEPT_ENSEMBLES:
             self._ensembles.popitem(last=False)
-        return ensemble
+        return found
 
     def assess(
         self, ensemble: ShadowEnsemble, submissions: Sequence[Submission], history: Sequence[Broadcast] = ()
@@ -196,7 +185,7 @@ class ShadowEvidence:
         Args:
             ensemble: of the round's start model.
             submissions: in any order; each participant once.
-            history: earlier broadcast models, oldest first.
+            history: earlier broadcast models, oldest first: those that the ensemble was prepared with.
 
         Raises:
             SettlementError: a participant twice.
@@ -214,56 +203,6 @@ class ShadowEvidence:
     ) -> "RoundMeasurements":
         """An empty table of measurements, for a caller that assesses several sets of the same submissions."""
         return RoundMeasurements(ensemble, history, self._scores, self._seed)
-
-    def _train(
-        self,
-        start: Weights,
-        digest: str,
-        names: tuple[str, str],
-        round_: int,
-        history: Sequence[Broadcast],
-        began: float,
-    ) -> ShadowEnsemble:
-        context = ShadowContext(
-            start=start,
-            start_logs=log_probabilities(start, self._validation.images, self._recipe.model),
-            validation=self._validation,
-            probe=self._probe,
-            reference=self._reference,
-            recipe=self._recipe,
-            trainable=self._trainable,
-            sketch_seed=self._seed,
-        )
-        # The plans depend on the start, so that no round's shadows tell of another's.
-        plans = plan_shadows(
-            self._validation, self._reference, self._recipe, self._shadows, (self._seed, int(digest[:16], 16))
-        )
-        shadows = finite_shadows(train_shadows(context, plans, self._executor, self._report))
-        sketcher = Sketcher(self._trainable, start, self._seed)
-        public = public_directions(start, history, sketcher)
-        accuracy = float((context.start_logs.argmax(axis=1) == self._validation.labels).mean())
-        fitted = fit_evidence(shadows, self._reference, round_, names, accuracy, public)
-        sound = [s for s in shadows if s.sound]
-        sketches = np.array([s.sketch for s in sound])
-        mean_update = sketches.mean(axis=0)
-        mean_outputs = np.mean([np.maximum(s.outputs, _OUTPUT_FLOOR) for s in sound], axis=0)
-        labels, mixes = self._validation.labels[self._probe], label_mix(fitted.shares)
-        own_updates = directions(without(sketches, [mean_update]))
-        own_outputs = np.array([distinct_outputs(s.outputs, mean_outputs, labels) for s in sound])
-        return ShadowEnsemble(
-            model=fitted.model,
-            context=context,
-            median_norm=float(np.median(np.linalg.norm(sketches, axis=1))),
-            mean_update=mean_update,
-            mean_outputs=mean_outputs,
-            spread=change_spread(np.array([log_changes(s.behaviour) for s in sound])),
-            sketcher=sketcher,
-            updates=fitted.updates,
-            update_likeness=fit_likeness(own_updates, mixes),
-            output_likeness=fit_likeness(own_outputs, mixes),
-            residuals=fitted.residuals,
-            seconds=time.perf_counter() - began,
-        )
 
 
 class RoundMeasurements:
@@ -283,20 +222,16 @@ class RoundMeasurements:
         scores: Sequence[str] = (),
         seed: int = 0,
     ) -> None:
-        self._ensemble = ensemble
+        self._of, self._ensemble = ensemble, ensemble.ensemble
         self._scores = tuple(scores)
         self._seed = seed
         self._submissions: dict[str, Submission] = {}
         self._measured: dict[str, Measurement] = {}
         self._first: dict[bytes, str] = {}
-        self._predictions: dict[str, npt.NDArray[np.int64]] = {}
-        self._validation = ensemble.context.validation
-        self._start = ensemble.context.start
-        recent = list(history)[-KEPT_BROADCASTS:]
-        self._directions = public_directions(self._start, recent, ensemble.sketcher)
-        self._broadcasts = [b.label for b in recent]
-        self._updates: dict[str, Array] = {}
-        self._outputs: dict[str, npt.NDArray[np.float32]] = {}
+        self._seen: dict[str, _Seen] = {}
+        recent = latest(history)
+        self._public = [self._ensemble.observer.sketch(broadcast.weights()) for broadcast in recent]
+        self._broadcasts = ["this round", *(broadcast.label for broadcast in recent)]
 
     def measure(self, submission: Submission) -> None:
         """Takes the figures of one submission; its weights are freed again.
@@ -316,26 +251,26 @@ class RoundMeasurements:
             order=submission.order,
             samples=submission.samples,
         )
-        if first in self._updates:
-            self._updates[name], self._outputs[name] = self._updates[first], self._outputs[first]
-            self._predictions[name] = self._predictions[first]
+        if first in self._seen:
+            self._seen[name] = self._seen[first]
 
     def assess(self, names: Sequence[str] | None = None) -> RoundEvidence:
         """Assesses the submissions of `names` together, or all that were measured."""
         chosen = sorted(self._measured if names is None else names)
-        measured = self._with_twins({name: self._measured[name] for name in chosen})
-        measured = self._with_influence(measured)
+        model = self._of.model(len(chosen))
+        measured = self._with_twins({name: self._measured[name] for name in chosen}, model.thresholds.twin)
+        measured = self._with_influence(measured, model)
         record: dict[str, Json] = {
-            "model": self._ensemble.model.record(),
+            "model": model.record(),
             "measurements": [measured[name].record() for name in chosen],
         }
-        return RoundEvidence(assess(self._ensemble.model, list(measured.values())), record)
+        return RoundEvidence(assess(model, list(measured.values())), record)
 
-    def _with_influence(self, measured: Mapping[str, Measurement]) -> dict[str, Measurement]:
+    def _with_influence(
+        self, measured: Mapping[str, Measurement], model: EvidenceModel
+    ) -> dict[str, Measurement]:
         """Adds harm, and the scores of other rules, for those who pass the screens so far."""
-        passing = [
-            a.participant_id for a in assess(self._ensemble.model, list(measured.values())) if a.scored
-        ]
+        passing = [a.participant_id for a in assess(model, list(measured.values())) if a.scored]
         harms = self.aggregate(passing).harms(passing)
         scores = self.scores(passing, harms)
         return {
@@ -358,12 +293,13 @@ class RoundMeasurements:
         Each is divided by the greatest of the round, so that the best earns f(Q / Upsilon); below 0 is 0.
         """
         wanted = self._scores if rules is None else rules
+        check_scores(self._of.task, wanted)
         raw: dict[str, dict[str, float]] = {}
         if "leave_one_out" in wanted:
             harms = self.aggregate(names).harms(names) if harms is None else harms
             raw["leave_one_out"] = {name: -harms.get(name, 0.0) for name in names}
         if "shapley" in wanted:
-            raw["shapley"] = self.aggregate(names).shapley(names, self._start, self._seed)
+            raw["shapley"] = self.aggregate(names).shapley(names, self._of.start, self._seed)
         for rule, baseline in AGREEMENT_RULES.items():
             if rule in wanted:
                 raw[rule] = self._agreement(names, baseline)
@@ -382,19 +318,30 @@ class RoundMeasurements:
         ordered = sorted(names)
         if len(ordered) < 2:
             return dict.fromkeys(ordered, 0.0)
-        shared = SharedPredictions([self._predictions[n] for n in ordered], self._validation.classes)
+        classes = self._of.task.workload.classes
+        assert classes is not None, "the rule was refused"
+        shared = SharedPredictions([self._predictions(n) for n in ordered], classes)
         scores = baseline.scores(shared, np.random.default_rng(self._seed))
         return dict(zip(ordered, scores.tolist(), strict=True))
 
+    def _predictions(self, name: str) -> npt.NDArray[np.int64]:
+        """Of what participants' models are asked: the probe."""
+        predicted = self._seen[name].predicted
+        assert predicted is not None, "the rule was refused"
+        return predicted
+
     def aggregate(self, names: Sequence[str]) -> Aggregate:
         """The weighted mean of the models of `names`, to be judged on the probe."""
-        most = self._ensemble.context.recipe.samples
+        task = self._of.task
         return Aggregate(
             load=lambda name: self._submissions[name].weights(),
-            samples={name: max(1, min(self._submissions[name].samples, most)) for name in names},
-            layout=self._start,
-            probe=self._validation.select(self._ensemble.context.probe),
-            model=self._ensemble.context.recipe.model,
+            samples={
+                name: max(1, min(self._submissions[name].samples, task.recipe.samples)) for name in names
+            },
+            layout=self._of.start,
+            probe=task.validation.select(self._ensemble.comparison.probe),
+            workload=task.workload,
+            scale=self._ensemble.observer.loss_scale,
         )
 
     def _alone(self, submission: Submission) -> Measurement:
@@ -413,114 +360,87 @@ class RoundMeasurements:
             weights = submission.weights()
         except (ModelFileError, OSError) as error:
             return replace(blank, fault=f"its file cannot be read ({error})")
-        fault = contract_fault(weights, self._start)
+        fault = contract_fault(weights, self._of.start)
         if fault:
             return replace(blank, fault=fault)
-        ensemble, context = self._ensemble, self._ensemble.context
-        logs = log_probabilities(weights, self._validation.images, context.recipe.model)
-        if not np.isfinite(logs).all():
+        ensemble, task = self._ensemble, self._of.task
+        judged = task.workload.judge(weights, task.validation)
+        outputs = judged.losses if judged.outputs is None else judged.outputs
+        if not (np.isfinite(outputs).all() and np.isfinite(judged.losses).all()):
             return replace(blank, fault="its outputs on the validation set are not finite")
-        found = behaviour(logs, context.start_logs, weights, self._start, self._validation, context.reference)
-        update = ensemble.sketcher(weights, self._start)
-        self._updates[submission.participant_id] = directions(without(update, [ensemble.mean_update]))
-        self._predictions[submission.participant_id] = logs[context.probe].argmax(axis=1)
-        self._outputs[submission.participant_id] = distinct_outputs(
-            logs[context.probe], ensemble.mean_outputs, self._validation.labels[context.probe]
+        observed = ensemble.observer.observe(judged, weights)
+        found = ensemble.of(observed, self._public)
+        predicted = None
+        if task.workload.classes is not None:
+            predicted = observed.outputs[ensemble.comparison.probe].argmax(axis=1)
+        self._seen[submission.participant_id] = _Seen(
+            ensemble.comparison.of(observed), mix_of(found.shares), predicted
         )
-        return self._figures(blank, found, update)
+        return self._figures(blank, found)
 
-    def _figures(self, blank: Measurement, found: Behaviour, update: Array) -> Measurement:
-        ensemble = self._ensemble
-        scale = max(ensemble.median_norm, 1e-12)
-        distances = [("this round", float(np.linalg.norm(update)))]
-        distances += [
-            (label, float(np.linalg.norm(update - d)))
-            for label, d in zip(self._broadcasts, self._directions, strict=True)
-        ]
-        nearest, distance = min(distances, key=lambda pair: pair[1])
-        own, mean = without(np.array([update, ensemble.mean_update]), self._directions)
-        update_shares = ensemble.updates(update[None])[0].tolist()
-        class_features = tuple(
-            (*row, micro(p)) for row, p in zip(found.class_features, update_shares, strict=True)
-        )
-        shares = np.array(ensemble.model.degree.shares(class_features)) / MICRO
+    def _figures(self, blank: Measurement, found: Measured) -> Measurement:
+        figures = found.figures
         return replace(
             blank,
-            class_features=class_features,
-            global_features=found.global_features,
-            norm=micro(float(np.linalg.norm(update)) / scale),
-            alignment=micro(cosine(own, mean)),
-            novelty=micro(novelty(log_changes(found), ensemble.spread)),
-            improvement=micro(improvement(found, shares)),
-            echo_distance=micro(distance / scale),
-            echo_cosine=micro(max((abs(cosine(update, d)) for d in self._directions), default=0.0)),
-            nearest_broadcast=nearest,
+            features=tuple(tuple(row) for row in found.features.tolist()),
+            norm=micro(figures.norm),
+            alignment=micro(figures.alignment),
+            novelty=micro(figures.novelty),
+            improvement=micro(figures.improvement),
+            echo_distance=micro(figures.echo_distance),
+            echo_cosine=micro(figures.echo_cosine),
+            nearest_broadcast=self._broadcasts[figures.nearest + 1],
         )
 
-    def _with_twins(self, measured: Mapping[str, Measurement]) -> dict[str, Measurement]:
-        """Adds to each measurement the submissions that are near enough to be copies of it."""
-        names = sorted(self._updates.keys() & measured.keys())
+    def _with_twins(self, measured: Mapping[str, Measurement], limit: int) -> dict[str, Measurement]:
+        """Adds to each measurement the submissions whose likeness with it is at least `limit`, millionths."""
+        names = sorted(self._seen.keys() & measured.keys())
         result = dict(measured)
         if not names:
             return result
-        updates = np.array([self._updates[n] for n in names], dtype=np.float32)
-        outputs = np.array([self._outputs[n] for n in names])
-        ensemble = self._ensemble
-        shares = [ensemble.model.degree.shares(measured[n].class_features) for n in names]
-        mixes = label_mix(np.array(shares, dtype=np.float64))
-        limits = ensemble.model.thresholds
+        seen = [self._seen[n] for n in names]
+        updates = np.array([each.compared[0] for each in seen])
+        outputs = np.array([each.compared[1] for each in seen])
+        mixes = np.array([each.mix for each in seen])
         for i, name in enumerate(names):
             # One row at a time: memory stays linear in the number of participants.
-            common = mixes @ mixes[i]
-            by_update = ensemble.update_likeness(updates @ updates[i], common)
-            by_output = ensemble.output_likeness(outputs @ outputs[i], common)
-            near = zip(names, by_update, by_output, strict=True)
+            alike = self._ensemble.comparison.likeness(seen[i].compared, (updates, outputs), mixes @ mixes[i])
             twins = [
-                (other, micro(float(w)), micro(float(o)))
-                for other, w, o in near
-                if other != name and is_twin(limits, micro(float(w)), micro(float(o)))
+                (other, micro(float(likeness)))
+                for other, likeness in zip(names, alike, strict=True)
+                if other != name and micro(float(likeness)) >= limit
             ]
             result[name] = replace(result[name], twins=tuple(twins))
         return result
 
 
-def finite_shadows(shadows: Sequence[Shadow]) -> list[Shadow]:
-    """The shadows whose outputs are finite.
+@dataclass(frozen=True)
+class _Seen:
+    """What comparing a submission with others needs.
 
-    Raises:
-        EvidenceError: more than a tenth have diverged, so that the recipe is at fault.
+    Attributes:
+        compared: directions of its update and outputs; mix: its shares of the strata, as estimated.
+        predicted: the class that it gives to each sample of the probe; None without classes.
     """
-    finite = [s for s in shadows if np.isfinite(s.outputs).all() and np.isfinite(s.sketch).all()]
-    lost = len(shadows) - len(finite)
-    if lost > len(shadows) / 10:
+
+    compared: Compared
+    mix: Array
+    predicted: npt.NDArray[np.int64] | None
+
+
+def check_scores(task: EvidenceTask, rules: Sequence[str]) -> None:
+    """Raises EvidenceError for rules that need classes where the workload has none."""
+    impossible = sorted(set(rules) & AGREEMENT_RULES.keys())
+    if impossible and task.workload.classes is None:
         raise EvidenceError(
-            f"{lost} of {len(shadows)} shadow models diverged under the task's recipe, as participants' models will; "
-            "choose a smaller learning rate"
+            f"the rule {' and '.join(impossible)} pays on classes that models agree on, and this task's model predicts "
+            "none; choose another rule"
         )
-    return finite
 
 
-def distinct_outputs(
-    logs: npt.NDArray[np.float32], mean: Array, labels: npt.NDArray[np.int64]
-) -> npt.NDArray[np.float32]:
-    """Log probabilities without what all models, and all samples of a label, have in common; unit length.
-
-    Args:
-        logs: of one model on the probe, shape (probes, I).
-        mean: of the shadows' on it.
-        labels: of the probe.
-    """
-    rest = np.maximum(logs, _OUTPUT_FLOOR) - mean
-    rest = rest - rest.mean(axis=1, keepdims=True)
-    for label in np.unique(labels):
-        rest[labels == label] -= rest[labels == label].mean(axis=0)
-    flat: npt.NDArray[np.float32] = directions(rest.ravel()).astype(np.float32)
-    return flat
-
-
-def public_directions(start: Weights, history: Sequence[Broadcast], sketcher: Sketcher) -> list[Array]:
-    """Where each earlier broadcast model lies from the start, sketched: what anyone can compute."""
-    return [sketcher(b.weights(), start) for b in list(history)[-KEPT_BROADCASTS:]]
+def latest(history: Sequence[Broadcast]) -> list[Broadcast]:
+    """Those of the earlier broadcast models that submissions are held against."""
+    return list(history)[-KEPT_BROADCASTS:]
 
 
 def contract_fault(weights: Weights, start: Weights) -> str:
@@ -539,25 +459,11 @@ def contract_fault(weights: Weights, start: Weights) -> str:
     return ""
 
 
-def weights_digest(weights: Weights) -> str:
-    """SHA-256 over names, types, shapes and bytes of the tensors in name order, hexadecimal."""
+def samples_digest(samples: Samples) -> str:
+    """SHA-256 over names, types, shapes and bytes of inputs and targets, hexadecimal."""
+    inputs = samples.inputs if isinstance(samples.inputs, Mapping) else {"inputs": samples.inputs}
     digest = hashlib.sha256()
-    for name in sorted(weights):
-        array = np.ascontiguousarray(weights[name])
+    for name, array in (*sorted(inputs.items()), ("targets", samples.targets)):
         digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
-        digest.update(array.tobytes())
+        digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()
-
-
-def data_digest(data: LabelledData) -> str:
-    """SHA-256 over shape, images and labels, hexadecimal."""
-    digest = hashlib.sha256(f"{data.images.shape} {data.classes}\n".encode())
-    digest.update(np.ascontiguousarray(data.images).tobytes())
-    digest.update(np.ascontiguousarray(data.labels).tobytes())
-    return digest.hexdigest()
-
-
-def numbered(data: LabelledData) -> LabelledData:
-    """`data` with each sample's number in place of its image, so that a split of it says which were taken."""
-    numbers = np.arange(len(data), dtype=np.float32).reshape(-1, 1, 1, 1)
-    return LabelledData(data.name, numbers, data.labels, data.classes)

@@ -1,30 +1,35 @@
-"""What a submission adds to the aggregate, measured on D_c.
+"""What a submission adds to the aggregate, measured on a probe of D_c.
 
-    harm_k = (L(all) - L(all but k)) / L(all but k)        L: mean cross-entropy of the weighted mean of models
+    harm_k = (L(all) - L(all but k)) / max(|L(all but k)|, `LEAST_LOSS`)
 
-Positive harm means that the aggregate is better without k. Leave-one-out and Shapley values are those of
-`mechanism.baselines`, of coalitions that are worth minus the loss of their mean.
+with L the mean loss of the weighted mean of models, over the mean size of an untrained model's. Positive harm means
+that the aggregate is better without k. Losses have no natural zero: a likelihood's are negative, and those of a model
+that knows all are near 0, where any difference is large in proportion. Below `LEAST_LOSS` differences are taken over
+that.
 
-Models are loaded one at a time; a running sum stands for all of them.
+Leave-one-out and Shapley values are those of `mechanism.baselines`, of coalitions that are worth minus the loss of
+their mean. Models are loaded one at a time; a running sum stands for all of them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from fedpeer.learning.datasets import LabelledData
 from fedpeer.learning.mean import ModelSum
 from fedpeer.learning.models import Weights
-from fedpeer.learning.training import evaluate
+from fedpeer.learning.samples import Samples
+from fedpeer.learning.workloads.protocol import Workload
 from mechanism.baselines import Coalitions, LeaveOneOut, TruncatedMonteCarlo
 
-#: Samples of D_c on which aggregates and outputs are compared. Differences are paired, so few samples tell them apart;
-#: with 400 of 2,000 the evidence cost 1.34 forward passes, 0.24 of it here.
-PROBE_SAMPLES = 256
+#: Policy: a tenth of an untrained model's loss is the least that a harm is taken over.
+LEAST_LOSS = 0.1
 
-#: Orders of the participants that a Shapley value averages over, and the loss difference, nats, at which the rest
-#: of an order counts as adding nothing.
-SHAPLEY_ORDERS, SHAPLEY_TRUNCATION = 24, 0.005
+#: Loss of an aggregate that overflows: as bad as can be.
+_WORST = 1e6
+
+#: Orders of the participants that a Shapley value averages over, and the difference of losses, over an untrained
+#: model's, at which the rest of an order counts as adding nothing.
+SHAPLEY_ORDERS, SHAPLEY_TRUNCATION = 24, 0.002
 
 Load = Callable[[str], Weights]
 
@@ -36,16 +41,24 @@ class Aggregate:
         load: participant id to weights; called each time.
         samples: the weight n_k of each participant.
         layout: weights that have the names, shapes and types of all.
+        scale: mean size of an untrained model's losses.
     """
 
     def __init__(
-        self, load: Load, samples: Mapping[str, int], layout: Weights, probe: LabelledData, model: str
+        self,
+        load: Load,
+        samples: Mapping[str, int],
+        layout: Weights,
+        probe: Samples,
+        workload: Workload,
+        scale: float,
     ) -> None:
         self._load = load
         self._samples = dict(samples)
         self._layout = layout
         self._probe = probe
-        self._model = model
+        self._workload = workload
+        self._scale = scale
 
     def harms(self, names: Sequence[str]) -> dict[str, float]:
         """Harm of each of `names` in the mean over all of them; empty for fewer than two."""
@@ -56,12 +69,12 @@ class Aggregate:
         gains = LeaveOneOut().scores(source, np.random.default_rng(0))
         harms = {}
         for k, name in enumerate(ordered):
-            without = -source(source.everyone - {k})
-            harms[name] = float(-gains[k] / max(without, 1e-9))
+            without = abs(source(source.everyone - {k}))
+            harms[name] = float(-gains[k] / max(without, LEAST_LOSS))
         return harms
 
     def shapley(self, names: Sequence[str], start: Weights, seed: int) -> dict[str, float]:
-        """Shapley value of each, nats: what it takes off the start's loss on average."""
+        """Shapley value of each: what it takes off the start's loss on average."""
         ordered = sorted(names)
         if not ordered:
             return {}
@@ -93,6 +106,5 @@ class Aggregate:
         return Coalitions(len(names), value)
 
     def _loss(self, weights: Weights) -> float:
-        loss = evaluate(weights, self._probe, self._model).loss
-        # An aggregate that overflows is as bad as can be.
-        return loss if np.isfinite(loss) else 1e6
+        loss = float(self._workload.judge(weights, self._probe).losses.mean()) / self._scale
+        return loss if np.isfinite(loss) else _WORST

@@ -1,8 +1,8 @@
-"""How alike two models are beyond what their label mixes have in common.
+"""How alike two models are beyond what their mixes have in common.
 
-Models of one label mix are pulled the same way, on whichever samples they were trained. With p and q the label
-shares of two models, sum_i p_i q_i is the chance that a sample of one and a sample of the other have the same label;
-over all pairs of shadows the cosine c of two models is regressed on it:
+Models of one mix are pulled the same way, on whichever samples they were trained. With p and q the shares of the strata
+of two models, sum_i p_i q_i is the chance that a sample of one and a sample of the other are of one stratum; over pairs
+of shadows that have no sample in common the cosine c of two models is regressed on it:
 
     e = a + b sum_i p_i q_i,   clipped to [0, `MOST_EXPLAINED`]
     likeness = (c - e) / (1 - e)
@@ -39,20 +39,13 @@ class Likeness:
         return result
 
 
-def fit_likeness(vectors: Array, shares: Array) -> Likeness:
-    """The regression over all pairs of shadows.
-
-    Args:
-        vectors: of unit length, shape (S, B).
-        shares: of labels, as `label_mix` has them, shape (S, I).
-    """
-    pairs = np.triu_indices(len(vectors), 1)
-    cosines, common = (vectors @ vectors.T)[pairs], (shares @ shares.T)[pairs]
-    slope, intercept = np.polyfit(common, cosines, 1)
+def fit_likeness(cosines: Array, common: Array) -> Likeness:
+    """The regression over pairs of models with `cosines` and sum_i p_i q_i `common`; of one shape."""
+    slope, intercept = np.polyfit(common.ravel(), cosines.ravel(), 1)
     return Likeness(float(intercept), float(slope))
 
 
-def label_mix(shares: Array) -> Array:
+def mix_of(shares: Array) -> Array:
     """Estimated shares, shape (..., I), as distributions: none below 0, summing to 1."""
     positive = np.maximum(shares, 0)
     result: Array = positive / np.maximum(positive.sum(axis=-1, keepdims=True), 1e-9)

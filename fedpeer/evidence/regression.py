@@ -15,6 +15,9 @@ from mechanism.trees import Forest, Tree
 
 Indices = npt.NDArray[np.int64]
 
+#: Numbers beyond this are cut off before they are logged, so that their integers stay far below 53 bits.
+FEATURE_LIMIT = 1e3
+
 #: Candidates of the ridge penalty.
 _PENALTIES = np.logspace(-1, 4, 16)
 
@@ -23,6 +26,13 @@ _TREES, _LEAF, _CHOICE = 64, 2, 0.3
 
 #: Smallest standard deviation of a feature, so that one that hardly varies gets no huge coefficient.
 _LEAST_SPREAD = 1e-4
+
+
+def micro(value: float) -> int:
+    """`value` in millionths, cut off at `FEATURE_LIMIT`; NaN counts as the limit, so that it never helps."""
+    if np.isnan(value):
+        return int(FEATURE_LIMIT) * MICRO
+    return round(float(np.clip(value, -FEATURE_LIMIT, FEATURE_LIMIT)) * MICRO)
 
 
 @dataclass(frozen=True)
@@ -76,10 +86,10 @@ def integer_tree(fitted: Any) -> Tree:
     )
 
 
-def label_rows(class_features: Array) -> Array:
-    """One row a label of a shadow: its own features, then their means over the shadow's labels."""
-    means = np.broadcast_to(class_features.mean(axis=1, keepdims=True), class_features.shape)
-    return np.concatenate([class_features, means], axis=2).reshape(-1, 2 * class_features.shape[2])
+def label_rows(features: Array) -> Array:
+    """One row a stratum of a shadow: its own features, then their means over the shadow's strata."""
+    means = np.broadcast_to(features.mean(axis=1, keepdims=True), features.shape)
+    return np.concatenate([features, means], axis=2).reshape(-1, 2 * features.shape[2])
 
 
 def folds(count: int, parts: int) -> Iterator[tuple[Indices, Indices]]:

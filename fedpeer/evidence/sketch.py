@@ -18,6 +18,9 @@ from fedpeer.learning.models import Weights
 #: B. Cosines are off by 0.011; the screens' margins are ten times that.
 BUCKETS = 8192
 
+#: Length below which a vector has no direction.
+_LEAST_LENGTH = 1e-12
+
 Array = npt.NDArray[np.float64]
 
 
@@ -26,12 +29,23 @@ class Sketcher:
 
     def __init__(self, names: Sequence[str], layout: Weights, seed: int) -> None:
         self._names = tuple(names)
-        size = sum(layout[name].size for name in self._names)
+        self._size, self._seed = sum(layout[name].size for name in self._names), seed
+        self._draw()
+
+    def _draw(self) -> None:
         self._bucket: npt.NDArray[np.intp] | None = None
-        if size > BUCKETS:
-            generator = np.random.default_rng(seed)
-            self._bucket = generator.integers(BUCKETS, size=size, dtype=np.intp)
-            self._sign = generator.integers(0, 2, size=size, dtype=np.int8) * 2 - 1
+        if self._size > BUCKETS:
+            generator = np.random.default_rng(self._seed)
+            self._bucket = generator.integers(BUCKETS, size=self._size, dtype=np.intp)
+            self._sign = generator.integers(0, 2, size=self._size, dtype=np.int8) * 2 - 1
+
+    def __getstate__(self) -> tuple[tuple[str, ...], int, int]:
+        """Buckets are drawn again where it arrives: they take more room than the model."""
+        return self._names, self._size, self._seed
+
+    def __setstate__(self, state: tuple[tuple[str, ...], int, int]) -> None:
+        self._names, self._size, self._seed = state
+        self._draw()
 
     def __call__(self, weights: Weights, start: Weights) -> Array:
         """The sketch of weights - start."""
@@ -47,6 +61,13 @@ def cosine(a: Array, b: Array) -> float:
     """Cosine of two vectors; 0 where one of them is 0."""
     scale = float(np.linalg.norm(a) * np.linalg.norm(b))
     return float(a @ b) / scale if scale > 0 else 0.0
+
+
+def directions(vectors: Array) -> Array:
+    """Rows of unit length; a row of zeros stays one."""
+    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    result: Array = vectors / np.maximum(lengths, _LEAST_LENGTH)
+    return result
 
 
 def without(vectors: Array, directions: Sequence[Array]) -> Array:

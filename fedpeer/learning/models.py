@@ -8,6 +8,7 @@ for these widths. `digits-cnn` is our own for images of 8 x 8.
 Source: Pang et al. 2025, appendix on models and parameters.
 """
 
+import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -132,6 +133,16 @@ def as_array(tensor: torch.Tensor) -> npt.NDArray[Any]:
     tensor = tensor.detach().cpu()
     array: npt.NDArray[Any] = (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy().copy()
     return array
+
+
+def weights_digest(weights: Weights) -> str:
+    """SHA-256 over names, types, shapes and bytes of the tensors in name order, hexadecimal."""
+    digest = hashlib.sha256()
+    for name in sorted(weights):
+        array = np.ascontiguousarray(weights[name])
+        digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
 
 
 def load_weights(module: nn.Module, weights: Weights) -> None:

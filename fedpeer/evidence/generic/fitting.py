@@ -21,9 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpeer.evidence.behaviour import micro
 from fedpeer.evidence.errors import EvidenceError
-from fedpeer.evidence.fitting import MIN_SHADOWS
 from fedpeer.evidence.generic.observing import SORTED_FEATURES, Observation
 from fedpeer.evidence.generic.telling import DIRECTION, Halves, Scale, Teller, fit_halved, fit_whole
 from fedpeer.evidence.regression import (
@@ -33,6 +31,7 @@ from fedpeer.evidence.regression import (
     conformal_quantile,
     folds,
     label_rows,
+    micro,
     ridge,
 )
 from fedpeer.evidence.sketch import Array
@@ -41,6 +40,9 @@ from mechanism.settlement import MICRO
 
 #: Nominal rate of misses of the prediction interval.
 ALPHA = 0.1
+
+#: Fewest sound shadows: with fewer the interval's quantile is the largest residual, and the maps are guesses.
+MIN_SHADOWS = 30
 
 _CROSS_FOLDS, _CHECK_FOLDS = 8, 10
 

@@ -5,28 +5,36 @@ found = ensemble.measure(weights)
 found.degree_micro, found.lower_micro, found.upper_micro, found.failed
 """
 
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from fedpeer.evidence.assessing import weights_digest
 from fedpeer.evidence.errors import EvidenceError
+from fedpeer.evidence.generic.comparing import Comparison, fit_comparison
 from fedpeer.evidence.generic.fitting import Fitted, Table, fit_degree
 from fedpeer.evidence.generic.observing import Observation, Observer, silent_tensors
 from fedpeer.evidence.generic.planning import Plan, plan_shadows
-from fedpeer.evidence.generic.screening import TRAINED, Screens, fit_screens
-from fedpeer.evidence.shadows import CHUNK
-from fedpeer.learning.models import Weights
+from fedpeer.evidence.generic.screening import SCORES, Figures, Screens, fit_screens
+from fedpeer.evidence.sketch import Array
+from fedpeer.learning.models import Weights, weights_digest
 from fedpeer.learning.samples import Samples
 from fedpeer.learning.strata import Codes, reference_over
 from fedpeer.learning.workloads.protocol import NewWeights, Workload, train_all
+from mechanism.canonical import canonical_digest
+from mechanism.evidence import EvidenceModel
 from mechanism.settlement import MICRO
 from mechanism.terms import Recipe
+
+#: Sound shadows a round, where nothing else is asked for.
+SHADOWS = 100
+
+#: Shadows in one task of the executor: a few seconds of work, small enough to spread.
+CHUNK = 8
 
 #: Fewest samples of D_c of every stratum: each half needs some to train on and the rest to observe on.
 MIN_STRATUM_SAMPLES = 10
@@ -37,7 +45,7 @@ Report = Callable[[int, int], None]
 
 @dataclass(frozen=True, eq=False)
 class EvidenceTask:
-    """What evidence is taken of.
+    """What evidence is taken of. It travels to the executor's workers, so that its workload must be picklable there.
 
     Attributes:
         workload: builds, trains and judges.
@@ -46,9 +54,10 @@ class EvidenceTask:
         codes: the stratum of each of its samples.
         strata: S.
         strata_are_classes: whether stratum i is class i of the workload.
+        reference: p^(c) over the strata; that of D_c where it is left out.
 
     Raises:
-        EvidenceError: too few samples of a stratum.
+        EvidenceError: too few samples of a stratum, or a reference over another number of strata.
     """
 
     workload: Workload
@@ -57,18 +66,22 @@ class EvidenceTask:
     codes: Codes
     strata: int
     strata_are_classes: bool
+    reference: tuple[Fraction, ...] = ()
 
     def __post_init__(self) -> None:
         counts = np.bincount(self.codes, minlength=self.strata)
+        if len(counts) > self.strata or len(self.reference) not in (0, self.strata):
+            raise EvidenceError(
+                f"the reference has {len(self.reference) or self.strata} strata and D_c {len(counts)}; expected the "
+                "same"
+            )
         if counts.min() < MIN_STRATUM_SAMPLES:
             raise EvidenceError(
                 f"D_c has {counts.min()} samples of stratum {counts.argmin()}; expected at least {MIN_STRATUM_SAMPLES} "
                 "of each"
             )
-
-    @cached_property
-    def reference(self) -> tuple[Fraction, ...]:
-        return reference_over(self.codes, self.strata)
+        if not self.reference:
+            object.__setattr__(self, "reference", reference_over(self.codes, self.strata))
 
     def observer(self, start: Weights, seed: int, silent: frozenset[str] = frozenset()) -> Observer:
         return Observer(
@@ -90,14 +103,18 @@ class Measured:
     Attributes:
         features: all that the degree follows from, millionths, (S, m).
         degree_micro, lower_micro, upper_micro: the estimate and its interval, millionths.
+        shares: of the strata, as estimated, (S,).
+        figures: what the tests look at.
         quality: about 1 for a model of enough distinct samples with right targets, 0 for one without.
-        failed: the tests of `fedpeer.evidence.generic.screening` that it fails.
+        failed: those of `screening.SCORES` that are beyond their limit, and "samples".
     """
 
     features: npt.NDArray[np.int64]
     degree_micro: int
     lower_micro: int
     upper_micro: int
+    shares: Array
+    figures: Figures
     quality: float
     failed: tuple[str, ...]
 
@@ -108,30 +125,38 @@ class Ensemble:
 
     Attributes:
         observer: of models from that start.
-        names: of the observed features.
         fitted: maps, in units and in integers.
         screens: tests.
+        comparison: of models with one another.
+        shadows_sha256: digest over counts, halves and observed features of every shadow.
+        seconds: that planning, training and fitting took.
     """
 
     observer: Observer
     fitted: Fitted
     screens: Screens
+    comparison: Comparison
+    shadows_sha256: str
+    seconds: float
 
-    def measure(self, weights: Weights) -> Measured:
+    def measure(self, weights: Weights, public: Sequence[Array] = ()) -> Measured:
         """Of a model that was trained on samples of nobody's."""
-        return self.of(self.observer(weights))
+        return self.of(self.observer(weights), public)
 
-    def of(self, seen: Observation) -> Measured:
+    def of(self, seen: Observation, public: Sequence[Array] = ()) -> Measured:
+        """Of what was seen of one; `public` are directions to earlier models that were sent out."""
         maps, model = self.fitted.maps, self.fitted.model
         observed = seen.features[None] / MICRO
         vectors = {name: part[None] for name, part in seen.vectors.items()}
         features = np.rint(maps.features(observed, vectors, model.reference)[0] * MICRO).astype(np.int64)
         rows = features.tolist()
-        degree = model.degree_micro(rows)
+        z = model.regressors(rows)
+        degree = model.degree_of(z)
         shares = np.array(model.shares(rows)) / MICRO
-        quality = float(self.screens.quality(np.array(model.regressors(rows)) / MICRO))
-        over = self.screens.scores(seen, shares) > self.screens.limits()
-        failed = [name for name, fails in zip(TRAINED, over, strict=True) if fails]
+        quality = float(self.screens.quality(np.array(z) / MICRO))
+        figures = self.screens.figures(seen, shares, public)
+        over = figures.scores() > self.screens.limits()
+        failed = [name for name, fails in zip(SCORES, over, strict=True) if fails]
         if quality < self.screens.least_quality:
             failed.append("samples")
         return Measured(
@@ -139,8 +164,24 @@ class Ensemble:
             degree,
             max(degree - model.half_width, 0),
             min(degree + model.half_width, MICRO),
+            shares,
+            figures,
             quality,
             tuple(failed),
+        )
+
+    def model(
+        self, round_: int, start_sha256: str, validation_sha256: str, submissions: int
+    ) -> EvidenceModel:
+        """Maps and limits in integers, for a round of so many submissions."""
+        return EvidenceModel(
+            round=round_,
+            start_sha256=start_sha256,
+            validation_sha256=validation_sha256,
+            shadows_sha256=self.shadows_sha256,
+            degree=self.fitted.model,
+            quality=self.screens.quality_map(),
+            thresholds=self.screens.thresholds(self.comparison.limit(submissions)),
         )
 
 
@@ -149,7 +190,8 @@ def prepare_ensemble(
     start: Weights,
     seed: int,
     *,
-    shadows: int = 100,
+    history: Sequence[Weights] = (),
+    shadows: int = SHADOWS,
     executor: Executor | None = None,
     report: Report = lambda trained, of: None,
 ) -> Ensemble:
@@ -157,12 +199,14 @@ def prepare_ensemble(
 
     Args:
         seed: secret until the task is over: those who know it know the shadows.
+        history: models that were sent out before.
         shadows: sound ones; a quarter as many flawed ones come on top.
         executor: trains them, where the task can be sent to it; None trains them here.
 
     Raises:
         EvidenceError: too few shadows, or more than a tenth of them diverged.
     """
+    began = time.perf_counter()
     # The plans depend on the start, so that no round's shadows tell of another's.
     plans = plan_shadows(
         task.codes,
@@ -184,13 +228,28 @@ def prepare_ensemble(
         for future in [executor.submit(observe_plans, task, observer, start, chunk) for chunk in chunks]:
             seen += future.result()
             report(len(seen), len(plans))
-    return fit_ensemble(observer, plans, seen, task.reference)
+    public = [observer.sketch(model) for model in history]
+    return fit_ensemble(task, observer, plans, seen, public, seed=seed, began=began)
 
 
 def fit_ensemble(
-    observer: Observer, plans: Sequence[Plan], seen: Sequence[Observation], reference: tuple[Fraction, ...]
+    task: EvidenceTask,
+    observer: Observer,
+    plans: Sequence[Plan],
+    seen: Sequence[Observation],
+    public: Sequence[Array] = (),
+    *,
+    seed: int = 0,
+    began: float | None = None,
 ) -> Ensemble:
-    """What observed shadows support. Raises EvidenceError as `prepare_ensemble`."""
+    """What observed shadows support. Raises EvidenceError as `prepare_ensemble`.
+
+    Args:
+        public: directions from the start to earlier models that were sent out.
+        seed: of the samples on which outputs are compared.
+        began: when the work began, by `time.perf_counter`.
+    """
+    began = time.perf_counter() if began is None else began
     finite = [(plan, each) for plan, each in zip(plans, seen, strict=True) if each.finite]
     if len(finite) < 0.9 * len(plans):
         raise EvidenceError(
@@ -199,10 +258,26 @@ def fit_ensemble(
         )
     sound = [pair for pair in finite if pair[0].sound]
     flawed = [pair for pair in finite if not pair[0].sound]
-    table = _table(sound, observer.features, reference)
+    table = _table(sound, observer.features, task.reference)
     fitted = fit_degree(table)
-    other = _table(flawed, observer.features, reference) if flawed else None
-    return Ensemble(observer, fitted, fit_screens([each for _, each in sound], fitted, table, other))
+    other = _table(flawed, observer.features, task.reference) if flawed else None
+    honest = [each for _, each in sound]
+    comparison = fit_comparison(
+        honest,
+        fitted.shares,
+        table.halves,
+        task.codes,
+        classifier=task.workload.classes is not None,
+        seed=seed,
+    )
+    return Ensemble(
+        observer,
+        fitted,
+        fit_screens(honest, fitted, table, other, public),
+        comparison,
+        _shadows_digest(finite),
+        time.perf_counter() - began,
+    )
 
 
 def observe_plans(
@@ -228,3 +303,18 @@ def _table(
     shares = np.array([[float(p) for p in plan.mix.distribution] for plan, _ in pairs])
     halves = np.array([plan.half for plan, _ in pairs])
     return Table.of([each for _, each in pairs], names, shares, halves, reference)
+
+
+def _shadows_digest(pairs: Sequence[tuple[Plan, Observation]]) -> str:
+    """SHA-256 over what every shadow was, and what was observed of it."""
+    return canonical_digest(
+        [
+            {
+                "counts": list(plan.mix.counts),
+                "half": plan.half,
+                "sound": plan.sound,
+                "features": each.features.tolist(),
+            }
+            for plan, each in pairs
+        ]
+    ).hex()

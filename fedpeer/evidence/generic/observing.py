@@ -36,7 +36,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedpeer.evidence.behaviour import LOG_FLOOR, micro
+from fedpeer.evidence.regression import micro
 from fedpeer.evidence.sketch import Array, Sketcher
 from fedpeer.learning.models import Weights
 from fedpeer.learning.samples import Samples
@@ -46,6 +46,9 @@ from mechanism.settlement import MICRO
 
 #: Losses count at most this many times the mean loss of an untrained model: one wild sample must not decide a mean.
 LOSS_CAP = 5.0
+
+#: Log probabilities below this count as this: one wild sample must not decide a mean. e^-12 is 6e-6.
+LOG_FLOOR = -12.0
 
 #: Added to a loss, over the mean loss of an untrained model, before its logarithm.
 _LOG_OFFSET = 0.02
@@ -102,6 +105,11 @@ class Observer:
         strata_are_classes: whether stratum i is class i of the workload.
         sketch_seed: secret, so that nobody can aim at the sketch.
         silent: names of tensors that training does not really move: `silent_tensors`.
+
+    Attributes:
+        features: names of what is observed of a stratum.
+        tensors: names of those that training moves.
+        loss_scale: mean size of an untrained model's losses.
     """
 
     def __init__(
@@ -120,7 +128,7 @@ class Observer:
         self._reference = np.array([float(q) for q in reference])
         self._classes = strata_are_classes and workload.classes == len(reference)
         untrained = workload.judge(workload.build(0), validation).losses
-        self._scale = max(float(np.abs(untrained).mean()), np.finfo(np.float64).tiny)
+        self.loss_scale = max(float(np.abs(untrained).mean()), np.finfo(np.float64).tiny)
         self._judged = self._cut(workload.judge(start, validation))
         self.tensors = tuple(name for name in workload.trainable if name not in silent)
         self._sketch = Sketcher(self.tensors, start, sketch_seed)
@@ -169,7 +177,7 @@ class Observer:
 
     def _cut(self, judged: Judged) -> Judged:
         """Losses over the untrained model's, and both they and log-probabilities finite and of a sensible size."""
-        losses = np.nan_to_num(judged.losses / self._scale, nan=LOSS_CAP)
+        losses = np.nan_to_num(judged.losses / self.loss_scale, nan=LOSS_CAP)
         losses = np.clip(losses, -LOSS_CAP, LOSS_CAP)
         outputs = judged.outputs
         if outputs is not None and self._workload.classes is not None:

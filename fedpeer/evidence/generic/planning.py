@@ -4,7 +4,8 @@ D_c is cut into two disjoint halves, each with every stratum's share. A shadow i
 its update says of the shadows of that half, whose samples it shares, it says of no participant, so the maps from
 updates are fitted on one half's shadows and tried on the other's (`fedpeer.evidence.generic.telling`).
 
-*Sound* shadows have mixes of the four families of `fedpeer.evidence.shadows`. *Flawed* ones are nearly balanced, but
+*Sound* shadows have mixes of four families: majority and minority by degree, the same by share with other tails,
+Dirichlet, and few strata. *Flawed* ones are nearly balanced, but
 trained on a handful of samples over and over, or on wrong targets.
 """
 
@@ -16,11 +17,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedpeer.evidence.shadows import FLAWED_SHARE, sound_mix
-from fedpeer.learning.partition import LabelMix, majority_minority
+from fedpeer.learning.partition import LabelMix, dirichlet, majority_minority, number_of_classes
 from fedpeer.learning.strata import Codes, balanced_halves
 
 Rows = npt.NDArray[np.int64]
+
+#: Flawed shadows for each sound one.
+FLAWED_SHARE = 0.25
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +72,31 @@ def plan_shadows(
         mix, rows, targets = make(codes, halves[half], reference, samples, generator)
         plans.append(Plan(mix, rows, targets, half, False, int(generator.integers(2**31))))
     return plans
+
+
+def sound_mix(
+    k: int, reference: Sequence[Fraction], samples: int, generator: np.random.Generator
+) -> LabelMix:
+    """The k-th mix; the four families take turns."""
+    strata = len(reference)
+    majority = int(generator.integers(strata))
+    order = [int(s) for s in generator.permutation(strata) if s != majority]
+    if k % 4 == 0:
+        degree = Fraction(float(generator.uniform())) * (1 - reference[majority])
+        return majority_minority(reference, samples, majority=majority, degree=degree, order=order)
+    if k % 4 == 1:
+        tail = (1, Fraction(7, 10), Fraction(1, 2))[int(generator.integers(3))]
+        share = float(generator.uniform(float(reference[majority]), 1))
+        return majority_minority(reference, samples, majority=majority, share=share, tail=tail, order=order)
+    if k % 4 == 2:
+        # From nearly one stratum (0.1) to nearly the reference (20), evenly on a logarithmic scale.
+        alpha = float(np.exp(generator.uniform(np.log(0.1), np.log(20))))
+        return dirichlet(reference, samples, alpha=alpha, generator=generator)
+    # One stratum, two, ...: a screen that has seen no model of a single one would refuse an honest one.
+    kept = k // 4 % (strata - 1) + 1
+    held = [int(s) for s in generator.choice(strata, kept, replace=False)]
+    rest = float(generator.uniform()) if kept > 1 and generator.integers(2) else 0.0
+    return number_of_classes(reference, samples, labels=held, rest=rest)
 
 
 def scarcity(codes: Codes, samples: int) -> float:

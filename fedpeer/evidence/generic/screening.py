@@ -4,14 +4,19 @@ A score is larger the less a model resembles the shadows. The limit of a test at
 that of models that are exchangeable with n shadows at most a fail it. Where a is smaller than 1 / (n + 1), which no
 quantile of n scores can show, the scores beyond the median are taken to fall off exponentially.
 
-*Trained* is one test of four scores: how far the length of the update is from the usual, its cosine with the mean
-update, the largest deviation of a tensor's share in the change, and the gain on the strata that the model seems to have
-been trained on. What is usual is taken of the shadows of one half of D_c: a shadow is held against the other half's, as
-it shares no sample with them, and any other model against both, of which the mean counts. Each score is put on one
-scale, its excess over the median in units of the mean excess, and the largest decides: so the four together fail an
-honest model at the rate of one.
+*Trained* is one test of the six scores of `SCORES`: how far the length of the update is from the usual, its cosine with
+the mean update (without what could be taken from models that were sent out), the largest deviation of a tensor's share
+in the change, the gain on the strata that the model seems to have been trained on, the distance from every model that
+was sent out, and the cosine with the steps between these. What is usual is taken of the shadows of one half of D_c: a
+shadow is held against the other half's, as it shares no sample with them, and any other model against both, of which
+the mean counts. Each score is put on one scale, its excess over the median in units of the mean excess, and the largest
+decides: so the six together fail an honest model at the rate of one.
 
-*Samples* is the distance from flawed shadows, by a ridge regression from the regressors of the degree.
+*Samples* is the distance from flawed shadows, by a ridge regression from the regressors of the degree; the payment is
+nothing at the flawed shadows' median. *Claim* is one-sided: by how much the estimate exceeds the true degree.
+
+What `mechanism.evidence.Thresholds` has besides is no test but policy: how much an aggregate may suffer, and from which
+width an interval pays on its upper end.
 """
 
 from collections.abc import Sequence
@@ -22,16 +27,28 @@ import numpy as np
 from fedpeer.evidence.generic.fitting import Fitted, Table
 from fedpeer.evidence.generic.observing import Observation
 from fedpeer.evidence.generic.telling import Halves
-from fedpeer.evidence.regression import Line, folds, label_rows, ridge
-from fedpeer.evidence.sketch import Array, cosine
+from fedpeer.evidence.regression import Line, folds, label_rows, micro, ridge
+from fedpeer.evidence.sketch import Array, cosine, without
+from mechanism.evidence import QualityMap, Thresholds
+from mechanism.settlement import MICRO
 
-#: Rate at which each of the two tests fails an honest model.
+#: Rate at which each test fails an honest model.
 RATE = 0.01
+
+#: Policy: relative increase of the aggregate's loss that costs nothing, and from which nothing is paid. A participant
+#: of skewed data harms a little, and its degree has cost it enough.
+HARM_FULL, HARM_NONE = 0.5, 1.5
+
+#: Policy: half-width of an interval from which its upper end is paid on: of so wide a one the middle says little.
+WIDE = 0.35
 
 _CHECK_FOLDS = 10
 
-#: The scores of "trained", in their order.
-TRAINED = ("length", "direction", "tensors", "gain")
+#: What "trained" looks at, in the order of `Figures.scores`.
+SCORES = ("norm", "alignment", "novelty", "improvement", "echo_distance", "echo_cosine")
+
+#: Smallest number that has a logarithm here.
+_TINY = 1e-300
 
 
 @dataclass(frozen=True)
@@ -86,22 +103,77 @@ class Usual:
         length = float(np.median(np.linalg.norm(updates, axis=1)))
         return cls(length, updates.mean(axis=0), (changes.mean(axis=0), np.maximum(deviation, least)))
 
-    def scores(self, seen: Observation) -> tuple[float, float, float]:
-        """Of length, direction and tensors."""
+    def novelty(self, seen: Observation) -> float:
+        """The largest deviation of a tensor's share in the change, in standard deviations."""
+        return float(np.abs((seen.changes - self.changes[0]) / self.changes[1]).max())
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What "trained" and "echo" look at, as `mechanism.evidence.Thresholds` has it, in units.
+
+    Attributes:
+        nearest: the number of the public direction that the model is nearest to; -1 for the start.
+    """
+
+    norm: float
+    alignment: float
+    novelty: float
+    improvement: float
+    echo_distance: float
+    echo_cosine: float
+    nearest: int
+
+    @classmethod
+    def of(
+        cls, usual: Sequence[Usual], seen: Observation, shares: Array, public: Sequence[Array]
+    ) -> "Figures":
+        """Of one model.
+
+        Args:
+            usual: what it is held against.
+            shares: of the strata, as estimated.
+            public: directions from the start to earlier models that were sent out.
+        """
         update = seen.vectors["update"]
-        length = abs(np.log(max(float(np.linalg.norm(update)), 1e-300) / max(self.length, 1e-300)))
-        tensors = np.abs((seen.changes - self.changes[0]) / self.changes[1]).max()
-        return float(length), 1 - cosine(update, self.update), float(tensors)
+        scale = float(np.exp(np.mean([np.log(max(each.length, _TINY)) for each in usual])))
+        own, *means = without(np.array([update, *(each.update for each in usual)]), public)
+        distances = [float(np.linalg.norm(update)), *(float(np.linalg.norm(update - d)) for d in public)]
+        nearest = int(np.argmin(distances))
+        return cls(
+            norm=distances[0] / scale,
+            alignment=float(np.mean([cosine(own, mean) for mean in means])),
+            novelty=float(np.mean([each.novelty(seen) for each in usual])),
+            improvement=gain_on_shown(seen, shares),
+            echo_distance=distances[nearest] / scale,
+            echo_cosine=max((abs(cosine(update, d)) for d in public), default=0.0),
+            nearest=nearest - 1,
+        )
+
+    def scores(self) -> Array:
+        """Larger the less it resembles the shadows; in the order of `SCORES`."""
+        return np.array(
+            [
+                abs(np.log(max(self.norm, _TINY))),
+                -self.alignment,
+                self.novelty,
+                -self.improvement,
+                -np.log(max(self.echo_distance, _TINY)),
+                self.echo_cosine,
+            ]
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class Screens:
-    """The two tests of one start.
+    """The tests of one start.
 
     Attributes:
         usual: of the shadows of either half.
-        tails: of the four scores, in the order of `TRAINED`; limit: of the largest on their common scale.
-        quality: regressors to 1 for sound and 0 for flawed shadows; least_quality: from which a model passes.
+        tails: of the scores, in the order of `SCORES`; limit: of the largest on their common scale.
+        quality: regressors to 1 for sound and 0 for flawed shadows; least_quality: from which a model passes;
+            flawed_quality: median of the flawed shadows.
+        claim_band: by which an estimate exceeds the true degree at `RATE`.
     """
 
     usual: tuple[Usual, Usual]
@@ -109,14 +181,43 @@ class Screens:
     limit: float
     quality: Line
     least_quality: float
+    flawed_quality: float
+    claim_band: float
 
-    def scores(self, seen: Observation, shares: Array) -> Array:
-        """The four scores of one model that is no shadow, in its own units; `shares` as estimated, (S,)."""
-        return _scores(self.usual, seen, shares)
+    def figures(self, seen: Observation, shares: Array, public: Sequence[Array] = ()) -> Figures:
+        """Of one model that is no shadow; `shares` as estimated, (S,)."""
+        return Figures.of(self.usual, seen, shares, public)
 
     def limits(self) -> Array:
-        """Of the four scores, each in its own units."""
+        """Of the scores, each in its own units."""
         return np.array([tail.median + tail.excess * self.limit for tail in self.tails])
+
+    def quality_map(self) -> QualityMap:
+        """The quality in integers."""
+        return QualityMap(*self.quality.nano())
+
+    def thresholds(self, twin: float) -> Thresholds:
+        """All limits, as logged; `twin` is the least likeness of copies."""
+        norm, alignment, novelty, improvement, distance, repeat = self.limits().tolist()
+        full = min(max(micro(self.least_quality), 0), MICRO)
+        return Thresholds(
+            # Of the start itself, whose norm and distance are 0, no limit is so wide that it passes.
+            norm_low=max(micro(float(np.exp(-norm))), 1),
+            norm_high=micro(float(np.exp(norm))),
+            alignment=micro(-alignment),
+            novelty=micro(novelty),
+            improvement=micro(-improvement),
+            echo_distance=max(micro(float(np.exp(-distance))), 1),
+            echo_cosine=micro(repeat),
+            twin=micro(twin),
+            quality_full=full,
+            quality_none=min(max(micro(self.flawed_quality), 0), full - 1),
+            claim_band=max(micro(self.claim_band), 0),
+            harm_full=micro(HARM_FULL),
+            harm_none=micro(HARM_NONE),
+            wide=micro(WIDE),
+            rate=micro(RATE),
+        )
 
 
 def gain_on_shown(seen: Observation, shares: Array) -> float:
@@ -125,33 +226,39 @@ def gain_on_shown(seen: Observation, shares: Array) -> float:
     return float(seen.gains @ weights / max(weights.sum(), 1e-12))
 
 
-def fit_screens(sound: Sequence[Observation], fitted: Fitted, table: Table, flawed: Table | None) -> Screens:
-    """Tests whose limits the sound shadows give; without flawed ones everything passes the second."""
+def fit_screens(
+    sound: Sequence[Observation],
+    fitted: Fitted,
+    table: Table,
+    flawed: Table | None,
+    public: Sequence[Array] = (),
+) -> Screens:
+    """Tests whose limits the sound shadows give; without flawed ones everything passes "samples".
+
+    Args:
+        public: directions from the start to earlier models that were sent out.
+    """
     halves: Halves = table.halves
     first, second = (
         Usual.of([each for each, of in zip(sound, halves, strict=True) if of == half]) for half in (0, 1)
     )
     scores = np.array(
         [
-            _scores((second,) if half == 0 else (first,), each, shares)
+            Figures.of((second,) if half == 0 else (first,), each, shares, public).scores()
             for each, shares, half in zip(sound, fitted.shares, halves, strict=True)
         ]
     )
     tails = tuple(Tail.of(column) for column in scores.T)
     common = np.max([tail.scaled(column) for tail, column in zip(tails, scores.T, strict=True)], axis=0)
-    quality, least = _fit_quality(fitted, table, flawed)
-    return Screens((first, second), tails, limit_at(common, RATE), quality, least)
+    band = fitted.apart * limit_at(fitted.residuals, RATE)
+    return Screens((first, second), tails, limit_at(common, RATE), *_fit_quality(fitted, table, flawed), band)
 
 
-def _scores(usual: Sequence[Usual], seen: Observation, shares: Array) -> Array:
-    found = np.mean([each.scores(seen) for each in usual], axis=0)
-    return np.array([*found, -gain_on_shown(seen, shares)])
-
-
-def _fit_quality(fitted: Fitted, table: Table, flawed: Table | None) -> tuple[Line, float]:
+def _fit_quality(fitted: Fitted, table: Table, flawed: Table | None) -> tuple[Line, float, float]:
+    """The quality, the least of honest models at `RATE`, and the median of flawed ones."""
     z = table.z(fitted.features, fitted.shares)
     if flawed is None:
-        return Line(np.zeros(z.shape[1]), 1.0), -np.inf
+        return Line(np.zeros(z.shape[1]), 1.0), 0.0, 0.0
     features = fitted.maps.of_shadows(flawed)
     shares = fitted.maps.shares(label_rows(features)).reshape(flawed.shares.shape)
     both = np.concatenate([z, flawed.z(features, shares)])
@@ -159,4 +266,4 @@ def _fit_quality(fitted: Fitted, table: Table, flawed: Table | None) -> tuple[Li
     held = np.empty(len(both))
     for rest, fold in folds(len(both), _CHECK_FOLDS):
         held[fold] = ridge(both[rest], target[rest])(both[fold])
-    return ridge(both, target), -limit_at(-held[: len(z)], RATE)
+    return ridge(both, target), -limit_at(-held[: len(z)], RATE), float(np.median(held[len(z) :]))
