@@ -15,7 +15,7 @@ from fractions import Fraction
 import numpy as np
 import torch
 
-from fedpeer.evidence import ShadowEvidence
+from fedpeer.evidence import EvidenceTask, ShadowEvidence
 from fedpeer.learning.datasets import LabelledData
 from fedpeer.learning.models import initial_weights
 from fedpeer.learning.partition import uniform_reference
@@ -43,7 +43,8 @@ def main() -> None:
     torch.set_num_threads(1)
     validation = random_data(2_000, 0)
     start = initial_weights(RECIPE.model, 0)
-    evidence = ShadowEvidence(validation, uniform_reference(10), RECIPE, seed=0, shadows=given.shadows)
+    task = EvidenceTask.of_images(RECIPE, validation, uniform_reference(10))
+    evidence = ShadowEvidence(task, seed=0, shadows=given.shadows)
 
     began = time.process_time()
     ensemble = evidence.prepare(start, 1)

@@ -30,7 +30,7 @@ log = structlog.get_logger()
 if TYPE_CHECKING:  # evidence imports torch, which most commands do without
     from fedpeer.evidence import ShadowEnsemble
     from fedpeer.evidence.assessing import Broadcast
-    from fedpeer.evidence.generic.measuring import EvidenceTask, Report
+    from fedpeer.evidence.generic.measuring import Report
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class ShadowModels(Scorer):
     """Degrees measured on D_c, against shadow models of known degree: `fedpeer.evidence`."""
 
     def __init__(self, data: LearnerData, row: TaskRow, report: "Report | None" = None) -> None:
-        from fedpeer.evidence import EvidenceError, ShadowEvidence
+        from fedpeer.evidence import EvidenceError, EvidenceTask, ShadowEvidence
 
         super().__init__(data, row.terms.recipe.model)
         self._task, self._round = row.id, 0
@@ -110,7 +110,7 @@ class ShadowModels(Scorer):
         pixels = data.validation.images[0].size
         try:
             self._evidence = ShadowEvidence(
-                evidence_task(data, row),
+                EvidenceTask.of_images(row.terms.recipe, data.validation, row.terms.reference),
                 evidence_seed(row.root),
                 shadows=shadows,
                 executor=workers_for(row.terms.recipe, pixels, shadows),
@@ -138,33 +138,6 @@ class ShadowModels(Scorer):
         )
 
 
-def evidence_task(data: LearnerData, row: TaskRow) -> "EvidenceTask":
-    """What evidence is taken of.
-
-    Raises:
-        EvidenceError: the recipe's model is none that can be trained here, or D_c does not fit.
-    """
-    from fedpeer.evidence import EvidenceError, EvidenceTask
-    from fedpeer.learning.models import ARCHITECTURES
-    from fedpeer.learning.samples import of_labelled
-    from fedpeer.learning.workloads.loading import WorkloadSource
-
-    if row.terms.recipe.model not in ARCHITECTURES:
-        raise EvidenceError(
-            f"shadow models need an architecture to train; the recipe names {row.terms.recipe.model!r}, expected one "
-            f'of {", ".join(ARCHITECTURES)}, or rule.name = "paper", which pays without evidence'
-        )
-    return EvidenceTask(
-        WorkloadSource.of_architecture(row.terms.recipe.model).load(),
-        row.terms.recipe,
-        of_labelled(data.validation),
-        data.validation.labels,
-        data.validation.classes,
-        strata_are_classes=True,
-        reference=row.terms.reference,
-    )
-
-
 def _broadcasts(start: RoundStart) -> "list[Broadcast]":
     from fedpeer.evidence.assessing import Broadcast
 
@@ -186,9 +159,7 @@ def merged_parts(scored: Scored, submissions: Sequence[Submission], most: int) -
     return parts
 
 
-def make_scorer(
-    row: TaskRow, data: LearnerData | None = None, report: "Report | None" = None
-) -> Scorer:
+def make_scorer(row: TaskRow, data: LearnerData | None = None, report: "Report | None" = None) -> Scorer:
     """The scorer that a task's terms ask for.
 
     Args:

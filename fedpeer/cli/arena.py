@@ -23,6 +23,7 @@ from fedpeer.experiments.cells import CellStore, local_executor
 class ArenaDataset(StrEnum):
     DIGITS = "digits"
     FASHION_MNIST = "fashion-mnist"
+    FLIGHTS_MLP = "flights-mlp"
 
 
 def arena(

@@ -9,10 +9,10 @@ Source: docs/mechanism.md, section on claims and evidence.
 from fractions import Fraction
 from typing import Any
 
-from fedpeer.evidence import ShadowEvidence
-from fedpeer.evidence.assessing import weights_digest
+from fedpeer.evidence import EvidenceTask, ShadowEvidence
 from fedpeer.experiments.data import splits
 from fedpeer.experiments.federation import recipe_of, rounds
+from fedpeer.learning.models import weights_digest
 from fedpeer.learning.partition import uniform_reference
 from fedpeer.protocol.submission import Submission
 from mechanism.degree import noniid_degree
@@ -31,7 +31,9 @@ def verified_cell(parameters: dict[str, Any], device: str) -> dict[str, Any]:
     reference = uniform_reference(parts.validation.classes)
     degrees = [noniid_degree(mix, reference) for mix in parameters["counts"]]
     evidence = ShadowEvidence(
-        parts.validation, reference, recipe, parameters["seed"], shadows=parameters["shadows"]
+        EvidenceTask.of_images(recipe, parts.validation, reference),
+        parameters["seed"],
+        shadows=parameters["shadows"],
     )
     rows = []
     last = max(parameters["probed"])

@@ -21,9 +21,11 @@ from fedpeer.evidence.generic.observing import Observation, Observer, silent_ten
 from fedpeer.evidence.generic.planning import Plan, plan_shadows
 from fedpeer.evidence.generic.screening import SCORES, Figures, Screens, fit_screens
 from fedpeer.evidence.sketch import Array
-from fedpeer.learning.models import Weights, weights_digest
-from fedpeer.learning.samples import Samples
+from fedpeer.learning.datasets import LabelledData
+from fedpeer.learning.models import ARCHITECTURES, Weights, weights_digest
+from fedpeer.learning.samples import Samples, of_labelled
 from fedpeer.learning.strata import Codes, reference_over
+from fedpeer.learning.workloads.loading import WorkloadSource
 from fedpeer.learning.workloads.protocol import NewWeights, Workload, train_all
 from mechanism.canonical import canonical_digest
 from mechanism.evidence import EvidenceModel
@@ -82,6 +84,30 @@ class EvidenceTask:
             )
         if not self.reference:
             object.__setattr__(self, "reference", reference_over(self.codes, self.strata))
+
+    @classmethod
+    def of_images(
+        cls, recipe: Recipe, data: LabelledData, reference: tuple[Fraction, ...] = ()
+    ) -> "EvidenceTask":
+        """Of the architecture that `recipe` names, on labelled images; the labels are the strata.
+
+        Raises:
+            EvidenceError: no such architecture, and as above.
+        """
+        if recipe.model not in ARCHITECTURES:
+            raise EvidenceError(
+                f"shadow models need an architecture to train; the recipe names {recipe.model!r}, expected one of "
+                f'{", ".join(ARCHITECTURES)}, or rule.name = "paper", which pays without evidence'
+            )
+        return cls(
+            WorkloadSource.of_architecture(recipe.model).load(),
+            recipe,
+            of_labelled(data),
+            data.labels,
+            data.classes,
+            strata_are_classes=True,
+            reference=reference,
+        )
 
     def observer(self, start: Weights, seed: int, silent: frozenset[str] = frozenset()) -> Observer:
         return Observer(

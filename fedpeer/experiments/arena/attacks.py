@@ -13,12 +13,10 @@ from typing import Any
 import numpy as np
 
 from fedpeer import extensions
-from fedpeer.evidence.shadows import relabelled
+from fedpeer.experiments.accuracy.trial import drawn
 from fedpeer.experiments.arena.setting import Population, Trader
-from fedpeer.learning.datasets import LabelledData
-from fedpeer.learning.models import initial_weights
-from fedpeer.learning.partition import draw
-from fedpeer.learning.training import train
+from fedpeer.learning.samples import Samples
+from fedpeer.learning.strata import Codes
 
 Model = Mapping[str, Any]
 
@@ -110,13 +108,17 @@ def blended(start: Model, model: Model, factor: float) -> Model:
 def noisy(position: Position, model: Model, factor: float) -> Model:
     """`model` with noise, in each trained tensor `factor` times as long as what training changes there."""
     result = dict(model)
-    for name, array in model.items():
-        if array.dtype.kind == "f" and "running" not in name:
-            noise = position.generator.normal(size=array.shape)
-            length = np.linalg.norm(position.idle[name] - position.start[name])
-            noise *= factor * length / max(float(np.linalg.norm(noise)), 1e-12)
-            result[name] = (array + noise).astype(array.dtype)
+    for name in position.population.workload.trainable:
+        noise = position.generator.normal(size=model[name].shape)
+        length = np.linalg.norm(position.idle[name] - position.start[name])
+        noise *= factor * length / max(float(np.linalg.norm(noise)), 1e-12)
+        result[name] = (model[name] + noise).astype(model[name].dtype)
     return result
+
+
+def _trained(position: Position, samples: Samples) -> Model:
+    population, seed = position.population, int(position.generator.integers(2**31))
+    return population.workload.train(position.start, samples, population.recipe, seed)
 
 
 def _nothing(position: Position) -> float:
@@ -141,17 +143,40 @@ def _last_step(position: Position) -> Model:
 def _handful(position: Position) -> Model:
     population = position.population
     mix = population.balanced(_HANDFUL * len(population.reference))
-    few = draw(population.splits.train, mix.counts, position.generator)
-    data = few.select(np.resize(np.arange(len(few)), population.recipe.samples))
-    return train(position.start, data, population.recipe, int(position.generator.integers(2**31)))
+    few = population.samples(mix, position.generator)
+    return _trained(position, few.select(np.resize(np.arange(len(few)), population.recipe.samples)))
 
 
 def _shuffled(position: Position) -> Model:
-    population = position.population
-    data = population.samples(position.trader.start)
-    labels = relabelled(data.labels, population.reference, position.generator)
-    renamed = LabelledData(data.name, data.images, labels, data.classes)
-    return train(position.start, renamed, population.recipe, int(position.generator.integers(2**31)))
+    """Skewed data with the targets of balanced ones: surplus samples get those of samples of the missing strata."""
+    population, generator = position.population, position.generator
+    rows = drawn(population.pool_codes, position.trader.start.counts, generator)
+    codes = population.pool_codes[rows]
+    wanted = relabelled(codes, population.reference, generator)
+    donors = np.where(
+        wanted == codes,
+        rows,
+        [generator.choice(np.flatnonzero(population.pool_codes == stratum)) for stratum in wanted],
+    )
+    return _trained(position, population.pool.select(rows, population.pool.targets[donors]))
+
+
+def relabelled(codes: Codes, reference: Sequence[Fraction], generator: np.random.Generator) -> Codes:
+    """`codes` with as few changed as makes their counts those of `reference`, within rounding."""
+    strata = len(reference)
+    wanted = np.floor(np.array([float(p) for p in reference]) * len(codes)).astype(np.int64)
+    counts = np.bincount(codes, minlength=strata)
+    surplus = np.concatenate(
+        [
+            generator.permutation(np.flatnonzero(codes == s))[: max(0, counts[s] - wanted[s])]
+            for s in range(strata)
+        ]
+    )
+    missing = np.repeat(np.arange(strata), np.maximum(0, wanted - counts))
+    changed = codes.copy()
+    chosen = generator.permutation(surplus)[: len(missing)]
+    changed[chosen] = generator.permutation(missing)[: len(chosen)]
+    return changed
 
 
 def _best_peer(position: Position) -> Model:
@@ -203,9 +228,7 @@ def _attacks() -> list[Attack]:
         Attack(
             "last-step-noise", lambda p: p.alone(noisy(p, _last_step(p), _NOISE)), free, needs_history=True
         ),
-        Attack(
-            "random", lambda p: p.alone(initial_weights(p.population.recipe.model, 10_000 + p.round)), free
-        ),
+        Attack("random", lambda p: p.alone(p.population.workload.build(10_000 + p.round)), free),
         Attack("pulled-back", lambda p: p.alone(blended(p.start, p.idle, 0.5)), free),
         Attack("scaled", lambda p: p.alone(blended(p.start, p.idle, 2.0)), free),
         Attack("sign-flipped", lambda p: p.alone(blended(p.start, p.idle, -1.0)), free),

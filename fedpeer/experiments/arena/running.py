@@ -17,7 +17,7 @@ import numpy as np
 
 from fedpeer import extensions
 from fedpeer.evidence import ShadowEvidence
-from fedpeer.evidence.assessing import Broadcast, RoundMeasurements, weights_digest
+from fedpeer.evidence.assessing import Broadcast, RoundMeasurements
 from fedpeer.experiments.arena.attacks import Attack, Entry, Model, Position, attack_named
 from fedpeer.experiments.arena.results import ArenaResult, Fight, HonestRound
 from fedpeer.experiments.arena.rules import assessments_under, settled
@@ -25,9 +25,8 @@ from fedpeer.experiments.arena.setting import ArenaSetting, Population, Trader, 
 from fedpeer.experiments.cells import Cell, CellStore, Record, run_cells
 from fedpeer.experiments.errors import ExperimentError
 from fedpeer.learning.mean import weighted_mean
-from fedpeer.learning.models import initial_weights
-from fedpeer.learning.stacked import train_many
-from fedpeer.learning.training import evaluate
+from fedpeer.learning.models import weights_digest
+from fedpeer.learning.workloads.protocol import train_all
 from fedpeer.protocol.submission import Submission
 from mechanism.peers import Draw
 from mechanism.settlement import MICRO, Assessment, Settlement
@@ -119,14 +118,8 @@ class _SeedRun:
     def __init__(self, setting: ArenaSetting, population: Population) -> None:
         self._setting = setting
         self._population = population
-        self._evidence = ShadowEvidence(
-            population.splits.validation,
-            population.reference,
-            population.recipe,
-            population.seed,
-            shadows=setting.shadows,
-        )
-        self._start: Model = initial_weights(population.recipe.model, population.seed)
+        self._evidence = ShadowEvidence(population.evidence, population.seed, shadows=setting.shadows)
+        self._start: Model = population.workload.build(population.seed)
         self._history: list[Model] = []
         self._spoilt: dict[str, bool] = {}
 
@@ -149,11 +142,11 @@ class _SeedRun:
         self._start = self._aggregated(list(honest.optimal.values()))
 
     def _honest_round(self, round_: int, table: RoundMeasurements) -> _Honest:
-        traders = self._population.traders
-        seeds = [int(s) for s in self._population.generator.integers(2**31, size=2 * len(traders))]
-        samples = [self._population.samples(t.optimal) for t in traders]
-        samples += [self._population.samples(t.start) for t in traders]
-        models = train_many(self._start, samples, self._population.recipe, seeds)
+        population, traders = self._population, self._population.traders
+        seeds = [int(s) for s in population.generator.integers(2**31, size=2 * len(traders))]
+        samples = [population.samples(t.optimal) for t in traders]
+        samples += [population.samples(t.start) for t in traders]
+        models = train_all(population.workload, self._start, samples, population.recipe, seeds)
         optimal = {t.name: m for t, m in zip(traders, models, strict=False)}
         idle = {t.name: m for t, m in zip(traders, models[len(traders) :], strict=True)}
         submissions = {
@@ -312,9 +305,8 @@ class _SeedRun:
         return made
 
     def _accuracy(self, models: Sequence[Model]) -> float:
-        """Test accuracy of the models' mean; of the start where there is none."""
-        model = self._aggregated(models) if models else self._start
-        return evaluate(model, self._population.splits.test, self._population.recipe.model).accuracy
+        """Of the models' mean on the test samples; of the start where there is none."""
+        return self._population.goodness(self._aggregated(models) if models else self._start)
 
 
 def _layout(model: Model) -> dict[str, tuple[tuple[int, ...], str]]:

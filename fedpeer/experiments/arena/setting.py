@@ -1,6 +1,6 @@
 """Data, terms and costs of an arena, and its honest population at the least equilibrium.
 
-Participant k starts with a majority-minority mix of degree delta_k(0); full effort takes its degree to a
+The task is one of `fedpeer.experiments.accuracy.tasks`, whatever its model and data. Participant k starts with a majority-minority mix of degree delta_k(0); full effort takes its degree to a
 twentieth of that, at c_k a unit of degree. Honest participants collect what the equilibrium says, claim the
 degree that their counts give, and train by the recipe.
 
@@ -18,9 +18,15 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
-from fedpeer.learning.datasets import LabelledData, Splits, load_splits
-from fedpeer.learning.models import initial_weights
-from fedpeer.learning.partition import LabelMix, draw, majority_minority, toward_reference, uniform_reference
+from fedpeer.evidence import EvidenceTask
+from fedpeer.experiments.accuracy.tasks import TASKS, Parts
+from fedpeer.experiments.accuracy.trial import drawn
+from fedpeer.learning.datasets import load_splits
+from fedpeer.learning.models import FOR_DATASET, Weights
+from fedpeer.learning.partition import LabelMix, majority_minority, toward_reference
+from fedpeer.learning.samples import Samples, of_labelled
+from fedpeer.learning.strata import Codes
+from fedpeer.learning.workloads.protocol import Workload
 from fedpeer.protocol.model_file import contract_of
 from mechanism.cost import LinearCost
 from mechanism.effort import ExponentialEffort
@@ -43,13 +49,11 @@ _COSTS, _STARTS = (0.8, 2.0), (0.4, 0.8)
 #: Credits lost for a squared claim error of 1, and micro-credits of stake for a refuted claim.
 _PENALTY, _STAKE = Decimal(4), MICRO // 2
 
-#: Samples of the test set on which global models are compared.
+#: Samples on which global models are compared; nobody trains on them.
 _TEST_SAMPLES = 1_000
 
-_RECIPES = {
-    "digits": Recipe("digits-cnn", 5, 20, "adam", Decimal("0.003"), 150),
-    "fashion-mnist": Recipe("fashion-mnist-cnn", 5, 64, "adam", Decimal("0.001"), 500),
-}
+#: Tasks that are traded.
+ARENA_TASKS = ("digits", "fashion-mnist", "flights-mlp")
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ class ArenaSetting:
     """What one run of the arena covers.
 
     Attributes:
-        dataset: "digits" or "fashion-mnist".
+        dataset: of `ARENA_TASKS`.
         rules, attacks: names.
         participants: honest participants, of whom one at a time is replaced by an attacker; at least 5.
         attackers: how many of them take the attacker's part, each in its own run of a round.
@@ -99,10 +103,17 @@ class Population:
     """A seed's data, traders and terms."""
 
     seed: int
-    splits: Splits
+    evidence: EvidenceTask
+    pool: Samples
+    pool_codes: Codes
+    test: Samples
     terms: Terms
     traders: tuple[Trader, ...]
     generator: np.random.Generator = field(compare=False)
+
+    @property
+    def workload(self) -> Workload:
+        return self.evidence.workload
 
     @property
     def recipe(self) -> Recipe:
@@ -112,9 +123,19 @@ class Population:
     def reference(self) -> tuple[Fraction, ...]:
         return self.terms.reference
 
-    def samples(self, mix: LabelMix) -> LabelledData:
+    def samples(self, mix: LabelMix, generator: np.random.Generator | None = None) -> Samples:
         """A round's samples at `mix`, drawn from the pool."""
-        return draw(self.splits.train, mix.counts, self.generator)
+        generator = self.generator if generator is None else generator
+        return self.pool.select(drawn(self.pool_codes, mix.counts, generator))
+
+    def goodness(self, weights: Weights) -> float:
+        """Of a global model on the test samples: its accuracy; without classes the share of an untrained model's loss
+        that it takes off."""
+        judged = self.workload.judge(weights, self.test)
+        if self.workload.classes is not None and judged.outputs is not None:
+            return float((judged.outputs.argmax(axis=1) == self.test.targets).mean())
+        untrained = self.workload.judge(self.workload.build(0), self.test).losses.mean()
+        return 1 - float(judged.losses.mean() / untrained)
 
     def balanced(self, samples: int) -> LabelMix:
         return LabelMix(
@@ -124,13 +145,20 @@ class Population:
 
 def make_population(setting: ArenaSetting, seed: int) -> Population:
     """The population of one seed."""
-    recipe = _RECIPES[setting.dataset]
-    splits = load_splits(setting.dataset, seed=seed)
-    if len(splits.test) > _TEST_SAMPLES:
-        test = splits.test.select(np.arange(_TEST_SAMPLES))
-        splits = Splits(splits.train, splits.validation, test)
+    task = TASKS[setting.dataset]
+    recipe, parts = task.recipe, task.parts(seed)
+    evidence = EvidenceTask(
+        task.workload(),
+        recipe,
+        parts.validation,
+        parts.validation_codes,
+        parts.strata,
+        task.strata_are_classes,
+    )
+    test, held = _held_out(setting.dataset, parts, seed)
+    rows = np.arange(len(parts.pool) - held)
     generator = np.random.default_rng([seed, 1])
-    reference = uniform_reference(splits.train.classes)
+    reference = evidence.reference
     degrees = np.linspace(*_STARTS, setting.participants)
     costs = generator.permutation(np.linspace(*_COSTS, setting.participants))
     starts = [_start(reference, recipe.samples, float(degree), generator) for degree in degrees]
@@ -144,8 +172,18 @@ def make_population(setting: ArenaSetting, seed: int) -> Population:
         )
         for k, (start, degree, cost) in enumerate(zip(starts, optimal, costs, strict=True))
     )
-    terms = _terms(reference, recipe, setting, seed)
-    return Population(seed, splits, terms, traders, generator)
+    terms = _terms(reference, recipe, setting, seed, evidence.workload.build(seed))
+    pool = parts.pool.select(rows)
+    return Population(seed, evidence, pool, parts.pool_codes[rows], test, terms, traders, generator)
+
+
+def _held_out(dataset: str, parts: Parts, seed: int) -> tuple[Samples, int]:
+    """The test samples, and how many of them are the pool's last: the images' own test set, else a part of the pool."""
+    if dataset not in FOR_DATASET:
+        rows = np.arange(len(parts.pool) - _TEST_SAMPLES, len(parts.pool))
+        return parts.pool.select(rows), _TEST_SAMPLES
+    test = of_labelled(load_splits(dataset, seed=seed).test)
+    return test.select(np.arange(min(len(test), _TEST_SAMPLES))), 0
 
 
 def _start(
@@ -153,7 +191,8 @@ def _start(
 ) -> LabelMix:
     majority = int(generator.integers(len(reference)))
     order = [int(label) for label in generator.permutation(len(reference)) if label != majority]
-    return majority_minority(reference, samples, majority=majority, degree=degree, order=order)
+    most = min(Fraction(degree), 1 - reference[majority])
+    return majority_minority(reference, samples, majority=majority, degree=most, order=order)
 
 
 def _optimal_degrees(starts: Sequence[float], costs: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -167,8 +206,9 @@ def _optimal_degrees(starts: Sequence[float], costs: npt.NDArray[np.float64]) ->
     return equilibrium(game, "least").degree
 
 
-def _terms(reference: tuple[Fraction, ...], recipe: Recipe, setting: ArenaSetting, seed: int) -> Terms:
-    weights = initial_weights(recipe.model, seed)
+def _terms(
+    reference: tuple[Fraction, ...], recipe: Recipe, setting: ArenaSetting, seed: int, weights: Weights
+) -> Terms:
     salt = hashlib.sha256(f"arena {seed}".encode()).digest()
     return Terms(
         task_id=f"arena-{setting.dataset}-{seed}",

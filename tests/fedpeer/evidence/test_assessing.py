@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fedpeer.evidence.fitting import MIN_SHADOWS
+from fedpeer.evidence.shadows import relabelled
 from safetensors.numpy import save_file
 
 from coordinator.shadow_workers import ShadowWorkers
 from fedpeer.evidence import EvidenceError, RoundEvidence, ShadowEnsemble, ShadowEvidence
 from fedpeer.evidence.assessing import SCORED_RULES, Broadcast, replay
-from fedpeer.evidence.fitting import MIN_SHADOWS
-from fedpeer.evidence.shadows import relabelled
 from fedpeer.learning.datasets import LabelledData, Splits, load_splits, stratified_split
 from fedpeer.learning.models import initial_weights
 from fedpeer.learning.partition import draw, majority_minority

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
+from fedpeer.evidence.updates import directions
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpeer.evidence.likeness import MOST_EXPLAINED, Likeness, fit_likeness, label_mix
 from fedpeer.evidence.sketch import Array
-from fedpeer.evidence.updates import directions
 
 pytestmark = pytest.mark.arithmetic
 
