@@ -1,8 +1,9 @@
 """Data, terms and costs of an arena, and its honest population at the least equilibrium.
 
-The task is one of `fedpeer.experiments.accuracy.tasks`, whatever its model and data. Participant k starts with a majority-minority mix of degree delta_k(0); full effort takes its degree to a
-twentieth of that, at c_k a unit of degree. Honest participants collect what the equilibrium says, claim the
-degree that their counts give, and train by the recipe.
+The task is one of `fedpeer.experiments.accuracy.tasks`, whatever its model and data. Participant k starts with a
+majority-minority mix of degree delta_k(0); full effort takes its degree to a twentieth of that, at c_k a unit of
+degree. Honest participants collect what the equilibrium says, claim the degree that their counts give, and train by the
+recipe.
 
 The bound's constants are chosen so that payment depends on degrees within reach: Upsilon/Phi = 1/20, where the
 paper's 2/3 leaves most participants no reason to make an effort. The claim's penalty and the stake are those of

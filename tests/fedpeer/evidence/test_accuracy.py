@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from fedpeer.evidence import ShadowEvidence
+from fedpeer.evidence import EvidenceTask, ShadowEvidence
 from fedpeer.learning.datasets import Splits, load_splits
 from fedpeer.learning.models import Weights, initial_weights
 from fedpeer.learning.partition import (
@@ -67,7 +67,7 @@ def run_trial(dataset: str, recipe: Recipe, seed: int, warm: int, participants: 
     for _ in range(warm):
         mixes = [foreign_mix(k, recipe.samples, generator) for k in range(6)]
         start = mean_of(train_at(splits, start, recipe, mixes, generator))
-    evidence = ShadowEvidence(splits.validation, UNIFORM, recipe, seed=seed)
+    evidence = ShadowEvidence(EvidenceTask.of_images(recipe, splits.validation, UNIFORM), seed=seed)
     ensemble = evidence.prepare(start, warm + 1)
     mixes = [foreign_mix(k, recipe.samples, generator) for k in range(participants)]
     models = train_at(splits, start, recipe, mixes, generator)

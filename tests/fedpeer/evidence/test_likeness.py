@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-from fedpeer.evidence.updates import directions
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpeer.evidence.likeness import MOST_EXPLAINED, Likeness, fit_likeness, label_mix
-from fedpeer.evidence.sketch import Array
+from fedpeer.evidence.likeness import MOST_EXPLAINED, Likeness, fit_likeness, mix_of
+from fedpeer.evidence.sketch import Array, directions
 
 pytestmark = pytest.mark.arithmetic
 
@@ -40,7 +39,8 @@ def pulled(shares: Array, generator: np.random.Generator) -> Array:
 def test_a_mix_in_common_is_no_likeness_and_samples_in_common_are() -> None:
     generator = np.random.default_rng(0)
     shares = generator.dirichlet(np.full(5, 0.4), 80)
-    line = fit_likeness(pulled(shares, generator), shares)
+    updates, pairs = pulled(shares, generator), np.triu_indices(80, 1)
+    line = fit_likeness((updates @ updates.T)[pairs], (shares @ shares.T)[pairs])
     single = np.tile(np.eye(5)[2], (2, 1))
     first, second = pulled(single, generator)
     again = directions(0.95 * first + 0.05 * second)
@@ -51,6 +51,6 @@ def test_a_mix_in_common_is_no_likeness_and_samples_in_common_are() -> None:
 
 
 def test_estimated_shares_become_a_distribution() -> None:
-    found = label_mix(np.array([[0.5, -0.2, 1.5], [0.0, 0.0, -1.0]]))
+    found = mix_of(np.array([[0.5, -0.2, 1.5], [0.0, 0.0, -1.0]]))
     np.testing.assert_allclose(found[0], [0.25, 0, 0.75])
     np.testing.assert_allclose(found[1], 0)

@@ -120,7 +120,7 @@ def test_an_ensemble_tells_skewed_from_balanced_and_untrained_from_trained() -> 
         assert abs(degrees[-1] - (share - 0.25)) < 0.15
         assert sum(bool(f.failed) for f in found) <= 1
     assert degrees == sorted(degrees)
-    assert "length" in ensemble.measure(start).failed
+    assert "norm" in ensemble.measure(start).failed
     noise = {
         n: a + torch.randn(a.shape, generator=torch.Generator().manual_seed(1)).numpy()
         for n, a in start.items()
