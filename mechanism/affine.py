@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from fractions import Fraction
+from operator import mul
 
 from mechanism.errors import FieldError
 from mechanism.settlement import MICRO
@@ -14,7 +15,16 @@ def affine(weights: Sequence[int], intercept: int, x: Sequence[int]) -> Fraction
     """intercept + sum_r w_r x_r, millionths; FieldError where there is not a weight for each x."""
     if len(weights) != len(x):
         raise FieldError("features", f"{len(x)} regressors", f"{len(weights)}, as the evidence model has")
-    return Fraction(sum(w * v for w, v in zip(weights, x, strict=True)) + intercept * MICRO, NANO)
+    return Fraction(sum(map(mul, weights, x)) + intercept * MICRO, NANO)
+
+
+def half_even(numerator: int, denominator: int) -> int:
+    """numerator / denominator, rounded to the nearest integer, half to even; the denominator is above 0.
+
+    As `round` of a Fraction, without the greatest common divisor, which takes long where denominators are long.
+    """
+    whole, rest = divmod(numerator, denominator)
+    return whole + (2 * rest > denominator or (2 * rest == denominator and whole % 2 == 1))
 
 
 def stratum_shares(
@@ -39,6 +49,6 @@ def stratum_shares(
     """
     if len(features) != strata or any(len(row) != len(own) for row in features):
         raise FieldError(field, features, f"{strata} rows of {len(own)} integers")
-    totals = [sum(column) for column in zip(*features, strict=True)]
-    common = affine((), intercept, ()) + affine(mean, 0, totals) / strata
-    return tuple(round(common + affine(own, 0, row)) for row in features)
+    of_means = sum(b * sum(column) for b, column in zip(mean, zip(*features, strict=True), strict=True))
+    common = of_means + strata * intercept * MICRO
+    return tuple(half_even(strata * sum(map(mul, own, row)) + common, strata * NANO) for row in features)

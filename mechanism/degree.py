@@ -201,5 +201,5 @@ def rational(field: str, value: int | str | Decimal | Fraction) -> Fraction:
         raise FieldError(field, value, expected)
     try:
         return Fraction(value)
-    except ZeroDivisionError:
+    except (ZeroDivisionError, ValueError):  # Python reads no whole number of more than 4300 digits
         raise FieldError(field, value, expected) from None

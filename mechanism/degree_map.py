@@ -16,16 +16,19 @@ z does not depend on the order of the strata, which have no order. forest is the
 down.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
+from functools import cached_property
 from math import isqrt, lcm
+from operator import mul
 from typing import Any
 
-from mechanism.affine import affine, stratum_shares
+from mechanism.affine import affine, half_even, stratum_shares
 from mechanism.canonical import Json
-from mechanism.degree import rational
+from mechanism.degree import reference_distribution
 from mechanism.errors import FieldError
+from mechanism.ranges import integers, keyed, listed, whole
 from mechanism.settlement import MICRO
 from mechanism.trees import Forest
 
@@ -36,21 +39,25 @@ EXCESS_LEVELS = (
 )  # fmt: skip
 
 
+#: Features of a stratum, at most.
+MAX_COLUMNS = 100
+
+
 @dataclass(frozen=True)
 class DegreeMap:
     """The maps from features to the degree, fitted on shadow models.
 
     Attributes:
-        reference: q.
-        share_own, share_mean: a_j and b_j, billionths, one a feature.
+        reference: q, from `reference_distribution`.
+        share_own, share_mean: a_j and b_j, billionths, one a feature, at most `MAX_COLUMNS`.
         share_intercept: a_0, billionths.
-        sorted_columns: the features that enter z in order of size.
+        sorted_columns: the features that enter z in order of size, each once.
         weights: c_r, billionths; intercept: c_0, billionths.
         forest: trees over z; bounds and leaves are millionths.
-        half_width: of the prediction interval, millionths.
+        half_width: of the prediction interval, millionths, at least 0.
 
     Raises:
-        FieldError: sequences whose lengths do not fit together.
+        FieldError: what is no integer, or sequences whose lengths do not fit together.
     """
 
     reference: tuple[Fraction, ...]
@@ -64,11 +71,17 @@ class DegreeMap:
     half_width: int
 
     def __post_init__(self) -> None:
+        for name in ("share_own", "share_mean", "sorted_columns", "weights"):
+            integers(name, getattr(self, name))
+        integers("intercept", (self.share_intercept, self.intercept))
+        whole("half_width", self.half_width, 0)
         columns = len(self.share_own)
+        if columns > MAX_COLUMNS:
+            raise FieldError("share_own", f"{columns} coefficients", f"at most {MAX_COLUMNS}")
         if len(self.share_mean) != columns:
             raise FieldError("share_mean", self.share_mean, f"{columns} coefficients")
-        if not all(0 <= column < columns for column in self.sorted_columns):
-            raise FieldError("sorted_columns", self.sorted_columns, f"columns below {columns}")
+        if len({*self.sorted_columns} & {*range(columns)}) != len(self.sorted_columns):
+            raise FieldError("sorted_columns", self.sorted_columns, f"columns below {columns}, each once")
         expected = regressor_count(len(self.reference), columns, len(self.sorted_columns))
         if len(self.weights) != expected or self.forest.regressors != expected:
             raise FieldError("weights", f"{len(self.weights)} and {self.forest.regressors}", f"{expected}")
@@ -94,9 +107,12 @@ class DegreeMap:
 
     def degree_of(self, z: Sequence[int]) -> int:
         """v of regressors, millionths."""
-        highest = int((1 - min(self.reference)) * MICRO)
         both = affine(self.weights, self.intercept, z) + self.forest(z)
-        return min(max(round(both / 2), 0), highest)
+        return min(max(round(both / 2), 0), self._highest)
+
+    @cached_property
+    def _highest(self) -> int:
+        return int((1 - min(self.reference)) * MICRO)
 
     def record(self) -> dict[str, Json]:
         plain: dict[str, Json] = {}
@@ -106,17 +122,14 @@ class DegreeMap:
         return {**plain, "reference": [str(q) for q in self.reference], "forest": self.forest.record()}
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> "DegreeMap":
-        """Raises FieldError for a record with other keys."""
-        try:
-            values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items()}
-            values["reference"] = tuple(rational("reference", q) for q in values["reference"])
-            values["forest"] = Forest.from_record(values["forest"], len(values["weights"]))
-            return cls(**values)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            if isinstance(error, FieldError):
-                raise
-            raise FieldError("degree map", str(error), "a record written by DegreeMap.record") from None
+    def from_record(cls, record: Any) -> "DegreeMap":
+        """Raises FieldError for a record with other keys or other values than `record` writes."""
+        values = keyed("degree", record, [each.name for each in fields(cls)])
+        for name in ("reference", "share_own", "share_mean", "sorted_columns", "weights"):
+            values[name] = listed(name, values[name])
+        values["reference"] = reference_distribution(values["reference"])
+        values["forest"] = Forest.from_record(values["forest"], len(values["weights"]))
+        return cls(**values)
 
 
 def regressor_count(strata: int, columns: int, sorted_columns: int) -> int:
@@ -135,29 +148,29 @@ def regressors(
     z: list[int] = []
     for column in sorted_columns:
         z += sorted(columns[column])
-    # Over one denominator, so that all sums are of integers: whole = sum_i parts_i.
-    whole = lcm(*(q.denominator for q in reference))
-    parts = [q.numerator * (whole // q.denominator) for q in reference]
-    z += sorted(round(Fraction(p * whole - q * MICRO, whole)) for p, q in zip(shares, parts, strict=True))
-    z.append(round(_distance(shares, parts, whole) * MICRO))
-    z += [round(_excess(shares, parts, whole, level)) for level in EXCESS_LEVELS]
+    # Over one denominator, so that all sums are of integers: denominator = sum_i parts_i.
+    denominator = lcm(*(q.denominator for q in reference))
+    parts = [q.numerator * (denominator // q.denominator) for q in reference]
+    over, expected = [p * denominator for p in shares], [q * MICRO for q in parts]
+    z += sorted(half_even(p - q, denominator) for p, q in zip(over, expected, strict=True))
+    z.append(_distance(shares, parts, denominator))
+    for level in EXCESS_LEVELS:
+        top, bottom = level.as_integer_ratio()
+        excess = sum(max(p * bottom - q * top, 0) for p, q in zip(over, expected, strict=True))
+        z.append(half_even(excess, bottom * denominator))
     totals = [sum(column) for column in columns]
-    z += [round(Fraction(total, strata)) for total in totals]
+    z += [half_even(total, strata) for total in totals]
     z += [
-        isqrt((strata * sum(x * x for x in column) - total * total) // strata**2)
+        isqrt((strata * sum(map(mul, column, column)) - total * total) // strata**2)
         for column, total in zip(columns, totals, strict=True)
     ]
     return tuple(z)
 
 
-def _distance(shares: Sequence[int], parts: Sequence[int], whole: int) -> Fraction:
+def _distance(shares: Sequence[int], parts: Sequence[int], denominator: int) -> int:
+    """Half the L1 distance, millionths; 0 where no share is positive."""
     positive = [max(share, 0) for share in shares]
     if not (total := sum(positive)):
-        return Fraction(0)
-    off = sum(abs(p * whole - q * total) for p, q in zip(positive, parts, strict=True))
-    return Fraction(off, 2 * whole * total)
-
-
-def _excess(shares: Sequence[int], parts: Sequence[int], whole: int, level: Fraction) -> Fraction:
-    over, under = level.numerator * MICRO, level.denominator * whole
-    return Fraction(sum(max(p * under - q * over, 0) for p, q in zip(shares, parts, strict=True)), under)
+        return 0
+    off = sum(abs(p * denominator - q * total) for p, q in zip(positive, parts, strict=True))
+    return half_even(off * MICRO, 2 * denominator * total)

@@ -14,6 +14,7 @@ Coefficients are in billionths; the result is rounded half-even to a millionth o
 The limits of the tests are conformal quantiles over the shadows: of honest models at most `rate` fail a test.
 """
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
@@ -24,6 +25,7 @@ from mechanism.canonical import Json
 from mechanism.degree import rational
 from mechanism.degree_map import DegreeMap
 from mechanism.errors import FieldError, SettlementError
+from mechanism.ranges import integers, keyed, listed, whole
 from mechanism.settlement import MICRO, Assessment, Verdict
 
 #: Name of this arithmetic in the log. Any change of a verdict or of a degree's last digit needs a new name.
@@ -31,6 +33,8 @@ ARITHMETIC = "strata-and-screens/half-even-micro-v4"
 
 #: Earlier broadcast models, the latest ones, that a submission must not be.
 KEPT_BROADCASTS = 8
+
+_DIGEST = re.compile("[0-9a-f]{64}")
 
 #: What of a `Measurement` is measured of the model alone: the same for the same model, no matter who sent it.
 OF_MODEL_ALONE = (
@@ -49,6 +53,10 @@ class QualityMap:
 
     weights: tuple[int, ...]
     intercept: int
+
+    def __post_init__(self) -> None:
+        integers("quality.weights", self.weights)
+        integers("quality.intercept", (self.intercept,))
 
     def quality_micro(self, z: Sequence[int]) -> int:
         """The quality in [0, 1], millionths."""
@@ -77,6 +85,9 @@ class Thresholds:
             it is nothing. No test: what is paid for.
         wide: an interval of a greater half-width pays on its upper end.
         rate: of honest models that a test fails, at most.
+
+    Raises:
+        FieldError: what is no integer, a band, a width or a rate out of its range, or lines in the wrong order.
     """
 
     norm_low: int
@@ -95,6 +106,20 @@ class Thresholds:
     wide: int
     rate: int
 
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            integers(f"thresholds.{name}", (value,))
+        whole("thresholds.claim_band", self.claim_band, 0)
+        whole("thresholds.wide", self.wide, 0)
+        whole("thresholds.rate", self.rate, 0, MICRO)
+        for low, high in (
+            ("norm_low", "norm_high"), ("quality_none", "quality_full"), ("harm_full", "harm_none"),
+        ):  # fmt: skip
+            if getattr(self, low) > getattr(self, high):
+                raise FieldError(
+                    f"thresholds.{low}", getattr(self, low), f"at most {high}, which is {getattr(self, high)}"
+                )
+
 
 @dataclass(frozen=True)
 class EvidenceModel:
@@ -107,6 +132,9 @@ class EvidenceModel:
         validation_sha256: digest of D_c. In a log, the terms' commitment to it.
         shadows_sha256: digest of the shadow set: counts, halves and features of every shadow.
         degree, quality: maps from features, over the same regressors.
+
+    Raises:
+        FieldError: a round below 1, a digest that is none, or maps over different regressors.
     """
 
     round: int
@@ -118,6 +146,9 @@ class EvidenceModel:
     thresholds: Thresholds
 
     def __post_init__(self) -> None:
+        whole("round", self.round)
+        for name in ("start_sha256", "validation_sha256", "shadows_sha256"):
+            _check_digest(name, getattr(self, name))
         if len(self.quality.weights) != len(self.degree.weights):
             raise FieldError(
                 "quality.weights", self.quality.weights, f"{len(self.degree.weights)} coefficients"
@@ -136,42 +167,37 @@ class EvidenceModel:
         }
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> "EvidenceModel":
-        """Raises FieldError for a record of another arithmetic or with other keys."""
-        if record.get("arithmetic") != ARITHMETIC:
-            raise FieldError("evidence.arithmetic", record.get("arithmetic"), ARITHMETIC)
-        try:
-            quality = dict(record["quality"])
-            return cls(
-                round=record["round"],
-                start_sha256=record["start_sha256"],
-                validation_sha256=record["validation_sha256"],
-                shadows_sha256=record["shadows_sha256"],
-                degree=DegreeMap.from_record(record["degree"]),
-                quality=QualityMap(tuple(quality.pop("weights")), **quality),
-                thresholds=Thresholds(**record["thresholds"]),
-            )
-        except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
-            if isinstance(error, FieldError):
-                raise
-            raise FieldError("evidence", str(error), "a record written by EvidenceModel.record") from None
+    def from_record(cls, record: Any) -> "EvidenceModel":
+        """Raises FieldError for a record of another arithmetic, with other keys or with values out of their range."""
+        values = keyed("evidence.model", record, ["arithmetic", *(f.name for f in fields(cls))])
+        if (arithmetic := values.pop("arithmetic")) != ARITHMETIC:
+            raise FieldError("evidence.arithmetic", arithmetic, ARITHMETIC)
+        quality = keyed("quality", values["quality"], ["weights", "intercept"])
+        quality["weights"] = listed("quality.weights", quality["weights"])
+        limits = keyed("thresholds", values["thresholds"], [f.name for f in fields(Thresholds)])
+        values["degree"] = DegreeMap.from_record(values["degree"])
+        values["quality"], values["thresholds"] = QualityMap(**quality), Thresholds(**limits)
+        return cls(**values)
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What was measured of one submission. Figures are millionths; a contract fault leaves them at 0.
+    """What was measured of one submission. Figures are integers, millionths; a contract fault leaves them at 0.
 
     Attributes:
         participant_id, model_sha256, claimed_degree: of the submission.
         order: of its commitment; the earliest of a cluster is paid. In a log, the sequence of its model's entry.
         samples: as claimed.
         fault: why the model breaks the contract, or came too late; empty where it is in order.
-        features: rows x_i, one a stratum.
+        features: rows x_i, one a stratum, millionths.
         norm, alignment, novelty, improvement, echo_distance, echo_cosine: see `Thresholds`.
         nearest_broadcast: which broadcast model is nearest, such as "round 2".
         twins: other submissions that are near enough to be copies: id, likeness.
         harm: relative increase of the aggregate's loss on D_c by this model; None where it is in no aggregate.
         scores: what other rules pay on, decimal strings by rule name.
+
+    Raises:
+        FieldError: a value of another type, a number below 0 where there is none, or a digest that is none.
     """
 
     participant_id: str
@@ -192,21 +218,43 @@ class Measurement:
     harm: int | None = None
     scores: Mapping[str, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        _check_digest("model_sha256", self.model_sha256)
+        if not all(len(twin) == 2 for twin in self.twins):
+            raise FieldError("twins", self.twins, "pairs of an id and a likeness")
+        texts = (self.participant_id, self.fault, self.nearest_broadcast, *self.scores, *self.scores.values())
+        for text in (*texts, *(name for name, _ in self.twins)):
+            if not isinstance(text, str):
+                raise FieldError("measurement", text, "names, reasons and scores that are strings")
+        whole("order", self.order, 0)
+        whole("samples", self.samples, 0)
+        for name in ("norm", "alignment", "novelty", "improvement", "echo_distance", "echo_cosine"):
+            integers(name, (getattr(self, name),))
+        integers("harm", () if self.harm is None else (self.harm,))
+        integers("twins", tuple(likeness for _, likeness in self.twins))
+        for row in self.features:
+            integers("features", row)
+
     def record(self) -> dict[str, Json]:
-        values: dict[str, Json] = {f.name: _listed(getattr(self, f.name)) for f in fields(self)}
-        return {**values, "claimed_degree": str(self.claimed_degree), "scores": dict(self.scores)}
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {
+            **values,
+            "claimed_degree": str(self.claimed_degree),
+            "features": [list(row) for row in self.features],
+            "twins": [list(twin) for twin in self.twins],
+            "scores": dict(self.scores),
+        }
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> "Measurement":
-        """Raises FieldError for a record with other keys."""
-        try:
-            values = dict(record)
-            values["claimed_degree"] = rational("claimed_degree", values["claimed_degree"])
-            values["features"] = tuple(tuple(row) for row in values["features"])
-            values["twins"] = tuple((name, likeness) for name, likeness in values["twins"])
-            return cls(**values)
-        except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
-            raise FieldError("measurement", str(error), "a record written by Measurement.record") from None
+    def from_record(cls, record: Any) -> "Measurement":
+        """Raises FieldError for a record with other keys or other values than `record` writes."""
+        values = keyed("measurement", record, [f.name for f in fields(cls)])
+        values["claimed_degree"] = rational("claimed_degree", values["claimed_degree"])
+        values["features"] = tuple(listed("features", row) for row in listed("features", values["features"]))
+        values["twins"] = tuple(listed("twins", twin) for twin in listed("twins", values["twins"]))
+        if not isinstance(values["scores"], dict):
+            raise FieldError("scores", values["scores"], "an object")
+        return cls(**values)
 
 
 def assess(
@@ -249,7 +297,7 @@ def duplicate_clusters(limits: Thresholds, measurements: Mapping[str, Measuremen
 
     def root(name: str) -> str:
         while parent[name] != name:
-            name = parent[name]
+            parent[name] = name = parent[parent[name]]  # halves the way for the next one
         return name
 
     for name, measurement in measurements.items():
@@ -280,17 +328,16 @@ def _assessment(
         "cluster": cluster,
         "scores": dict(measurement.scores),
     }
-    if measurement.fault:
-        return Assessment(**common, verified_micro=None, verdicts=tuple(verdicts))  # type: ignore[arg-type]
+    # Features of another form are refused whatever the verdict.
+    z = () if measurement.fault else model.degree.regressors(measurement.features)
     if all(v.passed for v in verdicts):
         verdicts = [*verdicts, _duplicate(limits, measurement, cluster, winner)]
-    z = model.degree.regressors(measurement.features)
-    estimate, quality = model.degree.degree_of(z), model.quality.quality_micro(z)
-    half = model.degree.half_width
-    lower, upper = max(estimate - half, 0), min(estimate + half, MICRO)
     if not all(v.passed for v in verdicts):
         # What lies outside the shadows' ensemble is not scored: there the estimate means nothing.
         return Assessment(**common, verified_micro=None, verdicts=tuple(verdicts))  # type: ignore[arg-type]
+    estimate, quality = model.degree.degree_of(z), model.quality.quality_micro(z)
+    half = model.degree.half_width
+    lower, upper = max(estimate - half, 0), min(estimate + half, MICRO)
     verified = upper if half > limits.wide else estimate
     of_quality = _taper(quality, limits.quality_none, limits.quality_full)
     harm = measurement.harm or 0
@@ -299,7 +346,7 @@ def _assessment(
     verdicts += [
         _samples(quality, limits, of_quality),
         _contribution(harm, limits, of_harm),
-        _claim(measurement.claimed_degree, estimate, lower, upper, limits, refuted),
+        _claim(measurement.claimed_degree, estimate, lower, upper, limits, refuted, verified > estimate),
     ]
     return Assessment(
         **common,  # type: ignore[arg-type]  # the keys are Assessment's own
@@ -388,8 +435,10 @@ def _trained(limits: Thresholds, m: Measurement) -> Verdict:
 def _duplicate(limits: Thresholds, m: Measurement, cluster: str | None, winner: str | None) -> Verdict:
     if cluster is None:
         return Verdict("duplicate", True, "No other submission is a copy of this model.")
-    nearest = max(m.twins, key=lambda twin: (twin[1], twin[0]), default=("", 0))
-    figures = {"likeness": _decimal(nearest[1]), "nearest": nearest[0]}
+    figures = {}
+    if m.twins:
+        nearest, likeness = max(m.twins, key=lambda twin: (twin[1], twin[0]))
+        figures = {"likeness": _decimal(likeness), "nearest": nearest}
     if winner == m.participant_id:
         return Verdict(
             "duplicate",
@@ -436,7 +485,7 @@ def _contribution(harm: int, limits: Thresholds, kept: int) -> Verdict:
 
 
 def _claim(
-    claimed: Fraction, estimate: int, lower: int, upper: int, limits: Thresholds, refuted: bool
+    claimed: Fraction, estimate: int, lower: int, upper: int, limits: Thresholds, refuted: bool, wide: bool
 ) -> Verdict:
     figures = {
         "claimed": _decimal(round(claimed * MICRO)),
@@ -445,15 +494,15 @@ def _claim(
         "upper": _decimal(upper),
         "band": _decimal(limits.claim_band),
     }
+    text = "The claimed degree is not lower than the evidence allows."
     if refuted:
-        return Verdict(
-            "claim",
-            False,
-            f"The claimed degree of {figures['claimed']} is refuted: the model shows {figures['verified']}, and "
-            f"a claim may be lower by at most {figures['band']}. Claim what your counts give. {_error_rate(limits)}",
-            figures,
+        text = (
+            f"The claimed degree of {figures['claimed']} is refuted: the model shows {figures['verified']}, and a "
+            f"claim may be lower by at most {figures['band']}. Claim what your counts give. {_error_rate(limits)}"
         )
-    return Verdict("claim", True, "The claimed degree agrees with the evidence.", figures)
+    if wide:
+        text += f" The evidence is too wide to pay on {figures['verified']}; {figures['upper']} is paid on."
+    return Verdict("claim", not refuted, text, figures)
 
 
 def _error_rate(limits: Thresholds) -> str:
@@ -476,6 +525,6 @@ def _decimal(micro: int) -> str:
     return sign + text
 
 
-def _listed(value: Any) -> Any:
-    """Tuples as lists, all the way down: what JSON has."""
-    return [_listed(item) for item in value] if isinstance(value, tuple) else value
+def _check_digest(field: str, value: Any) -> None:
+    if not isinstance(value, str) or not _DIGEST.fullmatch(value):
+        raise FieldError(field, value, "a SHA-256 in lower-case hexadecimal")

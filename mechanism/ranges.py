@@ -1,6 +1,7 @@
 """Numbers in their ranges; for others a FieldError that names the field, what was given and what was expected."""
 
 import math
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,29 @@ def whole(field: str, value: Any, least: int = 1, most: int | None = None) -> in
         ends = f"of at least {least}" if most is None else f"from {least} to {most}"
         raise FieldError(field, value, f"a whole number {ends}")
     return int(value)
+
+
+def keyed(field: str, record: Any, keys: Collection[str]) -> dict[str, Any]:
+    """A copy of an object that has exactly these keys."""
+    if not isinstance(record, dict) or record.keys() != set(keys):
+        raise FieldError(field, record, f"an object with the keys {', '.join(sorted(keys))}")
+    return dict(record)
+
+
+def listed(field: str, value: Any) -> tuple[Any, ...]:
+    """A list as a tuple."""
+    if not isinstance(value, list):
+        raise FieldError(field, value, "a list")
+    return tuple(value)
+
+
+def integers(field: str, values: Any) -> None:
+    """Refuses what is no tuple of integers; a boolean is none."""
+    if type(values) is not tuple:
+        raise FieldError(field, values, "a sequence of integers")
+    for i, value in enumerate(values) if set(map(type, values)) - {int} else ():
+        if type(value) is not int:
+            raise FieldError(f"{field}[{i}]", value, "an integer")
 
 
 def degree(field: str, value: float) -> float:

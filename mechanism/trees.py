@@ -16,6 +16,10 @@ from typing import Any
 
 from mechanism.canonical import Json
 from mechanism.errors import FieldError
+from mechanism.ranges import integers, listed
+
+#: Of a forest. A walk may visit every second one, for each model of a round: so long may a log keep its verifier.
+MAX_NODES = 2**18
 
 
 @dataclass(frozen=True)
@@ -23,8 +27,8 @@ class Tree:
     """One tree; see the module's text.
 
     Raises:
-        FieldError: sequences of different lengths, or a node whose children do not come after it, so that a walk
-            might never end.
+        FieldError: sequences that hold anything but integers or have different lengths, or a node whose children do
+            not come after it, so that a walk might never end.
     """
 
     feature: tuple[int, ...]
@@ -32,6 +36,8 @@ class Tree:
     right: tuple[int, ...]
 
     def __post_init__(self) -> None:
+        for name in ("feature", "bound", "right"):
+            integers(f"tree.{name}", getattr(self, name))
         nodes = len(self.feature)
         if not nodes or len(self.bound) != nodes or len(self.right) != nodes:
             raise FieldError(
@@ -40,6 +46,8 @@ class Tree:
         for i, (feature, right) in enumerate(zip(self.feature, self.right, strict=True)):
             if feature >= 0 and not i + 1 < right < nodes:
                 raise FieldError("tree.right", right, f"a node after {i + 1} and before {nodes}")
+            if feature < 0 and (feature, right) != (-1, 0):
+                raise FieldError("tree", [feature, right], "a leaf, whose feature is -1 and whose right is 0")
 
     def __call__(self, z: Sequence[int]) -> int:
         """The value of the leaf that `z` falls into."""
@@ -51,10 +59,10 @@ class Tree:
 
 @dataclass(frozen=True)
 class Forest:
-    """At least one tree over `regressors` regressors.
+    """At least one tree over `regressors` regressors; `MAX_NODES` nodes in all.
 
     Raises:
-        FieldError: no tree, or one that looks at a regressor that does not exist.
+        FieldError: no tree, too many nodes, or a tree that looks at a regressor that does not exist.
     """
 
     trees: tuple[Tree, ...]
@@ -63,6 +71,8 @@ class Forest:
     def __post_init__(self) -> None:
         if not self.trees:
             raise FieldError("trees", self.trees, "at least one tree")
+        if (nodes := sum(len(tree.feature) for tree in self.trees)) > MAX_NODES:
+            raise FieldError("trees", f"{nodes} nodes", f"at most {MAX_NODES}")
         highest = max(max(tree.feature) for tree in self.trees)
         if highest >= self.regressors:
             raise FieldError("tree.feature", highest, f"a regressor below {self.regressors}")
@@ -77,9 +87,11 @@ class Forest:
         return [[list(t.feature), list(t.bound), list(t.right)] for t in self.trees]
 
     @classmethod
-    def from_record(cls, record: Sequence[Sequence[Sequence[Any]]], regressors: int) -> "Forest":
-        """Raises FieldError, TypeError or ValueError where `record` is none."""
-        return cls(
-            tuple(Tree(*(tuple(int(x) for x in part) for part in (f, b, r))) for f, b, r in record),
-            regressors,
-        )
+    def from_record(cls, record: Any, regressors: int) -> "Forest":
+        """Raises FieldError where `record` is none."""
+        trees = []
+        for parts in listed("forest", record):
+            if not isinstance(parts, list) or len(parts) != 3:
+                raise FieldError("tree", parts, "features, bounds and right subtrees")
+            trees.append(Tree(*(listed("tree", part) for part in parts)))
+        return cls(tuple(trees), regressors)

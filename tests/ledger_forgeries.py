@@ -114,6 +114,22 @@ def each_round(shape: Shape = PLAIN) -> Iterator[tuple[str, History]]:
 # Evidence
 
 
+def told_otherwise(
+    change: Callable[[Any], object], shape: Shape = PLAIN, number: int = 1, left: bool = True
+) -> list[Entry]:
+    """A task with the evidence of a round changed, its digest with it, and the verdicts of the true one.
+
+    Args:
+        left: whether the round is settled on these verdicts and the task goes on; else the log ends.
+    """
+    history = trained(shape, number)
+    record = history.evidence()
+    found = history.verdicts(record)
+    change(record)
+    history.settle(record, found)
+    return completed(history) if left else history.log.entries
+
+
 @forgery("a verdict without evidence")
 def evidence_is_left_out_and_claims_are_paid() -> Cases:
     for rule in RULES:
@@ -179,7 +195,7 @@ def evidence_is_of_another_start() -> Cases:
             yield f"round {number}, {start[:4]}", completed(history)
 
 
-@forgery("shadow models")
+@forgery("shadow models", "shadows_sha256 is")
 def shadows_are_those_of_another_round_or_none() -> Cases:
     history = settled(Shape(rounds=3))
     known = history.evidence()["model"]["shadows_sha256"]
@@ -188,9 +204,10 @@ def shadows_are_those_of_another_round_or_none() -> Cases:
     history.settle(history.evidence(shadows_sha256=known))
     yield "of round 1", completed(history)
     for text in ("", "ab", "AB" * 32, "ab" * 31):
-        history = trained()
-        history.settle(history.evidence(shadows_sha256=text))
-        yield f"{text[:4]!r} of {len(text)}", completed(history)
+        yield (
+            f"{text[:4]!r} of {len(text)}",
+            told_otherwise(lambda r, t=text: r["model"].update(shadows_sha256=t)),
+        )
 
 
 def settled_as_distinct(history: History, record: Any) -> None:
@@ -230,7 +247,7 @@ def a_model_that_was_sent_out_is_paid() -> Cases:
 @forgery("other figures than that on the same model")
 def the_same_model_is_measured_otherwise() -> Cases:
     for field, value in (
-        ("fault", "it came too late"), ("class_features", [[], [1]]), ("global_features", [1]), ("norm", 1),
+        ("fault", "it came too late"), ("features", [[1, 1], [1, 1]]), ("norm", 1),
         ("alignment", 1), ("novelty", 1), ("improvement", -2 * MICRO), ("echo_distance", 1),
         ("echo_cosine", 1), ("nearest_broadcast", "round 1"),
     ):  # fmt: skip
@@ -250,7 +267,7 @@ def twins_are_nobody() -> Cases:
     ):  # fmt: skip
         history = trained(shape)
         record = history.evidence()
-        record["measurements"][1]["twins"] = [[name, 0, 0] for name in twins]
+        record["measurements"][1]["twins"] = [[name, 0] for name in twins]
         history.settle(record)
         yield label, completed(history)
 
@@ -300,7 +317,7 @@ def the_order_of_copies_is_turned_round() -> Cases:
             record = history.evidence()
             measured = {m["participant_id"]: m for m in record["measurements"]}
             first, second = (measured[name] for name in twins)
-            first["twins"], second["twins"] = [[twins[1], 2 * MICRO, 0]], [[twins[0], 2 * MICRO, 0]]
+            first["twins"], second["twins"] = [[twins[1], 2 * MICRO]], [[twins[0], 2 * MICRO]]
             first["order"], second["order"] = second["order"], first["order"]
             history.settle(record)
             yield f"{twins} in round {number}", completed(history)
@@ -347,16 +364,12 @@ def evidence_is_not_of_this_round_or_form() -> Cases:
         ]
     )
     yield "in more parts than it needs", history.log.entries
-    for place in ("record", "model", "measurements"):
-        history = trained()
-        record = history.evidence()
-        about: Any = {"record": record, "model": record["model"], "measurements": None}[place]
-        if about is None:
-            record["measurements"].reverse()
-        else:
-            about["note"] = "see elsewhere"
-        history.settle(record)
-        yield f"more in the {place}", history.log.entries
+    for place, change in (
+        ("record", lambda r: r.update(note="see elsewhere")),
+        ("model", lambda r: r["model"].update(note="see elsewhere")),
+        ("measurements", lambda r: r["measurements"].reverse()),
+    ):
+        yield f"more in the {place}", told_otherwise(change)
 
 
 @forgery("verified_micro is", "multiplier_ppm is", "refuted is", "lower_micro is")
@@ -1641,19 +1654,11 @@ def a_claim_says_what_no_claim_can() -> Cases:
         yield str(changes), replaced(ledger, place, lambda r, c=changes: r["body"]["statement"].update(c))
 
 
-@forgery("is not an integer", "measurement is")
+@forgery("expected a whole number", "claimed_degree is")
 def evidence_counts_with_what_is_no_number() -> Cases:
     for change in ({"order": True}, {"claimed_degree": "1e-999999999"}):
-        history = trained()
-        record = history.evidence()
-        record["measurements"][0].update(change)
-        history.close()
-        history.log.write(*entries.evidence_entries("task", 1, record))
-        yield str(change), history.log.entries
-    history = trained()
-    history.close()
-    history.log.write(*entries.evidence_entries("task", 1, history.evidence(round=True)))
-    yield "a round that is true", history.log.entries
+        yield str(change), told_otherwise(lambda r, c=change: r["measurements"][0].update(c))
+    yield "a round that is true", told_otherwise(lambda r: r["model"].update(round=True))
 
 
 @forgery("expected a decimal in [0, 1]")

@@ -250,13 +250,13 @@ class History:
             measured["order"] = sequence
             measured["samples"] = statement.samples
             measured["model_sha256"] = statement.model_sha256.hex()
-            measured["improvement"] = -2_000_000 if self.round in self.shape.unscored else 0
+            measured["improvement"] = -2_000_000 if self.round in self.shape.unscored else 300_000
             if self.terms.rule.name not in ("verified", "paper"):
                 measured["scores"] = {self.terms.rule.name: "0.5"}
         first: dict[str, Any] = {}
         for measured in record["measurements"]:  # the same model has the same figures
             known = first.setdefault(measured["model_sha256"], measured)
-            measured["global_features"] = known["global_features"]
+            measured["features"] = known["features"]
         return dict(record)
 
     def verdicts(self, record: Mapping[str, Any] | None) -> list[Assessment]:

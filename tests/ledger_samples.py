@@ -10,14 +10,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from mechanism.affine import NANO
 from mechanism.canonical import Json
-from mechanism.evidence import (
-    DegreeModel,
-    EvidenceModel,
-    Measurement,
-    Thresholds,
-    assess,
-    regressors,
-)
+from mechanism.degree_map import DegreeMap
+from mechanism.evidence import EvidenceModel, Measurement, QualityMap, Thresholds, assess
 from mechanism.ledger import entries
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.key_history import NO_KEYS, keys_after
@@ -179,33 +173,57 @@ def model(
     return entries.model(statement, signature, sequence(round_, name), late)
 
 
-#: Screens that let everything pass: the measurements below carry a degree and nothing else.
-OPEN_SCREENS = Thresholds(
-    norm_low=0, norm_high=MICRO, alignment=-MICRO, novelty=MICRO, improvement=-MICRO, echo_distance=0,
-    echo_cosine=MICRO, twin_weights=2 * MICRO, twin_outputs=2 * MICRO, twin_least=2 * MICRO, quality_full=0,
-    quality_none=-1, harm_full=MICRO, harm_none=2 * MICRO, claim_band=50_000, wide=MICRO,
+#: What the measurements below pass.
+LIMITS = Thresholds(
+    norm_low=800_000, norm_high=1_250_000, alignment=50_000, novelty=6_000_000, improvement=-500_000,
+    echo_distance=350_000, echo_cosine=600_000, twin=750_000, quality_full=600_000, quality_none=300_000,
+    claim_band=50_000, harm_full=MICRO, harm_none=2 * MICRO, wide=350_000, rate=10_000,
 )  # fmt: skip
+
+#: The second feature of either stratum. Its mean is between two millionths.
+ODD, EVEN = 250_000, 250_001
+
+
+def degree_map(reference: Sequence[Fraction]) -> DegreeMap:
+    """Of two strata: the first feature is the share, and the distance from the reference the degree.
+
+    z has 16 regressors: the second feature in order, the shares less the reference, the distance, 7 sums of excess,
+    two means, two deviations. The least second feature and the trees cancel out with the intercept.
+    """
+    least, distance, mean = 0, 4, 13
+    weights = [0] * 16
+    weights[least], weights[distance] = NANO // 10, 2 * NANO
+    by_mean = Tree((mean, -1, -1), (ODD, 60_000, MICRO), (2, 0, 0))  # the mean is rounded to the even one
+    return DegreeMap(
+        reference=tuple(reference),
+        share_own=(NANO, 0),
+        share_mean=(0, 0),
+        share_intercept=0,
+        sorted_columns=(1,),
+        weights=tuple(weights),
+        intercept=-(ODD * NANO // 10 + 42_500 * NANO) // MICRO,
+        forest=Forest((by_mean, Tree((-1,), (25_000,), (0,))), len(weights)),
+        half_width=40_000,
+    )
+
+
+def quality_map() -> QualityMap:
+    """1 less half the distance."""
+    return QualityMap((*[0] * 4, -NANO // 2, *[0] * 11), NANO)
+
+
+def features(shown: Fraction) -> tuple[tuple[int, int], ...]:
+    """Of a model that shows a degree from two even strata."""
+    off = int(shown * MICRO)
+    return (MICRO // 2 + off, ODD), (MICRO // 2 - off, EVEN)
 
 
 def evidence(agreed: Terms, round_: int, who: Sequence[str], refuted: str = "") -> dict[str, Json]:
-    """A round's evidence, in which the one feature is the degree; `refuted` shows more than it claimed."""
-    unseen = regressors(agreed.reference, (), ((), ()), (0, 0), ())  # what shares of nothing give: zeros
-    fitted = DegreeModel(
-        reference=agreed.reference,
-        share_own=(),
-        share_mean=(),
-        share_intercept=0,
-        sorted_columns=(),
-        weights=(*unseen, 2 * NANO),  # a tree that says 0 halves it
-        intercept=0,
-        forest=Forest((Tree((-1,), (0,), (0,)),), len(unseen) + 1),
-        quality_weights=(*unseen, 0),
-        quality_intercept=NANO,
-        half_width=40_000,
-    )
+    """A round's evidence, in which models show their degree; `refuted` shows more than it claimed."""
     start = global_model(agreed, round_ - 1).hex()
     shadows = hashlib.sha256(f"{agreed.task_id}/{round_}/shadows".encode()).hexdigest()
-    model_ = EvidenceModel(round_, start, VALIDATION.hex(), shadows, fitted, OPEN_SCREENS)
+    fitted = degree_map(agreed.reference)
+    model_ = EvidenceModel(round_, start, VALIDATION.hex(), shadows, fitted, quality_map(), LIMITS)
     measured = [
         Measurement(
             participant_id=name,
@@ -213,8 +231,14 @@ def evidence(agreed: Terms, round_: int, who: Sequence[str], refuted: str = "") 
             claimed_degree=degree(name),
             order=sequence(round_, name),
             samples=10,
-            class_features=((), ()),
-            global_features=(int(degree(name) * MICRO) + (300_000 if name == refuted else 0),),
+            features=features(degree(name) + (Fraction(3, 10) if name == refuted else 0)),
+            norm=MICRO,
+            alignment=500_000,
+            novelty=MICRO,
+            improvement=300_000,
+            echo_distance=MICRO,
+            echo_cosine=100_000,
+            nearest_broadcast="this round",
         )
         for name in who
     ]

@@ -184,7 +184,7 @@ def test_both_follow_copies_of_which_one_is_paid(tmp_path: Path) -> None:
         history.train()
         history.deliver()
         record = history.evidence()
-        record["measurements"][1]["twins"] = [["p003", 2_000_000, 0]]
+        record["measurements"][1]["twins"] = [["p003", 2_000_000]]
         history.settle(record)
     history.finish()
     clusters = [

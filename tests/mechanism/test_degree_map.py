@@ -107,5 +107,5 @@ def test_maps_whose_parts_do_not_fit_are_refused(changed: dict[str, Any], said: 
 def test_features_of_another_shape_are_refused() -> None:
     with pytest.raises(FieldError, match="features"):
         a_map().degree_micro(features((0, 0)))
-    with pytest.raises(FieldError, match="written by DegreeMap"):
+    with pytest.raises(FieldError, match="an object with the keys forest, half_width"):
         DegreeMap.from_record({"reference": ["1/2", "1/2"]})

@@ -13,19 +13,19 @@ from hypothesis import strategies as st
 
 from mechanism.affine import NANO
 from mechanism.canonical import canonical_bytes
+from mechanism.degree_map import EXCESS_LEVELS, MAX_COLUMNS, DegreeMap, regressors
 from mechanism.errors import FieldError, SettlementError
 from mechanism.evidence import (
     ARITHMETIC,
-    EXCESS_LEVELS,
     KEPT_BROADCASTS,
     OF_MODEL_ALONE,
-    DegreeModel,
     EvidenceModel,
     Measurement,
+    QualityMap,
     Thresholds,
     _duplicate,
     assess,
-    regressors,
+    duplicate_clusters,
 )
 from mechanism.peers import Draw
 from mechanism.settlement import MICRO, Assessment, settle_round
@@ -34,31 +34,39 @@ from tests.mechanism.test_settlement import TERMS
 
 REFERENCE = (Fraction(1, 2), Fraction(1, 3), Fraction(1, 6))
 
-#: Two class features, the first of them sorted into z; z = 3 sorted, 3 shares, 1 distance, 7 sums of excess, 1 global.
-#: The tree says 0, so that the degree is half of what the line says.
-MODEL = DegreeModel(
+#: Three features, the first of them sorted into z: 3 sorted, 3 shares, 1 distance, 7 sums of excess, 3 means, 3
+#: deviations. The tree says 0, so that the degree is half of what the line says: the distance and a tenth of the
+#: third feature's mean, `extra` below, which alone decides the quality.
+LENGTH, DISTANCE, EXTRA = 20, 6, 16
+
+
+def only_at(place: int, value: int) -> tuple[int, ...]:
+    return tuple(value if i == place else 0 for i in range(LENGTH))
+
+
+MODEL = DegreeMap(
     reference=REFERENCE,
-    share_own=(NANO, 0),
-    share_mean=(0, NANO // 2),
+    share_own=(NANO, 0, 0),
+    share_mean=(0, NANO // 2, 0),
     share_intercept=0,
     sorted_columns=(0,),
-    weights=(*[0] * 6, 2 * NANO, *[0] * 7, NANO // 5),
+    weights=tuple(map(sum, zip(only_at(DISTANCE, 2 * NANO), only_at(EXTRA, NANO // 5), strict=True))),
     intercept=0,
-    forest=Forest((Tree((-1,), (0,), (0,)),), 15),
-    quality_weights=(*[0] * 14, -NANO),
-    quality_intercept=NANO,
+    forest=Forest((Tree((-1,), (0,), (0,)),), LENGTH),
     half_width=100_000,
 )
+QUALITY = QualityMap(only_at(EXTRA, -NANO), NANO)
 LIMITS = Thresholds(
     norm_low=800_000, norm_high=1_250_000, alignment=50_000, novelty=6_000_000, improvement=-500_000,
-    echo_distance=350_000, echo_cosine=600_000, twin_weights=750_000, twin_outputs=780_000, twin_least=400_000,
-    quality_full=600_000, quality_none=300_000, harm_full=300_000, harm_none=1_000_000, claim_band=150_000,
-    wide=350_000,
+    echo_distance=350_000, echo_cosine=600_000, twin=750_000, quality_full=600_000, quality_none=300_000,
+    claim_band=150_000, harm_full=300_000, harm_none=1_000_000, wide=350_000, rate=20_000,
 )  # fmt: skip
-EVIDENCE = EvidenceModel(1, "aa" * 32, "bb" * 32, "cc" * 32, MODEL, LIMITS)
+EVIDENCE = EvidenceModel(1, "aa" * 32, "bb" * 32, "cc" * 32, MODEL, QUALITY, LIMITS)
 
 
-def measured(name: str, shares: tuple[float, ...] = (0.5, 0.3, 0.2), **changes: object) -> Measurement:
+def measured(
+    name: str, shares: tuple[float, ...] = (0.5, 0.3, 0.2), extra: int = 0, **changes: object
+) -> Measurement:
     return replace(
         Measurement(
             participant_id=name,
@@ -66,8 +74,7 @@ def measured(name: str, shares: tuple[float, ...] = (0.5, 0.3, 0.2), **changes: 
             claimed_degree=Fraction(0),
             order=ord(name[0]),
             samples=100,
-            class_features=tuple((round(s * MICRO), 0) for s in shares),
-            global_features=(0,),
+            features=tuple((round(s * MICRO), 0, extra) for s in shares),
             norm=MICRO,
             alignment=500_000,
             novelty=MICRO,
@@ -97,32 +104,33 @@ def test_the_degree_is_the_distance_of_the_shares_from_the_reference_here() -> N
 
 
 @given(st.lists(st.integers(-(10**9), 10**9), min_size=3, max_size=3), st.integers(-(10**9), 10**9))
-def test_the_integer_maps_are_the_rational_ones_rounded_once(features: list[int], extra: int) -> None:
-    rows = [(x, 7 * x % 1000) for x in features]
+def test_the_integer_maps_are_the_rational_ones_rounded_once(values: list[int], extra: int) -> None:
+    rows = [(x, 7 * x % 1000, extra + i) for i, x in enumerate(values)]
     mean = Fraction(sum(row[1] for row in rows), 3)
     shares = [round(Fraction(row[0]) + mean / 2) for row in rows]
     assert MODEL.shares(rows) == tuple(shares)
-    z = MODEL.regressors(rows, [extra])
-    assert z[:3] == tuple(sorted(features))
-    assert z[3:6] == tuple(sorted(shares))
-    assert 0 <= z[6] <= MICRO
-    expected = round(Fraction(z[6]) + Fraction(extra, 10))
-    assert MODEL.degree_micro(z) == min(max(expected, 0), round(Fraction(5, 6) * MICRO - Fraction(1, 3)))
+    z = MODEL.regressors(rows)
+    assert z[:3] == tuple(sorted(values))
+    assert z[3:6] == tuple(sorted(round(p - q * MICRO) for p, q in zip(shares, REFERENCE, strict=True)))
+    assert 0 <= z[DISTANCE] <= MICRO
+    assert z[14:17] == (round(Fraction(sum(values), 3)), round(mean), extra + 1)
+    expected = round(Fraction(z[DISTANCE]) + Fraction(extra + 1, 10))
+    assert MODEL.degree_micro(rows) == min(max(expected, 0), round(Fraction(5, 6) * MICRO - Fraction(1, 3)))
 
 
 def test_shares_of_nothing_have_no_distance() -> None:
-    assert regressors(REFERENCE, (), [(0,)] * 3, (-1, 0, -2), ()) == (
-        -2,
-        -1,
-        0,
-        *[0] * (1 + len(EXCESS_LEVELS)),
-    )
+    z = regressors(REFERENCE, (), [(0,)] * 3, (-1, 0, -2))
+    assert z[:3] == (-500_001, -333_333, -166_669)
+    assert z[3:] == (0, *[0] * len(EXCESS_LEVELS), 0, 0)
 
 
 @given(st.lists(st.integers(-MICRO, MICRO), min_size=3, max_size=3))
-def test_what_shares_have_above_each_level_is_summed(shares: list[int]) -> None:
-    excess = regressors(REFERENCE, (), [(0,)] * 3, shares, (5,))[4:-1]
-    assert excess == tuple(sum(p - level for p in shares if p > level) for level in EXCESS_LEVELS)
+def test_what_shares_have_above_multiples_of_the_reference_is_summed(shares: list[int]) -> None:
+    excess = regressors(REFERENCE, (), [(0,)] * 3, shares)[4:-2]
+    assert excess == tuple(
+        round(sum(max(p - level * q * MICRO, Fraction(0)) for p, q in zip(shares, REFERENCE, strict=True)))
+        for level in EXCESS_LEVELS
+    )
 
 
 @pytest.mark.parametrize(
@@ -148,10 +156,10 @@ def test_each_screen_refuses_what_it_is_for_and_says_so(changes: dict[str, objec
 
 
 def test_quality_and_harm_taper_the_payment_and_do_not_cut_it() -> None:
-    whole = only(measured("a", global_features=(300_000,), harm=200_000))
-    half = only(measured("a", global_features=(550_000,)))
-    less = only(measured("a", global_features=(550_000,), harm=650_000))
-    nothing = only(measured("a", global_features=(900_000,)))
+    whole = only(measured("a", extra=300_000, harm=200_000))
+    half = only(measured("a", extra=550_000))
+    less = only(measured("a", extra=550_000, harm=650_000))
+    nothing = only(measured("a", extra=900_000))
     assert (whole.multiplier_ppm, half.multiplier_ppm, less.multiplier_ppm, nothing.multiplier_ppm) == (
         MICRO, 500_000, 250_000, 0,
     )  # fmt: skip
@@ -173,11 +181,11 @@ def test_a_wide_interval_pays_on_its_upper_end() -> None:
 
 
 def test_of_a_cluster_the_earliest_that_passes_alone_is_scored() -> None:
-    a = measured("a", echo_distance=0, twins=(("b", MICRO, MICRO),))
-    b = measured("b", twins=(("a", MICRO, MICRO), ("c", 800_000, 0)))
-    c = measured("c", twins=(("b", 800_000, 0), ("d", 500_000, 800_000)))
-    d = measured("d", twins=(("c", 500_000, 800_000),))
-    e = measured("e", twins=(("d", 300_000, 900_000),))
+    a = measured("a", echo_distance=0, twins=(("b", MICRO),))
+    b = measured("b", twins=(("a", MICRO), ("c", 800_000)))
+    c = measured("c", twins=(("b", 800_000), ("d", 760_000)))
+    d = measured("d", twins=(("c", 760_000),))
+    e = measured("e", twins=(("d", 700_000),))
     found = {x.participant_id: x for x in assess(EVIDENCE, [e, d, c, b, a])}
     assert [found[n].scored for n in "abcde"] == [False, True, False, False, True]
     assert [found[n].cluster for n in "abcde"] == [None, "b", "b", "b", None]
@@ -187,7 +195,7 @@ def test_of_a_cluster_the_earliest_that_passes_alone_is_scored() -> None:
 def test_records_come_back_equal_through_canonical_bytes() -> None:
     model = EvidenceModel.from_record(json.loads(canonical_bytes(EVIDENCE.record())))
     assert model == EVIDENCE
-    measurement = measured("a", twins=(("b", 1, 2),), claimed_degree=Fraction(1, 7), scores={"dmi": "0.5"})
+    measurement = measured("a", twins=(("b", 1),), claimed_degree=Fraction(1, 7), scores={"dmi": "0.5"})
     assert Measurement.from_record(json.loads(canonical_bytes(measurement.record()))) == measurement
 
 
@@ -204,10 +212,12 @@ def test_a_record_that_lacks_something_is_refused(key: str) -> None:
 def test_measuring_someone_twice_or_with_other_features_is_refused() -> None:
     with pytest.raises(SettlementError, match="measured twice"):
         assess(EVIDENCE, [measured("a"), measured("a")])
-    with pytest.raises(FieldError, match="class_features"):
-        assess(EVIDENCE, [measured("a", class_features=((1,),))])
-    with pytest.raises(FieldError, match="15, as the evidence model has"):
-        assess(EVIDENCE, [measured("a", global_features=(1, 2))])
+    for rows in ((), ((1, 2, 3),) * 2, ((1, 2, 3),) * 4, ((1, 2),) * 3, ((1, 2, 3), (1, 2, 3), (1, 2, 3, 4))):
+        for norm in (MICRO, 0):  # whether it is scored or not
+            with pytest.raises(FieldError, match="3 rows of 3 integers"):
+                assess(EVIDENCE, [measured("a", features=rows, norm=norm)])
+    with pytest.raises(FieldError, match="20, as the evidence model has"):
+        MODEL.degree_of((1, 2))
 
 
 def test_no_claim_pays_more_than_the_expected_estimate() -> None:
@@ -260,7 +270,7 @@ def test_a_figure_passes_up_to_its_threshold_and_not_a_millionth_beyond(
 
 def test_every_fault_of_training_is_named_and_no_other() -> None:
     faults = {"norm": 0, "alignment": 0, "novelty": 7_000_000, "improvement": -600_000}
-    words = {"norm": "length", "alignment": "cosine", "novelty": "deviations", "improvement": "nats"}
+    words = {"norm": "length", "alignment": "cosine", "novelty": "deviations", "improvement": "untrained"}
     everything = only(measured("a", **faults)).verdicts[-1].explanation
     assert all(word in everything for word in words.values())
     for name, value in faults.items():
@@ -302,7 +312,7 @@ def test_an_assessment_carries_what_the_submission_said() -> None:
     ],
 )
 def test_the_payment_tapers_with_the_quality_between_two_levels(quality: int, kept: int) -> None:
-    found = only(measured("a", global_features=(MICRO - quality,)))
+    found = only(measured("a", extra=MICRO - quality))
     assert found.multiplier_ppm == kept
     verdict = next(v for v in found.verdicts if v.screen == "samples")
     assert verdict.passed == (kept == MICRO)
@@ -345,27 +355,26 @@ def test_the_interval_stays_within_the_whole_and_pays_its_upper_end_only_beyond_
     assert found(600_000, 1.0).verified_micro == MICRO
 
 
-def test_twins_are_found_by_their_updates_or_by_outputs_with_updates_that_are_near() -> None:
-    def twins(weights: int, outputs: int) -> bool:
-        a, b = measured("a", twins=(("b", weights, outputs),)), measured("b")
+def test_twins_are_as_alike_as_the_limit_says() -> None:
+    def twins(likeness: int) -> bool:
+        a, b = measured("a", twins=(("b", likeness),)), measured("b")
         return assess(EVIDENCE, [a, b])[1].cluster is not None
 
-    assert [twins(750_000, 0), twins(749_999, 0)] == [True, False]
-    assert [twins(400_000, 780_000), twins(399_999, 780_000), twins(400_000, 779_999)] == [True, False, False]
+    assert [twins(750_000), twins(749_999)] == [True, False]
 
 
 def test_a_copy_learns_whose_and_how_near_and_the_original_that_it_was_first() -> None:
-    a = measured("a", order=9, twins=(("b", 800_000, 100_000), ("c", 760_000, 900_000)))
-    b = measured("b", order=2, twins=(("a", 800_000, 100_000),))
-    c = measured("c", order=5, twins=(("a", 760_000, 900_000),))
+    a = measured("a", order=9, twins=(("b", 800_000), ("c", 900_000)))
+    b = measured("b", order=2, twins=(("a", 800_000),))
+    c = measured("c", order=5, twins=(("a", 900_000),))
     first, second, third = assess(EVIDENCE, [a, b, c])
     assert [x.scored for x in (first, second, third)] == [False, True, False]
     assert [x.cluster for x in (first, second, third)] == ["a", "a", "a"]
     copy, original = first.verdicts[-1], next(v for v in second.verdicts if v.screen == "duplicate")
-    assert copy.figures == {"weights": "0.76", "outputs": "0.9", "nearest": "c"}
+    assert copy.figures == {"likeness": "0.9", "nearest": "c"}
     assert "b committed earlier" in copy.explanation
     assert original.passed
-    assert original.figures == {"weights": "0.8", "outputs": "0.1", "nearest": "a"}
+    assert original.figures == {"likeness": "0.8", "nearest": "a"}
     assert "committed first" in original.explanation
     alone = only(measured("a")).verdicts[3]
     assert (alone.passed, alone.figures) == (True, {})
@@ -373,17 +382,19 @@ def test_a_copy_learns_whose_and_how_near_and_the_original_that_it_was_first() -
 
 
 def test_of_two_commitments_with_one_place_the_first_name_counts() -> None:
-    a, b = measured("a", order=1, twins=(("b", MICRO, 0),)), measured("b", order=1)
+    a, b = measured("a", order=1, twins=(("b", MICRO),)), measured("b", order=1)
     assert [x.scored for x in assess(EVIDENCE, [b, a])] == [True, False]
 
 
 def test_models_of_one_digest_are_copies_whatever_was_measured() -> None:
     a, b = measured("a", order=3), measured("b", order=2, model_sha256=measured("a").model_sha256)
-    c = measured("c", twins=(("a", MICRO, 0),))
+    c = measured("c", twins=(("a", MICRO),))
     found = assess(EVIDENCE, [c, a, b, measured("d")])
     assert [x.cluster for x in found] == ["a", "a", "a", None]
     assert [x.scored for x in found] == [False, True, False, True]
     assert [failed(x) for x in found] == [["duplicate"], [], ["duplicate"], []]
+    figures = [next(v.figures for v in x.verdicts if v.screen == "duplicate") for x in found]
+    assert figures == [{}, {}, {"likeness": "1", "nearest": "a"}, {}]
 
 
 def test_a_copy_of_what_fails_alone_is_of_no_cluster() -> None:
@@ -399,11 +410,11 @@ def test_a_model_with_the_digest_of_one_that_was_sent_out_is_an_echo() -> None:
 
 
 def test_a_twin_that_is_not_there_makes_no_cluster() -> None:
-    assert only(measured("a", twins=(("gone", MICRO, MICRO),))).cluster is None
+    assert only(measured("a", twins=(("gone", MICRO),))).cluster is None
 
 
 def test_the_degree_is_the_mean_of_line_and_trees_within_its_range() -> None:
-    tall = replace(MODEL, forest=Forest((Tree((-1,), (400_000,), (0,)),), 15), intercept=NANO // 10)
+    tall = replace(MODEL, forest=Forest((Tree((-1,), (400_000,), (0,)),), LENGTH), intercept=NANO // 10)
     found = assess(replace(EVIDENCE, degree=tall), [measured("a", (1.0, 0.0, 0.0))])[0]
     # The line says 2 * 0.5 + 0.1 and the tree 0.4.
     assert found.verified_micro == 750_000
@@ -414,32 +425,32 @@ def test_the_degree_is_the_mean_of_line_and_trees_within_its_range() -> None:
 
 
 def test_shares_have_an_intercept_and_the_labels_mean() -> None:
-    shifted = replace(MODEL, share_own=(NANO, NANO // 4), share_intercept=NANO // 5)
-    rows = [(100_000, 40_000), (200_000, 80_000), (300_000, 30_000)]
+    shifted = replace(MODEL, share_own=(NANO, NANO // 4, 0), share_intercept=NANO // 5)
+    rows = [(100_000, 40_000, 1), (200_000, 80_000, 1), (300_000, 30_000, 1)]
     # Own 1 and 1/4, the mean of the second column half of 50,000, and 0.2.
     assert shifted.shares(rows) == (335_000, 445_000, 532_500)
     with pytest.raises(FieldError) as refused:
         shifted.shares(rows[:2])
-    assert "3 rows of 2 integers" in str(refused.value)
+    assert "3 rows of 3 integers" in str(refused.value)
 
 
 def test_the_distance_is_that_of_the_positive_shares_in_proportion() -> None:
-    z = regressors(REFERENCE, (1, 0), [(1, 30), (3, 20), (2, 10)], (300_000, -5, 100_000), (7, 8))
+    z = regressors(REFERENCE, (1, 0), [(1, 30), (3, 20), (2, 10)], (300_000, -5, 100_000))
     assert z[:6] == (10, 20, 30, 1, 2, 3)
-    assert z[6:9] == (-5, 100_000, 300_000)
+    assert z[6:9] == (-333_338, -200_000, -66_667)
     # Shares 3/4, 0, 1/4 beside 1/2, 1/3, 1/6.
     assert z[9] == round((Fraction(1, 4) + Fraction(1, 3) + Fraction(1, 12)) / 2 * MICRO)
-    assert z[-2:] == (7, 8)
+    assert z[-4:] == (2, 20, 0, 8)  # means; deviations of 0.82 and 8.2, rounded down
 
 
 def test_coefficients_that_do_not_fit_one_another_are_refused() -> None:
     with pytest.raises(FieldError) as refused:
-        replace(MODEL, quality_weights=(0,) * 14)
-    assert refused.value.field == "quality_weights"
-    assert "15 coefficients" in str(refused.value)
+        replace(EVIDENCE, quality=QualityMap((0,) * 19, 0))
+    assert refused.value.field == "quality.weights"
+    assert "20 coefficients" in str(refused.value)
     with pytest.raises(FieldError) as refused:
-        replace(MODEL, forest=Forest((Tree((-1,), (0,), (0,)),), 14))
-    assert refused.value.field == "forest"
+        replace(MODEL, forest=Forest((Tree((-1,), (0,), (0,)),), 19))
+    assert refused.value.field == "weights"
 
 
 @pytest.mark.parametrize(
@@ -458,7 +469,45 @@ def test_coefficients_that_do_not_fit_one_another_are_refused() -> None:
         lambda r: r.update(thresholds=[]),
         lambda r: r["degree"].update(forest=3),
         lambda r: r["degree"].update(weights=3),
-        lambda r: r["degree"].update(quality_weights=[1]),
+        lambda r: r["degree"].update(weights=[1]),
+        lambda r: r["degree"].update(weights=["1"] * LENGTH),
+        lambda r: r["degree"].update(weights=[True] * LENGTH),
+        lambda r: r["degree"].update(reference=["1/2", "1/2", "1/6"]),
+        lambda r: r["degree"].update(reference=["1" * 5000, "0", "0"]),
+        lambda r: r["degree"].update(reference=["1"]),
+        lambda r: r["degree"].update(sorted_columns=[3]),
+        lambda r: r["degree"].update(sorted_columns=[-1]),
+        lambda r: r["degree"].update(sorted_columns=[False]),
+        lambda r: r["degree"].update(half_width=-1),
+        lambda r: r["degree"].update(half_width=True),
+        lambda r: r["degree"].update(intercept="0"),
+        lambda r: r["degree"].update(forest=[]),
+        lambda r: r["degree"].update(forest=[[[-1], [0]]]),
+        lambda r: r["degree"].update(forest=[[[-1], ["0"], [0]]]),
+        lambda r: r["degree"].update(forest=[[[-1], [0], [False]]]),
+        lambda r: r["degree"].update(forest=[[[-2], [0], [0]]]),
+        lambda r: r["degree"].update(forest=[[[LENGTH, -1, -1], [0, 0, 0], [2, 0, 0]]]),
+        lambda r: r["quality"].update(weights=[1]),
+        lambda r: r["quality"].update(weights=[None] * LENGTH),
+        lambda r: r["quality"].update(more=1),
+        lambda r: r["quality"].pop("intercept"),
+        lambda r: r["quality"].update(intercept=True),
+        lambda r: r.update(quality=[]),
+        lambda r: r["thresholds"].update(twin="1"),
+        lambda r: r["thresholds"].update(norm_low=True),
+        lambda r: r["thresholds"].update(claim_band=-1),
+        lambda r: r["thresholds"].update(wide=-1),
+        lambda r: r["thresholds"].update(rate=MICRO + 1),
+        lambda r: r["thresholds"].update(rate=-1),
+        lambda r: r["thresholds"].update(norm_low=1_250_001),
+        lambda r: r["thresholds"].update(quality_none=600_001),
+        lambda r: r["thresholds"].update(harm_full=1_000_001),
+        lambda r: r.update(round=True),
+        lambda r: r.update(round=0),
+        lambda r: r.update(more=1),
+        lambda r: r.update(start_sha256="AA" * 32),
+        lambda r: r.update(validation_sha256=None),
+        lambda r: r.update(shadows_sha256="cc" * 31),
         lambda r: r.pop("start_sha256"),
         lambda r: r.pop("validation_sha256"),
         lambda r: r.pop("shadows_sha256"),
@@ -473,10 +522,26 @@ def test_a_record_of_another_form_is_refused_as_a_field(spoil: Callable[[Any], N
 
 def test_a_field_out_of_its_range_keeps_its_name_in_the_refusal() -> None:
     record = json.loads(canonical_bytes(EVIDENCE.record()))
-    record["degree"]["quality_weights"].append(1)
+    record["degree"]["weights"][3] = True
     with pytest.raises(FieldError) as refused:
         EvidenceModel.from_record(record)
-    assert refused.value.field == "quality_weights"
+    assert refused.value.field == "weights[3]"
+
+
+def test_what_would_keep_a_verifier_busy_is_refused() -> None:
+    with pytest.raises(FieldError, match=r"101 coefficients.*at most 100"):
+        replace(MODEL, share_own=(0,) * (MAX_COLUMNS + 1), share_mean=(0,) * (MAX_COLUMNS + 1))
+    with pytest.raises(FieldError, match="columns below 3, each once"):
+        replace(MODEL, sorted_columns=(0, 0))
+    with pytest.raises(FieldError, match="at most 262144"):
+        Forest((MODEL.forest.trees[0],) * (2**18 + 1), LENGTH)
+    names = [f"p{i:04d}" for i in range(2000)]
+    long = {
+        name: measured("a", participant_id=name, model_sha256=f"{i:064x}") for i, name in enumerate(names)
+    }
+    # Each joins the group of the next lower id, from the highest down: a chain for who follows it to its root.
+    long[names[-1]] = replace(long[names[-1]], twins=tuple((name, MICRO) for name in reversed(names[:-1])))
+    assert duplicate_clusters(LIMITS, long) == dict.fromkeys(names, "p0000")
 
 
 @pytest.mark.parametrize(
@@ -485,9 +550,29 @@ def test_a_field_out_of_its_range_keeps_its_name_in_the_refusal() -> None:
         lambda r: r.update(claimed_degree="1/0"),
         lambda r: r.update(claimed_degree="x"),
         lambda r: r.update(claimed_degree=None),
-        lambda r: r.update(class_features=[3]),
-        lambda r: r.update(global_features=3),
-        lambda r: r.update(twins=[["b", 1]]),
+        lambda r: r.update(features=[3]),
+        lambda r: r.update(features=3),
+        lambda r: r.update(features=[["1", 0, 0]] * 3),
+        lambda r: r.update(features=[[1, 0, False]] * 3),
+        lambda r: r.update(twins=[["b", 1, 2]]),
+        lambda r: r.update(twins=[["b"]]),
+        lambda r: r.update(twins=[["b", "1"]]),
+        lambda r: r.update(twins=[["b", True]]),
+        lambda r: r.update(twins=[[1, 1]]),
+        lambda r: r.update(twins=["ab"]),
+        lambda r: r.update(norm=True),
+        lambda r: r.update(echo_cosine="0"),
+        lambda r: r.update(harm=False),
+        lambda r: r.update(harm="0"),
+        lambda r: r.update(order=True),
+        lambda r: r.update(samples=-1),
+        lambda r: r.update(fault=None),
+        lambda r: r.update(nearest_broadcast=5),
+        lambda r: r.update(scores=[]),
+        lambda r: r.update(scores={"dmi": 1}),
+        lambda r: r.update(model_sha256="zz" * 32),
+        lambda r: r.update(participant_id=7),
+        lambda r: r.pop("norm"),
         lambda r: r.update(more=1),
         lambda r: r.pop("order"),
         lambda r: r.pop("twins"),
@@ -496,9 +581,8 @@ def test_a_field_out_of_its_range_keeps_its_name_in_the_refusal() -> None:
 def test_a_measurement_of_another_form_is_refused_as_a_field(spoil: Callable[[Any], None]) -> None:
     record = json.loads(canonical_bytes(measured("a").record()))
     spoil(record)
-    with pytest.raises(FieldError) as refused:
+    with pytest.raises(FieldError):
         Measurement.from_record(record)
-    assert refused.value.field == "measurement"
 
 
 @pytest.mark.parametrize(
@@ -519,8 +603,8 @@ def test_figures_are_decimals_without_a_superfluous_digit(micro: int, text: str)
 
 
 def test_the_arithmetic_has_the_name_and_the_levels_that_ledgers_know_it_by() -> None:
-    assert ARITHMETIC == "linear-and-trees/half-even-micro-v3"
-    assert EXCESS_LEVELS == (0, 50_000, 100_000, 150_000, 200_000, 300_000, 500_000)
+    assert ARITHMETIC == "strata-and-screens/half-even-micro-v4"
+    assert [*map(str, EXCESS_LEVELS)] == ["0", "1/2", "1", "3/2", "2", "3", "5"]
     assert NANO == 10**9
     assert KEPT_BROADCASTS == 8
     of_the_submission = {
@@ -530,18 +614,47 @@ def test_the_arithmetic_has_the_name_and_the_levels_that_ledgers_know_it_by() ->
     assert EVIDENCE.record()["arithmetic"] == ARITHMETIC
 
 
-def test_the_nearest_copy_is_the_one_that_is_most_alike_in_anything() -> None:
-    twins = (("b", 950_000, 100_000), ("c", 900_000, 900_000))
+def test_the_nearest_copy_is_the_one_that_is_most_alike() -> None:
+    twins = (("b", 950_000), ("c", 900_000))
     for order in (twins, twins[::-1]):
-        found = _duplicate(Measurement("a", "00" * 32, Fraction(1, 3), 4, 5, twins=order), "a", "b")
-        assert found.figures == {"weights": "0.95", "outputs": "0.1", "nearest": "b"}
+        found = _duplicate(LIMITS, Measurement("a", "00" * 32, Fraction(1, 3), 4, 5, twins=order), "a", "b")
+        assert found.figures == {"likeness": "0.95", "nearest": "b"}
+
+
+def test_what_fails_a_test_says_how_many_honest_models_do() -> None:
+    for changes, screen in (
+        ({"echo_distance": 0}, "echo"),
+        ({"echo_cosine": MICRO}, "echo"),
+        ({"norm": 0}, "trained"),
+        ({"extra": 550_000}, "samples"),
+        ({"shares": (1.0, 0.0, 0.0)}, "claim"),
+    ):
+        failing = next(v for v in only(measured("a", **changes)).verdicts if not v.passed)  # type: ignore[arg-type]
+        assert failing.screen == screen
+        assert "At most 0.02 of honest models fail this test." in failing.explanation
+    copy = assess(EVIDENCE, [measured("a"), measured("b", twins=(("a", MICRO),))])[1].verdicts[-1]
+    assert copy.explanation.endswith("copies are paid once. At most 0.02 of honest models fail this test.")
+    harmful = next(v for v in only(measured("a", harm=MICRO)).verdicts if not v.passed)
+    assert "honest" not in harmful.explanation, "what harms is no test of honesty"
+
+
+def test_evidence_that_is_too_wide_says_what_is_paid_on() -> None:
+    wide = replace(EVIDENCE, degree=replace(MODEL, half_width=400_000))
+    for claimed, begins in (
+        (Fraction(1, 2), "The claimed degree is not lower"),
+        (Fraction(0), "The claimed degree of 0"),
+    ):
+        claim = assess(wide, [measured("a", (1.0, 0.0, 0.0), claimed_degree=claimed)])[0].verdicts[-1]
+        assert claim.explanation.startswith(begins)
+        assert claim.explanation.endswith(" The evidence is too wide to pay on 0.5; 0.9 is paid on.")
+    assert "too wide" not in only(measured("a")).verdicts[-1].explanation
 
 
 def test_what_was_not_measured_stands_as_nothing_in_the_record() -> None:
     assert Measurement("a", "00" * 32, Fraction(1, 3), 4, 5, fault="late").record() == {
         "participant_id": "a", "model_sha256": "00" * 32, "claimed_degree": "1/3", "order": 4, "samples": 5,
-        "fault": "late", "class_features": [], "global_features": [], "norm": 0, "alignment": 0, "novelty": 0,
-        "improvement": 0, "echo_distance": 0, "echo_cosine": 0, "nearest_broadcast": "", "twins": [], "harm": None,
+        "fault": "late", "features": [], "norm": 0, "alignment": 0, "novelty": 0, "improvement": 0,
+        "echo_distance": 0, "echo_cosine": 0, "nearest_broadcast": "", "twins": [], "harm": None,
         "scores": {},
     }  # fmt: skip
     assert Measurement("a", "00" * 32, Fraction(0), 0, 0).fault == ""
