@@ -27,6 +27,9 @@ _LONGEST_SIGNATURE = bytes(72)
 #: Bytes of a Task message besides its terms and the ids of what the caller has submitted.
 _STANDING_BYTES = 1 << 10
 
+#: What there may be fewer of in terms that are too long.
+_PARTS = {"contract": "tensors", "columns": "inputs", "reference": "strata"}
+
 #: Submissions of one participant in one round that have a receipt: a failure and a model, which may be late.
 _RECEIPTS_PER_ROUND = 2
 
@@ -50,10 +53,14 @@ def _check_message(terms: Terms) -> None:
     submitted = (1 + _RECEIPTS_PER_ROUND * rounds) * (len(_LONGEST_ID) + 2)
     room, size = MAX_MESSAGE_BYTES - _STANDING_BYTES - submitted, len(terms.canonical)
     if size > room:
+        parts = {key: len(canonical_bytes(part)) for key, part in terms.record().items()}
+        most = max(parts, key=lambda key: parts[key])
+        tensors = f"{len(terms.contract.tensors)} tensors, in " if most == "contract" else ""
         raise FieldError(
-            "contract.tensors",
-            f"{len(terms.contract.tensors)} tensors, in terms of {size} bytes",
-            f"terms of at most {room} bytes in a task of {rounds} rounds: fewer tensors, shorter names, fewer rounds",
+            "contract.tensors" if most == "contract" else most,
+            f"{tensors}terms of {size} bytes",
+            f"terms of at most {room} bytes in a task of {rounds} rounds: fewer {_PARTS.get(most, 'names')}, shorter "
+            "names, fewer rounds",
         )
 
 

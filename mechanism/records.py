@@ -7,8 +7,9 @@
     T | None              T or null
     a dataclass           an object: a key for each field, and `kind` or `name` where the class has a constant of it
 
-Of a field's metadata count `key`, its key where that is not its name; `most`, the longest list that is read; and
-`kinds`, the dataclasses that it may be of, distinguished by their names.
+Of a field's metadata count `key`, its key where that is not its name; `most`, the longest list that is read; `kinds`,
+the dataclasses that it may be of, distinguished by their names; and `optional`: the key is left out, always and only,
+where the field has its default.
 """
 
 import dataclasses
@@ -116,26 +117,40 @@ class _Field(NamedTuple):
 
 
 class _Shape(NamedTuple):
+    """Attributes:
+    constants: keys with one value.
+    fields: those whose key is always there.
+    optional: those whose key is left out at the default, which comes with each.
+    keys: of the constants and `fields`.
+    """
+
     constants: dict[str, str]
     fields: tuple[_Field, ...]
+    optional: tuple[tuple[_Field, Any], ...]
     keys: frozenset[str]
 
 
 @cache
 def _shape(kind: Any) -> _Shape:
     """How a dataclass is written."""
-    hints, found = get_type_hints(kind), []
+    hints, found, optional = get_type_hints(kind), [], []
     for field in dataclasses.fields(kind):
         more = field.metadata
         form = _tagged(more["kinds"]) if "kinds" in more else _form(hints[field.name], more.get("most"))
-        found.append(_Field(field.name, more.get("key", field.name), *form))
-    names = {field.name for field in found}
+        made = _Field(field.name, more.get("key", field.name), *form)
+        if more.get("optional"):
+            factory = field.default_factory
+            optional.append((made, field.default if factory is dataclasses.MISSING else factory()))
+        else:
+            found.append(made)
+    names = {field.name for field in dataclasses.fields(kind)}
     constants = {
         key: value
         for key in ("kind", "name")
         if key not in names and isinstance(value := getattr(kind, key, None), str)
     }
-    return _Shape(constants, tuple(found), frozenset({*constants, *(field.key for field in found)}))
+    keys = frozenset({*constants, *(field.key for field in found)})
+    return _Shape(constants, tuple(found), tuple(optional), keys)
 
 
 def _read(kind: Any, path: str, record: Any) -> Any:
@@ -145,18 +160,28 @@ def _read(kind: Any, path: str, record: Any) -> Any:
     for key, value in shape.constants.items():
         if record.get(key) != value:
             raise FieldError(prefix + key, record.get(key, MISSING), repr(value))
+    more: dict[str, Any] = {}
     if record.keys() != shape.keys:
         for key in sorted(shape.keys - record.keys()):
             raise FieldError(prefix + key, MISSING, f"the key {key}")
-        for key in sorted(record.keys() - shape.keys):
-            known = ", ".join(sorted(shape.keys))
-            raise FieldError(prefix + key, record[key], f"no such key; known: {known}")
-    return kind(**{field.name: field.read(prefix + field.key, record[field.key]) for field in shape.fields})
+        known = shape.keys | {field.key for field, _ in shape.optional}
+        for key in sorted(record.keys() - known):
+            raise FieldError(prefix + key, record[key], f"no such key; known: {', '.join(sorted(known))}")
+        for field, default in shape.optional:
+            if field.key in record:
+                more[field.name] = made = field.read(prefix + field.key, record[field.key])
+                if made == default:
+                    raise FieldError(prefix + field.key, record[field.key], "no key, as it is the default")
+    return kind(**{f.name: f.read(prefix + f.key, record[f.key]) for f in shape.fields}, **more)
 
 
 def _write(value: Any) -> dict[str, Any]:
     shape = _shape(value.__class__)
-    return {**shape.constants, **{f.key: f.write(getattr(value, f.name)) for f in shape.fields}}
+    record = {**shape.constants, **{f.key: f.write(getattr(value, f.name)) for f in shape.fields}}
+    for field, default in shape.optional:
+        if (own := getattr(value, field.name)) != default:
+            record[field.key] = field.write(own)
+    return record
 
 
 def _form(hint: Any, most: int | None) -> tuple[Read, Write]:

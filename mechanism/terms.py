@@ -19,6 +19,17 @@ from mechanism.ranges import whole
 from mechanism.readable import Readable
 from mechanism.records import Recorded, check_decimal
 from mechanism.server_step import AGGREGATIONS, Aggregation, FedAvg
+from mechanism.workload import (
+    MAX_NAME,
+    MAX_STRATA,
+    STRATA,
+    Columns,
+    Labels,
+    Source,
+    Strata,
+    check_factory,
+    check_names,
+)
 
 #: Task and participant ids: what fits a file name, a certificate's common name and an account's name.
 IDENTIFIER = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?")
@@ -37,8 +48,8 @@ DTYPE_BYTES = {
 #: Those that are averaged and stepped as numbers; all others are counted exactly.
 FLOAT_TYPES = ("F64", "F32", "F16", "BF16")
 
-#: Labels of a reference distribution: one entry of the log (64 KiB) must hold counts of all.
-MAX_LABELS = 2_000
+#: Strata of a reference distribution.
+MAX_LABELS = MAX_STRATA
 
 #: Tensors of one model; large language models have some thousands.
 MAX_TENSORS = 20_000
@@ -108,13 +119,14 @@ class Recipe:
     """How a participant is expected to train; shadow models follow the same recipe.
 
     Attributes:
-        model: name of the architecture, or "custom".
+        model: name of an architecture, "package.module:factory" of a workload, or "custom".
         epochs: local epochs, >= 1.
         batch_size: >= 1.
         optimizer: "adam" or "sgd".
         learning_rate: > 0.
         samples: training samples in one round, >= 1.
         proximal: mu >= 0 of FedProx: mu/2 |w - start|^2 is added to each batch's loss. Source: Li et al. 2020.
+        source: options and files of the factory; None where the model is none.
     """
 
     model: str
@@ -124,10 +136,21 @@ class Recipe:
     learning_rate: Decimal
     samples: int
     proximal: Decimal = Decimal(0)
+    source: Source | None = field(default=None, metadata={"optional": True})
 
     def __post_init__(self) -> None:
-        if not isinstance(self.model, str):
-            raise FieldError("recipe.model", self.model, 'the name of an architecture, or "custom"')
+        if not isinstance(self.model, str) or len(self.model) > MAX_NAME:
+            raise FieldError(
+                "recipe.model",
+                self.model,
+                f'the name of an architecture, package.module:factory, or "custom", in at most {MAX_NAME} characters',
+            )
+        if ":" in self.model:
+            check_factory("recipe.model", self.model)
+        if (self.source is not None) != (":" in self.model):
+            raise FieldError(
+                "recipe.source", self.source, "options and files where the model is a factory, and only there"
+            )
         for name in ("epochs", "batch_size", "samples"):
             whole(f"recipe.{name}", getattr(self, name), 1)
         if self.optimizer not in ("adam", "sgd"):
@@ -203,7 +226,7 @@ class Terms(Recorded, Readable):
 
     Attributes:
         task_id: names the task.
-        reference: label distribution p^(c), rationals that sum to 1.
+        reference: distribution p^(c) over strata, rationals that sum to 1.
         Q: payment coefficient, > 0.
         phi, upsilon: constants of the generalization-gap bound, > 0.
         payment, rule: how a score becomes a payment.
@@ -214,6 +237,9 @@ class Terms(Recorded, Readable):
         validation_commitment: salted SHA-256 of the validation set D_c.
         initial_model: SHA-256 of the model file that round 1 starts from.
         aggregation: how the next start follows from a round's models.
+        strata: what participants count.
+        classes: names of the target's classes, in the order of their numbers; empty where the target is numbers.
+        columns: which columns of a table are samples; None where it is no table.
 
     Raises:
         FieldError: on construction, for any value out of its range.
@@ -235,6 +261,9 @@ class Terms(Recorded, Readable):
     validation_commitment: bytes
     initial_model: bytes
     aggregation: Aggregation = field(default_factory=FedAvg, metadata={"kinds": AGGREGATIONS})
+    strata: Strata = field(default_factory=Labels, metadata={"kinds": STRATA, "optional": True})
+    classes: tuple[str, ...] = field(default=(), metadata={"most": MAX_STRATA, "optional": True})
+    columns: Columns | None = field(default=None, metadata={"optional": True})
 
     def __post_init__(self) -> None:
         identifier("task_id", self.task_id)
@@ -245,6 +274,21 @@ class Terms(Recorded, Readable):
             if len(getattr(self, name)) != 32:
                 raise FieldError(name, getattr(self, name).hex(), "32 bytes of SHA-256")
         whole("budget_micro", self.budget_micro, 0)
+        if self.classes:
+            check_names("classes", self.classes)
+        labels = isinstance(self.strata, Labels)
+        strata = len(self.classes) or None if labels else self.strata.count
+        if strata not in (None, len(self.reference)):
+            raise FieldError(
+                "classes" if labels else "strata",
+                strata,
+                f"{len(self.reference)} of them, as the reference has",
+            )
+
+    @property
+    def strata_names(self) -> tuple[str, ...]:
+        """What the strata are called, in the order of the reference."""
+        return self.strata.names(len(self.reference), self.classes)
 
     def __str__(self) -> str:
         rule, schedule, recipe, contract = self.rule, self.schedule, self.recipe, self.contract
@@ -255,6 +299,7 @@ class Terms(Recorded, Readable):
             f"peers      {rule.peers}; claim penalty {rule.claim_penalty:f}, stake {rule.stake_micro} micro-credits",
             f"places     {schedule.capacity}, quorum {schedule.quorum}; claims for {schedule.effort_seconds} s",
             f"reference  {', '.join(map(str, self.reference))}",
+            *self._strata_line(),
             f"model      {recipe.model}, tensors {len(contract.tensors)}, at most {contract.max_bytes} bytes",
             f"recipe     epochs {recipe.epochs}, batch size {recipe.batch_size}, {recipe.optimizer}, learning rate "
             f"{recipe.learning_rate:f}, samples {recipe.samples}"
@@ -263,6 +308,11 @@ class Terms(Recorded, Readable):
             f"budget     {self.budget_micro} micro-credits",
         ]
         return "\n  ".join(lines)
+
+    def _strata_line(self) -> list[str]:
+        if isinstance(self.strata, Labels) and not self.classes:
+            return []
+        return [f"strata     {self.strata.name}: {', '.join(self.strata_names)}"]
 
 
 def _values(rule: object) -> str:

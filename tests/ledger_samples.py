@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -22,6 +23,7 @@ from mechanism.statements import ClaimStatement, ModelStatement, sign_statement
 from mechanism.terms import ModelContract, Recipe, Rule, Schedule, TensorSpec, Terms
 from mechanism.trees import Forest, Tree
 from mechanism.unmeasured import as_claimed, missing
+from mechanism.workload import Coded, Column, Columns, Labels, Quantiles, Strata, source_of
 
 NONCE = bytes(16)
 
@@ -63,6 +65,30 @@ def terms(
         )
 
     return with_budget(task_budget_micro(with_budget(0)))
+
+
+#: Each kind of strata, two of them.
+STRATA: tuple[Strata, ...] = (
+    Labels(),
+    Quantiles("target", (Decimal("-0.5"),)),
+    Column("carrier", ("AA", "B6")),
+    Coded("shop.strata:sites", source_of({}, {"strata.py": "ab" * 32}), ("north", "south")),
+)
+
+
+def brought(strata: Strata) -> Terms:
+    """Terms of a workload from a factory, with everything that may be left out."""
+    plain = terms()
+    source = source_of(
+        {"hidden": [64, 32], "dropout": 0.1}, {"models.py": "01" * 32, "layers/dense.py": "02" * 32}
+    )
+    return replace(
+        plain,
+        recipe=replace(plain.recipe, model="shop.models:make", source=source),
+        strata=strata,
+        classes=("late", "on time"),
+        columns=Columns(("hour", "distance"), "delay", "array"),
+    )
 
 
 def at(minutes: int) -> str:

@@ -40,6 +40,7 @@ from mechanism.settlement import (
     task_budget_micro,
 )
 from mechanism.statements import commit_counts
+from mechanism.workload import Labels
 from tests import ledger_samples as samples
 from tests.ledger_histories import SALT, History, Log, Shape
 
@@ -206,10 +207,17 @@ def _keys(made: Example) -> dict[str, str]:
 
 
 def _terms(made: Example) -> dict[str, str]:
-    terms = made.terms
+    terms, brought = made.terms, samples.brought(Labels()).record()
     return {
         "terms": canonical_bytes(terms.record()).decode(),
         "digest of the terms": terms.digest.hex(),
+        "recipe of a factory": canonical_bytes(brought["recipe"]).decode(),
+        "columns of a table": canonical_bytes(brought["columns"]).decode(),
+        **{
+            f"strata by {kind.name}": canonical_bytes(samples.brought(kind).record()["strata"]).decode()
+            for kind in samples.STRATA
+            if kind != Labels()
+        },
         "most a round pays one": str(max_payment_micro(terms.Q, terms.upsilon, terms.payment.exact)),
         "maximal bill": str(task_budget_micro(terms)),
         "reserved for round 1": str(entries.reserved_micro(terms, 1)),

@@ -128,10 +128,13 @@ def require(holds: bool, reason: str) -> None:
         raise Refused(reason)
 
 
-def shaped(value: Any, keys: str, what: str) -> Record:
+def shaped(value: Any, keys: str, what: str, perhaps: str = "") -> Record:
     require(isinstance(value, dict), f"{what} is not an object")
     wanted = set(keys.split())
-    require(set(value) == wanted, f"{what} has other keys than {', '.join(sorted(wanted))}")
+    require(
+        set(value) - set(perhaps.split()) == wanted,
+        f"{what} has other keys than {', '.join(sorted(wanted))}",
+    )
     return dict(value)
 
 
@@ -151,6 +154,22 @@ def identifier(value: Any, what: str) -> str:
 def text(value: Any, what: str) -> str:
     require(isinstance(value, str), f"{what} is not a string")
     return str(value)
+
+
+def named(value: Any) -> str:
+    found = text(value, "a name")
+    require(
+        1 <= len(found) <= 256 and not re.search("[\x00-\x1f\x7f-\x9f]", found),
+        "a name has another length, or control characters",
+    )
+    return found
+
+
+def different(value: Any, most: int, least: int = 2) -> list[str]:
+    require(isinstance(value, list) and least <= len(value) <= most, "a list of names has another length")
+    names = [named(name) for name in value]
+    require(len(set(names)) == len(names), "a name stands twice")
+    return names
 
 
 def integer(value: Any, least: int, what: str, most: int = MAX_INTEGER) -> int:
@@ -422,7 +441,7 @@ class Terms:
             "task_id reference q phi upsilon payment rule schedule contract recipe budget_micro seed_commitment "
             "validation_commitment initial_model aggregation"
         )
-        terms = shaped(record, keys, "terms")
+        terms = shaped(record, keys, "terms", "strata classes columns")
         self.record = terms
         self.task_id = identifier(terms["task_id"], "task_id")
         require(
@@ -445,8 +464,12 @@ class Terms:
         self._contract(terms["contract"])
         self._aggregation(terms["aggregation"])
         keys = "model epochs batch_size optimizer learning_rate samples proximal"
-        recipe = shaped(terms["recipe"], keys, "recipe")
-        text(recipe["model"], "recipe.model")
+        recipe = shaped(terms["recipe"], keys, "recipe", "source")
+        require(len(text(recipe["model"], "recipe.model")) <= 256, "recipe.model is too long")
+        require((":" in recipe["model"]) == ("source" in recipe), "recipe.source stands where it should not")
+        if "source" in recipe:
+            self._factory(recipe["model"], recipe["source"])
+        self._samples(terms)
         require(recipe["optimizer"] in ("adam", "sgd"), "no such optimizer")
         positive(recipe["learning_rate"], "recipe.learning_rate")
         require(decimal(recipe["proximal"], "recipe.proximal") >= 0, "recipe.proximal is negative")
@@ -487,6 +510,67 @@ class Terms:
             for pattern in patterns:
                 require(1 <= len(text(pattern, "a pattern")) <= 256, "a pattern has another length")
             require(patterns == sorted(set(patterns)), "the patterns of averaged are out of order")
+
+    def _factory(self, factory: Any, source: Any) -> None:
+        part = "[A-Za-z_][A-Za-z0-9_]*"
+        require(
+            len(text(factory, "a factory")) <= 256
+            and re.fullmatch(rf"{part}(\.{part})*:{part}", factory) is not None,
+            "that names no factory",
+        )
+        source = shaped(source, "options files", "source")
+        options = text(source["options"], "options")
+        require(len(options) <= 8192, "options is too long")
+        try:
+            read = json.loads(options)
+            same = json.dumps(read, sort_keys=True, separators=(",", ":"), allow_nan=False) == options
+        except (ValueError, RecursionError):
+            same = False
+        require(same and isinstance(read, dict), "options is not the JSON text of an object")
+        require(
+            isinstance(source["files"], list) and 1 <= len(source["files"]) <= 200,
+            "files is not a list, or too long",
+        )
+        names = []
+        for item in source["files"]:
+            file = shaped(item, "name sha256", "a file")
+            names.append(named(file["name"]))
+            hexed(file["sha256"], 32, "sha256")
+        require(names == sorted(set(names)), "files are out of order")
+
+    def _samples(self, terms: Record) -> None:
+        classes = different(terms["classes"], 2_000) if "classes" in terms else None
+        if "columns" in terms:
+            columns = shaped(terms["columns"], "inputs target layout", "columns")
+            different(columns["inputs"], 5_000, least=1)
+            require(named(columns["target"]) not in columns["inputs"], "the target is an input")
+            require(columns["layout"] in ("array", "named"), "no such layout")
+        if "strata" not in terms:
+            require(
+                classes is None or len(classes) == len(self.reference), "classes are other than the reference"
+            )
+            return
+        known = {
+            "quantiles": "name of edges", "column": "name column values", "factory": "name factory source names",
+        }  # fmt: skip
+        strata = terms["strata"]
+        require(isinstance(strata, dict) and strata.get("name") in known, "no such strata")
+        strata = shaped(strata, known[strata["name"]], "strata")
+        if strata["name"] == "quantiles":
+            named(strata["of"])
+            require(
+                isinstance(strata["edges"], list) and 1 <= len(strata["edges"]) < 2_000, "no list of edges"
+            )
+            edges = [decimal(edge, "an edge") for edge in strata["edges"]]
+            require(edges == sorted(set(edges)), "edges are out of order")
+            count = len(edges) + 1
+        elif strata["name"] == "column":
+            named(strata["column"])
+            count = len(different(strata["values"], 2_000))
+        else:
+            self._factory(strata["factory"], strata["source"])
+            count = len(different(strata["names"], 2_000))
+        require(count == len(self.reference), "the strata are other than the reference")
 
     def _schedule(self, record: Any) -> None:
         keys = "rounds quorum capacity effort_seconds round_seconds dispute_seconds"

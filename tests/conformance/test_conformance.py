@@ -26,6 +26,7 @@ from mechanism.ledger.verify import LedgerSource, Report, verify_ledger
 from mechanism.payment import Linear, Log1p, Power
 from mechanism.settlement import task_budget_micro
 from mechanism.statements import ec, hashes
+from mechanism.workload import Strata
 from tests import ledger_samples as samples
 from tests.conformance import second_verifier
 from tests.conformance.example import SECOND, example
@@ -304,6 +305,34 @@ def differing(kinds: set[str], most: int) -> list[str]:
             if _first_index(ledger) != _second_index(ledger):
                 found.append(label)
     return found
+
+
+@pytest.mark.parametrize("strata", samples.STRATA, ids=lambda strata: strata.name)
+def test_both_draw_the_same_line_at_every_value_of_brought_terms(strata: Strata) -> None:
+    """Of a workload from a factory, named classes and columns, and each kind of strata."""
+    terms = samples.brought(strata)
+    [data] = [entry.data for entry in entries.published(terms)]
+    record = orjson.loads(data)
+    held = {"recipe", "strata", "classes", "columns"}
+    for other in ({}, *(changed for _, changed in _left_out(record))):
+        ledger = [canonical_bytes(other or record)]
+        assert _first_index(ledger) == _second_index(ledger)
+    for label, changed in mutated(data):
+        if held & set(label.split("'")):
+            assert _first_index([changed]) == _second_index([changed]), label
+
+
+def _left_out(record: Any) -> Iterator[tuple[str, Any]]:
+    """The entry without one of the terms' keys that may be left out, each in turn."""
+    terms = record["body"]["terms"]
+    for key in ("strata", "classes", "columns"):
+        if key in terms:
+            yield (
+                key,
+                {**record, "body": {**record["body"], "terms": {k: v for k, v in terms.items() if k != key}}},
+            )
+    recipe = {k: v for k, v in terms["recipe"].items() if k != "source"}
+    yield "source", {**record, "body": {**record["body"], "terms": {**terms, "recipe": recipe}}}
 
 
 def _first_index(ledger: list[bytes]) -> int | None:

@@ -33,6 +33,7 @@ from mechanism.canonical import MAX_INTEGER, canonical_bytes
 from mechanism.errors import FieldError
 from mechanism.ledger import entries
 from mechanism.terms import TensorSpec, Terms
+from mechanism.workload import Columns, Labels
 from tests import ledger_samples as samples
 from tests.integration.serving import task_config
 
@@ -216,3 +217,14 @@ def test_the_samples_of_the_ledger_are_acceptable() -> None:
     check_acceptable(samples.terms())
     with pytest.raises(FieldError, match="reference"):
         check_acceptable(replace(samples.terms(), reference=(Fraction(1, 2001),) * 2001, Q=Decimal(2000)))
+
+
+def test_names_that_do_not_fit_a_message_are_named() -> None:
+    """Names of columns take up to three bytes a character; the terms travel in one message."""
+    wide = tuple(f"{i:04d}" + "\u20ac" * 252 for i in range(3_000))
+    columns = Columns(wide, "delay", "array")
+    with pytest.raises(FieldError, match="fewer inputs, shorter names") as refused:
+        check_acceptable(replace(samples.brought(Labels()), columns=columns))
+    assert refused.value.field == "columns"
+    for strata in samples.STRATA:
+        check_acceptable(samples.brought(strata))
