@@ -146,11 +146,11 @@ class ServiceConfig(_Section):
 
 class PaymentSection(_Section):
     name: str = "log"
-    kappa: Exact | None = None
+    scale: Exact | None = None
     exponent: Exact | None = None
 
     def parameters(self) -> dict[str, Decimal]:
-        given = {"kappa": self.kappa, "exponent": self.exponent}
+        given = {"scale": self.scale, "exponent": self.exponent}
         return {key: value for key, value in given.items() if value is not None}
 
 

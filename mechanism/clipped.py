@@ -1,6 +1,6 @@
 """The field under a logarithmic payment that is clipped at 0 within reach.
 
-    M(s) = (1/N) sum over the j with s + t_j <= z_0 of  ln(Q / (Phi (s + t_j) + Upsilon)),
+    M(s) = (A/N) sum over the j with s + t_j <= z_0 of  ln(Q / (Phi (s + t_j) + Upsilon)),
     t_j = delta_j^2,   z_0 = (Q - Upsilon) / Phi
 
 M is convex with a kink at every z_0 - t_j, so no polynomial carries it. But with the t_j sorted, the sum runs over
@@ -35,11 +35,13 @@ class ClippedField:
     """M, M' and M'' of one profile, as a `mechanism.mean_field.PeerField`.
 
     Attributes:
+        scale: A of the payment.
         sorted: the peers' delta^2, increasing.
         prefixes: for each panel, Chebyshev coefficients of sum_{j < i STRIDE} ln(s + r + t_j), one column an i.
     """
 
     layout: Layout
+    scale: float
     sorted: Array
     prefixes: tuple[Array, ...]
     error: float
@@ -72,7 +74,9 @@ class ClippedField:
                 slope_error,
                 panel.slope_error / layout.shift + rounding * panel.degree**4 / (3 * panel.half**2),
             )
-        return cls(layout, squares, tuple(prefixes), error, slope_error, level_error, 1 / (2 * layout.shift))
+        scale = float(getattr(score.function, "scale", 1))
+        bounds = (scale * bound for bound in (error, slope_error, level_error, 1 / (2 * layout.shift)))
+        return cls(layout, scale, squares, tuple(prefixes), *bounds)
 
     def level(self, s: Array) -> Array:
         """M(s)."""
@@ -84,7 +88,7 @@ class ClippedField:
             gaps *= np.where(inside, shifted + t, 1.0)
         logs = self._prefix(s, row, 0) + np.log(gaps)
         paid = active * math.log(score.Q / score.bound.phi) - logs
-        return np.asarray(np.maximum(paid, 0.0) / self.sorted.size)
+        return np.asarray(self.scale * np.maximum(paid, 0.0) / self.sorted.size)
 
     def first(self, s: Array) -> Array:
         """M'(s), from the right at a kink."""
@@ -99,7 +103,7 @@ class ClippedField:
         shifted, total = s + self.layout.score.bound.ratio, -self._prefix(s, row, derivative)
         for inside, t in self._rest(active, row):
             total += np.where(inside, of_gap(shifted + t), 0.0)
-        return np.asarray(total / self.sorted.size)
+        return np.asarray(self.scale * total / self.sorted.size)
 
     def first_error(self, s: Array) -> Array:
         """`error`, and 0 where no peer pays: what is a sum of nothing is exact."""

@@ -8,7 +8,7 @@ The profile is the least equilibrium (the best for everyone) or the greatest (th
 an equilibrium disappears and has kinks, so no local solver is trusted: coefficients on a grid are solved,
 the best is refined, and the answer is the best feasible coefficient that was actually evaluated.
 
-Log payment: Q drops out of the best responses, as ln(Q/gap) = ln Q - ln gap, so as long as nothing is clipped
+Log payment: Q drops out of the best responses, as A ln(Q/gap) = A ln Q - A ln gap, so as long as nothing is clipped
 Payoff falls in Q and the optimum lies on the participation boundary, the least Q at which the profile is still
 an equilibrium. Below it participants prefer to be paid nothing for nothing, and another profile follows. The
 greatest profile must also stay the greatest: clipping adds equilibria of less effort at coefficients above that.
@@ -190,6 +190,12 @@ def _unclipped(game: Game) -> float:
     return float(game.bound.gap(game.start.max(), game.start.max())) * (1 + 1e-12)
 
 
+def _log_scale(game: Game) -> float:
+    """A of a log payment."""
+    assert isinstance(game.payment, Log)
+    return float(game.payment.scale)
+
+
 def _log_offers(game: Game, learner: Learner, side: Side, partial: bool) -> list[Offer]:
     """The participation boundary, the offers above it, and some below where participants drop out."""
     top = _unclipped(game)
@@ -237,8 +243,8 @@ def _halved(game: Game, learner: Learner, side: Side, best: Offer, below: list[O
 
 def _log_required(game: Game, free: Equilibrium, top: float) -> float:
     """The least Q at which `free` leaves everyone a utility of at least 0, payments clipped at 0."""
-    # Unclipped, ln Q + (payment - ln top) >= cost has a closed form, and clipping only raises a payment.
-    high = min(float(top * np.exp(np.max(-free.utility))), top)
+    # Unclipped, A ln Q + (payment - A ln top) >= cost has a closed form, and clipping only raises a payment.
+    high = min(float(top * np.exp(np.max(-free.utility) / _log_scale(game))), top)
     worst = float(free.degree.max())
     if high >= float(game.bound.gap(worst, worst)):
         return high
@@ -288,7 +294,7 @@ def _indifferent(game: Game, degree: Array, who: Index, where: Array, Q: float, 
     # Nobody is its own peer.
     stay[mine, who] = leave[mine, who] = np.inf
     cost, start = game.cost.take(who), game.start[who]
-    saved = cost.value(start - degree[who]) - cost.value(start - where)
+    saved = (cost.value(start - degree[who]) - cost.value(start - where)) / _log_scale(game)
     low, high = np.full(who.size, np.log(Q)), np.full(who.size, np.log(top))
     for _ in range(BISECTIONS):
         middle = (low + high) / 2

@@ -1,9 +1,12 @@
 """Payment functions f, non-decreasing on R+.
 
-    log      f(x) = max(0, ln x)            the paper's
-    log1p    f(x) = ln(1 + x)
-    linear   f(x) = kappa * x
-    power    f(x) = kappa * x^a             0 < a <= 1
+    log      f(x) = A max(0, ln x)          the paper's, with A = 1
+    log1p    f(x) = A ln(1 + x)
+    linear   f(x) = A x
+    power    f(x) = A x^a                   0 < a <= 1
+
+The scale A, credits, is what effort is bought with: under a logarithm Q drops out of every best response, so that A
+alone weighs a lower degree against its cost, and Q buys participation (docs/mechanism.md, section 5).
 
 Each gives its value and two derivatives in floating point, for the solvers, and its value in `decimal`, for
 the money. The game is supermodular where the relative curvature -x f''(x) / f'(x) is at most 2, that is
@@ -42,104 +45,145 @@ class ExactPaymentFunction(PaymentFunction, Protocol):
 
     name: ClassVar[str]
 
+    @property
+    def scale(self) -> Decimal: ...
+
     def exact(self, x: Decimal, context: Context) -> Decimal:
         """f(x) to the precision of `context`, correctly rounded in its last step; x > 0."""
 
 
 @dataclass(frozen=True)
-class Log:
-    """f(x) = max(0, ln x). The kink at x = 1 has the right-hand derivative."""
+class Scaled:
+    """f = A f0 for an f0 that has no unit: A is what one of it is worth.
+
+    Attributes:
+        scale: A > 0, credits.
+
+    Raises:
+        FieldError: on construction, a parameter out of its range.
+    """
+
+    scale: Decimal = Decimal(1)
+
+    def __post_init__(self) -> None:
+        _positive("payment.scale", self.scale)
+
+    def value(self, x: npt.ArrayLike) -> Array:
+        return np.asarray(float(self.scale) * self.plain(np.asarray(x, dtype=np.float64)))
+
+    def first(self, x: npt.ArrayLike) -> Array:
+        return np.asarray(float(self.scale) * self.plain_first(np.asarray(x, dtype=np.float64)))
+
+    def second(self, x: npt.ArrayLike) -> Array:
+        return np.asarray(float(self.scale) * self.plain_second(np.asarray(x, dtype=np.float64)))
+
+    def exact(self, x: Decimal, context: Context) -> Decimal:
+        return context.multiply(self.scale, self.plain_exact(x, context))
+
+    def plain(self, x: Array) -> Array:
+        """f0(x)."""
+        raise NotImplementedError
+
+    def plain_first(self, x: Array) -> Array:
+        """f0'(x)."""
+        raise NotImplementedError
+
+    def plain_second(self, x: Array) -> Array:
+        """f0''(x)."""
+        raise NotImplementedError
+
+    def plain_exact(self, x: Decimal, context: Context) -> Decimal:
+        """f0(x), rounded to `context`."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Log(Scaled):
+    """f(x) = A max(0, ln x). The kink at x = 1 has the right-hand derivative."""
 
     name: ClassVar[str] = "log"
     relative_curvature: ClassVar[float] = 1.0
 
-    def value(self, x: npt.ArrayLike) -> Array:
-        return np.log(np.maximum(np.asarray(x, dtype=np.float64), 1.0))
+    def plain(self, x: Array) -> Array:
+        return np.log(np.maximum(x, 1.0))
 
-    def first(self, x: npt.ArrayLike) -> Array:
-        array = np.asarray(x, dtype=np.float64)
-        return np.where(array >= 1, 1 / np.maximum(array, 1.0), 0.0)
+    def plain_first(self, x: Array) -> Array:
+        return np.where(x >= 1, 1 / np.maximum(x, 1.0), 0.0)
 
-    def second(self, x: npt.ArrayLike) -> Array:
-        array = np.asarray(x, dtype=np.float64)
-        return np.where(array >= 1, -1 / np.square(np.maximum(array, 1.0)), 0.0)
+    def plain_second(self, x: Array) -> Array:
+        return np.where(x >= 1, -1 / np.square(np.maximum(x, 1.0)), 0.0)
 
-    def exact(self, x: Decimal, context: Context) -> Decimal:
+    def plain_exact(self, x: Decimal, context: Context) -> Decimal:
         return context.ln(x) if x > 1 else Decimal(0)
 
 
 @dataclass(frozen=True)
-class Log1p:
-    """f(x) = ln(1 + x)."""
+class Log1p(Scaled):
+    """f(x) = A ln(1 + x)."""
 
     name: ClassVar[str] = "log1p"
     relative_curvature: ClassVar[float] = 1.0
 
-    def value(self, x: npt.ArrayLike) -> Array:
-        return np.log1p(np.asarray(x, dtype=np.float64))
+    def plain(self, x: Array) -> Array:
+        return np.log1p(x)
 
-    def first(self, x: npt.ArrayLike) -> Array:
-        return np.asarray(1 / (1 + np.asarray(x, dtype=np.float64)))
+    def plain_first(self, x: Array) -> Array:
+        return np.asarray(1 / (1 + x))
 
-    def second(self, x: npt.ArrayLike) -> Array:
-        return np.asarray(-1 / np.square(1 + np.asarray(x, dtype=np.float64)))
+    def plain_second(self, x: Array) -> Array:
+        return np.asarray(-1 / np.square(1 + x))
 
-    def exact(self, x: Decimal, context: Context) -> Decimal:
+    def plain_exact(self, x: Decimal, context: Context) -> Decimal:
         return context.ln(context.add(1, x))
 
 
 @dataclass(frozen=True)
-class Linear:
-    """f(x) = kappa * x, kappa > 0."""
+class Linear(Scaled):
+    """f(x) = A x."""
 
     name: ClassVar[str] = "linear"
     relative_curvature: ClassVar[float] = 0.0
-    kappa: Decimal = Decimal(1)
 
-    def __post_init__(self) -> None:
-        _positive("payment.kappa", self.kappa)
+    def plain(self, x: Array) -> Array:
+        return x
 
-    def value(self, x: npt.ArrayLike) -> Array:
-        return np.asarray(float(self.kappa) * np.asarray(x, dtype=np.float64))
+    def plain_first(self, x: Array) -> Array:
+        return np.ones_like(x)
 
-    def first(self, x: npt.ArrayLike) -> Array:
-        return np.full_like(np.asarray(x, dtype=np.float64), float(self.kappa))
+    def plain_second(self, x: Array) -> Array:
+        return np.zeros_like(x)
 
-    def second(self, x: npt.ArrayLike) -> Array:
-        return np.zeros_like(np.asarray(x, dtype=np.float64))
-
-    def exact(self, x: Decimal, context: Context) -> Decimal:
-        return context.multiply(self.kappa, x)
+    def plain_exact(self, x: Decimal, context: Context) -> Decimal:
+        return x
 
 
 @dataclass(frozen=True)
-class Power:
-    """f(x) = kappa * x^a, kappa > 0, 0 < a <= 1."""
+class Power(Scaled):
+    """f(x) = A x^a, 0 < a <= 1."""
 
     name: ClassVar[str] = "power"
     relative_curvature: ClassVar[float] = 1.0
-    kappa: Decimal = Decimal(1)
     exponent: Decimal = Decimal("0.5")
 
     def __post_init__(self) -> None:
-        _positive("payment.kappa", self.kappa)
+        super().__post_init__()
         _positive("payment.exponent", self.exponent)
         if self.exponent > 1:
             raise FieldError("payment.exponent", str(self.exponent), "a number in (0, 1]")
 
-    def value(self, x: npt.ArrayLike) -> Array:
-        return np.asarray(float(self.kappa) * np.power(np.asarray(x, dtype=np.float64), float(self.exponent)))
+    def plain(self, x: Array) -> Array:
+        return np.asarray(np.power(x, float(self.exponent)))
 
-    def first(self, x: npt.ArrayLike) -> Array:
+    def plain_first(self, x: Array) -> Array:
         a = float(self.exponent)
-        return np.asarray(float(self.kappa) * a * np.power(np.asarray(x, dtype=np.float64), a - 1))
+        return np.asarray(a * np.power(x, a - 1))
 
-    def second(self, x: npt.ArrayLike) -> Array:
+    def plain_second(self, x: Array) -> Array:
         a = float(self.exponent)
-        return np.asarray(float(self.kappa) * a * (a - 1) * np.power(np.asarray(x, dtype=np.float64), a - 2))
+        return np.asarray(a * (a - 1) * np.power(x, a - 2))
 
-    def exact(self, x: Decimal, context: Context) -> Decimal:
-        return context.multiply(self.kappa, context.power(x, self.exponent))
+    def plain_exact(self, x: Decimal, context: Context) -> Decimal:
+        return context.power(x, self.exponent)
 
 
 #: Those that terms may name.

@@ -10,7 +10,7 @@ may be a distribution, drawn with the entry's `seed`:
     {"count": 1000, "delta0": {"uniform": [0.3, 1.0]}, "cost": {"lognormal": [-0.5, 0.3]}, "seed": 0}
 
 An entry may have `cost_exponent` (cost * x^a instead of cost * x) or, instead of `delta0` and `rate`, a table
-`efforts` and `degrees`. `payment` is a name or {"name": "power", "kappa": 2, "exponent": 0.5}. `reward` is R for
+`efforts` and `degrees`. `payment` is a name or {"name": "power", "scale": 2, "exponent": 0.5}. `reward` is R for
 R / Bound, or {"power": [R, a]} for R / Bound^a, {"log1p": R} for R ln(1 + 1/Bound). docs/plan.md has every key.
 """
 
@@ -228,7 +228,7 @@ def _payment(value: Any) -> ExactPaymentFunction:
         raise FieldError("payment", value, 'a name such as "log", or a table with a name')
     parameters = {key: _decimal(f"payment.{key}", given) for key, given in value.items() if key != "name"}
     function = payment_function(value["name"], parameters)
-    for key, limits in (("kappa", POSITIVE), ("exponent", PAYMENT_EXPONENT)):
+    for key, limits in (("scale", POSITIVE), ("exponent", PAYMENT_EXPONENT)):
         if key in parameters:
             _number(f"payment.{key}", float(parameters[key]), *limits)
     return function

@@ -100,7 +100,7 @@ def required_coefficients(game: Game, profile: Equilibrium) -> Array:
     cost, payment = profile.cost, profile.payment
     pay = game.payment
     if isinstance(pay, Log) and below_kink(game):
-        return np.asarray(game.Q * np.exp(cost - payment))
+        return np.asarray(game.Q * np.exp((cost - payment) / float(pay.scale)))
     if isinstance(pay, Linear | Power):
         exponent = float(pay.exponent) if isinstance(pay, Power) else 1.0
         return np.asarray(game.Q * (cost / payment) ** (1 / exponent))

@@ -195,13 +195,14 @@ def _slope(game: Game, z: Array) -> Array:
 def _fourth_derivative(game: Game) -> Callable[[float], float] | None:
     """z -> phi''''(z), which falls with z, for the payments that ship; None where it is not known or kinked."""
     r, pay = game.bound.ratio, game.payment
+    if not isinstance(pay, Log | Log1p | Linear | Power):
+        return None
+    scale = float(pay.scale)
     if isinstance(pay, Log):
         kink = (game.Q - game.bound.upsilon) / game.bound.phi
-        return (lambda z: 6 / (z + r) ** 4) if 2 * float(game.start.max()) ** 2 <= kink else None
+        return (lambda z: 6 * scale / (z + r) ** 4) if 2 * float(game.start.max()) ** 2 <= kink else None
     if isinstance(pay, Log1p):
-        return lambda z: 6 / (z + r) ** 4
-    if isinstance(pay, Linear | Power):
-        a = float(pay.exponent) if isinstance(pay, Power) else 1.0
-        size = float(pay.kappa) * (game.Q / game.bound.phi) ** a * a * (a + 1) * (a + 2) * (a + 3)
-        return lambda z: size / (z + r) ** (a + 4)
-    return None
+        return lambda z: 6 * scale / (z + r) ** 4
+    a = float(pay.exponent) if isinstance(pay, Power) else 1.0
+    size = scale * (game.Q / game.bound.phi) ** a * a * (a + 1) * (a + 2) * (a + 3)
+    return lambda z: size / (z + r) ** (a + 4)

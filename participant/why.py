@@ -41,12 +41,12 @@ _FIRST_ENTRIES = 64
 #: Rules that score a participant against peers.
 _PAIRED = ("verified", "paper")
 
-#: f(x) in words, by the payment function's name.
+#: f0(x) in words, by the payment function's name.
 _FUNCTIONS = {
     "log": "ln({x})",
     "log1p": "ln(1 + {x})",
-    "linear": "{kappa} * {x}",
-    "power": "{kappa} * ({x})^{exponent}",
+    "linear": "{x}",
+    "power": "({x})^{exponent}",
 }
 
 
@@ -116,7 +116,8 @@ class Why(Readable):
         if rule.name in _PAIRED:
             gaps = [f"({phi} * {v}^2 + {phi} * {_number(met.degree)}^2 + {upsilon})" for met in self.peers]
         parameters = {name: f"{value:f}" for name, value in vars(terms.payment).items()}
-        function = _FUNCTIONS[terms.payment.name]
+        scale = "" if terms.payment.scale == 1 else f"{terms.payment.scale:f} * "
+        function = scale + _FUNCTIONS[terms.payment.name]
         pays = [function.format(x=f"{q} / {gap}", **parameters) for gap in gaps]
         text = pays[0] if len(pays) == 1 else f"({' + '.join(pays)}) / {len(pays)}"
         if rule.name not in _PAIRED:

@@ -28,6 +28,7 @@ from mechanism.ledger.key_history import NO_KEYS, keys_after
 from mechanism.ledger.merkle import leaf_hash, node_hash, tree_root
 from mechanism.ledger.note import Checkpoint, SigningKey, sign_checkpoint
 from mechanism.ledger.tiles import bundle_path, pack_bundle, tile_path
+from mechanism.payment import Log as Payment
 from mechanism.peers import Draw, draw_head, draw_share, round_seed, seed_commitment
 from mechanism.settlement import (
     MICRO,
@@ -70,7 +71,8 @@ class Example:
         for name in samples.names(SHAPE.people):
             log.enrol(name)
         task = self.task = History(log, SHAPE)
-        richer = replace(task.terms, rule=replace(task.terms.rule, peers=2))
+        terms = replace(task.terms, payment=Payment(Decimal("1.25")))
+        richer = replace(terms, rule=replace(terms.rule, peers=2))
         self.terms = task.terms = replace(richer, budget_micro=task_budget_micro(richer) + 1)
         self.judged: dict[int, list[Assessment]] = {}
         self.settled: dict[int, Settlement] = {}

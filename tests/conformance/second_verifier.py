@@ -482,11 +482,16 @@ class Terms:
         self.digest = sha256(canonical(terms)).hex()
 
     def _payment(self, record: Any) -> None:
-        known = {"log": "name", "log1p": "name", "linear": "name kappa", "power": "name kappa exponent"}
+        known = {
+            "log": "name scale",
+            "log1p": "name scale",
+            "linear": "name scale",
+            "power": "name scale exponent",
+        }
         require(isinstance(record, dict) and record.get("name") in known, "no such payment function")
         payment = shaped(record, known[record["name"]], "payment")
         self.function = str(payment["name"])
-        self.kappa = positive(payment["kappa"], "kappa") if "kappa" in payment else Decimal(1)
+        self.scale = positive(payment["scale"], "scale")
         self.exponent = positive(payment["exponent"], "exponent") if "exponent" in payment else Decimal(1)
         require(self.exponent <= 1, "exponent is above 1")
 
@@ -606,13 +611,16 @@ class Terms:
     # 13 Amounts
 
     def f(self, x: Decimal) -> Decimal:
+        return AMOUNTS.multiply(self.scale, self.unscaled(x))
+
+    def unscaled(self, x: Decimal) -> Decimal:
         if self.function == "log":
             return AMOUNTS.ln(x) if x > 1 else NOTHING
         if self.function == "log1p":
             return AMOUNTS.ln(AMOUNTS.add(1, x))
         if self.function == "linear":
-            return AMOUNTS.multiply(self.kappa, x)
-        return AMOUNTS.multiply(self.kappa, AMOUNTS.power(x, self.exponent))
+            return x
+        return AMOUNTS.power(x, self.exponent)
 
     def most(self) -> Decimal:
         return self.f(AMOUNTS.divide(self.q, self.upsilon))

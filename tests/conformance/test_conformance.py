@@ -24,6 +24,7 @@ from mechanism.ledger import entries
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.verify import LedgerSource, Report, verify_ledger
 from mechanism.payment import Linear, Log1p, Power
+from mechanism.payment import Log as Payment
 from mechanism.settlement import task_budget_micro
 from mechanism.statements import ec, hashes
 from mechanism.workload import Strata
@@ -155,7 +156,8 @@ def paying(**changes: Any) -> History:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"payment": Log1p()},
+        {"payment": Payment(Decimal("2.345"))},
+        {"payment": Log1p(Decimal("0.75"))},
         {"payment": Linear(Decimal("0.3"))},
         {"payment": Power(Decimal("1.7"), Decimal("0.37"))},
         {"peers": 3},

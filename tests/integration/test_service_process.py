@@ -207,12 +207,12 @@ BAD_TASKS = {
     ),
     "a bill that the ledger cannot hold": (
         "[schedule]\nrounds = 1\nquorum = 3\ncapacity = 3",
-        '[payment]\nname = "linear"\nkappa = 100\n[schedule]\nrounds = 10000\nquorum = 3\ncapacity = 10000',
+        '[payment]\nname = "linear"\nscale = 100\n[schedule]\nrounds = 10000\nquorum = 3\ncapacity = 10000',
         "schedule.capacity is 10000; expected at most 1801",
     ),
     "a payment that the ledger cannot hold": (
         "Q = 1000",
-        'Q = 1000\npayment = {name = "linear", kappa = 1e15}',
+        'Q = 1000\npayment = {name = "linear", scale = 1e15}',
         "Q is '1000'; expected less",
     ),
     "an integer that the ledger cannot hold": (

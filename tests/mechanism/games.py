@@ -16,6 +16,8 @@ BOUND = GapBound(300, 200)
 PAYMENTS = [
     (Log(), 2000.0),
     (Log(), 420.0),  # clipped within reach
+    (Log(Decimal("2.5")), 1500.0),
+    (Log(Decimal("0.4")), 420.0),
     (Log1p(), 500.0),
     (Linear(Decimal("0.7")), 500.0),
     (Power(Decimal(2), Decimal("0.4")), 900.0),

@@ -2,8 +2,8 @@
 
 r = Upsilon / Phi, A = delta'^2 + r, a linear cost c:
 
-    log      delta = 1/c -/+ sqrt(1/c^2 - A)
-    linear   delta^4 + 2 A delta^2 - (2 kappa Q / (c Phi)) delta + A^2 = 0
+    log      delta = 1/c -/+ sqrt(1/c^2 - A)                           c over the payment's scale
+    linear   delta^4 + 2 A delta^2 - (2 scale Q / (c Phi)) delta + A^2 = 0
 
 In both the smaller root is the local maximum (and the larger effort), the larger the local minimum; without a
 real root the utility rises in delta and no effort is best.
@@ -38,7 +38,7 @@ def linear_stationary(slope: npt.ArrayLike, peer: npt.ArrayLike) -> Array:
     y > 0 of y^3 - A y - b^2 / 8 = 0; the real pair is t^2 - sqrt(2 y) t + y - b / (2 sqrt(2 y)) = 0.
 
     Args:
-        slope: B = 2 kappa Q / (c Phi) > 0.
+        slope: B = 2 scale Q / (c Phi) > 0.
         peer: A = delta'^2 + Upsilon / Phi > 0.
     """
     B, A = np.broadcast_arrays(np.asarray(slope, dtype=np.float64), np.asarray(peer, dtype=np.float64))

@@ -107,7 +107,7 @@ def test_the_smaller_root_of_linear_solves_the_quartic(slope, peer):
 
 @settings(max_examples=60)
 @given(
-    payment=st.sampled_from([Log(), Linear(Decimal("0.7"))]),
+    payment=st.sampled_from([Log(), Log(Decimal("3.5")), Linear(Decimal("0.7"))]),
     Q=st.floats(1200, 5000),
     c=st.floats(0.1, 5),
     delta_0=st.floats(0.05, 1),
@@ -117,7 +117,8 @@ def test_the_search_finds_the_better_of_the_closed_form_and_the_ends(payment, Q,
     curve, cost = ExponentialEffort(delta_0, 2.0), LinearCost(c)
     answer = best_response(payment=payment, Q=Q, bound=BOUND, effort=curve, cost=cost, peers=[peer])
     A = peer**2 + BOUND.ratio
-    root = log_stationary(c, A) if isinstance(payment, Log) else linear_stationary(1.4 * Q / (c * 300), A)
+    over = c / float(payment.scale)
+    root = log_stationary(over, A) if isinstance(payment, Log) else linear_stationary(1.4 * Q / (c * 300), A)
     ends = [float(curve.floor), float(curve.start)]
     degrees = np.clip([*ends, float(np.nan_to_num(root, nan=ends[0]))], *ends)
     utility = payment.value(Q / (300 * (degrees**2 + peer**2) + 200)) - cost.value(ends[1] - degrees)

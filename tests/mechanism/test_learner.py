@@ -87,7 +87,13 @@ def test_the_curve_holds_the_best_and_is_ordered():
 
 
 def test_a_required_coefficient_pays_exactly_the_cost():
-    for payment, Q in ((Log(), 2000.0), (Log(), 430.0), (Linear(), 500.0), (Power(), 900.0)):
+    for payment, Q in (
+        (Log(), 2000.0),
+        (Log(Decimal("1.7")), 2000.0),
+        (Log(), 430.0),
+        (Linear(), 500.0),
+        (Power(), 900.0),
+    ):
         game = random_game(4, 9, payment, Q)
         profile = equilibrium(game)
         required = required_coefficients(game, profile)

@@ -10,7 +10,8 @@ from mechanism.payment import ExactPaymentFunction, Linear, Log, Log1p, Power, p
 
 FUNCTIONS: list[ExactPaymentFunction] = [
     Log(),
-    Log1p(),
+    Log(Decimal("0.37")),
+    Log1p(Decimal(3)),
     Linear(Decimal("1.5")),
     Power(Decimal(2), Decimal("0.5")),
     Power(Decimal("0.1"), Decimal(1)),
@@ -33,6 +34,17 @@ def test_the_exact_value_is_the_floating_one(function: ExactPaymentFunction, x: 
     assert float(function.exact(Decimal(x), CONTEXT)) == pytest.approx(
         float(function.value(x)), rel=1e-12, abs=1e-12
     )
+
+
+@given(functions, points, st.decimals("0.001", 1000, places=3))
+def test_the_scale_multiplies_what_is_paid(function: ExactPaymentFunction, x: float, scale: Decimal) -> None:
+    scaled = payment_function(function.name, {**vars(function), "scale": scale})
+    plain = payment_function(function.name, {**vars(function), "scale": Decimal(1)})
+    point = CONTEXT.create_decimal_from_float(x)
+    assert scaled.exact(point, CONTEXT) == CONTEXT.multiply(scale, plain.exact(point, CONTEXT))
+    for name in ("value", "first", "second"):
+        whole, part = (float(getattr(one, name)(x)) for one in (scaled, plain))
+        assert whole == pytest.approx(float(scale) * part, rel=1e-12)
 
 
 @given(functions, st.floats(1.01, 1e4))
@@ -73,9 +85,11 @@ def test_a_function_comes_back_from_its_name_and_parameters(function: ExactPayme
     ("name", "parameters", "field"),
     [
         ("cubic", {}, "payment.name"),
-        ("log", {"kappa": Decimal(1)}, "payment.kappa"),
-        ("linear", {"kappa": Decimal(0)}, "payment.kappa"),
-        ("linear", {"kappa": Decimal("NaN")}, "payment.kappa"),
+        ("log", {"exponent": Decimal(1)}, "payment.exponent"),
+        ("log", {"scale": Decimal(0)}, "payment.scale"),
+        ("log1p", {"scale": Decimal("-1")}, "payment.scale"),
+        ("linear", {"scale": Decimal(0)}, "payment.scale"),
+        ("linear", {"scale": Decimal("NaN")}, "payment.scale"),
         ("power", {"exponent": Decimal("1.1")}, "payment.exponent"),
         ("power", {"exponent": Decimal(0)}, "payment.exponent"),
     ],

@@ -32,8 +32,8 @@ decimals = st.decimals(min_value="0.000001", max_value=1_000_000, places=6)
 digests = st.binary(min_size=32, max_size=32)
 identifiers = st.from_regex(r"[a-z0-9]([a-z0-9._-]{0,20}[a-z0-9])?", fullmatch=True)
 payments = st.one_of(
-    st.just(Log()),
-    st.just(Log1p()),
+    st.builds(Log, decimals),
+    st.builds(Log1p, decimals),
     st.builds(Linear, decimals),
     st.builds(Power, decimals, st.decimals(min_value="0.01", max_value=1, places=2)),
 )
@@ -72,7 +72,7 @@ RECORD: dict[str, Any] = {
     "q": "2000.5",
     "phi": "300.25",
     "upsilon": "200.125",
-    "payment": {"name": "power", "kappa": "1.5", "exponent": "0.75"},
+    "payment": {"name": "power", "scale": "1.5", "exponent": "0.75"},
     "rule": {"name": "paper", "peers": 2, "claim_penalty": "0.5", "stake_micro": 150_000},
     "schedule": {
         "rounds": 9,
@@ -177,11 +177,12 @@ def test_every_payment_function_has_its_own_parameters(payment: Any) -> None:
         ("log", "payment"),
         ({"name": ["log"]}, "payment.name"),
         ({"name": "cubic"}, "payment.name"),
-        ({"name": "log", "kappa": "1"}, "payment.kappa"),
-        ({"name": "linear"}, "payment.kappa"),
-        ({"name": "linear", "kappa": "0"}, "payment.kappa"),
-        ({"name": "power", "kappa": "1", "exponent": "1.5"}, "payment.exponent"),
-        ({"name": "linear", "kappa": 1}, "payment.kappa"),
+        ({"name": "log"}, "payment.scale"),
+        ({"name": "log", "scale": "1", "exponent": "1"}, "payment.exponent"),
+        ({"name": "linear"}, "payment.scale"),
+        ({"name": "linear", "scale": "0"}, "payment.scale"),
+        ({"name": "power", "scale": "1", "exponent": "1.5"}, "payment.exponent"),
+        ({"name": "linear", "scale": 1}, "payment.scale"),
     ],
 )
 def test_a_payment_function_that_is_none_is_refused(record: Any, field: str) -> None:
@@ -191,7 +192,7 @@ def test_a_payment_function_that_is_none_is_refused(record: Any, field: str) -> 
 
 
 NUMBERS = [
-    "q", "phi", "upsilon", "payment.kappa", "payment.exponent", "rule.claim_penalty", "contract.max_norm",
+    "q", "phi", "upsilon", "payment.scale", "payment.exponent", "rule.claim_penalty", "contract.max_norm",
     "recipe.learning_rate", "reference.0",
 ]  # fmt: skip
 

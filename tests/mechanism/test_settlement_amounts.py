@@ -288,6 +288,7 @@ def test_units_go_to_the_largest_fractions_and_of_equals_to_the_first_name(
 def test_budgets_are_the_largest_payment_rounded_up_by_capacity_and_rounds() -> None:
     # ln 10 = 2.302585092..., which lies above 2302585 micro-credits.
     assert max_payment_micro(Decimal(2000), Decimal(200), Log().exact) == 2_302_586
+    assert max_payment_micro(Decimal(2000), Decimal(200), Log(Decimal(100)).exact) == 230_258_510
     assert max_payment_micro(Decimal(3), Decimal(2), Linear(Decimal(2)).exact) == 3 * MICRO
     assert max_payment_micro(Decimal(1), Decimal(1), Log().exact) == 0
     assert task_budget_micro(PLAIN) == 3 * 12 * 2_302_586

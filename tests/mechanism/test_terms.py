@@ -225,7 +225,7 @@ def test_a_log_has_room_for_so_many_rounds_and_participants() -> None:
 def test_terms_are_shown_with_their_numbers() -> None:
     shown = str(samples.terms()).splitlines()
     assert shown[0] == "task task: 2 x 60 s, rule verified"
-    assert shown[1] == "  payment    log, Q 2000, phi 300, upsilon 200"
+    assert shown[1] == "  payment    log, scale 1, Q 2000, phi 300, upsilon 200"
     assert shown[3] == "  places     4, quorum 3; claims for 60 s"
 
 

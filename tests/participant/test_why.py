@@ -104,7 +104,10 @@ def recomputed(found: Why) -> int:
         brought = []
         for met in found.peers:
             degree = Decimal(met.degree.numerator) / met.degree.denominator
-            brought.append((terms.Q / (terms.phi * (own_degree**2 + degree**2) + terms.upsilon)).ln())
+            brought.append(
+                (terms.Q / (terms.phi * (own_degree**2 + degree**2) + terms.upsilon)).ln()
+                * terms.payment.scale
+            )
         gross = sum(brought, Decimal(0)) / len(brought) * own.multiplier_ppm / MICRO
         claimed = Decimal(own.claimed_degree.numerator) / own.claimed_degree.denominator
         net = max(Decimal(0), gross - terms.rule.claim_penalty * (claimed - own_degree) ** 2)
@@ -128,16 +131,17 @@ def test_the_numbers_stand_in_the_formula(tmp_path: Path) -> None:
     assert [met.participant_id for met in found.peers] == ["p004", "p003"]
     assert [met.degree for met in found.peers] == [Fraction(2, 5), Fraction(3, 10)]
     assert found.formula == (
-        "0.5 * (ln(2000 / (300 * 0^2 + 300 * 0.4^2 + 200)) + ln(2000 / (300 * 0^2 + 300 * 0.3^2 + 200))) / 2"
+        "0.5 * (1.25 * ln(2000 / (300 * 0^2 + 300 * 0.4^2 + 200)) + 1.25 * ln(2000 / (300 * 0^2 + 300 * 0.3^2 + 200)))"
+        " / 2"
     )
     # Half of what the peers bring, since the multiplier is a half (worked values of the page).
-    assert [f"{met.credits * 2:.9f}" for met in found.peers] == ["2.087473713", "2.175952442"]
+    assert [f"{met.credits * 2:.9f}" for met in found.peers] == ["2.609342142", "2.719940553"]
     assert found.candidates == 3
     text = str(found)
-    assert text.startswith("demo, round 1: p000 was paid 1.065856 credits.")
-    for part in ("measured", "interval", "drawn among 3", found.formula + " = 1.065856", "held back"):
+    assert text.startswith("demo, round 1: p000 was paid 1.332321 credits.")
+    for part in ("measured", "interval", "drawn among 3", found.formula + " = 1.332321", "held back"):
         assert part in text
-    assert found.record()["paid_micro"] == 1_065_856
+    assert found.record()["paid_micro"] == 1_332_321
     json.dumps(found.record())
 
 
@@ -208,10 +212,10 @@ def test_the_sentences_follow_the_rule(tmp_path: Path) -> None:
 
 def test_an_amount_that_does_not_follow_is_a_problem(tmp_path: Path) -> None:
     ledger = Ledger()
-    ledger.alter("demo/round/1/payment/p000", b'"paid_micro":1065856', b'"paid_micro":1065855')
+    ledger.alter("demo/round/1/payment/p000", b'"paid_micro":1332321', b'"paid_micro":1332320')
     [_, problem] = explained(ledger, tmp_path, "p000", 1).problems
-    assert "says p000: paid 1065855 micro-credits" in problem
-    assert "give p000: paid 1065856 micro-credits" in problem
+    assert "says p000: paid 1332320 micro-credits" in problem
+    assert "give p000: paid 1332321 micro-credits" in problem
 
 
 def test_peers_that_were_not_drawn_are_a_problem(tmp_path: Path) -> None:
@@ -231,7 +235,7 @@ def test_entries_that_are_none_of_a_round_are_one_sentence(tmp_path: Path) -> No
 def test_terms_and_payment_read_well(tmp_path: Path) -> None:
     found = explained(Ledger(), tmp_path, "p000", 1)
     assert repr(found.terms) == "<Terms task demo: 2 x 60 s, rule verified>"
-    assert "payment    log, Q 2000, phi 300, upsilon 200" in str(found.terms)
+    assert "payment    log, scale 1.25, Q 2000, phi 300, upsilon 200" in str(found.terms)
     assert found.terms._repr_html_().startswith("<pre>task demo")
     assert "300000 held back" in found.payment._repr_html_()
 

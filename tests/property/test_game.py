@@ -1,5 +1,8 @@
 """Properties of the game that hold for every population."""
 
+from dataclasses import replace
+from decimal import Decimal
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,6 +17,7 @@ from mechanism.equilibrium import solve
 from mechanism.extremal_iteration import Climb, applies
 from mechanism.game import Game
 from mechanism.gap_bound import GapBound
+from mechanism.learner import Learner, best_offer
 from mechanism.mean_field import Field, Layout, PeerSums
 from mechanism.payment import Log
 from mechanism.score import Score
@@ -22,6 +26,7 @@ from tests.mechanism.games import BOUND, PAYMENTS, random_game, utilities_on_gri
 pytestmark = pytest.mark.arithmetic
 
 degrees = st.floats(0, 1)
+scales = st.decimals("0.01", 1000, places=2)
 payments = st.sampled_from(PAYMENTS)
 
 
@@ -180,3 +185,55 @@ def test_the_field_of_a_clipped_payment_is_within_its_error_bound(seed, ratio, r
     nobody = s + np.square(degree).min() > score.kink + 1e-12
     assert (field.first(s)[nobody] == 0).all()
     assert (np.asarray(field.first_error(s))[nobody] == 0).all()
+
+
+def scaled(game, factor):
+    """`game` in another currency: a credit is now `factor`."""
+    payment = replace(game.payment, scale=game.payment.scale * factor)
+    cost = LinearCost(np.asarray(game.cost.coefficient) * float(factor))
+    return Game(payment, game.Q, game.bound, game.effort, cost, game.rule)
+
+
+@settings(max_examples=30)
+@given(seed=st.integers(0, 10_000), payment=payments, size=st.sampled_from([2, 5, 40]), factor=scales)
+def test_another_currency_multiplies_every_amount_and_moves_no_degree(seed, payment, size, factor):
+    game = random_game(seed, size, *payment)
+    one, other = solve(game), solve(scaled(game, factor))
+    for side in ("least", "greatest"):
+        mine, theirs = getattr(one, side), getattr(other, side)
+        # At a tangency a degree is known to the root of what a utility is known to.
+        np.testing.assert_allclose(theirs.degree, mine.degree, atol=2e-6)
+        np.testing.assert_allclose(theirs.payment, float(factor) * mine.payment, rtol=1e-5, atol=1e-9)
+
+
+@settings(max_examples=20)
+@given(seed=st.integers(0, 10_000), scale=scales, more=st.floats(1, 1000))
+def test_under_a_log_the_coefficient_moves_no_degree_where_nothing_is_clipped(seed, scale, more):
+    game = scaled(random_game(seed, 12, Log(), Q=900.0), scale)  # 2 Phi + Upsilon is 800
+    one, other = solve(game), solve(game.with_q(900.0 * more))
+    np.testing.assert_allclose(other.least.degree, one.least.degree, atol=2e-6)
+    np.testing.assert_allclose(other.greatest.degree, one.greatest.degree, atol=2e-6)
+    raised = float(scale) * np.log(more)
+    np.testing.assert_allclose(other.least.payment - one.least.payment, raised, rtol=1e-5, atol=1e-9)
+
+
+@settings(max_examples=40)
+@given(seed=st.integers(0, 10_000), wanted=st.floats(0.02, 0.5), top=st.floats(0.55, 1), r=st.floats(0.02, 3))
+def test_the_scale_of_a_wanted_degree_leaves_no_equilibrium_above_it(seed, wanted, top, r):
+    rng = np.random.default_rng(seed)
+    costs = rng.uniform(0.1, 5, 9)
+    starts = np.append(rng.uniform(0.5, top, 8), top)
+    scale = 1.0001 * costs.max() * max((2 * x**2 + r) / (2 * x) for x in (wanted, top))
+    bound = GapBound(1, r)
+    game = Game(
+        Log(Decimal(scale)), 2 + r, bound, ExponentialEffort(starts, np.full(9, 9.0)), LinearCost(costs)
+    )
+    assert solve(game).greatest.degree.max() <= wanted + 1e-6
+
+
+def test_the_best_coefficient_does_not_depend_on_the_currency():
+    game, factor = random_game(3, 9), Decimal("12.5")
+    one = best_offer(game, Learner(omega=1, gamma=5, reward=800))
+    other = best_offer(scaled(game, factor), Learner(omega=1, gamma=5, reward=800 * float(factor)))
+    assert pytest.approx(one.Q, rel=1e-9) == other.Q
+    assert other.payoff == pytest.approx(float(factor) * one.payoff, rel=1e-9)

@@ -196,7 +196,7 @@ def test_a_coefficient_that_pays_nobody_is_pointed_out(run):
             {"participants": [{"cost": 1, "efforts": [0, 1], "degrees": [0.4, 0.5]}, {"cost": 1}]},
             "non-increasing",
         ),
-        ({"payment": {"name": "linear", "kappa": -1}}, "payment.kappa"),
+        ({"payment": {"name": "linear", "scale": -1}}, "payment.scale"),
         ({"payment": 3}, "payment is 3"),
         (
             {"learner": {"gamma": 1, "reward": 1}},
@@ -230,7 +230,7 @@ def test_a_coefficient_that_pays_nobody_is_pointed_out(run):
             {"learner": {"omega": 1, "gamma": 1, "reward": {"power": [1, 99]}}},
             "learner.reward.power[1] is 99",
         ),
-        ({"payment": {"name": "power", "kappa": 1e300}}, "payment.kappa is 1e+300; expected"),
+        ({"payment": {"name": "power", "scale": 1e300}}, "payment.scale is 1e+300; expected"),
         ({"payment": {}}, "payment is {}; expected"),
         ({"Q": {}}, "Q is {}; expected"),
         (
