@@ -1,10 +1,10 @@
-"""Non-iid degree: how far a label distribution is from the reference.
+"""Non-iid degree: how far a distribution over strata is from the reference. Labels are the usual strata.
 
     delta = (1/2) * sum_i |p_i - p^(c)_i|                                          in [0, 1]
 
 half the L1 distance, which is the total variation distance. (The paper calls it a Wasserstein distance;
-with the discrete metric on labels the two coincide.) Money depends on it, so it is computed from integer
-label counts with exact rationals: everyone gets the same number.
+with the discrete metric on strata the two coincide.) Money depends on it, so it is computed from integer
+counts with exact rationals: everyone gets the same number.
 
 Source: Pang et al. 2025, section 3 (definition of delta_k).
 """
@@ -25,9 +25,6 @@ from mechanism.errors import FieldError
 #: How far from 1 the sum of a floating-point distribution may lie: the rounding of 10^6 terms.
 SUM_TOLERANCE = 1e-9
 
-#: A label's number as text, the form that JSON gives a key.
-_LABEL = re.compile(r"0|[1-9][0-9]{0,9}")
-
 _RATIONAL = re.compile(r"[+-]?[0-9]+(\.[0-9]+|/[0-9]+)?")
 
 
@@ -35,15 +32,15 @@ def reference_distribution(values: Sequence[int | str | Decimal | Fraction]) -> 
     """The exact reference distribution p^(c) that `values` write down.
 
     Args:
-        values: one probability a label, as integers, decimals, rationals or strings such as "0.1" and "1/3".
+        values: one probability a stratum, as integers, decimals, rationals or strings such as "0.1" and "1/3".
             Floats are refused: 0.1 as a float is not one tenth.
 
     Raises:
-        FieldError: fewer than two labels, an entry that is not a number or negative, or a sum other than 1.
+        FieldError: fewer than two strata, an entry that is not a number or negative, or a sum other than 1.
     """
     entries = [rational(f"reference[{i}]", v) for i, v in enumerate(values)]
     if len(entries) < 2:
-        raise FieldError("reference", values, "at least two labels")
+        raise FieldError("reference", values, "at least two strata")
     for i, entry in enumerate(entries):
         if entry < 0:
             raise FieldError(f"reference[{i}]", str(entry), "a probability of at least 0")
@@ -54,23 +51,24 @@ def reference_distribution(values: Sequence[int | str | Decimal | Fraction]) -> 
     return tuple(entries)
 
 
-def label_counts(counts: Any, labels: int) -> tuple[int, ...]:
-    """Samples of each of `labels` labels, in the reference's order, from whatever holds them.
+def stratum_counts(counts: Any, names: Sequence[str]) -> tuple[int, ...]:
+    """Samples of each stratum, in the reference's order, from whatever holds them.
 
     A list, a tuple or a one-dimensional array is read by position. A mapping (a Counter, a pandas Series) is read by
-    label: its keys are label numbers 0 to I - 1, also as text, and a label without a key has no samples. What has no
-    order (a set, views of a dictionary) or gives its items once (an iterator) is refused, and so is every count that
-    is not an integer: nothing is rounded.
+    its keys, which are the strata's names; or, where no name is a number, their numbers 0 to S - 1. Labels without
+    names are called "0" to "I - 1". A stratum without a key has no samples. What has no order (a set, views of a
+    dictionary) or gives its items once (an iterator) is refused, and so is every count that is not an integer: nothing
+    is rounded.
 
     Raises:
-        FieldError: one of these, a key that is not a label, or another number of counts.
+        FieldError: one of these, a key that is no stratum, or another number of counts.
     """
     if isinstance(counts, Mapping) or (hasattr(counts, "keys") and hasattr(counts, "items")):
-        found = _by_label(counts, labels)
+        found = _by_name(counts, names)
     else:
         found = _by_position(counts)
-        if len(found) != labels:
-            raise FieldError("counts", found, f"{labels} labels, as the reference has")
+        if len(found) != len(names):
+            raise FieldError("counts", found, f"{len(names)} strata, as the reference has")
     plain = [_scalar(count) for count in found]
     label_distribution(plain)
     return tuple(int(count) for count in plain)
@@ -81,32 +79,33 @@ def _scalar(count: Any) -> Any:
     return count.item() if getattr(count, "shape", None) == () and hasattr(count, "item") else count
 
 
-def _by_label(counts: Any, labels: int) -> list[Any]:
-    found: dict[int, Any] = {}
+def _by_name(counts: Any, names: Sequence[str]) -> list[Any]:
+    known = {name: name for name in names}
+    if not any(name.isdecimal() for name in names):
+        known |= {str(number): name for number, name in enumerate(names)}
+    found: dict[str, Any] = {}
     for key, count in counts.items():
-        label = _label(key)
-        if label is None or not 0 <= label < labels:
-            raise FieldError("counts", key, f"keys that are the labels 0 to {labels - 1}")
-        if label in found:
-            raise FieldError("counts", key, f"one count of label {label}, it has two keys")
-        found[label] = count
-    return [found.get(label, 0) for label in range(labels)]
+        name = known.get(_named(key))
+        if name is None:
+            raise FieldError("counts", key, f"keys that are the strata {', '.join(names):.200}")
+        if name in found:
+            raise FieldError("counts", key, f"one count of the stratum {name}, it has two keys")
+        found[name] = count
+    return [found.get(name, 0) for name in names]
 
 
-def _label(key: Any) -> int | None:
-    """The label that a key names; None where it names none."""
+def _named(key: Any) -> str:
+    """What a key may mean: its text, that of a whole number, or what no stratum is called."""
     key = _scalar(key)
-    if isinstance(key, bool):
-        return None
     if isinstance(key, str):
-        return int(key) if _LABEL.fullmatch(key) else None
-    if isinstance(key, float):  # a Counter of float labels
-        return int(key) if key.is_integer() else None
-    return key if isinstance(key, int) else None
+        return key
+    if isinstance(key, float) and key.is_integer():  # a Counter of float labels
+        return str(int(key))
+    return str(int(key)) if isinstance(key, int) and not isinstance(key, bool) else ""
 
 
 def _by_position(counts: Any) -> list[Any]:
-    expected = "a list with one count for each label, or a mapping of labels to counts"
+    expected = "a list with one count for each stratum, or a mapping of strata to counts"
     if isinstance(counts, str | bytes | bytearray):
         raise FieldError("counts", counts, expected)
     if isinstance(counts, Sequence | array.array):
@@ -114,11 +113,11 @@ def _by_position(counts: Any) -> list[Any]:
     shape = getattr(counts, "shape", None)
     if shape is not None and hasattr(counts, "tolist"):  # an array of any library
         if len(shape) != 1:
-            raise FieldError("counts", f"an array of shape {tuple(shape)}", "one dimension, the labels")
+            raise FieldError("counts", f"an array of shape {tuple(shape)}", "one dimension, the strata")
         if np.ma.is_masked(counts):
-            raise FieldError("counts", "an array with masked counts", "a count for each label")
+            raise FieldError("counts", "an array with masked counts", "a count for each stratum")
         return list(counts.tolist())
-    order = ", which has no order of labels" if isinstance(counts, Collection) else ""
+    order = ", which has no order of strata" if isinstance(counts, Collection) else ""
     raise FieldError("counts", f"a {type(counts).__name__}{order}", expected)
 
 
@@ -142,20 +141,20 @@ def label_distribution(counts: Sequence[int]) -> tuple[Fraction, ...]:
 
 
 def noniid_degree(counts: Sequence[int], reference: Sequence[Fraction]) -> Fraction:
-    """delta of a histogram of label counts, exactly.
+    """delta of a histogram, exactly.
 
     Args:
-        counts: samples of each label, length I.
+        counts: samples of each stratum, length I.
         reference: p^(c) from `reference_distribution`, length I.
 
     Raises:
         FieldError: as `label_distribution`, or where the lengths differ.
     """
     if not isinstance(counts, Sequence | np.ndarray):  # a mapping would give its keys
-        raise FieldError("counts", f"a {type(counts).__name__}", "a list; `label_counts` makes one")
+        raise FieldError("counts", f"a {type(counts).__name__}", "a list; `stratum_counts` makes one")
     distribution = label_distribution(counts)
     if len(distribution) != len(reference):
-        raise FieldError("counts", list(counts), f"{len(reference)} labels, as the reference has")
+        raise FieldError("counts", list(counts), f"{len(reference)} strata, as the reference has")
     return sum((abs(p - q) for p, q in zip(distribution, reference, strict=True)), Fraction(0)) / 2
 
 

@@ -346,7 +346,7 @@ def dispute(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Open the label counts behind a private claim, to be paid as claimed where the evidence agrees.
+    """Open the counts behind a private claim, to be paid as claimed where the evidence agrees.
 
     Works while a service runs. Repeat it to see how the dispute stands.
     """
@@ -358,9 +358,9 @@ def dispute(
         opening(task_id, journal)
     if not yes:
         if as_json or not sys.stdin.isatty():
-            raise _mistake("nobody can be asked here; give --yes to open the label counts")
+            raise _mistake("nobody can be asked here; give --yes to open the counts")
         typer.confirm(
-            f"The label counts of {settings.id} in {task_id} will stand in the ledger, for ever. Open them?",
+            f"The counts of {settings.id} in {task_id} will stand in the ledger, for ever. Open them?",
             abort=True,
             err=True,
         )

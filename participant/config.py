@@ -97,7 +97,7 @@ class TaskSection(_Section):
         id: of the coordinator's task; left out: any open task, one after another.
         factory: "module:name" of a callable that returns a `participant.Task`.
         options: its keyword arguments.
-        private_counts: claim a commitment in place of the label counts.
+        private_counts: claim a commitment in place of the counts.
     """
 
     id: str | None = None

@@ -1,4 +1,4 @@
-"""Opening the label counts behind a private claim, to be paid as claimed where the evidence agrees.
+"""Opening the counts behind a private claim, to be paid as claimed where the evidence agrees.
 
 It tells everyone the counts, for ever: they stand in the ledger. It can be done once a round is settled and until the
 task ends, and again at any time to see how it stands; the coordinator takes it once.

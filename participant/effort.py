@@ -2,9 +2,9 @@
 
     BestResponse    argmax over e of  E[ f(Q / (Phi*(delta(e)^2 + delta'^2) + Upsilon)) ] - cost(delta(0) - delta(e))
     Fixed           always the same effort
-    a function      (terms, label counts) -> effort
+    a function      (terms, counts) -> effort
 
-delta(0) is computed from the task's label counts; the curve says what effort makes of it. The best response and
+delta(0) is computed from the task's counts; the curve says what effort makes of it. The best response and
 its certificate come from `mechanism.best_response`, so a participant decides by the rule that it is paid by.
 
 Source: Pang et al. 2025, section 4; corrections in docs/mechanism.md.
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
-from mechanism.degree import label_counts, noniid_degree
+from mechanism.degree import noniid_degree, stratum_counts
 from mechanism.errors import MechanismError
 from mechanism.readable import Readable, Table
 from mechanism.statements import EFFORT_PLACES
@@ -88,7 +88,7 @@ class Chosen:
             name = getattr(self.function, "__name__", type(self.function).__name__)
             raise EffortError(
                 f"the effort function {name} raised {type(error).__name__}: {error}; it is called with the terms and "
-                "the label counts, and returns a number from 0 to 1",
+                "the counts, and returns a number from 0 to 1",
                 public="the participant's effort function failed",
             ) from error
         return Decision(effort_decimal(effort), f"the participant's own function chose {float(effort):g}")
@@ -123,7 +123,7 @@ class BestResponse:
         from mechanism.gap_bound import GapBound
 
         try:
-            start = noniid_degree(label_counts(counts, len(terms.reference)), terms.reference)
+            start = noniid_degree(stratum_counts(counts, terms.strata_names), terms.reference)
             curve, cost = self._curve(float(start)), self._cost()
             bound = GapBound(float(terms.phi), float(terms.upsilon))
             answer = best_response(
@@ -168,7 +168,7 @@ class BestResponse:
             )
         if abs(float(curve.start) - start) > CURVE_TOLERANCE:
             raise EffortError(
-                f"the effort curve starts at a degree of {float(curve.start):.6g}, the label counts have "
+                f"the effort curve starts at a degree of {float(curve.start):.6g}, the counts have "
                 f"{start:.6g}; give a curve that starts there, or a function of delta(0) that makes one"
             )
         return curve

@@ -27,7 +27,7 @@ from fedpeer.protocol.limits import MAX_REASON_CHARACTERS
 from fedpeer.protocol.model_file import file_digest
 from fedpeer.v1 import market_pb2
 from mechanism.canonical import MAX_INTEGER
-from mechanism.degree import label_counts, noniid_degree
+from mechanism.degree import noniid_degree, stratum_counts
 from mechanism.errors import FieldError
 from mechanism.peers import draw_head, draw_share
 from mechanism.statements import (
@@ -100,7 +100,7 @@ class Engagement:
 
     Attributes:
         standing: how the coordinator last said that the task stands, and what it holds of this participant.
-        private_counts: claim a commitment in place of the label counts.
+        private_counts: claim a commitment in place of the counts.
         watch: looks at the keys of this participant's name; None: nobody does.
     """
 
@@ -158,7 +158,7 @@ class Engagement:
 
         Raises:
             CountsChangedError: another claim stands.
-            EffortError: counts that are not a histogram over the reference's labels, or another effort was claimed.
+            EffortError: counts that are not a histogram over the task's strata, or another effort was claimed.
             ForeignKeyError: the log holds a key for this name that is not its own; nothing was claimed.
             WrongStateError: claims are closed, or all places are taken.
             SharesLostError: a claim stands with draw shares that this participant does not have.
@@ -209,9 +209,9 @@ class Engagement:
         claimed, now = self.claimed_counts, self._checked_counts(counts)
         if claimed is not None and claimed != now:
             raise CountsChangedError(
-                f"the label counts are {list(now)}, but {list(claimed)} were claimed for task {self.task_id}; "
+                f"the counts are {list(now)}, but {list(claimed)} were claimed for task {self.task_id}; "
                 "train on the data that were claimed: a claim stands for the whole task",
-                public="the label counts are not those that were claimed",
+                public="the counts are not those that were claimed",
             )
 
     def _check_effort(self, effort: Decimal, record: SubmissionRecord) -> None:
@@ -562,7 +562,7 @@ class Engagement:
         return submission_id(self.task_id, self.participant_id, kind, round_)
 
     def _checked_counts(self, counts: Counts) -> tuple[int, ...]:
-        return read_counts(counts, self.terms, "the task's label counts")
+        return read_counts(counts, self.terms, "the task's counts")
 
 
 def _signed(record: SubmissionRecord) -> market_pb2.Signed:
@@ -571,23 +571,23 @@ def _signed(record: SubmissionRecord) -> market_pb2.Signed:
 
 
 def read_counts(counts: Counts, terms: Terms, what: str) -> tuple[int, ...]:
-    """Label counts in the reference's order, as a claim states them; see `mechanism.degree.label_counts`.
+    """Counts in the reference's order, as a claim states them; see `mechanism.degree.stratum_counts`.
 
     Args:
         what: names them in the message.
 
     Raises:
-        EffortError: they are not a histogram over the reference's labels, or no statement can carry them.
+        EffortError: they are not a histogram over the task's strata, or no statement can carry them.
     """
     try:
-        whole = label_counts(counts, len(terms.reference))
+        whole = stratum_counts(counts, terms.strata_names)
         if max(whole) > MAX_INTEGER:  # more than a signed statement can carry
-            raise FieldError("counts", max(whole), f"at most {MAX_INTEGER} samples of a label")
+            raise FieldError("counts", max(whole), f"at most {MAX_INTEGER} samples of a stratum")
     except FieldError as error:
         raise EffortError(
-            f"{what} cannot be used: {error}. Give one whole number for each of the reference's "
-            f"{len(terms.reference)} labels, as a list in its order or as a mapping of labels to counts",
-            public="the participant's label counts cannot be used",
+            f"{what} cannot be used: {error}. Give one whole number for each of the task's {len(terms.reference)} "
+            "strata, as a list in the reference's order or as a mapping of their names to counts",
+            public="the participant's counts cannot be used",
         ) from None
     return whole
 

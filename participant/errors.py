@@ -27,7 +27,7 @@ ParticipantError(Exception)
  +- ForeignKeyError               the log holds a key for this participant's name that is not its own, or hides keys
  +- TaskError                     the participant's own Task object
  |   +- EffortError               an effort, a curve or a cost that cannot be used
- |   +- CountsChangedError        the label counts differ from those that were claimed
+ |   +- CountsChangedError        the counts differ from those that were claimed
  |   +- SubmittedError            the round has another model already
  |   +- WeightsError              trained weights that do not fit the task's contract
  |   +- TrainingError             `train` raised, or its process died
@@ -236,7 +236,7 @@ class EffortError(TaskError):
 
 
 class CountsChangedError(TaskError):
-    """The label counts are not those that were claimed; training on other data would refute the claim."""
+    """The counts are not those that were claimed; training on other data would refute the claim."""
 
 
 class SubmittedError(TaskError):

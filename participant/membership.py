@@ -71,7 +71,7 @@ class Membership(Generic[JoinedKind]):
     Args:
         state: the folder with its key, certificate and journal; see `enroll`.
         market: the coordinator's market address, host:port.
-        private_counts: claim a salted commitment in place of the label counts.
+        private_counts: claim a salted commitment in place of the counts.
         insecure: no TLS. For experiments on one machine, with a coordinator that runs so too.
         backoff: how calls are repeated.
         foreign_keys: what to do where the log holds a key for this name that is not its own: "warn" says so and goes
@@ -234,14 +234,14 @@ class Membership(Generic[JoinedKind]):
 
         def explanation() -> Explanation:
             trainer.prepare(terms)
-            return strategy.explain(terms, trainer.label_counts())
+            return strategy.explain(terms, trainer.counts())
 
         found: Explanation = yield Work(explanation)
         return found
 
     @call
     def dispute(self, task_id: str) -> Steps[Dispute]:
-        """Opens the label counts behind a private claim, for everyone to see; says what that changes by round.
+        """Opens the counts behind a private claim, for everyone to see; says what that changes by round.
 
         Where the claimed degree agrees with the evidence the round is paid as claimed, when the task ends. Can be
         repeated to see how it stands.
@@ -392,7 +392,7 @@ class TaskMembership(Generic[RoundKind]):
 
     @call
     def claim(self, effort: float, counts: Counts) -> Steps[Receipt]:
-        """Claims an effort in [0, 1] and the label counts that came of it. Once a task; repeating is harmless."""
+        """Claims an effort in [0, 1] and the counts over strata that came of it. Once a task; repeating is harmless."""
         return self._engagement.claim(effort_decimal(effort), counts)
 
     @each

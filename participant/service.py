@@ -320,8 +320,8 @@ class _SlottedTrainer:
     def prepare(self, terms: Terms) -> None:
         self._inner.prepare(terms)
 
-    def label_counts(self) -> Sequence[int]:
-        return self._inner.label_counts()
+    def counts(self) -> Sequence[int]:
+        return self._inner.counts()
 
     def collect(self, effort: float) -> None:
         self._inner.collect(effort)

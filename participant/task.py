@@ -4,8 +4,10 @@ A `Task` is the only thing that a data owner has to write. Weights are mappings 
 framework shows through.
 
     class Cats(Task):
-        def label_counts(self): return [len(self.cats), len(self.others)]
+        def counts(self): return [len(self.cats), len(self.others)]
         def train(self, weights, round): return fit(weights, self.cats, self.others)
+
+What is counted are the task's strata: labels, unless the terms say otherwise (`participant.counts`).
 """
 
 import hashlib
@@ -13,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +25,8 @@ from mechanism.terms import Recipe, Terms
 #: Weights of a model: tensor name to array.
 Weights: TypeAlias = Mapping[str, npt.NDArray[Any]]
 
-#: Label counts: one for each label in the reference's order, or a mapping of labels (0 to I - 1) to counts.
+#: Samples of each stratum: in the reference's order, or a mapping of the strata's names (of labels without names: 0 to
+#: I - 1) to counts.
 Counts: TypeAlias = Sequence[int] | Mapping[Any, int] | npt.NDArray[np.integer[Any]]
 
 #: Takes the share of the work that is done, in [0, 1], and any figures worth showing.
@@ -85,7 +88,7 @@ class Trained:
 
     Attributes:
         weights: the new weights, with the names, types and shapes of those received.
-        samples: how many samples they were trained on, >= 1; default: the sum of the label counts.
+        samples: how many samples they were trained on, >= 1; default: the sum of the counts.
         metrics: figures for the participant's own journal; never sent.
     """
 
@@ -95,7 +98,16 @@ class Trained:
 
 
 class Task(ABC):
-    """A participant's work on one federated task. Only `label_counts` and `train` have to be written."""
+    """A participant's work on one federated task. Only `train` and `counts`, or `label_counts`, have to be written."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Raises TypeError where the class has neither `counts` nor `label_counts`."""
+        if cls.counts is Task.counts and cls.label_counts is Task.label_counts:
+            raise TypeError(
+                f"{cls.__name__} has neither counts() nor label_counts(); write counts(), which gives the samples of "
+                "each of the task's strata, or label_counts(), where those are labels"
+            )
+        return super().__new__(cls)
 
     def prepare(self, terms: Terms) -> None:  # noqa: B027 - optional: most tasks need nothing of the terms
         """Called once with the terms, before anything else: a place to check that the model fits.
@@ -103,15 +115,25 @@ class Task(ABC):
         Raise any exception to stay out of the task; its message is shown.
         """
 
-    @abstractmethod
-    def label_counts(self) -> Counts:
-        """Samples of each label that `train` would now use: I integers >= 0, in the reference's order.
+    def counts(self) -> Counts:
+        """Samples of each of the task's strata that `train` would now use: integers >= 0, in the reference's order.
 
-        A mapping, such as a Counter, is read by label: keys are 0 to I - 1, a label without a key has no samples.
+        A mapping, such as a Counter, is read by the strata's names; a stratum without a key has no samples. Labels
+        without names are 0 to I - 1. `participant.counts` counts by any kind of strata.
         """
+        return self.label_counts()
+
+    def label_counts(self) -> Counts:
+        """`counts` where strata are labels: the one to write, or the other."""
+        return self.counts()
+
+    @property
+    def counted_by(self) -> str:
+        """The method that was written, for messages."""
+        return "label_counts" if type(self).counts is Task.counts else "counts"
 
     def collect(self, effort: float) -> None:  # noqa: B027 - optional: not all data can be improved
-        """Brings the data to the state that `effort` in [0, 1] buys; `label_counts` then tells the result.
+        """Brings the data to the state that `effort` in [0, 1] buys; `counts` then tell the result.
 
         Called before the claim, and again with the same effort when a participant restarts in the middle of a
         task: the counts must then be the same again.

@@ -131,8 +131,8 @@ class ProcessTrainer:
         self._terms = terms
         self._persistently(lambda child: None)
 
-    def label_counts(self) -> Sequence[int]:
-        counts = self._persistently(lambda child: child.call({"do": "label_counts"}))
+    def counts(self) -> Sequence[int]:
+        counts = self._persistently(lambda child: child.call({"do": "counts"}))
         return [int(count) for count in counts]
 
     def collect(self, effort: float) -> None:
@@ -316,8 +316,8 @@ class _Server:
             case "prepare":
                 self._terms = Terms.from_record(request["terms"])
                 trainer.prepare(self._terms)
-            case "label_counts":
-                return list(trainer.label_counts())
+            case "counts":
+                return list(trainer.counts())
             case "collect":
                 trainer.collect(request["effort"])
             case "train":

@@ -79,7 +79,7 @@ class Trainer(Protocol):
 
     def prepare(self, terms: Terms) -> None: ...
 
-    def label_counts(self) -> Sequence[int]: ...
+    def counts(self) -> Sequence[int]: ...
 
     def collect(self, effort: float) -> None: ...
 
@@ -111,11 +111,16 @@ class LocalTrainer:
         self._terms = terms
         self._called("prepare", lambda: self._task.prepare(terms))
 
-    def label_counts(self) -> Sequence[int]:
-        counts = self._called("label_counts", self._task.label_counts)
+    def counts(self) -> Sequence[int]:
+        name, kind = self._task.counted_by, type(self._task).__name__
+        if not callable(self._task.counts):
+            raise TaskError(
+                f"{kind} has something else as self.counts, which hides its method; name it otherwise"
+            )
+        counts = self._called(name, self._task.counts)
         if self._terms is None:
-            raise TaskError("the label counts are asked for before `prepare` has given the terms")
-        return read_counts(counts, self._terms, f"{type(self._task).__name__}.label_counts")
+            raise TaskError("the counts are asked for before `prepare` has given the terms")
+        return read_counts(counts, self._terms, f"{kind}.{name}")
 
     def collect(self, effort: float) -> None:
         self._called("collect", lambda: self._task.collect(effort))
@@ -127,7 +132,7 @@ class LocalTrainer:
         if made.weights is None:
             raise TaskError("Task.train returned nothing; expected the new weights")
         self._terms = self._terms or round.terms
-        samples = made.samples if made.samples is not None else sum(self.label_counts())
+        samples = made.samples if made.samples is not None else sum(self.counts())
         patiently(lambda: write_weights(trained, made.weights, round.terms.contract))
         return TrainedFile(whole_samples(round.number, samples), self._figures(made))
 
@@ -243,13 +248,13 @@ class _TaskRun(_Reporter):
         yield Work(lambda: trainer.prepare(terms))
         effort = engagement.decided_effort
         if effort is None:
-            counts = yield Work(trainer.label_counts)
+            counts = yield Work(trainer.counts)
             decision = yield Work(lambda: decision_of(strategy, terms, counts))
             effort = decision.effort
             engagement.decide(effort)
             self._tell("decided", 0, decision.reason, {"effort": str(effort)})
         yield Work(lambda: trainer.collect(float(effort)))
-        counts = yield Work(trainer.label_counts)
+        counts = yield Work(trainer.counts)
         receipt = yield from engagement.claim(effort, counts)
         self._tell(
             "claimed", 0, f"claimed an effort of {effort}" + (" (late)" if receipt.late else ""),
@@ -295,7 +300,7 @@ class _TaskRun(_Reporter):
         context = TrainingRound(
             engagement.terms, engagement.participant_id, number, assignment.deadline, progress
         )
-        counts = yield Work(trainer.label_counts)
+        counts = yield Work(trainer.counts)
         engagement.check_counts(counts)
         trained = engagement.trained_path(number)
         try:

@@ -20,9 +20,7 @@ import torch
 from torch import nn
 
 from fedpeer.learning.errors import ModelError
-
-#: Parameters and buffers by name, as they travel: float32, or int64 for counters.
-Weights = Mapping[str, npt.NDArray[Any]]
+from fedpeer.learning.samples import Weights as Weights
 
 
 @dataclass(frozen=True)

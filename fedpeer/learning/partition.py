@@ -217,19 +217,35 @@ def draw(pool: LabelledData, counts: Sequence[int], generator: np.random.Generat
     Raises:
         DataError: counts of a wrong length, negative, all zero, or of a label that the pool does not have.
     """
-    if len(counts) != pool.classes or any(count < 0 for count in counts) or sum(counts) == 0:
-        raise DataError(f"counts are {list(counts)}; expected {pool.classes} counts >= 0, not all zero")
+    if len(counts) != pool.classes:
+        raise DataError(f"counts are {list(counts)}; expected one for each of {pool.classes} labels")
+    return pool.select(draw_rows(pool.labels, counts, generator))
+
+
+def draw_rows(
+    codes: npt.NDArray[np.int64], counts: Sequence[int], generator: np.random.Generator
+) -> npt.NDArray[np.int64]:
+    """Rows of a pool with exactly `counts` samples of each stratum, drawn as `draw` does.
+
+    Args:
+        codes: the stratum of each sample of the pool.
+
+    Raises:
+        DataError: counts that are negative, all zero, or of a stratum that the pool does not have.
+    """
+    if any(count < 0 for count in counts) or sum(counts) == 0:
+        raise DataError(f"counts are {list(counts)}; expected counts >= 0, not all zero")
     chosen: list[npt.NDArray[np.int64]] = []
-    for label, count in enumerate(counts):
-        members = np.flatnonzero(pool.labels == label)
+    for stratum, count in enumerate(counts):
+        members = np.flatnonzero(codes == stratum)
         if count and not len(members):
-            raise DataError(f"{count} samples of label {label} were asked of a pool that has none")
+            raise DataError(f"{count} samples of stratum {stratum} were asked of a pool that has none")
         distinct = min(int(count), len(members))
         excess = int(count) - distinct
         chosen.append(generator.choice(members, size=distinct, replace=False))
         if excess:
             chosen.append(generator.choice(members, size=excess, replace=True))
-    return pool.select(generator.permutation(np.concatenate(chosen)).astype(np.int64))
+    return generator.permutation(np.concatenate(chosen)).astype(np.int64)
 
 
 @dataclass(frozen=True)

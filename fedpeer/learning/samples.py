@@ -17,6 +17,9 @@ from fedpeer.learning.errors import DataError
 
 Array = npt.NDArray[Any]
 
+#: Tensors of a model by name, as they travel.
+Weights = Mapping[str, Array]
+
 #: One array, or several by name; one row a sample.
 Inputs = Array | Mapping[str, Array]
 

@@ -323,7 +323,7 @@ class _Step(Task):
     def start_weights(self) -> dict[str, Any]:
         return {"bias": np.zeros(4, np.float32), "weight": np.ones((4, 3), np.float32)}
 
-    def label_counts(self) -> list[int]:
+    def counts(self) -> list[int]:
         return [25 + self._number, 25, 25, 25]
 
     def train(self, weights: Weights, round: TrainingRound) -> Trained:  # noqa: A002 - as Task.train
@@ -405,27 +405,27 @@ def _terms(changes: Mapping[str, Any], rounds: int | None, participants: int, ta
             f"the quorum is {quorum}, and there are {participants} participants; expected as many"
         )
     if "reference" not in terms and "data" not in terms:
-        labels = _labels(task)
-        terms["reference"] = [f"1/{labels}"] * labels
+        strata = _strata(task)
+        terms["reference"] = [f"1/{strata}"] * strata
     return {key: value for key, value in terms.items() if value is not None}
 
 
-def _labels(task: Task) -> int:
-    """How many labels a task's counts have.
+def _strata(task: Task) -> int:
+    """How many strata a task's counts have.
 
     Raises:
         MarketTestError: they do not say, or not before the terms are known.
     """
     try:
-        counts: Any = task.label_counts()
+        counts: Any = task.counts()
         if not isinstance(counts, Mapping):
             return len(counts)
-        said = "is a mapping, which names no label without samples"
+        said = "is a mapping, which names no stratum without samples"
     except (Exception, SystemExit) as error:
         said = f"gives no list of them yet: {type(error).__name__}: {error}"
     raise MarketTestError(
-        "the terms have no reference, and how many labels it has cannot be told: "
-        f"{type(task).__name__}.label_counts {said}; give the terms a reference, one probability a label"
+        "the terms have no reference, and how many strata it has cannot be told: "
+        f"{type(task).__name__}.{task.counted_by} {said}; give the terms a reference, one probability a stratum"
     )
 
 

@@ -25,10 +25,10 @@ _TYPES: Mapping[str, type[np.floating[Any]]] = {
 
 
 class CountedTask(Task):
-    """One whose label counts were handed over.
+    """One whose counts were handed over.
 
     Args:
-        counts: see `Task.label_counts`.
+        counts: see `Task.counts`.
     """
 
     def __init__(self, counts: Counts) -> None:
@@ -36,11 +36,11 @@ class CountedTask(Task):
         self._counts = kept(counts, None)
 
     def prepare(self, terms: Terms) -> None:
-        """Refuses counts that are none of the task's labels."""
+        """Refuses counts that are none of the task's strata."""
         self._terms = terms
         self._counts = kept(self._counts, terms)
 
-    def label_counts(self) -> Counts:
+    def counts(self) -> Counts:
         return self._counts
 
 
@@ -101,10 +101,10 @@ class LinearTask(Task):
 
 
 def kept(counts: Counts, terms: Terms | None) -> Counts:
-    """A copy of label counts that were handed over: by position once the terms are known, else as they were given.
+    """A copy of counts that were handed over: by position once the terms are known, else as they were given.
 
     Raises:
-        EffortError, TaskError: no histogram over the task's labels, or a container that has no order.
+        EffortError, TaskError: no histogram over the task's strata, or a container that has no order.
     """
     if terms is not None:
         return read_counts(counts, terms, "the counts")
@@ -113,8 +113,8 @@ def kept(counts: Counts, terms: Terms | None) -> Counts:
     if isinstance(counts, Iterable) and not isinstance(counts, Set | MappingView | Iterator | str | bytes):
         return tuple(counts)
     raise TaskError(
-        f"the counts are a {type(counts).__name__}; expected a list with one count for each label, or a mapping of "
-        "labels to counts"
+        f"the counts are a {type(counts).__name__}; expected a list with one count for each stratum, or a mapping "
+        "of strata to counts"
     )
 
 

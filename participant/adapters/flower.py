@@ -32,7 +32,7 @@ import numpy.typing as npt
 
 from fedpeer.protocol.model_file import contract_of, encode_model
 from mechanism.canonical import Json, canonical_bytes
-from mechanism.degree import label_counts, noniid_degree, reference_distribution
+from mechanism.degree import noniid_degree, reference_distribution, stratum_counts
 from mechanism.errors import FieldError
 from mechanism.payment import ExactPaymentFunction, Log
 from mechanism.peers import DRAW_BYTES, Draw, round_seed, seed_commitment
@@ -76,7 +76,7 @@ class NumPyClientTask(_FlowerTask):
 
     Args:
         client: anything with `fit(parameters, config)` as flwr.client.NumPyClient has it.
-        counts: label counts of its data; see `Task.label_counts`.
+        counts: counts of its data; see `Task.counts`.
         names: of its arrays, in its own order, such as `list(model.state_dict())`. May be left out where the task's
             names are numbered (`array_names`, or Flower's own "0", "1", ...): they are taken by number.
         config: what `fit` is given besides the round.
@@ -141,7 +141,7 @@ class ClientAppTask(_FlowerTask):
     Args:
         app: flwr.clientapp.ClientApp with `@app.train()`. For one made of a `client_fn`, give the client itself to
             `NumPyClientTask`.
-        counts: label counts of its data; see `Task.label_counts`.
+        counts: counts of its data; see `Task.counts`.
         names: of its arrays in its own order, such as `list(model.state_dict())`. May be left out where the task's
             names are numbered, or where the app takes arrays by name (`to_torch_state_dict`) and returns them so.
         node_config: such as {"partition-id": 0, "num-partitions": 10}.
@@ -377,7 +377,7 @@ def _assessment(terms: Terms, reported: _Reported) -> Assessment:
     if reported.counts is None:
         raise FieldError(f"metrics of client {reported.client}", None, "its label counts, to be paid for")
     try:
-        counts = label_counts(reported.counts, len(terms.reference))
+        counts = stratum_counts(reported.counts, terms.strata_names)
     except FieldError as error:
         field = f"{error.field} of client {reported.client}"
         raise FieldError(field, error.value, error.expected) from None

@@ -25,8 +25,8 @@ class FunctionTask(CountedTask):
 
     Args:
         train: see `Task.train`.
-        counts: label counts of the data as they are; see `Task.label_counts`.
-        collect: effort to the label counts that it brings about; None: effort changes nothing.
+        counts: counts of the data as they are; see `Task.counts`.
+        collect: effort to the counts that it brings about; None: effort changes nothing.
     """
 
     def __init__(

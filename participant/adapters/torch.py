@@ -90,7 +90,7 @@ class TorchTask(Task):
             )
         if self.classes != len(terms.reference):
             raise TaskError(f"the data have {self.classes} labels, the task {len(terms.reference)}")
-        samples = sum(self.label_counts())
+        samples = sum(self.counts())
         if not samples:
             raise TaskError("the data set has no samples; expected at least one to train on")
         if self._normalised and min(terms.recipe.batch_size, samples) < 2:

@@ -55,17 +55,17 @@ class Shift(Task):
 
     def __init__(self, counts: list[int], step: float = 1.0) -> None:
         self.start = list(counts)
-        self.counts = list(counts)
+        self.held = list(counts)
         self.step = step
         self.trained: list[int] = []
 
     def label_counts(self) -> list[int]:
-        return list(self.counts)
+        return list(self.held)
 
     def collect(self, effort: float) -> None:
         """Moves the counts toward their mean."""
         mean = sum(self.start) / len(self.start)
-        self.counts = [round(mean + (count - mean) * (1 - effort)) for count in self.start]
+        self.held = [round(mean + (count - mean) * (1 - effort)) for count in self.start]
 
     def train(self, weights: Weights, round: TrainingRound) -> Trained:  # noqa: A002 - as Task.train
         self.trained.append(round.number)

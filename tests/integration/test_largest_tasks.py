@@ -41,11 +41,11 @@ class Moves(Task):
     """Adds a step to every number, in the type that it came in."""
 
     def __init__(self, counts: list[int], step: float) -> None:
-        self.counts = counts
+        self.held = counts
         self.step = step
 
     def label_counts(self) -> list[int]:
-        return self.counts
+        return self.held
 
     def train(self, weights: Weights, round: TrainingRound) -> Trained:  # noqa: A002 - as Task.train
         moved = {

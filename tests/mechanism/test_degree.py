@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mechanism.degree import (
-    label_counts,
     label_distribution,
     noniid_degree,
     noniid_degree_of_distribution,
     rational,
     reference_distribution,
+    stratum_counts,
 )
 from mechanism.errors import FieldError
 
@@ -62,7 +62,7 @@ def test_the_degree_is_exact() -> None:
         ([], "at least one sample"),
         ([1.5, 2], r"counts\[0\] is 1.5"),
         ([True, 2], "an integer"),
-        ([1, 2, 3], "2 labels, as the reference has"),
+        ([1, 2, 3], "2 strata, as the reference has"),
     ],
 )
 def test_counts_that_are_none_are_refused(counts: list[int], field: str) -> None:
@@ -111,47 +111,57 @@ def test_floating_distributions_that_are_none_are_refused(p: object, q: object) 
         ({np.int64(1): 5}, (0, 5, 0)),
     ],
 )
-def test_counts_are_read_by_label_or_by_position(counts: object, expected: tuple[int, ...]) -> None:
-    assert label_counts(counts, 3) == expected
+def test_counts_are_read_by_name_or_by_position(counts: object, expected: tuple[int, ...]) -> None:
+    assert stratum_counts(counts, ("0", "1", "2")) == expected
 
 
 @pytest.mark.parametrize(
     ("counts", "words"),
     [
-        ({1, 2, 3}, "no order of labels"),
-        ({0: 1, 1: 2, 2: 3}.keys(), "no order of labels"),
-        ({0: 1, 1: 2, 2: 3}.values(), "no order of labels"),
+        ({1, 2, 3}, "no order of strata"),
+        ({0: 1, 1: 2, 2: 3}.keys(), "no order of strata"),
+        ({0: 1, 1: 2, 2: 3}.values(), "no order of strata"),
         ((n for n in (1, 2, 3)), "a generator"),
         (Counter([0, 1, 2]).elements(), "expected a list"),
         (Counter([0, 0, 1, 2]).most_common(), r"counts\[0\] is \[0, 2\]"),
-        (np.unique([0, 1, 2], return_counts=True), "3 labels"),
+        (np.unique([0, 1, 2], return_counts=True), "3 strata"),
         ("123", "expected a list"),
         (b"123", "expected a list"),
         (7, "expected a list"),
         (None, "expected a list"),
-        ([1, 2], "3 labels, as the reference has"),
+        ([1, 2], "3 strata, as the reference has"),
         ([1.0, 2, 3], r"counts\[0\] is 1.0; expected an integer"),
         ([True, 2, 3], "an integer"),
         (np.array([1.0, 2.0, 3.0]), "an integer"),
         (np.array([True, True, False]), "an integer"),
         (np.array([[1, 2, 3]]), "one dimension"),
         (np.ma.array([1, 2, 3], mask=[0, 1, 0]), "masked"),
-        ({3: 1}, "the labels 0 to 2"),
-        ({-1: 1}, "the labels 0 to 2"),
-        ({0.5: 1}, "the labels 0 to 2"),
-        ({True: 1}, "the labels 0 to 2"),
-        ({"cat": 1}, "the labels 0 to 2"),
+        ({3: 1}, "the strata 0, 1, 2"),
+        ({-1: 1}, "the strata 0, 1, 2"),
+        ({0.5: 1}, "the strata 0, 1, 2"),
+        ({True: 1}, "the strata 0, 1, 2"),
+        ({"cat": 1}, "the strata 0, 1, 2"),
         ({1: 1, "1": 2}, "it has two keys"),
         ({0: 1.5}, "an integer"),
         ({}, "at least one sample"),
-        ([10**5000], "3 labels"),
+        ([10**5000], "3 strata"),
     ],
 )
 def test_counts_without_an_order_or_of_another_kind_are_refused(counts: object, words: str) -> None:
     with pytest.raises(FieldError, match=words):
-        label_counts(counts, 3)
+        stratum_counts(counts, ("0", "1", "2"))
 
 
 def test_the_degree_of_a_mapping_is_not_that_of_its_keys() -> None:
     with pytest.raises(FieldError, match="expected a list"):
         noniid_degree(Counter({0: 97, 1: 1}), (Fraction(1, 2), Fraction(1, 2)))  # type: ignore[arg-type]  # the mistake
+
+
+def test_a_mapping_is_read_by_the_names_of_strata_and_by_numbers_only_where_none_is_a_name() -> None:
+    assert stratum_counts({"UA": 2, "AA": 1}, ("AA", "UA", "B6")) == (1, 2, 0)
+    assert stratum_counts({0: 1, 2: 4}, ("AA", "UA", "B6")) == (1, 0, 4)
+    assert stratum_counts(Counter([3, 3, 1]), ("3", "1")) == (2, 1)
+    with pytest.raises(FieldError, match="keys that are the strata 3, 1"):
+        stratum_counts({0: 1}, ("3", "1"))
+    with pytest.raises(FieldError, match="one count of the stratum UA"):
+        stratum_counts({"UA": 2, 1: 1}, ("AA", "UA", "B6"))

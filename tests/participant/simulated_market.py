@@ -81,15 +81,15 @@ class Cats(Task):
     """Adds one to every weight."""
 
     def __init__(self) -> None:
-        self.counts = [30, 10]
+        self.held = [30, 10]
         self.trained: list[int] = []
         self.failing: set[int] = set()
 
     def label_counts(self) -> list[int]:
-        return list(self.counts)
+        return list(self.held)
 
     def collect(self, effort: float) -> None:
-        self.counts = [30, 10 + round(20 * effort)]
+        self.held = [30, 10 + round(20 * effort)]
 
     def train(self, weights: Weights, round: TrainingRound) -> Trained:  # noqa: A002 - as Task.train
         if round.number in self.failing:

@@ -163,7 +163,7 @@ def test_another_key_without_the_journal_is_an_error_before_it_collects_or_train
     task = Cats()
     with pytest.raises(SharesLostError, match="draw shares"):
         take_part(market, elsewhere, task)
-    assert (task.trained, task.counts) == ([], [30, 10])
+    assert (task.trained, task.held) == ([], [30, 10])
     # With the journal it goes on under the new key: its chain is the one that was claimed.
     journal = Journal(kept / "journal.db")
     journal.set_effort(market.terms.task_id, "0.5")
@@ -237,16 +237,14 @@ def test_weights_of_a_wrong_shape_are_never_sent(tmp_path: Path) -> None:
 def test_counts_that_changed_after_the_claim_are_refused(tmp_path: Path) -> None:
     class Shrinking(Cats):
         def train(self, weights, round):  # type: ignore[no-untyped-def]  # noqa: A002 - as Task.train
-            self.counts = [1, 1]
+            self.held = [1, 1]
             return super().train(weights, round)
 
     market, task = SimulatedMarket(), Shrinking()
     report = take_part(market, tmp_path, task)
     assert "[1, 1]" in report.rounds[1].missed
     assert "were claimed" in report.rounds[1].missed
-    assert market.failures == {2: ["the label counts are not those that were claimed"]}, (
-        "counts may be private"
-    )
+    assert market.failures == {2: ["the counts are not those that were claimed"]}, "counts may be private"
 
     journal = Journal(tmp_path / "journal.db")
     engagement = engage(market, tmp_path, journal)

@@ -27,11 +27,11 @@ from participant import Task, Trained
 
 class Odd(Task):
     def __init__(self, mode="good"):
-        self.mode, self.counts = mode, [3, 1]
+        self.mode, self.held = mode, [3, 1]
     def label_counts(self):
-        return {"fraction": [3.5, 1], "word": ["three", 1], "none": None}.get(self.mode, self.counts)
+        return {"fraction": [3.5, 1], "word": ["three", 1], "none": None}.get(self.mode, self.held)
     def collect(self, effort):
-        self.counts = [3, 1 + round(2 * effort)]
+        self.held = [3, 1 + round(2 * effort)]
     def train(self, weights, round):
         print("words on standard output are the user's own")
         round.progress(0.25, loss=2.0)
@@ -47,7 +47,7 @@ class Odd(Task):
             return {"w": np.zeros(2, np.float32), "n": weights["n"]}
         if self.mode == "wait":
             time.sleep(600)
-        return Trained({n: a * 2 for n, a in weights.items()}, samples=self.counts[1], metrics={"loss": 1.0})
+        return Trained({n: a * 2 for n, a in weights.items()}, samples=self.held[1], metrics={"loss": 1.0})
 
 def broken():
     raise RuntimeError("no data folder")
@@ -98,7 +98,7 @@ def training_round(seen: list[tuple[float, dict[str, float]]] | None = None) -> 
 
 @pytest.mark.parametrize("trainer", ["good"], indirect=True)
 def test_it_trains_and_tells_progress(trainer: ProcessTrainer, start: Path, tmp_path: Path) -> None:
-    assert trainer.label_counts() == [3, 2]
+    assert trainer.counts() == [3, 2]
     seen: list[tuple[float, dict[str, float]]] = []
     made = trainer.train(start, tmp_path / "trained", training_round(seen))
     assert made.samples == 2
@@ -123,7 +123,7 @@ def test_counts_that_are_no_whole_numbers(trainer: ProcessTrainer) -> None:
     with pytest.raises(
         TaskError, match=r"Odd.label_counts cannot be used: .*Give one whole number for each of"
     ):
-        trainer.label_counts()
+        trainer.counts()
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_a_failure_says_why_and_the_next_call_works(
     with pytest.raises(TaskError, match=words) as caught:
         trainer.train(start, tmp_path / "trained", training_round())
     assert "camera" not in caught.value.public, "what an exception says may quote the data"
-    assert trainer.label_counts() == [3, 2], "started again, prepared, and brought to the same effort"
+    assert trainer.counts() == [3, 2], "started again, prepared, and brought to the same effort"
 
 
 @pytest.mark.parametrize("trainer", ["wait"], indirect=True)

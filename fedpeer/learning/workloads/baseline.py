@@ -6,8 +6,7 @@ The floor that a real model is held against, and the smallest workload there is.
 import numpy as np
 
 from fedpeer.learning.errors import DataError
-from fedpeer.learning.models import Weights
-from fedpeer.learning.samples import Samples
+from fedpeer.learning.samples import Samples, Weights
 from fedpeer.learning.workloads.protocol import Judged, NewWeights, check_layout
 from mechanism.terms import Recipe
 

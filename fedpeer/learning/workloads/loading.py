@@ -29,8 +29,7 @@ from typing import Any, cast
 
 from fedpeer.extras import missing
 from fedpeer.learning.errors import LearningError, WorkloadError
-from fedpeer.learning.models import Weights
-from fedpeer.learning.samples import Samples
+from fedpeer.learning.samples import Samples, Weights
 from fedpeer.learning.workers import begin_worker
 from fedpeer.learning.workloads.protocol import HasGradients, Judged, NewWeights, Workload
 from mechanism.terms import Recipe

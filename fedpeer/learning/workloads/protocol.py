@@ -8,16 +8,16 @@ Participant and coordinator use the same object. A workload holds no state betwe
 same result on one machine.
 """
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from fedpeer.learning.errors import ModelError
-from fedpeer.learning.models import Weights
-from fedpeer.learning.samples import Samples
+from fedpeer.learning.samples import Samples, Weights
 from mechanism.terms import Recipe
 
 #: Tensors by name, new ones.
@@ -55,6 +55,8 @@ class Workload(Protocol):
     def train(self, weights: Weights, samples: Samples, recipe: Recipe, seed: int) -> NewWeights:
         """New weights after training on all of `samples` from `weights` by the recipe; `seed` decides their order.
 
+        It may have one parameter more, `on_epoch`, which takes the number of passes that are done, after each.
+
         Raises:
             LearningError: weights, samples or a recipe that do not fit.
         """
@@ -83,6 +85,23 @@ class HasGradients(Protocol):
 
     def gradient_sizes(self, weights: Weights, samples: Samples) -> Mapping[str, float]:
         """The root mean square of the mean loss's gradient, of each trainable tensor, in training mode and float64."""
+
+
+def train_told(
+    workload: Workload,
+    weights: Weights,
+    samples: Samples,
+    recipe: Recipe,
+    seed: int,
+    on_epoch: Callable[[int], None],
+) -> NewWeights:
+    """`workload.train`, with `on_epoch` called after each pass, or at the end alone where a workload has no such."""
+    if "on_epoch" in inspect.signature(workload.train).parameters:
+        telling = cast("Callable[..., NewWeights]", workload.train)
+        return telling(weights, samples, recipe, seed, on_epoch=on_epoch)
+    made = workload.train(weights, samples, recipe, seed)
+    on_epoch(recipe.epochs)
+    return made
 
 
 def train_all(

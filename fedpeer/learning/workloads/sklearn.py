@@ -10,6 +10,7 @@ learning rate and batch size; a linear model's own settings decide how it learns
 """
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import has_fit_parameter
 
 from fedpeer.learning.errors import DataError, ModelError
-from fedpeer.learning.models import Weights
-from fedpeer.learning.samples import Samples
+from fedpeer.learning.samples import Samples, Weights
 from fedpeer.learning.workloads.protocol import Judged, NewWeights, check_layout
 from mechanism.terms import Recipe
 
@@ -53,7 +53,14 @@ class SklearnWorkload:
     def build(self, seed: int) -> NewWeights:
         return self._weights(self._fresh(seed))
 
-    def train(self, weights: Weights, samples: Samples, recipe: Recipe, seed: int) -> NewWeights:
+    def train(
+        self,
+        weights: Weights,
+        samples: Samples,
+        recipe: Recipe,
+        seed: int,
+        on_epoch: Callable[[int], None] | None = None,
+    ) -> NewWeights:
         inputs, targets = self._arrays(samples)
         settings: dict[str, Any] = {"random_state": seed}
         if self._perceptron:
@@ -68,9 +75,11 @@ class SklearnWorkload:
             warnings.simplefilter("ignore", ConvergenceWarning)
             if hasattr(model, "partial_fit"):
                 generator = np.random.default_rng(seed)
-                for _ in range(recipe.epochs):
+                for epoch in range(1, recipe.epochs + 1):
                     order = generator.permutation(len(samples))
                     model.partial_fit(inputs[order], targets[order])
+                    if on_epoch is not None:
+                        on_epoch(epoch)
                 return self._weights(model)
             return self._weights(self._fitted(model, inputs, targets))
 

@@ -19,9 +19,9 @@ from torch import nn
 from torch.nn import functional
 
 from fedpeer.learning.errors import DataError, ModelError
-from fedpeer.learning.models import Weights, as_array
+from fedpeer.learning.models import as_array
 from fedpeer.learning.optimizers import optimizer_of
-from fedpeer.learning.samples import Samples
+from fedpeer.learning.samples import Samples, Weights
 from fedpeer.learning.training import EVALUATION_BATCH, epoch_batches, one_thread
 from fedpeer.learning.workloads.protocol import Judged, NewWeights, check_layout
 from mechanism.terms import Recipe
@@ -99,7 +99,14 @@ class TorchWorkload:
     def build(self, seed: int) -> NewWeights:
         return self._weights(self._made(seed))
 
-    def train(self, weights: Weights, samples: Samples, recipe: Recipe, seed: int) -> NewWeights:
+    def train(
+        self,
+        weights: Weights,
+        samples: Samples,
+        recipe: Recipe,
+        seed: int,
+        on_epoch: Callable[[int], None] | None = None,
+    ) -> NewWeights:
         if len(samples) < 2:
             raise DataError(f"training on {len(samples)} samples; expected at least 2")
         module = self._at(weights).train()
@@ -108,12 +115,14 @@ class TorchWorkload:
         optimizers = [optimizer_of(group, recipe) for group in _by_type(module)]
         with one_thread(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            for batches in epoch_batches(len(samples), recipe, seed):
+            for epoch, batches in enumerate(epoch_batches(len(samples), recipe, seed), start=1):
                 for batch in batches:
                     losses = self._losses(module, _rows(inputs, batch), targets[batch])
                     losses.mean().backward()  # type: ignore[no-untyped-call]  # torch's own stub
                     for optimizer in optimizers:
                         optimizer.step()
+                if on_epoch is not None:
+                    on_epoch(epoch)
         return self._weights(module)
 
     def judge(self, weights: Weights, samples: Samples) -> Judged:

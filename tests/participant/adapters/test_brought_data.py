@@ -74,7 +74,7 @@ def test_counts_are_read_by_label_in_every_adapter(kind: str) -> None:
     trainer = LocalTrainer(task)
     trainer.prepare(flower_terms(START))
     trainer.collect(0.5)
-    assert trainer.label_counts() == (1, 97)
+    assert trainer.counts() == (1, 97)
     assert task.label_counts() == (1, 97)
 
 
@@ -85,7 +85,7 @@ def test_counts_without_an_order_are_refused_by_every_adapter(kind: str, counts:
         trainer = LocalTrainer(ADAPTERS[kind](counts))
         trainer.prepare(flower_terms(START))
         trainer.collect(0.5)
-        return trainer.label_counts()
+        return trainer.counts()
 
     with pytest.raises(TaskError, match="counts"):
         claimed()
@@ -94,21 +94,21 @@ def test_counts_without_an_order_are_refused_by_every_adapter(kind: str, counts:
 def test_a_task_of_ones_own_may_return_a_counter() -> None:
     class Own(Task):
         def __init__(self, counts: Any) -> None:
-            self.counts = counts
+            self.held = counts
 
         def label_counts(self) -> Any:
-            return self.counts
+            return self.held
 
         def train(self, weights: Weights, round: TrainingRound) -> Weights:  # noqa: A002 - as Task.train
             return weights
 
     trainer = LocalTrainer(Own(Counter([1, 1, 0, 1])))
     trainer.prepare(flower_terms(START))
-    assert trainer.label_counts() == (1, 3)
+    assert trainer.counts() == (1, 3)
     trainer = LocalTrainer(Own({1, 3}))
     trainer.prepare(flower_terms(START))
-    with pytest.raises(EffortError, match=r"Own\.label_counts cannot be used: .*no order of labels"):
-        trainer.label_counts()
+    with pytest.raises(EffortError, match=r"Own\.label_counts cannot be used: .*no order of strata"):
+        trainer.counts()
 
 
 def test_clients_of_a_flower_run_report_their_counts_by_label_too(tmp_path: Path) -> None:
