@@ -28,7 +28,7 @@ from mechanism.affine import affine, half_even, stratum_shares
 from mechanism.canonical import Json
 from mechanism.degree import reference_distribution
 from mechanism.errors import FieldError
-from mechanism.ranges import integers, keyed, listed, whole
+from mechanism.ranges import integer, integers, keyed, listed, whole
 from mechanism.settlement import MICRO
 from mechanism.trees import Forest
 
@@ -73,7 +73,8 @@ class DegreeMap:
     def __post_init__(self) -> None:
         for name in ("share_own", "share_mean", "sorted_columns", "weights"):
             integers(name, getattr(self, name))
-        integers("intercept", (self.share_intercept, self.intercept))
+        integer("share_intercept", self.share_intercept)
+        integer("intercept", self.intercept)
         whole("half_width", self.half_width, 0)
         columns = len(self.share_own)
         if columns > MAX_COLUMNS:
