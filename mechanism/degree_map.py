@@ -157,8 +157,8 @@ def regressors(
     z.append(_distance(shares, parts, denominator))
     for level in EXCESS_LEVELS:
         top, bottom = level.as_integer_ratio()
-        excess = sum(max(p * bottom - q * top, 0) for p, q in zip(over, expected, strict=True))
-        z.append(half_even(excess, bottom * denominator))
+        above = [p * bottom - q * top for p, q in zip(over, expected, strict=True)]
+        z.append(half_even(sum([part for part in above if part > 0]), bottom * denominator))
     totals = [sum(column) for column in columns]
     z += [half_even(total, strata) for total in totals]
     z += [
