@@ -1,7 +1,8 @@
 """The ledger's speed, each figure beside a baseline in the same run.
 
     python -m benchmarks.ledger append [--entries 100000]     appending against bare inserts of the same bytes
-    python -m benchmarks.ledger verify [--entries 1000000]    verifying whole; the tree against hashlib; one proof
+    python -m benchmarks.ledger verify [--entries 1000000]    verifying whole; the tree against hashlib; one proof;
+                                                              a round's evidence against hashlib
 
 `append` measures PostgreSQL too where FEDPEER_TEST_POSTGRESQL names a server.
 """
@@ -31,6 +32,9 @@ from fedpeer.audit.proofs import receipt
 from fedpeer.audit.sources import open_source
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.ledger_store import SignedLog, SqlLedgerStore
+from mechanism.canonical import canonical_bytes, parse_canonical
+from mechanism.degree_map import DegreeMap, regressor_count
+from mechanism.evidence import EvidenceModel, Measurement, QualityMap, assess
 from mechanism.ledger import entries
 from mechanism.ledger.appending import Ledger
 from mechanism.ledger.entry import Entry
@@ -43,6 +47,7 @@ from mechanism.peers import Draw, draw_head, draw_share, round_seed, seed_commit
 from mechanism.settlement import MICRO, task_budget_micro
 from mechanism.statements import ClaimStatement, ModelStatement
 from mechanism.terms import Terms
+from mechanism.trees import Forest, Tree
 from mechanism.unmeasured import as_claimed
 
 BATCH = 1_000
@@ -227,6 +232,8 @@ def measure_verify(count: int) -> None:
         print(
             f"  inclusion proof: median {statistics.median(times) * 1e3:.2f} ms, worst {max(times) * 1e3:.2f} ms"
         )
+    for strata in (10, 2_000):
+        measure_evidence(strata)
     key = ec.generate_private_key(ec.SECP256R1())
     signature = key.sign(b"x", ec.ECDSA(hashes.SHA256()))
     one = (
@@ -236,6 +243,56 @@ def measure_verify(count: int) -> None:
         / 500
     )
     print(f"  a statement's signature: {one * 1e6:.0f} us")
+
+
+def measure_evidence(strata: int, models: int = 20, columns: int = 12) -> None:
+    """From the record of a round's evidence to its verdicts."""
+    from tests.ledger_samples import LIMITS, names
+
+    chance = random.Random(0)
+    count = regressor_count(strata, columns, 3)
+
+    def some(length: int) -> tuple[int, ...]:
+        return tuple(chance.randrange(-MICRO, 2 * MICRO) for _ in range(length))
+
+    degree = DegreeMap(
+        reference=(Fraction(1, strata),) * strata,
+        share_own=some(columns),
+        share_mean=some(columns),
+        share_intercept=0,
+        sorted_columns=(0, 1, 2),
+        weights=some(count),
+        intercept=0,
+        forest=Forest((Tree((-1,), (0,), (0,)),) * 64, count),
+        half_width=MICRO // 20,
+    )
+    model = EvidenceModel(1, "aa" * 32, "bb" * 32, "cc" * 32, degree, QualityMap(some(count), 0), LIMITS)
+    measured = [
+        Measurement(
+            name,
+            f"{place:064x}",
+            Fraction(1, 3),
+            place,
+            1,
+            features=tuple(some(columns) for _ in range(strata)),
+            norm=MICRO,
+            alignment=MICRO,
+            echo_distance=MICRO,
+        )
+        for place, name in enumerate(names(models))
+    ]
+    data = canonical_bytes({"model": model.record(), "measurements": [m.record() for m in measured]})
+
+    def assessed() -> None:
+        record = parse_canonical(data)
+        read = [Measurement.from_record(one) for one in record["measurements"]]
+        assert all(a.scored for a in assess(EvidenceModel.from_record(record["model"]), read))
+
+    taken, hashed = timed(assessed), timed(hash_each, [data])
+    print(
+        f"  evidence of {models} models over {strata} strata: {len(data) / 1e6:.1f} MB, {taken / models * 1e3:.1f} ms "
+        f"a model, {taken / hashed:.0f} times hashlib"
+    )
 
 
 def timed(work: Callable[..., object], *given: object) -> float:

@@ -28,7 +28,7 @@ from mechanism.affine import affine, half_even, stratum_shares
 from mechanism.canonical import Json
 from mechanism.degree import reference_distribution
 from mechanism.errors import FieldError
-from mechanism.ranges import integers, keyed, listed, whole
+from mechanism.ranges import integer, integers, keyed, listed, whole
 from mechanism.settlement import MICRO
 from mechanism.trees import Forest
 
@@ -73,7 +73,8 @@ class DegreeMap:
     def __post_init__(self) -> None:
         for name in ("share_own", "share_mean", "sorted_columns", "weights"):
             integers(name, getattr(self, name))
-        integers("intercept", (self.share_intercept, self.intercept))
+        integer("share_intercept", self.share_intercept)
+        integer("intercept", self.intercept)
         whole("half_width", self.half_width, 0)
         columns = len(self.share_own)
         if columns > MAX_COLUMNS:
@@ -156,8 +157,8 @@ def regressors(
     z.append(_distance(shares, parts, denominator))
     for level in EXCESS_LEVELS:
         top, bottom = level.as_integer_ratio()
-        excess = sum(max(p * bottom - q * top, 0) for p, q in zip(over, expected, strict=True))
-        z.append(half_even(excess, bottom * denominator))
+        above = [p * bottom - q * top for p, q in zip(over, expected, strict=True)]
+        z.append(half_even(sum([part for part in above if part > 0]), bottom * denominator))
     totals = [sum(column) for column in columns]
     z += [half_even(total, strata) for total in totals]
     z += [

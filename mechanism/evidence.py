@@ -25,7 +25,7 @@ from mechanism.canonical import Json
 from mechanism.degree import rational
 from mechanism.degree_map import DegreeMap
 from mechanism.errors import FieldError, SettlementError
-from mechanism.ranges import integers, keyed, listed, whole
+from mechanism.ranges import integer, integers, keyed, listed, whole
 from mechanism.settlement import MICRO, Assessment, Verdict
 
 #: Name of this arithmetic in the log. Any change of a verdict or of a degree's last digit needs a new name.
@@ -56,7 +56,7 @@ class QualityMap:
 
     def __post_init__(self) -> None:
         integers("quality.weights", self.weights)
-        integers("quality.intercept", (self.intercept,))
+        integer("quality.intercept", self.intercept)
 
     def quality_micro(self, z: Sequence[int]) -> int:
         """The quality in [0, 1], millionths."""
@@ -108,7 +108,7 @@ class Thresholds:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            integers(f"thresholds.{name}", (value,))
+            integer(f"thresholds.{name}", value)
         whole("thresholds.claim_band", self.claim_band, 0)
         whole("thresholds.wide", self.wide, 0)
         whole("thresholds.rate", self.rate, 0, MICRO)
@@ -229,8 +229,8 @@ class Measurement:
         whole("order", self.order, 0)
         whole("samples", self.samples, 0)
         for name in ("norm", "alignment", "novelty", "improvement", "echo_distance", "echo_cosine"):
-            integers(name, (getattr(self, name),))
-        integers("harm", () if self.harm is None else (self.harm,))
+            integer(name, getattr(self, name))
+        integer("harm", 0 if self.harm is None else self.harm)
         integers("twins", tuple(likeness for _, likeness in self.twins))
         for row in self.features:
             integers("features", row)

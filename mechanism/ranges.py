@@ -54,13 +54,18 @@ def listed(field: str, value: Any) -> tuple[Any, ...]:
     return tuple(value)
 
 
+def integer(field: str, value: Any) -> None:
+    """Refuses what is no integer; a boolean is none."""
+    if type(value) is not int:
+        raise FieldError(field, value, "an integer")
+
+
 def integers(field: str, values: Any) -> None:
-    """Refuses what is no tuple of integers; a boolean is none."""
+    """Refuses what is no tuple of integers."""
     if type(values) is not tuple:
         raise FieldError(field, values, "a sequence of integers")
     for i, value in enumerate(values) if set(map(type, values)) - {int} else ():
-        if type(value) is not int:
-            raise FieldError(f"{field}[{i}]", value, "an integer")
+        integer(f"{field}[{i}]", value)
 
 
 def degree(field: str, value: float) -> float:

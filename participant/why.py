@@ -179,6 +179,8 @@ class Why(Readable):
         measured = "not scored"
         if own.verified_micro is not None:
             word = "taken as claimed" if rule.name == "paper" else "measured"
+            if own.verified_micro == own.upper_micro != own.lower_micro:
+                word = "paid on, the upper end of what was measured"  # too wide for its middle
             measured = f"{_number(Fraction(own.verified_micro, MICRO))} {word}"
         if own.lower_micro is not None and own.upper_micro is not None:
             low, high = (_number(Fraction(end, MICRO)) for end in (own.lower_micro, own.upper_micro))

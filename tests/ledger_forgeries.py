@@ -391,6 +391,148 @@ def a_verdict_is_not_the_one_that_the_evidence_gives() -> Cases:
             yield f"{change} in round {number}", completed(history)
 
 
+def of_degree(**changes: Any) -> Callable[[Any], None]:
+    return lambda record: record["model"]["degree"].update(changes)
+
+
+def of_limits(**changes: Any) -> Callable[[Any], None]:
+    return lambda record: record["model"]["thresholds"].update(changes)
+
+
+def of_one(**changes: Any) -> Callable[[Any], None]:
+    return lambda record: record["measurements"][2].update(changes)
+
+
+#: Each leaves a record in order, and gives another verdict on p002 than the true record.
+OTHER_EVIDENCE: dict[str, Callable[[Any], Any]] = {
+    "a threshold of a test": of_limits(norm_low=MICRO + 1),
+    "the distance from broadcasts": of_limits(echo_distance=MICRO + 1),
+    "the band of claims": of_limits(claim_band=50_001),
+    "the quality from which all is paid": of_limits(quality_full=MICRO),
+    "the width that pays the upper end": of_limits(wide=39_999),
+    "a coefficient of the shares": of_degree(share_own=[1_000_000_000, 100_000_000]),
+    "a coefficient of the means": of_degree(share_mean=[0, 1_000_000]),
+    "the shares' intercept": of_degree(share_intercept=1_000_000),
+    "the sorted feature": of_degree(sorted_columns=[0]),
+    "a coefficient of the degree": lambda r: r["model"]["degree"]["weights"].__setitem__(4, 1_999_000_000),
+    "the degree's intercept": lambda r: r["model"]["degree"].update(intercept=0),
+    "a bound of a tree": lambda r: r["model"]["degree"]["forest"][0][1].__setitem__(0, 249_999),
+    "a leaf": lambda r: r["model"]["degree"]["forest"][1][1].__setitem__(0, 25_004),
+    "a tree more": lambda r: r["model"]["degree"]["forest"].append([[-1], [0], [0]]),
+    "a half-width": of_degree(half_width=39_999),
+    "a coefficient of the quality": lambda r: r["model"]["quality"]["weights"].__setitem__(4, 0),
+    "the quality's intercept": lambda r: r["model"]["quality"].update(intercept=999_999_000),
+    "a feature": of_one(features=[[710_000, 250_000], [300_000, 250_001]]),
+    "a feature that rounds": of_one(features=[[700_000, 250_001], [300_000, 250_001]]),
+    "a figure": of_one(norm=999_999),
+    "a twin": of_one(twins=[["p000", 800_000]]),
+    "harm": of_one(harm=1),
+    "a fault": of_one(fault="it came too late"),
+    "scores": of_one(scores={"dmi": "1"}),
+}
+
+
+@forgery("what stands before it gives", "scores.dmi is missing")
+def the_evidence_is_changed_and_the_verdicts_left() -> Cases:
+    for label, change in OTHER_EVIDENCE.items():
+        yield label, told_otherwise(change)
+    for number, shape in ((2, PLAIN), (1, Shape(rule="dmi"))):
+        yield (
+            f"a feature in round {number}, {shape.rule}",
+            told_otherwise(OTHER_EVIDENCE["a feature"], shape, number),
+        )
+
+
+@forgery("verdicts", "cluster is")
+def a_verdict_says_other_words_or_figures_than_the_evidence_gives() -> Cases:
+    def screen(place: int, **change: Any) -> Callable[[Assessment], Assessment]:
+        def apply(found: Assessment) -> Assessment:
+            verdicts = list(found.verdicts)
+            verdicts[place] = replace(verdicts[place], **change)
+            return replace(found, verdicts=tuple(verdicts))
+
+        return apply
+
+    changes: dict[str, Callable[[Assessment], Assessment]] = {
+        "words": screen(2, explanation="The model behaves well."),
+        "a figure": screen(4, figures={"quality": "1", "kept": "1"}),
+        "a figure less": screen(6, figures={}),
+        "failed": screen(3, passed=False),
+        "another test": screen(5, screen="harm"),
+        "a test left out": lambda a: replace(a, verdicts=a.verdicts[:-1]),
+        "no test": lambda a: replace(a, verdicts=()),
+        "another order": lambda a: replace(a, verdicts=a.verdicts[::-1]),
+        "a cluster": lambda a: replace(a, cluster="p000"),
+    }
+    for label, change in changes.items():
+        history = trained()
+        record = history.evidence()
+        found = history.verdicts(record)
+        found[2] = change(found[2])
+        history.settle(record, found)
+        yield label, completed(history)
+
+
+@forgery("expected")
+def evidence_has_a_value_of_another_type_length_or_range() -> Cases:
+    features = [[700_000, 250_000], [300_000, 250_001]]
+    changes: dict[str, Callable[[Any], Any]] = {
+        **{f"{name} of thresholds": of_limits(**{name: True}) for name in ("norm_low", "twin", "rate")},
+        "a threshold in a string": of_limits(alignment="50000"),
+        "no threshold": of_limits(improvement=None),
+        "a rate above 1": of_limits(rate=MICRO + 1),
+        "a band below 0": of_limits(claim_band=-1),
+        "a width below 0": of_limits(wide=-1),
+        "limits that cross": of_limits(norm_low=1_250_001),
+        "tapers that cross": of_limits(quality_none=600_001),
+        "a half-width that is true": of_degree(half_width=True),
+        "a half-width below 0": of_degree(half_width=-1),
+        "an intercept that is false": of_degree(share_intercept=False),
+        "coefficients in strings": of_degree(share_own=["1000000000", "0"]),
+        "a coefficient too few": of_degree(share_mean=[0]),
+        "no list": of_degree(weights={}),
+        "weights for other regressors": lambda r: r["model"]["degree"]["weights"].append(0),
+        "a sorted feature twice": of_degree(sorted_columns=[1, 1]),
+        "a sorted feature that is none": of_degree(sorted_columns=[2]),
+        "a sorted feature from the end": of_degree(sorted_columns=[-1]),
+        "a sorted feature that is true": of_degree(sorted_columns=[True]),
+        "too many features": of_degree(share_own=[0] * 101, share_mean=[0] * 101),
+        "no tree": of_degree(forest=[]),
+        "a tree of two lists": of_degree(forest=[[[-1], [0]]]),
+        "an empty tree": of_degree(forest=[[[], [], []]]),
+        "a tree that goes back": of_degree(forest=[[[0, -1, -1], [0, 0, 0], [0, 0, 0]]]),
+        "a tree without its right side": of_degree(forest=[[[0, -1, -1], [0, 0, 0], [3, 0, 0]]]),
+        "a tree over no regressor": of_degree(forest=[[[16, -1, -1], [0, 0, 0], [2, 0, 0]]]),
+        "a leaf with a child": of_degree(forest=[[[-1, -1], [0, 0], [1, 0]]]),
+        "another leaf": of_degree(forest=[[[-2], [0], [0]]]),
+        "a bound that is true": of_degree(forest=[[[-1], [True], [0]]]),
+        "quality over other regressors": lambda r: r["model"]["quality"]["weights"].pop(),
+        "a quality that is true": lambda r: r["model"]["quality"].update(intercept=True),
+        "more of quality": lambda r: r["model"]["quality"].update(note="x"),
+        "a figure in a string": of_one(norm="1000000"),
+        "a figure that is true": of_one(echo_cosine=True),
+        "no figure": of_one(novelty=None),
+        "harm that is false": of_one(harm=False),
+        "a likeness that is true": of_one(twins=[["p000", True]]),
+        "a likeness too many": of_one(twins=[["p000", 1, 1]]),
+        "a twin without likeness": of_one(twins=[["p000"]]),
+        "a twin that is a number": of_one(twins=[[0, 1]]),
+        "a fault that is null": of_one(fault=None),
+        "a score that is a number": of_one(scores={"dmi": 1}),
+        "scores in a list": of_one(scores=[]),
+        "too few rows": of_one(features=features[:1]),
+        "too many rows": of_one(features=[*features, features[0]]),
+        "a row too short": of_one(features=[features[0], [300_000]]),
+        "a feature in a string": of_one(features=[features[0], [300_000, "250001"]]),
+        "a feature that is true": of_one(features=[features[0], [300_000, True]]),
+        "no row": of_one(features=[]),
+        "too few rows of what is not scored": of_one(features=features[:1], norm=0),
+        "features that are text": of_one(fault="it came too late", features=["ab"]),
+    }
+    for label, change in changes.items():
+        yield label, told_otherwise(change, left=False)
+
+
 @forgery("claimed_degree is", "model_sha256 is")
 def a_verdict_is_about_what_nobody_signed() -> Cases:
     for shape in (PLAIN, PAPER):

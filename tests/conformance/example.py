@@ -11,7 +11,7 @@ import hashlib
 import hmac
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
@@ -19,9 +19,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from mechanism.affine import affine
 from mechanism.canonical import canonical_bytes
 from mechanism.degree import noniid_degree
+from mechanism.degree_map import DegreeMap, regressor_count
 from mechanism.dispute import review
+from mechanism.evidence import EvidenceModel, Measurement, QualityMap, assess
 from mechanism.ledger import entries
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.key_history import NO_KEYS, keys_after
@@ -41,6 +44,7 @@ from mechanism.settlement import (
     task_budget_micro,
 )
 from mechanism.statements import commit_counts
+from mechanism.trees import Forest, Tree
 from mechanism.workload import Labels
 from tests import ledger_samples as samples
 from tests.ledger_histories import SALT, History, Log, Shape
@@ -313,15 +317,100 @@ def _shared(amounts: Mapping[str, Decimal]) -> str:
 
 
 def _verdicts(made: Example) -> dict[str, str]:
-    evidence: Any = made.find("demo/round/1/evidence/1").body
-    record = json.loads(base64.b64decode(evidence["data"]))
+    first, second = (_evidence_of(made, number) for number in (1, 2))
+    model = EvidenceModel.from_record(first["model"])
+    one = next(m for m in first["measurements"] if m["participant_id"] == "p003")
+    maps = model.degree, model.quality
     return {
-        "sha256 of the evidence": evidence["sha256"],
-        "start of round 1": record["model"]["start_sha256"],
-        "start of round 2": json.loads(
-            base64.b64decode(str(made.find("demo/round/2/evidence/1").body["data"]))
-        )["model"]["start_sha256"],
+        "sha256 of the evidence": hashlib.sha256(canonical_bytes(first)).hexdigest(),
+        "start of round 1": first["model"]["start_sha256"],
+        "start of round 2": second["model"]["start_sha256"],
+        "degree of round 1": canonical_bytes(first["model"]["degree"]).decode(),
+        "quality of round 1": canonical_bytes(first["model"]["quality"]).decode(),
+        "thresholds of round 1": canonical_bytes(first["model"]["thresholds"]).decode(),
+        "measurement of p003": canonical_bytes(one).decode(),
+        **{f"{name} of p003": value for name, value in _mapped(*maps, one["features"]).items()},
+        **_other_map(),
+        "assessment of p000": _assessment(made.judged[1], "p000"),
+        "assessment of p001 in round 2": _assessment(made.judged[2], "p001"),
         "verdict of p002": made.find("demo/round/1/verdict/p002").data.decode(),
+        **_sentences(model, Measurement.from_record(one)),
+    }
+
+
+def _evidence_of(made: Example, number: int) -> Any:
+    return json.loads(base64.b64decode(str(made.find(f"demo/round/{number}/evidence/1").body["data"])))
+
+
+def _assessment(judged: Sequence[Assessment], name: str) -> str:
+    [found] = [a for a in judged if a.participant_id == name]
+    return canonical_bytes(entries.assessment_record(found)).decode()
+
+
+def _mapped(degree: DegreeMap, quality: QualityMap, features: Sequence[Sequence[int]]) -> dict[str, str]:
+    """Every step from features to the degree and the quality."""
+    z = degree.regressors(features)
+    return {
+        "features": canonical_bytes([list(row) for row in features]).decode(),
+        "shares": " ".join(map(str, degree.shares(features))),
+        "regressors": " ".join(map(str, z)),
+        "line of z": str(affine(degree.weights, degree.intercept, z)),
+        "forest": str(degree.forest(z)),
+        "estimate": str(degree.degree_of(z)),
+        "quality": str(quality.quality_micro(z)),
+    }
+
+
+def _other_map() -> dict[str, str]:
+    """Three strata and three features, with numbers that are of no use but to be computed with."""
+    strata, columns, ordered = 3, 3, (2, 0)
+    count = regressor_count(strata, columns, len(ordered))
+    trees = (
+        Tree((20, 4, -1, -1, -1), (270_000, 80_000, 130_001, 240_000, 410_000), (4, 3, 0, 0, 0)),
+        Tree((-1,), (200_000,), (0,)),
+        Tree((9, -1, -1), (0, 330_000, 90_000), (2, 0, 0)),
+    )
+    degree = DegreeMap(
+        reference=(Fraction(1, 2), Fraction(1, 3), Fraction(1, 6)),
+        share_own=(700_000_000, -40_000_000, 12_345_678),
+        share_mean=(-120_000_000, 3_000_000, 0),
+        share_intercept=110_000_000,
+        sorted_columns=ordered,
+        weights=tuple((i * 37 % 23 - 11) * 10_000_019 for i in range(count)),
+        intercept=298_765_432,
+        forest=Forest(trees, count),
+        half_width=61_803,
+    )
+    quality = QualityMap(tuple((i * 29 % 23 - 11) * 7_000_003 for i in range(count)), 812_345_678)
+    record: Any = {"weights": list(quality.weights), "intercept": quality.intercept}
+    return {
+        "degree": canonical_bytes(degree.record()).decode(),
+        "quality map": canonical_bytes(record).decode(),
+        **_mapped(degree, quality, ((812_345, -20_001, 6), (-90_120, 400_300, 5), (300_007, 12, -7_000))),
+    }
+
+
+def _sentences(model: EvidenceModel, one: Measurement) -> dict[str, str]:
+    """What one participant would read, had it been measured otherwise."""
+
+    def read(screen: str, changes: Mapping[str, Any], *others: Measurement, **of_model: Any) -> str:
+        found = assess(replace(model, **of_model), [replace(one, **changes), *others])[-1]
+        return next(v.explanation for v in found.verdicts if v.screen == screen)
+
+    earlier = replace(one, participant_id="p000", order=1, model_sha256="ab" * 32)
+    untrained = {"norm": 0, "alignment": -250_000, "novelty": 7_500_000, "improvement": -1_000_000}
+    return {
+        "a fault": read("contract", {"fault": "it has no tensor w"}),
+        "the broadcast again": read("echo", {"echo_distance": 12_345}),
+        "the coordinator's step": read("echo", {"echo_cosine": 999_000}),
+        "not trained": read("trained", untrained),
+        "a copy of p000": read("duplicate", {"twins": (("p000", 900_000),)}, earlier),
+        "few samples, the intercept of the quality 0.6": read(
+            "samples", {}, quality=replace(model.quality, intercept=600_000_000)
+        ),
+        "harmful": read("contribution", {"harm": 1_250_000}),
+        "claims 0.2": read("claim", {"claimed_degree": Fraction(1, 5)}),
+        "an interval of 0.4": read("claim", {}, degree=replace(model.degree, half_width=400_000)),
     }
 
 

@@ -4,9 +4,6 @@
 
 LEDGER is an exported folder or a .jsonl file. It needs Python's standard library and `cryptography`, and nothing of
 fedpeer: numbers in the margins of the code are the sections of the page. It reads a whole ledger into memory.
-
-It does not recompute what evidence gives (section 12): those verdicts are checked in everything else, taken as given,
-and listed in `Result.unchecked`.
 """
 
 import base64
@@ -37,10 +34,10 @@ PART_BYTES = 48_000
 NAME = "[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?"
 AMOUNTS = Context(prec=28, rounding=ROUND_HALF_EVEN)
 NOTHING = Decimal(0)
-OF_THE_MODEL_ALONE = (
-    "fault", "class_features", "global_features", "norm", "alignment", "novelty", "improvement", "echo_distance",
-    "echo_cosine", "nearest_broadcast",
-)  # fmt: skip
+MAX_COLUMNS, MAX_NODES = 100, 2**18
+LEVELS = [Fraction(level) for level in ("0", "1/2", "1", "3/2", "2", "3", "5")]
+MEASURED = ("norm", "alignment", "novelty", "improvement", "echo_distance", "echo_cosine")
+OF_THE_MODEL_ALONE = (*MEASURED, "fault", "features", "nearest_broadcast")
 
 Record = dict[str, Any]
 
@@ -62,13 +59,11 @@ class Result:
     """What was found.
 
     Attributes:
-        problems: (index of the entry or None, what is wrong); empty where everything that was checked holds.
-        unchecked: (index of the entry, what of it was taken as given).
+        problems: (index of the entry or None, what is wrong); empty where everything holds.
         balances: what each account holds, micro-credits.
     """
 
     problems: list[tuple[int | None, str]] = field(default_factory=list)
-    unchecked: list[tuple[int, str]] = field(default_factory=list)
     balances: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -740,6 +735,367 @@ def hashed(value: bytes, times: int) -> bytes:
     return value
 
 
+# 12 Evidence and verdicts
+
+
+class Evidence:
+    """The record of a round's evidence, its form checked, and what follows from features."""
+
+    def __init__(self, record: Any) -> None:
+        evidence = shaped(record, "model measurements", "evidence")
+        keys = "arithmetic round start_sha256 validation_sha256 shadows_sha256 degree quality thresholds"
+        self.model = shaped(evidence["model"], keys, "evidence.model")
+        require(
+            self.model["arithmetic"] == "strata-and-screens/half-even-micro-v4",
+            "another arithmetic of evidence",
+        )
+        keys = "reference share_own share_mean share_intercept sorted_columns weights intercept forest half_width"
+        self.degree = shaped(self.model["degree"], keys, "degree")
+        self.reference = [rational(q, "reference") for q in sequence(self.degree["reference"], "reference")]
+        self.columns = len(integers(self.degree["share_own"], "share_own"))
+        self.strata = len(self.reference)
+        integers(self.degree["share_mean"], "share_mean", self.columns)
+        ordered = integers(self.degree["sorted_columns"], "sorted_columns")
+        require(self.columns <= MAX_COLUMNS, "too many features")
+        require(
+            len(set(ordered)) == len(ordered) and set(ordered) <= set(range(self.columns)),
+            "sorted_columns are not features, each once",
+        )
+        self.regressors = self.strata * (len(ordered) + 1) + 8 + 2 * self.columns
+        integers(self.degree["weights"], "weights", self.regressors)
+        integers([self.degree["share_intercept"], self.degree["intercept"]], "an intercept")
+        integer(self.degree["half_width"], 0, "half_width")
+        self._check_forest(self.degree["forest"])
+        self.quality = shaped(self.model["quality"], "weights intercept", "quality")
+        integers(self.quality["weights"], "quality.weights", self.regressors)
+        integers([self.quality["intercept"]], "quality.intercept")
+        keys = (
+            "norm_low norm_high alignment novelty improvement echo_distance echo_cosine twin quality_full quality_none "
+            "claim_band harm_full harm_none wide rate"
+        )
+        self.limits = limits = shaped(self.model["thresholds"], keys, "thresholds")
+        integers(list(limits.values()), "a threshold")
+        integer(limits["claim_band"], 0, "claim_band")
+        integer(limits["wide"], 0, "wide")
+        integer(limits["rate"], 0, "rate", MICRO)
+        for low, high in (
+            ("norm_low", "norm_high"),
+            ("quality_none", "quality_full"),
+            ("harm_full", "harm_none"),
+        ):
+            require(limits[low] <= limits[high], f"{low} is above {high}")
+        self.items = [self._measurement(item) for item in sequence(evidence["measurements"], "measurements")]
+
+    def _check_forest(self, forest: Any) -> None:
+        nodes = 0
+        require(bool(sequence(forest, "forest")), "a forest without a tree")
+        for tree in forest:
+            require(len(sequence(tree, "a tree")) == 3, "a tree is three lists")
+            feature, bound, right = tree
+            count = len(integers(feature, "feature"))
+            integers(bound, "bound", count)
+            integers(right, "right", count)
+            require(count > 0, "a tree without a node")
+            nodes += count
+            for i, (which, child) in enumerate(zip(feature, right, strict=True)):
+                inner = 0 <= which < self.regressors and i + 1 < child < count
+                require(inner or (which, child) == (-1, 0), "neither a leaf nor a node with two children")
+        require(nodes <= MAX_NODES, "too many nodes")
+
+    def _measurement(self, record: Any) -> Record:
+        keys = (
+            "participant_id model_sha256 claimed_degree order samples fault features norm alignment novelty "
+            "improvement echo_distance echo_cosine nearest_broadcast twins harm scores"
+        )
+        item = shaped(record, keys, "a measurement")
+        for key in ("participant_id", "model_sha256", "claimed_degree", "fault", "nearest_broadcast"):
+            text(item[key], key)
+        integers([item[key] for key in ("order", "samples", *MEASURED)], "a figure")
+        integers([] if item["harm"] is None else [item["harm"]], "harm")
+        for row in sequence(item["features"], "features"):
+            integers(row, "features")
+        if not item["fault"]:
+            shape = [len(row) for row in item["features"]]
+            require(shape == [self.columns] * self.strata, "features of another form")
+        for twin in sequence(item["twins"], "twins"):
+            require(len(sequence(twin, "a twin")) == 2, "a twin is an id and a likeness")
+            text(twin[0], "a twin")
+            integers(twin[1:], "a likeness")
+        require(isinstance(item["scores"], dict), "scores are not an object")
+        for score in item["scores"].values():
+            text(score, "a score")
+        return item
+
+    def shares(self, x: Sequence[Sequence[int]]) -> list[int]:
+        own, mean = self.degree["share_own"], self.degree["share_mean"]
+        totals = [sum(column) for column in zip(*x, strict=True)]
+        common = Fraction(product(mean, totals), self.strata) + self.degree["share_intercept"] * MICRO
+        return [round((product(own, row) + common) / 10**9) for row in x]
+
+    def z(self, x: Sequence[Sequence[int]]) -> list[int]:
+        """The regressors."""
+        columns, p, size = list(zip(*x, strict=True)), self.shares(x), self.strata
+        q = [value * MICRO for value in self.reference]
+        z = [value for column in self.degree["sorted_columns"] for value in sorted(columns[column])]
+        z += sorted(round(share - usual) for share, usual in zip(p, q, strict=True))
+        positive = [max(share, 0) for share in p]
+        total = sum(positive)
+        apart = (
+            abs(Fraction(share * MICRO, total or 1) - usual) for share, usual in zip(positive, q, strict=True)
+        )
+        z.append(round(sum(apart, Fraction(0)) / 2) if total else 0)
+        for level in LEVELS:
+            over = (max(share - level * usual, Fraction(0)) for share, usual in zip(p, q, strict=True))
+            z.append(round(sum(over, Fraction(0))))
+        z += [round(Fraction(sum(column), size)) for column in columns]
+        for column in columns:
+            variance = (
+                Fraction(sum(value * value for value in column), size) - Fraction(sum(column), size) ** 2
+            )
+            z.append(math.isqrt(math.floor(variance)))
+        return z
+
+    def line(self, z: Sequence[int]) -> Fraction:
+        return Fraction(product(self.degree["weights"], z) + self.degree["intercept"] * MICRO, 10**9)
+
+    def forest(self, z: Sequence[int]) -> Fraction:
+        values = []
+        for feature, bound, right in self.degree["forest"]:
+            node = 0
+            while feature[node] >= 0:
+                node = node + 1 if z[feature[node]] <= bound[node] else right[node]
+            values.append(bound[node])
+        return Fraction(sum(values), len(values))
+
+    def estimate(self, z: Sequence[int]) -> int:
+        highest = math.floor(MICRO * (1 - min(self.reference)))
+        return min(max(round((self.line(z) + self.forest(z)) / 2), 0), highest)
+
+    def quality_of(self, z: Sequence[int]) -> int:
+        found = Fraction(product(self.quality["weights"], z) + self.quality["intercept"] * MICRO, 10**9)
+        return min(max(round(found), 0), MICRO)
+
+
+def sequence(value: Any, what: str) -> list[Any]:
+    require(isinstance(value, list), f"{what} is not a list")
+    return list(value)
+
+
+def integers(value: Any, what: str, count: int | None = None) -> list[int]:
+    require(all(type(one) is int for one in sequence(value, what)), f"{what} is not of integers")
+    require(count is None or len(value) == count, f"{what} has another length")
+    return list(value)
+
+
+def product(left: Sequence[int], right: Sequence[int]) -> int:
+    return sum(a * b for a, b in zip(left, right, strict=True))
+
+
+def micro_decimal(micros: int) -> str:
+    """Millionths as a decimal."""
+    whole, rest = divmod(abs(micros), MICRO)
+    digits = f"{whole}.{rest:06d}".rstrip("0").rstrip(".")
+    return f"-{digits}" if micros < 0 else digits
+
+
+def taper(x: int, a: int, b: int) -> int:
+    if x >= b:
+        return MICRO
+    return 0 if x <= a else MICRO * (x - a) // (b - a)
+
+
+def assessed(evidence: Evidence, sent: set[str]) -> dict[str, Record]:
+    """The assessments of those who are measured; `sent` has the digests of the models that were sent out."""
+    alone = {item["participant_id"]: _alone(evidence.limits, item, sent) for item in evidence.items}
+    items = {item["participant_id"]: item for item in evidence.items}
+    passing = [name for name in items if all(one["passed"] for one in alone[name])]
+    cluster, best = _clusters(evidence.limits, [items[name] for name in passing])
+    found = {}
+    for name, item in items.items():
+        result: Record = {
+            "participant_id": name, "model_sha256": item["model_sha256"], "claimed_degree": item["claimed_degree"],
+            "verified_micro": None, "lower_micro": None, "upper_micro": None, "multiplier_ppm": MICRO,
+            "refuted": False, "cluster": cluster.get(name), "scores": item["scores"], "verdicts": alone[name],
+        }  # fmt: skip
+        if name in passing:
+            result["verdicts"].append(_duplicate(evidence.limits, item, best.get(cluster.get(name, ""))))
+            if result["verdicts"][-1]["passed"]:
+                _judge(evidence, item, result)
+        found[name] = result
+    return found
+
+
+def _test(screen: str, passed: bool, explanation: str, **figures: str) -> Record:
+    return {"screen": screen, "passed": passed, "explanation": explanation, "figures": figures}
+
+
+def _rate(limits: Record) -> str:
+    return f"At most {micro_decimal(limits['rate'])} of honest models fail this test."
+
+
+def _alone(limits: Record, item: Record, sent: set[str]) -> list[Record]:
+    """The tests 1 to 3."""
+    if item["fault"]:
+        return [_test("contract", False, f"The model was not scored: {item['fault']}.")]
+    m = {key: micro_decimal(item[key]) for key in MEASURED}
+    at = {key: micro_decimal(value) for key, value in limits.items()}
+    echo = "The model is no copy of one that the coordinator has sent."
+    again = item["model_sha256"] in sent or item["echo_distance"] < limits["echo_distance"]
+    repeats = not again and item["echo_cosine"] > limits["echo_cosine"]
+    if again:
+        echo = (
+            f"The model is the broadcast model of {item['nearest_broadcast']} again, or nearly: its distance is "
+            f"{m['echo_distance']} of what training changes; expected at least {at['echo_distance']}. Train on your "
+            f"own data and submit the result. {_rate(limits)}"
+        )
+    elif repeats:
+        echo = (
+            "The update repeats a step between models that the coordinator itself has sent: their cosine is "
+            f"{m['echo_cosine']}; expected at most {at['echo_cosine']}. {_rate(limits)}"
+        )
+    faults = []
+    if not limits["norm_low"] <= item["norm"] <= limits["norm_high"]:
+        faults.append(
+            f"its update has {m['norm']} of the usual length, expected {at['norm_low']} to {at['norm_high']}"
+        )
+    if item["alignment"] < limits["alignment"]:
+        faults.append(
+            f"its update has a cosine of {m['alignment']} with what training on real data gives, expected at least "
+            f"{at['alignment']}"
+        )
+    if item["novelty"] > limits["novelty"]:
+        faults.append(
+            f"a tensor's part in the change is {m['novelty']} standard deviations from the usual, expected at most "
+            f"{at['novelty']}"
+        )
+    if item["improvement"] < limits["improvement"]:
+        faults.append(
+            f"on the strata that it seems to have been trained on it gains {m['improvement']} of an untrained model's "
+            f"loss, expected at least {at['improvement']}"
+        )
+    trained = "The model behaves like one trained by the task's recipe."
+    if faults:
+        trained = (
+            "The model was not trained from the broadcast model by the task's recipe: "
+            f"{'; '.join(faults)}. {_rate(limits)}"
+        )
+    figures = {key: m[key] for key in ("norm", "alignment", "novelty", "improvement")}
+    return [
+        _test(
+            "contract",
+            True,
+            "The model has the task's tensors, all of its numbers are finite, and it came in time.",
+        ),
+        _test("echo", not again and not repeats, echo, distance=m["echo_distance"], cosine=m["echo_cosine"]),
+        _test("trained", not faults, trained, **figures),
+    ]
+
+
+def _clusters(limits: Record, items: Sequence[Record]) -> tuple[dict[str, str], dict[str, str]]:
+    """Clusters by participant, and of each the one that passes."""
+    near: dict[str, set[str]] = {item["participant_id"]: set() for item in items}
+    by_digest: dict[str, list[str]] = {}
+    for item in items:
+        name = item["participant_id"]
+        by_digest.setdefault(item["model_sha256"], []).append(name)
+        for other in [twin for twin, likeness in item["twins"] if likeness >= limits["twin"]]:
+            if other in near:
+                near[name].add(other)
+                near[other].add(name)
+    for names in by_digest.values():
+        for name in names[1:]:
+            near[names[0]].add(name)
+            near[name].add(names[0])
+    order = {item["participant_id"]: (item["order"], item["participant_id"]) for item in items}
+    cluster: dict[str, str] = {}
+    best: dict[str, str] = {}
+    for first in sorted(near):
+        if first in cluster or not near[first]:
+            continue
+        members, left = {first}, [first]
+        while left:
+            new = near[left.pop()] - members
+            members |= new
+            left += new
+        cluster.update(dict.fromkeys(members, first))
+        best[first] = min(members, key=lambda name: order[name])
+    return cluster, best
+
+
+def _duplicate(limits: Record, item: Record, best: str | None) -> Record:
+    if best is None:
+        return _test("duplicate", True, "No other submission is a copy of this model.")
+    figures = {}
+    if item["twins"]:
+        nearest, likeness = max(item["twins"], key=lambda twin: (twin[1], twin[0]))
+        figures = {"likeness": micro_decimal(likeness), "nearest": nearest}
+    if best == item["participant_id"]:
+        explanation = "Another submission is a copy of this model; this one was committed first."
+        return _test("duplicate", True, explanation, **figures)
+    explanation = (
+        f"The model is a copy, or nearly, of the one that {best} committed earlier; copies are paid once. "
+        f"{_rate(limits)}"
+    )
+    return _test("duplicate", False, explanation, **figures)
+
+
+def _judge(evidence: Evidence, item: Record, result: Record) -> None:
+    """What follows for one that is scored: the tests 5 to 7."""
+    limits, z = evidence.limits, evidence.z(item["features"])
+    estimate, quality, half = evidence.estimate(z), evidence.quality_of(z), evidence.degree["half_width"]
+    lower, upper = max(estimate - half, 0), min(estimate + half, MICRO)
+    verified = upper if half > limits["wide"] else estimate
+    harm = item["harm"] or 0
+    of_quality = taper(quality, limits["quality_none"], limits["quality_full"])
+    of_harm = taper(-harm, -limits["harm_none"], -limits["harm_full"])
+    claimed = Fraction(item["claimed_degree"]) * MICRO
+    refuted = claimed < estimate - limits["claim_band"]
+    samples = "The model shows enough distinct samples with right targets."
+    if of_quality < MICRO:
+        samples = (
+            "The model behaves like one trained on few distinct samples or on wrong targets: quality "
+            f"{micro_decimal(quality)}, expected at least {micro_decimal(limits['quality_full'])}; "
+            f"{micro_decimal(of_quality)} of the payment is kept. {_rate(limits)}"
+        )
+    contribution = "The aggregate is not much worse with this model."
+    if of_harm < MICRO:
+        contribution = (
+            f"With this model the aggregate's loss is {micro_decimal(harm)} higher in proportion than without; up to "
+            f"{micro_decimal(limits['harm_full'])} costs nothing; {micro_decimal(of_harm)} of the payment is kept."
+        )
+    figures = {
+        "claimed": micro_decimal(round(claimed)), "verified": micro_decimal(estimate), "lower": micro_decimal(lower),
+        "upper": micro_decimal(upper), "band": micro_decimal(limits["claim_band"]),
+    }  # fmt: skip
+    claim = "The claimed degree is not lower than the evidence allows."
+    if refuted:
+        claim = (
+            f"The claimed degree of {figures['claimed']} is refuted: the model shows {figures['verified']}, and a "
+            f"claim may be lower by at most {figures['band']}. Claim what your counts give. {_rate(limits)}"
+        )
+    if verified > estimate:
+        claim += f" The evidence is too wide to pay on {figures['verified']}; {figures['upper']} is paid on."
+    kept = {"quality": micro_decimal(quality), "kept": micro_decimal(of_quality)}
+    result["verdicts"] += [
+        _test("samples", of_quality == MICRO, samples, **kept),
+        _test(
+            "contribution",
+            of_harm == MICRO,
+            contribution,
+            harm=micro_decimal(harm),
+            kept=micro_decimal(of_harm),
+        ),
+        _test("claim", not refuted, claim, **figures),
+    ]
+    result.update(
+        verified_micro=verified,
+        lower_micro=lower,
+        upper_micro=upper,
+        multiplier_ppm=of_quality * of_harm // MICRO,
+        refuted=refuted,
+    )
+
+
 # 16 Accounts
 
 
@@ -882,7 +1238,6 @@ class Replay:
         self.shadows: dict[str, str] = {}
         self.history = bytes(32)
         self.log_keys: list[tuple[int, str]] = []
-        self.unchecked: list[tuple[int, str]] = []
 
     def run(self) -> None:
         """Raises Wrong where an entry does not follow from those before it."""
@@ -1257,138 +1612,49 @@ class Replay:
         for number, (part, piece) in enumerate(zip(parts, pieces, strict=True), 1):
             body = {**task.where(), "part": number, "parts": len(pieces), "sha256": digest, "data": piece}
             self.same(part, f"{task.place()}/evidence/{number}", "evidence", body)
-        measured = self._check_evidence(task, record)
+        found = assessed(self._check_evidence(task, record), set(task.starts[-9:]))
         judged: dict[str, Record] = {}
         for name in task.selected:
-            given = self.take()
-            if name in task.models:
-                judged[name] = self._given_verdict(task, given, name, measured[name])
-            else:
-                judged[name] = missing(task, name)
-                self._verdict(given, task, judged[name])
-        self._check_clusters(judged)
-        self._check_digests(task, judged)
+            judged[name] = found[name] if name in found else missing(task, name)
+            self._verdict(self.take(), task, judged[name])
         self.settle(task, judged)
 
-    def _check_evidence(self, task: Task, record: Any) -> dict[str, Record]:
-        """Measurements by participant."""
-        evidence = shaped(record, "model measurements", "evidence")
-        keys = "arithmetic round start_sha256 validation_sha256 shadows_sha256 degree thresholds"
-        model = shaped(evidence["model"], keys, "evidence.model")
+    def _check_evidence(self, task: Task, record: Any) -> "Evidence":
+        """That it is about this round and what was signed."""
+        evidence = Evidence(record)
+        model = evidence.model
+        require(integer(model["round"], 1, "round") == task.round, "evidence of another round")
         require(
-            model["arithmetic"] == "linear-and-trees/half-even-micro-v3", "another arithmetic of evidence"
+            model["degree"]["reference"] == task.terms.record["reference"],
+            "evidence against another reference",
         )
-        degree = shaped(
-            model["degree"],
-            "reference share_own share_mean share_intercept sorted_columns weights intercept forest "
-            "quality_weights quality_intercept half_width",
-            "evidence.model.degree",
-        )
-        shaped(
-            model["thresholds"],
-            "norm_low norm_high alignment novelty improvement echo_distance echo_cosine twin_weights twin_outputs "
-            "twin_least quality_full quality_none harm_full harm_none claim_band wide",
-            "evidence.model.thresholds",
-        )
-        require(type(model["round"]) is int and model["round"] == task.round, "evidence of another round")
-        require(degree["reference"] == task.terms.record["reference"], "evidence against another reference")
         require(model["validation_sha256"] == task.terms.validation, "evidence on another validation set")
         require(model["start_sha256"] == task.start, "evidence about another start")
         shadows = hexed(model["shadows_sha256"], 32, "shadows_sha256").hex()
         require(self.shadows.setdefault(shadows, task.start) == task.start, "shadow models of another start")
-        keys = (
-            "participant_id model_sha256 claimed_degree order samples fault class_features global_features norm "
-            "alignment novelty improvement echo_distance echo_cosine nearest_broadcast twins harm scores"
-        )
-        measured = [shaped(item, keys, "a measurement") for item in evidence["measurements"]]
-        names = [item["participant_id"] for item in measured]
+        names = [item["participant_id"] for item in evidence.items]
         require(
             names == sorted(task.models), "the evidence is not about the models in time, one each, in order"
         )
         alone: dict[str, list[Any]] = {}
-        for item in measured:
+        for item in evidence.items:
             name = item["participant_id"]
             sent = task.models[name]
             stated = [sent.digest, task.claims[name].degree, sent.samples, sent.sequence]
             found = [item[key] for key in ("model_sha256", "claimed_degree", "samples", "order")]
-            require(
-                found == stated and bool not in map(type, found),
-                f"the evidence is not about what {name} signed",
-            )
-            require(isinstance(item["scores"], dict), "scores are not an object")
-            twins = [twin for twin, _, _ in item["twins"]]
+            require(found == stated, f"the evidence is not about what {name} signed")
+            twins = [twin for twin, _ in item["twins"]]
             require(
                 len(set(twins)) == len(twins) and name not in twins and set(twins) <= set(names),
                 f"the twins of {name} are not others that are measured",
             )
             figures = [item[key] for key in OF_THE_MODEL_ALONE]
             require(alone.setdefault(sent.digest, figures) == figures, "the same model has other figures")
-        return dict(zip(names, measured, strict=True))
+        return evidence
 
     def _verdict(self, entry: Entry, task: Task, assessment: Record) -> None:
         id_ = f"{task.place()}/verdict/{assessment['participant_id']}"
         self.same(entry, id_, "verdict", {**task.where(), "assessment": assessment})
-
-    def _given_verdict(self, task: Task, entry: Entry, name: str, measured: Record) -> Record:
-        keys = (
-            "participant_id model_sha256 claimed_degree verified_micro lower_micro upper_micro multiplier_ppm refuted "
-            "cluster scores verdicts"
-        )
-        require(entry.kind == "verdict", f"{entry.kind} {entry.id}; expected a verdict here")
-        found = shaped(entry.body.get("assessment"), keys, "an assessment")
-        self._verdict(entry, task, {**found, "participant_id": name})
-        for key in ("model_sha256", "claimed_degree", "scores"):
-            require(found[key] == measured[key], f"the verdict on {name} has another {key}")
-        figures = [found[key] for key in ("lower_micro", "verified_micro", "upper_micro")]
-        integer(found["multiplier_ppm"], 0, "multiplier_ppm", MICRO)
-        require(type(found["refuted"]) is bool, "refuted is not a boolean")
-        if figures == [None] * 3:
-            require(found["multiplier_ppm"] == MICRO and not found["refuted"], "not scored, and held against")
-        else:
-            for value in figures:
-                integer(value, 0, "a degree", MICRO)
-            require(figures == sorted(figures), "a verified degree outside its interval")
-        require(found["cluster"] is None or found["cluster"] in task.models, "no such cluster")
-        if found["verified_micro"] is not None:
-            own = task.models[name]
-            same = [model.sequence for model in task.models.values() if model.digest == own.digest]
-            require(own.digest not in task.starts[-9:], f"{name} is scored for a model that was sent out")
-            require(
-                len(same) == 1 or (found["cluster"] is not None and own.sequence == min(same)),
-                f"{name} is scored for a model that others sent, too",
-            )
-        require(isinstance(found["verdicts"], list), "verdicts are not a list")
-        for item in found["verdicts"]:
-            one = shaped(item, "screen passed explanation figures", "a verdict of a screen")
-            text(one["screen"], "screen")
-            text(one["explanation"], "explanation")
-            require(
-                type(one["passed"]) is bool and isinstance(one["figures"], dict), "no verdict of a screen"
-            )
-        self.unchecked.append((entry.index, f"what the evidence says of {name} was taken as given"))
-        return found
-
-    def _check_clusters(self, judged: Mapping[str, Record]) -> None:
-        members: dict[str, list[str]] = {}
-        for name, found in judged.items():
-            if found["cluster"] is not None:
-                members.setdefault(found["cluster"], []).append(name)
-        for cluster, names in members.items():
-            require(
-                len(names) > 1 and cluster == names[0], f"the cluster {cluster} is not named after its first"
-            )
-            paid = sum(judged[name]["verified_micro"] is not None for name in names)
-            require(paid <= 1, f"more than one of the cluster {cluster} is scored")
-
-    def _check_digests(self, task: Task, judged: Mapping[str, Record]) -> None:
-        """That all who sent the same model as one that is scored are in its cluster."""
-        scored = {task.models[n].digest: n for n in task.models if judged[n]["verified_micro"] is not None}
-        for name, model in task.models.items():
-            first = scored.get(model.digest, name)
-            require(
-                judged[name]["cluster"] == judged[first]["cluster"],
-                f"{name} sent the same model as {first} and is not in its cluster",
-            )
 
     def paper_verdicts(self, entry: Entry) -> None:
         """All verdicts of a round whose rule pays without evidence."""
@@ -1660,7 +1926,6 @@ def verify(path: Path, key: str | None = None) -> Result:
     except Wrong as error:
         result.problems.append((error.index, str(error)))
     _check_tree(export, replay, key, result)
-    result.unchecked = replay.unchecked
     result.balances = dict(sorted(replay.book.holds.items()))
     return result
 
@@ -1723,8 +1988,6 @@ def main(arguments: Sequence[str]) -> int:
     result = verify(Path(arguments[0]), arguments[1] if len(arguments) > 1 else None)
     for index, reason in result.problems:
         print(reason if index is None or reason.startswith("entry") else f"entry {index}: {reason}")
-    for index, reason in result.unchecked:
-        print(f"not checked: entry {index}: {reason}")
     for name, held in result.balances.items():
         print(f"{name} {held}")
     print("does not hold" if result.problems else "holds")

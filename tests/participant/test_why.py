@@ -145,6 +145,13 @@ def test_the_numbers_stand_in_the_formula(tmp_path: Path) -> None:
     json.dumps(found.record())
 
 
+def test_a_degree_at_the_upper_end_of_a_wide_interval_is_not_called_measured(tmp_path: Path) -> None:
+    found = explained(Ledger(), tmp_path, "p003", 1)
+    assert "0.3 measured, interval 0.26 to 0.34" in str(found)
+    wide = replace(found, own=replace(found.own, verified_micro=found.own.upper_micro))
+    assert "0.34 paid on, the upper end of what was measured, interval 0.26 to 0.34" in str(wide)
+
+
 def test_a_penalty_and_a_lost_stake_are_explained(tmp_path: Path) -> None:
     refuted = explained(Ledger(), tmp_path, "p001", 2)
     assert refuted.stake_before_micro == 300_000

@@ -45,12 +45,11 @@ def evidence(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
     _check_closed(task, "evidence")
     if not world.part(entry, task, "settlement", f"{task.id}/round/{task.round.number}/evidence"):
         return
-    record = parse_canonical(
-        events.joined([str(one.body["data"]) for one in task.parts], str(body["sha256"]))
-    )
+    data = events.joined([str(one.body["data"]) for one in task.parts], str(body["sha256"]))
+    record = parse_canonical(data)
     same_parts(task.parts, events.evidence_entries(task.id, task.round.number, record))
     task.parts.clear()
-    found = _assessed(world, task, record)
+    found = _assessed(world, task, record, data)
     world.counts.degrees += sum(assessment.scored for assessment in found.values())
     world.begin(task.id, "settlement", _verdicts(task, found), task.state_id(State.SCORED))
 
@@ -107,14 +106,16 @@ def _verdicts(task: Task, found: Mapping[str, Assessment]) -> list[Entry]:
     return [events.verdict(task.id, current.number, a) for a in current.verdicts.values()]
 
 
-def _assessed(world: World, task: Task, record: Mapping[str, Any]) -> dict[str, Assessment]:
-    """The verdicts that a round's evidence gives, once it is seen to be about this round's statements."""
+def _assessed(world: World, task: Task, record: Mapping[str, Any], data: bytes) -> dict[str, Assessment]:
+    """The verdicts that a round's evidence gives, once it is seen to be about this round's statements.
+
+    Args:
+        data: the record's canonical bytes.
+    """
     model = EvidenceModel.from_record(record["model"])
     measurements = [Measurement.from_record(item) for item in record["measurements"]]
     measurements.sort(key=lambda m: m.participant_id)
-    if canonical_bytes(
-        {"model": model.record(), "measurements": [m.record() for m in measurements]}
-    ) != canonical_bytes(record):
+    if canonical_bytes({"model": model.record(), "measurements": [m.record() for m in measurements]}) != data:
         raise Wrong("the evidence has fields that its form does not know, or is out of order")
     _check_ground(world, task, model)
     names = [m.participant_id for m in measurements]
