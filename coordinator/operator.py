@@ -309,13 +309,13 @@ class Operator:
             if row.state.final:
                 raise TaskError(f"task {task_id!r} is {row.state} already")
             t.cancel(row, reason)
-            return _report(t, _task(t, task_id))
+            return report_of(t, _task(t, task_id))
 
         return self._act(act)
 
     def task(self, task_id: str) -> TaskReport:
         """Raises TaskError where there is no such task."""
-        return self._transact.look(lambda t: _report(t, _task(t, task_id)))
+        return self._transact.look(lambda t: report_of(t, _task(t, task_id)))
 
     def model(self, task_id: str, round_: int | None = None) -> LearnedModel:
         """The model after a round, 0: the one that the task began with; None: the last that was trained.
@@ -365,7 +365,7 @@ class Operator:
 
     def tasks(self) -> list[TaskReport]:
         """All tasks, the oldest first."""
-        return self._transact.look(lambda t: [_report(t, row) for row in t.market.tasks()])
+        return self._transact.look(lambda t: [report_of(t, row) for row in t.market.tasks()])
 
     def enrolled(self) -> list[Enrolment]:
         """Everyone who ever enrolled, with how long the last certificate holds."""
@@ -439,8 +439,8 @@ class Operator:
         bound = {} if service is None else service.addresses
         hosts = self.server_hosts()
         return Entrance(
-            _reachable(bound.get("market", section.market), hosts),
-            _reachable(bound.get("public", section.public), hosts),
+            reachable(bound.get("market", section.market), hosts),
+            reachable(bound.get("public", section.public), hosts),
             tuple(c.fingerprint(SHA256()).hex(":").upper() for c in self.folder.authorities()),
         )
 
@@ -557,7 +557,7 @@ class Operator:
         return Notice.UNCONFIRMED if self._silent else Notice.NOT_SERVED
 
 
-def _reachable(address: str, hosts: Sequence[str]) -> str:
+def reachable(address: str, hosts: Sequence[str]) -> str:
     """host:port under a name that the certificate has, where the service listens on all of its machine's."""
     host, _, port = address.rpartition(":")
     name = host.strip("[]") if host.strip("[]") in hosts or not hosts else hosts[0]
@@ -587,7 +587,8 @@ def _recorded_model(t: Transaction, row: TaskRow, round_: int) -> bytes:
     return bytes.fromhex(str(Entry.parse(next(iter(t.ledger_store.entries(place, 1)))).body["model_sha256"]))
 
 
-def _report(t: Transaction, row: TaskRow) -> TaskReport:
+def report_of(t: Transaction, row: TaskRow) -> TaskReport:
+    """The task as it stands within a transaction."""
     progress = t.market.progress(row)
     paid: dict[str, int] = {}
     for line in t.market.settlements(row.id):
