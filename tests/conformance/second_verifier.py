@@ -149,7 +149,7 @@ def shaped(value: Any, keys: str, what: str, perhaps: str = "") -> Record:
     return dict(value)
 
 
-def named(value: Any, known: Mapping[str, str], what: str) -> None:
+def tagged(value: Any, known: Mapping[str, str], what: str) -> None:
     """That an object's name is one of these."""
     require(isinstance(value, dict), f"{what} is {shown(value)}; expected an object")
     one_of(value.get("name"), known, f"{what}.name")
@@ -566,7 +566,7 @@ class Terms:
             "linear": "name scale",
             "power": "name scale exponent",
         }
-        named(record, known, "payment")
+        tagged(record, known, "payment")
         payment = shaped(record, known[record["name"]], "payment")
         self.function = str(payment["name"])
         self.scale = positive(payment["scale"], "scale")
@@ -578,7 +578,7 @@ class Terms:
             "fedavg": "name", "fedavgm": "name averaged rate momentum",
             "fedadam": "name averaged rate beta1 beta2 tau", "fedyogi": "name averaged rate beta1 beta2 tau",
         }  # fmt: skip
-        named(record, known, "aggregation")
+        tagged(record, known, "aggregation")
         rule = shaped(record, known[record["name"]], "aggregation")
         self.stateful = rule["name"] != "fedavg"
         for name in rule.keys() & {"rate", "tau"}:
