@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mechanism.errors import FieldError
+from mechanism.errors import FieldError, kind_of
 
 #: How far from 1 the sum of a floating-point distribution may lie: the rounding of 10^6 terms.
 SUM_TOLERANCE = 1e-9
@@ -118,7 +118,7 @@ def _by_position(counts: Any) -> list[Any]:
             raise FieldError("counts", "an array with masked counts", "a count for each stratum")
         return list(counts.tolist())
     order = ", which has no order of strata" if isinstance(counts, Collection) else ""
-    raise FieldError("counts", f"a {type(counts).__name__}{order}", expected)
+    raise FieldError("counts", f"{kind_of(counts)}{order}", expected)
 
 
 def label_distribution(counts: Sequence[int]) -> tuple[Fraction, ...]:
@@ -151,7 +151,7 @@ def noniid_degree(counts: Sequence[int], reference: Sequence[Fraction]) -> Fract
         FieldError: as `label_distribution`, or where the lengths differ.
     """
     if not isinstance(counts, Sequence | np.ndarray):  # a mapping would give its keys
-        raise FieldError("counts", f"a {type(counts).__name__}", "a list; `stratum_counts` makes one")
+        raise FieldError("counts", kind_of(counts), "a list; `stratum_counts` makes one")
     distribution = label_distribution(counts)
     if len(distribution) != len(reference):
         raise FieldError("counts", list(counts), f"{len(reference)} strata, as the reference has")

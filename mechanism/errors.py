@@ -7,7 +7,11 @@ MechanismError(ValueError)
 """
 
 from collections.abc import Iterable, Mapping
+from decimal import Decimal
 from typing import Any
+
+#: A decimal of more digits is shown with an exponent.
+_PLAIN_DIGITS = 60
 
 
 class _Missing:
@@ -48,8 +52,18 @@ class LifecycleError(MechanismError):
     """A step that a task may not take from where it stands."""
 
 
+def kind_of(value: Any) -> str:
+    """The type of a value, for a sentence: "an int", "a list"."""
+    name = type(value).__name__
+    return f"{'an' if name.lower().startswith(('a', 'e', 'i', 'o', 'ndarray')) else 'a'} {name}"
+
+
 def _shown(value: Any) -> str:
-    """`value` short enough for a sentence."""
+    """`value` short enough for a sentence, decimals without an exponent."""
+    if isinstance(value, Decimal) and value.is_finite() and abs(value.adjusted()) < _PLAIN_DIGITS:
+        return f"{value:f}"
+    if isinstance(value, Decimal):
+        return str(value)
     if isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping):
         value = list(value)
     try:

@@ -4,7 +4,7 @@ import json
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,13 +16,15 @@ from rich.table import Table
 from fedpeer.terminal import LOG_FORMATS, configure_logs, counted, output, printable
 from mechanism.errors import FieldError
 from mechanism.terms import identifier
+from participant.backoff import Backoff
 from participant.client import Client
 from participant.config import CONFIG_FILE, TEMPLATE, ParticipantConfig, read_config
 from participant.dispute import Dispute, noted_disputes, open_dispute, opening
 from participant.earnings import Earned
+from participant.effects import Effect, drive
 from participant.effort import BestResponse
 from participant.endpoint import Endpoint, market_endpoint
-from participant.errors import ConfigurationError, StateError
+from participant.errors import ConfigurationError, StateError, TransportError
 from participant.identity import StateFolder, check_authority
 from participant.journal import MARKET, Journal
 from participant.progress import EXIT_INTERRUPTED, kept
@@ -42,6 +44,9 @@ StateOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+
+#: How long `why` waits for a coordinator where the journal has an answer, too.
+_SHORT_PATIENCE = Backoff(patience=3, first_contact=3)
 
 #: Exit code of a task that ended without this participant: cancelled, or others were selected.
 EXIT_LEFT_OUT = 4
@@ -252,14 +257,18 @@ def why(
     market: Annotated[
         str, typer.Option(help="With --state: the market address, where it is another than the last one.")
     ] = "",
+    ledger: Annotated[
+        str, typer.Option(help="Read a copy of the ledger instead: a folder, a .jsonl file, a database.")
+    ] = "",
     as_json: JsonOption = False,
 ) -> None:
     """Why a round paid what it paid: degrees, peers, the formula with its numbers, expected pay, penalty, stake.
 
-    Reads the ledger's entries of the round from the coordinator, and computes the payment again. Exit code 1 where the
-    amounts differ. Works while a service runs.
+    Reads the ledger's entries of the round from the coordinator, or from a copy, and computes the payment again. Exit
+    code 1 where the amounts differ. Where the coordinator does not answer, it says what the journal has, and since
+    when. Works while a service runs.
     """
-    from participant.why import asked
+    from participant.why import LedgerCopy, asked, stored
     from participant.why import why as explained
 
     participant_id, folder = _member(config, state)
@@ -268,10 +277,34 @@ def why(
         raise _mistake(f"{participant_id} has taken part in no task yet")
     try:
         with _mistaken():  # before anybody is called
-            asked(task_id, round_, participant_id, journal)
-        endpoint = _endpoint(_settings(config)) if state is None else _endpoint_of(folder, market, journal)
-        with Client(endpoint) as client:
-            found = client.transport.run(explained(task_id, round_, participant_id, client.steps, journal))
+            _, number = asked(task_id, round_, participant_id, journal)
+        if ledger:
+            from fedpeer.audit.sources import open_source  # takes its time to import
+
+            with ExitStack() as resources, _mistaken():
+                copy = LedgerCopy(open_source(ledger, resources), participant_id)
+                found = drive(explained(task_id, number, participant_id, copy, journal), _asks_nobody)
+        else:
+            endpoint = (
+                _endpoint(_settings(config)) if state is None else _endpoint_of(folder, market, journal)
+            )
+            kept_line = stored(task_id, number, participant_id, journal)
+            patience = None if kept_line is None else _SHORT_PATIENCE
+            try:
+                with Client(endpoint, patience) as client:
+                    found = client.transport.run(
+                        explained(task_id, number, participant_id, client.steps, journal)
+                    )
+            except TransportError as error:
+                if kept_line is None:
+                    raise
+                typer.echo(
+                    f"fedpeer: {error}. What follows is the journal's; the peers' degrees and the formula stand in the "
+                    "ledger: name a copy of it with --ledger, or ask again",
+                    err=True,
+                )
+                _print_json(kept_line.record()) if as_json else typer.echo(printable(str(kept_line)))
+                raise typer.Exit(1 if kept_line.earned.proof_error else 0) from None
     finally:
         journal.close()
     if as_json:
@@ -498,6 +531,10 @@ def _member(config: Path, state: Path | None) -> tuple[str, Path]:
         settings = _settings(config)
         return settings.id, settings.state
     return StateFolder(state).credentials().participant_id, state
+
+
+def _asks_nobody(effect: Effect) -> Any:
+    raise AssertionError(f"{effect} needs a coordinator")
 
 
 def _task_json(report: TaskReport) -> dict[str, Any]:

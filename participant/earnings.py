@@ -75,17 +75,18 @@ class Earned(Readable):
 
 def check_earnings(journal: Journal, participant_id: str) -> list[Earned]:
     """Every settled round of the journal with its receipt checked, by task and round."""
-    return [line for task in journal.tasks() for line in _check_task(journal, task.task_id, participant_id)]
+    return [line for task in journal.tasks() for line in check_task(journal, task.task_id, participant_id)]
 
 
 def unproven_rounds(journal: Journal, task_id: str, participant_id: str) -> list[int]:
     """Rounds with a recorded model of which the journal has no settlement with a receipt that holds."""
-    proven = {line.round for line in _check_task(journal, task_id, participant_id) if not line.proof_error}
+    proven = {line.round for line in check_task(journal, task_id, participant_id) if not line.proof_error}
     sent = {s.round for s in journal.submissions(task_id) if s.kind == "model" and s.receipt is not None}
     return sorted(sent - proven)
 
 
-def _check_task(journal: Journal, task_id: str, participant_id: str) -> list[Earned]:
+def check_task(journal: Journal, task_id: str, participant_id: str) -> list[Earned]:
+    """The same of one task, by round."""
     found = []
     try:
         keys = pinned_log_keys(journal)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from filelock import BaseFileLock
 
 #: Version of the tables; a journal of a newer one is refused.
-VERSION = 2
+VERSION = 3
 
 #: Name of the log's verification key among the facts of the journal.
 LOG_KEY = "log_key"
@@ -139,6 +139,7 @@ _TABLES = "\n".join(
         _table("round", RoundRecord, "PRIMARY KEY (task_id, round)"),
         _table("key_history", KeyRow),
         "CREATE TABLE settlement (task_id TEXT NOT NULL, round INTEGER NOT NULL, message BLOB NOT NULL, "
+        "stored_at INTEGER NOT NULL DEFAULT (CAST(strftime('%s', 'now') AS INTEGER)), "
         "PRIMARY KEY (task_id, round));",
     ]
 )
@@ -299,7 +300,17 @@ class Journal:
         return [(int(round_), _bytes(message)) for round_, message in rows]
 
     def add_settlement(self, task_id: str, round_: int, message: bytes) -> None:
-        self._execute("INSERT OR REPLACE INTO settlement VALUES (?, ?, ?)", task_id, round_, message)
+        self._execute(
+            "INSERT OR REPLACE INTO settlement (task_id, round, message) VALUES (?, ?, ?)",
+            task_id,
+            round_,
+            message,
+        )
+
+    def stored_at(self, task_id: str, round_: int) -> int:
+        """When the settlement of a round was stored, seconds since the epoch; 0 where there is none."""
+        row = self._row("SELECT stored_at FROM settlement WHERE task_id = ? AND round = ?", task_id, round_)
+        return 0 if row is None else int(row[0])
 
     def key_history(self) -> tuple[int, bytes]:
         """How many enrolments and revocations are known, and the digest over them."""

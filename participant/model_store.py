@@ -22,7 +22,7 @@ from fedpeer.protocol.model_file import (
     stored_block,
     stored_spec,
 )
-from mechanism.errors import FieldError
+from mechanism.errors import FieldError, kind_of
 from mechanism.terms import ModelContract
 from participant.errors import StateError, WeightsError
 from participant.identity import stored
@@ -145,7 +145,7 @@ def plain_array(name: str, value: Any) -> npt.NDArray[Any]:
     except FieldError:
         raise
     except Exception as error:  # each library has its own
-        what = f"a {type(value).__name__} ({str(error).partition('.')[0]})"
+        what = f"{kind_of(value)} ({str(error).partition('.')[0]})"
         raise FieldError(f"weights[{name}]", what, expected) from None
     if array.dtype.name == "bfloat16":  # of the package ml_dtypes
         return array.astype(np.float32)
@@ -170,7 +170,7 @@ def _write(path: Path, weights: Weights, contract: ModelContract) -> None:
     if not (hasattr(weights, "keys") and hasattr(weights, "items")):
         raise FieldError(
             "weights",
-            f"a {type(weights).__name__}",
+            f"{kind_of(weights)}",
             "a mapping of tensor names to arrays, or a `Trained` with one",
         )
     if not weights:

@@ -25,6 +25,7 @@ from typing import IO, Any, cast
 
 from fedpeer.extras import missing
 from fedpeer.streams import secure_standard_streams, unfailing
+from mechanism.errors import kind_of
 from mechanism.terms import Terms
 from participant.errors import ConfigurationError, ParticipantError, TaskError, TrainingError
 from participant.task import Task, TrainingCancelled, TrainingRound
@@ -81,7 +82,7 @@ class TaskSpec:
                 f"{self.factory} with the options {dict(self.options)} failed: {type(error).__name__}: {error}"
             ) from error
         if not isinstance(task, Task):
-            raise ConfigurationError(f"{self.factory} returned a {type(task).__name__}; expected a Task")
+            raise ConfigurationError(f"{self.factory} returned {kind_of(task)}; expected a Task")
         return task
 
 
@@ -100,7 +101,7 @@ def check_options(options: Any, path: str = "options") -> None:
             pass
         case _:
             raise ConfigurationError(
-                f"{path} is a {type(options).__name__} ({options!s:.60}); expected a text, a number, true or false, a "
+                f"{path} is {kind_of(options)} ({options!s:.60}); expected a text, a number, true or false, a "
                 "list or a table: write a date as a text in quotes"
             )
 

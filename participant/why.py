@@ -2,19 +2,23 @@
 
 What one payment rests on stands together in the log: the verdicts on everyone, the draw's key, the peers, the payment.
 `why` reads those entries, settles the round again by `mechanism.settlement`, and compares it with what the ledger and
-the coordinator say. It takes verdicts and draw key as they are logged; `fedpeer ledger verify` recomputes them.
+the coordinator say. It takes verdicts and draw key as they are logged; `fedpeer ledger verify` recomputes them. A copy
+of the ledger does as well as the coordinator (`LedgerCopy`); without either, `stored` is what the journal alone says.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import ROUND_FLOOR, Decimal
 from fractions import Fraction
-from typing import Any
+from itertools import islice
+from typing import Any, Protocol
 
+from fedpeer.v1 import market_pb2
 from mechanism.errors import MechanismError
-from mechanism.ledger.entries import assessment_from_record, verdict_id
+from mechanism.ledger.entries import assessment_from_record, timestamp, verdict_id
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import LedgerError
+from mechanism.ledger.verify import LedgerSource
 from mechanism.peers import Draw
 from mechanism.readable import Readable, Table
 from mechanism.settlement import (
@@ -29,13 +33,12 @@ from mechanism.settlement import (
     settle_round,
 )
 from mechanism.terms import Terms
-from participant.earnings import receipt_error
-from participant.effects import Steps, transform
+from participant.earnings import Earned, check_task, receipt_error
+from participant.effects import Emit, Emits, Steps, transform
 from participant.errors import NotFoundError, NotSelectedError, StateError
 from participant.journal import Journal
 from participant.log_keys import pinned_log_keys
 from participant.report import Settlement, credit_text, settlement_of, stored_settlement
-from participant.steps import MarketSteps
 
 #: Entries that are read at first, backwards from the payment; more where the round has more participants.
 _FIRST_ENTRIES = 64
@@ -247,8 +250,99 @@ class Why(Readable):
         ]
 
 
+class Market(Protocol):
+    """What `why` asks: a coordinator, or a copy of its ledger."""
+
+    def settlement(self, task_id: str, round: int, /) -> Steps[market_pb2.Settlement]: ...  # noqa: A002
+
+    def entries(self, first: int, count: int, /) -> Emits[bytes]: ...
+
+
+class LedgerCopy:
+    """A ledger that is read in the place of the coordinator: an export, say.
+
+    Args:
+        participant_id: whose payments are settlements here.
+    """
+
+    def __init__(self, source: LedgerSource, participant_id: str) -> None:
+        self._source, self._participant_id = source, participant_id
+
+    def settlement(self, task_id: str, round_: int) -> Steps[market_pb2.Settlement]:
+        """What the ledger says that the round paid, without a receipt."""
+        wanted = f"{task_id}/round/{round_}/payment/{self._participant_id}"
+        for index, data in enumerate(self._source.entries()):
+            if wanted.encode() in data and (entry := Entry.parse(data)).id == wanted:
+                paid = _payment(entry)
+                return market_pb2.Settlement(
+                    task_id=task_id, round=round_, participant_id=self._participant_id, paid_micro=paid.paid_micro,
+                    penalty_micro=paid.penalty_micro, stake_lost_micro=paid.stake_lost_micro, ledger_index=index,
+                )  # fmt: skip
+        raise StateError(
+            f"the ledger {self._source.name} has no payment of round {round_} of task {task_id} to "
+            f"{self._participant_id}; expected a copy made after that round was settled"
+        )
+        yield
+
+    def entries(self, first: int, count: int) -> Emits[bytes]:
+        found = list(islice(self._source.entries(first), count))
+        if len(found) < count:
+            raise StateError(
+                f"the ledger {self._source.name} ends before entry {first + count}; expected a copy made after the "
+                "round was settled"
+            )
+        for data in found:
+            yield Emit(data)
+
+
+@dataclass(frozen=True, repr=False)
+class Stored(Readable):
+    """What the journal alone says of a round: neither the peers' degrees nor the formula, which stand in the ledger.
+
+    Attributes:
+        earned: the settlement as the coordinator stated it, and whether its receipt holds.
+        stored_at: when it was stored, seconds since the epoch.
+    """
+
+    participant_id: str
+    earned: Earned
+    stored_at: int
+
+    def record(self) -> dict[str, Any]:
+        """As JSON."""
+        return {"id": self.participant_id, **self.earned.record(), "stored_at": timestamp(self.stored_at)}
+
+    def __str__(self) -> str:
+        earned, found = self.earned, self.earned.settlement
+        lines = [f"{earned}; as stored at {timestamp(self.stored_at)}"]
+        if found is not None:
+            degrees = [
+                "not known" if degree is None else _number(degree)
+                for degree in (found.verified_degree, found.claimed_degree)
+            ]
+            lines += [
+                f"  degree    {degrees[0]} measured; claimed {degrees[1]}",
+                f"  peers     {', '.join(found.peers) or 'none'}",
+                f"  penalty   {credit_text(found.penalty_micro)}",
+                f"  stake     {credit_text(found.stake_lost_micro)} lost",
+            ]
+            lines += [
+                f"  screen    {v.screen} {'passed' if v.passed else 'FAILED'}: {v.explanation}"
+                for v in found.verdicts
+            ]
+        return "\n".join(lines)
+
+
+def stored(task_id: str, round_: int, participant_id: str, journal: Journal) -> Stored | None:
+    """What the journal says of a round; None where it keeps no settlement of it."""
+    for earned in check_task(journal, task_id, participant_id):
+        if earned.round == round_:
+            return Stored(participant_id, earned, journal.stored_at(task_id, round_))
+    return None
+
+
 def why(
-    task_id: str, round_: int | None, participant_id: str, market: MarketSteps, journal: Journal
+    task_id: str, round_: int | None, participant_id: str, market: Market, journal: Journal
 ) -> Steps[Why]:
     """Why a round paid what it paid.
 
@@ -306,14 +400,12 @@ def asked(task_id: str, round_: int | None, participant_id: str, journal: Journa
     return terms, round_ or max(settled)
 
 
-def _settlement(
-    task_id: str, round_: int, kept: Mapping[int, bytes], market: MarketSteps
-) -> Steps[Settlement]:
+def _settlement(task_id: str, round_: int, kept: Mapping[int, bytes], market: Market) -> Steps[Settlement]:
     found = stored_settlement(task_id, round_, kept[round_]) if round_ in kept else None
     return settlement_of((yield from market.settlement(task_id, round_))) if found is None else found
 
 
-def _entries(market: MarketSteps, first: int, count: int) -> Steps[list[Entry]]:
+def _entries(market: Market, first: int, count: int) -> Steps[list[Entry]]:
     found: list[bytes] = []
 
     def keep(data: bytes) -> Steps[bool]:
@@ -325,7 +417,7 @@ def _entries(market: MarketSteps, first: int, count: int) -> Steps[list[Entry]]:
     return [Entry.parse(data) for data in found]
 
 
-def _block(market: MarketSteps, task_id: str, round_: int, index: int) -> Steps[list[Entry]]:
+def _block(market: Market, task_id: str, round_: int, index: int) -> Steps[list[Entry]]:
     """The entries of a round from its first verdict to the payment at `index`."""
     first, count, block, start = index + 1, _FIRST_ENTRIES, list[Entry](), 0
     prefix = verdict_id(task_id, round_, "")

@@ -1367,6 +1367,7 @@ def a_submission_id_is_used_twice() -> Cases:
     "has reported a failure",
     "expected the failure",
     "submission_id",
+    "round is 'p000'",
 )
 def a_failure_cannot_have_been_reported() -> Cases:
     history = started()
@@ -1520,7 +1521,7 @@ def an_aggregation_is_missing_or_elsewhere() -> Cases:
         yield f"two in round {number}", history.log.entries
 
 
-@forgery("server's", "wrong length")
+@forgery("server's", "expected 32 bytes")
 def a_server_has_a_state_that_it_cannot_have() -> Cases:
     def saying(shape: Shape, state: bytes | None, number: int = 1) -> list[Entry]:
         history = trained(shape, number)
@@ -1542,7 +1543,7 @@ def a_server_has_a_state_that_it_cannot_have() -> Cases:
     yield "a state that is lost where nobody is scored", saying(idle, None, 2)
 
 
-@forgery("has changed in a round in which no model was scored", "accuracy", "wrong length", "figures")
+@forgery("has changed in a round in which no model was scored", "accuracy", "expected 32 bytes", "figures")
 def an_aggregation_says_what_cannot_be() -> Cases:
     def saying(shape: Shape, digest: bytes | None, figures: dict[str, str] | None) -> list[Entry]:
         history = trained(shape)
@@ -1714,7 +1715,7 @@ def a_text_is_none() -> Cases:
     yield "a cancellation's reason", history.log.entries
 
 
-@forgery("an integer")
+@forgery("an integer", "true or false")
 def a_number_is_none() -> Cases:
     for change in ({"samples": True}, {"model_bytes": True}):
         history = trained(deliver=False)
@@ -1879,7 +1880,7 @@ def an_end_begins_where_nothing_is_left() -> Cases:
         yield label, history.log.entries
 
 
-@forgery("is out of place")
+@forgery("is out of place", "part is True")
 def a_part_stands_alone_before_the_end() -> Cases:
     for label, part, parts in (("second of one", 2, 1), ("none of one", 0, 1), ("true of one", True, 1)):
         history = claiming()

@@ -15,7 +15,7 @@ from rich.table import Table
 from fedpeer.cli.errors import CommandError
 from fedpeer.text_files import TextFileError, read_text, read_toml
 from mechanism.equilibrium import Equilibrium, Solution, solve
-from mechanism.errors import MISSING, FieldError
+from mechanism.errors import MISSING, FieldError, kind_of
 from mechanism.game import Game, Side
 from mechanism.learner import Offer, max_offer, offer, payoff_curve
 from mechanism.mean_field import PeerSums
@@ -112,9 +112,7 @@ def _document(file: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise CommandError(f"{file} is not valid JSON (name a TOML file *.toml): {error}") from None
     if not isinstance(loaded, dict):
-        raise CommandError(
-            f"{file} holds a {type(loaded).__name__}; expected one object with phi, upsilon, ..."
-        )
+        raise CommandError(f"{file} holds {kind_of(loaded)}; expected one object with phi, upsilon, ...")
     return loaded
 
 

@@ -31,6 +31,7 @@ import numpy.typing as npt
 
 from fedpeer.extensions import DATASETS, extension, extension_names
 from fedpeer.learning.errors import DataError, DatasetMissingError
+from mechanism.errors import kind_of
 
 #: Where Debian's package dataset-fashion-mnist puts its four gzipped IDX files.
 DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
@@ -237,7 +238,7 @@ def _read_extension(name: str) -> tuple[LabelledData, LabelledData | None]:
         case (LabelledData() as whole, LabelledData() | None as held_out):
             return whole, held_out
     raise DataError(
-        f"the data set {name} gives a {type(made).__name__}; expected (whole, held-out or None), both LabelledData"
+        f"the data set {name} gives {kind_of(made)}; expected (whole, held-out or None), both LabelledData"
     )
 
 

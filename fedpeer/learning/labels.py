@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedpeer.learning.errors import DataError
+from mechanism.errors import kind_of
 
 #: The number of labels, or their names in the order of the reference.
 Classes = int | Sequence[str]
@@ -43,9 +44,7 @@ def class_names(classes: Any) -> tuple[str, ...] | None:
     if isinstance(classes, str | bytes):
         raise DataError(f"the classes are {classes!r:.120}; expected their number, or a list of their names")
     if isinstance(classes, set | frozenset | dict):
-        raise DataError(
-            f"the classes are a {type(classes).__name__}; expected a list in the reference's order"
-        )
+        raise DataError(f"the classes are {kind_of(classes)}; expected a list in the reference's order")
     names = _plain(classes)
     if names.ndim != 1 or (names.size and not all(isinstance(name, str) for name in names.tolist())):
         return None
@@ -136,4 +135,4 @@ def _plain(values: Any) -> npt.NDArray[Any]:
     except DataError:
         raise
     except Exception as error:  # each library has its own
-        raise DataError(f"a {type(values).__name__} cannot be read as an array: {error}") from None
+        raise DataError(f"{kind_of(values)} cannot be read as an array: {error}") from None

@@ -21,6 +21,7 @@ from fedpeer.testing.coordinator import LocalCoordinator
 from fedpeer.testing.errors import PATIENCE_SECONDS, MarketTestError
 from fedpeer.testing.participant import LocalParticipant, derived_key, write_key
 from fedpeer.testing.terms import merged, task_config
+from mechanism.errors import kind_of
 from mechanism.ledger.entries import assessment_from_record
 from mechanism.ledger.verify import Report
 from mechanism.lifecycle import State
@@ -383,7 +384,7 @@ def make_task(source: TaskSource, number: int, participant: str) -> Task:
             f"the task {name} of {participant} could not be made: {type(error).__name__}: {error}"
         ) from error
     if not isinstance(made, Task):
-        raise MarketTestError(f"{name} makes a {type(made).__name__}; expected a Task")
+        raise MarketTestError(f"{name} makes {kind_of(made)}; expected a Task")
     return made
 
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from fedpeer.learning.errors import DataError
 from fedpeer.learning.labels import Classes, class_count, real_inputs, whole_labels
 from fedpeer.protocol.model_file import changed
+from mechanism.errors import kind_of
 from mechanism.terms import Terms
 from participant.engagement import read_counts
 from participant.errors import ParticipantError, TaskError, TrainingError
@@ -113,7 +114,7 @@ def kept(counts: Counts, terms: Terms | None) -> Counts:
     if isinstance(counts, Iterable) and not isinstance(counts, Set | MappingView | Iterator | str | bytes):
         return tuple(counts)
     raise TaskError(
-        f"the counts are a {type(counts).__name__}; expected a list with one count for each stratum, or a mapping "
+        f"the counts are {kind_of(counts)}; expected a list with one count for each stratum, or a mapping "
         "of strata to counts"
     )
 

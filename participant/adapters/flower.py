@@ -33,7 +33,7 @@ import numpy.typing as npt
 from fedpeer.protocol.model_file import contract_of, encode_model
 from mechanism.canonical import Json, canonical_bytes
 from mechanism.degree import noniid_degree, reference_distribution, stratum_counts
-from mechanism.errors import FieldError
+from mechanism.errors import FieldError, kind_of
 from mechanism.payment import ExactPaymentFunction, Log
 from mechanism.peers import DRAW_BYTES, Draw, round_seed, seed_commitment
 from mechanism.records import decimal
@@ -121,7 +121,7 @@ class NumPyClientTask(_FlowerTask):
         returned = self.client.fit([np.array(weights[name]) for name in names], config)
         if not isinstance(returned, tuple | list) or len(returned) != 3:
             raise TaskError(
-                f"the Flower client's fit returned a {type(returned).__name__}; expected arrays, samples, metrics"
+                f"the Flower client's fit returned {kind_of(returned)}; expected arrays, samples, metrics"
             )
         arrays, samples, metrics = returned
         if len(arrays) != len(names):

@@ -13,7 +13,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal, DecimalException
@@ -112,10 +112,20 @@ def sha256(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()
 
 
-def unbase64(text: str) -> bytes:
-    data = base64.b64decode(text, validate=True)
-    require(base64.b64encode(data).decode() == text, "not the one base64 form of its bytes")
-    return data
+def unbase64(value: str, what: str) -> bytes:
+    try:
+        data = base64.b64decode(value, validate=True)
+    except ValueError:
+        data = None
+    require(
+        data is not None and base64.b64encode(data).decode() == value,
+        f"{what} is {shown(value)}; expected base64, in its one form",
+    )
+    return data or b""
+
+
+def shown(value: Any) -> str:
+    return f"{json.dumps(value, ensure_ascii=False):.120}"
 
 
 def require(holds: bool, reason: str) -> None:
@@ -124,30 +134,47 @@ def require(holds: bool, reason: str) -> None:
 
 
 def shaped(value: Any, keys: str, what: str, perhaps: str = "") -> Record:
-    require(isinstance(value, dict), f"{what} is not an object")
+    """An object with exactly these keys, and perhaps others."""
+    require(isinstance(value, dict), f"{what} is {shown(value)}; expected an object")
     wanted = set(keys.split())
-    require(
-        set(value) - set(perhaps.split()) == wanted,
-        f"{what} has other keys than {', '.join(sorted(wanted))}",
-    )
+    for key in sorted(wanted - set(value)):
+        raise Refused(f"{what} has no {key}; expected the keys {', '.join(sorted(wanted))}")
+    for key in sorted(set(value) - wanted - set(perhaps.split())):
+        raise Refused(f"{what} has a key {key}; expected the keys {', '.join(sorted(wanted))}")
     return dict(value)
+
+
+def tagged(value: Any, known: Mapping[str, str], what: str) -> None:
+    """That an object's name is one of these."""
+    require(isinstance(value, dict), f"{what} is {shown(value)}; expected an object")
+    one_of(value.get("name"), known, f"{what}.name")
+
+
+def one_of(value: Any, known: Iterable[str], what: str) -> None:
+    require(
+        isinstance(value, str) and value in known,
+        f"{what} is {shown(value)}; expected one of {', '.join(known)}",
+    )
 
 
 def hexed(value: Any, count: int, what: str) -> bytes:
     require(
         isinstance(value, str) and re.fullmatch(f"[0-9a-f]{{{2 * count}}}", value) is not None,
-        f"{what} is not {count} bytes in hexadecimal",
+        f"{what} is {shown(value)}; expected {count} bytes in hexadecimal",
     )
     return bytes.fromhex(value)
 
 
 def identifier(value: Any, what: str) -> str:
-    require(isinstance(value, str) and re.fullmatch(NAME, value) is not None, f"{what} is not an id")
+    require(
+        isinstance(value, str) and re.fullmatch(NAME, value) is not None,
+        f"{what} is {shown(value)}; expected an id",
+    )
     return str(value)
 
 
 def text(value: Any, what: str) -> str:
-    require(isinstance(value, str), f"{what} is not a string")
+    require(isinstance(value, str), f"{what} is {shown(value)}; expected a string")
     return str(value)
 
 
@@ -168,7 +195,10 @@ def different(value: Any, most: int, least: int = 2) -> list[str]:
 
 
 def integer(value: Any, least: int, what: str, most: int = MAX_INTEGER) -> int:
-    require(type(value) is int and least <= value <= most, f"{what} is not an integer from {least} to {most}")
+    require(
+        type(value) is int and least <= value <= most,
+        f"{what} is {shown(value)}; expected an integer from {least} to {most}",
+    )
     return int(value)
 
 
@@ -178,12 +208,12 @@ def rational(value: Any, what: str) -> Fraction:
         isinstance(value, str)
         and len(value) <= MAX_NUMBER_CHARACTERS
         and re.fullmatch("[0-9]+(/[0-9]+)?", value) is not None,
-        f"{what} is not a rational",
+        f"{what} is {shown(value)}; expected a rational in [0, 1]",
     )
     top, _, bottom = value.partition("/")
     require(not bottom or int(bottom) > 0, f"{what} divides by zero")
     found = Fraction(int(top), int(bottom or "1"))
-    require(str(found) == value and found <= 1, f"{what} is not in lowest terms, or above 1")
+    require(str(found) == value and found <= 1, f"{what} is {value}; expected lowest terms, and at most 1")
     return found
 
 
@@ -193,18 +223,20 @@ def decimal(value: Any, what: str) -> Decimal:
         isinstance(value, str)
         and len(value) <= MAX_NUMBER_CHARACTERS
         and re.fullmatch(r"-?(0|[1-9][0-9]*)(\.[0-9]*[1-9])?", value) is not None,
-        f"{what} is not a plain decimal",
+        f"{what} is {shown(value)}; expected a plain decimal",
     )
     found = Decimal(value)
-    require(value != "-0", f"{what} is not a plain decimal")
+    require(value != "-0", f"{what} is {value}; expected a plain decimal")
     whole, _, part = value.removeprefix("-").partition(".")
-    require(len(whole) <= 30 and len(part) <= 30, f"{what} has too many places")
+    require(
+        len(whole) <= 30 and len(part) <= 30, f"{what} is {value}; expected at most 30 places on either side"
+    )
     return found
 
 
 def positive(value: Any, what: str) -> Decimal:
     found = decimal(value, what)
-    require(found > 0, f"{what} is not above 0")
+    require(found > 0, f"{what} is {value}; expected a decimal above 0")
     return found
 
 
@@ -245,7 +277,7 @@ def vkey(value: str) -> tuple[str, bytes, bytes]:
     require(len(value) <= 1024 and len(parts) == 3, "no verification key")
     name, key_id, encoded = parts
     require(bool(name) and not any(c.isspace() for c in name) and name.isprintable(), "no name of a key")
-    blob = unbase64(encoded)
+    blob = unbase64(encoded, "a verification key")
     require(len(blob) == 33 and blob[0] == 1, "no Ed25519 key")
     require(key_id == sha256(name.encode() + b"\n" + blob)[:4].hex(), "the id is not that of the key")
     return name, bytes.fromhex(key_id), blob[1:]
@@ -282,14 +314,14 @@ def head(note: str) -> Head:
         re.fullmatch("0|[1-9][0-9]{0,18}", lines[1]) is not None, "the size of a checkpoint is not a number"
     )
     require(int(lines[1]) < 2**63, "the size of a checkpoint is not a number")
-    root = unbase64(lines[2])
+    root = unbase64(lines[2], "the root of a checkpoint")
     require(len(root) == 32, "the root of a checkpoint has another length")
     signatures = []
     for line in rest[:-1].split("\n"):
         match = re.fullmatch(r"— ([^\s+]+) ([A-Za-z0-9+/]+={0,2})", line)
         require(match is not None, "no signature line")
         assert match is not None
-        blob = unbase64(match[2])
+        blob = unbase64(match[2], "a signature of a head")
         require(len(blob) >= 5, "a signature is too short")
         signatures.append((match[1], blob[:4], blob[4:]))
     require(len(signatures) <= 64, "too many signatures")
@@ -380,6 +412,29 @@ class Entry:
     body: Record
 
 
+#: Keys of the bodies of those kinds that are not compared as a whole; of terms, those of a part.
+KEYS = {
+    "terms": "task_id part parts sha256 data",
+    "transition": "task_id round state at reason",
+    "selection": "task_id part parts participants",
+    "closing": "task_id round at part parts absent",
+    "enrolment": "participant_id public_key",
+    "revocation": "participant_id fingerprint reason",
+    "log_key": "number previous verification_key",
+    "claim": "statement signature keys",
+    "model": "statement signature sequence late keys",
+    "failure": "task_id round participant_id submission_id reason",
+    "evidence": "task_id round part parts sha256 data",
+    "verdict": "task_id round assessment",
+    "seed": "task_id round seed",
+    "aggregation": "task_id round model_sha256 figures state_sha256",
+    "dispute": "task_id participant_id counts salt at",
+    "awards": "task_id round total_micro",
+    "refund": "task_id round",
+    "stake_release": "task_id participant_id",
+}
+
+
 def entry_of(index: int, data: bytes) -> Entry:
     require(len(data) <= 65_535, "an entry of more than 65535 bytes")
     record = parsed(data)
@@ -387,12 +442,35 @@ def entry_of(index: int, data: bytes) -> Entry:
     require(type(record.get("v")) is int and record["v"] == 1, "another version of the form")
     moves = "transfers " if "transfers" in record else ""
     shaped(record, moves + "body id kind v", "the entry")
-    require(isinstance(record["body"], dict), "the body is not an object")
+    kind, body = text(record["kind"], "the kind"), record["body"]
+    if kind == "terms" and isinstance(body, dict) and "terms" in body:
+        shaped(body, "task_id terms", "the body")
+    elif kind in KEYS:
+        shaped(body, KEYS[kind], "the body")
+    else:
+        require(isinstance(body, dict), f"the body is {shown(body)}; expected an object")
     require(
         isinstance(record["id"], str) and re.fullmatch("[!-~]{1,255}", record["id"]) is not None,
         "no entry id",
     )
-    return Entry(index, data, record["id"], text(record["kind"], "the kind"), record["body"])
+    return Entry(index, data, record["id"], kind, body)
+
+
+def difference(found: Any, wanted: Any, path: str = "") -> str:
+    """The first difference of two canonical values, in words; empty where they are equal."""
+    if isinstance(found, dict) and isinstance(wanted, dict):
+        for key in sorted(found.keys() | wanted.keys()):
+            where = f"{path}.{key}" if path else key
+            if key not in wanted:
+                return f"{where} does not belong here"
+            if key not in found:
+                return f"{where} is missing; expected {shown(wanted[key])}"
+            if words := difference(found[key], wanted[key], where):
+                return words
+        return ""
+    return (
+        "" if canonical(found) == canonical(wanted) else f"{path} is {shown(found)}; expected {shown(wanted)}"
+    )
 
 
 def encoded(id_: str, kind: str, body: Record, *transfers: Record) -> bytes:
@@ -449,7 +527,7 @@ class Terms:
         self._payment(terms["payment"])
         rule = shaped(terms["rule"], "name peers claim_penalty stake_micro", "rule")
         names = ("verified", "paper", "leave_one_out", "shapley", "correlated_agreement", "dmi")
-        require(rule["name"] in names, "no such rule")
+        one_of(rule["name"], names, "rule.name")
         self.rule = str(rule["name"])
         self.peers = integer(rule["peers"], 1, "rule.peers")
         self.penalty = decimal(rule["claim_penalty"], "rule.claim_penalty")
@@ -465,7 +543,7 @@ class Terms:
         if "source" in recipe:
             self._factory(recipe["model"], recipe["source"])
         self._samples(terms)
-        require(recipe["optimizer"] in ("adam", "sgd"), "no such optimizer")
+        one_of(recipe["optimizer"], ("adam", "sgd"), "recipe.optimizer")
         positive(recipe["learning_rate"], "recipe.learning_rate")
         require(decimal(recipe["proximal"], "recipe.proximal") >= 0, "recipe.proximal is negative")
         for name in ("epochs", "batch_size", "samples"):
@@ -483,7 +561,7 @@ class Terms:
             "linear": "name scale",
             "power": "name scale exponent",
         }
-        require(isinstance(record, dict) and record.get("name") in known, "no such payment function")
+        tagged(record, known, "payment")
         payment = shaped(record, known[record["name"]], "payment")
         self.function = str(payment["name"])
         self.scale = positive(payment["scale"], "scale")
@@ -495,7 +573,7 @@ class Terms:
             "fedavg": "name", "fedavgm": "name averaged rate momentum",
             "fedadam": "name averaged rate beta1 beta2 tau", "fedyogi": "name averaged rate beta1 beta2 tau",
         }  # fmt: skip
-        require(isinstance(record, dict) and record.get("name") in known, "no such aggregation")
+        tagged(record, known, "aggregation")
         rule = shaped(record, known[record["name"]], "aggregation")
         self.stateful = rule["name"] != "fedavg"
         for name in rule.keys() & {"rate", "tau"}:
@@ -597,7 +675,11 @@ class Terms:
             tensor = shaped(item, "name dtype shape", "a tensor")
             names.append(text(tensor["name"], "a tensor's name"))
             require(1 <= len(names[-1]) <= 256, "a tensor's name has another length")
-            require(tensor["dtype"] in sizes and isinstance(tensor["shape"], list), "no such element type")
+            one_of(tensor["dtype"], sizes, f"the dtype of {names[-1]}")
+            require(
+                isinstance(tensor["shape"], list),
+                f"the shape of {names[-1]} is {shown(tensor['shape'])}; expected a list",
+            )
             payload += sizes[tensor["dtype"]] * math.prod(integer(n, 0, "a size") for n in tensor["shape"])
         require(bool(names) and names == sorted(set(names)), "contract.tensors are out of order")
         positive(contract["max_norm"], "contract.max_norm")
@@ -1257,8 +1339,8 @@ class Replay:
                 handlers[entry.kind](entry)
         except Refused as error:
             raise Wrong(self.at - 1, str(error)) from None
-        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, DecimalException) as error:
-            raise Wrong(self.at - 1, f"malformed ({type(error).__name__}: {error})") from None
+        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, DecimalException):
+            raise Wrong(self.at - 1, "it is not of the form that its kind has") from None
 
     def take(self) -> Entry:
         self.at += 1
@@ -1270,7 +1352,9 @@ class Replay:
         require(
             entry.id == id_ and entry.kind == kind, f"{entry.kind} {entry.id}; expected {kind} {id_} here"
         )
-        require(entry.data == encoded(id_, kind, body, *transfers), "it is not the entry that follows here")
+        wanted = encoded(id_, kind, body, *transfers)
+        if entry.data != wanted:
+            raise Refused(difference(parsed(entry.data), parsed(wanted)))
         for transfer in transfers:
             self.book.apply(transfer)
 
@@ -1287,10 +1371,10 @@ class Replay:
     # 7 Keys
 
     def enrolment(self, entry: Entry) -> None:
-        body = shaped(entry.body, "participant_id public_key", "an enrolment")
+        body = entry.body
         name, spki = (
             identifier(body["participant_id"], "participant_id"),
-            unbase64(text(body["public_key"], "key")),
+            unbase64(text(body["public_key"], "public_key"), "public_key"),
         )
         try:
             key = serialization.load_der_public_key(spki)
@@ -1313,7 +1397,7 @@ class Replay:
         self._extend(entry)
 
     def revocation(self, entry: Entry) -> None:
-        body = shaped(entry.body, "participant_id fingerprint reason", "a revocation")
+        body = entry.body
         name, mark = text(body["participant_id"], "participant_id"), text(body["fingerprint"], "fingerprint")
         text(body["reason"], "reason")
         require(mark in self.keys.get(name, {}), f"{name} has no key {mark}")
@@ -1326,7 +1410,7 @@ class Replay:
         self.history = sha256(self.history + entry.index.to_bytes(8, "big") + leaf_hash(entry.data))
 
     def log_key(self, entry: Entry) -> None:
-        body = shaped(entry.body, "number previous verification_key", "an announcement of a key")
+        body = entry.body
         before, after = (text(body[name], name) for name in ("previous", "verification_key"))
         require(vkey(before)[0] == vkey(after)[0] and before != after, "no other key of the same log")
         had = [key for _, key in self.log_keys] or [before]
@@ -1416,7 +1500,7 @@ class Replay:
     def enter(self, entry: Entry, task: Task, *states: str) -> None:
         """An entry is the transition to one of these states, in order."""
         require(entry.kind == "transition", f"{entry.kind} {entry.id}; expected {' or '.join(states)} here")
-        body = shaped(entry.body, "task_id round state at reason", "a transition")
+        body = entry.body
         state, at, reason = (text(body[name], name) for name in ("state", "at", "reason"))
         require(state in states, f"{state}; expected {' or '.join(states)} here")
         self._check_step(task, state)
@@ -1458,7 +1542,7 @@ class Replay:
         task.submissions.add((name, submission))
 
     def claim(self, entry: Entry) -> None:
-        body = shaped(entry.body, "statement signature keys", "a claim")
+        body = entry.body
         keys = "kind submission_id task_id terms participant_id effort degree counts counts_commitment draw_head nonce"
         said = shaped(body["statement"], keys, "a claim's statement")
         task = self.task(said["task_id"])
@@ -1529,7 +1613,7 @@ class Replay:
             )
 
     def model(self, entry: Entry) -> None:
-        body = shaped(entry.body, "statement signature sequence late keys", "a model")
+        body = entry.body
         keys = "kind submission_id task_id terms participant_id round model_sha256 model_bytes samples draw_share nonce"
         said = shaped(body["statement"], keys, "a model's statement")
         task = self.task(said["task_id"])
@@ -1566,7 +1650,7 @@ class Replay:
             task.models[name] = Model(said["model_sha256"], said["samples"], sequence, share)
 
     def failure(self, entry: Entry) -> None:
-        body = shaped(entry.body, "task_id round participant_id submission_id reason", "a failure")
+        body = entry.body
         task, name = self.task(body["task_id"]), text(body["participant_id"], "participant_id")
         submission = identifier(body["submission_id"], "submission_id")
         text(body["reason"], "reason")
@@ -1587,7 +1671,9 @@ class Replay:
         awaited = [name for name in task.selected if name not in task.models and name not in task.failures]
         absent = awaited if any(part.body["absent"] for part in parts) else []
         at = text(entry.body["at"], "at")
-        for number, (part, run) in enumerate(zip(parts, runs(absent), strict=True), 1):
+        made = runs(absent)
+        require(len(parts) == len(made), f"a closing in {len(parts)} parts; expected {len(made)}")
+        for number, (part, run) in enumerate(zip(parts, made, strict=True), 1):
             body = {**task.where(), "at": at, "part": number, "parts": len(parts), "absent": run}
             self.same(part, f"{task.place()}/closing/{number}", "closing", body)
         require(len(task.models) >= task.terms.quorum, "fewer models in time than the quorum")
@@ -1765,7 +1851,7 @@ class Replay:
 
     def _aggregation(self, task: Task, scored: bool) -> None:
         entry = self.take()
-        body = shaped(entry.body, "task_id round model_sha256 figures state_sha256", "an aggregation")
+        body = entry.body
         self.same(entry, f"{task.place()}/aggregate", "aggregation", {**body, **task.where()})
         digest = hexed(body["model_sha256"], 32, "model_sha256").hex()
         if body["figures"] != {}:
@@ -1794,7 +1880,7 @@ class Replay:
     # 14 Disputes, 15 ends
 
     def dispute(self, entry: Entry) -> None:
-        body = shaped(entry.body, "task_id participant_id counts salt at", "a dispute")
+        body = entry.body
         task, name = self.task(body["task_id"]), text(body["participant_id"], "participant_id")
         self.same(entry, f"{task.id}/dispute/{name}", "dispute", body)
         hexed(body["salt"], 32, "salt")
@@ -1903,8 +1989,8 @@ def _assessment(
 
 
 def joined(pieces: Sequence[str], digest: str) -> Any:
-    data = base64.b64decode("".join(pieces), validate=True)
-    require(sha256(data).hex() == digest, "the parts together have another sha256")
+    data = unbase64("".join(pieces), "data")
+    require(sha256(data).hex() == digest, f"sha256 is {shown(digest)}; expected that of the parts together")
     return parsed(data)
 
 

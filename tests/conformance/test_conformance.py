@@ -4,6 +4,7 @@ Ledgers are exported as an auditor gets them. Both accept, with the same balance
 """
 
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -27,6 +28,7 @@ from mechanism.ledger import entries
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.replay import Replay, ReplayError
 from mechanism.ledger.verify import LedgerSource, Report, verify_ledger
+from mechanism.lifecycle import State
 from mechanism.payment import Linear, Log1p, Power
 from mechanism.payment import Log as Payment
 from mechanism.settlement import MICRO, task_budget_micro
@@ -486,3 +488,92 @@ def test_the_second_verifier_needs_nothing_of_ours(tmp_path: Path) -> None:
 
 def _imports(path: Path) -> list[str]:
     return [line for line in path.read_text().splitlines() if line.startswith(("import ", "from "))]
+
+
+# Sentences
+
+
+def test_each_names_the_absent_list_of_a_closing_that_is_wrong() -> None:
+    ledger = played(Shape(people=5, absent={1: {"p003": None}, 2: {"p004": None}}, gone=frozenset({1}))).log
+    index, entry = next((i, e) for i, e in enumerate(ledger.entries) if e.kind == "closing")
+    data = [e.data for e in ledger.entries[:index]]
+    assert entry.body["absent"] == ["p003"]
+    changed = replace(entry, body={**entry.body, "absent": ["p001"]})
+    for sentence in sentences([*data, changed.data]):
+        assert "body.absent" in sentence
+        assert "p001" in sentence
+        assert "p003" in sentence
+
+
+@pytest.mark.parametrize(("state", "found"), [(None, "missing"), (5, "5"), ([], "[]"), ("ab", "ab")], ids=str)
+def test_each_names_the_servers_state_that_is_none(state: Any, found: str) -> None:
+    made = example()
+    index, entry = next((i, e) for i, e in enumerate(made.entries) if e.kind == "aggregation")
+    body = {**entry.body, "state_sha256": state}
+    if state is None:
+        del body["state_sha256"]
+    for sentence in sentences([*made.data[:index], replace(entry, body=body).data]):
+        assert "state_sha256" in sentence
+        assert found in sentence or "has no state_sha256" in sentence
+        assert "expected" in sentence
+
+
+#: Words of Python's, and the sentence of a last resort, which names no field.
+_PYTHONS = re.compile(r"\b[A-Z]\w+(Error|Exception)\b|NoneType|not of the form that its kind has")
+
+
+def test_each_says_what_is_wrong_with_any_field_of_any_entry_and_never_in_pythons_words() -> None:
+    shapes = (
+        Shape(rounds=1, people=3, private=frozenset({"p002"})),
+        Shape(rounds=1, absent={1: {"p002": "no disk", "p003": None}}, gone=frozenset({1})),
+        Shape(rounds=1, people=3, cancelled=(State.EFFORT, 0)),
+    )
+    places: dict[str, tuple[int, list[Entry]]] = {}
+    for ledger in (*(played(shape).log.entries for shape in shapes), revoked(), example().entries):
+        for index, entry in enumerate(ledger):
+            places.setdefault(entry.kind, (index, ledger))
+    assert places.keys() >= {"revocation", "refund", "closing", "failure", "dispute", "award", "log_key"}
+    unclear = []
+    for index, ledger in places.values():
+        before = [entry.data for entry in ledger[:index]]
+        for label, changed in misshapen(ledger[index]):
+            said = sentences([*before, changed])
+            unclear += [(label, sentence) for sentence in said if _PYTHONS.search(sentence)]
+    assert not unclear
+
+
+def misshapen(entry: Entry) -> Iterator[tuple[str, bytes]]:
+    """The entry with one key of its body, or of the statement in it, missing or of another type or range."""
+    body = orjson.loads(entry.data)["body"]
+    said = body.get("statement", {})
+    for key in (*body, *(f"statement.{name}" for name in said)):
+        place, _, name = key.rpartition(".")
+        for other in (..., None, -1, "x", [{}]):
+            changed = orjson.loads(entry.data)["body"]
+            inner = changed["statement"] if place else changed
+            inner[name] = other
+            if other is ...:
+                del inner[name]
+            yield f"{entry.kind} {key} {other!r}", replace(entry, body=changed).data
+
+
+def sentences(ledger: list[bytes]) -> Iterator[str]:
+    """What each verifier says of a ledger, where it refuses it."""
+    replay = Replay()
+    try:
+        for data in ledger:
+            replay.feed(data)
+    except ReplayError as error:
+        yield str(error)
+    try:
+        second_verifier.Replay(ledger).run()
+    except second_verifier.Wrong as error:
+        yield str(error)
+
+
+def revoked() -> list[Entry]:
+    """A ledger of a key that was revoked."""
+    log = Log()
+    log.enrol("p000")
+    log.revoke("p000")
+    return log.entries

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from participant import Participant
+from participant.report import credit_text
 from tests.integration.serving import Served, Shift, served
 from tests.integration.test_participant_command import fedpeer
 
@@ -190,6 +191,19 @@ def test_the_same_call_goes_on_after_ctrl_c(coordinator: Served, tmp_path: Path)
     assert unknown.returncode == 2
     assert "no part in task 'other'" in unknown.stderr
     assert "Traceback" not in unknown.stderr
+    # Without the coordinator it answers from what is stored, or from a copy of the ledger.
+    coordinator.stop()
+    offline = fedpeer(tmp_path, "why", "task", "--round", "1", "--state", str(state))
+    assert offline.returncode == 0, offline.stderr
+    assert f"{credit_text(found.payment.paid_micro)} credits; the receipt holds" in offline.stdout
+    assert "as stored at 20" in offline.stdout
+    assert "name a copy of it with --ledger" in offline.stderr
+    copy = str(coordinator.folder.path / "coordinator.db")
+    copied = fedpeer(tmp_path, "why", "task", "--round", "1", "--state", str(state), "--ledger", copy)
+    assert (copied.returncode, copied.stdout) == (0, shown.stdout)
+    nowhere = fedpeer(tmp_path, "why", "task", "--state", str(state), "--ledger", "gone.jsonl")
+    assert nowhere.returncode == 2
+    assert "there is no ledger at 'gone.jsonl'" in nowhere.stderr
 
 
 def test_ctrl_c_ends_a_command_that_waits_for_the_coordinator(coordinator: Served, tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "mechanism/ledger/note.py": (f"{_LEDGER}/test_refusals_of_parts.py", f"{_LEDGER}/test_note.py"),
     "mechanism/ledger/replay/__init__.py": (*HISTORIES, f"{_LEDGER}/test_terms_in_parts.py"),
     "mechanism/ledger/replay/comparing.py": (f"{_LEDGER}/test_comparing.py", *HISTORIES),
+    "mechanism/ledger/replay/forms.py": (*HISTORIES, "tests/conformance/test_conformance.py"),
     "mechanism/ledger/replay/keys.py": (*HISTORIES, f"{_LEDGER}/test_log_keys.py"),
     "mechanism/ledger/replay/money.py": (*HISTORIES, f"{_LEDGER}/test_dispute.py"),
     "mechanism/ledger/replay/rounds.py": HISTORIES,

@@ -1,7 +1,9 @@
 """Why a round paid what it paid: the worked example of docs/ledger-format.md, explained and computed again."""
 
 import json
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from decimal import ROUND_FLOOR, Decimal, localcontext
 from fractions import Fraction
@@ -10,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from fedpeer.audit.sources import open_source
 from fedpeer.v1 import ledger_pb2, market_pb2
 from mechanism.canonical import canonical_bytes
 from mechanism.ledger.entry import Entry
@@ -18,7 +21,8 @@ from participant.effects import Effect, Next, Open, drive
 from participant.errors import StateError
 from participant.journal import Journal
 from participant.steps import GET_ENTRIES, MarketSteps
-from participant.why import Why, why
+from participant.why import LedgerCopy, Why, stored, why
+from tests.memory_source import MemorySource
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "ledger-example.jsonl"
 NAMES = [f"p00{number}" for number in range(5)]
@@ -112,6 +116,41 @@ def recomputed(found: Why) -> int:
         claimed = Decimal(own.claimed_degree.numerator) / own.claimed_degree.denominator
         net = max(Decimal(0), gross - terms.rule.claim_penalty * (claimed - own_degree) ** 2)
         return int((net * MICRO).to_integral_value(ROUND_FLOOR)) + found.remainder_micro
+
+
+def test_a_copy_of_the_ledger_says_the_same_and_one_that_is_too_old_is_named(tmp_path: Path) -> None:
+    ledger = Ledger()
+    asked = explained(ledger, tmp_path, "p001", 2)
+    journal = Journal(tmp_path / "p001" / "journal.db")
+    with ExitStack() as resources:
+        copy = LedgerCopy(open_source(str(EXAMPLE), resources), "p001")
+        assert drive(why("demo", 2, "p001", copy, journal), ledger) == asked
+        older = LedgerCopy(MemorySource([Entry.parse(data) for data in ledger.entries[:30]]), "p001")
+        with pytest.raises(StateError, match=r"ends before entry \d+; expected a copy made after the round"):
+            drive(why("demo", 2, "p001", older, journal), ledger)
+        # What the journal does not keep, the copy has.
+        found = drive(copy.settlement("demo", 1), ledger)
+        assert found.paid_micro == ledger.paid("p001", 1)[1]["paid_micro"]
+        with pytest.raises(StateError, match="no payment of round 3"):
+            drive(copy.settlement("demo", 3), ledger)
+    journal.close()
+
+
+def test_the_journal_alone_says_what_it_has_and_since_when(tmp_path: Path) -> None:
+    explained(Ledger(), tmp_path, "p001", 2)
+    journal = Journal(tmp_path / "p001" / "journal.db")
+    journal._execute("UPDATE settlement SET stored_at = 1764412200 WHERE round = 2")
+    found = stored("demo", 2, "p001", journal)
+    assert found is not None
+    assert str(found).startswith("demo, round 2: ")
+    assert "as stored at 2025-11-29T10:30:00Z" in str(found)
+    assert "0.300000 lost" in str(found)
+    assert found.record()["stored_at"] == "2025-11-29T10:30:00Z"
+    assert stored("demo", 3, "p001", journal) is None
+    before = time.time()
+    journal.add_settlement("demo", 3, b"")
+    assert before - 1 <= journal.stored_at("demo", 3) <= time.time()
+    journal.close()
 
 
 @pytest.mark.parametrize(("name", "round_"), ROUNDS)

@@ -32,6 +32,7 @@ from fedpeer.learning.errors import LearningError, WorkloadError
 from fedpeer.learning.samples import Samples, Weights
 from fedpeer.learning.workers import begin_worker
 from fedpeer.learning.workloads.protocol import HasGradients, Judged, NewWeights, Workload
+from mechanism.errors import kind_of
 from mechanism.terms import Recipe
 
 #: The factory of every architecture of `fedpeer.learning.models`, which are known by their own names.
@@ -128,7 +129,7 @@ def _loaded(factory: str, options: str, folders: tuple[str, ...]) -> Workload:
     lacks = [n for n in ("classes", "trainable", "build", "train", "judge") if not hasattr(workload, n)]
     if lacks:
         raise WorkloadError(
-            f"{factory} gives a {type(workload).__name__}, which lacks {', '.join(lacks)}; expected a Workload"
+            f"{factory} gives {kind_of(workload)}, which lacks {', '.join(lacks)}; expected a Workload"
         )
     return cast("Workload", workload)
 

@@ -24,6 +24,7 @@ from fedpeer.learning.optimizers import optimizer_of
 from fedpeer.learning.samples import Samples, Weights
 from fedpeer.learning.training import EVALUATION_BATCH, epoch_batches, one_thread
 from fedpeer.learning.workloads.protocol import Judged, NewWeights, check_layout
+from mechanism.errors import kind_of
 from mechanism.terms import Recipe
 
 #: Outputs and targets of a batch to a loss a sample: shape (n,), or (n, ...), of which the mean is taken.
@@ -167,7 +168,7 @@ class TorchWorkload:
             torch.manual_seed(seed)
             module = self._factory()
         if not isinstance(module, nn.Module):
-            raise ModelError(f"the factory gives a {type(module).__name__}; expected a torch.nn.Module")
+            raise ModelError(f"the factory gives {kind_of(module)}; expected a torch.nn.Module")
         return module
 
     def _at(self, weights: Weights, *, shared: bool = True) -> nn.Module:
@@ -201,7 +202,7 @@ class TorchWorkload:
     def _outputs(self, module: nn.Module, inputs: torch.Tensor | dict[str, torch.Tensor]) -> torch.Tensor:
         made = module(**inputs) if isinstance(inputs, dict) else module(inputs)
         if not isinstance(made, torch.Tensor):
-            raise ModelError(f"the module gives a {type(made).__name__}; expected a tensor")
+            raise ModelError(f"the module gives {kind_of(made)}; expected a tensor")
         if self.classes is not None and (made.ndim != 2 or made.shape[1] != self.classes):
             raise ModelError(
                 f"the module gives outputs of shape {tuple(made.shape)}; expected (n, {self.classes}), a logit for "

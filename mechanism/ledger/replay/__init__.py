@@ -39,6 +39,7 @@ from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import LedgerError
 from mechanism.ledger.replay import keys, money, rounds, statements, states
 from mechanism.ledger.replay.comparing import Wrong, difference
+from mechanism.ledger.replay.forms import check_body
 from mechanism.ledger.replay.world import Counts, World
 
 __all__ = ["Counts", "Replay", "ReplayError", "Taken"]
@@ -127,8 +128,8 @@ class Replay:
                 world.book.apply(transfer)
         except MechanismError as error:
             raise ReplayError(world.counts.entries, entry_id, str(error)) from None
-        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-            reason = f"its body is malformed ({type(error).__name__}: {error})"
+        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError):
+            reason = "its body is not of the form that its kind has; expected that of docs/ledger-format.md"
             raise ReplayError(world.counts.entries, entry_id, reason) from None
         world.counts.entries += 1
         return Taken(entry.id, entry.transfers)
@@ -162,4 +163,5 @@ def _take(world: World, entry: Entry) -> None:
     handler = _HANDLERS.get(entry.kind)
     if handler is None:
         raise Wrong(f"the kind {entry.kind!r:.60} is unknown, or out of place here")
+    check_body(entry)
     handler(world, entry, entry.body)

@@ -13,7 +13,7 @@ from mechanism.ledger.entry import Entry
 from mechanism.ledger.key_history import extended, fingerprint
 from mechanism.ledger.note import VerificationKey
 from mechanism.ledger.replay.comparing import Wrong, same
-from mechanism.ledger.replay.world import Revoked, World, text
+from mechanism.ledger.replay.world import Revoked, World
 from mechanism.statements import Statement, signature_holds
 from mechanism.terms import identifier
 
@@ -39,7 +39,7 @@ def revocation(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
     key = world.keys.get(name, {}).pop(mark, None)
     if key is None:
         raise Wrong(f"{name} has no key {mark} to revoke")
-    same(entry, events.revocation(name, key, text("reason", body["reason"])))
+    same(entry, events.revocation(name, key, body["reason"]))
     _extend(world, entry)
     world.revoked[mark] = Revoked(name, key, world.counts.entries)
 

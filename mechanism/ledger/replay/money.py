@@ -9,7 +9,7 @@ from mechanism.ledger.accounts import stake
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.replay.comparing import Wrong, same
 from mechanism.ledger.replay.keys import check_standing
-from mechanism.ledger.replay.world import Disputable, Task, World, text
+from mechanism.ledger.replay.world import Disputable, Task, World
 from mechanism.lifecycle import State
 from mechanism.peers import Draw, check_round_seed
 from mechanism.settlement import Settlement
@@ -52,7 +52,7 @@ def check_fresh_seed(world: World, value: bytes) -> None:
 def dispute(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
     task, name = world.task(body["task_id"]), body["participant_id"]
     salt = bytes.fromhex(body["salt"])
-    at, schedule = text("at", body["at"]), task.terms.schedule
+    at, schedule = body["at"], task.terms.schedule
     same(entry, events.dispute(task.id, name, body["counts"], salt, at))
     if name not in task.private or name in task.disputes:
         raise Wrong(f"{name} has no private counts to open, or has opened them before")

@@ -9,7 +9,8 @@ from mechanism.evidence import KEPT_BROADCASTS, OF_MODEL_ALONE, EvidenceModel, M
 from mechanism.ledger import entries as events
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.replay.comparing import Wrong, same, same_parts
-from mechanism.ledger.replay.world import Task, World, moment, text
+from mechanism.ledger.replay.forms import check_evidence
+from mechanism.ledger.replay.world import Task, World, moment
 from mechanism.lifecycle import State, check_quorum, needs_evidence
 from mechanism.settlement import PLAIN_DECIMAL, Assessment
 from mechanism.unmeasured import as_claimed, missing
@@ -26,7 +27,7 @@ def closing(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
     world.transaction = None
     heard = current.models.keys() | current.failures.keys()
     awaited = [name for name in task.selected if name not in heard]
-    at, absent = text("at", body["at"]), any(part.body["absent"] for part in task.parts)
+    at, absent = body["at"], any(part.body["absent"] for part in task.parts)
     same_parts(task.parts, events.closing_entries(task.id, current.number, at, awaited if absent else []))
     task.parts.clear()
     check_quorum(schedule, len(current.models))
@@ -47,6 +48,7 @@ def evidence(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
         return
     data = events.joined([str(one.body["data"]) for one in task.parts], str(body["sha256"]))
     record = parse_canonical(data)
+    check_evidence(record)
     same_parts(task.parts, events.evidence_entries(task.id, task.round.number, record))
     task.parts.clear()
     found = _assessed(world, task, record, data)
@@ -76,8 +78,6 @@ def aggregation(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
     current, digest = task.round, bytes.fromhex(body["model_sha256"])
     state = None if body["state_sha256"] is None else bytes.fromhex(body["state_sha256"])
     same(entry, events.aggregation(task.id, current.number, digest, _figures(body["figures"]), state))
-    if len(digest) != 32 or (state is not None and len(state) != 32):
-        raise Wrong("the digest of the global model or of the server's state has a wrong length")
     rule = task.terms.aggregation
     if not any(a.scored for a in current.verdicts.values()):
         if digest != current.start or state != task.server_state:

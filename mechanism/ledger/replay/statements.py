@@ -8,7 +8,7 @@ from mechanism.ledger import entries as events
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.replay.comparing import Wrong, same
 from mechanism.ledger.replay.keys import check_signature, check_standing
-from mechanism.ledger.replay.world import Claim, Model, Task, World, text
+from mechanism.ledger.replay.world import Claim, Model, Task, World
 from mechanism.lifecycle import State
 from mechanism.peers import share_fits
 from mechanism.statements import ClaimStatement, ModelStatement
@@ -46,8 +46,6 @@ def model(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
     statement = ModelStatement.from_record(body["statement"])
     task = world.task(statement.task_id)
     signature, sequence, late = bytes.fromhex(body["signature"]), body["sequence"], body["late"]
-    if type(late) is not bool or type(sequence) is not int:
-        raise Wrong("late is not a boolean, or sequence is not an integer")
     same(entry, events.model(statement, signature, sequence, late, world.key_history))
     name, number, most = statement.participant_id, statement.round, task.terms.contract.max_bytes
     if name not in task.chosen:
@@ -86,7 +84,7 @@ def model(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
 def failure(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
     task, name, reason = world.task(body["task_id"]), body["participant_id"], body["reason"]
     submission = identifier("submission_id", body["submission_id"])
-    same(entry, events.failure(task.id, task.round.number, name, submission, text("reason", reason)))
+    same(entry, events.failure(task.id, task.round.number, name, submission, reason))
     if not task.collecting:
         raise Wrong(f"a failure in {task.state}; failures are taken in TRAINING, until the round is closed")
     if name not in task.chosen:

@@ -250,7 +250,7 @@ class World:
         task.parts.append(entry)
         body: Mapping[str, Any] = entry.body
         part, parts = body["part"], body["parts"]
-        if type(part) is not int or part != len(task.parts) or part > parts:
+        if part != len(task.parts) or part > parts:
             raise Wrong(f"part {part!r:.60} of a {entry.kind} is out of place")
         if part < parts:
             self.begin(task.id, what, [], f"{prefix}/{part + 1}")
@@ -266,13 +266,6 @@ class World:
             counts.paid_micro += int(str(body["paid_micro"]))
         elif entry.kind == "award":
             counts.paid_micro += int(str(body["award_micro"]))
-
-
-def text(field_: str, value: object) -> str:
-    """`value`, which must be a string."""
-    if type(value) is not str:
-        raise Wrong(f"{field_} is {value!r:.60}; expected a string")
-    return value
 
 
 def moment(at: str) -> int:

@@ -1,0 +1,87 @@
+"""The form of an entry's body: its keys, and what each may be. Computed entries are compared whole instead.
+
+A key that does not belong is found by the comparison with the entry that the body makes.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from mechanism.errors import MISSING, FieldError
+from mechanism.ledger import entries as events
+from mechanism.ledger.entry import Entry
+
+
+class _Form(NamedTuple):
+    holds: Callable[[Any], bool]
+    expected: str
+
+
+def _json(kind: type, expected: str) -> _Form:
+    return _Form(lambda value: type(value) is kind, expected)
+
+
+def _hexadecimal(pattern: str, expected: str) -> _Form:
+    matches = re.compile(pattern).fullmatch
+    return _Form(lambda value: type(value) is str and matches(value) is not None, expected)
+
+
+_TEXT, _NUMBER, _LOGICAL = _json(str, "a string"), _json(int, "an integer"), _json(bool, "true or false")
+_LIST, _OBJECT = _json(list, "a list"), _json(dict, "an object")
+_NUMBERS = _Form(
+    lambda value: type(value) is list and all(type(one) is int for one in value), "a list of integers"
+)
+_BYTES = _hexadecimal("([0-9a-f]{2})*", "pairs of hexadecimal digits, in lower case")
+_DIGEST = _hexadecimal("[0-9a-f]{64}", "32 bytes in hexadecimal, in lower case")
+_DIGEST_OR_NULL = _Form(
+    lambda value: value is None or _DIGEST.holds(value), "32 bytes in hexadecimal, in lower case, or null"
+)
+
+_TASK = {"task_id": _TEXT}
+_ROUND = {**_TASK, "round": _NUMBER}
+_PART = {"part": _NUMBER, "parts": _NUMBER}
+_PIECE = {**_PART, "sha256": _DIGEST, "data": _TEXT}
+_SIGNED = {"statement": _OBJECT, "signature": _BYTES, "keys": _DIGEST}
+
+#: Of the kinds that begin something, or stand alone.
+_FORMS: Mapping[str, Mapping[str, _Form]] = {
+    "terms": {**_TASK, **_PIECE},
+    "transition": {**_ROUND, "state": _TEXT, "at": _TEXT, "reason": _TEXT},
+    "selection": {**_TASK, **_PART, "participants": _LIST},
+    "closing": {**_ROUND, **_PART, "at": _TEXT, "absent": _LIST},
+    "enrolment": {"participant_id": _TEXT, "public_key": _TEXT},
+    "revocation": {"participant_id": _TEXT, "fingerprint": _TEXT, "reason": _TEXT},
+    events.LOG_KEY: {"number": _NUMBER, "previous": _TEXT, "verification_key": _TEXT},
+    "claim": _SIGNED,
+    "model": {**_SIGNED, "sequence": _NUMBER, "late": _LOGICAL},
+    "failure": {**_ROUND, "participant_id": _TEXT, "submission_id": _TEXT, "reason": _TEXT},
+    "evidence": {**_ROUND, **_PIECE},
+    "verdict": _ROUND,
+    "aggregation": {**_ROUND, "model_sha256": _DIGEST, "figures": _OBJECT, "state_sha256": _DIGEST_OR_NULL},
+    "seed": {**_ROUND, "seed": _DIGEST},
+    "dispute": {**_TASK, "participant_id": _TEXT, "counts": _NUMBERS, "salt": _DIGEST, "at": _TEXT},
+    "awards": _ROUND,
+    "refund": _ROUND,
+    "stake_release": _TASK,
+}  # fmt: skip
+
+
+def check_body(entry: Entry) -> None:
+    """Raises FieldError for a key of the entry's body that is missing or has a value of another form."""
+    if entry.kind == "terms" and "terms" in entry.body:
+        return  # a record, which names its own fields
+    check_form(entry.body, _FORMS[entry.kind])
+
+
+def check_evidence(record: Any) -> None:
+    """The same of the record of a round's evidence."""
+    if type(record) is not dict:
+        raise FieldError("evidence", record, _OBJECT.expected)
+    check_form(record, {"model": _OBJECT, "measurements": _LIST}, "evidence.")
+
+
+def check_form(record: Mapping[str, Any], forms: Mapping[str, _Form], prefix: str = "") -> None:
+    for key, form in forms.items():
+        value = record.get(key, MISSING)
+        if not form.holds(value):
+            raise FieldError(prefix + key, value, form.expected)
