@@ -412,8 +412,10 @@ class TaskRunner:
             annotate(paid_micro=paid)
         metrics = self._work.metrics
         metrics.paid.labels(row.id).inc(paid)
-        if outcome.quality is not None:
-            metrics.accuracy.labels(row.id).set(float(outcome.quality.accuracy))
+        if (quality := outcome.quality) is not None:
+            metrics.loss.labels(row.id).set(float(quality.loss))
+            if quality.accuracy is not None:
+                metrics.accuracy.labels(row.id).set(float(quality.accuracy))
         log.info("round settled", paid_micro=paid, models=len(closed.models))
         # Before anybody hears of the settlement: all ask for their receipts at once.
         await asyncio.gather(self._work.transact.sign_head(), self._sweep())

@@ -58,10 +58,19 @@ class Scored:
 
 @dataclass(frozen=True)
 class Quality:
-    """Accuracy in [0, 1] and mean cross-entropy in nats, decimals of six places."""
+    """How a global model does, decimals of six places.
 
-    accuracy: str
+    Attributes:
+        loss: the mean of the samples' losses, as the workload has them.
+        accuracy: in [0, 1], of a classifier.
+    """
+
     loss: str
+    accuracy: str | None = None
+
+    def figures(self) -> dict[str, str]:
+        """Those that there are, by name."""
+        return {"loss": self.loss} | ({} if self.accuracy is None else {"accuracy": self.accuracy})
 
 
 class Scorer:
@@ -95,7 +104,7 @@ class Scorer:
             return None  # a model of the learner's own
         data = self._data.test or self._data.validation
         found = evaluate(open_model(model).weights(), data, self._model)
-        return Quality(f"{found.accuracy:.6f}", f"{found.loss:.6f}")
+        return Quality(f"{found.loss:.6f}", f"{found.accuracy:.6f}")
 
 
 class ShadowModels(Scorer):
