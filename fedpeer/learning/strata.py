@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,9 @@ from fedpeer.learning.labels import whole_labels
 from fedpeer.learning.samples import Array, Samples
 from mechanism.records import MAX_DECIMAL_DIGITS
 from mechanism.workload import MAX_STRATA, Coded, Column, Labels, Quantiles, Strata
+
+if TYPE_CHECKING:
+    from fedpeer.learning.workloads.loading import FactorySource
 
 Codes = npt.NDArray[np.int64]
 
@@ -85,7 +88,9 @@ def quantiles_of(values: npt.ArrayLike, quantiles: int, of: str = "target") -> Q
     # The shortest text that reads back is exact; no more digits than a decimal of the terms may have.
     last = Decimal(1).scaleb(-MAX_DECIMAL_DIGITS)
     edges = [Decimal(repr(edge)) for edge in found.tolist()]
-    edges = [edge.quantize(last) if edge.as_tuple().exponent < -MAX_DECIMAL_DIGITS else edge for edge in edges]  # type: ignore[operator]  # finite
+    edges = [
+        edge.quantize(last) if int(edge.as_tuple().exponent) < -MAX_DECIMAL_DIGITS else edge for edge in edges
+    ]
     if len(set(edges)) < len(edges):
         raise DataError(
             f"the values of {of} repeat so often that {quantiles} quantiles are not distinct; ask for fewer strata, "
@@ -130,22 +135,36 @@ def texts_of(values: Array, name: str) -> list[str]:
 
 def _coded(strata: Coded, folders: tuple[str, ...], samples: Samples) -> Codes:
     # It imports torch, which other strata do without.
-    from fedpeer.learning.workloads.loading import FactorySource, calling
+    from fedpeer.learning.workloads.loading import FactorySource
 
     source = FactorySource(strata.factory, strata.source.keywords, folders, strata.source.digests)
-    function = source.make()
-    with calling(strata.factory):
-        found: Any = np.asarray(function(samples))
-    if found.shape != (len(samples),) or found.dtype.kind not in "iu":
+    found = coded_by(source, samples)
+    if len(found) and found.max() >= len(strata.strata):
         raise DataError(
-            f"{strata.factory} gives {found.dtype} of shape {found.shape}; expected the number of a stratum for each of "
+            f"{strata.factory} gives strata up to {found.max()}; expected 0 to {len(strata.strata) - 1}"
+        )
+    return found
+
+
+def coded_by(source: "FactorySource", samples: Samples) -> Codes:
+    """The number from 0 that the function of a factory gives each sample; called in this process.
+
+    Raises:
+        DataError: it gives something else.
+        WorkloadError: it is not here, is another here, or fails.
+    """
+    from fedpeer.learning.workloads.loading import calling  # as above
+
+    function = source.make()
+    with calling(source.factory):
+        found: Any = np.asarray(function(samples))
+    if found.shape != (len(samples),) or found.dtype.kind not in "iu" or (found < 0).any():
+        raise DataError(
+            f"{source.factory} gives {found.dtype} of shape {found.shape}; expected a whole number from 0 for each of "
             f"{len(samples)} samples"
         )
-    if len(found) and not (found.min() >= 0 and found.max() < len(strata.strata)):
-        raise DataError(
-            f"{strata.factory} gives strata from {found.min()} to {found.max()}; expected 0 to {len(strata.strata) - 1}"
-        )
-    return found.astype(np.int64)
+    codes: Codes = found.astype(np.int64)
+    return codes
 
 
 def counts_over(codes: Codes, strata: int) -> tuple[int, ...]:

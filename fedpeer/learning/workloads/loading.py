@@ -187,7 +187,11 @@ _OURS = ("fedpeer", "mechanism", "coordinator", "participant")
 
 
 def _below(file: str | None, folders: tuple[str, ...]) -> bool:
-    return file is not None and "site-packages" not in file and any(Path(file).is_relative_to(f) for f in folders)
+    return (
+        file is not None
+        and "site-packages" not in file
+        and any(Path(file).is_relative_to(f) for f in folders)
+    )
 
 
 @cache
@@ -230,7 +234,9 @@ def apart(function: Callable[..., Result], *arguments: Any) -> Result:
         try:
             return pool.submit(function, *arguments).result()
         except BrokenProcessPool as error:
-            raise WorkloadError(f"the process of {function.__name__} died; is there enough memory?") from error
+            raise WorkloadError(
+                f"the process of {function.__name__} died; is there enough memory?"
+            ) from error
 
 
 def _module_file(module: str, folders: tuple[str, ...]) -> Path:
