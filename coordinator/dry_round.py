@@ -448,8 +448,8 @@ def _learnt(
     if signal < _SIGNAL:
         if classified:
             found = (
-                f"it is right in {after:.0%}, a constant guess in {chance:.0%}, and a permutation test gives {signal:.1f} "
-                f"standard deviations where at least {_SIGNAL:g} are expected"
+                f"it is right in {after:.0%}, a constant guess in {chance:.0%}, and a permutation test gives "
+                f"{signal:.1f} standard deviations where at least {_SIGNAL:g} are expected"
             )
         else:
             found = (
@@ -459,9 +459,9 @@ def _learnt(
         what = "labels" if classified else "targets"
         doubt(
             f"a model that is trained by the recipe on a part of D_c knows nothing of the {what} of the other "
-            f"{len(unseen)} samples: {found}. Evidence on such data can say nothing of anybody. Are the {what} those of "
-            f"the {_INPUTS}? If they are, the recipe is too short: give it more epochs or samples, or a larger learning "
-            "rate.",
+            f"{len(unseen)} samples: {found}. Evidence on such data can say nothing of anybody. Are the {what} those "
+            f"of the {_INPUTS}? If they are, the recipe is too short: give it more epochs or samples, or a larger "
+            "learning rate.",
             needs_evidence(task.row.terms.rule.name),
         )
     elif classified and after < chance + _MORE_THAN_CHANCE:

@@ -150,12 +150,14 @@ def _read_table(path: Path, names: Sequence[str]) -> dict[str, Array]:
     except ImportError as error:
         raise DataError(f"{path} cannot be read: {missing(error) or error}") from None
     try:
-        if path.suffix.lower() == ".csv":
-            table = csv.read_csv(path)
-            known = table.column_names
-        else:
-            known = parquet.read_schema(path).names
-            table = parquet.read_table(path, columns=[name for name in known if name in names])
+        with path.open("rb") as file:  # for Python's own words of why it cannot be
+            if path.suffix.lower() == ".csv":
+                table = csv.read_csv(file)
+                known = table.column_names
+            else:
+                stored = parquet.ParquetFile(file)
+                known = stored.schema_arrow.names
+                table = stored.read(columns=[name for name in known if name in names])
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or _reason(error)}") from None
     except Exception as error:  # pyarrow's own, which differ by version
