@@ -29,6 +29,7 @@ def workload_of(recipe: Recipe, folder: Path | None) -> "Workload | None":
     assert source is not None, "only a custom model has none"
     if recipe.source is None:
         return source.load()
+    source.checked()  # the process of one that was loaded before would not look again
     expected = json.dumps(recipe.source.digests)
     return _isolated(source.factory, recipe.source.options, source.folders, expected)
 

@@ -65,13 +65,17 @@ class FactorySource:
         Raises:
             WorkloadError: no such module or name, other files than are expected, or options that the factory refuses.
         """
-        files = self.files()
-        if self.expected is not None and (other := difference(files, self.expected)):
-            raise WorkloadError(f"{self.factory} is not the task's: {other}; put the task's files back")
-        context = self.folders, json.dumps(files)
+        context = self.folders, json.dumps(self.checked())
         with _LOCK:
             _enter(context)
             return _made(self.factory, json.dumps(dict(self.options), sort_keys=True), context)
+
+    def checked(self) -> dict[str, str]:
+        """Its files, which are those that are expected. Raises WorkloadError as `make`."""
+        files = self.files()
+        if self.expected is not None and (other := difference(files, self.expected)):
+            raise WorkloadError(f"{self.factory} is not the task's: {other}; put the task's files back")
+        return files
 
     def files(self) -> dict[str, str]:
         """SHA-256, hexadecimal, of the factory's file and of each of its `sources`, by its path from the folder of the

@@ -16,7 +16,11 @@ from mechanism.workload import Coded, Column, Labels, Quantiles, source_of
 SAMPLES = Samples(
     np.zeros((4, 1)),
     np.array([0, 2, 1, 1]),
-    {"site": np.array(["b", "a", "b", "b"]), "year": np.array([9, 10, 9, 11]), "size": np.array([1.0, 2, 3, 4])},
+    {
+        "site": np.array(["b", "a", "b", "b"]),
+        "year": np.array([9, 10, 9, 11]),
+        "size": np.array([1.0, 2, 3, 4]),
+    },
 )
 
 
@@ -35,7 +39,9 @@ def test_labels_quantiles_and_columns_are_counted() -> None:
     st.lists(st.integers(-(10**9), 10**9).map(lambda n: n / 1000), min_size=8, max_size=60, unique=True),
     st.integers(2, 4),
 )
-def test_published_edges_count_as_the_values_they_were_taken_from(values: list[float], quantiles: int) -> None:
+def test_published_edges_count_as_the_values_they_were_taken_from(
+    values: list[float], quantiles: int
+) -> None:
     targets = np.array(values)
     strata = quantiles_of(targets, quantiles)
     counts = counts_over(strata_of(strata, strata.names(quantiles)).of(Samples(targets, targets)), quantiles)

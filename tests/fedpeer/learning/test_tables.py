@@ -58,7 +58,9 @@ def test_lists_of_one_length_and_arrays_of_any_shape_are_inputs(tmp_path: Path) 
     for path in (stored(tmp_path, "parquet", vector=vectors), stored(tmp_path, "npz", vector=vectors)):
         assert np.asarray(read_samples(path, form).inputs).tolist() == vectors
     coded = pa.array(CARRIERS).dictionary_encode()
-    assert read_columns(stored(tmp_path, "parquet", carrier=coded), ["carrier"])["carrier"].tolist() == CARRIERS
+    assert (
+        read_columns(stored(tmp_path, "parquet", carrier=coded), ["carrier"])["carrier"].tolist() == CARRIERS
+    )
 
 
 FORM = Columns(("hour", "miles"), "late", "array")
@@ -80,7 +82,9 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, ...], str]] = {
 
 
 @pytest.mark.parametrize(("name", "kind"), [(name, kind) for name, case in BAD.items() for kind in case[1]])
-def test_a_column_that_cannot_be_used_is_refused_in_one_sentence(name: str, kind: str, tmp_path: Path) -> None:
+def test_a_column_that_cannot_be_used_is_refused_in_one_sentence(
+    name: str, kind: str, tmp_path: Path
+) -> None:
     changes, _, said = BAD[name]
     with pytest.raises(DataError, match=said) as refused:
         read_samples(stored(tmp_path, kind, **changes), FORM, 2)
