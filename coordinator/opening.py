@@ -125,6 +125,13 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
             f"rule {config.rule.name!r} pays on evidence and needs the learner's data: "
             'add a [data] section, or choose rule.name = "paper"'
         )
+    if config.rule.name != "paper" and recipe.model == "custom":
+        raise FieldError(
+            "recipe.model",
+            "custom",
+            f"an architecture, or the package.module:factory of a workload: rule {config.rule.name!r} pays on evidence, "
+            'which trains models; or choose rule.name = "paper"',
+        )
     root = task_root(config.id, config.seed)
     given = None
     if config.data is not None:

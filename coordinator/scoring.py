@@ -209,9 +209,7 @@ def merged_parts(scored: Scored, submissions: Sequence[Submission], most: int) -
     return parts
 
 
-def make_scorer(
-    row: TaskRow, data: LearnerData | None = None, report: "Report | None" = None
-) -> Scorer:
+def make_scorer(row: TaskRow, data: LearnerData | None = None, report: "Report | None" = None) -> Scorer:
     """The scorer that a task's terms ask for.
 
     Args:

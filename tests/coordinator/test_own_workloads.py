@@ -1,13 +1,13 @@
 """Tasks of an operator's own workload, data and strata: opened from a task file, proved, scored after a restart."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from coordinator import dry_round
 from coordinator.config import TaskConfig, read_config, resolve_paths
 from coordinator.dry_round import prove
 from coordinator.errors import ConfigError, TaskError
@@ -79,7 +79,7 @@ upsilon = 200
 seed = 7
 {top}
 [rule]
-name = "paper"
+name = "{rule}"
 [schedule]
 rounds = 2
 capacity = 4
@@ -124,8 +124,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def prepared(folder: Path, model: str, data: str, top: str = "", recipe: str = "") -> PreparedTask:
-    (file := folder / "task.toml").write_text(TASK.format(model=model, data=data, top=top, recipe=recipe))
+def prepared(
+    folder: Path, model: str, data: str, top: str = "", recipe: str = "", rule: str = "paper"
+) -> PreparedTask:
+    text = TASK.format(model=model, data=data, top=top, recipe=recipe, rule=rule)
+    (file := folder / "task.toml").write_text(text)
     return prepare_task(resolve_paths(read_config(file, TaskConfig), file.parent), 0.0)
 
 
@@ -274,16 +277,25 @@ def test_what_cannot_be_opened_is_refused_in_a_sentence(
     assert "Traceback" not in str(refused.value)
 
 
-def test_evidence_is_not_yet_had_of_an_own_workload_and_never_of_a_custom_model(folder: Path) -> None:
-    task = prepared(folder, "own_models:mlp", CLASSES)
-    rule = replace(task.row.terms.rule, name="verified")
-    for recipe, said in (
-        (task.row.terms.recipe, "evidence is made of fedpeer's own architectures"),
-        (replace(task.row.terms.recipe, model="custom", source=None), 'recipe.model is "custom"'),
-    ):
-        row = replace(task.row, terms=replace(task.row.terms, rule=rule, recipe=recipe))
-        with pytest.raises(TaskError, match=said):
-            make_scorer(row, task.data)
+@pytest.mark.parametrize(("model", "data", "top"), [("mlp", CLASSES, ""), ("linear", MEASURED, FIFTHS)])
+def test_evidence_is_had_of_an_own_workload(folder: Path, model: str, data: str, top: str) -> None:
+    """Its shadows are trained by worker processes, and three participants are paid on what they show."""
+    progress: list[str] = []
+    proof = prove(prepared(folder, f"own_models:{model}", data, top, rule="verified"), progress.append)
+    assert proof.evidence_seconds is not None
+    assert progress[-1] == "training shadow models: 38 of 38"
+    assert "measuring and settling a round of three" in progress
+    assert proof.doubts == ()
+
+
+def test_a_stratum_of_few_samples_is_said(folder: Path) -> None:
+    """No half of D_c has an eighth of a round's samples of it."""
+    table = (folder / "table.csv").read_text().splitlines()
+    rare = [line for line in table[1:] if ",yes," in line][:20]
+    (folder / "rare.csv").write_text("\n".join([table[0], *(l for l in table if ",no," in l), *rare]) + "\n")
+    task = prepared(folder, "own_models:mlp", CLASSES.replace("table", "rare"), rule="verified")
+    [doubt] = dry_round._scarce(task, True)
+    assert "samples of stratum yes; expected at least 30 for rounds of 120 samples" in doubt
 
 
 def test_the_commitment_is_to_every_array_its_name_type_and_shape() -> None:
