@@ -129,8 +129,8 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
         raise FieldError(
             "recipe.model",
             "custom",
-            f"an architecture, or the package.module:factory of a workload: rule {config.rule.name!r} pays on evidence, "
-            'which trains models; or choose rule.name = "paper"',
+            f"an architecture, or the package.module:factory of a workload: rule {config.rule.name!r} pays on "
+            'evidence, which trains models; or choose rule.name = "paper"',
         )
     root = task_root(config.id, config.seed)
     given = None
