@@ -290,7 +290,7 @@ class IsolatedWorkload:
 
     def __init__(self, source: WorkloadSource) -> None:
         self._source = source
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._pool: ProcessPoolExecutor | None = None
         self.classes, self.trainable, self._gradients = self._call("describe")
 
@@ -310,10 +310,10 @@ class IsolatedWorkload:
         return cast("Mapping[str, float]", self._call("gradient_sizes", dict(weights), samples))
 
     def close(self) -> None:
-        """Ends the process; a later call starts another."""
+        """Ends the process after the calls in progress; a later call starts another."""
         with self._lock:
             if self._pool is not None:
-                self._pool.shutdown(wait=False, cancel_futures=True)
+                self._pool.shutdown(wait=False)
                 self._pool = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -321,14 +321,14 @@ class IsolatedWorkload:
         return WorkloadSource.load, (self._source,)
 
     def _call(self, method: str, *arguments: Any) -> Any:
-        with self._lock:
-            if self._pool is None:
-                # Spawned: a fork of a process with running threads may hang.
-                context = multiprocessing.get_context("spawn")
-                self._pool = ProcessPoolExecutor(1, context, initializer=begin_worker)
-            pool = self._pool
         try:
-            return pool.submit(_answer, self._source, method, arguments).result()
+            with self._lock:
+                if self._pool is None:
+                    # Spawned: a fork of a process with running threads may hang.
+                    context = multiprocessing.get_context("spawn")
+                    self._pool = ProcessPoolExecutor(1, context, initializer=begin_worker)
+                future = self._pool.submit(_answer, self._source, method, arguments)
+            return future.result()
         except BrokenProcessPool as error:
             self.close()
             raise WorkloadError(
