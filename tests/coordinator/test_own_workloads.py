@@ -292,7 +292,9 @@ def test_a_stratum_of_few_samples_is_said(folder: Path) -> None:
     """No half of D_c has an eighth of a round's samples of it."""
     table = (folder / "table.csv").read_text().splitlines()
     rare = [line for line in table[1:] if ",yes," in line][:20]
-    (folder / "rare.csv").write_text("\n".join([table[0], *(line for line in table if ",no," in line), *rare]) + "\n")
+    (folder / "rare.csv").write_text(
+        "\n".join([table[0], *(line for line in table if ",no," in line), *rare]) + "\n"
+    )
     task = prepared(folder, "own_models:mlp", CLASSES.replace("table", "rare"), rule="verified")
     [doubt] = dry_round._scarce(task, True)
     assert "samples of stratum yes; expected at least 30 for rounds of 120 samples" in doubt
