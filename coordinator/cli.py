@@ -622,6 +622,8 @@ def _certificates(operator: "Operator") -> tuple[dict[str, Any], list[str]]:
 
 
 def _print_tasks(reports: "list[TaskReport]") -> None:
+    from coordinator.task_text import quality_text
+
     table = Table(
         "task",
         "state",
@@ -631,11 +633,10 @@ def _print_tasks(reports: "list[TaskReport]") -> None:
         "delivered",
         "credits paid",
         "credits reserved",
-        "accuracy",
+        "quality",
     )
     for report in reports:
         row = report.row
-        accuracy = next((r.accuracy for r in reversed(report.rounds) if r.accuracy is not None), "")
         table.add_row(
             row.id,
             row.state,
@@ -645,7 +646,7 @@ def _print_tasks(reports: "list[TaskReport]") -> None:
             str(len(report.delivered)),
             _paid(report),
             _credits(report.escrow_micro),
-            accuracy,
+            next((words for r in reversed(report.rounds) if (words := quality_text(r))), ""),
         )
     output().print(table)
     for report in reports:

@@ -187,6 +187,11 @@ class ScheduleSection(_Section):
 
 
 class RecipeSection(_Section):
+    """Attributes:
+    model: an architecture's name, "package.module:factory" of a workload, or "custom".
+    options: the factory's keyword arguments.
+    """
+
     model: str
     epochs: int = 1
     batch_size: int = 64
@@ -194,6 +199,45 @@ class RecipeSection(_Section):
     learning_rate: Exact = Decimal("0.001")
     samples: int
     proximal: Exact = Decimal(0)
+    options: dict[str, Any] = {}
+
+
+class StrataSection(_Section):
+    """What a stratum is, one of three kinds; its edges or names are taken from D_c.
+
+    Attributes:
+        quantiles: strata of about equal size of the target, or of the column `of`.
+        column: the values of a column of texts or whole numbers.
+        factory: "package.module:factory" of a function of samples that gives each the number of its stratum; `options`
+            are its keyword arguments, `names` the strata's, left out: their numbers.
+    """
+
+    quantiles: int | None = Field(None, ge=2)
+    of: str = "target"
+    column: str | None = None
+    factory: str | None = None
+    options: dict[str, Any] = {}
+    names: list[str] | None = None
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> "StrataSection":
+        if sum(kind is not None for kind in (self.quantiles, self.column, self.factory)) != 1:
+            raise ValueError('expected one of quantiles, column and factory, or strata = "label"')
+        if self.factory is None and (self.options or self.names):
+            raise ValueError("options and names belong to a factory")
+        return self
+
+
+def _strata(value: Any) -> Any:
+    if value == "label":
+        return None
+    if isinstance(value, str):
+        raise ValueError('expected "label", or a table with quantiles, column or factory')
+    return value
+
+
+#: None: labels, which a task file writes as "label".
+StrataChoice = Annotated[StrataSection | None, BeforeValidator(_strata)]
 
 
 class ContractSection(_Section):
@@ -207,14 +251,23 @@ class ContractSection(_Section):
 
 
 class DataSection(_Section):
-    """The learner's own data: D_c, and a held-out test set where there is one.
+    """The learner's own data, from one of four sources: D_c, and a held-out test set where there is one.
 
     Attributes:
         dataset: a name that `fedpeer.learning.datasets` knows; split by `seed` into `validation` and `test` samples.
-        file: instead, an .npz with `images` (n, channels, height, width), `labels` (n,) and `classes`: how many, or
-            their names, by which labels may then be written.
-        test_file: the same for the test set.
         root: the folder of the data sets.
+        file: a .npz, .parquet or .csv. Without `inputs` an .npz with `images` (n, channels, height, width), `labels`
+            (n,) and `classes`: how many, or their names, by which labels may then be written.
+        inputs, target: columns of the file.
+        layout: "array": the workload sees one array of numbers, a column for each input; "named": an array for each by
+            its name. Left out: "array" where all inputs are numbers.
+        folder: of images, one sub-folder a class.
+        factory: "package.module:factory" of `Samples`, or of a data set of torch's, or of D_c and held-out samples as a
+            pair; `options` are its keyword arguments.
+        test_file, test_folder: the same for the test set.
+        holdout: instead, the share of D_c that is held out, drawn by `seed`.
+        classes: names of the target's classes in the order of their numbers. Left out: those of the file, the
+            sub-folders in order, or the different texts of the target in order.
     """
 
     dataset: str | None = None
@@ -224,12 +277,34 @@ class DataSection(_Section):
     root: Path | None = None
     file: Path | None = None
     test_file: Path | None = None
+    inputs: list[str] = []
+    target: str | None = None
+    layout: Literal["array", "named"] | None = None
+    folder: Path | None = None
+    test_folder: Path | None = None
+    factory: str | None = None
+    options: dict[str, Any] = {}
+    holdout: Exact | None = Field(None, gt=0, lt=1)
+    classes: list[str] | None = None
 
     @model_validator(mode="after")
     def _one_source(self) -> "DataSection":
-        if (self.dataset is None) == (self.file is None):
-            raise ValueError("exactly one of dataset and file is expected")
+        given = [name for name in ("dataset", "file", "folder", "factory") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError("exactly one of dataset, file, folder and factory is expected")
+        for name, source in _BELONGS.items():
+            if getattr(self, name) not in (None, [], {}) and given != [source]:
+                raise ValueError(f"{name} belongs to {source}, the data come from {given[0]}")
+        if self.holdout is not None and self.dataset is not None:
+            raise ValueError("holdout does not go with dataset, which has a test part; give its size as test")
         return self
+
+
+#: Which source of data a key goes with.
+_BELONGS = {
+    "validation": "dataset", "test": "dataset", "root": "dataset", "test_file": "file", "inputs": "file",
+    "target": "file", "layout": "file", "test_folder": "folder", "options": "factory",
+}  # fmt: skip
 
 
 class EvidenceSection(_Section):
@@ -264,7 +339,9 @@ class TaskConfig(_Section):
             draws. Leave it out in production, where these are to be secret.
         reference: p^(c); left out: the label distribution of D_c.
         budget_micro: left out: the most that the task can pay.
-        initial_model: a safetensors file; left out: the architecture's own initialisation.
+        initial_model: a safetensors file; left out: the workload's own initialisation.
+        strata: what a stratum is; "label": each class of the target.
+        folder: where modules of factories are looked for; left out: the task file's own.
     """
 
     id: str
@@ -275,6 +352,8 @@ class TaskConfig(_Section):
     reference: list[Probability] | None = None
     budget_micro: int | None = None
     initial_model: Path | None = None
+    strata: StrataChoice = None
+    folder: Path | None = None
     payment: PaymentSection = PaymentSection()
     rule: RuleSection = RuleSection()
     schedule: ScheduleSection
@@ -329,13 +408,14 @@ def config_text(config: ServiceConfig) -> str:
 
 def resolve_paths(config: TaskConfig, folder: Path) -> TaskConfig:
     """`config` with its relative paths taken from `folder`."""
-    changes: dict[str, Any] = {}
+    folder = folder.absolute()
+    changes: dict[str, Any] = {"folder": folder if config.folder is None else folder / config.folder}
     if config.initial_model is not None:
         changes["initial_model"] = folder / config.initial_model
     if config.data is not None:
         paths = {
             name: folder / value
-            for name in ("root", "file", "test_file")
+            for name in ("root", "file", "test_file", "folder", "test_folder")
             if (value := getattr(config.data, name)) is not None
         }
         changes["data"] = config.data.model_copy(update=paths)

@@ -2,24 +2,25 @@
 
 Whatever fails here would fail in every round, after everyone has worked. What can be proved hangs on the task:
 
-    D_c        scaled pixels, images that differ, more than one label
+    D_c        scaled pixels, inputs that differ, more than one stratum
     recipe     two models that are trained by it, as participants will train, have moved and keep the contract
-    labels     a model that is trained on a part of D_c knows the labels of the rest, and those of the held-out set
+    targets    a model that is trained on a part of D_c knows the targets of the rest, and those of the held-out set
     round      three models are measured and judged, paid, merged and evaluated, by the code that does so in earnest
 
-The learner's own architecture ("custom") is known by its first model alone, of which the round takes copies. Where the
+A "custom" model is known by its first model alone, of which the round takes copies. Where the
 recipe is long, the round's models and shadows are trained by a shorter one: a proof takes seconds.
 """
 
+import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import partial
 from os import sched_getaffinity
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -27,11 +28,14 @@ import numpy.typing as npt
 from coordinator.aggregation import merge
 from coordinator.derivation import chain_secret, evidence_seed
 from coordinator.errors import CoordinatorError, TaskError
-from coordinator.opening import LearnerData, PreparedTask
+from coordinator.opening import PreparedTask
 from coordinator.scoring import RoundStart, Scored, Scorer, make_scorer, merged_parts
-from coordinator.shadow_workers import workers_for
+from coordinator.shadow_workers import size_of, workers_for
 from coordinator.storage.tasks import TaskRow
-from fedpeer.learning.datasets import LabelledData
+from coordinator.workload import folder_of, runs_apart, workload_of
+from fedpeer.learning.learner_data import LearnerData
+from fedpeer.learning.samples import Array, Samples
+from fedpeer.learning.strata import counts_over
 from fedpeer.protocol.faults import passes
 from fedpeer.protocol.model_file import (
     ModelFileError,
@@ -53,11 +57,14 @@ from mechanism.peers import Draw, round_seed
 from mechanism.server_step import FedAvg
 from mechanism.terms import ModelContract, Recipe, Terms
 
+if TYPE_CHECKING:  # it imports torch, which most tasks do without
+    from fedpeer.learning.workloads.protocol import Workload
+
 #: Accuracy on D_c above the share of its most frequent label from which a trained model is said to have learnt.
 _MORE_THAN_CHANCE = 0.05
 
-#: Standard deviations of a permutation test (`label_signal`) from which a model is said to know labels: labels at
-#: random reach them once in 700 times.
+#: Standard deviations from which a model is said to know targets: labels at random reach them in a permutation test
+#: (`label_signal`) once in 700 times, and so do losses in a paired test against a model of shuffled targets.
 _SIGNAL = 3.0
 
 #: Those that D_c must promise for the held-out set, before less than `_SIGNAL` there is sure to be its own fault.
@@ -75,11 +82,14 @@ _NAMES = ("dry-1", "dry-2", "dry-3")
 #: Sound shadows of the round: the fewest that evidence is fitted to. Flawed ones come on top.
 _SHADOWS = 30
 
-#: Pixels that the round's shadows see in training together, for which the recipe is cut: some seconds.
-_PIXELS = 3e6
+#: Numbers that the round's shadows see in training together, for which the recipe is cut: some seconds.
+_NUMBERS = 3e6
 
-#: Fewest samples that it is cut to, for each label.
-_SAMPLES_PER_LABEL = 4
+#: Fewest samples that it is cut to, for each stratum.
+_SAMPLES_PER_STRATUM = 4
+
+#: `scarcity` below which shadows look more skewed than they are: 0.1 did by 0.08, 0.13 did not.
+_SCARCE = 0.125
 
 #: The least change by the whole recipe, of a model's own length. float32 holds seven digits of a weight.
 _LEAST_CHANGE = 1e-6
@@ -102,7 +112,8 @@ class Proof:
         training_seconds: that a model took by the recipe on one core here; None where none was trained.
         evidence_seconds: that a round's evidence will take here, about; None under a rule without.
         accuracy: of the first model and of a trained one, on samples of D_c that the latter has not seen; None where
-            unknown.
+            unknown, or nothing is classified.
+        loss: the same of their mean losses.
         round_seconds: that participants have for a round; evidence is made ready meanwhile.
         chance: share of the most frequent label among those samples: what a constant guess is right in.
         doubts: what looks wrong and was not refused, as sentences.
@@ -114,6 +125,7 @@ class Proof:
     round_seconds: int
     chance: float = 0.0
     doubts: tuple[str, ...] = ()
+    loss: tuple[float, float] | None = None
 
     def sentence(self) -> str:
         """For the operator."""
@@ -124,6 +136,10 @@ class Proof:
             said += (
                 " On samples of D_c that it has not seen the first model is right in {:.0%}, a trained one in {:.0%}."
             ).format(*self.accuracy)
+        elif self.loss is not None:
+            said += (
+                " On samples of D_c that it has not seen the first model's mean loss is {:.4g}, a trained one's {:.4g}."
+            ).format(*self.loss)
         said += "".join(f" LOOK AGAIN: {doubt}" for doubt in self.doubts)
         if self.evidence_seconds is not None:
             said += f" The evidence of a round will take about {_seconds(self.evidence_seconds)} here."
@@ -140,13 +156,13 @@ class _Trained:
     """Models that were trained by a recipe, with the degrees of what they were trained on, and how long one took.
 
     Attributes:
-        unseen: places of the samples of D_c that the first was not trained on.
+        seen: places of the samples of D_c that the first was trained on, repeats included.
     """
 
     models: tuple[Weights, ...]
     degrees: tuple[Fraction, ...]
     seconds: float
-    unseen: npt.NDArray[np.int64]
+    seen: npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -154,6 +170,7 @@ class _Learnt:
     """What a model learns of D_c; see `Proof`."""
 
     accuracy: tuple[float, float] | None = None
+    loss: tuple[float, float] | None = None
     chance: float = 0.0
     doubts: tuple[str, ...] = ()
 
@@ -168,13 +185,11 @@ def prove(task: PreparedTask, say: Say = lambda text: None, *, accept_noise: boo
         TaskError: it cannot be scored: why, what was expected, and what to change.
         OSError: the temporary folder cannot be written, or the data read.
     """
-    from fedpeer.learning.models import ARCHITECTURES  # imports torch
-
     row, recipe = task.row, task.row.terms.recipe
-    trainable, measured = recipe.model in ARCHITECTURES, needs_evidence(row.terms.rule.name)
-    if task.data is not None and trainable:
-        _check_data(task.data)
-    cut = _cut(recipe, task.data.validation) if measured and task.data is not None else recipe
+    workload, measured = workload_of(recipe, folder_of(row.settings)), needs_evidence(row.terms.rule.name)
+    if task.data is not None and workload is not None:
+        _check_data(task.data, workload.classes is not None, runs_apart(recipe))
+    cut = _cut(recipe, task.data) if measured and task.data is not None else recipe
     settings = {**row.settings, "evidence": {"shadows": _SHADOWS}}
     dry = replace(row, terms=replace(row.terms, recipe=cut), settings=settings)
     scorer = make_scorer(
@@ -185,12 +200,14 @@ def prove(task: PreparedTask, say: Say = lambda text: None, *, accept_noise: boo
         (path := folder / "start").write_bytes(task.initial_model)
         start = RoundStart(1, path, row.terms.initial_model, ())
         trained, learnt = None, _Learnt()
-        if trainable:
-            trained = _train(task, start, recipe, 2, say)
-            _check_trained(task, start, trained.models, folder)
+        if workload is not None and (task.data is not None or not runs_apart(recipe)):
+            trained = _train(task, workload, start, recipe, 2, say)
+            _check_trained(task, workload, start, trained.models, folder)
             if task.data is not None:
-                learnt = _learnt(task, task.data, start, trained, accept_noise)
-        models = trained if trained is None or cut is recipe else _train(task, start, cut, 3, say)
+                learnt = _learnt(task, task.data, workload, start, trained, accept_noise, say)
+        models = trained
+        if workload is not None and trained is not None and cut is not recipe:
+            models = _train(task, workload, start, cut, 3, say)
         say("measuring and settling a round of three")
         with _refusing("a round cannot be scored"):
             seconds = _play(
@@ -205,7 +222,26 @@ def prove(task: PreparedTask, say: Say = lambda text: None, *, accept_noise: boo
         learnt.accuracy,
         row.terms.schedule.round_seconds,
         learnt.chance,
-        learnt.doubts + _untried(row.terms, trained),
+        learnt.doubts + _scarce(task, measured) + _untried(row.terms, trained),
+        learnt.loss,
+    )
+
+
+def _scarce(task: PreparedTask, measured: bool) -> tuple[str, ...]:
+    """Where D_c has too few samples of a stratum for shadows to look like participants."""
+    if not measured or task.data is None:
+        return ()
+    from fedpeer.evidence.generic.planning import scarcity  # imports torch
+
+    counts, samples = task.data.counts(), task.row.terms.recipe.samples
+    if scarcity(task.data.codes, samples) >= _SCARCE:
+        return ()
+    least = counts.index(min(counts))
+    name = task.row.terms.strata_names[least]
+    return (
+        f"D_c has {counts[least]} samples of stratum {name}; expected at least {math.ceil(2 * _SCARCE * samples)} for "
+        f"rounds of {samples} samples: shadows repeat the few that they have, and participants' degrees are read too "
+        "high. Take more samples of it, or a smaller recipe.samples.",
     )
 
 
@@ -219,118 +255,137 @@ def _untried(terms: Terms, trained: _Trained | None) -> tuple[str, ...]:
     )
 
 
-def _check_data(data: LearnerData) -> None:
-    """Raises TaskError for images and labels from which nothing can be learnt about a model."""
-    for name, part in (("D_c", data.validation), ("the held-out set", data.test)):
+def _check_data(data: LearnerData, classified: bool, own_scale: bool) -> None:
+    """Raises TaskError for samples from which nothing can be learnt about a model.
+
+    Args:
+        classified: whether targets are classes.
+        own_scale: whether the workload is an operator's, which may scale images itself.
+    """
+    for name, part, codes in (
+        ("D_c", data.validation, data.codes),
+        ("the held-out set", data.test, None if data.test is None or not classified else data.test.targets),
+    ):
         if part is None:
             continue
-        if len(part) < 2 or np.count_nonzero(part.counts()) < 2:
-            held = [label for label, count in enumerate(part.counts()) if count]
+        present = [] if codes is None else np.unique(codes).tolist()
+        if len(part) < 2 or (codes is not None and len(present) < 2):
             raise TaskError(
-                f"{name} has {len(part)} samples, of the labels {held}; expected samples of several labels: a model "
+                f"{name} has {len(part)} samples, of the labels {present}; expected samples of several labels: a model "
                 "that knows one label would look right in all. Take samples of each"
             )
-        if (part.images == part.images[:1]).all():
+        arrays = _inputs_of(part)
+        if all((array == array[:1]).all() for array in arrays.values()):
             raise TaskError(
-                f"{name} has {len(part)} images that are all the same; expected images that differ: look at how the "
-                "file was written"
+                f"{name} has {len(part)} {_INPUTS} that are all the same; expected {_INPUTS} that differ: look at "
+                "how the file was written"
             )
-        low, high = float(part.images.min()), float(part.images.max())
-        whole = high - low > 1 and bool((part.images == np.floor(part.images)).all())
-        if whole or max(-low, high) > _LARGEST_PIXEL:
-            raise TaskError(
-                f"{name} has pixels from {low:g} to {high:g}; expected the scale on which participants train, 0 to 1 "
-                "or a deviation of 1: divide by the largest value (255 for bytes) before the file is written"
-            )
-    if data.test is not None and (data.test.images.shape[1:], data.test.classes) != (
-        data.validation.images.shape[1:],
-        data.validation.classes,
-    ):
-        raise TaskError(
-            f"the held-out images are {list(data.test.images.shape[1:])} with {data.test.classes} labels, those of D_c "
-            f"{list(data.validation.images.shape[1:])} with {data.validation.classes}; expected the same"
-        )
+        for array in arrays.values():
+            if own_scale or array.ndim != 4 or array.dtype.kind != "f":
+                continue
+            low, high = float(array.min()), float(array.max())
+            whole = high - low > 1 and bool((array == np.floor(array)).all())
+            if whole or max(-low, high) > _LARGEST_PIXEL:
+                raise TaskError(
+                    f"{name} has pixels from {low:g} to {high:g}; expected the scale on which participants train, 0 to "
+                    "1 or a deviation of 1: divide by the largest value (255 for bytes) before the file is written"
+                )
+    if data.test is not None and (mine := _shapes(data.test)) != (theirs := _shapes(data.validation)):
+        raise TaskError(f"the held-out {_INPUTS} are {mine}, those of D_c {theirs}; expected the same")
 
 
-def _cut(recipe: Recipe, data: LabelledData) -> Recipe:
+#: What samples are called in sentences.
+_INPUTS = "inputs"
+
+
+def _inputs_of(samples: Samples) -> dict[str, Array]:
+    return dict(samples.inputs) if isinstance(samples.inputs, Mapping) else {"": samples.inputs}
+
+
+def _shapes(samples: Samples) -> str:
+    """The shape of one sample, in words."""
+    shapes = {name: list(array.shape[1:]) for name, array in _inputs_of(samples).items()}
+    return str(shapes.get("", shapes))
+
+
+def _cut(recipe: Recipe, data: LearnerData) -> Recipe:
     """The recipe, or a shorter one where the round's shadows would take long by it."""
-    most = _PIXELS / (_SHADOWS * data.images[0].size)
+    most = _NUMBERS / (_SHADOWS * max(1, size_of(data.validation)))
     if recipe.epochs * recipe.samples <= most:
         return recipe
-    least = min(recipe.samples, max(int(most), _SAMPLES_PER_LABEL * data.classes))
+    least = min(recipe.samples, max(int(most), _SAMPLES_PER_STRATUM * data.strata))
     return replace(recipe, epochs=1, samples=least, batch_size=min(recipe.batch_size, least))
 
 
-def _train(task: PreparedTask, start: RoundStart, recipe: Recipe, count: int, say: Say) -> _Trained:
+def _train(
+    task: PreparedTask, workload: "Workload", start: RoundStart, recipe: Recipe, count: int, say: Say
+) -> _Trained:
     """Models that are trained as participants train, the first on what is nearest to the reference."""
-    from fedpeer.learning.training import train  # imports torch
-
     weights, models, taken = open_model(start.model).weights(), [], []
     with _refusing("models cannot be trained by the recipe", "change [recipe] in the task file"):
-        samples, unseen = _samples(task, recipe, count)
+        samples, degrees, seen = _samples(task, recipe, count)
         for number, data in enumerate(samples, 1):
-            what = f"training model {number} of {count}: epoch "
-            say(f"{what}1 of {recipe.epochs}")
+            say(f"training model {number} of {count}")
             began = time.perf_counter()
-            models.append(train(weights, data, recipe, number, partial(_report, say, what, recipe.epochs)))
+            models.append(workload.train(weights, data, recipe, number))
             taken.append(time.perf_counter() - began)
-    degrees = tuple(noniid_degree(data.counts(), task.row.terms.reference) for data in samples)
-    return _Trained(tuple(models), degrees, min(taken), unseen)
-
-
-def _report(say: Say, what: str, epochs: int, done: int) -> None:
-    if done < epochs:
-        say(f"{what}{done + 1} of {epochs}")
+    return _Trained(tuple(models), degrees, min(taken), seen)
 
 
 def _samples(
     task: PreparedTask, recipe: Recipe, count: int
-) -> tuple[list[LabelledData], npt.NDArray[np.int64]]:
+) -> tuple[list[Samples], tuple[Fraction, ...], npt.NDArray[np.int64]]:
     """What the dry participants have: for evidence as its shadows have it, the whole range of degrees; else any.
 
     Returns:
-        their samples, and the places of those in D_c that the first has not.
+        their samples and degrees, and the places in D_c of the samples that the first has.
     """
     terms = task.row.terms
     if task.data is None:
-        return [_made_up(recipe, number) for number in range(count)], np.array([], dtype=np.int64)
-    data = task.data.validation
+        made = [_made_up(recipe, number) for number in range(count)]
+        degrees = [
+            noniid_degree(np.bincount(s.targets, minlength=len(terms.reference)).tolist(), terms.reference)
+            for s in made
+        ]
+        return made, tuple(degrees), np.array([], dtype=np.int64)
+    data, codes = task.data.validation, task.data.codes
     if needs_evidence(terms.rule.name):
         from fedpeer.evidence.generic.planning import plan_shadows  # imports torch
 
-        seed = (evidence_seed(task.row.root),)
-        plans = plan_shadows(data.labels, terms.reference, recipe.samples, _SHADOWS, seed)
+        plans = plan_shadows(
+            codes, terms.reference, recipe.samples, _SHADOWS, (evidence_seed(task.row.root),)
+        )
         sound = sorted((plan for plan in plans if plan.sound), key=lambda plan: plan.mix.degree)
         chosen = [sound[k * (len(sound) - 1) // (count - 1)].rows for k in range(count)]
     else:
         generator = np.random.default_rng(evidence_seed(task.row.root))
         seen = generator.permutation(len(data))[: max(1, int(_SEEN * len(data)))]
         chosen = [generator.choice(seen, recipe.samples) for _ in range(count)]
-    return [data.select(indices) for indices in chosen], np.setdiff1d(np.arange(len(data)), chosen[0])
+    degrees = [noniid_degree(counts_over(codes[rows], task.data.strata), terms.reference) for rows in chosen]
+    return [data.select(rows) for rows in chosen], tuple(degrees), chosen[0]
 
 
-def _made_up(recipe: Recipe, seed: int) -> LabelledData:
-    """Noise with labels, on which a recipe can be tried without D_c."""
+def _made_up(recipe: Recipe, seed: int) -> Samples:
+    """Noise with labels, on which an architecture's recipe can be tried without D_c."""
     from fedpeer.learning.models import architecture  # imports torch
 
     form, size = architecture(recipe.model), min(recipe.samples, _MADE_UP)
     images = np.random.default_rng(seed).random((size, *form.image), dtype=np.float32)
-    return LabelledData("noise", images, np.arange(size, dtype=np.int64) % form.classes, form.classes)
+    return Samples(images, np.arange(size, dtype=np.int64) % form.classes)
 
 
-def _check_trained(task: PreparedTask, start: RoundStart, models: Sequence[Weights], folder: Path) -> None:
+def _check_trained(
+    task: PreparedTask, workload: "Workload", start: RoundStart, models: Sequence[Weights], folder: Path
+) -> None:
     """Holds models to what a submission is held to.
 
     Raises:
         TaskError: participants' models would be refused, or nothing has moved.
     """
-    from fedpeer.learning.models import build  # imports torch
-
     terms = task.row.terms
     before, rate = open_model(start.model).weights(), terms.recipe.learning_rate
-    names = [name for name, _ in build(terms.recipe.model, seed=0).named_parameters()]
     for model in models:
-        if not changed([(model[name], before[name]) for name in names], _LEAST_CHANGE):
+        if not changed([(model[name], before[name]) for name in workload.trainable], _LEAST_CHANGE):
             raise TaskError(
                 f"a model that is trained by the recipe moves by less than {_LEAST_CHANGE:g} of its length, which "
                 f"float32 weights hardly hold; expected a training that teaches: recipe.learning_rate is {rate}, "
@@ -348,7 +403,13 @@ def _check_trained(task: PreparedTask, start: RoundStart, models: Sequence[Weigh
 
 
 def _learnt(
-    task: PreparedTask, data: LearnerData, start: RoundStart, trained: _Trained, accept_noise: bool
+    task: PreparedTask,
+    data: LearnerData,
+    workload: "Workload",
+    start: RoundStart,
+    trained: _Trained,
+    accept_noise: bool,
+    say: Say,
 ) -> _Learnt:
     """What the first of the trained models knows of samples that it has not seen, of D_c and of the held-out set.
 
@@ -357,22 +418,23 @@ def _learnt(
             D_c does not hold on the held-out set, although it has samples enough to show that. The latter two not with
             `accept_noise`.
     """
-    from fedpeer.learning.training import evaluate, label_signal, log_probabilities  # imports torch
-
-    recipe, first, unseen = task.row.terms.recipe, trained.models[0], data.validation.select(trained.unseen)
-    weights = (open_model(start.model).weights(), *trained.models)
-    if not all(np.isfinite(evaluate(each, data.validation, recipe.model).loss) for each in weights):
+    recipe = task.row.terms.recipe
+    unseen = data.validation.select(np.setdiff1d(np.arange(len(data.validation)), trained.seen))
+    begun = open_model(start.model).weights()
+    with _refusing("models cannot be judged on D_c"):
+        finite = all(
+            np.isfinite(workload.judge(each, data.validation).losses).all()
+            for each in (begun, *trained.models)
+        )
+    if not finite:
         raise TaskError(
             "the outputs of the first model, or of one that is trained by the recipe, on D_c are NaN or infinite; "
             f"expected finite ones: recipe.learning_rate is {recipe.learning_rate}, choose a smaller one, and look at "
             "the first model"
         )
-
-    def known(part: LabelledData) -> tuple[float, float]:
-        found = log_probabilities(first, part.images, recipe.model)
-        return evaluate(first, part, recipe.model).accuracy, label_signal(found, part)
-
-    chance, (after, signal) = max(unseen.counts()) / len(unseen), known(unseen)
+    known = _knowing(task, data, workload, begun, trained, say)
+    before, after, signal = _figure(workload, begun, unseen), known(unseen)[0], known(unseen)[1]
+    chance = 0.0
     doubts: list[str] = []
 
     def doubt(text: str, certain: bool) -> None:
@@ -380,43 +442,123 @@ def _learnt(
             raise TaskError(f"{text} `open --accept-noise` opens the task all the same")
         doubts.append(text)
 
+    classified = workload.classes is not None
+    if classified:
+        chance = float(np.bincount(unseen.targets).max()) / len(unseen)
     if signal < _SIGNAL:
+        if classified:
+            found = (
+                f"it is right in {after:.0%}, a constant guess in {chance:.0%}, and a permutation test gives "
+                f"{signal:.1f} standard deviations where at least {_SIGNAL:g} are expected"
+            )
+        else:
+            found = (
+                f"its mean loss is {after:.4g}, {signal:.1f} standard deviations better than that of a model that is "
+                f"trained on the same inputs with shuffled targets, where at least {_SIGNAL:g} are expected"
+            )
+        what = "labels" if classified else "targets"
         doubt(
-            f"a model that is trained by the recipe on a part of D_c knows nothing of the labels of the other "
-            f"{len(unseen)} samples: it is right in {after:.0%}, a constant guess in {chance:.0%}, and a permutation "
-            f"test gives {signal:.1f} standard deviations where at least {_SIGNAL:g} are expected. Evidence on such "
-            "data can say nothing of anybody. Are the labels those of the images? If they are, the recipe is too "
-            "short: give it more epochs or samples, or a larger learning rate.",
+            f"a model that is trained by the recipe on a part of D_c knows nothing of the {what} of the other "
+            f"{len(unseen)} samples: {found}. Evidence on such data can say nothing of anybody. Are the {what} those "
+            f"of the {_INPUTS}? If they are, the recipe is too short: give it more epochs or samples, or a larger "
+            "learning rate.",
             needs_evidence(task.row.terms.rule.name),
         )
-    elif after < chance + _MORE_THAN_CHANCE:
+    elif classified and after < chance + _MORE_THAN_CHANCE:
         doubt(
-            f"a constant guess is right in {chance:.0%}, hardly less. Are the labels those of the images, and is the "
+            f"a constant guess is right in {chance:.0%}, hardly less. Are the labels those of the inputs, and is the "
             "recipe long enough?",
             False,
         )
     if data.test is not None and signal >= _SIGNAL:
-        right, found = known(data.test)
+        with _refusing("models cannot be judged on the held-out set"):
+            right, held = known(data.test)
         promised = signal * (len(data.test) / len(unseen)) ** 0.5
-        if found < max(_SIGNAL, promised / 2 if promised >= _SURE_SIGNAL else 0):
+        if held < max(_SIGNAL, promised / 2 if promised >= _SURE_SIGNAL else 0):
+            shown = (
+                f"of its {len(data.test)} samples the same model is right in {right:.0%}, and the permutation test"
+                if classified
+                else f"on its {len(data.test)} samples the same model's mean loss is {right:.4g}, and the paired test"
+            )
             doubt(
-                f"the held-out set is not like D_c: of its {len(data.test)} samples the same model is right in "
-                f"{right:.0%}, and the permutation test gives {found:.1f} standard deviations where D_c promises "
-                f"{promised:.1f}. Accuracies that are reported on it would mean little. Are its labels those of its "
-                "images, in the same order of classes, and its images scaled as those of D_c?",
-                found < _SIGNAL and promised >= _SURE_SIGNAL,
+                f"the held-out set is not like D_c: {shown} gives {held:.1f} standard deviations where D_c promises "
+                f"{promised:.1f}. Figures that are reported on it would mean little. Are its targets those of its "
+                "inputs, in the same order of classes, and its inputs scaled as those of D_c?",
+                held < _SIGNAL and promised >= _SURE_SIGNAL,
             )
     if data.test is not None:
-        held = {hash(image.tobytes()) for image in data.validation.images}
-        again = sum(hash(image.tobytes()) in held for image in data.test.images)
+        own = set(_row_digests(data.validation))
+        again = sum(row in own for row in _row_digests(data.test))
         if again > _MOST_AGAIN * len(data.test):
             doubt(
-                f"{again} of the {len(data.test)} held-out images stand in D_c, too, so that they are not held out: "
+                f"{again} of the {len(data.test)} held-out {_INPUTS} stand in D_c, too, so that they are not held out: "
                 "take other samples.",
                 False,
             )
-    before = evaluate(weights[0], unseen, recipe.model).accuracy
-    return _Learnt((before, after), chance, tuple(doubts))
+    if classified:
+        return _Learnt((before, after), None, chance, tuple(doubts))
+    return _Learnt(None, (before, after), 0.0, tuple(doubts))
+
+
+def _figure(workload: "Workload", weights: Weights, samples: Samples) -> float:
+    """Accuracy of a classifier, mean loss of any other model."""
+    judged = workload.judge(weights, samples)
+    if workload.classes is None or judged.outputs is None:
+        return float(judged.losses.mean())
+    return float((judged.outputs.argmax(axis=1) == samples.targets).mean())
+
+
+def _knowing(
+    task: PreparedTask,
+    data: LearnerData,
+    workload: "Workload",
+    begun: Weights,
+    trained: _Trained,
+    say: Say,
+) -> Callable[[Samples], tuple[float, float]]:
+    """What tells of samples how the first of the trained models does, and how sure it is that it knows them.
+
+    A classifier is held to a permutation test. Of any other model losses are all that there is: it is held against one
+    that is trained on the same inputs with their targets shuffled, which learns how targets are distributed, and
+    nothing of what they hang on. In standard deviations, z = mean(d) / (sd(d) / sqrt n), d the difference of a
+    sample's two losses.
+    """
+    first = trained.models[0]
+    if workload.classes is not None:
+
+        def told(part: Samples) -> tuple[float, float]:
+            from fedpeer.learning.training import label_signal  # imports torch
+
+            outputs = workload.judge(first, part).outputs
+            if outputs is None:
+                raise TaskError(
+                    "a workload that has classes judges without log-probabilities; expected them as outputs"
+                )
+            return _figure(workload, first, part), label_signal(outputs, part.targets)
+
+        return told
+    say("training a model on shuffled targets")
+    generator = np.random.default_rng(evidence_seed(task.row.root))
+    shuffled = data.validation.select(
+        trained.seen, data.validation.targets[generator.permutation(trained.seen)]
+    )
+    with _refusing("models cannot be trained by the recipe", "change [recipe] in the task file"):
+        blind = workload.train(begun, shuffled, task.row.terms.recipe, 1)
+
+    def better(part: Samples) -> tuple[float, float]:
+        own = workload.judge(first, part).losses
+        gains = workload.judge(blind, part).losses - own
+        spread = float(gains.std())
+        z = float(gains.mean()) / (spread / len(gains) ** 0.5) if spread else 0.0
+        return float(own.mean()), z
+
+    return better
+
+
+def _row_digests(samples: Samples) -> list[int]:
+    """A number for each sample's inputs, equal where they are."""
+    arrays = _inputs_of(samples).values()
+    return [hash(tuple(array[row].tobytes() for array in arrays)) for row in range(len(samples))]
 
 
 def _encoded(model: Weights, contract: ModelContract) -> bytes:
@@ -494,7 +636,7 @@ def _evidence_seconds(task: PreparedTask, training: float, prepared: float, whol
     assert task.data is not None, "evidence has D_c"
     recipe, shadows = task.row.terms.recipe, int(task.row.settings["evidence"]["shadows"])
     seconds = prepared * shadows / _SHADOWS + (0 if whole else 1.25 * shadows * training)
-    pooled = workers_for(recipe, task.data.validation.images[0].size, shadows) is not None
+    pooled = workers_for(recipe, task.data.validation, shadows) is not None
     return seconds / (len(sched_getaffinity(0)) if pooled else 1)
 
 

@@ -61,7 +61,10 @@ class Metrics:
         )
         self.paid = counter("fedpeer_paid_micro_total", "Micro-credits paid.", ["task"])
         self.escrow = gauge("fedpeer_escrow_micro", "Micro-credits still reserved for a task.", ["task"])
-        self.accuracy = gauge("fedpeer_model_accuracy", "Accuracy of the global model.", ["task"])
+        self.accuracy = gauge(
+            "fedpeer_model_accuracy", "Accuracy of the global model, of a classifier.", ["task"]
+        )
+        self.loss = gauge("fedpeer_model_loss", "Mean loss of the global model.", ["task"])
         self.settlement_seconds = histogram(
             "fedpeer_settlement_seconds", "From the close of a round to its settlement.", buckets=_SETTLEMENT
         )

@@ -7,24 +7,30 @@ import math
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Decimal
 from fractions import Fraction
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.lib.npyio import NpzFile
 
 from coordinator.acceptance import check_acceptable
-from coordinator.config import DataSection, TaskConfig
+from coordinator.config import TaskConfig
 from coordinator.derivation import chain_secret, initial_seed, task_root, validation_salt
 from coordinator.errors import TaskError
+from coordinator.learner_data import (
+    Given,
+    beside_of,
+    chosen_strata,
+    commit_validation,
+    load_learner_data,
+    stratified,
+)
 from coordinator.storage.tasks import TaskRow
+from coordinator.workload import folders_of, workload_of
 from fedpeer.audit.input_files import SourceError, opened
 from fedpeer.extensions import PAYMENT_RULES as EXTENDED_RULES
 from fedpeer.extensions import extension_names
-from fedpeer.learning.datasets import LabelledData, load_splits
-from fedpeer.learning.errors import DataError
-from fedpeer.learning.labels import class_count, real_inputs, whole_labels
-from fedpeer.protocol.limits import MAX_LABELS
+from fedpeer.learning.errors import LearningError
+from fedpeer.learning.labels import class_count
+from fedpeer.learning.learner_data import LearnerData
 from fedpeer.protocol.model_file import (
     ModelCheck,
     ModelFileError,
@@ -53,11 +59,18 @@ from mechanism.terms import (
     Terms,
     identifier,
 )
+from mechanism.workload import Labels, Strata, check_factory, source_of
+
+if TYPE_CHECKING:  # it imports torch, which most tasks do without
+    from fedpeer.learning.workloads.protocol import Workload
 
 #: Norm that any model may have, and how many times the initial one's it may have beyond that: training on
 #: normalised data stays within a few times, an exploded model does not.
 _LEAST_MAX_NORM = Decimal(1000)
 _NORM_FACTOR = 100
+
+#: Samples of D_c that a fresh model is judged on, to see whether it can be.
+_JUDGED_FIRST = 64
 
 #: A norm that bounds nothing, for a first look at a file.
 _ANY_NORM = Decimal("9" * MAX_DECIMAL_DIGITS)
@@ -67,14 +80,6 @@ _MAX_INITIAL_BYTES = 1 << 36
 
 #: Bytes that a submitted file may have beyond the initial one's: other writers pad or order their header otherwise.
 _HEADER_ALLOWANCE = 64 << 10
-
-
-@dataclass(frozen=True)
-class LearnerData:
-    """The learner's own data: D_c, and held-out samples to report on where there are any."""
-
-    validation: LabelledData
-    test: LabelledData | None
 
 
 @dataclass(frozen=True)
@@ -97,41 +102,6 @@ class PreparedTask:
         return max_payment_micro(terms.Q, terms.upsilon, terms.payment.exact)
 
 
-def load_learner_data(section: DataSection) -> LearnerData:
-    """The learner's data that a task file names.
-
-    Raises:
-        LearningError: no such data set, or it is not to be had.
-        TaskError: a file that is no such .npz.
-    """
-    if section.dataset is not None:
-        splits = load_splits(
-            section.dataset,
-            seed=section.seed,
-            validation=section.validation,
-            test=section.test,
-            root=section.root,
-        )
-        return LearnerData(splits.validation, splits.test)
-    test = None if section.test_file is None else _read_npz(section.test_file)
-    assert section.file is not None, "the section has one source"
-    return LearnerData(_read_npz(section.file), test)
-
-
-def commit_validation(data: LabelledData | None, salt: bytes) -> bytes:
-    """H(D_c): SHA-256 of the salt and of the digests of images and labels as stored, little-endian.
-
-    Without D_c, of the salt alone.
-    """
-    outer = hashlib.sha256(b"fedpeer validation set v1" + salt)
-    if data is not None:
-        images = np.ascontiguousarray(data.images, dtype="<f4")
-        labels = np.ascontiguousarray(data.labels, dtype="<i8")
-        outer.update(repr(images.shape).encode())
-        outer.update(hashlib.sha256(images.data).digest() + hashlib.sha256(labels.data).digest())
-    return outer.digest()
-
-
 def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
     """The task that `config` describes; nothing is stored.
 
@@ -148,23 +118,33 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
         )
     identifier("id", config.id)
     rule, schedule = Rule(**config.rule.model_dump()), Schedule(**config.schedule.model_dump())
-    recipe = Recipe(**config.recipe.model_dump())
+    recipe = _recipe(config)
     payment = payment_function(config.payment.name, config.payment.parameters())
-    if recipe.model != "custom":
-        _check_named(recipe)
     if config.rule.name != "paper" and config.data is None:
         raise TaskError(
             f"rule {config.rule.name!r} pays on evidence and needs the learner's data: "
             'add a [data] section, or choose rule.name = "paper"'
         )
+    if config.rule.name != "paper" and recipe.model == "custom":
+        raise FieldError(
+            "recipe.model",
+            "custom",
+            f"an architecture, or the package.module:factory of a workload: rule {config.rule.name!r} pays on "
+            'evidence, which trains models; or choose rule.name = "paper"',
+        )
     root = task_root(config.id, config.seed)
-    data = None if config.data is None else load_learner_data(config.data)
+    given = None
+    if config.data is not None:
+        given = load_learner_data(config.data, config.folder, beside_of(config.strata))
+    workload = workload_of(recipe, config.folder)
+    strata, names = _strata(config, given, workload)
+    data = None if given is None else stratified(given, strata, names, config.folder)
     if data is not None:
-        _check_fits(config.recipe.model, data)
-    initial_model = _initial_model(config, root)
+        _check_fits(recipe, data, workload)
+    initial_model = _initial_model(config, root, workload)
     contract = _contract(config, initial_model)
-    if data is not None:
-        _check_evaluates(config, contract)
+    if data is not None and workload is not None:
+        _check_evaluates(config, contract, data, workload)
     terms = Terms(
         task_id=config.id,
         reference=_reference(config, data),
@@ -183,6 +163,9 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
         ),
         initial_model=hashlib.sha256(initial_model).digest(),
         aggregation=_aggregation(config, contract),
+        strata=strata,
+        classes=() if given is None else given.class_names,
+        columns=None if given is None else given.columns,
     )
     bill = task_budget_micro(terms)
     if bill > MAX_INTEGER:
@@ -200,7 +183,7 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
         id=config.id,
         terms=terms,
         root=root,
-        settings=json.loads(config.model_dump_json(include={"data", "evidence"})),
+        settings=json.loads(config.model_dump_json(include={"data", "evidence", "folder"})),
         state=State.OPEN,
         round=0,
         deadline=None,
@@ -227,31 +210,96 @@ def _too_expensive(terms: Terms) -> FieldError:
     return FieldError("Q", str(terms.Q), f"less: {most}")
 
 
-def _check_named(recipe: Recipe) -> None:
-    """Raises FieldError for an architecture that is unknown, or that cannot be trained by the recipe."""
+def _recipe(config: TaskConfig) -> Recipe:
+    """The recipe, with the files of its factory as they are now.
+
+    Raises:
+        FieldError: an architecture that is unknown, or that cannot be trained by the recipe, or options of what takes
+            none.
+        WorkloadError: a factory's file, or one of its sources, that is not there.
+    """
+    values = config.recipe.model_dump(exclude={"options"})
+    model, options, source = config.recipe.model, config.recipe.options, None
+    if ":" in model:
+        from fedpeer.learning.workloads.loading import WorkloadSource  # imports torch
+
+        check_factory("recipe.model", model)
+        files = WorkloadSource(model, options, folders_of(config.folder)).files()
+        source = source_of(options, files)
+    elif options:
+        raise FieldError("recipe.options", str(options), "none: only a factory takes options")
+    recipe = Recipe(**values, source=source)
+    if model == "custom" or source is not None:
+        return recipe
     from fedpeer.learning.models import ARCHITECTURES  # imports torch
 
-    if recipe.model not in ARCHITECTURES:
+    if model not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
-        raise FieldError("recipe.model", recipe.model, f'one of {known}, or "custom" for a model of your own')
+        raise FieldError(
+            "recipe.model",
+            model,
+            f'one of {known}, the package.module:factory of a workload, or "custom" for a model of your own',
+        )
     for name in ("samples", "batch_size"):
         if getattr(recipe, name) == 1:
             raise FieldError(
                 f"recipe.{name}", 1, "at least 2: batch normalisation has no variance over one sample"
             )
+    return recipe
 
 
-def _check_fits(model: str, data: LearnerData) -> None:
-    """Raises TaskError where the named architecture cannot read the learner's images."""
+def _strata(
+    config: TaskConfig, given: Given | None, workload: "Workload | None"
+) -> tuple[Strata, tuple[str, ...]]:
+    """What a stratum is, and what the strata are called.
+
+    Raises:
+        FieldError: strata that are taken from D_c, where there is none.
+        TaskError: D_c cannot be cut so.
+    """
+    if given is None:
+        if config.strata is not None:
+            raise FieldError(
+                "strata", "given", '"label", since there is no [data] to take edges and names from'
+            )
+        return Labels(), ()
+    strata = chosen_strata(config.strata, given, config.folder)
+    count = strata.count
+    if count is None:
+        if given.classes is not None:
+            count = class_count(given.classes)
+        elif workload is not None and workload.classes is not None:
+            count = workload.classes
+        elif config.reference is not None:
+            count = len(config.reference)
+        else:
+            count = max(2, int(given.validation.targets.max()) + 1)
+    return strata, strata.names(count, given.class_names)
+
+
+def _check_fits(recipe: Recipe, data: LearnerData, workload: "Workload | None") -> None:
+    """Raises TaskError where the workload cannot read the learner's data."""
+    if workload is None:
+        return  # "custom": only its file knows
     from fedpeer.learning.models import ARCHITECTURES  # imports torch
 
-    if (known := ARCHITECTURES.get(model)) is None:
-        return  # "custom": only its file knows
-    shape, classes = data.validation.images.shape[1:], data.validation.classes
-    if tuple(shape) != known.image or classes != known.classes:
+    targets = data.validation.targets
+    if (known := ARCHITECTURES.get(recipe.model)) is not None:
+        images = data.validation.inputs
+        shape = images.shape[1:] if isinstance(images, np.ndarray) else ()
+        if tuple(shape) != known.image or data.strata != known.classes:
+            raise TaskError(
+                f"recipe.model {recipe.model!r} reads images of {known.image} with {known.classes} labels, the "
+                f"learner's data {data.name!r} have {tuple(shape)} and {data.strata}; name the architecture of that "
+                "data set"
+            )
+    elif (classes := workload.classes) is not None and not (
+        targets.dtype.kind in "iu" and targets.min() >= 0 and targets.max() < classes
+    ):
         raise TaskError(
-            f"recipe.model {model!r} reads images of {known.image} with {known.classes} labels, the learner's "
-            f"data {data.validation.name!r} have {tuple(shape)} and {classes}; name the architecture of that data set"
+            f"recipe.model {recipe.model!r} tells {classes} classes apart, and a target of the learner's data "
+            f"{data.name!r} is none of the numbers from 0 to {classes - 1}; expected a class, or a workload for "
+            "measured targets"
         )
 
 
@@ -306,18 +354,18 @@ def coefficient(config: TaskConfig) -> Decimal:
 def _reference(config: TaskConfig, data: LearnerData | None) -> tuple[Fraction, ...]:
     if config.reference is not None:
         reference = reference_distribution(config.reference)
-        if data is not None and len(reference) != data.validation.classes:
-            raise FieldError("reference", config.reference, f"{data.validation.classes} labels, as D_c has")
+        if data is not None and len(reference) != data.strata:
+            raise FieldError("reference", config.reference, f"{data.strata} strata, as D_c has")
         return reference
     if data is None:
         raise FieldError("reference", None, "a distribution, since there is no [data] to take it from")
-    counts = data.validation.counts()
+    counts = data.counts()
     if not sum(counts):
-        raise FieldError("data.validation", "0 samples", "at least one sample of each label")
+        raise FieldError("data.validation", "0 samples", "at least one sample of each stratum")
     return reference_distribution([Fraction(count, sum(counts)) for count in counts])
 
 
-def _initial_model(config: TaskConfig, root: bytes) -> bytes:
+def _initial_model(config: TaskConfig, root: bytes, workload: "Workload | None") -> bytes:
     """The file that round 1 starts from."""
     if config.initial_model is not None:
         try:
@@ -325,9 +373,11 @@ def _initial_model(config: TaskConfig, root: bytes) -> bytes:
                 return file.read()
         except SourceError as error:
             raise TaskError(f"initial_model: {error}") from None
-    from fedpeer.learning.models import initial_weights  # imports torch, seconds
-
-    return encode_model(initial_weights(config.recipe.model, initial_seed(root)))
+    if workload is None:
+        raise FieldError(
+            "initial_model", None, 'a safetensors file: nothing else says what a "custom" model looks like'
+        )
+    return encode_model(workload.build(initial_seed(root)))
 
 
 def _contract(config: TaskConfig, initial_model: bytes) -> ModelContract:
@@ -384,29 +434,37 @@ def _aggregation(config: TaskConfig, contract: ModelContract) -> Aggregation:
     return rule
 
 
-def _check_evaluates(config: TaskConfig, contract: ModelContract) -> None:
-    """That the first model of a named architecture can be read into it, and that evidence can be made of its like.
+def _check_evaluates(
+    config: TaskConfig, contract: ModelContract, data: LearnerData, workload: "Workload"
+) -> None:
+    """That the first model can be read into the workload, and models of it be judged on D_c.
 
     Raises:
         TaskError: it cannot.
     """
-    if config.initial_model is None:
-        return
-    from fedpeer.learning.models import ARCHITECTURES, initial_weights  # imports torch
-
-    if config.recipe.model not in ARCHITECTURES:
-        return  # "custom": nothing is evaluated
-    own = contract_of(initial_weights(config.recipe.model, 0), contract.max_norm, contract.max_bytes)
+    fresh = workload.build(0)
+    own = contract_of(fresh, contract.max_norm, contract.max_bytes)
     wanted = {spec.name: spec for spec in own.tensors}
     given = {spec.name: spec for spec in contract.tensors}
+    model = config.recipe.model
     for name in sorted(wanted.keys() | given.keys()):
         if wanted.get(name) == given.get(name):
             continue
         if config.rule.name == "paper" and _reads(wanted.get(name), given.get(name)):
             continue
         raise TaskError(
-            f"initial_model {config.initial_model} does not fit the architecture {config.recipe.model!r} that "
+            f"initial_model {config.initial_model} does not fit the architecture {model!r} that "
             f"evaluates it: tensor {name!r} is {_words(given.get(name))}, expected {_words(wanted.get(name))}"
+        )
+    few = data.validation.select(np.arange(min(len(data.validation), _JUDGED_FIRST)))
+    try:
+        judged = workload.judge(fresh, few)
+    except LearningError as error:
+        raise TaskError(f"recipe.model {model!r} cannot read D_c: {error}") from None
+    if judged.losses.shape != (len(few),):
+        raise TaskError(
+            f"recipe.model {model!r} gives losses of shape {judged.losses.shape} for {len(few)} samples; expected one "
+            "a sample"
         )
 
 
@@ -422,59 +480,3 @@ def _reads(wanted: TensorSpec | None, given: TensorSpec | None) -> bool:
 
 def _words(spec: TensorSpec | None) -> str:
     return "absent" if spec is None else f"{spec.dtype} of shape {list(spec.shape)}"
-
-
-def _read_npz(path: Path) -> LabelledData:
-    """Data from an .npz of `images`, `labels` and, where they are not 0 to the largest label, `classes`: their number,
-    or their names, by which labels may then be written.
-
-    Raises:
-        TaskError: another file, a damaged one, or arrays that are not labelled images.
-    """
-    try:
-        with path.open("rb") as file:
-            stored = np.load(file, allow_pickle=False)
-            if not isinstance(stored, NpzFile):
-                raise TaskError(
-                    f"{path} is not an .npz file with images, labels and classes but one array, as np.save writes "
-                    "it; write it with np.savez"
-                )
-            arrays = {name: stored[name] for name in ("images", "labels", "classes") if name in stored}
-    except OSError as error:
-        raise TaskError(f"{path} cannot be read: {error.strerror or error}") from None
-    except TaskError:
-        raise
-    except Exception as error:  # a damaged file fails in as many ways as its formats have parts
-        why = str(error).partition("\n")[0].partition("If you trust")[0].strip() or type(error).__name__
-        raise TaskError(
-            f"{path} is not an .npz file with images, labels and classes, or it is damaged: {why}"
-        ) from None
-    if missing := {"images", "labels"} - arrays.keys():
-        raise TaskError(
-            f"{path} is not an .npz file with images, labels and classes: it has no {' and no '.join(sorted(missing))}"
-        )
-    try:
-        labels = arrays["labels"]
-        classes = _classes(arrays["classes"]) if "classes" in arrays else _largest(labels) + 1
-        count = class_count(classes)
-        if count > MAX_LABELS:
-            raise DataError(f"there are {count} classes; expected at most {MAX_LABELS}")
-        images = real_inputs(arrays["images"], np.float32)
-        return LabelledData(path.stem, images, whole_labels(labels, classes), count)
-    except DataError as error:
-        raise TaskError(f"{path} cannot be used: {error}") from None
-
-
-def _classes(stored: Any) -> Any:
-    """The number of classes, or their names, as an .npz has them."""
-    return stored.item() if stored.size == 1 else stored.tolist()
-
-
-def _largest(labels: Any) -> int:
-    if labels.dtype.kind not in "iufb" or labels.size == 0:
-        raise DataError(
-            f"its labels are {labels.size} of {labels.dtype}, and it has no classes; expected whole numbers, or "
-            "`classes` as the list of their names"
-        )
-    largest = float(labels.max())
-    return int(min(max(largest, 1.0), MAX_LABELS - 1.0)) if math.isfinite(largest) else 1

@@ -46,7 +46,7 @@ from coordinator.storage.tasks import EventRow, StaleTask, TaskRow
 from coordinator.tracing import Tracing, annotate
 from coordinator.transaction import Transaction
 from fedpeer.audit.sql.errors import ConstraintViolated, StorageError
-from fedpeer.learning.errors import DatasetMissingError
+from fedpeer.learning.errors import DatasetMissingError, WorkloadError
 from fedpeer.protocol.faults import Outlook, outlook
 from fedpeer.protocol.model_file import ModelFileError
 from fedpeer.protocol.submission import Submission
@@ -71,7 +71,9 @@ _SHOWN_CHARACTERS = 300
 
 #: Faults that an operator can repair, and the task goes on: data or files that were moved or damaged, a database, a
 #: worker that was killed. They pass, as does what `fedpeer.protocol.faults` says so of.
-_REPAIRABLE = (CoordinatorError, DatasetMissingError, ModelFileError, BrokenExecutor, StorageError)
+_REPAIRABLE = (
+    CoordinatorError, DatasetMissingError, WorkloadError, ModelFileError, BrokenExecutor, StorageError,
+)  # fmt: skip
 
 #: Seconds from one look of the runner to the next at arrivals that complete nothing, for the metrics to follow them.
 _GLANCE_SECONDS = 1.0
@@ -205,6 +207,8 @@ class TaskRunner:
             finally:
                 if self._preparation is not None:
                     self._preparation.cancel()
+                if self._scorer is not None:
+                    self._scorer.close()
 
     async def _check_terms(self) -> bool:
         try:
@@ -412,8 +416,10 @@ class TaskRunner:
             annotate(paid_micro=paid)
         metrics = self._work.metrics
         metrics.paid.labels(row.id).inc(paid)
-        if outcome.quality is not None:
-            metrics.accuracy.labels(row.id).set(float(outcome.quality.accuracy))
+        if (quality := outcome.quality) is not None:
+            metrics.loss.labels(row.id).set(float(quality.loss))
+            if quality.accuracy is not None:
+                metrics.accuracy.labels(row.id).set(float(quality.accuracy))
         log.info("round settled", paid_micro=paid, models=len(closed.models))
         # Before anybody hears of the settlement: all ask for their receipts at once.
         await asyncio.gather(self._work.transact.sign_head(), self._sweep())

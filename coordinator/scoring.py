@@ -10,27 +10,35 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import structlog
 
 from coordinator.config import DataSection
 from coordinator.derivation import evidence_seed, validation_salt
 from coordinator.errors import TaskError
-from coordinator.opening import LearnerData, commit_validation, load_learner_data
+from coordinator.learner_data import beside_of, commit_validation, load_learner_data, stratified
 from coordinator.shadow_workers import workers_for
 from coordinator.storage.tasks import TaskRow
+from coordinator.workload import folder_of, workload_of
+from fedpeer.learning.errors import DataError, WorkloadError
+from fedpeer.learning.learner_data import LearnerData
+from fedpeer.learning.samples import Samples
 from fedpeer.protocol.model_file import open_model
 from fedpeer.protocol.submission import Submission
 from mechanism.canonical import Json
 from mechanism.lifecycle import needs_evidence
 from mechanism.settlement import Assessment
 from mechanism.unmeasured import as_claimed
+from mechanism.workload import Labels
 
 log = structlog.get_logger()
 
 if TYPE_CHECKING:  # evidence imports torch, which most commands do without
-    from fedpeer.evidence import ShadowEnsemble
+    from fedpeer.evidence import ShadowEnsemble, ShadowEvidence
     from fedpeer.evidence.assessing import Broadcast
     from fedpeer.evidence.generic.measuring import Report
+    from fedpeer.learning.models import Weights
+    from fedpeer.learning.workloads.protocol import Workload
 
 
 @dataclass(frozen=True)
@@ -58,10 +66,19 @@ class Scored:
 
 @dataclass(frozen=True)
 class Quality:
-    """Accuracy in [0, 1] and mean cross-entropy in nats, decimals of six places."""
+    """How a global model does, decimals of six places.
 
-    accuracy: str
+    Attributes:
+        loss: the mean of the samples' losses, as the workload has them.
+        accuracy: in [0, 1], of a classifier.
+    """
+
     loss: str
+    accuracy: str | None = None
+
+    def figures(self) -> dict[str, str]:
+        """Those that there are, by name."""
+        return {"loss": self.loss} | ({} if self.accuracy is None else {"accuracy": self.accuracy})
 
 
 class Scorer:
@@ -70,9 +87,9 @@ class Scorer:
     As it stands it is the paper's own: every model counts, at the degree that was claimed.
     """
 
-    def __init__(self, data: LearnerData | None, model: str) -> None:
+    def __init__(self, data: LearnerData | None, workload: "Workload | None") -> None:
         self._data = data
-        self._model = model
+        self._workload = workload
 
     def prepare(self, start: RoundStart) -> None:
         """Work that needs only the round's start model; done while the participants train."""
@@ -85,39 +102,42 @@ class Scorer:
 
     def evaluate(self, model: Path) -> Quality | None:
         """Quality of a global model on held-out samples, or on D_c where there are none; None without either."""
-        if self._data is None:
+        if self._data is None or self._workload is None:
             return None
-        # Here, because it imports torch, and most commands need none.
-        from fedpeer.learning.models import ARCHITECTURES
-        from fedpeer.learning.training import evaluate
+        return quality_of(
+            self._workload, open_model(model).weights(), self._data.test or self._data.validation
+        )
 
-        if self._model not in ARCHITECTURES:
-            return None  # a model of the learner's own
-        data = self._data.test or self._data.validation
-        found = evaluate(open_model(model).weights(), data, self._model)
-        return Quality(f"{found.accuracy:.6f}", f"{found.loss:.6f}")
+    def close(self) -> None:
+        """Ends what runs for the task; it starts again where it is needed."""
+        close = getattr(self._workload, "close", None)
+        if close is not None:
+            close()
+
+
+def quality_of(workload: "Workload", weights: "Weights", samples: Samples) -> Quality | None:
+    """How a model does on samples; None where its losses are not finite."""
+    judged = workload.judge(weights, samples)
+    loss, accuracy = float(judged.losses.mean()), None
+    if not np.isfinite(loss):
+        return None
+    if workload.classes is not None and judged.outputs is not None:
+        accuracy = f"{float((judged.outputs.argmax(axis=1) == samples.targets).mean()):.6f}"
+    return Quality(f"{loss:.6f}", accuracy)
 
 
 class ShadowModels(Scorer):
     """Degrees measured on D_c, against shadow models of known degree: `fedpeer.evidence`."""
 
-    def __init__(self, data: LearnerData, row: TaskRow, report: "Report | None" = None) -> None:
-        from fedpeer.evidence import EvidenceError, EvidenceTask, ShadowEvidence
+    def __init__(
+        self, data: LearnerData, row: TaskRow, workload: "Workload", report: "Report | None" = None
+    ) -> None:
+        from fedpeer.evidence import EvidenceError
 
-        super().__init__(data, row.terms.recipe.model)
+        super().__init__(data, workload)
         self._task, self._round = row.id, 0
-        shadows = row.settings["evidence"]["shadows"]
-        pixels = data.validation.images[0].size
         try:
-            self._evidence = ShadowEvidence(
-                EvidenceTask.of_images(row.terms.recipe, data.validation, row.terms.reference),
-                evidence_seed(row.root),
-                shadows=shadows,
-                executor=workers_for(row.terms.recipe, pixels, shadows),
-                validation_sha256=row.terms.validation_commitment.hex(),
-                scores=[row.terms.rule.name],
-                report=report or self._report,
-            )
+            self._evidence = shadow_evidence(data, row, workload, report or self._report)
         except EvidenceError as error:
             raise TaskError(f"task {row.id!r}: {error}") from None
 
@@ -136,6 +156,36 @@ class ShadowModels(Scorer):
         return self._evidence.prepare(
             open_model(start.model).weights(), start.round, _broadcasts(start), start.model_sha256.hex()
         )
+
+
+def shadow_evidence(
+    data: LearnerData, row: TaskRow, workload: "Workload", report: "Report"
+) -> "ShadowEvidence":
+    """The evidence of a task; the one place that knows how it is asked for.
+
+    Raises:
+        EvidenceError: no evidence can be had of such a workload, or from such data.
+    """
+    from fedpeer.evidence import EvidenceTask, ShadowEvidence
+
+    terms, shadows = row.terms, row.settings["evidence"]["shadows"]
+    return ShadowEvidence(
+        EvidenceTask(
+            workload,
+            terms.recipe,
+            data.validation,
+            data.codes,
+            data.strata,
+            strata_are_classes=isinstance(terms.strata, Labels) and workload.classes == data.strata,
+            reference=terms.reference,
+        ),
+        evidence_seed(row.root),
+        shadows=shadows,
+        executor=workers_for(terms.recipe, data.validation, shadows),
+        validation_sha256=terms.validation_commitment.hex(),
+        scores=[terms.rule.name],
+        report=report,
+    )
 
 
 def _broadcasts(start: RoundStart) -> "list[Broadcast]":
@@ -170,19 +220,31 @@ def make_scorer(row: TaskRow, data: LearnerData | None = None, report: "Report |
         TaskError: the data are not those that the terms commit to, or no evidence can be had from them.
         LearningError: they are not to be had.
     """
-    section = row.settings["data"]
-    if data is None and section is not None:
-        data = load_learner_data(DataSection(**section))
+    terms, folder = row.terms, folder_of(row.settings)
+    try:
+        workload = workload_of(terms.recipe, folder)
+        section = row.settings["data"]
+        if data is None and section is not None:
+            given = load_learner_data(DataSection(**section), folder, beside_of(terms.strata))
+            data = stratified(given, terms.strata, terms.strata_names, folder)
+    except (DataError, WorkloadError) as error:
+        raise TaskError(f"task {row.id!r}: {error}") from None
     commitment = commit_validation(None if data is None else data.validation, validation_salt(row.root))
-    if commitment != row.terms.validation_commitment:
+    if commitment != terms.validation_commitment:
         raise TaskError(
             f"the data of task {row.id!r} are not those that its terms commit to; put the original ones back"
         )
-    if not needs_evidence(row.terms.rule.name):
-        return Scorer(data, row.terms.recipe.model)
+    if not needs_evidence(terms.rule.name):
+        return Scorer(data, workload)
     if data is None:
         raise TaskError(
-            f"the rule {row.terms.rule.name!r} of task {row.id!r} pays on evidence, which needs the learner's data: "
+            f"the rule {terms.rule.name!r} of task {row.id!r} pays on evidence, which needs the learner's data: "
             'add a [data] section, or choose rule.name = "paper"'
         )
-    return ShadowModels(data, row, report)
+    if workload is None:
+        raise TaskError(
+            f"the rule {terms.rule.name!r} of task {row.id!r} pays on evidence, which trains models, and recipe.model "
+            'is "custom": name an architecture, or the package.module:factory of a workload; or choose '
+            'rule.name = "paper"'
+        )
+    return ShadowModels(data, row, workload, report)

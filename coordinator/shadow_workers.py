@@ -8,18 +8,21 @@ participants are answered first. They end with the process that started them, ho
 import multiprocessing
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import cache
+from math import prod
 from typing import Any, TypeVar
 
+from coordinator.workload import runs_apart
+from fedpeer.learning.samples import Samples
 from fedpeer.learning.workers import begin_worker
 from mechanism.terms import Recipe
 
 Result = TypeVar("Result")
 
-#: Pixels that all shadows of a round see in training from which workers are worth their start, which takes seconds.
+#: Numbers that all shadows of a round see in training from which workers are worth their start, which takes seconds.
 #: Digits are at 6e6 and take as long on one core; Fashion-MNIST is at 2.4e8 and takes minutes.
 _WORTH_WORKERS = 5e7
 
@@ -64,8 +67,21 @@ class ShadowWorkers(Executor):
 _workers = cache(ShadowWorkers)
 
 
-def workers_for(recipe: Recipe, image_pixels: int, shadows: int) -> Executor | None:
-    """The workers, where a round's shadows are enough work for them and there is more than one core."""
-    pixels = shadows * recipe.epochs * recipe.samples * image_pixels
+def workers_for(recipe: Recipe, validation: Samples, shadows: int) -> Executor | None:
+    """The workers, where a round's shadows are enough work for them and there is more than one core.
+
+    An operator's own workload has them always: how much work it is only its code knows, and it stays out of this
+    process.
+    """
+    numbers = shadows * recipe.epochs * recipe.samples * size_of(validation)
     cores = len(os.sched_getaffinity(0))
-    return None if pixels < _WORTH_WORKERS or cores < 2 else _workers(cores)
+    if runs_apart(recipe):
+        return _workers(cores)
+    return None if numbers < _WORTH_WORKERS or cores < 2 else _workers(cores)
+
+
+def size_of(samples: Samples) -> int:
+    """Numbers, or texts, in the inputs of one sample."""
+    inputs = samples.inputs
+    parts = inputs.values() if isinstance(inputs, Mapping) else [inputs]
+    return sum(prod(part.shape[1:]) for part in parts)

@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from coordinator.operator import Standing, TaskReport
+from coordinator.storage.rounds import RoundRow
 from fedpeer.terminal import counted, printable
 from mechanism.lifecycle import State
 from mechanism.settlement import MICRO
@@ -45,12 +46,19 @@ def _facts(report: TaskReport, now: float) -> RenderableType:
     settled = sum(r.settled_at is not None for r in report.rounds)
     grid.add_row("paid so far", f"{_credits(paid)} credits in {counted(settled, 'settled round')}")
     grid.add_row("escrow left", f"{_credits(report.escrow_micro)} of {_credits(terms.budget_micro)} credits")
-    for last in [r for r in report.rounds if r.accuracy is not None][-1:]:
-        grid.add_row("accuracy", f"{last.accuracy} after round {last.round}")
+    for last in [r for r in report.rounds if r.loss is not None][-1:]:
+        grid.add_row("quality", f"{quality_text(last)} after round {last.round}")
     for last in [r for r in report.rounds if r.result_model is not None][-1:]:
         fetched = "" if last.fetched_at is None else f", fetched {_time(last.fetched_at)}"
         grid.add_row("model", f"SHA-256 {(last.result_model or b'').hex()} after round {last.round}{fetched}")
     return Group(Text(f"task {row.id}"), grid)
+
+
+def quality_text(round_: RoundRow) -> str:
+    """ "accuracy 0.953000", "loss 0.310000" where nothing is classified, or nothing."""
+    if round_.accuracy is not None:
+        return f"accuracy {round_.accuracy}"
+    return "" if round_.loss is None else f"loss {round_.loss}"
 
 
 def _counts(report: TaskReport) -> str:

@@ -273,7 +273,7 @@ class Transaction:
         )
         if evidence:
             self._record(*entries.evidence_entries(task.id, task.round, evidence))
-        figures = {} if quality is None else {"accuracy": quality.accuracy, "loss": quality.loss}
+        figures = {} if quality is None else quality.figures()
         self._record(
             *(entries.verdict(task.id, task.round, a) for a in ordered),
             self._transition(task.id, task.round, State.SCORED),

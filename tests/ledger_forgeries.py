@@ -1557,6 +1557,7 @@ def an_aggregation_says_what_cannot_be() -> Cases:
     yield "half a digest", saying(PLAIN, bytes(16), None)
     for accuracy in ("1.01", "-0.1", "much", "NaN"):
         yield f"accuracy {accuracy}", saying(PLAIN, None, {"accuracy": accuracy, "loss": "0.1"})
+    yield "a loss that is a number", saying(PLAIN, None, {"loss": 1})  # type: ignore[dict-item]
     yield "accuracy alone", saying(PLAIN, None, {"accuracy": "0.9"})
     yield "praise", saying(PLAIN, None, {"accuracy": "0.9", "loss": "0.3", "praise": "good"})
 

@@ -20,7 +20,8 @@ class RoundRow:
 
     Attributes:
         server_state: of the server's optimiser, after the round; None where it keeps none.
-        accuracy, loss: decimals, of the result model on held-out data; None where nothing is evaluated.
+        accuracy, loss: decimals, of the result model on held-out data; None where nothing is evaluated, and accuracy
+            where nothing is classified.
         fetched_at: when the learner last fetched the result model.
     """
 

@@ -294,8 +294,10 @@ def _print(record: Mapping[str, Any], console: Console) -> None:
     )
     console.print("paid: credits, all rounds; expected: the mean of that over all draws of peers;")
     console.print("models: rounds in which one came.")
-    if rounds and rounds[-1]["accuracy"] is not None:
-        console.print("accuracy by round: " + ", ".join(f"{r['accuracy']:.3f}" for r in rounds))
+    for name in ("accuracy", "loss"):
+        if rounds and rounds[-1][name] is not None:
+            console.print(f"{name} by round: " + ", ".join(f"{r[name]:.3f}" for r in rounds))
+            break
     paid = sum(person["paid_micro"] for person in record["participants"]) / MICRO
     console.print(
         f"Paid {paid:.6f} of a budget of {task['budget_micro'] / MICRO:.6f} credits.\n"

@@ -6,7 +6,7 @@ workload's affair: class numbers, measured values, the next tokens.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ class Samples:
     Attributes:
         inputs: arrays of shape (n, ...).
         targets: shape (n, ...).
+        columns: what else is known of each sample, by name: of no use to a workload, of use to strata.
 
     Raises:
         DataError: no array, or arrays of different lengths.
@@ -38,15 +39,37 @@ class Samples:
 
     inputs: Inputs
     targets: Array
+    columns: Mapping[str, Array] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        parts = dict(self.inputs) if isinstance(self.inputs, Mapping) else {"inputs": self.inputs}
-        lengths = {name: len(part) for name, part in {**parts, "targets": self.targets}.items()}
-        if not parts or len(set(lengths.values())) != 1:
+        lengths = {name: len(part) for name, part in self.parts()}
+        if len(lengths) < 2 or len(set(lengths.values())) != 1:
             raise DataError(f"the samples have {lengths} rows; expected arrays of one length")
 
     def __len__(self) -> int:
         return len(self.targets)
+
+    def parts(self) -> list[tuple[str, Array]]:
+        """Every array with a name of its own."""
+        named = self.inputs.items() if isinstance(self.inputs, Mapping) else [("", self.inputs)]
+        return [
+            *((f"inputs.{name}" if name else "inputs", part) for name, part in named),
+            ("targets", self.targets),
+            *((f"columns.{name}", part) for name, part in self.columns.items()),
+        ]
+
+    def column(self, name: str) -> Array:
+        """A column by its name, or the input of that name.
+
+        Raises:
+            DataError: there is none.
+        """
+        if name in self.columns:
+            return self.columns[name]
+        if isinstance(self.inputs, Mapping) and name in self.inputs:
+            return self.inputs[name]
+        known = [*self.columns, *(self.inputs if isinstance(self.inputs, Mapping) else ())]
+        raise DataError(f"the samples have no column {name!r}; they have {', '.join(known) or 'none'}")
 
     def select(self, rows: npt.NDArray[np.int64], targets: Array | None = None) -> "Samples":
         """The samples at `rows`, in that order; with other `targets` where they are given."""
@@ -55,7 +78,8 @@ class Samples:
             inputs = {name: part[rows] for name, part in self.inputs.items()}
         else:
             inputs = self.inputs[rows]
-        return Samples(inputs, self.targets[rows] if targets is None else targets)
+        columns = {name: part[rows] for name, part in self.columns.items()}
+        return Samples(inputs, self.targets[rows] if targets is None else targets, columns)
 
 
 def of_labelled(data: LabelledData) -> Samples:

@@ -1,98 +1,170 @@
 """Strata: a finite partition of samples that everybody can count in their own data.
 
 A participant's data are balanced where their counts over the strata are those of D_c. Labels are the usual strata;
-a measured target has quantiles; a column, a site or a topic serves as well.
+a measured target has quantiles; a column, a site or a topic serves as well. `mechanism.workload` has what terms say of
+them; here it becomes a number for each sample.
 
-    strata = quantile_strata(targets, 5)      # edges from D_c, published with the task
-    strata.of(samples)                        # the stratum of each sample, int64 in [0, S)
+    strata = quantiles_of(samples.targets, 5)                # edges from D_c, published with the task
+    codes = strata_of(strata, names).of(samples)             # the stratum of each sample, int64 in [0, S)
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from fractions import Fraction
-from typing import Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from fedpeer.learning.errors import DataError
 from fedpeer.learning.labels import whole_labels
-from fedpeer.learning.samples import Samples
+from fedpeer.learning.samples import Array, Samples
+from mechanism.records import MAX_DECIMAL_DIGITS
+from mechanism.workload import MAX_STRATA, Coded, Column, Labels, Quantiles, Strata
+
+if TYPE_CHECKING:
+    from fedpeer.learning.workloads.loading import FactorySource
 
 Codes = npt.NDArray[np.int64]
 
 
-class Strata(Protocol):
-    """A partition of samples into strata with names."""
-
-    @property
-    def names(self) -> tuple[str, ...]: ...
-
-    def of(self, samples: Samples) -> Codes:
-        """The stratum of each sample, shape (n,)."""
-
-
 @dataclass(frozen=True)
-class LabelStrata:
-    """The samples' targets are class numbers, or names; each class is a stratum.
+class StrataOf:
+    """Terms' strata with what counts them here.
 
     Attributes:
-        names: of the classes, in the order of the reference.
+        names: of the strata, or for labels of the classes, in the order of the reference.
+        folders: where the module of a factory is looked for before Python's own path.
     """
 
+    strata: Strata
     names: tuple[str, ...]
+    folders: tuple[str, ...] = ()
 
     def of(self, samples: Samples) -> Codes:
-        return whole_labels(samples.targets, self.names)
+        """The stratum of each sample, shape (n,).
+
+        Raises:
+            DataError: a sample that belongs to none, or no such column.
+            WorkloadError: a factory that is not here, is another here, or fails.
+        """
+        if isinstance(self.strata, Labels):
+            return whole_labels(samples.targets, self.names)
+        if isinstance(self.strata, Quantiles):
+            of = self.strata.of
+            values = measured(samples.targets if of == "target" else samples.column(of), of)
+            edges = np.array([float(edge) for edge in self.strata.edges])
+            return np.searchsorted(edges, values, side="right").astype(np.int64)
+        if isinstance(self.strata, Column):
+            places = {value: place for place, value in enumerate(self.strata.values)}
+            own = texts_of(samples.column(self.strata.column), self.strata.column)
+            if unknown := sorted(set(own) - places.keys()):
+                raise DataError(
+                    f"column {self.strata.column} has the values {unknown!r:.120}, which are no strata; expected "
+                    f"{', '.join(self.strata.values):.200}"
+                )
+            return np.array([places[value] for value in own], dtype=np.int64)
+        return _coded(self.strata, self.folders, samples)
 
 
-@dataclass(frozen=True)
-class QuantileStrata:
-    """Intervals of the target: stratum i has edges[i - 1] <= target < edges[i].
-
-    Attributes:
-        edges: ascending, finite.
-    """
-
-    edges: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        if not self.edges or not np.isfinite(self.edges).all() or list(self.edges) != sorted(set(self.edges)):
-            raise DataError(f"the edges of strata are {self.edges}; expected ascending finite numbers")
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        low, high = self.edges[0], self.edges[-1]
-        inner = [f"[{a:g}, {b:g})" for a, b in zip(self.edges, self.edges[1:], strict=False)]
-        return (f"below {low:g}", *inner, f"from {high:g}")
-
-    def of(self, samples: Samples) -> Codes:
-        targets = np.asarray(samples.targets)
-        if targets.ndim == 2 and targets.shape[1] == 1:
-            targets = targets[:, 0]
-        if targets.ndim != 1 or targets.dtype.kind not in "iuf" or not np.isfinite(targets).all():
-            raise DataError("strata by quantile need one finite number a sample as its target")
-        return np.searchsorted(np.array(self.edges), targets, side="right").astype(np.int64)
+def strata_of(strata: Strata, names: Sequence[str], folders: Sequence[str] = ()) -> StrataOf:
+    """What counts the terms' `strata`, whose names are the terms' `strata_names`."""
+    return StrataOf(strata, tuple(names), tuple(folders))
 
 
-def quantile_strata(targets: npt.ArrayLike, quantiles: int) -> QuantileStrata:
-    """Strata of about equal size in `targets`.
+def quantiles_of(values: npt.ArrayLike, quantiles: int, of: str = "target") -> Quantiles:
+    """Strata of about equal size in `values`, the target or the column `of`.
 
     Raises:
-        DataError: fewer than two strata, or a target that repeats so often that two edges are one.
+        DataError: fewer than two strata, or values that repeat so often that two edges are one.
     """
-    values = np.asarray(targets, dtype=np.float64).ravel()
-    if quantiles < 2 or len(values) < quantiles or not np.isfinite(values).all():
+    numbers = measured(np.asarray(values), of)
+    if not 2 <= quantiles <= min(len(numbers), MAX_STRATA):
         raise DataError(
-            f"{quantiles} strata of {len(values)} targets; expected at least 2, and a finite target for each"
+            f"{quantiles} strata of {len(numbers)} values; expected 2 to {MAX_STRATA}, a value for each"
         )
-    edges = np.quantile(values, np.arange(1, quantiles) / quantiles)
-    if len(set(edges.tolist())) < len(edges):
+    found = np.quantile(numbers, np.arange(1, quantiles) / quantiles)
+    # The shortest text that reads back is exact; no more digits than a decimal of the terms may have.
+    last = Decimal(1).scaleb(-MAX_DECIMAL_DIGITS)
+    edges = [Decimal(repr(edge)) for edge in found.tolist()]
+    edges = [
+        edge.quantize(last) if int(edge.as_tuple().exponent) < -MAX_DECIMAL_DIGITS else edge for edge in edges
+    ]
+    if len(set(edges)) < len(edges):
         raise DataError(
-            f"the targets repeat so often that {quantiles} quantiles are not distinct; ask for fewer strata, "
+            f"the values of {of} repeat so often that {quantiles} quantiles are not distinct; ask for fewer strata, "
             "or name a column"
         )
-    return QuantileStrata(tuple(edges.tolist()))
+    return Quantiles(of, tuple(edges))
+
+
+def column_of(name: str, values: Array) -> Column:
+    """The values of a column of texts or whole numbers as strata, in their order.
+
+    Raises:
+        DataError: fewer than two values, more than 2,000, or measured ones.
+    """
+    own = set(texts_of(values, name))
+    found = sorted(own, key=int) if values.dtype.kind in "iu" else sorted(own)
+    if not 2 <= len(found) <= MAX_STRATA:
+        raise DataError(f"column {name} has {len(found)} values; expected 2 to {MAX_STRATA} strata")
+    return Column(name, tuple(found))
+
+
+def measured(values: Array, name: str) -> npt.NDArray[np.float64]:
+    """One finite number a sample as float64, shape (n,). Raises DataError for anything else."""
+    array = np.asarray(values)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1 or array.dtype.kind not in "iufb" or not np.isfinite(array).all():
+        raise DataError(f"strata by quantile need one finite number a sample of {name}")
+    return array.astype(np.float64)
+
+
+def texts_of(values: Array, name: str) -> list[str]:
+    """Texts as they are, whole numbers in digits. Raises DataError for measured ones."""
+    array = np.asarray(values)
+    if array.ndim != 1 or array.dtype.kind not in "iuUO":
+        raise DataError(
+            f"column {name} is {array.dtype} of shape {array.shape}; expected a text or a whole number a sample, or "
+            "strata by quantile"
+        )
+    return [str(value) for value in array.tolist()]
+
+
+def _coded(strata: Coded, folders: tuple[str, ...], samples: Samples) -> Codes:
+    # It imports torch, which other strata do without.
+    from fedpeer.learning.workloads.loading import FactorySource
+
+    source = FactorySource(strata.factory, strata.source.keywords, folders, strata.source.digests)
+    found = coded_by(source, samples)
+    if len(found) and found.max() >= len(strata.strata):
+        raise DataError(
+            f"{strata.factory} gives strata up to {found.max()}; expected 0 to {len(strata.strata) - 1}"
+        )
+    return found
+
+
+def coded_by(source: "FactorySource", samples: Samples) -> Codes:
+    """The number from 0 that the function of a factory gives each sample; called in this process.
+
+    Raises:
+        DataError: it gives something else.
+        WorkloadError: it is not here, is another here, or fails.
+    """
+    from fedpeer.learning.workloads.loading import calling  # as above
+
+    function = source.make()
+    with calling(source.factory):
+        found: Any = np.asarray(function(samples))
+    if found.shape != (len(samples),) or found.dtype.kind not in "iu" or (found < 0).any():
+        raise DataError(
+            f"{source.factory} gives {found.dtype} of shape {found.shape}; expected a whole number from 0 for each of "
+            f"{len(samples)} samples"
+        )
+    codes: Codes = found.astype(np.int64)
+    return codes
 
 
 def counts_over(codes: Codes, strata: int) -> tuple[int, ...]:

@@ -163,8 +163,8 @@ def joined_batches(order: torch.Tensor, size: int) -> list[torch.Tensor]:
     return batches
 
 
-def label_signal(log_probability: npt.NDArray[np.float32], data: LabelledData) -> float:
-    """How far a model tells the labels of `data` apart, in standard deviations of a permutation test.
+def label_signal(log_probability: npt.NDArray[np.floating[Any]], labels: npt.NDArray[np.int64]) -> float:
+    """How far a model tells `labels` apart, in standard deviations of a permutation test.
 
         z = (S - E[S]) / sd[S],   S = sum_i p_i(y_i)
 
@@ -172,15 +172,15 @@ def label_signal(log_probability: npt.NDArray[np.float32], data: LabelledData) -
     is about standard normal; 0 where every permutation gives the same.
 
     Args:
-        log_probability: from `log_probabilities`, shape (n, I).
+        log_probability: of each class for each sample, shape (n, I).
+        labels: shape (n,).
 
     Source: Hoeffding 1951, A combinatorial central limit theorem, theorem 2.
     """
-    p, counts = np.exp(log_probability.astype(np.float64)), np.asarray(data.counts(), dtype=np.float64)
-    rows, columns = p @ (counts / len(data)), p.mean(axis=0)
-    variance = float((np.square(p - rows[:, None] - columns + rows.mean()) @ counts).sum()) / max(
-        1, len(data) - 1
-    )
-    surplus = float(p[np.arange(len(data)), data.labels].sum() - rows.sum())
+    p, size = np.exp(log_probability.astype(np.float64)), len(labels)
+    counts = np.bincount(labels, minlength=p.shape[1]).astype(np.float64)
+    rows, columns = p @ (counts / size), p.mean(axis=0)
+    variance = float((np.square(p - rows[:, None] - columns + rows.mean()) @ counts).sum()) / max(1, size - 1)
+    surplus = float(p[np.arange(size), labels].sum() - rows.sum())
     # float32 outputs hold no finer differences than a millionth.
-    return surplus / variance**0.5 if variance > len(data) * 1e-12 else 0.0
+    return surplus / variance**0.5 if variance > size * 1e-12 else 0.0

@@ -13,11 +13,14 @@ def begin_worker(niceness: int = 0) -> None:
     The process ends with the one that started it, however that ends, SIGKILL included; Ctrl-C, which reaches it
     too, ends it without a traceback.
     """
-    import torch  # of the workers alone
-
+    try:
+        import torch  # of the workers alone
+    except ModuleNotFoundError:  # a workload of another library's
+        pass
+    else:
+        torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.nice(niceness)
-    torch.set_num_threads(1)
     threading.Thread(target=_follow_parent, daemon=True).start()
 
 

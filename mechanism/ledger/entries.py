@@ -382,7 +382,7 @@ def payment(settlement: Settlement, line: Payment, keys: bytes = NO_KEYS) -> Ent
 def aggregation(
     task_id: str, round_: int, model_sha256: bytes, figures: Mapping[str, str], state_sha256: bytes | None
 ) -> Entry:
-    """The global model after a round, and its figures (accuracy, loss) as decimal strings.
+    """The global model after a round, and its figures (loss and, of a classifier, accuracy) as decimal strings.
 
     Args:
         state_sha256: of the file with the server's state (`mechanism.server_step`); None where there is none.

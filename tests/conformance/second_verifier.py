@@ -1855,8 +1855,8 @@ class Replay:
         self.same(entry, f"{task.place()}/aggregate", "aggregation", {**body, **task.where()})
         digest = hexed(body["model_sha256"], 32, "model_sha256").hex()
         if body["figures"] != {}:
-            figures = shaped(body["figures"], "accuracy loss", "figures")
-            accuracy = text(figures["accuracy"], "accuracy")
+            figures = shaped(body["figures"], "loss", "figures", "accuracy")
+            accuracy = text(figures.get("accuracy", "0"), "accuracy")
             text(figures["loss"], "loss")
             require(
                 re.fullmatch(r"-?[0-9]{1,30}(\.[0-9]{1,30})?", accuracy) is not None,

@@ -192,6 +192,14 @@ def test_both_put_terms_and_lists_together_from_parts(
     agree_that_it_holds(exported(MemorySource(ledger), tmp_path / "ledger.jsonl"))
 
 
+def test_both_take_a_loss_without_an_accuracy(tmp_path: Path) -> None:
+    history = played(Shape())
+    place = next(i for i, e in enumerate(history.log.entries) if e.kind == "aggregation")
+    ledger = [*history.log.entries]
+    ledger[place] = replace(ledger[place], body={**ledger[place].body, "figures": {"loss": "0.25"}})
+    agree_that_it_holds(exported(MemorySource(ledger), tmp_path / "ledger.jsonl"))
+
+
 def test_both_follow_the_logs_key(tmp_path: Path) -> None:
     made, path = example(), tmp_path / "ledger.jsonl"
     path.write_bytes(made.lines())

@@ -8,7 +8,8 @@ import pytest
 
 from coordinator.config import DataSection, TaskConfig
 from coordinator.errors import TaskError
-from coordinator.opening import load_learner_data, prepare_task
+from coordinator.learner_data import load_learner_data
+from coordinator.opening import prepare_task
 from fedpeer.protocol.model_file import encode_model
 
 IMAGES = np.linspace(0, 1, 6 * 64).reshape(6, 1, 8, 8)
@@ -16,7 +17,7 @@ LABELS = np.array([0, 1, 2, 0, 1, 2])
 
 
 def read(path: Path) -> tuple[int, ...]:
-    return load_learner_data(DataSection(file=path)).validation.counts()
+    return tuple(np.bincount(load_learner_data(DataSection(file=path)).validation.targets).tolist())
 
 
 def stored(path: Path, **arrays: Any) -> Path:

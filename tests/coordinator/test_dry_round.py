@@ -77,13 +77,13 @@ def test_a_task_that_can_be_scored_is_proved_and_says_how_long_its_evidence_take
     assert "LOOK AGAIN" not in proof.sentence()
     assert 0.09 < proof.chance < 0.15
     assert " LOOK AGAIN: it is odd." in replace(proof, doubts=("it is odd.",)).sentence()
-    assert progress[0] == "training model 1 of 2: epoch 1 of 6"
+    assert progress[0] == "training model 1 of 2"
     assert "measuring and settling a round of three" in progress
     assert progress[-1] == "training shadow models: 38 of 38"
 
 
 def test_a_long_recipe_is_proved_by_a_shorter_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dry_round, "_PIXELS", 1e5)
+    monkeypatch.setattr(dry_round, "_NUMBERS", 1e5)
     config = task(recipe={"samples": 60, "epochs": 3})
     proof = prove(prepare_task(config, 0.0))
     assert proof.evidence_seconds is not None
@@ -130,17 +130,17 @@ IMAGES, LABELS = DIGITS.validation.images, DIGITS.validation.labels
     [
         ({"images": np.where(np.arange(300).reshape(-1, 1, 1, 1) == 9, np.nan, IMAGES)}, "NaN, infinite"),
         ({"images": np.where(IMAGES.max() == IMAGES, np.inf, IMAGES)}, "NaN, infinite"),
-        ({"images": np.zeros_like(IMAGES)}, "images that are all the same"),
-        ({"images": np.full_like(IMAGES, 0.5)}, "images that are all the same"),
+        ({"images": np.zeros_like(IMAGES)}, "inputs that are all the same"),
+        ({"images": np.full_like(IMAGES, 0.5)}, "inputs that are all the same"),
         ({"images": np.rint(IMAGES * 255)}, "pixels from 0 to 255"),
         ({"images": (IMAGES * 255).astype(np.uint8)}, "pixels from 0 to 255"),
         ({"images": IMAGES * 1000 - 300.5}, "pixels from -300.5 to 699.5"),
-        ({"labels": np.where(LABELS == 7, 1, LABELS)}, "0 samples of label 7; expected at least 10"),
+        ({"labels": np.where(LABELS == 7, 1, LABELS)}, "0 samples of stratum 7; expected at least 10"),
         ({"labels": np.full_like(LABELS, 3)}, "the labels [3]; expected samples of several labels"),
         ({"test_labels": np.full(100, 3)}, "the held-out set has 100 samples, of the labels [3]"),
-        ({"test_images": np.zeros((100, 1, 8, 8))}, "the held-out set has 100 images that are all the same"),
-        ({"test_images": np.tile(IMAGES[:100], 2)}, "held-out images are [1, 8, 16]"),
-        ({"test_classes": 11}, "with 11 labels, those of D_c"),
+        ({"test_images": np.zeros((100, 1, 8, 8))}, "the held-out set has 100 inputs that are all the same"),
+        ({"test_images": np.tile(IMAGES[:100], 2)}, "held-out inputs are [1, 8, 16]"),
+        ({"test_classes": 11}, "has the classes 11, D_c 10"),
         ({"test_images": np.rint(DIGITS.test.images * 16)}, "the held-out set has pixels from 0 to 16"),
     ],
 )
@@ -198,11 +198,11 @@ def test_a_held_out_set_that_is_not_held_out_is_said(tmp_path: Path) -> None:
     again = {"test_images": IMAGES[:100], "test_labels": LABELS[:100]}
     config = task(data=brought(tmp_path, **again), rule={"name": "paper"}, recipe=LONGER)
     [doubt] = prove(prepare_task(config, 0.0)).doubts
-    assert "100 of the 100 held-out images stand in D_c, too" in doubt
+    assert "100 of the 100 held-out inputs stand in D_c, too" in doubt
 
 
 def test_what_needs_no_data_is_refused_before_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinator.opening.load_learner_data", lambda section: pytest.fail("read"))
+    monkeypatch.setattr("coordinator.opening.load_learner_data", lambda *_: pytest.fail("read"))
     monkeypatch.setattr("coordinator.opening._initial_model", lambda *_: pytest.fail("made"))
     for changes, said in (
         ({"recipe": {"batch_size": 1}}, "recipe.batch_size is 1; expected at least 2"),
@@ -255,7 +255,7 @@ def test_a_proof_that_is_interrupted_leaves_nothing(tmp_path: Path, monkeypatch:
 
     def interrupted(text: str) -> None:
         assert list(tmp_path.iterdir())
-        if "epoch 2" in text:
+        if "model 2" in text:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -242,7 +242,7 @@ class Mirrored(History):
         draw = Draw(seed, {name: said.draw_share for name, (said, _) in self.models[self.round].items()})
         found = list(reversed(self.judged))
         merged = Merged(self.result, self.server_state)
-        self.step(lambda t, row: t.settle(row, draw, found, record or {}, merged, Quality("0.9", "0.31")))
+        self.step(lambda t, row: t.settle(row, draw, found, record or {}, merged, Quality("0.31", "0.9")))
         row = self.service.row(self.id)
         last = self.round == self.terms.schedule.rounds
         window = 60 if self.shape.private and last else None

@@ -24,11 +24,12 @@ from torch import nn
 from fedpeer.experiments.accuracy.flights import Flights, read_flights
 from fedpeer.learning.datasets import load_splits
 from fedpeer.learning.samples import Samples, of_labelled
-from fedpeer.learning.strata import Codes, LabelStrata, quantile_strata
+from fedpeer.learning.strata import Codes, quantiles_of, strata_of
 from fedpeer.learning.workloads.cnns import CnnWorkload
 from fedpeer.learning.workloads.protocol import Workload
 from fedpeer.learning.workloads.torch import TorchWorkload
 from mechanism.terms import Recipe
+from mechanism.workload import Labels, Strata
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,12 +93,13 @@ def _flights(target: str, size: int = _D_C) -> Callable[[int], Parts]:
         first, rest = chosen[:size], chosen[size:]
         samples = Samples(table.inputs(target), table.target(target))
         validation, pool = samples.select(first), samples.select(rest)
-        strata = (
-            LabelStrata(table.carriers)
-            if target == "carrier"
-            else quantile_strata(validation.targets, _QUINTILES)
-        )
-        return Parts(validation, strata.of(validation), pool, strata.of(pool), len(strata.names))
+        names: tuple[str, ...] = table.carriers
+        strata: Strata = Labels()
+        if target != "carrier":
+            strata = quantiles_of(validation.targets, _QUINTILES)
+            names = strata.names(_QUINTILES)
+        of = strata_of(strata, names).of
+        return Parts(validation, of(validation), pool, of(pool), len(names))
 
     return split
 

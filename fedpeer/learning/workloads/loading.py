@@ -18,14 +18,17 @@ import importlib
 import json
 import multiprocessing
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any, cast
+from types import ModuleType
+from typing import Any, TypeVar, cast
 
 from fedpeer.extras import missing
 from fedpeer.learning.errors import LearningError, WorkloadError
@@ -35,36 +38,45 @@ from fedpeer.learning.workloads.protocol import HasGradients, Judged, NewWeights
 from mechanism.errors import kind_of
 from mechanism.terms import Recipe
 
+Result = TypeVar("Result")
+
 #: The factory of every architecture of `fedpeer.learning.models`, which are known by their own names.
 _CNNS = "fedpeer.learning.workloads.cnns:CnnWorkload"
 
 
 @dataclass(frozen=True)
-class WorkloadSource:
-    """Where a workload comes from.
+class FactorySource:
+    """Where something comes from that a factory makes.
 
     Attributes:
-        factory: "package.module:name" of what gives a `Workload`.
+        factory: "package.module:name" of the factory.
         options: its keyword arguments; JSON values.
         folders: looked in for the module before Python's own path.
+        expected: SHA-256 of each file, where others are refused.
     """
 
     factory: str
     options: Mapping[str, Any] = field(default_factory=dict)
     folders: tuple[str, ...] = ()
+    expected: Mapping[str, str] | None = None
 
-    @classmethod
-    def of_architecture(cls, name: str) -> "WorkloadSource":
-        """One of the paper's CNNs by its name."""
-        return cls(_CNNS, {"name": name})
-
-    def load(self) -> Workload:
-        """The workload, made in this process, once for equal sources.
+    def make(self) -> Any:
+        """What the factory gives, made in this process, once for equal sources.
 
         Raises:
-            WorkloadError: no such module or name, options that the factory refuses, or something that is no workload.
+            WorkloadError: no such module or name, other files than are expected, or options that the factory refuses.
         """
-        return _loaded(self.factory, json.dumps(dict(self.options), sort_keys=True), self.folders)
+        context = self.folders, json.dumps(self.checked())
+        with _LOCK:
+            _enter(context)
+            return _made(self.factory, json.dumps(dict(self.options), sort_keys=True), context)
+
+    def checked(self) -> dict[str, str]:
+        """Its files, which are those that are expected. Raises WorkloadError as `make`."""
+        files = self.files()
+        if self.expected is not None and (other := difference(files, self.expected)):
+            raise WorkloadError(f"{self.factory} is not the task's: {other}; put the task's files back")
+        return files
 
     def files(self) -> dict[str, str]:
         """SHA-256, hexadecimal, of the factory's file and of each of its `sources`, by its path from the folder of the
@@ -73,7 +85,7 @@ class WorkloadSource:
         Raises:
             WorkloadError: a module or a file that is not there, or `sources` that are no list of file names.
         """
-        module, _ = self._parts()
+        module, _ = self.parts()
         path = _module_file(module, self.folders)
         found = {path.name: path}
         for name in _declared_sources(path):
@@ -88,13 +100,45 @@ class WorkloadSource:
         text = json.dumps([self.factory, dict(self.options), self.files()], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
-    def _parts(self) -> tuple[str, str]:
+    def parts(self) -> tuple[str, str]:
+        """Module and name of the factory."""
         module, colon, name = self.factory.partition(":")
         if not (module and colon and name):
             raise WorkloadError(
-                f"the workload is {self.factory!r}; expected package.module:factory, or the name of an architecture"
+                f"the factory is {self.factory!r}; expected package.module:factory, or the name of an architecture"
             )
         return module, name
+
+
+@dataclass(frozen=True)
+class WorkloadSource(FactorySource):
+    """Where a workload comes from."""
+
+    @classmethod
+    def of_architecture(cls, name: str) -> "WorkloadSource":
+        """One of the paper's CNNs by its name."""
+        return cls(_CNNS, {"name": name})
+
+    @classmethod
+    def of_recipe(cls, recipe: Recipe, folders: tuple[str, ...] = ()) -> "WorkloadSource | None":
+        """That of a task's recipe, whose files are those of the terms; None for "custom"."""
+        if recipe.source is not None:
+            return cls(recipe.model, recipe.source.keywords, folders, recipe.source.digests)
+        return None if recipe.model == "custom" else cls.of_architecture(recipe.model)
+
+    def load(self) -> Workload:
+        """The workload, made in this process, once for equal sources.
+
+        Raises:
+            WorkloadError: as `make`, and for something that is no workload.
+        """
+        workload = self.make()
+        lacks = [n for n in ("classes", "trainable", "build", "train", "judge") if not hasattr(workload, n)]
+        if lacks:
+            raise WorkloadError(
+                f"{self.factory} gives {kind_of(workload)}, which lacks {', '.join(lacks)}; expected a Workload"
+            )
+        return cast("Workload", workload)
 
 
 def difference(own: Mapping[str, str], other: Mapping[str, str]) -> str:
@@ -106,32 +150,98 @@ def difference(own: Mapping[str, str], other: Mapping[str, str]) -> str:
     return "; ".join(parts)
 
 
+#: Folders of a source, and its files with their digests.
+_Context = tuple[tuple[str, ...], str]
+
+_LOCK = threading.RLock()
+
+#: The source whose folders stand at the front of Python's path, and the modules of those that stood there before: two
+#: tasks may each have a `model.py`, and a task may have a newer one than the task before it.
+_entered: _Context = ((), "")
+_aside: dict[_Context, dict[str, ModuleType]] = {}
+_before: set[str] = set()
+
+
+def _enter(context: _Context) -> None:
+    """Makes the folders of one source, and of no other, those in which its imports look first."""
+    global _entered, _before
+    if context == _entered:
+        return
+    folders = tuple(str(Path(folder)) for folder in _entered[0])
+    own = {
+        name: module
+        for name, module in sys.modules.items()
+        if name not in _before
+        and name.partition(".")[0] not in _OURS
+        and _below(getattr(module, "__file__", None), folders)
+    }
+    for name in own:
+        del sys.modules[name]
+    _aside[_entered] = own
+    for folder in _entered[0]:
+        sys.path.remove(folder)
+    _before = set(sys.modules)
+    sys.path[:0] = context[0]
+    importlib.invalidate_caches()
+    sys.modules.update(_aside.pop(context, {}))
+    _entered = context
+
+
+#: Packages that stay even where a task's folder is the one that they are in.
+_OURS = ("fedpeer", "mechanism", "coordinator", "participant")
+
+
+def _below(file: str | None, folders: tuple[str, ...]) -> bool:
+    return (
+        file is not None
+        and "site-packages" not in file
+        and any(Path(file).is_relative_to(f) for f in folders)
+    )
+
+
 @cache
-def _loaded(factory: str, options: str, folders: tuple[str, ...]) -> Workload:
-    source = WorkloadSource(factory, json.loads(options), folders)
-    module, name = source._parts()
-    for folder in reversed(folders):
-        if folder not in sys.path:
-            sys.path.insert(0, folder)
+def _made(factory: str, options: str, context: _Context) -> Any:
+    source = FactorySource(factory, json.loads(options), context[0])
+    module, name = source.parts()
     try:
         make = getattr(importlib.import_module(module), name)
     except Exception as error:  # an import runs whatever the module does
         lacking = missing(error) if isinstance(error, ImportError) else None
         raise WorkloadError(
-            f"the workload {factory} cannot be imported: {lacking or f'{type(error).__name__}: {error}'}"
+            f"{factory} cannot be imported: {lacking or f'{type(error).__name__}: {error}'}"
         ) from error
     try:
-        workload = make(**source.options)
+        return make(**source.options)
     except Exception as error:
         raise WorkloadError(
             f"{factory} with the options {dict(source.options)} failed: {_said(error)}"
         ) from error
-    lacks = [n for n in ("classes", "trainable", "build", "train", "judge") if not hasattr(workload, n)]
-    if lacks:
-        raise WorkloadError(
-            f"{factory} gives {kind_of(workload)}, which lacks {', '.join(lacks)}; expected a Workload"
-        )
-    return cast("Workload", workload)
+
+
+@contextmanager
+def calling(what: str) -> Iterator[None]:
+    """A failure of somebody else's code inside becomes a WorkloadError of one sentence."""
+    try:
+        yield
+    except LearningError:
+        raise
+    except Exception as error:
+        raise WorkloadError(f"{what} failed: {_said(error)}") from None
+
+
+def apart(function: Callable[..., Result], *arguments: Any) -> Result:
+    """`function(*arguments)` in a process of its own, which ends with it.
+
+    Raises:
+        WorkloadError: the process died.
+    """
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=begin_worker) as pool:
+        try:
+            return pool.submit(function, *arguments).result()
+        except BrokenProcessPool as error:
+            raise WorkloadError(
+                f"the process of {function.__name__} died; is there enough memory?"
+            ) from error
 
 
 def _module_file(module: str, folders: tuple[str, ...]) -> Path:
@@ -181,6 +291,7 @@ class IsolatedWorkload:
 
     def __init__(self, source: WorkloadSource) -> None:
         self._source = source
+        self._lock = threading.RLock()
         self._pool: ProcessPoolExecutor | None = None
         self.classes, self.trainable, self._gradients = self._call("describe")
 
@@ -200,18 +311,25 @@ class IsolatedWorkload:
         return cast("Mapping[str, float]", self._call("gradient_sizes", dict(weights), samples))
 
     def close(self) -> None:
-        """Ends the process; a later call starts another."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-            self._pool = None
+        """Ends the process after the calls in progress; a later call starts another."""
+        with self._lock:
+            if self._pool is not None:
+                self._pool.shutdown(wait=False)
+                self._pool = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Sent to another process it is the workload itself there."""
+        return WorkloadSource.load, (self._source,)
 
     def _call(self, method: str, *arguments: Any) -> Any:
-        if self._pool is None:
-            # Spawned: a fork of a process with running threads may hang.
-            context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(1, context, initializer=begin_worker)
         try:
-            return self._pool.submit(_answer, self._source, method, arguments).result()
+            with self._lock:
+                if self._pool is None:
+                    # Spawned: a fork of a process with running threads may hang.
+                    context = multiprocessing.get_context("spawn")
+                    self._pool = ProcessPoolExecutor(1, context, initializer=begin_worker)
+                future = self._pool.submit(_answer, self._source, method, arguments)
+            return future.result()
         except BrokenProcessPool as error:
             self.close()
             raise WorkloadError(
@@ -224,12 +342,8 @@ def _answer(source: WorkloadSource, method: str, arguments: tuple[Any, ...]) -> 
     workload = source.load()
     if method == "describe":
         return workload.classes, workload.trainable, isinstance(workload, HasGradients)
-    try:
+    with calling(f"{source.factory} in {method}"):
         return getattr(workload, method)(*arguments)
-    except LearningError:
-        raise
-    except Exception as error:
-        raise WorkloadError(f"{source.factory} failed in {method}: {_said(error)}") from None
 
 
 def _said(error: BaseException) -> str:

@@ -172,10 +172,12 @@ def _check_copies(measurements: Sequence[Measurement]) -> None:
 
 
 def _figures(record: Any) -> Mapping[str, str]:
-    """Accuracy and loss of a global model, or none of them."""
-    if record and (record.keys() != {"accuracy", "loss"} or not all(type(v) is str for v in record.values())):
-        raise Wrong("the figures of a global model are accuracy and loss, decimal strings, or none")
-    if record:
+    """Loss and, of a classifier, accuracy of a global model, or none of them."""
+    if record and (record.keys() | {"accuracy"} != {"accuracy", "loss"} or "loss" not in record):
+        raise Wrong("the figures of a global model are its loss, or loss and accuracy, or none")
+    if not all(type(value) is str for value in record.values()):
+        raise Wrong("the figures of a global model are decimal strings")
+    if "accuracy" in record:
         accuracy = record["accuracy"]
         if not PLAIN_DECIMAL.fullmatch(accuracy) or not 0 <= Decimal(accuracy) <= 1:
             raise Wrong(f"the accuracy is {accuracy:.60}; expected a decimal in [0, 1]")

@@ -11,7 +11,7 @@ from fedpeer.evidence.errors import EvidenceError
 from fedpeer.evidence.generic.measuring import EvidenceTask, prepare_ensemble
 from fedpeer.evidence.generic.observing import LOSS_CAP, Observer
 from fedpeer.learning.samples import Samples
-from fedpeer.learning.strata import QuantileStrata, quantile_strata
+from fedpeer.learning.strata import quantiles_of, strata_of
 from fedpeer.learning.workloads.protocol import Judged
 from fedpeer.learning.workloads.torch import TorchWorkload
 from mechanism.settlement import MICRO
@@ -42,7 +42,8 @@ def observer(workload: TorchWorkload, samples: Samples, codes: np.ndarray, strat
 
 def test_features_do_not_depend_on_the_unit_of_the_loss() -> None:
     samples = Samples(table(200).inputs, np.random.default_rng(1).normal(size=200).astype(np.float32))
-    strata = quantile_strata(samples.targets, 4)
+    kind = quantiles_of(samples.targets, 4)
+    strata = strata_of(kind, kind.names(4))
     small = TorchWorkload(lambda: nn.Linear(WIDTH, 1), lambda out, y: (out[:, 0] - y) ** 2)
     large = TorchWorkload(lambda: nn.Linear(WIDTH, 1), lambda out, y: 1e6 * (out[:, 0] - y) ** 2)
     weights = small.build(2)
@@ -137,13 +138,3 @@ def test_the_same_seed_gives_the_same_evidence() -> None:
     assert one.fitted.model == other.fitted.model
     model = workload.build(7)
     assert np.array_equal(one.measure(model).features, other.measure(model).features)
-
-
-def test_quantile_strata_have_names_and_refuse_what_repeats() -> None:
-    strata = quantile_strata(np.arange(100.0), 4)
-    assert strata.names == ("below 24.75", "[24.75, 49.5)", "[49.5, 74.25)", "from 74.25")
-    assert np.bincount(strata.of(Samples(np.zeros((100, 1)), np.arange(100.0)))).tolist() == [25] * 4
-    with pytest.raises(ValueError, match="fewer strata"):
-        quantile_strata(np.zeros(50), 4)
-    with pytest.raises(ValueError, match="ascending"):
-        QuantileStrata((2.0, 1.0))

@@ -1,12 +1,13 @@
 """Workloads by name."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fedpeer.learning.errors import WorkloadError
-from fedpeer.learning.workloads.loading import IsolatedWorkload, WorkloadSource, difference
+from fedpeer.learning.workloads.loading import IsolatedWorkload, WorkloadSource, apart, difference
 from tests.fedpeer.learning.workloads.test_contract import RECIPE, measured
 
 MODULE = """
@@ -60,6 +61,47 @@ def test_a_factory_is_called_with_the_options(folder: Path) -> None:
     assert source(folder, "mean", width=3).load().build(0)["mean"].shape == (3,)
 
 
+def test_two_sources_may_have_modules_of_one_name(tmp_path: Path) -> None:
+    """And a file that was changed is loaded anew, while what was loaded stays what it was."""
+    text = "from fedpeer.learning.workloads.baseline import MeanWorkload\n" + (
+        "class Own(MeanWorkload):\n"
+        "    def width(self):\n        import twin_layers\n        return twin_layers.WIDTH\n"
+        "def make(): return Own()\n"
+    )
+    sources = []
+    for width in (1, 2):
+        (folder := tmp_path / str(width)).mkdir()
+        (folder / "twin_models.py").write_text(text)
+        (folder / "twin_layers.py").write_text(f"WIDTH = {width}\n")
+        sources.append(WorkloadSource("twin_models:make", folders=(str(folder),)))
+    for _ in range(2):
+        assert [source.load().width() for source in sources] == [1, 2]  # type: ignore[attr-defined]
+    assert sources[0].load() is sources[0].load()
+    (tmp_path / "1" / "twin_models.py").write_text(text.replace("twin_layers.WIDTH", "9"))
+    assert sources[0].load().width() == 9  # type: ignore[attr-defined]
+
+
+def test_a_source_holds_its_files_to_the_terms(folder: Path) -> None:
+    here = source(folder, "mean")
+    agreed = replace(here, expected=here.files())
+    assert agreed.load() is here.load()
+    (folder / "models.py").write_text("x = 1\n")
+    with pytest.raises(WorkloadError, match=r"is not the task's: models.py is another"):
+        agreed.load()
+
+
+def test_a_workload_of_its_own_process_is_itself_in_another(folder: Path) -> None:
+    there = IsolatedWorkload(source(folder, "mean"))
+    try:
+        assert apart(_kind, there) == "MeanWorkload"
+    finally:
+        there.close()
+
+
+def _kind(workload: object) -> str:
+    return type(workload).__name__
+
+
 def test_an_architecture_is_a_source_like_any_other() -> None:
     assert WorkloadSource.of_architecture("digits-cnn").load().classes == 10
 
@@ -68,7 +110,7 @@ def test_an_architecture_is_a_source_like_any_other() -> None:
     ("factory", "said"),
     [
         ("models.mean", "expected package.module:factory"),
-        ("no_such_place.models:mean", "cannot be imported"),
+        ("no_such_place.models:mean", "no module no_such_place.models"),
     ],
 )
 def test_what_is_no_factory_is_refused(factory: str, said: str) -> None:
@@ -137,7 +179,7 @@ def test_a_workload_that_kills_its_process_costs_a_call(folder: Path) -> None:
 def test_a_workload_that_fails_says_where(folder: Path) -> None:
     there = IsolatedWorkload(source(folder, "Failing"))
     try:
-        with pytest.raises(WorkloadError, match=r"failed in judge: ZeroDivisionError.*models.py, line"):
+        with pytest.raises(WorkloadError, match=r"in judge failed: ZeroDivisionError.*models.py, line"):
             there.judge(there.build(0), measured())
     finally:
         there.close()

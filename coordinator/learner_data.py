@@ -1,0 +1,333 @@
+"""The learner's own data, from what a task file names to samples with strata.
+
+    given = load_learner_data(section, folder, beside=("carrier",))    # D_c and what is held out
+    strata = chosen_strata(config.strata, given, folder)               # what a stratum is, for the terms
+    data = stratified(given, strata, names, folder)                    # with the stratum of each sample
+
+Data sets that come with fedpeer, .npz, Parquet and CSV files and folders of images are read here. What a factory of the
+operator's gives or counts is computed in a process of its own.
+"""
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib.npyio import NpzFile
+
+from coordinator.config import DataSection, StrataSection
+from coordinator.errors import TaskError
+from coordinator.workload import folders_of
+from fedpeer.learning.datasets import LabelledData, load_splits
+from fedpeer.learning.errors import DataError
+from fedpeer.learning.images import class_folders, read_images
+from fedpeer.learning.labels import Classes, class_count, class_names, real_inputs, whole_labels
+from fedpeer.learning.learner_data import LearnerData
+from fedpeer.learning.samples import Array, Samples, of_labelled
+from fedpeer.learning.strata import Codes, column_of, quantiles_of, strata_of
+from fedpeer.learning.tables import layout_of, read_columns, samples_of
+from mechanism.workload import MAX_STRATA, Coded, Columns, Labels, Strata, source_of
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """What a [data] section gives.
+
+    Attributes:
+        name: for sentences.
+        classes: the target's, by their number or names; None where it is measured, or whole numbers of which nothing
+            more is said.
+        columns: which columns are samples; None where it is no table.
+    """
+
+    name: str
+    validation: Samples
+    test: Samples | None
+    classes: Classes | None = None
+    columns: Columns | None = None
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes, where they have some."""
+        return () if self.classes is None else class_names(self.classes) or ()
+
+
+def load_learner_data(
+    section: DataSection, folder: Path | None = None, beside: tuple[str, ...] = ()
+) -> Given:
+    """The learner's data that a task file names.
+
+    Args:
+        folder: where modules of factories are looked for.
+        beside: columns that strata need.
+
+    Raises:
+        LearningError: no such data set, it is not to be had, or a factory fails.
+        TaskError: a file or folder that cannot be used.
+    """
+    if section.dataset is not None:
+        splits = load_splits(
+            section.dataset,
+            seed=section.seed,
+            validation=section.validation,
+            test=section.test,
+            root=section.root,
+        )
+        found = splits.validation
+        return Given(found.name, of_labelled(found), of_labelled(splits.test), found.classes)
+    try:
+        if section.folder is not None:
+            given = _folder(section, section.folder)
+        elif section.factory is not None:
+            given = _factory(section, section.factory, folder)
+        elif section.inputs:
+            given = _table(section, beside)
+        else:
+            given = _images(section)
+        return _held_out(given, section)
+    except DataError as error:
+        raise TaskError(f"[data]: {error}") from None
+
+
+def beside_of(strata: Strata | StrataSection | None) -> tuple[str, ...]:
+    """The columns that strata need beside inputs and target."""
+    of = getattr(strata, "column", None) or getattr(strata, "of", None) or "target"
+    return () if of == "target" else (of,)
+
+
+def chosen_strata(asked: StrataSection | None, given: Given, folder: Path | None) -> Strata:
+    """What a stratum is, with every edge and name fixed from D_c.
+
+    Raises:
+        TaskError: D_c cannot be cut so.
+        WorkloadError: a factory that is not there or fails.
+    """
+    if asked is None:
+        if given.classes is None and given.validation.targets.dtype.kind not in "iub":
+            raise TaskError(
+                "the target is measured, so that labels are no strata; write strata = "
+                '{ quantiles = 5, of = "target" }, or name a column or a factory'
+            )
+        return Labels()
+    data = given.validation
+    try:
+        if asked.quantiles is not None:
+            values = data.targets if asked.of == "target" else data.column(asked.of)
+            return quantiles_of(values, asked.quantiles, asked.of)
+        if asked.column is not None:
+            return column_of(asked.column, data.column(asked.column))
+    except DataError as error:
+        raise TaskError(f"strata: {error}") from None
+    from fedpeer.learning.strata import coded_by  # these import torch
+    from fedpeer.learning.workloads.loading import FactorySource, apart
+
+    assert asked.factory is not None, "the section has one kind"
+    source = FactorySource(asked.factory, asked.options, folders_of(folder))
+    names = tuple(asked.names or ())
+    if not names:
+        found = apart(coded_by, source, data)
+        names = tuple(map(str, range(int(found.max()) + 1)))
+    return Coded(asked.factory, source_of(asked.options, source.files()), names)
+
+
+def stratified(given: Given, strata: Strata, names: tuple[str, ...], folder: Path | None) -> LearnerData:
+    """The data with the stratum of each sample of D_c.
+
+    Raises:
+        TaskError: a sample that belongs to none.
+        WorkloadError: a factory that is not there, is another, or fails.
+    """
+    of = strata_of(strata, names, folders_of(folder)).of
+    try:
+        codes = _apart(of, given.validation) if isinstance(strata, Coded) else of(given.validation)
+    except DataError as error:
+        raise TaskError(f"D_c cannot be cut into the strata: {error}") from None
+    return LearnerData(given.name, given.validation, codes, len(names), given.test)
+
+
+def commit_validation(data: Samples | None, salt: bytes) -> bytes:
+    """H(D_c): SHA-256 of `fedpeer validation set v2`, the salt, and for each array of the samples (`Samples.parts`)
+
+        the canonical JSON text [name, type, shape] and the SHA-256 of its bytes
+
+    in C order, little-endian; the type as NumPy writes it ("<f4"). A text is its length in bytes, eight of them, and
+    its UTF-8, and the type of such an array is "text". Without D_c, of the words and the salt alone.
+    """
+    outer = hashlib.sha256(b"fedpeer validation set v2" + salt)
+    for name, array in [] if data is None else data.parts():
+        if array.dtype.kind == "U":
+            kind, inner = "text", hashlib.sha256()
+            for text in array.ravel().tolist():
+                inner.update(len(text.encode()).to_bytes(8, "little") + text.encode())
+        else:
+            ordered = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+            kind, inner = ordered.dtype.str, hashlib.sha256(ordered.data)
+        said = json.dumps([name, kind, list(array.shape)], separators=(",", ":"))
+        outer.update(said.encode() + inner.digest())
+    return outer.digest()
+
+
+def _apart(of: Any, samples: Samples) -> Codes:
+    from fedpeer.learning.workloads.loading import apart
+
+    codes: Codes = apart(of, samples)
+    return codes
+
+
+def _table(section: DataSection, beside: tuple[str, ...]) -> Given:
+    """Named columns of a file."""
+    assert section.file is not None, "inputs come with a file"
+    if section.target is None:
+        raise TaskError("[data] names inputs and no target; expected target, the column that is learnt")
+    inputs, target = tuple(section.inputs), section.target
+    arrays = read_columns(section.file, (*inputs, target, *beside))
+    form = Columns(inputs, target, section.layout or layout_of(arrays, inputs))
+    classes: Classes | None = section.classes
+    if classes is None and arrays[target].dtype.kind == "U":
+        classes = _sorted_classes(arrays[target])
+    test = None
+    if section.test_file is not None:
+        other = read_columns(section.test_file, (*inputs, target, *beside))
+        test = samples_of(other, form, classes, beside)
+    return Given(section.file.stem, samples_of(arrays, form, classes, beside), test, classes, form)
+
+
+def _sorted_classes(targets: Array) -> tuple[str, ...]:
+    found = tuple(sorted(set(targets.tolist())))
+    if not 2 <= len(found) <= MAX_STRATA:
+        raise DataError(f"the target has {len(found)} different texts; expected 2 to {MAX_STRATA} classes")
+    return found
+
+
+def _images(section: DataSection) -> Given:
+    """Images, labels and perhaps classes of an .npz."""
+    assert section.file is not None, "the section has one source"
+    if section.file.suffix.lower() not in (".npz", ""):
+        raise TaskError(
+            f'[data] names no columns of {section.file}; write inputs = ["..."] and target = "..." beside file'
+        )
+    samples, classes = _read_images_file(section.file, section.classes)
+    test = None
+    if section.test_file is not None:
+        test, other = _read_images_file(section.test_file, section.classes)
+        if other != classes:
+            raise TaskError(
+                f"{section.test_file} has the classes {other!r:.120}, D_c {classes!r:.120}; expected the same, so "
+                "write `classes` into both files, or data.classes into the task file"
+            )
+    return Given(section.file.stem, samples, test, classes)
+
+
+def _folder(section: DataSection, folder: Path) -> Given:
+    classes = tuple(section.classes or class_folders(folder))
+    test = None if section.test_folder is None else read_images(section.test_folder, classes)
+    return Given(folder.name, read_images(folder, classes), test, classes)
+
+
+def _factory(section: DataSection, factory: str, folder: Path | None) -> Given:
+    from fedpeer.learning.brought import brought_samples  # these import torch
+    from fedpeer.learning.workloads.loading import FactorySource, apart
+
+    source = FactorySource(factory, section.options, folders_of(folder))
+    first, second = apart(brought_samples, source)
+    classes: Classes | None = section.classes
+    if classes is None and first.targets.dtype.kind == "U":
+        classes = _sorted_classes(first.targets)
+    made = [None if part is None else _checked(factory, part, classes) for part in (first, second)]
+    assert made[0] is not None, "a factory gives D_c"
+    return Given(factory, made[0], made[1], classes)
+
+
+def _checked(factory: str, samples: Samples, classes: Classes | None) -> Samples:
+    """Samples of a factory whose numbers are finite and whose targets are class numbers where there are classes."""
+    for name, part in samples.parts():
+        if part.dtype.kind not in "iufbU":
+            raise DataError(f"{factory} gives {name} of {part.dtype}; expected numbers or texts")
+        if part.dtype.kind == "f" and not np.isfinite(part).all():
+            raise DataError(
+                f"{factory} gives {name} with values that are NaN or infinite; expected finite numbers"
+            )
+    if not len(samples):
+        raise DataError(f"{factory} gives no samples; expected at least one of each stratum")
+    return samples if classes is None else replace(samples, targets=whole_labels(samples.targets, classes))
+
+
+def _held_out(given: Given, section: DataSection) -> Given:
+    """With a share of D_c held out, where the section asks for it."""
+    if section.holdout is None:
+        return given
+    if given.test is not None:
+        raise TaskError(f"{given.name} has held-out samples already; expected no data.holdout beside them")
+    size = len(given.validation)
+    held = round(float(section.holdout) * size)
+    if not 0 < held < size:
+        raise TaskError(
+            f"data.holdout is {section.holdout} of {size} samples; expected a share that leaves some on either side"
+        )
+    order = np.random.default_rng(section.seed).permutation(size)
+    chosen, rest = np.sort(order[:held]), np.sort(order[held:])
+    return replace(given, validation=given.validation.select(rest), test=given.validation.select(chosen))
+
+
+def _read_images_file(path: Path, classes: Classes | None) -> tuple[Samples, Classes]:
+    """Samples and classes from an .npz of `images`, `labels` and, where they are not 0 to the largest label, `classes`:
+    their number, or their names, by which labels may then be written.
+
+    Args:
+        classes: those of the task file, in the place of the file's own.
+
+    Raises:
+        TaskError: another file, a damaged one, or arrays that are not labelled images.
+    """
+    try:
+        with path.open("rb") as file:
+            stored = np.load(file, allow_pickle=False)
+            if not isinstance(stored, NpzFile):
+                raise TaskError(
+                    f"{path} is not an .npz file with images, labels and classes but one array, as np.save writes "
+                    "it; write it with np.savez"
+                )
+            arrays = {name: stored[name] for name in ("images", "labels", "classes") if name in stored}
+    except OSError as error:
+        raise TaskError(f"{path} cannot be read: {error.strerror or error}") from None
+    except TaskError:
+        raise
+    except Exception as error:  # a damaged file fails in as many ways as its formats have parts
+        why = str(error).partition("\n")[0].partition("If you trust")[0].strip() or type(error).__name__
+        raise TaskError(
+            f"{path} is not an .npz file with images, labels and classes, or it is damaged: {why}"
+        ) from None
+    if missing := {"images", "labels"} - arrays.keys():
+        raise TaskError(
+            f"{path} is not an .npz file with images, labels and classes: it has no {' and no '.join(sorted(missing))}"
+        )
+    try:
+        labels = arrays["labels"]
+        if classes is None:
+            classes = _classes(arrays["classes"]) if "classes" in arrays else _largest(labels) + 1
+        count = class_count(classes)
+        if count > MAX_STRATA:
+            raise DataError(f"there are {count} classes; expected at most {MAX_STRATA}")
+        images = real_inputs(arrays["images"], np.float32)
+        found = LabelledData(path.stem, images, whole_labels(labels, classes), count)
+        return of_labelled(found), class_names(classes) or count
+    except DataError as error:
+        raise TaskError(f"{path} cannot be used: {error}") from None
+
+
+def _classes(stored: Any) -> Any:
+    """The number of classes, or their names, as an .npz has them."""
+    return stored.item() if stored.size == 1 else stored.tolist()
+
+
+def _largest(labels: Any) -> int:
+    if labels.dtype.kind not in "iufb" or labels.size == 0:
+        raise DataError(
+            f"its labels are {labels.size} of {labels.dtype}, and it has no classes; expected whole numbers, or "
+            "`classes` as the list of their names"
+        )
+    largest = float(labels.max())
+    return int(min(max(largest, 1.0), MAX_STRATA - 1.0)) if math.isfinite(largest) else 1

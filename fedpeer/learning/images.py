@@ -1,0 +1,77 @@
+"""Samples from a folder of images: one sub-folder a class, as torchvision's ImageFolder reads it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fedpeer.extras import missing
+from fedpeer.learning.errors import DataError
+from fedpeer.learning.samples import Samples
+
+#: Suffixes of files that are read; others are passed over.
+_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
+
+
+def class_folders(folder: Path) -> tuple[str, ...]:
+    """The names of the sub-folders, in order: the classes.
+
+    Raises:
+        DataError: no folder, or fewer than two sub-folders.
+    """
+    try:
+        names = tuple(sorted(each.name for each in folder.iterdir() if each.is_dir()))
+    except OSError as error:
+        raise DataError(f"{folder} cannot be read: {error.strerror or error}") from None
+    if len(names) < 2:
+        raise DataError(f"{folder} has {len(names)} sub-folders; expected one for each of several classes")
+    return names
+
+
+def read_images(folder: Path, classes: Sequence[str]) -> Samples:
+    """Images of shape (n, channels, height, width), float32 in [0, 1], and their class numbers.
+
+    One channel where all are grey, else three. Files are taken in the order of their paths.
+
+    Args:
+        classes: names of the sub-folders, in the order of their numbers; one of them may be absent.
+
+    Raises:
+        DataError: a sub-folder that is no class, no image at all, one that cannot be read, or two sizes.
+    """
+    if other := sorted(set(class_folders(folder)) - set(classes)):
+        raise DataError(
+            f"{folder} has the sub-folders {other!r:.120}, which are no classes; expected {classes!r:.120}"
+        )
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise DataError(f"{folder} cannot be read: {missing(error) or error}") from None
+    files = [
+        (file, label)
+        for label, name in enumerate(classes)
+        for file in sorted((folder / name).rglob("*"))
+        if file.suffix.lower() in _SUFFIXES and file.is_file()
+    ]
+    if not files:
+        raise DataError(f"{folder} has no image; expected some that end with {', '.join(_SUFFIXES)}")
+    pixels = []
+    for file, _ in files:
+        try:
+            with Image.open(file) as image:
+                grey = image.mode in ("L", "1")
+                pixels.append(np.asarray(image.convert("L" if grey else "RGB")))
+        except Exception as error:  # a damaged image fails in as many ways as there are formats
+            raise DataError(
+                f"{file} cannot be read as an image: {str(error).partition(chr(10))[0]}"
+            ) from None
+        if pixels[-1].shape[:2] != pixels[0].shape[:2]:
+            size, first = (f"{p.shape[1]} x {p.shape[0]}" for p in (pixels[-1], pixels[0]))
+            raise DataError(f"{file} is {size} pixels, {files[0][0]} is {first}; expected one size for all")
+    if any(p.ndim == 3 for p in pixels):
+        pixels = [p if p.ndim == 3 else np.repeat(p[:, :, None], 3, axis=2) for p in pixels]
+        stacked = np.stack(pixels).transpose(0, 3, 1, 2)
+    else:
+        stacked = np.stack(pixels)[:, None]
+    labels = np.array([label for _, label in files], dtype=np.int64)
+    return Samples(np.ascontiguousarray(stacked, dtype=np.float32) / np.float32(255), labels)

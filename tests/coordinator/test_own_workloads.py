@@ -1,0 +1,327 @@
+"""Tasks of an operator's own workload, data and strata: opened from a task file, proved, scored after a restart."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coordinator import dry_round
+from coordinator.config import TaskConfig, read_config, resolve_paths
+from coordinator.dry_round import prove
+from coordinator.errors import ConfigError, TaskError
+from coordinator.learner_data import commit_validation
+from coordinator.opening import PreparedTask, prepare_task
+from coordinator.scoring import make_scorer
+from fedpeer.learning.errors import WorkloadError
+from fedpeer.learning.samples import Samples
+from mechanism.errors import FieldError
+from mechanism.terms import Terms
+from mechanism.workload import Coded, Column, Labels, Quantiles
+
+MODULE = """
+import numpy as np
+from sklearn.linear_model import SGDRegressor
+from torch import nn
+
+from fedpeer.learning.samples import Samples
+from fedpeer.learning.workloads.baseline import MeanWorkload
+from fedpeer.learning.workloads.sklearn import SklearnWorkload
+from fedpeer.learning.workloads.torch import TorchWorkload
+from own_layers import WIDTH
+
+sources = ["own_layers.py"]
+
+
+def mlp(hidden=WIDTH):
+    return TorchWorkload(
+        lambda: nn.Sequential(nn.Linear(2, hidden), nn.ReLU(), nn.Linear(hidden, 2)), classes=2
+    )
+
+
+def linear():
+    return SklearnWorkload(SGDRegressor(eta0=0.05, learning_rate="constant", alpha=0.0), features=2)
+
+
+def mean():
+    return MeanWorkload()
+
+
+def rows(count=80):
+    inputs = np.random.default_rng(0).normal(size=(count, 2))
+    return Samples(inputs, inputs.sum(axis=1), {"site": np.arange(count) % 3})
+
+
+class Pairs:
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, row):
+        if row >= 40:
+            raise IndexError(row)
+        return np.full((1, 4, 4), row / 40, dtype=np.float32), row % 2
+
+
+def ragged():
+    return [(np.zeros(row), 0) for row in (3, 4)]
+
+
+def by_sign():
+    return lambda samples: (np.asarray(samples.inputs)[:, 0] > 0).astype(np.int64)
+"""
+
+TASK = """
+id = "own"
+Q = 1000
+phi = 300
+upsilon = 200
+seed = 7
+{top}
+[rule]
+name = "{rule}"
+[schedule]
+rounds = 2
+capacity = 4
+[recipe]
+model = "{model}"
+samples = 120
+batch_size = 20
+epochs = 6
+learning_rate = 0.01
+{recipe}
+[data]
+{data}
+"""
+
+TABLE = 'file = "table.csv"\ninputs = ["a", "b"]\n'
+CLASSES = TABLE + 'target = "late"\nholdout = 0.2'
+MEASURED = TABLE + 'target = "delay"\nholdout = 0.2'
+FIFTHS = 'strata = { quantiles = 5, of = "target" }'
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A task file's folder: a module, what it is made of, and a table."""
+    made = tmp_path_factory.mktemp("own")
+    (made / "own_models.py").write_text(MODULE)
+    (made / "own_layers.py").write_text("WIDTH = 8\n")
+    generator = np.random.default_rng(0)
+    a, b, noise = generator.normal(size=(3, 400))
+    delay = 2 * a - b + 0.3 * noise
+    lines = [
+        f"{x!r},{y!r},{'yes' if d > 0 else 'no'},{d!r},{site},{shuffled!r}"
+        for x, y, d, site, shuffled in zip(
+            a.tolist(),
+            b.tolist(),
+            delay.tolist(),
+            "abca" * 100,
+            generator.permutation(delay).tolist(),
+            strict=True,
+        )
+    ]
+    (made / "table.csv").write_text("\n".join(["a,b,late,delay,site,noise", *lines]) + "\n")
+    return made
+
+
+def prepared(
+    folder: Path, model: str, data: str, top: str = "", recipe: str = "", rule: str = "paper"
+) -> PreparedTask:
+    text = TASK.format(model=model, data=data, top=top, recipe=recipe, rule=rule)
+    (file := folder / "task.toml").write_text(text)
+    return prepare_task(resolve_paths(read_config(file, TaskConfig), file.parent), 0.0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _ending(folder: Path) -> Iterator[None]:
+    """The processes of the workloads end with the tests."""
+    yield
+    for model in ("mlp", "linear", "mean"):
+        task = prepared(
+            folder, f"own_models:{model}", CLASSES if model == "mlp" else MEASURED, FIFTHS * (model != "mlp")
+        )
+        make_scorer(task.row, task.data).close()
+
+
+def test_a_table_with_a_perceptron_is_opened_proved_and_scored_after_a_restart(folder: Path) -> None:
+    task = prepared(folder, "own_models:mlp", CLASSES, recipe="[recipe.options]\nhidden = 4")
+    terms = task.row.terms
+    assert Terms.parse(terms.canonical) == terms
+    assert terms.recipe.source is not None
+    assert terms.recipe.source.keywords == {"hidden": 4}
+    assert set(terms.recipe.source.digests) == {"own_models.py", "own_layers.py"}
+    assert (terms.strata, terms.classes) == (Labels(), ("no", "yes"))
+    assert terms.columns is not None
+    assert (terms.columns.inputs, terms.columns.target, terms.columns.layout) == (("a", "b"), "late", "array")
+    assert {spec.name for spec in terms.contract.tensors} == {"0.weight", "0.bias", "2.weight", "2.bias"}
+    proof = prove(task)
+    assert proof.accuracy is not None
+    assert proof.accuracy[1] > 0.8
+    assert proof.doubts == ()
+    # A coordinator that has started again knows the row alone.
+    scorer = make_scorer(task.row)
+    (path := folder / "start").write_bytes(task.initial_model)
+    found = scorer.evaluate(path)
+    assert found is not None
+    assert found.accuracy is not None
+    scorer.close()
+    layers = folder / "own_layers.py"
+    text = layers.read_text()
+    layers.write_text(text + "# another\n")
+    with pytest.raises(TaskError, match=r"own_models:mlp is not the task's: own_layers.py is another"):
+        make_scorer(task.row)
+    layers.write_text(text)
+    table = folder / "table.csv"
+    table.write_text((before := table.read_text()).replace("yes", "no", 1))
+    with pytest.raises(TaskError, match="not those that its terms commit to"):
+        make_scorer(task.row)
+    table.write_text(before)
+
+
+def test_a_regression_is_proved_by_its_losses_alone(folder: Path) -> None:
+    task = prepared(folder, "own_models:linear", MEASURED, FIFTHS)
+    assert isinstance(task.row.terms.strata, Quantiles)
+    assert task.row.terms.classes == ()
+    assert task.row.terms.strata_names[0].startswith("below ")
+    assert task.data is not None
+    assert task.data.test is not None
+    assert (len(task.data.validation), len(task.data.test), task.data.counts()) == (320, 80, (64,) * 5)
+    proof = prove(task)
+    assert proof.accuracy is None
+    assert proof.loss is not None
+    assert proof.loss[1] < proof.loss[0] / 5
+    assert "the first model's mean loss is" in proof.sentence()
+    assert proof.doubts == ()
+    scorer = make_scorer(task.row, task.data)
+    (path := folder / "start").write_bytes(task.initial_model)
+    found = scorer.evaluate(path)
+    assert found is not None
+    assert found.figures().keys() == {"loss"}
+
+
+@pytest.mark.parametrize(
+    ("model", "data"), [("linear", TABLE + 'target = "noise"'), ("mean", MEASURED)], ids=["noise", "mean"]
+)
+def test_what_knows_nothing_of_its_targets_is_said(folder: Path, model: str, data: str) -> None:
+    [doubt] = prove(prepared(folder, f"own_models:{model}", data, FIFTHS)).doubts
+    assert "knows nothing of the targets of the other" in doubt
+
+
+def test_strata_may_be_a_column_or_what_a_factory_gives(folder: Path) -> None:
+    site = prepared(folder, "own_models:mlp", CLASSES, 'strata = { column = "site" }')
+    assert site.row.terms.strata == Column("site", ("a", "b", "c"))
+    assert site.data is not None
+    assert len(site.row.terms.reference) == 3
+    sign = prepared(
+        folder,
+        "own_models:mlp",
+        CLASSES,
+        'strata = { factory = "own_models:by_sign", names = ["minus", "plus"] }',
+    )
+    assert isinstance(sign.row.terms.strata, Coded)
+    assert sign.row.terms.strata_names == ("minus", "plus")
+    assert sign.data is not None
+    assert np.array_equal(sign.data.codes, np.asarray(sign.data.validation.inputs)[:, 0] > 0)
+    # Again from the row alone.
+    make_scorer(sign.row)
+
+
+def test_data_may_come_from_a_factory_or_a_folder_of_images(folder: Path) -> None:
+    rows = prepared(
+        folder, "own_models:linear", 'factory = "own_models:rows"', 'strata = { column = "site" }'
+    )
+    assert rows.data is not None
+    assert (len(rows.data.validation), rows.data.counts()) == (80, (27, 27, 26))
+    model = 'initial_model = "start"\nreference = ["1/2", "1/2"]'
+    (folder / "start").write_bytes(rows.initial_model)
+    pairs = prepared(folder, "custom", 'factory = "own_models:Pairs"', model)
+    assert pairs.data is not None
+    assert np.asarray(pairs.data.validation.inputs).shape == (40, 1, 4, 4)
+    from PIL import Image
+
+    for name in ("cat", "dog"):
+        (folder / "pets" / name).mkdir(parents=True, exist_ok=True)
+        Image.new("L", (8, 8), 90).save(folder / "pets" / name / "one.png")
+    pets = prepared(folder, "custom", 'folder = "pets"', 'initial_model = "start"')
+    assert pets.row.terms.classes == ("cat", "dog")
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "top", "said"),
+    [
+        ("own_models:absent", CLASSES, "", "own_models:absent cannot be imported"),
+        ("absent:mlp", CLASSES, "", "there is no module absent in"),
+        ("own_models:mlp", MEASURED, "", "the target is measured, so that labels are no strata"),
+        ("own_models:mlp", MEASURED, FIFTHS, "tells 2 classes apart, and a target"),
+        ("own_models:mlp", CLASSES, 'strata = "labels"', 'expected "label", or a table'),
+        ("own_models:mlp", CLASSES, 'strata = { of = "target" }', "expected one of quantiles, column and factory"),
+        ("own_models:mlp", CLASSES, 'strata = { column = "town" }', "has no town"),
+        ("own_models:mlp", CLASSES, 'strata = { quantiles = 3, of = "site" }', "one finite number a sample of site"),
+        ("own_models:mlp", TABLE, "", "names inputs and no target"),
+        ("own_models:mlp", 'file = "table.csv"', "", "names no columns of"),
+        ("own_models:mlp", CLASSES + '\nfolder = "pets"', "", "exactly one of dataset, file, folder and factory"),
+        ("own_models:mlp", 'dataset = "digits"\ntarget = "y"', "", "target belongs to file"),
+        ("own_models:mlp", 'dataset = "digits"', "", "tells 2 classes apart"),
+        ("own_models:mlp", 'file = "table.csv"\ninputs = ["a"]\ntarget = "late"', "", "cannot read D_c"),
+        ("custom", 'factory = "own_models:ragged"', "", r"gives inputs of the shapes \[\(3,\), \(4,\)\]"),
+        ("custom", 'factory = "own_models:mean"', "", "gives a MeanWorkload; expected Samples"),
+        ("custom", CLASSES, "", "initial_model is None; expected a safetensors file"),
+        ("digits-cnn", CLASSES, "", r"reads images of \(1, 8, 8\)"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_opened_is_refused_in_a_sentence(
+    folder: Path, model: str, data: str, top: str, said: str
+) -> None:
+    with pytest.raises((TaskError, FieldError, ConfigError, WorkloadError), match=said) as refused:
+        prepared(folder, model, data, top)
+    assert "Traceback" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("model", "data", "top"), [("mlp", CLASSES, ""), ("linear", MEASURED, FIFTHS)])
+def test_evidence_is_had_of_an_own_workload(folder: Path, model: str, data: str, top: str) -> None:
+    """Its shadows are trained by worker processes, and three participants are paid on what they show."""
+    progress: list[str] = []
+    proof = prove(prepared(folder, f"own_models:{model}", data, top, rule="verified"), progress.append)
+    assert proof.evidence_seconds is not None
+    assert progress[-1] == "training shadow models: 38 of 38"
+    assert "measuring and settling a round of three" in progress
+    assert proof.doubts == ()
+
+
+def test_a_stratum_of_few_samples_is_said(folder: Path) -> None:
+    """No half of D_c has an eighth of a round's samples of it."""
+    table = (folder / "table.csv").read_text().splitlines()
+    rare = [line for line in table[1:] if ",yes," in line][:20]
+    (folder / "rare.csv").write_text(
+        "\n".join([table[0], *(line for line in table if ",no," in line), *rare]) + "\n"
+    )
+    task = prepared(folder, "own_models:mlp", CLASSES.replace("table", "rare"), rule="verified")
+    [doubt] = dry_round._scarce(task, True)
+    assert "samples of stratum yes; expected at least 30 for rounds of 120 samples" in doubt
+
+
+def test_the_commitment_is_to_every_array_its_name_type_and_shape() -> None:
+    inputs, targets = np.arange(6.0).reshape(3, 2), np.array([0, 1, 1])
+    texts = np.array(["a", "bc", ""])
+    plain = Samples({"x": inputs, "t": texts}, targets, {"c": targets})
+
+    def of(samples: Samples | None, salt: bytes = b"") -> str:
+        return commit_validation(samples, salt).hex()
+
+    same = Samples(
+        {"x": np.asfortranarray(inputs).astype(">f8"), "t": texts.astype("<U9")},
+        targets.astype(">i8"),
+        {"c": targets},
+    )
+    assert of(same) == of(plain)
+    others: list[Any] = [
+        None,
+        Samples({"x": inputs.astype(np.float32), "t": texts}, targets, {"c": targets}),
+        Samples({"y": inputs, "t": texts}, targets, {"c": targets}),
+        Samples({"x": inputs, "t": np.array(["ab", "c", ""])}, targets, {"c": targets}),
+        Samples({"x": inputs, "t": texts}, targets[::-1], {"c": targets}),
+        Samples({"x": inputs, "t": texts}, targets),
+        Samples(inputs, targets),
+        Samples(inputs.reshape(3, 1, 2), targets),
+    ]
+    assert len({of(other) for other in [plain, *others]} | {of(plain, b"salt")}) == len(others) + 2

@@ -1,0 +1,142 @@
+"""Tables and folders of images: read as a workload sees them, or refused in one sentence."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from PIL import Image
+from pyarrow import csv, parquet
+
+from fedpeer.learning.errors import DataError
+from fedpeer.learning.images import class_folders, read_images
+from fedpeer.learning.tables import layout_of, read_columns, read_samples
+from mechanism.workload import Columns
+
+HOURS, MILES = [7, 12, 19, 23], [90.5, 10.0, 3.25, 0.0]
+CARRIERS, LATE = ["AA", "B6", "AA", "ü"], [True, False, False, True]
+TABLE: dict[str, Any] = {"hour": HOURS, "miles": MILES, "carrier": CARRIERS, "late": LATE}
+
+
+def stored(folder: Path, kind: str, **changes: Any) -> Path:
+    """The table in a file of a kind, with other columns."""
+    columns = {**TABLE, **changes}
+    path = folder / f"table.{kind}"
+    if kind == "npz":
+        np.savez(path, **{name: np.array(values) for name, values in columns.items()})
+    elif kind == "csv":
+        csv.write_csv(pa.table(columns), path)
+    else:
+        parquet.write_table(pa.table(columns), path)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["npz", "csv", "parquet"])
+def test_every_kind_of_file_gives_the_same_samples(kind: str, tmp_path: Path) -> None:
+    path = stored(tmp_path, kind)
+    numbers = read_samples(path, Columns(("miles", "hour"), "late", "array"), 2, beside=("carrier",))
+    assert numbers.inputs.dtype == np.float64  # type: ignore[union-attr]
+    assert np.array_equal(np.asarray(numbers.inputs), np.stack([MILES, HOURS], axis=1))
+    assert numbers.targets.tolist() == [1, 0, 0, 1]
+    assert numbers.column("carrier").tolist() == CARRIERS
+    named = read_samples(path, Columns(("carrier", "hour"), "miles", "named"))
+    assert isinstance(named.inputs, dict)
+    assert named.inputs["carrier"].tolist() == CARRIERS
+    assert named.inputs["hour"].dtype == np.int64
+    assert named.targets.tolist() == MILES
+    classes = read_samples(path, Columns(("miles",), "carrier", "array"), ["B6", "AA", "ü"])
+    assert classes.targets.tolist() == [1, 0, 1, 2]
+    arrays = read_columns(path, ["hour", "miles", "carrier"])
+    assert layout_of(arrays, ["hour", "miles"]) == "array"
+    assert layout_of(arrays, ["hour", "carrier"]) == "named"
+
+
+def test_lists_of_one_length_and_arrays_of_any_shape_are_inputs(tmp_path: Path) -> None:
+    vectors = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]]
+    form = Columns(("vector",), "miles", "array")
+    for path in (stored(tmp_path, "parquet", vector=vectors), stored(tmp_path, "npz", vector=vectors)):
+        assert np.asarray(read_samples(path, form).inputs).tolist() == vectors
+    coded = pa.array(CARRIERS).dictionary_encode()
+    assert (
+        read_columns(stored(tmp_path, "parquet", carrier=coded), ["carrier"])["carrier"].tolist() == CARRIERS
+    )
+
+
+FORM = Columns(("hour", "miles"), "late", "array")
+
+#: Columns that cannot be used, the kinds of file that can hold them, and what is said.
+BAD: dict[str, tuple[dict[str, Any], tuple[str, ...], str]] = {
+    "missing value": ({"miles": [1.0, None, 2.0, None]}, ("csv", "parquet"), "miles has 2 places .* first in row 1"),
+    "not a number": ({"miles": [1.0, 2.0, np.nan, 3.0]}, ("npz", "parquet"), "miles has 1 values that are NaN"),
+    "infinite": ({"miles": [1.0, 2.0, np.inf, 3.0]}, ("npz", "parquet"), "the first in row 2"),
+    "text": ({"miles": list("abcd")}, ("npz", "csv", "parquet"), 'miles is text.*layout = "named"'),
+    "three classes": ({"late": [0, 1, 2, 0]}, ("npz", "csv", "parquet"), "labels run from 0 to 2"),
+    "measured": ({"late": [0.5, 1, 2, 0]}, ("npz", "csv", "parquet"), "a label is 0.5"),
+    "mixed lists": ({"miles": [[1.0], [1.0, 2.0], [1.0], [1.0]]}, ("parquet",), "lists of 1 to 2 values"),
+    "dates": ({"miles": pa.array([1, 2, 3, 4], pa.timestamp("s"))}, ("parquet",), "timestamp.*; expected numbers"),
+    "complex": ({"miles": np.array([1j, 2, 3, 4])}, ("npz",), "complex128"),
+    "one value": ({"miles": 1.0}, ("npz",), "a single value"),
+    "shorter": ({"miles": [1.0, 2.0]}, ("npz",), "expected one number for all"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "kind"), [(name, kind) for name, case in BAD.items() for kind in case[1]])
+def test_a_column_that_cannot_be_used_is_refused_in_one_sentence(
+    name: str, kind: str, tmp_path: Path
+) -> None:
+    changes, _, said = BAD[name]
+    with pytest.raises(DataError, match=said) as refused:
+        read_samples(stored(tmp_path, kind, **changes), FORM, 2)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", ["npz", "csv", "parquet"])
+def test_a_file_that_is_none_is_refused_in_one_sentence(kind: str, tmp_path: Path) -> None:
+    path = stored(tmp_path, kind)
+    with pytest.raises(DataError, match=r"has no mile; it has hour, miles, carrier, late"):
+        read_columns(path, ["mile"])
+    with pytest.raises(DataError, match="cannot be read: No such file"):
+        read_columns(tmp_path / f"absent.{kind}", ["hour"])
+    path.write_bytes(path.read_bytes()[:20] + b"\x00\xff\n,,,,,\n")
+    with pytest.raises(DataError, match=r"damaged|has no hour"):
+        read_columns(path, ["hour"])
+    with pytest.raises(DataError, match=r"expected a file that ends with \.npz"):
+        read_columns(tmp_path / "table.xlsx", ["hour"])
+
+
+def image(path: Path, size: tuple[int, int] = (4, 3), mode: str = "L", value: int = 255) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new(mode, size, value).save(path)
+
+
+def test_a_folder_of_images_has_a_class_in_each_sub_folder(tmp_path: Path) -> None:
+    image(tmp_path / "dog" / "b.png", value=0)
+    image(tmp_path / "cat" / "sub" / "a.png")
+    image(tmp_path / "cat" / "c.png", value=51)
+    (tmp_path / "cat" / "notes.txt").write_text("no image")
+    assert class_folders(tmp_path) == ("cat", "dog")
+    samples = read_images(tmp_path, ("cat", "dog"))
+    assert np.asarray(samples.inputs).shape == (3, 1, 3, 4)
+    assert samples.targets.tolist() == [0, 0, 1]
+    assert np.asarray(samples.inputs)[:, 0, 0, 0].tolist() == pytest.approx([0.2, 1, 0])
+    image(tmp_path / "dog" / "colour.png", mode="RGB")
+    assert np.asarray(read_images(tmp_path, ("cat", "dog")).inputs).shape == (4, 3, 3, 4)
+
+
+def test_images_that_do_not_agree_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="has 0 sub-folders"):
+        class_folders(tmp_path)
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "dog").mkdir()
+    with pytest.raises(DataError, match="has no image"):
+        read_images(tmp_path, ("cat", "dog"))
+    image(tmp_path / "cat" / "a.png")
+    with pytest.raises(DataError, match=r"the sub-folders \['dog'\], which are no classes"):
+        read_images(tmp_path, ("cat", "owl"))
+    image(tmp_path / "dog" / "b.png", (5, 3))
+    with pytest.raises(DataError, match=r"b.png is 5 x 3 pixels, .*a.png is 4 x 3"):
+        read_images(tmp_path, ("cat", "dog"))
+    (tmp_path / "dog" / "b.png").write_bytes(b"no image")
+    with pytest.raises(DataError, match=r"b.png cannot be read as an image"):
+        read_images(tmp_path, ("cat", "dog"))
