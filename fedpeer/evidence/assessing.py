@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedpeer.evidence.errors import EvidenceError
-from fedpeer.evidence.generic.comparing import Compared
+from fedpeer.evidence.generic.comparing import Left, likeness
 from fedpeer.evidence.generic.measuring import (
     SHADOWS,
     Ensemble,
@@ -29,9 +29,7 @@ from fedpeer.evidence.generic.measuring import (
     prepare_ensemble,
 )
 from fedpeer.evidence.influence import Aggregate
-from fedpeer.evidence.likeness import mix_of
 from fedpeer.evidence.regression import micro
-from fedpeer.evidence.sketch import Array
 from fedpeer.learning.models import Weights, weights_digest
 from fedpeer.learning.samples import Samples
 from fedpeer.protocol.model_file import ModelFileError, open_model
@@ -339,7 +337,7 @@ class RoundMeasurements:
                 name: max(1, min(self._submissions[name].samples, task.recipe.samples)) for name in names
             },
             layout=self._of.start,
-            probe=task.validation.select(self._ensemble.comparison.probe),
+            probe=task.validation.select(self._ensemble.comparison.probe.rows),
             workload=task.workload,
             scale=self._ensemble.observer.loss_scale,
         )
@@ -372,10 +370,9 @@ class RoundMeasurements:
         found = ensemble.of(observed, self._public)
         predicted = None
         if task.workload.classes is not None:
-            predicted = observed.outputs[ensemble.comparison.probe].argmax(axis=1)
-        self._seen[submission.participant_id] = _Seen(
-            ensemble.comparison.of(observed), mix_of(found.shares), predicted
-        )
+            predicted = observed.outputs[ensemble.comparison.probe.rows].argmax(axis=1)
+        left = ensemble.comparison.left(observed, found.shares)
+        self._seen[submission.participant_id] = _Seen(left, predicted)
         return self._figures(blank, found)
 
     def _figures(self, blank: Measurement, found: Measured) -> Measurement:
@@ -398,17 +395,15 @@ class RoundMeasurements:
         result = dict(measured)
         if not names:
             return result
-        seen = [self._seen[n] for n in names]
-        updates = np.array([each.compared[0] for each in seen])
-        outputs = np.array([each.compared[1] for each in seen])
-        mixes = np.array([each.mix for each in seen])
-        for i, name in enumerate(names):
+        left = [self._seen[n].left for n in names]
+        updates, outputs = (np.array(part) for part in zip(*left, strict=True))
+        for name, own in zip(names, left, strict=True):
             # One row at a time: memory stays linear in the number of participants.
-            alike = self._ensemble.comparison.likeness(seen[i].compared, (updates, outputs), mixes @ mixes[i])
+            alike = [micro(each) for each in likeness(own, updates, outputs).tolist()]
             twins = [
-                (other, micro(float(likeness)))
-                for other, likeness in zip(names, alike, strict=True)
-                if other != name and micro(float(likeness)) >= limit
+                (other, each)
+                for other, each in zip(names, alike, strict=True)
+                if other != name and each >= limit
             ]
             result[name] = replace(result[name], twins=tuple(twins))
         return result
@@ -419,12 +414,11 @@ class _Seen:
     """What comparing a submission with others needs.
 
     Attributes:
-        compared: directions of its update and outputs; mix: its shares of the strata, as estimated.
+        left: of its update and outputs, beyond what its mix explains.
         predicted: the class that it gives to each sample of the probe; None without classes.
     """
 
-    compared: Compared
-    mix: Array
+    left: Left
     predicted: npt.NDArray[np.int64] | None
 
 

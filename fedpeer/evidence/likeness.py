@@ -1,52 +1,68 @@
-"""How alike two models are beyond what their mixes have in common.
+"""How alike two models are beyond what their mixes explain.
 
-Models of one mix are pulled the same way, on whichever samples they were trained. With p and q the shares of the strata
-of two models, sum_i p_i q_i is the chance that a sample of one and a sample of the other are of one stratum; over pairs
-of shadows that have no sample in common the cosine c of two models is regressed on it:
+Models of one mix are pulled the same way, on whichever samples they were trained. What the mix p pulls is a ridge
+regression on shadows, linear in the shares and in their square roots, since the first samples of a stratum count most:
 
-    e = a + b sum_i p_i q_i,   clipped to [0, `MOST_EXPLAINED`]
-    likeness = (c - e) / (1 - e)
+    x(p) = (p, sqrt p),   pull(p) = x(p) C,   likeness = cosine of v - pull(p) and v' - pull(p')
 
-so that a copy has 1, whatever its mix, and two honest participants with one mix have what two with none in common
-have, about 0.
+What is left of a model is its own samples': a copy has 1, a model trained again on the same samples little less, and
+models of different samples about 0.
+
+Of shadows what is left is taken without the shadow itself, its residual over 1 - H_ii. Shadows of one half of D_c share
+samples, which C does not know: their residuals have a mean in common, d more than those of the other half. C lies
+between the two halves, so that pairs of shadows of different halves have -d/2 and d/2 in common; two participants,
+whose samples are of neither, lie as far from C and on one side of it. Residuals of the first half are therefore
+given without d: pairs of different halves then have in common what two participants have.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from fedpeer.evidence.sketch import Array
+from fedpeer.evidence.sketch import Array, directions
 
-#: The most that a mix in common is taken to explain: two models that are a fifth further apart than this are not one.
-MOST_EXPLAINED = 0.8
+#: Candidates of the ridge penalty, over the largest squared singular value of x.
+_PENALTIES = np.logspace(-6, 0, 13)
 
 
-@dataclass(frozen=True)
-class Likeness:
-    """The likeness of models, by one kind of vector of theirs.
+@dataclass(frozen=True, eq=False)
+class Pull:
+    """What a mix does to one kind of vector: C, shape (2 S, B)."""
 
-    Attributes:
-        intercept, slope: a and b.
+    coefficients: Array
+
+    def left(self, vectors: Array, mixes: Array) -> Array:
+        """What is left of models that are no shadows, shape (n, B), as directions."""
+        return directions(vectors - _basis(mixes) @ self.coefficients)
+
+
+def fit_pull(vectors: Array, mixes: Array, halves: npt.NDArray[np.int64]) -> tuple[Pull, Array]:
+    """The map, and what is left of each shadow as directions; see the module's text.
+
+    Args:
+        vectors: shape (n, B); mixes: distributions over the strata, (n, S); halves: of D_c, (n,).
     """
-
-    intercept: float
-    slope: float
-
-    def __call__(self, cosines: Array, common: Array) -> Array:
-        """Likeness of pairs with `cosines` and sum_i p_i q_i `common`; one shape."""
-        explained = np.clip(self.intercept + self.slope * common, 0, MOST_EXPLAINED)
-        result: Array = (cosines - explained) / (1 - explained)
-        return result
-
-
-def fit_likeness(cosines: Array, common: Array) -> Likeness:
-    """The regression over pairs of models with `cosines` and sum_i p_i q_i `common`; of one shape."""
-    slope, intercept = np.polyfit(common.ravel(), cosines.ravel(), 1)
-    return Likeness(float(intercept), float(slope))
+    left, singular, right = np.linalg.svd(_basis(mixes), full_matrices=False)
+    squares, projected = singular**2, left.T @ vectors
+    best, chosen, residuals = np.inf, 0.0, vectors
+    for penalty in _PENALTIES * squares[0]:
+        kept = squares / (squares + penalty)
+        leverage = (left**2) @ kept
+        found = (vectors - left @ (kept[:, None] * projected)) / np.maximum(1 - leverage, 1e-9)[:, None]
+        if (error := float(np.square(found).sum())) < best:
+            best, chosen, residuals = error, float(penalty), found
+    pull = Pull(right.T @ ((singular / (squares + chosen))[:, None] * projected))
+    difference = residuals[halves == 0].mean(axis=0) - residuals[halves == 1].mean(axis=0)
+    return pull, directions(residuals - np.outer(halves == 0, difference))
 
 
 def mix_of(shares: Array) -> Array:
-    """Estimated shares, shape (..., I), as distributions: none below 0, summing to 1."""
+    """Estimated shares, shape (..., S), as distributions: none below 0, summing to 1."""
     positive = np.maximum(shares, 0)
     result: Array = positive / np.maximum(positive.sum(axis=-1, keepdims=True), 1e-9)
     return result
+
+
+def _basis(mixes: Array) -> Array:
+    return np.concatenate([mixes, np.sqrt(mixes)], axis=-1)

@@ -1,13 +1,11 @@
 """From when two models count as one: their likeness, and a limit at a stated rate.
 
-The likeness of two models is the mean of two: of their updates, and of what they give on a probe of D_c (outputs where
-there are any, else losses). Either is a cosine without what all models have in common, and beyond what the two mixes
-have in common explains (`fedpeer.evidence.likeness`).
+The likeness of two models is the mean of two: of the directions of their updates, and of what they give on a probe of
+D_c (outputs where there are any, else losses), either beyond what their mixes explain (`fedpeer.evidence.likeness`).
 
 What models of different samples have is seen on pairs of shadows of different halves of D_c. The limit for N
 submissions is the conformal quantile of these at rate / (N - 1), so that one of N honest participants is taken for
-another's copy at `rate` at most (union bound). Where so small a rate is beyond the pairs, their excess over the median
-is taken to fall off exponentially.
+another's copy at `rate` at most (union bound).
 """
 
 from collections.abc import Sequence
@@ -19,15 +17,38 @@ import numpy.typing as npt
 from fedpeer.evidence.generic.observing import LOG_FLOOR, Observation
 from fedpeer.evidence.generic.screening import RATE, limit_at
 from fedpeer.evidence.generic.telling import Halves
-from fedpeer.evidence.likeness import Likeness, fit_likeness, mix_of
-from fedpeer.evidence.sketch import Array, directions, without
+from fedpeer.evidence.likeness import Pull, fit_pull, mix_of
+from fedpeer.evidence.sketch import Array, directions
 from fedpeer.learning.strata import Codes
 
 #: Samples of D_c on which outputs, and aggregates, are compared. Differences are paired, so few tell them apart.
 PROBE_SAMPLES = 256
 
-#: What is compared of one model: directions of its update and of its outputs.
-Compared = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
+#: Policy: a smaller market has the limit of one of so many. Where a pool is small, honest participants have some
+#: samples in common by chance.
+LEAST_MARKET = 50
+
+#: What is left of one model's update, and of its outputs; unit vectors.
+Left = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
+
+
+@dataclass(frozen=True, eq=False)
+class Probe:
+    """Samples of D_c, `codes` their strata; `classifier` where outputs are log-probabilities."""
+
+    rows: npt.NDArray[np.int64]
+    codes: Codes
+    classifier: bool
+
+    def __call__(self, seen: Observation) -> Array:
+        """What a model gives, without what all samples of a stratum have in common; flat."""
+        found = seen.outputs[self.rows].astype(np.float64)
+        if self.classifier:
+            found = np.maximum(found, LOG_FLOOR)
+            found = found - found.mean(axis=1, keepdims=True)
+        for stratum in np.unique(self.codes):
+            found[self.codes == stratum] -= found[self.codes == stratum].mean(axis=0)
+        return found.ravel()
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,48 +56,34 @@ class Comparison:
     """Of the models of one start.
 
     Attributes:
-        probe: samples of D_c.
-        codes: their strata.
-        log_probabilities: whether outputs are those of a classifier.
-        mean_update, mean_outputs: of the shadows.
-        update, output: likeness by either.
+        update, output: what a mix does to either.
         apart: likeness of pairs of shadows of different halves.
     """
 
-    probe: npt.NDArray[np.int64]
-    codes: Codes
-    log_probabilities: bool
-    mean_update: Array
-    mean_outputs: Array
-    update: Likeness
-    output: Likeness
+    probe: Probe
+    update: Pull
+    output: Pull
     apart: Array
 
-    def of(self, seen: Observation) -> Compared:
-        """What is compared of one model."""
-        own = directions(without(seen.vectors["update"], [self.mean_update]))
-        return own.astype(np.float32), _distinct(seen, self).astype(np.float32)
-
-    def likeness(self, one: Compared, others: tuple[Array, Array], common: Array) -> Array:
-        """Of one model with others, stacked; `common` is sum_i p_i q_i of its mix with each."""
-        by_update = self.update(others[0] @ one[0], common)
-        by_output = self.output(others[1] @ one[1], common)
-        result: Array = (by_update + by_output) / 2
-        return result
+    def left(self, seen: Observation, shares: Array) -> Left:
+        """What is left of one model; `shares` of the strata as estimated, (S,)."""
+        mix = mix_of(shares)
+        update = self.update.left(directions(seen.vectors["update"]), mix)
+        return update.astype(np.float32), self.output.left(self.probe(seen), mix).astype(np.float32)
 
     def limit(self, submissions: int) -> float:
         """Least likeness of copies among so many."""
-        return limit_at(self.apart, RATE / max(submissions - 1, 1))
+        return limit_at(self.apart, RATE / (max(submissions, LEAST_MARKET) - 1))
+
+
+def likeness(one: Left, updates: Array, outputs: Array) -> Array:
+    """Of one model with others, whose updates and outputs are stacked: at most 1, and 1 of a copy."""
+    result: Array = (updates @ one[0] + outputs @ one[1]) / 2
+    return result
 
 
 def fit_comparison(
-    sound: Sequence[Observation],
-    shares: Array,
-    halves: Halves,
-    codes: Codes,
-    *,
-    classifier: bool,
-    seed: int,
+    sound: Sequence[Observation], shares: Array, halves: Halves, codes: Codes, *, classifier: bool, seed: int
 ) -> Comparison:
     """What the sound shadows say.
 
@@ -86,21 +93,15 @@ def fit_comparison(
         classifier: whether outputs are log-probabilities.
         seed: of the probe.
     """
-    probe = probe_of(codes, seed)
-    plain = Likeness(0.0, 0.0)
-    means = [np.mean([each.vectors["update"] for each in sound], axis=0)]
-    means += [np.mean([_outputs(each, probe, classifier) for each in sound], axis=0)]
-    first = Comparison(probe, codes[probe], classifier, means[0], means[1], plain, plain, np.zeros(1))
-    parts = [np.array(part) for part in zip(*(first.of(each) for each in sound), strict=True)]
-    mixes = mix_of(shares)
-    one, other = halves == 0, halves == 1
-    common = mixes[one] @ mixes[other].T
-    update, output = (part[one] @ part[other].T for part in parts)
-    by_update, by_output = fit_likeness(update, common), fit_likeness(output, common)
-    apart = (by_update(update, common) + by_output(output, common)) / 2
-    return Comparison(
-        probe, codes[probe], classifier, means[0], means[1], by_update, by_output, np.sort(apart.ravel())
+    rows = probe_of(codes, seed)
+    probe = Probe(rows, codes[rows], classifier)
+    mixes, first = mix_of(shares), halves == 0
+    update, updates = fit_pull(
+        directions(np.array([each.vectors["update"] for each in sound])), mixes, halves
     )
+    output, outputs = fit_pull(np.array([probe(each) for each in sound]), mixes, halves)
+    apart = sum(part[first] @ part[~first].T for part in (updates, outputs)) / 2
+    return Comparison(probe, update, output, np.sort(np.ravel(apart)))
 
 
 def probe_of(codes: Codes, seed: int, size: int = PROBE_SAMPLES) -> npt.NDArray[np.int64]:
@@ -109,18 +110,3 @@ def probe_of(codes: Codes, seed: int, size: int = PROBE_SAMPLES) -> npt.NDArray[
     order = order[np.argsort(codes[order], kind="stable")]
     places = np.linspace(0, len(order), min(size, len(order)), endpoint=False).astype(np.int64)
     return np.sort(order[places])
-
-
-def _outputs(seen: Observation, probe: npt.NDArray[np.int64], classifier: bool) -> Array:
-    found = seen.outputs[probe].astype(np.float64)
-    return np.maximum(found, LOG_FLOOR) if classifier else found
-
-
-def _distinct(seen: Observation, of: Comparison) -> Array:
-    """Outputs without what all models, and all samples of a stratum, have in common; flat, of unit length."""
-    rest = _outputs(seen, of.probe, of.log_probabilities) - of.mean_outputs
-    if of.log_probabilities:
-        rest = rest - rest.mean(axis=1, keepdims=True)
-    for stratum in np.unique(of.codes):
-        rest[of.codes == stratum] -= rest[of.codes == stratum].mean(axis=0)
-    return directions(rest.ravel())

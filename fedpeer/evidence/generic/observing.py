@@ -42,7 +42,6 @@ from fedpeer.learning.models import Weights
 from fedpeer.learning.samples import Samples
 from fedpeer.learning.strata import Codes
 from fedpeer.learning.workloads.protocol import HasGradients, Judged, Workload, flat_change
-from mechanism.settlement import MICRO
 
 #: Losses count at most this many times the mean loss of an untrained model: one wild sample must not decide a mean.
 LOSS_CAP = 5.0
@@ -282,8 +281,3 @@ def silent_tensors(workload: Workload, models: Sequence[Weights], samples: Sampl
         least = _SILENT * float(np.median(list(sizes.values())))
         found.append(frozenset(name for name, size in sizes.items() if size <= least))
     return frozenset.intersection(*found) if found else frozenset()
-
-
-def as_features(observations: Sequence[Observation]) -> Array:
-    """Features of several models in units, shape (n, S, m)."""
-    return np.array([each.features for each in observations], dtype=np.float64) / MICRO

@@ -2,7 +2,8 @@
 
 A score is larger the less a model resembles the shadows. The limit of a test at rate a is the conformal quantile, so
 that of models that are exchangeable with n shadows at most a fail it. Where a is smaller than 1 / (n + 1), which no
-quantile of n scores can show, the scores beyond the median are taken to fall off exponentially.
+quantile of n scores can show, the largest tenth of the scores (at least `_TAIL` of them, at most half) is taken to fall
+off exponentially: peaks over a threshold.
 
 *Trained* is one test of the six scores of `SCORES`: how far the length of the update is from the usual, its cosine with
 the mean update (without what could be taken from models that were sent out), the largest deviation of a tensor's share
@@ -44,6 +45,9 @@ WIDE = 0.35
 
 _CHECK_FOLDS = 10
 
+#: Fewest scores from which the fall of a tail is read.
+_TAIL = 25
+
 #: What "trained" looks at, in the order of `Figures.scores`.
 SCORES = ("norm", "alignment", "novelty", "improvement", "echo_distance", "echo_cosine")
 
@@ -75,8 +79,11 @@ def limit_at(scores: Array, rate: float) -> float:
     rank = int(np.ceil((1 - rate) * (len(ordered) + 1)))
     if rank <= len(ordered):
         return float(ordered[rank - 1])
-    tail = Tail.of(scores)
-    return max(float(ordered[-1]), tail.median + tail.excess * float(np.log(0.5 / rate)))
+    part = min(max(_TAIL / len(ordered), 0.1), 0.5)
+    over = int(part * len(ordered))
+    threshold = float(ordered[-over - 1])
+    excess = float(ordered[-over:].mean()) - threshold
+    return max(float(ordered[-1]), threshold + excess * float(np.log(part / rate)))
 
 
 @dataclass(frozen=True, eq=False)

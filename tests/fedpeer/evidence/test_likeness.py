@@ -1,53 +1,58 @@
-"""Likeness of models beyond what a label mix in common explains."""
+"""Likeness of models beyond what their mixes explain."""
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from fedpeer.evidence.likeness import MOST_EXPLAINED, Likeness, fit_likeness, mix_of
+from fedpeer.evidence.likeness import fit_pull, mix_of
 from fedpeer.evidence.sketch import Array, directions
 
 pytestmark = pytest.mark.arithmetic
 
-COSINES = st.floats(-1, 1)
-COMMON = st.floats(0, 1)
-LINES = st.builds(Likeness, st.floats(-1, 1), st.floats(-1, 2))
+STRATA, WIDTH, SHADOWS = 5, 400, 80
 
 
-@given(LINES, COMMON)
-def test_a_copy_is_one_whatever_its_mix(line: Likeness, common: float) -> None:
-    np.testing.assert_allclose(line(np.array(1.0), np.array(common)), 1, atol=1e-12)
+def vectors(mixes: Array, own: Array, shared: Array | float = 0.0) -> Array:
+    """A pull that bends with the share of each stratum, what samples in common do, and what one's own do."""
+    pulls = np.random.default_rng(7).normal(size=(STRATA, WIDTH))
+    return mixes**0.7 @ pulls + shared + own
 
 
-@given(LINES, COSINES, COMMON)
-def test_likeness_never_exceeds_the_cosine_and_keeps_its_order(
-    line: Likeness, cosine: float, common: float
-) -> None:
-    found = line(np.array([cosine, cosine / 2 + 0.5]), np.array([common, common]))
-    assert found[0] <= cosine + 1e-12
-    assert found[0] <= found[1] + 1e-12
-    assert found[0] >= (cosine - MOST_EXPLAINED) / (1 - MOST_EXPLAINED) - 1e-9
-
-
-def pulled(shares: Array, generator: np.random.Generator) -> Array:
-    """Updates of unit length, of 400 weights: a direction for each label, the mean taken off, and noise."""
-    own = np.random.default_rng(7).normal(size=(shares.shape[1], 400))
-    return directions((shares - 1 / shares.shape[1]) @ own + generator.normal(size=(len(shares), 400)) / 3)
+def noise(count: int, generator: np.random.Generator) -> Array:
+    return generator.normal(size=(count, WIDTH)) / 3
 
 
 def test_a_mix_in_common_is_no_likeness_and_samples_in_common_are() -> None:
     generator = np.random.default_rng(0)
-    shares = generator.dirichlet(np.full(5, 0.4), 80)
-    updates, pairs = pulled(shares, generator), np.triu_indices(80, 1)
-    line = fit_likeness((updates @ updates.T)[pairs], (shares @ shares.T)[pairs])
-    single = np.tile(np.eye(5)[2], (2, 1))
-    first, second = pulled(single, generator)
-    again = directions(0.95 * first + 0.05 * second)
-    common = np.array(1.0)
-    assert first @ second > 0.75, "honest participants of one label look alike"
-    assert line(np.array(first @ second), common) < 0.6
-    assert line(np.array(first @ again), common) > 0.95
+    mixes = generator.dirichlet(np.full(STRATA, 0.4), SHADOWS)
+    pull, _ = fit_pull(vectors(mixes, noise(SHADOWS, generator)), mixes, np.arange(SHADOWS) % 2)
+    same = np.tile([0.0, 0.1, 0.8, 0.1, 0.0], (2, 1))
+    first, second = vectors(same, noise(2, generator))
+    assert directions(first) @ directions(second) > 0.75, "honest participants of one mix look alike"
+    again = first + noise(1, generator)[0] / 3
+    one, other, third = pull.left(np.array([first, second, again]), same[[0, 0, 0]])
+    assert abs(one @ other) < 0.3
+    assert one @ third > 0.9
+    np.testing.assert_allclose(one @ one, 1)
+
+
+def test_pairs_of_different_halves_have_in_common_what_two_participants_have() -> None:
+    """Shadows of a half share samples, which pull them the same way; participants share none with anybody."""
+    gaps = []
+    for seed in range(8):
+        generator = np.random.default_rng(seed)
+        halves = np.arange(SHADOWS) % 2
+        shared = noise(2, generator) * 1.5
+        mixes = generator.dirichlet(np.full(STRATA, 1.0), SHADOWS + 40)
+        own = noise(SHADOWS + 40, generator)
+        pull, left = fit_pull(
+            vectors(mixes[:SHADOWS], own[:SHADOWS], shared[halves]), mixes[:SHADOWS], halves
+        )
+        shadows = (left[halves == 0] @ left[halves == 1].T).mean()
+        others = pull.left(vectors(mixes[SHADOWS:], own[SHADOWS:]), mixes[SHADOWS:])
+        participants = (others @ others.T)[np.triu_indices(40, 1)].mean()
+        assert participants > 0.1, "the map lies off by what the halves have of their own"
+        gaps.append(shadows - participants)
+    assert abs(np.mean(gaps)) < 0.05
 
 
 def test_estimated_shares_become_a_distribution() -> None:
