@@ -67,7 +67,7 @@ def check_counts(terms: Terms, statement: ClaimStatement) -> None:
         return
     degree = noniid_degree(statement.counts, terms.reference)
     if degree != statement.degree:
-        raise FieldError("degree", str(statement.degree), f"{degree}, which the label counts give")
+        raise FieldError("degree", statement.degree, f"{degree}, which the label counts give")
 
 
 def same_receipt(receipt: ReceiptRow | None, digest: bytes) -> ReceiptRow | None:

@@ -53,8 +53,8 @@ from coordinator.staging import staged, sync
 from coordinator.storage.rounds import Retention
 from coordinator.storage.schema import migrate
 from coordinator.storage.store import MarketStore
-from fedpeer.audit.sql.database import Database, refuse_unknown, sqlite_file, translated
-from fedpeer.audit.sql.errors import DatabaseDamaged, DatabaseFull
+from fedpeer.audit.sql.database import Database, parse_url, refuse_unknown, shown, sqlite_file, translated
+from fedpeer.audit.sql.errors import DatabaseDamaged, DatabaseFull, DatabaseUnreachable
 from fedpeer.audit.sql.ledger_store import SqlLedgerStore
 
 Result = TypeVar("Result")
@@ -221,7 +221,14 @@ def read_backup(
     with ExitStack() as undo, assembling(folder) as made:
         _unpack(source, manifest, made)
         config = _configured(made, path / SERVICE_FILE, database)
-        restored = undo.enter_context(new_database(made.database_url(config)))
+        try:
+            restored = undo.enter_context(new_database(made.database_url(config)))
+        except DatabaseUnreachable as error:
+            named = shown(parse_url(made.database_url(config)))
+            raise DatabaseUnreachable(
+                f"{error}. The backup is to go into {named}; name another database with --database, or "
+                "--database sqlite:///coordinator.db for a file in the state folder"
+            ) from None
         _restore_database(made.path / _DATABASE, restored)
         (made.path / _DATABASE).unlink(missing_ok=True)
         _check_restored(restored, manifest)

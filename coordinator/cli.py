@@ -37,6 +37,7 @@ from fedpeer.protocol.certificates import certificate_hosts
 from fedpeer.protocol.console_link import CONSOLE_ADDRESS
 from fedpeer.streams import discard_output, nowhere
 from fedpeer.terminal import configure_logs, counted, output, printable
+from fedpeer.text_files import naming
 from mechanism.settlement import MICRO
 
 if TYPE_CHECKING:  # --help needs no extra, and does not wait for them
@@ -163,7 +164,8 @@ def open_(
     config = resolve_paths(read_config(file, TaskConfig), file.parent)
     with _operator(state) as operator:
         operator.check_unused(config.id)
-        prepared = prepare_task(config, datetime.now(UTC).timestamp())
+        with naming(file):
+            prepared = prepare_task(config, datetime.now(UTC).timestamp())
         schedule = prepared.row.terms.schedule
         _note(
             f"At most {_credits(prepared.bill_micro)} credits: {counted(schedule.rounds, 'round')} x "

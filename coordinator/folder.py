@@ -387,6 +387,11 @@ class StateFolder:
 
     def _check_initialised(self) -> None:
         if not (self.path / SERVICE_FILE).is_file():
+            below = sorted(self.path.glob(f"*/{SERVICE_FILE}"))
+            if below:
+                raise FolderError(
+                    f"{self.path} is not a coordinator's folder, {below[0].parent} is one: name that"
+                )
             raise FolderError(
                 f"{self.path} is not a coordinator's folder: it has no {SERVICE_FILE}. "
                 f"Make one with: fedpeer coordinator init {self.path}"
@@ -541,7 +546,7 @@ def new_database(url: str) -> Iterator[Database]:
             if tables := database.tables():
                 raise FolderError(
                     f"the database {database.display} holds {counted(len(tables), 'table')}; nothing was changed. Name "
-                    "an empty one, with --database"
+                    "an empty one with --database; --database sqlite:///coordinator.db is a file in the state folder"
                 )
         try:
             yield database

@@ -172,7 +172,7 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
         raise _too_expensive(terms)
     if bill == 0:
         raise FieldError(
-            "Q", str(terms.Q), f"more: at upsilon = {terms.upsilon} the payment function pays nobody anything"
+            "Q", terms.Q, f"more: at upsilon = {terms.upsilon} the payment function pays nobody anything"
         )
     budget = bill if config.budget_micro is None else config.budget_micro
     if budget < bill:
@@ -207,7 +207,7 @@ def _too_expensive(terms: Terms) -> FieldError:
     rounds = MAX_INTEGER // (schedule.quorum * head)
     if rounds >= 1:
         return FieldError("schedule.rounds", schedule.rounds, f"at most {rounds}: {most}")
-    return FieldError("Q", str(terms.Q), f"less: {most}")
+    return FieldError("Q", terms.Q, f"less: {most}")
 
 
 def _recipe(config: TaskConfig) -> Recipe:
@@ -401,9 +401,7 @@ def _contract(config: TaskConfig, initial_model: bytes) -> ModelContract:
     norm = Decimal(math.ceil(check.norm))
     max_norm = config.contract.max_norm or max(_LEAST_MAX_NORM, norm * _NORM_FACTOR)
     if max_norm < Decimal(check.norm):
-        raise FieldError(
-            "contract.max_norm", str(max_norm), f"at least {norm}, which covers the first model's"
-        )
+        raise FieldError("contract.max_norm", max_norm, f"at least {norm}, which covers the first model's")
     largest = max(largest, len(initial_model))
     max_bytes = config.contract.max_bytes or len(initial_model) + _HEADER_ALLOWANCE
     if max_bytes < largest:
@@ -427,9 +425,8 @@ def _aggregation(config: TaskConfig, contract: ModelContract) -> Aggregation:
             known = f"a pattern of these tensors: {', '.join(names):.200}"
             raise FieldError("aggregation.averaged", pattern, known)
     if not any(map(rule.steps, names)):
-        patterns = ", ".join(rule.averaged)
         raise FieldError(
-            "aggregation.averaged", patterns, f"patterns that leave {rule.name} a tensor to step"
+            "aggregation.averaged", rule.averaged, f"patterns that leave {rule.name} a tensor to step"
         )
     return rule
 

@@ -335,6 +335,11 @@ class Operator:
                     f"task {task_id!r} has trained no model: it is {row.state} in round {row.round}; expected a round "
                     "that is settled. --round 0 fetches what it began with"
                 )
+            if wanted > row.terms.schedule.rounds:
+                raise TaskError(
+                    f"task {task_id!r} has no round {wanted}: its terms have {row.terms.schedule.rounds}; expected "
+                    f"0, what it began with, to {max(made)}, the last round that is settled"
+                )
             if wanted not in made:
                 raise TaskError(
                     f"task {task_id!r} has no model of round {wanted}; expected 0, what it began with, to {max(made)}, "

@@ -7,8 +7,12 @@ read, or is one sentence.
 import codecs
 import re
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from mechanism.errors import FieldError
 
 #: Bytes of a settings file: a population of thousands, written out, has a tenth of it.
 MAX_BYTES = 4 << 20
@@ -28,6 +32,15 @@ _PART = r"""(?:[A-Za-z0-9_-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+"""
 
 #: A key of more parts than levels may be: the time that tomllib takes grows with their square.
 _LONG_KEY = re.compile(rf"(?<![A-Za-z0-9_-])(?:{_PART}){{{MAX_LEVELS}}}")
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Names the file that they come from in errors of fields."""
+    try:
+        yield
+    except FieldError as error:
+        raise FieldError(f"{path}: {error.field}", error.value, error.expected) from None
 
 
 class TextFileError(ValueError):

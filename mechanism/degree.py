@@ -43,7 +43,7 @@ def reference_distribution(values: Sequence[int | str | Decimal | Fraction]) -> 
         raise FieldError("reference", values, "at least two strata")
     for i, entry in enumerate(entries):
         if entry < 0:
-            raise FieldError(f"reference[{i}]", str(entry), "a probability of at least 0")
+            raise FieldError(f"reference[{i}]", entry, "a probability of at least 0")
     if sum(entries) != 1:
         raise FieldError(
             "reference", [str(e) for e in entries], f"probabilities that sum to 1, not {sum(entries)}"

@@ -8,6 +8,7 @@ MechanismError(ValueError)
 
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 #: A decimal of more digits is shown with an exponent.
@@ -62,8 +63,8 @@ def _shown(value: Any) -> str:
     """`value` short enough for a sentence, decimals without an exponent."""
     if isinstance(value, Decimal) and value.is_finite() and abs(value.adjusted()) < _PLAIN_DIGITS:
         return f"{value:f}"
-    if isinstance(value, Decimal):
-        return str(value)
+    if isinstance(value, Decimal | Fraction):
+        return str(value) if len(str(value)) <= 120 else "a number of very many digits"
     if isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping):
         value = list(value)
     try:

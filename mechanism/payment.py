@@ -169,7 +169,7 @@ class Power(Scaled):
         super().__post_init__()
         _positive("payment.exponent", self.exponent)
         if self.exponent > 1:
-            raise FieldError("payment.exponent", str(self.exponent), "a number in (0, 1]")
+            raise FieldError("payment.exponent", self.exponent, "a number in (0, 1]")
 
     def plain(self, x: Array) -> Array:
         return np.asarray(np.power(x, float(self.exponent)))
@@ -204,11 +204,11 @@ def payment_function(name: str, parameters: Mapping[str, Decimal] | None = None)
     accepted = {field.name for field in fields(kind)}
     for key in given:
         if key not in accepted:
-            raise FieldError(f"payment.{key}", str(given[key]), f"no such parameter for {name}")
+            raise FieldError(f"payment.{key}", given[key], f"no such parameter for {name}")
     function: ExactPaymentFunction = kind(**given)
     return function
 
 
 def _positive(field: str, value: Decimal) -> None:
     if not isinstance(value, Decimal) or not value.is_finite() or value <= 0:
-        raise FieldError(field, str(value), "a decimal above 0")
+        raise FieldError(field, value, "a decimal above 0")

@@ -104,9 +104,9 @@ def decimal(field: str, text: str | int | Decimal) -> Decimal:
 def check_decimal(field: str, value: Decimal) -> None:
     """Raises FieldError for what is not a finite decimal of at most 30 digits on either side of the point."""
     if not isinstance(value, Decimal) or not value.is_finite():
-        raise FieldError(field, str(value), "a finite decimal")
+        raise FieldError(field, value, "a finite decimal")
     if value.adjusted() >= MAX_DECIMAL_DIGITS or int(value.as_tuple().exponent) < -MAX_DECIMAL_DIGITS:
-        raise FieldError(field, str(value), f"at most {MAX_DECIMAL_DIGITS} digits before and after the point")
+        raise FieldError(field, value, f"at most {MAX_DECIMAL_DIGITS} digits before and after the point")
 
 
 class _Field(NamedTuple):

@@ -159,18 +159,18 @@ def aggregation_rule(name: str, parameters: Mapping[str, Any]) -> Aggregation:
     known = [f.name for f in fields(kinds[name])]  # type: ignore[arg-type]
     for key in parameters:
         if key not in known:
-            has = ", ".join(known) or "none"
-            raise FieldError(f"aggregation.{key}", str(parameters[key]), f"a parameter of {name}: {has}")
+            has = ", ".join(known) or "no parameters"
+            raise FieldError(f"aggregation.{key}", parameters[key], f"no such key: {name} has {has}")
     return kinds[name](**parameters)
 
 
 def _above_zero(name: str, value: Decimal) -> None:
     check_decimal(f"aggregation.{name}", value)
     if value <= 0:
-        raise FieldError(f"aggregation.{name}", str(value), "a decimal above 0")
+        raise FieldError(f"aggregation.{name}", value, "a decimal above 0")
 
 
 def _share(name: str, value: Decimal) -> None:
     check_decimal(f"aggregation.{name}", value)
     if not 0 <= value < 1:
-        raise FieldError(f"aggregation.{name}", str(value), "a decimal in [0, 1)")
+        raise FieldError(f"aggregation.{name}", value, "a decimal in [0, 1)")

@@ -110,7 +110,7 @@ class Assessment:
             self.claimed_degree
         )  # compared in integers: verification makes one of these for every verdict
         if not 0 <= claimed.numerator <= claimed.denominator:
-            raise FieldError("claimed_degree", str(claimed), "a rational in [0, 1]")
+            raise FieldError("claimed_degree", claimed, "a rational in [0, 1]")
         for value in (self.verified_micro, self.lower_micro, self.upper_micro, self.multiplier_ppm):
             if value is not None and not 0 <= value <= MICRO:
                 names = ("verified_micro", "lower_micro", "upper_micro", "multiplier_ppm")

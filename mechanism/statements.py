@@ -61,11 +61,11 @@ class ClaimStatement(Recorded):
     def __post_init__(self) -> None:
         _header(self)
         if not self.effort.is_finite() or not 0 <= self.effort <= 1:
-            raise FieldError("effort", str(self.effort), "a decimal in [0, 1]")
+            raise FieldError("effort", self.effort, "a decimal in [0, 1]")
         if int(self.effort.as_tuple().exponent) < -EFFORT_PLACES:
-            raise FieldError("effort", str(self.effort), f"at most {EFFORT_PLACES} decimal places")
+            raise FieldError("effort", self.effort, f"at most {EFFORT_PLACES} decimal places")
         if not 0 <= self.degree <= 1:
-            raise FieldError("degree", str(self.degree), "a rational in [0, 1]")
+            raise FieldError("degree", self.degree, "a rational in [0, 1]")
         if len(self.counts_commitment) != (32 if self.counts is None else 0):
             raise FieldError("counts", self.counts, "either label counts or a commitment of 32 bytes to them")
         _drawn("draw_head", self.draw_head)

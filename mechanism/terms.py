@@ -158,7 +158,7 @@ class Recipe:
         _positive("recipe.learning_rate", self.learning_rate)
         check_decimal("recipe.proximal", self.proximal)
         if self.proximal < 0:
-            raise FieldError("recipe.proximal", str(self.proximal), "a decimal of at least 0")
+            raise FieldError("recipe.proximal", self.proximal, "a decimal of at least 0")
 
 
 #: Rounds and participants of a task. Each round is a reservation in the log, and a verifier makes all of them.
@@ -216,7 +216,7 @@ class Rule:
         whole("rule.peers", self.peers, 1)
         check_decimal("rule.claim_penalty", self.claim_penalty)
         if self.claim_penalty < 0:
-            raise FieldError("rule.claim_penalty", str(self.claim_penalty), "a decimal of at least 0")
+            raise FieldError("rule.claim_penalty", self.claim_penalty, "a decimal of at least 0")
         whole("rule.stake_micro", self.stake_micro, 0)
 
 
@@ -323,4 +323,4 @@ def _values(rule: object) -> str:
 def _positive(field: str, value: Decimal) -> None:
     check_decimal(field, value)
     if value <= 0:
-        raise FieldError(field, str(value), "a decimal above 0")
+        raise FieldError(field, value, "a decimal above 0")

@@ -120,6 +120,11 @@ class StateFolder:
         except CertificateError as error:
             raise ConfigurationError(f"{path}: {error}; restore it from a backup or enrol again") from None
 
+    def _enrolled_below(self) -> list[Path]:
+        """State folders in this one, and in its folders, for whoever named the folder around them."""
+        places = [*self.path.glob(f"*/{CERTIFICATE}"), *self.path.glob(f"*/*/{CERTIFICATE}")]
+        return sorted(place.parent for place in places if (place.parent / KEY).is_file())[:3]
+
     def current_key(self) -> str:
         """SHA-256, in hexadecimal, of the public half of the key in use."""
         from mechanism.ledger.entries import public_key_bytes
@@ -160,6 +165,11 @@ class StateFolder:
         )
 
         if not (self.path / CERTIFICATE).exists():
+            if below := self._enrolled_below():
+                raise ConfigurationError(
+                    f"there is no certificate in {self.path}; {' and '.join(map(str, below))} "
+                    f"{'have' if len(below) > 1 else 'has'} one: name the state folder itself"
+                )
             raise ConfigurationError(
                 f"there is no certificate in {self.path}; enrol first: fedpeer participant enroll, "
                 "with the invitation that the coordinator's operator gave you"

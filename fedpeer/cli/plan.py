@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedpeer.cli.errors import CommandError
-from fedpeer.text_files import TextFileError, read_text, read_toml
+from fedpeer.text_files import TextFileError, naming, read_text, read_toml
 from mechanism.equilibrium import Equilibrium, Solution, solve
 from mechanism.errors import MISSING, FieldError, kind_of
 from mechanism.game import Game, Side
@@ -56,7 +56,9 @@ def plan(
     ] = False,
 ) -> None:
     """Both extremal equilibria, what each participant does, earns and pays for, and the learner's best Q."""
-    given = plan_input(_document(file))
+    document = _document(file)
+    with naming(file):
+        given = plan_input(document)
     notes: list[str] = []
     status = Console(stderr=True, quiet=as_json).status
     with status("solving"):

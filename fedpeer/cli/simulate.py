@@ -26,8 +26,9 @@ from fedpeer.protocol.model_file import open_model
 from fedpeer.terminal import configure_logs, counted, output
 from fedpeer.testing import LocalMarket, MarketTestError
 from fedpeer.testing.market import start_weights
-from fedpeer.text_files import TextFileError, read_toml
+from fedpeer.text_files import TextFileError, naming, read_toml
 from mechanism.cost import LinearCost
+from mechanism.errors import kind_of
 from mechanism.ledger.verify import Report
 from mechanism.settlement import MICRO
 from participant import Activity, ParticipantError, Task, TaskReport
@@ -77,7 +78,10 @@ def simulate(
             )  # fmt: skip
             if "initial_model" in changes:
                 _check_start(market, terms or Path(TASK_FILE), str(changes["initial_model"]))
-            with market, progress.shown():
+            with contextlib.ExitStack() as running:
+                with naming(terms or Path(TASK_FILE)) if changes else contextlib.nullcontext():
+                    running.enter_context(market)
+                running.enter_context(progress.shown())
                 reports = market.run()
                 record = _record(market, reports, market.verify(), time.monotonic() - started)
     except (MarketTestError, ParticipantError) as error:
@@ -131,6 +135,10 @@ def find_task(name: str) -> Callable[..., Task] | Task:
     value: Callable[..., Task] | Task = getattr(found, attribute)
     if isinstance(value, type) and not issubclass(value, Task):
         raise CommandError(f"{name} is a class that is no Task; derive it from fedpeer.Task")
+    if not isinstance(value, Task) and not callable(value):
+        raise CommandError(
+            f"{name} is {value!r:.80}, {kind_of(value)}; expected a Task, or a class or function that makes one"
+        )
     return value
 
 

@@ -375,7 +375,7 @@ def make_task(source: TaskSource, number: int, participant: str) -> Task:
             made = source(participant=number) if numbered else source()
         else:
             raise MarketTestError(
-                f"the task is a {name}; expected a Task, or a class or function that makes one"
+                f"the task is {source!r:.80}, {kind_of(source)}; expected a Task, or a class or function that makes one"
             )
     except MarketTestError:
         raise

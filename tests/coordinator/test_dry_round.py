@@ -235,9 +235,7 @@ def test_a_round_that_pays_nobody_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_servers_step_that_leaves_the_contract_is_refused_with_its_section() -> None:
     words = refused(rule={"name": "paper"}, aggregation={"name": "fedyogi", "rate": 1_000_000})
-    assert (
-        "aggregation.rate is '1000000'; expected a step of fedyogi that keeps the model's contract" in words
-    )
+    assert "aggregation.rate is 1000000; expected a step of fedyogi that keeps the model's contract" in words
     assert words.endswith("change [aggregation] in the task file")
 
 

@@ -208,3 +208,11 @@ def test_a_relative_database_is_the_folders_wherever_a_command_is_given(
     operator.invite("ann")
     operator.close()
     assert not (tmp_path / "market.db").exists()
+
+
+def test_a_folder_around_a_coordinators_names_the_one_that_is_meant(tmp_path: Path) -> None:
+    folder = made(tmp_path / "state")
+    with pytest.raises(FolderError, match=f"{folder.path} is one: name that"):
+        StateFolder(tmp_path).config()
+    with pytest.raises(FolderError, match="Make one with: fedpeer coordinator init"):
+        StateFolder(tmp_path / "other").config()

@@ -25,7 +25,7 @@ from coordinator.operator import Notice, Operator
 from coordinator.storage.schema import METADATA
 from fedpeer.__main__ import main
 from fedpeer.audit.sql.database import Database
-from fedpeer.audit.sql.errors import StorageError
+from fedpeer.audit.sql.errors import DatabaseUnreachable, StorageError
 from tests.backends import emptied, postgresql_database
 from tests.integration.market import (
     CONFIG,
@@ -67,8 +67,21 @@ async def test_a_task_goes_on_from_a_backup_of_postgresql(tmp_path: Path) -> Non
         folder = make_folder(tmp_path / "state", f"{CONFIG}[storage]\ndatabase = {url!r}\n")
         target = tmp_path / "backup.tar"
         members = await backed_up_in_training(folder, tmp_path, target)
-        with pytest.raises(FolderError, match=r"holds \d+ tables; nothing was changed. Name an empty one"):
+        with pytest.raises(
+            FolderError, match=r"holds \d+ tables; nothing was changed. Name an empty one"
+        ) as held:
             read_backup(target, tmp_path / "restored")
+        assert "the database postgresql+psycopg://" in str(held.value)
+        with pytest.raises(
+            DatabaseUnreachable, match=r"--database sqlite:///coordinator\.db for a file in the state"
+        ):
+            read_backup(
+                target, tmp_path / "restored", database="postgresql+psycopg://nobody@127.0.0.1:1/gone"
+            )
+        # What it advises works.
+        assert "--database sqlite:///coordinator.db is a file in the state folder" in str(held.value)
+        read_backup(target, tmp_path / "elsewhere", database="sqlite:///coordinator.db")
+        assert (tmp_path / "elsewhere" / "coordinator.db").is_file()
         assert not (tmp_path / "restored").exists()
         emptied(url)
         read_backup(target, tmp_path / "restored")

@@ -123,7 +123,8 @@ async def test_a_model_is_handed_over_whole_or_not_at_all(tmp_path: Path) -> Non
     os.mkfifo(tmp_path / "pipe")
     assert "not a regular file" in refused("-o", str(tmp_path / "pipe"), "--force")
     assert "make it first" in refused("-o", str(tmp_path / "nowhere" / "m"))
-    assert "0, what it began with, to 2" in refused("-o", str(tmp_path / "m"), "--round", "3")
+    beyond = refused("-o", str(tmp_path / "m"), "--round", "3")
+    assert "has no round 3: its terms have 2; expected 0, what it began with, to 2" in beyond
     assert "for --json" in refused("-o", "-", "--json")
     operator = Operator(folder)
     file = operator.model("task").path

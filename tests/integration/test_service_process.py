@@ -189,9 +189,9 @@ def check_metrics(addresses: dict[str, str]) -> None:
 BAD_TASKS = {
     "an unknown key": ("Q = 1000", "Q = 1000\nquality = 3", "unknown key quality"),
     "a missing key": ("Q = 1000", "", "missing key Q"),
-    "no positive Q": ("Q = 1000", "Q = 0", "Q is '0'"),
-    "no positive phi": ("phi = 300", "phi = -1", "phi is '-1'"),
-    "no positive upsilon": ("upsilon = 200", "upsilon = 0.0", "upsilon is '0"),
+    "no positive Q": ("Q = 1000", "Q = 0", "Q is 0;"),
+    "no positive phi": ("phi = 300", "phi = -1", "phi is -1;"),
+    "no positive upsilon": ("upsilon = 200", "upsilon = 0.0", "upsilon is 0.0;"),
     "a reference that does not sum to 1": ('["1/4", "1/4"', '["1/2", "1/4"', "sum to 1"),
     "a quorum of two": ("quorum = 3", "quorum = 2", "schedule.quorum is 2"),
     "a wrong type": ("rounds = 1", 'rounds = "many"', "schedule.rounds is 'many'"),
@@ -213,7 +213,7 @@ BAD_TASKS = {
     "a payment that the ledger cannot hold": (
         "Q = 1000",
         'Q = 1000\npayment = {name = "linear", scale = 1e15}',
-        "Q is '1000'; expected less",
+        "Q is 1000; expected less",
     ),
     "an integer that the ledger cannot hold": (
         "samples = 100",
@@ -224,6 +224,22 @@ BAD_TASKS = {
         "capacity = 3",
         "capacity = 3\nround_seconds = 100000000000",
         "schedule.round_seconds is 100000000000; expected at most 31622400",
+    ),
+    "a recipe out of range": ("samples = 100", "samples = 0", "recipe.samples is 0"),
+    "a number that nobody writes so": (
+        "samples = 100",
+        "samples = 100\nlearning_rate = 1e30",
+        "recipe.learning_rate is 1000000000000000000000000000000; expected at most 30 digits",
+    ),
+    "an aggregation out of range": (
+        "Q = 1000",
+        'Q = 1000\naggregation = {name = "fedavgm", rate = 0}',
+        "aggregation.rate is 0; expected a decimal above 0",
+    ),
+    "patterns that a mean does not take": (
+        "Q = 1000",
+        'Q = 1000\naggregation = {name = "fedavg", averaged = []}',
+        "aggregation.averaged is []; expected no such key: fedavg has no parameters",
     ),
     "no TOML": ("id =", "id", "not valid TOML"),
     "an unknown rule": ('name = "paper"', 'name = "kind"', "rule.name is 'kind'"),
@@ -248,7 +264,7 @@ def test_a_task_file_that_is_wrong_is_refused_in_a_sentence(idle: Path, case: st
 
     from coordinator.cli import app
     from coordinator.errors import CoordinatorError
-    from mechanism.errors import MechanismError
+    from mechanism.errors import FieldError, MechanismError
 
     old, new, words = BAD_TASKS[case]
     assert old in TASK
@@ -258,6 +274,8 @@ def test_a_task_file_that_is_wrong_is_refused_in_a_sentence(idle: Path, case: st
     result = CliRunner().invoke(app, ["open", str(file), "--state", str(idle / "state"), "--json", "--yes"])
     assert isinstance(result.exception, CoordinatorError | MechanismError), result.exception
     assert words in str(result.exception)
+    if isinstance(result.exception, FieldError):
+        assert str(result.exception).startswith(f"{file}: ")
     assert json.loads(
         CliRunner().invoke(app, ["tasks", "--state", str(idle / "state"), "--json"]).stdout
     ) == {"tasks": []}

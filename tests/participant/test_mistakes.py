@@ -153,3 +153,18 @@ def test_a_proxy_that_can_be_used_is_not_warned_of(
     proxy.warn_of_unusable_proxy("market.example", {"https_proxy": "http://proxy.example:3128"})
     proxy.warn_of_unusable_proxy("market.example", {"https_proxy": "garbage", "no_proxy": "example"})
     assert caplog.messages == []
+
+
+def test_a_folder_around_a_state_folder_is_told_from_one_that_is_not_enrolled(tmp_path: Path) -> None:
+    outer = tmp_path / "cellar"
+    for place in ("state", "more/deep"):
+        (outer / place).mkdir(parents=True)
+        for name in ("key.pem", "certificate.pem"):
+            (outer / place / name).touch()
+    with pytest.raises(ConfigurationError) as refused:
+        StateFolder(outer).credentials()
+    assert f"{outer / 'more' / 'deep'} and {outer / 'state'} have one: name the state folder itself" in str(
+        refused.value
+    )
+    with pytest.raises(ConfigurationError, match="enrol first"):
+        StateFolder(outer / "more" / "deep" / "none").credentials()

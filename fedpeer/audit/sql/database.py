@@ -368,7 +368,8 @@ def shown(url: URL) -> str:
     host = url.host or ",".join([hosts] if isinstance(hosts, str) else hosts)
     port = "" if url.port is None else f":{url.port}"
     service = f" of the service {url.query['service']}" if "service" in url.query else ""
-    return f"postgresql://{host}{port}/{url.database or url.query.get('dbname', '')}{service}"
+    here = "" if host or service else f" (host: {os.environ.get('PGHOST') or 'the local socket'})"
+    return f"{url.drivername}://{host}{port}/{url.database or url.query.get('dbname', '')}{service}{here}"
 
 
 def sqlite_file(url: URL) -> Path | None:

@@ -140,6 +140,11 @@ def test_a_training_of_the_wrong_shape_is_named(tmp_path: Path) -> None:
             "class Mine:\n    pass\n",
             "m3:Mine is a class that is no Task; derive it from fedpeer.Task",
         ),
+        (
+            "m6:NotTask",
+            "NotTask = 5\n",
+            "m6:NotTask is 5, an int; expected a Task, or a class or function that ",
+        ),
         ("m4:Mine", "import nowhere_at_all\n", "m4 imports nowhere_at_all, which is not installed"),
         ("m5:Mine", "class Mine(:\n", "m5.py, line 1: invalid syntax"),
     ],

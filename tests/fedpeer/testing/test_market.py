@@ -218,7 +218,7 @@ def leaving() -> Task:
         ((Uncounted,), {}, "cannot be told: Uncounted.label_counts gives no list of them yet: TypeError: "),
         ((Mapped,), {}, "cannot be told: Mapped.label_counts is a mapping, .* give the terms a reference"),
         ((dict,), {}, "dict makes a dict; expected a Task"),
-        ((7,), {}, "the task is a int; expected a Task"),
+        ((7,), {}, "the task is 7, an int; expected a Task"),
         (([Ward, Ward],), {}, "there are 2 tasks for 3 participants"),
         ((Ward,), {"terms": {"schedule": {"quorum": 5}}}, "the quorum is 5, and there are 3 participants"),
     ],

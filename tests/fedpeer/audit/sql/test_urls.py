@@ -91,11 +91,13 @@ def test_a_password_in_the_wrong_place_of_the_configuration_is_not_repeated() ->
         assert "hush" not in str(refused.value)
 
 
-def test_what_is_shown_says_which_database_is_meant() -> None:
+def test_what_is_shown_says_which_database_is_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PGHOST", raising=False)
     for url, words in (
-        ("postgresql://ann:hush@db.example:5433/market", "postgresql://db.example:5433/market"),
-        ("postgresql:///market?host=a&host=b&password=hush", "postgresql://a,b/market"),
-        ("postgresql://?service=market&password=hush", "postgresql:/// of the service market"),
+        ("postgresql://ann:hush@db.example:5433/market", "postgresql+psycopg://db.example:5433/market"),
+        ("postgresql:///market?host=a&host=b&password=hush", "postgresql+psycopg://a,b/market"),
+        ("postgresql://?service=market&password=hush", "postgresql+psycopg:/// of the service market"),
+        ("postgresql:///market", "postgresql+psycopg:///market (host: the local socket)"),
         ("sqlite:////srv/market.db", "sqlite:////srv/market.db"),
     ):
         assert shown(parse_url(url)) == words
