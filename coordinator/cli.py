@@ -30,9 +30,11 @@ from coordinator.config import (
     validated_config,
 )
 from coordinator.control_socket import ANSWER_SECONDS
-from coordinator.errors import FolderError, TaskError
+from coordinator.errors import FolderError, ServeError, TaskError
 from fedpeer.audit.sql.errors import StorageError
+from fedpeer.extras import unmet
 from fedpeer.protocol.certificates import certificate_hosts
+from fedpeer.protocol.console_link import CONSOLE_ADDRESS
 from fedpeer.streams import discard_output, nowhere
 from fedpeer.terminal import configure_logs, counted, output, printable
 from mechanism.settlement import MICRO
@@ -123,13 +125,25 @@ def init(
 def serve(
     state: State = DEFAULT_STATE,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log every detail.")] = False,
+    console: Annotated[
+        bool, typer.Option("--console", help="Start the web console beside, for this machine alone.")
+    ] = False,
+    console_listen: Annotated[
+        str, typer.Option(help="The same on another host:port; not on this machine alone: over TLS.")
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Serve until SIGTERM; with --json, print the addresses once calls are taken."""
     from coordinator.server import serve as run
+    from coordinator.server import split_address
 
+    beside = console_listen or (CONSOLE_ADDRESS if console else "")
+    if beside:
+        split_address("--console-listen", beside)
+        if (sentence := unmet("console")) is not None:
+            raise ServeError(sentence)
     configure_logs(level=logging.DEBUG if verbose else logging.INFO, library_level=logging.WARNING)
-    asyncio.run(run(state, _announce if as_json else None))
+    asyncio.run(run(state, _announce if as_json else None, beside))
 
 
 @app.command("open")

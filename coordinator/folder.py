@@ -13,6 +13,7 @@
     models/ spool/       model files, uploads on their way in
     control.sock        while a service runs
     serving.json         while a service runs: the addresses that it is bound to
+    console/             the web console's key and its one-time links
 
 `init` makes all that a coordinator is in another place, and moves it when it is whole; nothing that was lost is
 ever made again by itself. The folder and all that is secret is for its owner alone: keys, and the
@@ -77,6 +78,7 @@ _MADE = (
     "ledger.key.next",
     "keys.pending",
     "keys.lock",
+    "console",
 )
 
 #: The key of the authority that is being replaced.
@@ -114,6 +116,16 @@ class StateFolder:
     def addresses(self) -> Path:
         """While a service runs: JSON with the addresses that it is bound to."""
         return self.path / "serving.json"
+
+    @property
+    def console(self) -> Path:
+        """What the web console keeps: the key of its sessions, links that were not used yet."""
+        return self.path / "console"
+
+    @property
+    def console_address(self) -> Path:
+        """While a console serves: its URL."""
+        return self.console / "address"
 
     @property
     def ledger_key(self) -> Path:

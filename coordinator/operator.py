@@ -309,13 +309,13 @@ class Operator:
             if row.state.final:
                 raise TaskError(f"task {task_id!r} is {row.state} already")
             t.cancel(row, reason)
-            return _report(t, _task(t, task_id))
+            return report_of(t, _task(t, task_id))
 
         return self._act(act)
 
     def task(self, task_id: str) -> TaskReport:
         """Raises TaskError where there is no such task."""
-        return self._transact.look(lambda t: _report(t, _task(t, task_id)))
+        return self._transact.look(lambda t: report_of(t, _task(t, task_id)))
 
     def model(self, task_id: str, round_: int | None = None) -> LearnedModel:
         """The model after a round, 0: the one that the task began with; None: the last that was trained.
@@ -365,7 +365,7 @@ class Operator:
 
     def tasks(self) -> list[TaskReport]:
         """All tasks, the oldest first."""
-        return self._transact.look(lambda t: [_report(t, row) for row in t.market.tasks()])
+        return self._transact.look(lambda t: [report_of(t, row) for row in t.market.tasks()])
 
     def enrolled(self) -> list[Enrolment]:
         """Everyone who ever enrolled, with how long the last certificate holds."""
@@ -587,7 +587,8 @@ def _recorded_model(t: Transaction, row: TaskRow, round_: int) -> bytes:
     return bytes.fromhex(str(Entry.parse(next(iter(t.ledger_store.entries(place, 1)))).body["model_sha256"]))
 
 
-def _report(t: Transaction, row: TaskRow) -> TaskReport:
+def report_of(t: Transaction, row: TaskRow) -> TaskReport:
+    """The task as it stands within a transaction."""
     progress = t.market.progress(row)
     paid: dict[str, int] = {}
     for line in t.market.settlements(row.id):

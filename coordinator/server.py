@@ -29,6 +29,7 @@ from coordinator.certificates import OLD_AUTHORITY, Certificates, read_certifica
 from coordinator.clock import Clock, SystemClock
 from coordinator.commits import Transactions
 from coordinator.config import ServerSection, ServiceConfig
+from coordinator.console_process import keep_console
 from coordinator.control_socket import ControlSocket
 from coordinator.errors import FolderError, ServeError
 from coordinator.folder import StateFolder, write_private
@@ -122,14 +123,23 @@ def _options(port: PortLimits) -> list[tuple[str, int]]:
 class Coordinator:
     """One service over one state folder. `start`, then `stop`; addresses are known in between.
 
+    Args:
+        console: host:port of the web console that is kept beside the service; empty: none.
+
     Raises:
         CoordinatorError, StorageError: on construction and on start, for what an operator can repair.
     """
 
     def __init__(
-        self, folder: StateFolder, *, clock: Clock | None = None, tracing: Tracing | None = None
+        self,
+        folder: StateFolder,
+        *,
+        clock: Clock | None = None,
+        tracing: Tracing | None = None,
+        console: str = "",
     ) -> None:
         self.folder = folder
+        self._console = console
         self.config: ServiceConfig = folder.config()
         self._tracing = tracing or exporting(self.config.tracing, self.config.name)
         self.metrics = Metrics()
@@ -203,6 +213,10 @@ class Coordinator:
             await self.stop(0)
             raise
         self._supervisor.begin("housekeeping", self._keep_house, vital=False)
+        if self._console:
+            self._supervisor.begin(
+                "console", lambda duty: keep_console(self.folder.path, self._console, duty.well), vital=False
+            )
         log.info("serving", market=self.market_address, public=self.public_address)
 
     async def stop(self, grace: float | None = None) -> None:
@@ -585,11 +599,14 @@ def allow_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-async def serve(folder: Path, announce: Callable[[dict[str, str]], None] | None = None) -> None:
+async def serve(
+    folder: Path, announce: Callable[[dict[str, str]], None] | None = None, console: str = ""
+) -> None:
     """Runs a coordinator until SIGTERM or SIGINT; SIGHUP reads certificates again.
 
     Args:
         announce: called with the addresses once calls are taken.
+        console: as `Coordinator`.
 
     Raises:
         AlreadyServed, LeaseTaken: another process serves the folder or the database.
@@ -597,7 +614,7 @@ async def serve(folder: Path, announce: Callable[[dict[str, str]], None] | None 
         ServeError: a port that is taken, a folder that cannot be written.
     """
     allow_open_files()
-    coordinator = Coordinator(StateFolder(folder))
+    coordinator = Coordinator(StateFolder(folder), console=console)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

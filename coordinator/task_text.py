@@ -39,7 +39,7 @@ def _facts(report: TaskReport, now: float) -> RenderableType:
         grid.add_row("reason", Text(printable(row.reason)))
     if row.deadline is not None:
         earlier = _EARLIER.get(row.state, "")
-        grid.add_row("deadline", f"{_left(row.deadline, now)} ({_time(row.deadline)}) {earlier}".rstrip())
+        grid.add_row("deadline", f"{time_left(row.deadline, now)} ({_time(row.deadline)}) {earlier}".rstrip())
     grid.add_row("participants", _counts(report))
     paid = sum(report.paid_micro.values())
     settled = sum(r.settled_at is not None for r in report.rounds)
@@ -70,7 +70,7 @@ def _people(report: TaskReport) -> Table:
     return table
 
 
-def _left(deadline: float, now: float) -> str:
+def time_left(deadline: float, now: float) -> str:
     """ "2 h 5 min left", or how long ago it passed."""
     seconds = round(abs(deadline - now))
     days, rest = divmod(seconds, 86_400)

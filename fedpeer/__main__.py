@@ -36,6 +36,9 @@ _GROUPS = {
     "coordinator": _Command("coordinator.cli", "app", "Run a market: publish tasks, invite, serve, settle."),
     "participant": _Command("participant.cli", "app", "Take part: enrol, train, earn."),
     "ledger": _Command("fedpeer.audit.cli", "app", "Read and check a ledger, offline or from a coordinator."),
+    "console": _Command(
+        "fedpeer.console.command", "app", "Serve a market's web pages; make links to sign in."
+    ),
 }
 _FUNCTIONS = {
     "demo": _Command(
@@ -78,6 +81,7 @@ _USER_ERRORS = (
     ("participant.errors", "SessionTakenOverError", 5),
     ("participant.errors", "ParticipantError", 3),
     ("fedpeer.cli.errors", "CommandError", 2),
+    ("fedpeer.console.errors", "ConsoleError", 2),
 )
 
 
@@ -98,7 +102,7 @@ def application(called: str | None) -> typer.Typer:
         app.command(name, help=command.help)(function)
     for name, command in _GROUPS.items():
         group = _load(command) if name == called else typer.Typer()
-        app.add_typer(group, name=name, help=command.help, no_args_is_help=True)
+        app.add_typer(group, name=name, help=command.help)
     app.callback()(_options)
     return app
 

@@ -7,6 +7,10 @@ from pathlib import Path
 EXTRAS = {
     "alembic": "coordinator",
     "flwr": "flower",
+    "itsdangerous": "console",
+    "jinja2": "console",
+    "starlette": "console",
+    "uvicorn": "console",
     "grpc_reflection": "coordinator",
     "matplotlib": "research",
     "opentelemetry": "tracing",
@@ -32,6 +36,7 @@ COMMANDS = {
     "figures": ("research", _STUDY),
     "simulate": ("testing", _MARKET),
     "testing": ("testing", _MARKET),
+    "console": ("console", (*_MARKET, "starlette", "jinja2", "itsdangerous", "uvicorn")),
 }
 
 

@@ -1,4 +1,4 @@
-"""`fedpeer participant`: init, enroll, explain, run, status, earnings, why, keys, dispute."""
+"""`fedpeer participant`: init, enroll, explain, run, status, earnings, why, keys, dispute, console."""
 
 import json
 import signal
@@ -373,6 +373,35 @@ def dispute(
         _print_json({"id": settings.id, **found.record()})
     else:
         typer.echo(str(found))
+
+
+@app.command()
+def console(
+    url: Annotated[
+        str, typer.Argument(help="Where the market's console is: https://market.example.org:7445, say.")
+    ],
+    config: ConfigOption = Path(CONFIG_FILE),
+    state: StateOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a link that signs this participant in to the market's web console, once. Asks nobody."""
+    import time
+
+    from fedpeer.protocol.console_link import LINK_SECONDS, console_place, sign_in_token
+
+    participant_id, folder = _member(config, state)
+    place = console_place(url)
+    if place is None:
+        raise _mistake(
+            f"{url!r:.300} is not a console's address; expected such as https://market.example.org:7445"
+        )
+    base, host = place
+    key = StateFolder(folder).credentials().key
+    link = f"{base}/sign-in/?token={sign_in_token(participant_id, key, host, time.time())}"
+    if as_json:
+        _print_json({"id": participant_id, "link": link, "seconds": LINK_SECONDS})
+    else:
+        typer.echo(f"{link}\nIt signs {participant_id} in once, within {LINK_SECONDS // 60} minutes.")
 
 
 def _print_earnings(participant_id: str, earned: list[Earned]) -> None:

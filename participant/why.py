@@ -5,9 +5,9 @@ What one payment rests on stands together in the log: the verdicts on everyone, 
 the coordinator say. It takes verdicts and draw key as they are logged; `fedpeer ledger verify` recomputes them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from decimal import Decimal
+from decimal import ROUND_FLOOR, Decimal
 from fractions import Fraction
 from typing import Any
 
@@ -22,8 +22,10 @@ from mechanism.settlement import (
     PAYMENT_RULES,
     Assessment,
     Payment,
+    in_micro,
     payment_against,
     peer_candidates,
+    peer_payment,
     settle_round,
 )
 from mechanism.terms import Terms
@@ -106,6 +108,33 @@ class Why(Readable):
         return _scored_by(self.terms, self.own)
 
     @property
+    def waterfall(self) -> tuple[tuple[str, int], ...]:
+        """How the payment comes about: what is left after each step, micro-credits, rounded down.
+
+        The most that a round pays; at the participant's own degree beside peers of degree 0, or by its score; against
+        the peers that it met; what the screens leave; less the penalty; with the unit of the largest remainder, which
+        is the payment.
+        """
+        terms, rule = self.terms, self.terms.rule.name
+        left = [("the most", in_micro(peer_payment(terms, Fraction(0), Fraction(0)), ROUND_FLOOR))]
+        if self.degree is None:
+            return (*left, ("not scored", 0), ("paid", self.payment.paid_micro))
+        if rule in _PAIRED:
+            whole = self.own.multiplier_ppm == MICRO
+            brought = [peer_payment(terms, self.degree, met.degree) for met in self.peers]
+            kept = sum(brought, Decimal(0)) / len(brought)
+            left += [
+                ("own degree", in_micro(peer_payment(terms, self.degree, Fraction(0)), ROUND_FLOOR)),
+                ("peers met", self.payment.gross_micro if whole else in_micro(kept, ROUND_FLOOR)),
+                ("screens", self.payment.gross_micro),
+            ]
+        else:
+            left.append((f"{rule} score", self.payment.gross_micro))
+        if rule == "verified":
+            left.append(("penalty", self.payment.paid_micro - self.remainder_micro))
+        return (*left, ("paid", self.payment.paid_micro))
+
+    @property
     def formula(self) -> str:
         """The rule with this round's numbers in it; the empty text where the model was not scored."""
         terms, own, rule = self.terms, self.own, self.terms.rule
@@ -147,6 +176,7 @@ class Why(Readable):
             ],
             "candidates": self.candidates,
             "formula": self.formula,
+            "waterfall": [{"step": step, "left_micro": micro} for step, micro in self.waterfall],
             "gross_micro": payment.gross_micro,
             "penalty_micro": payment.penalty_micro,
             "remainder_micro": self.remainder_micro,
@@ -241,7 +271,7 @@ def why(
             stake += _payment(entry).withheld_micro - _payment(entry).stake_lost_micro
         block = yield from _block(market, task_id, round_, settlement.ledger_index)
         receipt = receipt_error(settlement, participant_id, pinned_log_keys(journal))
-        return _explained(terms, participant_id, settlement, block, stake, receipt)
+        return explained(terms, participant_id, settlement, block, stake, receipt)
     except (LedgerError, MechanismError, KeyError, TypeError, ValueError) as error:
         raise StateError(
             f"the ledger's entries of round {round_} of task {task_id} are not those of a settled round ({error}); "
@@ -306,9 +336,25 @@ def _block(market: MarketSteps, task_id: str, round_: int, index: int) -> Steps[
     return block[start:]
 
 
-def _explained(
-    terms: Terms, participant_id: str, settlement: Settlement, block: list[Entry], stake: int, receipt: str
+def explained(
+    terms: Terms,
+    participant_id: str,
+    settlement: Settlement,
+    block: Sequence[Entry],
+    stake: int,
+    receipt: str = "",
 ) -> Why:
+    """Settles a round again from its entries, and compares.
+
+    Args:
+        settlement: what the coordinator says of the payment.
+        block: the ledger's entries from the round's first verdict to the participant's payment.
+        stake: micro-credits that were held before the round.
+        receipt: why the payment's receipt does not hold; empty where it does, or where the ledger itself was read.
+
+    Raises:
+        LedgerError, MechanismError, KeyError, TypeError, ValueError: the entries are not those of a settled round.
+    """
     bodies: list[tuple[str, Any]] = [(entry.kind, entry.body) for entry in block]
     assessments = [assessment_from_record(body["assessment"]) for kind, body in bodies if kind == "verdict"]
     parts = [body for kind, body in bodies if kind == "peers"]

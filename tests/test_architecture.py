@@ -29,7 +29,7 @@ FLOORS = (
     ("coordinator", "participant"),
     ("fedpeer",),  # the face itself
     ("fedpeer.experiments", "fedpeer.testing"),
-    ("fedpeer.cli", "fedpeer.pytest_plugin"),
+    ("fedpeer.cli", "fedpeer.console", "fedpeer.pytest_plugin"),
     ("fedpeer.demo",),
     ("fedpeer.__main__",),
 )
@@ -38,7 +38,7 @@ COORDINATOR = (
     ("acceptance", "aggregation", "clock", "derivation", "errors", "local_ports", "metrics",
      "quotas", "shadow_workers", "shared_frames", "spool", "states"),
     ("config", "control_socket", "scraping", "staging", "storage", "supervision", "upload_places"),
-    ("blobs", "fetching", "folder", "identity", "live", "opening", "selection", "tracing"),
+    ("blobs", "console_process", "fetching", "folder", "identity", "live", "opening", "selection", "tracing"),
     ("admission", "backup", "boundary", "certificates", "receiving", "scoring"),
     ("dry_round", "transaction"),
     ("commits",),

@@ -107,6 +107,10 @@ class Rounds(Rows):
         """Everything settled in a task, in order of rounds, then of ids."""
         return self._all(SettlementRow, settlements, "round", "participant_id", task_id=task_id)
 
+    def paid_to(self, task_id: str, participant_id: str) -> list[SettlementRow]:
+        """What a task has paid to one participant, in order of rounds."""
+        return self._all(SettlementRow, settlements, "round", task_id=task_id, participant_id=participant_id)
+
     def referenced_models(self, retention: Retention) -> set[bytes]:
         """Digests of the model files that are kept."""
         found = _REFERENCED_MODELS.rows(self._connection, {"ended_before": retention.ended_before})

@@ -1,0 +1,352 @@
+"""What each page shows, as JSON: read from market and ledger, or computed by the mechanism. Amounts in millionths."""
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+import orjson
+
+from coordinator.operator import TaskReport, report_of
+from coordinator.storage.rounds import SettlementRow
+from coordinator.storage.tasks import TaskRow
+from coordinator.transaction import Transaction
+from fedpeer.console.reading import NotThere, task_of
+from fedpeer.console.words import credits_text, duration
+from fedpeer.terminal import counted
+from mechanism.ledger.accounts import payable, stake
+from mechanism.ledger.entries import verdict_id
+from mechanism.ledger.entry import Entry
+from mechanism.ledger.note import Checkpoint, Note
+from mechanism.settlement import max_payment_micro
+from mechanism.terms import Terms
+from participant.report import Settlement
+from participant.why import Why, explained
+
+#: Entries on one page of the ledger.
+PAGE = 50
+
+#: Entries that are read at once backwards from a payment, for its round's verdicts.
+_RUN = 256
+
+
+def market(t: Transaction, name: str) -> dict[str, Any]:
+    """The market for everybody: its tasks, the newest first, and its ledger's head."""
+    return {
+        "market": name,
+        "ledger": ledger_head(t),
+        "tasks": [_brief(t, row) for row in reversed(t.market.tasks())],
+    }
+
+
+def _brief(t: Transaction, row: TaskRow) -> dict[str, Any]:
+    schedule = row.terms.schedule
+    return {
+        "id": row.id,
+        "state": row.state.value,
+        "round": row.round,
+        "rounds": schedule.rounds,
+        "deadline": row.deadline,
+        "opened": row.opened_at,
+        "ended": row.ended_at,
+        "reason": row.reason,
+        "claims": t.market.count_claims(row.id),
+        "capacity": schedule.capacity,
+        "budget_micro": row.terms.budget_micro,
+    }
+
+
+def task(t: Transaction, task_id: str) -> dict[str, Any]:
+    """A task for everybody: what it offers in words, its rounds, and when it entered which state."""
+    row = task_of(t, task_id)
+    return {
+        **_brief(t, row),
+        "terms_digest": row.terms.digest.hex(),
+        "words": terms_in_words(row.terms),
+        "terms": row.terms.record(),
+        "history": _rounds(t, row),
+        "events": _events(t, row),
+    }
+
+
+def _rounds(t: Transaction, row: TaskRow) -> list[dict[str, Any]]:
+    return [
+        {
+            "round": r.round,
+            "opened": r.opened_at,
+            "closed": r.closed_at,
+            "settled": r.settled_at,
+            "accuracy": r.accuracy,
+            "loss": r.loss,
+            "model_sha256": None if r.result_model is None else r.result_model.hex(),
+            "paid_micro": sum(line.paid_micro for line in t.market.round_settlements(row.id, r.round)),
+        }
+        for r in t.market.rounds(row.id)
+    ]
+
+
+def _events(t: Transaction, row: TaskRow) -> list[dict[str, Any]]:
+    return [{"state": e.state.value, "round": e.round, "at": e.at} for e in t.market.events(row.id)]
+
+
+def terms_in_words(terms: Terms) -> list[str]:
+    """What a task offers and asks, as sentences."""
+    schedule, rule, recipe = terms.schedule, terms.rule, terms.recipe
+    most = max_payment_micro(terms.Q, terms.upsilon, terms.payment.exact)
+    basis = {
+        "verified": "on the degree that is measured from the model",
+        "paper": "on the degree that is claimed; claims are checked by nobody",
+    }.get(rule.name, f"by the rule {rule.name}")
+    lines = [
+        f"{counted(schedule.rounds, 'round')}, each for at most {duration(schedule.round_seconds)}; claims are taken "
+        f"for {duration(schedule.effort_seconds)}.",
+        f"Places for {schedule.capacity} participants; a round counts with {schedule.quorum}.",
+        f"A round pays a participant at most {credits_text(most)} credits, {basis}"
+        + (
+            f", against {counted(rule.peers, 'peer')} drawn at random."
+            if rule.name in ("verified", "paper")
+            else "."
+        ),
+        f"{credits_text(terms.budget_micro)} credits are reserved for all of it; what is not paid goes back.",
+        f"Training: {recipe.model}, {counted(recipe.epochs, 'epoch')} of {recipe.samples} samples a round in batches "
+        f"of {recipe.batch_size}, {recipe.optimizer} at a learning rate of {recipe.learning_rate:f}.",
+    ]
+    if rule.claim_penalty:
+        lines.append(
+            f"A claim costs {rule.claim_penalty:f} credits times the square of its distance to what is measured."
+        )
+    if rule.stake_micro:
+        lines.append(
+            f"Up to {credits_text(rule.stake_micro)} credits of the earnings are held as a stake, which a refuted "
+            "claim loses."
+        )
+    if schedule.dispute_seconds:
+        lines.append(
+            f"Private label counts may be opened for {duration(schedule.dispute_seconds)} after the last settlement."
+        )
+    return lines
+
+
+def operator_task(t: Transaction, task_id: str) -> dict[str, Any]:
+    """A task for its operator: besides what everybody sees, who stands where, what was spent, every verdict."""
+    row = task_of(t, task_id)
+    report = report_of(t, row)
+    paid = sum(report.paid_micro.values())
+    settlements = t.market.settlements(row.id)
+    return {
+        **task(t, task_id),
+        "version": row.version,
+        "entered": t.market.latest_event_at(row.id),
+        "paid_micro": paid,
+        "escrow_micro": report.escrow_micro,
+        "people": _people(t, report),
+        "failures": [vars(failure) for failure in report.failed],
+        "verdicts": [verdict for line in settlements for verdict in _failed(line)],
+        "checked": sum(len(line.assessment.verdicts) for line in settlements),
+    }
+
+
+def _people(t: Transaction, report: TaskReport) -> list[dict[str, Any]]:
+    row = report.row
+    found = []
+    for person in report.people:
+        late = [r for r in t.market.receipts(row.id, person.id) if r.late]
+        found.append(
+            {
+                "id": person.id,
+                "standing": person.standing.value,
+                "claimed_degree": person.degree,
+                "paid_micro": person.paid_micro,
+                "late_rounds": sorted({r.round for r in late}),
+            }
+        )
+    return found
+
+
+def _failed(line: SettlementRow) -> list[dict[str, Any]]:
+    return [
+        {"round": line.round, "participant": line.participant_id, **verdict.record()}
+        for verdict in line.assessment.verdicts
+        if not verdict.passed
+    ]
+
+
+def participant(t: Transaction, name: str) -> dict[str, Any]:
+    """What a participant was paid, owes its stake to, and has receipts of.
+
+    Raises:
+        NotThere: nobody of that name ever enrolled.
+    """
+    row = t.market.participant(name)
+    if row is None:
+        raise NotThere(f"There is no participant {name:.100}.")
+    tasks = t.market.tasks()
+    balances = t.ledger_store.balances([payable(name), *(stake(task.id, name) for task in tasks)])
+    payments = [_paid(t, task, line) for task in tasks for line in t.market.paid_to(task.id, name)]
+    claims = {task.id: t.market.claim(task.id, name) for task in tasks}
+    held = {task.id: balances[key].holds for task in tasks if (key := stake(task.id, name)) in balances}
+    owed = balances.get(payable(name))
+    return {
+        "participant": name,
+        "enrolled": row.enrolled_at,
+        "revoked": row.revoked_at,
+        "payable_micro": 0 if owed is None else owed.holds,
+        "stakes_micro": {task_id: micro for task_id, micro in held.items() if micro},
+        "paid_micro": sum(payment["paid_micro"] for payment in payments),
+        "tasks": [
+            {**_brief(t, task), "claimed_degree": claim.degree, "selected": claim.selected}
+            for task in reversed(tasks)
+            if (claim := claims[task.id]) is not None
+        ],
+        "payments": payments[::-1],
+        "receipts": [
+            {
+                "task": task.id,
+                "kind": r.kind,
+                "round": r.round,
+                "late": r.late,
+                "at": r.at,
+                "entry": r.ledger_index,
+            }
+            for task in reversed(tasks)
+            for r in reversed(t.market.receipts(task.id, name))
+        ],
+    }
+
+
+def _paid(t: Transaction, row: TaskRow, line: SettlementRow) -> dict[str, Any]:
+    own = line.assessment
+    settled = {r.round: r.settled_at for r in t.market.rounds(row.id)}
+    return {
+        "task": row.id,
+        "round": line.round,
+        "at": settled.get(line.round),
+        "paid_micro": line.paid_micro,
+        "penalty_micro": line.record["penalty_micro"],
+        "withheld_micro": line.record["withheld_micro"],
+        "stake_lost_micro": line.record["stake_lost_micro"],
+        "claimed_degree": str(own.claimed_degree),
+        "verified_micro": own.verified_micro,
+        "peers": list(line.record["peers"]),
+        "failed": [verdict.explanation for verdict in own.verdicts if not verdict.passed],
+        "entry": line.ledger_index,
+    }
+
+
+def why(t: Transaction, name: str, task_id: str, round_: int) -> Why:
+    """Why a round paid what it paid, from the ledger's entries; the database's row is what they are compared with.
+
+    Raises:
+        NotThere: nothing was due to that participant in that round, or it is not settled yet.
+    """
+    row = task_of(t, task_id)
+    line = t.market.settlement(task_id, round_, name)
+    if line is None:
+        raise NotThere(f"Round {round_} of task {task_id:.100} has settled nothing for {name:.100}.")
+    earlier = [before for before in t.market.paid_to(task_id, name) if before.round < round_]
+    held = sum(b.record["withheld_micro"] - b.record["stake_lost_micro"] for b in earlier)
+    return explained(row.terms, name, _settlement(row, line), _block(t, row.id, line), held)
+
+
+def _settlement(row: TaskRow, line: SettlementRow) -> Settlement:
+    """The row as a participant is told of it."""
+    own = line.assessment
+    return Settlement(
+        task_id=row.id,
+        round=line.round,
+        paid_micro=line.paid_micro,
+        penalty_micro=line.record["penalty_micro"],
+        stake_lost_micro=line.record["stake_lost_micro"],
+        claimed_degree=own.claimed_degree,
+        verified_degree=None,
+        peers=tuple(line.record["peers"]),
+        verdicts=own.verdicts,
+        ledger_index=line.ledger_index,
+    )
+
+
+def _block(t: Transaction, task_id: str, line: SettlementRow) -> list[Entry]:
+    """The entries of a settled round from its first verdict to one payment."""
+    first, block = line.ledger_index + 1, list[Entry]()
+    prefix = verdict_id(task_id, line.round, "")
+    while first:
+        count = min(_RUN, first)
+        first -= count
+        block = [Entry.parse(data) for data in t.ledger_store.entries(first, count)] + block
+        if start := next((i for i, entry in enumerate(block) if entry.id.startswith(prefix)), 0):
+            return block[start:]
+    raise NotThere(f"The ledger has no verdicts of round {line.round} of task {task_id:.100}.")
+
+
+def ledger_head(t: Transaction) -> dict[str, Any]:
+    """How many entries there are, and the last signed head."""
+    note = t.ledger_store.checkpoint()
+    head = None if note is None else Checkpoint.parse_text(Note.parse(note).text)
+    return {
+        "entries": t.ledger.size(),
+        "signed": 0 if head is None else head.size,
+        "root": "" if head is None else head.root.hex(),
+        "origin": "" if head is None else head.origin,
+        "checkpoint": note,
+        "key": t.ledger_store.verification_key(),
+    }
+
+
+def ledger(t: Transaction, end: int | None) -> dict[str, Any]:
+    """A page of the ledger, the newest first.
+
+    Args:
+        end: one more than the index of the newest that is shown; None: the newest there is.
+    """
+    head = ledger_head(t)
+    end = min(head["entries"], head["entries"] if end is None else end)
+    first = max(0, end - PAGE)
+    found = (
+        list(enumerate(islice(t.ledger_store.entries(first, end - first), PAGE), first))
+        if end > first
+        else []
+    )
+    return {**head, "first": first, "end": end, "shown": [_entry(i, data) for i, data in reversed(found)]}
+
+
+def _entry(index: int, data: bytes) -> dict[str, Any]:
+    entry = Entry.parse(data)
+    return {
+        "index": index,
+        "kind": entry.kind,
+        "id": entry.id,
+        "moved": [transfer.record() for transfer in entry.transfers],
+    }
+
+
+def ledger_entry(t: Transaction, index: int) -> dict[str, Any]:
+    """One entry with its body, and whether a signed head covers it.
+
+    Raises:
+        NotThere: the ledger is shorter.
+    """
+    head = ledger_head(t)
+    if not 0 <= index < head["entries"]:
+        raise NotThere(f"The ledger has {counted(head['entries'], 'entry')}; there is no entry {index}.")
+    data = next(t.ledger_store.entries(index, 1))
+    return {
+        **_entry(index, data),
+        "entry": orjson.loads(data),
+        "covered": index < head["signed"],
+        "entries": head["entries"],
+        "key": head["key"],
+    }
+
+
+def statement(record: dict[str, Any]) -> list[Sequence[Any]]:
+    """A participant's payments as rows of a table, the oldest first, its heading included."""
+    names = (
+        "task",
+        "round",
+        "at",
+        "paid_micro",
+        "penalty_micro",
+        "withheld_micro",
+        "stake_lost_micro",
+        "entry",
+    )
+    return [names, *([payment[name] for name in names] for payment in reversed(record["payments"]))]

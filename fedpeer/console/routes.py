@@ -1,0 +1,321 @@
+"""Every page: its address, who may see it, what it shows and what a form on it does. The one table is `PAGES`.
+
+A page stands at an address that ends in a slash; the same record as JSON stands at that address with .json in the
+slash's place, for the same roles. `site` holds the table against each request.
+"""
+
+import csv
+import io
+import json
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from coordinator.operator import Notice, Operator
+from fedpeer.audit.proofs import receipt
+from fedpeer.audit.sources import open_source
+from fedpeer.console import records
+from fedpeer.console.reading import NotThere
+from fedpeer.console.sessions import Role, Visitor
+
+if TYPE_CHECKING:
+    from fedpeer.console.site import Console
+
+EVERYBODY = frozenset(Role)
+SIGNED_IN = EVERYBODY - {Role.PUBLIC}
+AUDIT = frozenset({Role.AUDITOR, Role.OPERATOR})
+OPERATOR = frozenset({Role.OPERATOR})
+#: A participant sees its own pages, and nobody else's.
+OWN = frozenset({Role.PARTICIPANT, Role.OPERATOR})
+
+
+class Mistake(ValueError):
+    """Something in an address or a form that cannot be: the sentence says what was expected."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request, whose visitor may see the page."""
+
+    console: "Console"
+    visitor: Visitor
+    path: Mapping[str, str]
+    query: Mapping[str, str]
+    form: Mapping[str, str]
+    #: host:port under which the console was called.
+    host: str
+
+    def whole(self, name: str, value: str | None) -> int:
+        """A number of an address.
+
+        Raises:
+            Mistake: it is none.
+        """
+        if value is None or not value.isascii() or not value.isdigit() or len(value) > 15:
+            raise Mistake(f"{name} is {value!r:.60}; expected a whole number of at least 0.")
+        return int(value)
+
+    @property
+    def round(self) -> int:
+        return self.whole("The round", self.path["round"])
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A page: the template, and the record that it shows and that its JSON is."""
+
+    template: str
+    record: Mapping[str, Any]
+    #: What only the page has, such as a token that is handed over once.
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Text:
+    """A file."""
+
+    content: str
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What a form has done is seen elsewhere; with the visitor that it signs in or out, where it does."""
+
+    to: str
+    visitor: Visitor | None = None
+
+
+Answer = Shown | Text | Moved
+
+
+@dataclass(frozen=True)
+class Page:
+    """One address.
+
+    Attributes:
+        roles: who may see it. Where the market keeps its ledger from the public (`server.public_ledger`), the public
+            sees only what is `open`.
+        show: what a GET shows; None: only forms lead there.
+        act: what a POST does; None: nothing.
+        open: for the public of any market.
+    """
+
+    path: str
+    roles: frozenset[Role]
+    show: Callable[[Asked], Answer] | None
+    act: Callable[[Asked], Answer] | None = None
+    open: bool = False
+
+    @property
+    def json_path(self) -> str | None:
+        """Where its record stands as JSON; None for files and for what has no record."""
+        if self.show is None or not self.path.endswith("/"):
+            return None
+        return "/index.json" if self.path == "/" else f"{self.path[:-1]}.json"
+
+
+def _front(asked: Asked) -> Answer:
+    reader = asked.console.reader
+    return Shown("front.html", reader.record("front", lambda t: records.market(t, reader.config.name)))
+
+
+def _task(asked: Asked) -> Answer:
+    name = asked.path["task"]
+    return Shown("task.html", asked.console.reader.record(("task", name), lambda t: records.task(t, name)))
+
+
+def _ledger(asked: Asked) -> Answer:
+    end = asked.whole("end", asked.query["end"]) if "end" in asked.query else None
+    return Shown(
+        "ledger.html", asked.console.reader.record(("ledger", end), lambda t: records.ledger(t, end))
+    )
+
+
+def _entry(asked: Asked) -> Answer:
+    index = asked.whole("The entry's index", asked.path["index"])
+    record = asked.console.reader.record(("entry", index), lambda t: records.ledger_entry(t, index))
+    return Shown("entry.html", record)
+
+
+def _receipt(asked: Asked) -> Answer:
+    index = asked.whole("The entry's index", asked.path["index"])
+    record = asked.console.reader.record(("entry", index), lambda t: records.ledger_entry(t, index))
+    if not record["covered"]:
+        raise NotThere(f"No signed head covers entry {index} yet; ask again in a moment.")
+    with ExitStack() as resources:
+        text = str(receipt(open_source(asked.console.reader.url, resources), index))
+    return Text(text, "text/plain", f"entry-{index}.tlog-proof")
+
+
+def _participant(asked: Asked) -> Answer:
+    name = asked.path["name"]
+    record = asked.console.reader.record(("participant", name), lambda t: records.participant(t, name))
+    return Shown("participant.html", record)
+
+
+def _statement(asked: Asked) -> Answer:
+    name = asked.path["name"]
+    record = asked.console.reader.record(("participant", name), lambda t: records.participant(t, name))
+    text = io.StringIO()
+    csv.writer(text).writerows(records.statement(record))
+    return Text(text.getvalue(), "text/csv", f"{name}.csv")
+
+
+def _why(asked: Asked) -> Answer:
+    name, task, round_ = asked.path["name"], asked.path["task"], asked.round
+    found = asked.console.reader.record(
+        ("why", name, task, round_), lambda t: records.why(t, name, task, round_).record()
+    )
+    return Shown("why.html", found)
+
+
+def _audit(asked: Asked) -> Answer:
+    return Shown("audit.html", asked.console.verification.record())
+
+
+def _begin_audit(asked: Asked) -> Answer:
+    asked.console.verification.begin()
+    return Moved("/audit/")
+
+
+def _operator(asked: Asked) -> Answer:
+    reader = asked.console.reader
+    front = reader.record("front", lambda t: records.market(t, reader.config.name))
+    return Shown("operator.html", {**front, "service": asked.console.service.record()})
+
+
+def _operator_task(asked: Asked) -> Answer:
+    name = asked.path["task"]
+    record = asked.console.reader.record(("operator task", name), lambda t: records.operator_task(t, name))
+    return Shown("operator_task.html", record, {"notice": _notice(asked)})
+
+
+def _people(asked: Asked) -> Answer:
+    with closing(_acting(asked)) as operator:
+        people = [vars(person) for person in operator.enrolled()]
+    return Shown("people.html", {"participants": people}, {"notice": _notice(asked)})
+
+
+def _ask_cancel(asked: Asked) -> Answer:
+    name = asked.path["task"]
+    record = asked.console.reader.record(("operator task", name), lambda t: records.operator_task(t, name))
+    return Shown("cancel.html", record)
+
+
+def _cancel(asked: Asked) -> Answer:
+    name = asked.path["task"]
+    with closing(_acting(asked)) as operator:
+        operator.cancel(name, asked.form.get("reason", "").strip()[:500] or "cancelled by the operator")
+        return _done(asked, operator, f"/operator/tasks/{name}/")
+
+
+def _ask_revoke(asked: Asked) -> Answer:
+    name = asked.path["name"]
+    record = asked.console.reader.record(("participant", name), lambda t: records.participant(t, name))
+    return Shown("revoke.html", record)
+
+
+def _revoke(asked: Asked) -> Answer:
+    with closing(_acting(asked)) as operator:
+        reason = asked.form.get("reason", "").strip()[:500] or "revoked by the operator"
+        operator.revoke(asked.path["name"], reason)
+        return _done(asked, operator, "/operator/participants/")
+
+
+def _invite(asked: Asked) -> Answer:
+    with closing(_acting(asked)) as operator:
+        made, entrance = operator.invite(asked.form.get("name", "").strip()), operator.entrance()
+        authority = (operator.folder.path / "authority.pem").read_text()
+        notice = _NOTICES[_named(operator)]
+    return Shown(
+        "invited.html",
+        {},
+        {"made": made, "entrance": entrance, "authority": authority, "notice": notice},
+    )
+
+
+def _acting(asked: Asked) -> Operator:
+    """The operator's commands: they change the database and tell the service through its control socket."""
+    return Operator(asked.console.reader.folder, asked.console.reader.clock)
+
+
+def _done(asked: Asked, operator: Operator, to: str) -> Moved:
+    asked.console.look()
+    return Moved(f"{to}?notice={_named(operator)}")
+
+
+def _named(operator: Operator) -> str:
+    return (operator.notice or Notice.NOT_SERVED).name.lower()
+
+
+#: What a change has come to, by `coordinator.operator.Notice`.
+_NOTICES = {
+    "confirmed": "Done. The coordinator that runs has taken notice.",
+    "not_served": "Recorded. No coordinator runs; the next one begins with it.",
+    "unconfirmed": "Recorded, and not confirmed: the coordinator that serves this database has not answered. It takes "
+    "it up when it goes on; do not repeat it.",
+}
+
+
+def _notice(asked: Asked) -> str:
+    return _NOTICES.get(asked.query.get("notice", ""), "")
+
+
+def _ask_sign_in(asked: Asked) -> Answer:
+    return Shown("sign_in.html", {}, {"token": asked.query.get("token", "")})
+
+
+def _sign_in(asked: Asked) -> Answer:
+    visitor = asked.console.sessions.redeem(asked.form.get("token", "").strip(), asked.host)
+    return Moved(home(visitor), visitor)
+
+
+def _sign_out(asked: Asked) -> Answer:
+    return Moved("/", Visitor())
+
+
+def home(visitor: Visitor) -> str:
+    """Where a visitor begins."""
+    return {
+        Role.OPERATOR: "/operator/",
+        Role.AUDITOR: "/audit/",
+        Role.PARTICIPANT: f"/participants/{visitor.name}/",
+        Role.PUBLIC: "/",
+    }[visitor.role]
+
+
+PAGES = (
+    Page("/", EVERYBODY, _front),
+    Page("/tasks/{task}/", EVERYBODY, _task),
+    Page("/ledger/", EVERYBODY, _ledger),
+    Page("/ledger/{index}/", EVERYBODY, _entry),
+    Page("/ledger/{index}/receipt", EVERYBODY, _receipt),
+    Page("/participants/{name}/", OWN, _participant),
+    Page("/participants/{name}/statement.csv", OWN, _statement),
+    Page("/participants/{name}/{task}/{round}/", OWN, _why),
+    Page("/audit/", AUDIT, _audit, _begin_audit),
+    Page("/operator/", OPERATOR, _operator),
+    Page("/operator/participants/", OPERATOR, _people),
+    Page("/operator/participants/{name}/revoke/", OPERATOR, _ask_revoke, _revoke),
+    Page("/operator/invite/", OPERATOR, None, _invite),
+    Page("/operator/tasks/{task}/", OPERATOR, _operator_task),
+    Page("/operator/tasks/{task}/cancel/", OPERATOR, _ask_cancel, _cancel),
+    Page("/sign-in/", EVERYBODY, _ask_sign_in, _sign_in, open=True),
+    Page("/sign-out/", SIGNED_IN, None, _sign_out),
+)
+
+
+def admitted(page: Page, visitor: Visitor, path: Mapping[str, str], *, public_ledger: bool) -> bool:
+    """Whether a visitor may see a page."""
+    if visitor.role is Role.PUBLIC and not (public_ledger or page.open):
+        return False
+    if visitor.role not in page.roles:
+        return False
+    return visitor.role is not Role.PARTICIPANT or path.get("name", visitor.name) == visitor.name
+
+
+def json_text(record: Mapping[str, Any]) -> str:
+    return json.dumps(record, ensure_ascii=False)

@@ -1,0 +1,167 @@
+"""The console's process: an address, a server for it, and its end."""
+
+import asyncio
+import contextlib
+import ipaddress
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import structlog
+import uvicorn
+
+from coordinator.errors import ServeError
+from coordinator.folder import StateFolder
+from coordinator.server import split_address
+from fedpeer.console.errors import ConsoleError
+from fedpeer.console.reading import Reader
+from fedpeer.console.site import Console
+from fedpeer.protocol.certificates import certificate_hosts
+
+log = structlog.get_logger()
+
+#: Seconds that answers in progress get at the end.
+_GRACE_SECONDS = 2
+
+#: Connections that wait to be taken.
+_BACKLOG = 512
+
+
+def loopback(host: str) -> bool:
+    """Whether an address to listen on is reached from this machine alone."""
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
+
+
+def where(address: str) -> tuple[str, int]:
+    """Host and port of --listen.
+
+    Raises:
+        ConsoleError: it is not host:port.
+    """
+    try:
+        return split_address("--listen", address)
+    except ServeError as error:
+        raise ConsoleError(str(error)) from None
+
+
+class ConsoleServer:
+    """A console on a bound socket.
+
+    Args:
+        state: the coordinator's state folder.
+        address: host:port; port 0 takes a free one. Not on loopback it serves TLS with the coordinator's certificate.
+
+    Attributes:
+        url: where it is, without a slash at the end.
+
+    Raises:
+        CoordinatorError, StorageError, ConsoleError: the folder, its database or the address cannot be used.
+    """
+
+    def __init__(self, state: StateFolder, address: str, reader: Reader | None = None) -> None:
+        host, port = where(address)
+        self._reader, self._address = reader or Reader(state), state.console_address
+        secure = not loopback(host)
+        names = {host, "localhost", "127.0.0.1", "::1", *self._reader.config.server.hosts}
+        options: dict[str, Any] = {}
+        if secure:
+            names |= set(certificate_hosts(state.server().certificate))
+            options = {"ssl_certfile": state.path / "server.pem", "ssl_keyfile": state.path / "server.key"}
+        self.console = Console(self._reader, sorted(names), secure=secure)
+        self._socket = _bound(host, port)
+        name = f"[{host}]" if ":" in host else host
+        self.url = f"{'https' if secure else 'http'}://{name}:{self._socket.getsockname()[1]}"
+        self._server = _Server(
+            uvicorn.Config(
+                self.console.application(),
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                timeout_graceful_shutdown=_GRACE_SECONDS,
+                **options,
+            ),
+            self.console.end,
+        )
+
+    async def serve(self) -> None:
+        """Serves until `stop`."""
+        self._address.write_text(self.url)
+        try:
+            await self._server.serve(sockets=[self._socket])
+        finally:
+            self._address.unlink(missing_ok=True)
+            self._socket.close()
+            self._reader.close()
+
+    def stop(self) -> None:
+        """Ends it; from the thread of its event loop, or from a signal."""
+        self._server.leave()
+
+
+class _Server(uvicorn.Server):
+    """Ends streams first, which would hold up its end; leaves signals to the process."""
+
+    def __init__(self, config: uvicorn.Config, before: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._before = before
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    def leave(self) -> None:
+        self._before()
+        self.should_exit = True
+
+
+async def run(
+    state: Path, address: str, announce: Callable[[str], None], *, with_parent: bool = False
+) -> None:
+    """Serves the console until SIGTERM or SIGINT.
+
+    Args:
+        announce: called with the URL once it listens.
+        with_parent: end also when standard input ends, as it does when the process that holds its other end does.
+    """
+    server = ConsoleServer(StateFolder(state), address)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, server.stop)
+    if with_parent:
+        threading.Thread(target=_await_end, args=(loop, server.stop), daemon=True).start()
+    announce(server.url)
+    await server.serve()
+
+
+def _await_end(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
+    with contextlib.suppress(OSError):
+        while sys.stdin.buffer.read(1024):
+            pass
+    with contextlib.suppress(RuntimeError):  # it has ended by itself
+        loop.call_soon_threadsafe(stop)
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """A socket on the address.
+
+    Raises:
+        ConsoleError: it is taken, or not this machine's.
+    """
+    try:
+        kind, *_, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        made = socket.socket(kind, socket.SOCK_STREAM)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(place)
+        made.listen(_BACKLOG)
+    except OSError as error:
+        raise ConsoleError(
+            f"the console cannot listen on {host}:{port} ({error.strerror or error}); name another with --listen"
+        ) from None
+    return made

@@ -1,0 +1,353 @@
+"""The console as an ASGI application: who asks, whether the page is for them, and the page or its JSON.
+
+Every answer forbids what the pages do not need: scripts, styles and connections of other origins, frames, referrers. A
+form is taken from the console's own pages alone: it carries the session's token, and its Origin is the console's.
+"""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any
+from urllib.parse import parse_qsl
+
+import structlog
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from coordinator.errors import CoordinatorError
+from fedpeer.audit.sql.errors import StorageError
+from fedpeer.console import drawing, words
+from fedpeer.console.reading import NotThere, Reader
+from fedpeer.console.routes import (
+    PAGES,
+    Answer,
+    Asked,
+    Mistake,
+    Moved,
+    Page,
+    Shown,
+    Text,
+    admitted,
+    home,
+    json_text,
+)
+from fedpeer.console.sessions import SESSION_SECONDS, Role, Sessions, Visitor
+from fedpeer.console.verification import Service, Verification
+from fedpeer.protocol.console_link import LinkError
+from mechanism.errors import MechanismError
+
+log = structlog.get_logger()
+
+#: Seconds between two looks at the ledger's size, for all watchers together.
+_LOOK_SECONDS = 1.0
+
+#: Seconds after which a silent stream says that it is alive: proxies cut what says nothing for a minute.
+_ALIVE_SECONDS = 20.0
+
+#: Streams at once; each costs a socket and some kilobytes.
+MAX_WATCHERS = 1_000
+
+#: Bytes of a form: a reason has 500 characters, a token 2,000.
+_FORM_BYTES = 16_384
+
+_HEADERS = {
+    "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
+    "img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+
+#: What becomes of an error that a visitor can put right, by its class.
+_STATUS: dict[type[Exception], int] = {
+    NotThere: 404,
+    Mistake: 400,
+    LinkError: 403,
+    MechanismError: 400,
+    CoordinatorError: 409,
+    StorageError: 503,
+}
+
+
+class Console:
+    """One market's pages.
+
+    Args:
+        reader: of its folder and database.
+        hosts: names and addresses under which it may be called; another Host is refused.
+        secure: whether it is reached over TLS.
+
+    Raises:
+        ConsoleError: the folder cannot be written.
+    """
+
+    def __init__(self, reader: Reader, hosts: Sequence[str], *, secure: bool) -> None:
+        self.reader = reader
+        self.sessions = Sessions(reader.folder.console, reader.now, reader.key_of)
+        self.verification = Verification(reader, self.look)
+        self.service = Service(reader)
+        self._hosts, self._secure = frozenset(hosts), secure
+        self._watchers: set[asyncio.Event] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._size = 0
+        self._turn = 0
+        self._ended = False
+        self._pages = Environment(
+            loader=PackageLoader("fedpeer.console"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+        )
+        self._pages.filters |= {
+            "money": words.money, "when": words.when, "degree": words.degree, "share": words.share,
+            "duration": words.duration, "sentence": words.state_sentence,
+        }  # fmt: skip
+        self._pages.globals |= {
+            "countdown": lambda deadline: words.countdown(deadline, reader.now()), "drawing": drawing,
+            "market": reader.config.name, "Role": Role, "home": home,
+        }  # fmt: skip
+        self._pages.globals["p"] = self._pages.get_template("parts.html").module
+
+    def application(self) -> ASGIApp:
+        """The application, whose lifespan follows the ledger."""
+        app = Starlette(
+            routes=self.routes(),
+            exception_handlers=dict.fromkeys((*_STATUS, HTTPException, 500), self._problem_of),
+            lifespan=self._following,
+        )
+        return _Guard(app, self._hosts)
+
+    def routes(self) -> list[BaseRoute]:
+        """Every address there is: the pages, their JSON, the stream and the files."""
+        routes: list[BaseRoute] = []
+        for page in PAGES:
+            methods = [m for m, there in (("GET", page.show), ("POST", page.act)) if there is not None]
+            if page.json_path is not None:
+                routes.append(Route(page.json_path, self._endpoint(page, as_json=True), methods=["GET"]))
+            routes.append(Route(page.path, self._endpoint(page), methods=methods))
+        routes.append(Route("/events", self._events))
+        routes.append(Mount("/static", StaticFiles(packages=[("fedpeer.console", "static")])))
+        return routes
+
+    def look(self) -> None:
+        """Has watchers look again at once; may be called from any thread."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has just ended
+                self._loop.call_soon_threadsafe(self._tell)
+
+    def end(self) -> None:
+        """Ends every stream, so that the server can stop."""
+        self._ended = True
+        self._tell()
+
+    def _tell(self) -> None:
+        self._turn += 1
+        for watcher in self._watchers:
+            watcher.set()
+
+    @contextlib.asynccontextmanager
+    async def _following(self, _app: Starlette) -> AsyncIterator[None]:
+        self._loop = asyncio.get_running_loop()
+        follower = asyncio.create_task(self._follow())
+        try:
+            yield
+        finally:
+            follower.cancel()
+            await asyncio.gather(follower, return_exceptions=True)
+
+    async def _follow(self) -> None:
+        """One look a second at the ledger's size, and none where nobody watches."""
+        while True:
+            if self._watchers:
+                try:
+                    size = await asyncio.to_thread(self.reader.size)
+                    if size != self._size:
+                        self._size = size
+                        self._tell()
+                except StorageError as error:
+                    log.warning("the ledger cannot be followed; it is tried again", why=str(error))
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _events(self, request: Request) -> Response:
+        """A stream that says when a page is worth another look: the ledger has grown, or a verification moved on."""
+        visitor = await self._visitor(request)
+        if visitor.role is Role.PUBLIC and not self.reader.config.server.public_ledger:
+            return await self._problem(request, 401, "Sign in first.", visitor)
+        if len(self._watchers) >= MAX_WATCHERS:
+            return await self._problem(
+                request, 503, "Too many pages are watched; reload this one by hand.", visitor
+            )
+        return StreamingResponse(self._stream(), media_type="text/event-stream", headers=_HEADERS)
+
+    async def _stream(self) -> AsyncIterator[str]:
+        moved = asyncio.Event()
+        self._watchers.add(moved)
+        try:
+            yield "retry: 3000\n\n"
+            while not self._ended:
+                try:
+                    async with asyncio.timeout(_ALIVE_SECONDS):
+                        await moved.wait()
+                except TimeoutError:
+                    yield ": alive\n\n"
+                    continue
+                moved.clear()
+                yield f"event: moved\ndata: {json.dumps({'entries': self._size, 'turn': self._turn})}\n\n"
+        finally:
+            self._watchers.discard(moved)
+
+    def _endpoint(self, page: Page, *, as_json: bool = False) -> Callable[[Request], Any]:
+        async def answer(request: Request) -> Response:
+            visitor = await self._visitor(request)
+            public = self.reader.config.server.public_ledger
+            if not admitted(page, visitor, request.path_params, public_ledger=public):
+                if visitor.role is Role.PUBLIC:
+                    return await self._problem(
+                        request, 401, "This page is for those who have signed in.", visitor
+                    )
+                return await self._problem(
+                    request, 403, f"This page is not for you: you are {_who(visitor)}.", visitor
+                )
+            form = await self._form(request, page, visitor) if request.method == "POST" else {}
+            host = request.headers.get("host", "")
+            asked = Asked(self, visitor, request.path_params, dict(request.query_params), form, host)
+            act = page.act if request.method == "POST" else page.show
+            assert act is not None  # the route's methods
+            found = await run_in_threadpool(act, asked)
+            return await run_in_threadpool(self._response, found, visitor, as_json)
+
+        return answer
+
+    async def _visitor(self, request: Request) -> Visitor:
+        return await run_in_threadpool(self.sessions.visitor, request.cookies.get(self.sessions.cookie))
+
+    async def _form(self, request: Request, page: Page, visitor: Visitor) -> Mapping[str, str]:
+        """The fields of a form of ours.
+
+        Raises:
+            Mistake: it is too large, or of another site.
+        """
+        origin = request.headers.get("origin")
+        if origin is not None and origin.partition("://")[2] != request.headers.get("host"):
+            raise LinkError("This form was sent from another site; nothing was changed.")
+        body = b""
+        async for part in request.stream():
+            body += part
+            if len(body) > _FORM_BYTES:
+                raise Mistake(f"The form has more than {_FORM_BYTES:,} bytes.")
+        try:
+            form = dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=20))
+        except ValueError:
+            raise Mistake("The form cannot be read.") from None
+        if not page.open and not self.sessions.form_holds(visitor, form.get("form", "")):
+            raise LinkError(
+                "This form is of an earlier session; go back, load the page again, and send it again."
+            )
+        return form
+
+    def _response(self, found: Answer, visitor: Visitor, as_json: bool) -> Response:
+        if isinstance(found, Moved):
+            response: Response = RedirectResponse(found.to, 303)
+            if found.visitor is not None:
+                self._set_cookie(response, found.visitor)
+            return response
+        if isinstance(found, Text):
+            disposition = {"content-disposition": f'attachment; filename="{found.name}"'}
+            return Response(found.content, media_type=found.kind, headers=disposition)
+        if as_json:
+            return Response(json_text(found.record), media_type="application/json")
+        return Response(self._render(found, visitor), media_type="text/html")
+
+    def _set_cookie(self, response: Response, visitor: Visitor) -> None:
+        if visitor.role is Role.PUBLIC:
+            response.delete_cookie(
+                self.sessions.cookie, httponly=True, samesite="strict", secure=self._secure
+            )
+            return
+        response.set_cookie(
+            self.sessions.cookie,
+            self.sessions.cookie_of(visitor),
+            max_age=SESSION_SECONDS,
+            httponly=True,
+            samesite="strict",
+            secure=self._secure,
+        )
+
+    def _render(self, found: Shown, visitor: Visitor) -> str:
+        form = Markup('<input type="hidden" name="form" value="{}">').format(
+            self.sessions.form_token(visitor)
+        )
+        return self._pages.get_template(found.template).render(
+            r=found.record, visitor=visitor, form=form, **found.more
+        )
+
+    async def _problem(self, request: Request, status: int, sentence: str, visitor: Visitor) -> Response:
+        if request.url.path.endswith(".json"):
+            return Response(json_text({"error": sentence}), status, media_type="application/json")
+        page = await run_in_threadpool(
+            self._render, Shown("problem.html", {"status": status, "sentence": sentence}), visitor
+        )
+        return Response(page, status, media_type="text/html")
+
+    async def _problem_of(self, request: Request, error: Exception) -> Response:
+        """The page of what a visitor can put right, of an address that is none, and of a fault of ours."""
+        for kind, status in _STATUS.items():
+            if isinstance(error, kind):
+                visitor = Visitor() if kind is StorageError else await self._visitor(request)
+                return await self._problem(request, status, str(error), visitor)
+        if isinstance(error, HTTPException):
+            return await self._problem(request, error.status_code, f"{error.detail}.", Visitor())
+        return await self._problem(
+            request, 500, "Something went wrong here; the console's log says what.", Visitor()
+        )
+
+
+class _Guard:
+    """Refuses a Host that is not the console's, so that no other name leads here, and adds the headers."""
+
+    def __init__(self, app: ASGIApp, hosts: frozenset[str]) -> None:
+        self._app, self._hosts = app, hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                there = {name for name, _ in message["headers"]}
+                added = [(n.encode(), v.encode()) for n, v in _HEADERS.items() if n.encode() not in there]
+                message["headers"] = [*message["headers"], *added]
+            await send(message)
+
+        host = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
+        if host_name(host) not in self._hosts:
+            refused = Response("This console is not called by that name.", 400, media_type="text/plain")
+            await refused(scope, receive, guarded)
+            return
+        await self._app(scope, receive, guarded)
+
+
+def host_name(host: str) -> str:
+    """The name or address of a Host header, without port and brackets."""
+    name, colon, port = host.rpartition(":")
+    return (name if colon and port.isdigit() else host).strip("[]").lower()
+
+
+def _who(visitor: Visitor) -> str:
+    return {
+        Role.OPERATOR: "the operator",
+        Role.AUDITOR: "an auditor",
+        Role.PARTICIPANT: f"the participant {visitor.name}",
+    }.get(visitor.role, "not signed in")

@@ -1,0 +1,116 @@
+"""The verifier's work and the service's health, each asked for at most as often as it helps."""
+
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from datetime import UTC, datetime
+from typing import Any
+
+from coordinator.certificates import read_certificates
+from coordinator.errors import FolderError
+from coordinator.operator import Operator
+from fedpeer.audit.sources import open_source
+from fedpeer.audit.sql.database import parse_url, sqlite_file
+from fedpeer.audit.sql.errors import StorageError
+from fedpeer.console.reading import Reader
+from mechanism.ledger.errors import LedgerError
+from mechanism.ledger.verify import Problem, Report, verify_ledger
+
+#: Seconds for which the service's answer is taken as it was: each question makes it read its tables again.
+_HEALTH_SECONDS = 15.0
+
+
+class Verification:
+    """One verification of the whole ledger at a time, and the report of the last.
+
+    Args:
+        changed: called from the verification's thread when it has moved on.
+    """
+
+    def __init__(self, reader: Reader, changed: Callable[[], None]) -> None:
+        self._reader, self._changed = reader, changed
+        self._lock = threading.Lock()
+        self._running: tuple[int, int] | None = None
+        self._report: Report | None = None
+        self._ended: float | None = None
+
+    def begin(self) -> None:
+        """Begins one where none runs."""
+        with self._lock:
+            if self._running is not None:
+                return
+            self._running = (0, 0)
+        threading.Thread(target=self._verify, name="verification", daemon=True).start()
+        self._changed()
+
+    def record(self) -> dict[str, Any]:
+        """Whether one runs and how far it is, and what the last one found."""
+        report, running = self._report, self._running
+        return {
+            "running": running is not None,
+            "entries_done": 0 if running is None else running[0],
+            "entries_in_all": 0 if running is None else running[1],
+            "ended": self._ended,
+            "report": None if report is None else report.record(),
+            "entries": self._reader.size(),
+        }
+
+    def _verify(self) -> None:
+        def progress(done: int, total: int) -> None:
+            self._running = (done, total)
+            self._changed()
+
+        try:
+            with ExitStack() as resources:
+                report = verify_ledger(open_source(self._reader.url, resources), progress=progress)
+        except (LedgerError, StorageError) as error:
+            report = Report("the database", problems=[Problem("source", str(error))])
+        self._report, self._ended = report, self._reader.now()
+        self._running = None
+        self._changed()
+
+
+class Service:
+    """What the operator must know besides the tasks: whether a coordinator serves, certificates, disk, database."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._lock = threading.Lock()
+        self._asked = -_HEALTH_SECONDS
+        self._found: dict[str, Any] = {}
+
+    def record(self) -> dict[str, Any]:
+        """As of at most `_HEALTH_SECONDS` ago."""
+        with self._lock:
+            if time.monotonic() - self._asked >= _HEALTH_SECONDS:
+                self._found = self._look()
+                self._asked = time.monotonic()
+            return self._found
+
+    def _look(self) -> dict[str, Any]:
+        folder = self._reader.folder
+        with closing(Operator(folder, self._reader.clock)) as operator:
+            service = operator.serving()
+        file = sqlite_file(parse_url(self._reader.url))
+        disk = shutil.disk_usage(folder.path)
+        return {
+            "serving": service is not None,
+            "answers": service is not None and service.answers,
+            "addresses": {} if service is None else service.addresses,
+            "troubles": {} if service is None else service.troubles,
+            "certificates": self._certificates(),
+            "disk_free_bytes": disk.free,
+            "disk_bytes": disk.total,
+            "database_bytes": None if file is None else file.stat().st_size,
+        }
+
+    def _certificates(self) -> dict[str, Any]:
+        folder, now = self._reader.folder, datetime.now(UTC)
+        try:
+            found = read_certificates(folder, self._reader.config.server, now)
+        except FolderError as error:
+            return {"ends": {}, "warnings": [str(error)]}
+        ends = {name: end.timestamp() for name, end in found.ends().items()}
+        return {"ends": ends, "warnings": found.warnings(now)}

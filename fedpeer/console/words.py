@@ -1,0 +1,76 @@
+"""Figures in words: amounts, times and degrees as pages show them, with the exact value behind."""
+
+from datetime import UTC, datetime
+from decimal import ROUND_HALF_EVEN, Decimal
+from fractions import Fraction
+
+from markupsafe import Markup
+
+from coordinator.task_text import time_left
+from mechanism.settlement import MICRO
+
+#: What each state means to somebody who has not read the protocol.
+STATES = {
+    "OPEN": "published; claims are about to be taken",
+    "EFFORT": "participants claim how well their data fit",
+    "SELECTED": "those who train are chosen",
+    "TRAINING": "participants train and send their models",
+    "SCORED": "the round is closed; evidence is computed",
+    "SETTLED": "the round is paid",
+    "CLOSED": "all rounds are paid and stakes released",
+    "CANCELLED": "ended early; what was not paid is refunded",
+}
+
+
+def state_sentence(state: str) -> str:
+    """What a state means, in a few words."""
+    return STATES.get(state, state)
+
+
+def credits_text(micro: int, places: int = 2) -> str:
+    """Micro-credits as credits, such as "1,234.57"; ties to even."""
+    return f"{(Decimal(micro) / MICRO).quantize(Decimal(1).scaleb(-places), ROUND_HALF_EVEN):,}"
+
+
+def money(micro: int) -> Markup:
+    """Credits with two decimals; the exact amount is the element's value, in micro-credits, and its title."""
+    return Markup('<data class="money" value="{}" title="{} credits">{}</data>').format(
+        micro, credits_text(micro, 6), credits_text(micro)
+    )
+
+
+def when(seconds: float | None) -> Markup:
+    """A time, UTC, to the minute; the second is its title."""
+    if seconds is None:
+        return Markup("–")
+    moment = datetime.fromtimestamp(seconds, UTC)
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(
+        f"{moment:%Y-%m-%dT%H:%M:%SZ}", f"{moment:%Y-%m-%d %H:%M:%S} UTC", f"{moment:%Y-%m-%d %H:%M} UTC"
+    )
+
+
+def countdown(deadline: float | None, now: float) -> Markup:
+    """How long there is, which the script counts down; empty where no deadline runs."""
+    if deadline is None:
+        return Markup("")
+    return Markup('<span class="countdown" data-deadline="{}">{}</span>').format(
+        deadline, time_left(deadline, now)
+    )
+
+
+def degree(text: str | int | None) -> Markup:
+    """A degree to four places with the exact one as title: a rational's text, or millionths."""
+    if text is None:
+        return Markup('<span class="none">not scored</span>')
+    exact = Fraction(text, MICRO) if isinstance(text, int) else Fraction(text)
+    return Markup('<data value="{}" title="{}">{}</data>').format(exact, exact, f"{float(exact):.4f}")
+
+
+def share(text: str | float | None) -> str:
+    """An accuracy as a percentage."""
+    return "–" if text is None else f"{float(text):.1%}"
+
+
+def duration(seconds: float | None) -> str:
+    """ "2 h 5 min", without what is too small to matter."""
+    return "–" if seconds is None else time_left(seconds, 0).removesuffix(" left")

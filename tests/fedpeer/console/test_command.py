@@ -1,0 +1,179 @@
+"""The console as it is started: a process, alone and beside a coordinator."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from fedpeer.__main__ import main
+from fedpeer.protocol.console_link import console_place
+from fedpeer.testing.coordinator import LocalCoordinator
+from tests.fedpeer.console.visiting import Visit, eventually
+from tests.integration.market import make_folder
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-P", "-m", "fedpeer", *arguments]
+
+
+def said(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=60, check=False)
+
+
+@contextmanager
+def process(*arguments: str) -> Iterator[tuple["subprocess.Popen[str]", IO[str]]]:
+    started = subprocess.Popen(
+        command(*arguments),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert started.stdout is not None
+    try:
+        yield started, started.stdout
+    finally:
+        started.kill()
+        started.wait()
+
+
+def test_it_serves_by_its_own_signs_in_by_a_link_and_ends_by_a_signal(tmp_path: Path) -> None:
+    with LocalCoordinator(tmp_path / "market") as coordinator:
+        state = coordinator.enrol("alice", tmp_path / "alice")
+        folder = str(coordinator.folder.path)
+        with process("console", "--state", folder, "--listen", "127.0.0.1:0", "--json") as (running, output):
+            url = json.loads(output.readline())["console"]
+            made = json.loads(said("console", "link", "--state", folder, "--json").stdout)
+            assert made["link"].startswith(f"{url}/sign-in/?token=")
+            visit = Visit(url)
+            answer = visit.post("/sign-in/", token=made["link"].partition("token=")[2])
+            assert answer.headers["location"] == "/operator/"
+            assert visit.get("/operator/").status == 200
+            theirs = json.loads(said("participant", "console", url, "--state", str(state), "--json").stdout)
+            member = Visit(url)
+            assert member.post("/sign-in/", token=theirs["link"].partition("token=")[2]).status == 303
+            assert member.get("/participants/alice/").status == 200
+            watching = Visit(url).open("GET", "/events")  # does not hold up the end
+            running.send_signal(signal.SIGTERM)
+            assert running.wait(30) == 0
+            watching.close()
+        assert not coordinator.folder.console_address.exists()
+
+
+@contextmanager
+def beside(tmp_path: Path) -> Iterator[tuple["subprocess.Popen[str]", Path]]:
+    """A coordinator that has started a console; and the file that has the console's URL while it serves."""
+    folder = make_folder(tmp_path / "market")
+    place = folder.console_address
+    arguments = ("--state", str(folder.path), "--json", "--console-listen", "127.0.0.1:0")
+    with process("coordinator", "serve", *arguments) as (coordinator, output):
+        assert json.loads(output.readline())["addresses"]
+        eventually(lambda: place.is_file() and place.read_text(), 60)
+        yield coordinator, place
+
+
+def gone(url: str) -> bool:
+    try:
+        Visit(url).get("/")
+    except OSError:
+        return True
+    return False
+
+
+def test_beside_a_coordinator_it_comes_back_and_ends_with_it(tmp_path: Path) -> None:
+    with beside(tmp_path) as (coordinator, place):
+        before = place.read_text()
+        [child] = Path(f"/proc/{coordinator.pid}/task/{coordinator.pid}/children").read_text().split()
+        os.kill(int(child), signal.SIGKILL)
+        eventually(lambda: place.read_text() not in ("", before), 60)
+        url = place.read_text()
+        assert Visit(url).get("/").status == 200
+        coordinator.send_signal(signal.SIGTERM)
+        assert coordinator.wait(60) == 0
+        assert gone(url)
+        assert not place.exists()
+
+
+def test_it_ends_with_a_coordinator_that_was_killed(tmp_path: Path) -> None:
+    with beside(tmp_path) as (coordinator, place):
+        url = place.read_text()
+        assert Visit(url).get("/").status == 200
+        coordinator.kill()
+        eventually(lambda: gone(url))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("console", "--state", "nowhere"), "nowhere"),
+        (("console", "--listen", "here"), "expected host:port"),
+        (("console", "link", "--state", "nowhere"), "nowhere"),
+        (
+            ("coordinator", "serve", "--console-listen", "7445"),
+            "--console-listen is '7445'; expected host:port",
+        ),
+        (("participant", "console", "ftp://x", "--state", "nowhere"), "nowhere"),
+    ],
+)
+def test_a_mistake_is_a_sentence(
+    folder: Path,
+    arguments: tuple[str, ...],
+    sentence: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    named = arguments if "--state" in arguments else (*arguments, "--state", str(folder))
+    monkeypatch.setattr(sys, "argv", ["fedpeer", *named])
+    monkeypatch.chdir(folder)
+    assert exit_code() == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_port_that_is_taken_is_a_sentence(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        monkeypatch.setattr(sys, "argv", ["fedpeer", "console", "--state", str(folder), "--listen", address])
+        assert exit_code() == 2
+    said = capsys.readouterr().err
+    assert f"cannot listen on {address}" in said
+    assert "name another with --listen" in said
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_folder(tmp_path_factory.mktemp("folder") / "market").path
+
+
+def exit_code() -> int:
+    try:
+        return main()
+    except SystemExit as ended:
+        assert isinstance(ended.code, int)
+        return ended.code
+
+
+@pytest.mark.parametrize(
+    ("url", "place"),
+    [
+        ("https://Market.example.org:7445/", ("https://market.example.org:7445", "market.example.org:7445")),
+        ("http://127.0.0.1:7445", ("http://127.0.0.1:7445", "127.0.0.1:7445")),
+        ("https://[::1]:7445", ("https://[::1]:7445", "[::1]:7445")),
+        ("https://market.example.org:443", ("https://market.example.org", "market.example.org")),
+        ("market.example.org", None),
+        ("ftp://market.example.org", None),
+        ("https://user@market.example.org", None),
+        ("https://market.example.org:x", None),
+    ],
+)
+def test_a_consoles_place_is_what_a_browser_calls_it(url: str, place: tuple[str, str] | None) -> None:
+    assert console_place(url) == place

@@ -1,0 +1,277 @@
+"""Pages say what the ledger says: the same integers, as text, whoever wrote it."""
+
+import asyncio
+import csv
+import html
+import io
+import json
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedpeer.console.sessions import Role
+from fedpeer.testing import LocalMarket
+from fedpeer.testing.coordinator import LocalCoordinator
+from mechanism.ledger.log_keys import LogKeys
+from mechanism.ledger.note import VerificationKey
+from mechanism.ledger.tlog_proof import TlogProof
+from tests.backends import DURABLE, scratch_url
+from tests.fedpeer.console.visiting import Visited, eventually, visited
+from tests.integration.market import close, in_training, make_folder, open_task, running
+from tests.integration.market import task_config as small_task
+from tests.integration.serving import Shift, task_config
+
+
+def micros(text: str) -> list[int]:
+    """The exact amounts of a page, in its order."""
+    return [int(value) for value in re.findall(r'<data class="money" value="(-?\d+)"', text)]
+
+
+def test_a_participants_page_has_the_integers_of_the_ledger(console: Visited, market: LocalMarket) -> None:
+    for name in market.participants:
+        visit = console.participant(market.folder / name)
+        record = json.loads(visit.get(f"/participants/{name}.json").text)
+        logged = [body for body in market.entries("payment") if body["participant_id"] == name]
+        assert [p["paid_micro"] for p in reversed(record["payments"])] == [b["paid_micro"] for b in logged]
+        balances = market.verify().balances
+        assert record["payable_micro"] == balances[f"payable:{name}"].holds
+        assert record["paid_micro"] == market.paid_micro[name]
+        page = visit.get(f"/participants/{name}/").main
+        assert {record["payable_micro"], *(b["paid_micro"] for b in logged)} <= set(micros(page))
+        rows = list(csv.DictReader(io.StringIO(visit.get(f"/participants/{name}/statement.csv").text)))
+        assert [int(row["paid_micro"]) for row in rows] == [b["paid_micro"] for b in logged]
+
+
+def test_every_payment_is_explained_and_agrees_with_the_ledger(console: Visited, market: LocalMarket) -> None:
+    visit = console.signed_in(Role.OPERATOR)
+    for body in market.entries("payment"):
+        path = f"/participants/{body['participant_id']}/task/{body['round']}"
+        record = json.loads(visit.get(f"{path}.json").text)
+        assert record["problems"] == []
+        for name in ("paid_micro", "gross_micro", "penalty_micro", "withheld_micro", "stake_lost_micro"):
+            assert record[name] == body[name]
+        left = [step["left_micro"] for step in record["waterfall"]]
+        assert left == sorted(left, reverse=True) or record["remainder_micro"]
+        assert left[-1] == body["paid_micro"]
+        page = visit.get(f"{path}/").main
+        assert html.escape(record["formula"]) in page
+        assert body["paid_micro"] in micros(page)
+        assert "the same amount" in page
+
+
+def test_an_amount_that_was_changed_beside_the_ledger_is_told(tmp_path: Path) -> None:
+    import sqlite3
+
+    with LocalMarket(participants=3, rounds=1, folder=tmp_path) as market:
+        market.run()
+        folder = market.coordinator.folder
+        market.coordinator.stop()
+        with sqlite3.connect(folder.path / "coordinator.db") as database:
+            text = database.execute("SELECT record FROM settlements WHERE participant_id = 'p1'").fetchone()[
+                0
+            ]
+            record = json.loads(text)
+            record["paid_micro"] += 1
+            database.execute(
+                "UPDATE settlements SET record = ? WHERE participant_id = 'p1'", (json.dumps(record),)
+            )
+        database.close()
+        with visited(folder, market.coordinator.clock) as console:
+            page = console.signed_in(Role.OPERATOR).get("/participants/p1/task/1/").main
+    assert (
+        f"says that {record['paid_micro']} micro-credits were paid, the ledger {record['paid_micro'] - 1}"
+        in page
+    )
+
+
+def test_the_operators_page_says_what_became_of_the_budget(console: Visited, market: LocalMarket) -> None:
+    record = json.loads(console.signed_in(Role.OPERATOR).get("/operator/tasks/task.json").text)
+    report = market.coordinator.task("task")
+    assert record["paid_micro"] == sum(report.paid_micro.values())
+    assert record["escrow_micro"] == report.escrow_micro == 0
+    assert record["budget_micro"] == report.row.terms.budget_micro
+    assert {p["id"]: p["paid_micro"] for p in record["people"]} == market.paid_micro
+    assert [r["round"] for r in record["history"]] == [1, 2]
+
+
+def test_every_entry_has_its_page_and_a_receipt_that_holds(console: Visited, market: LocalMarket) -> None:
+    visit, entries = console.public(), market.entries()
+    head = json.loads(visit.get("/ledger.json").text)
+    assert head["entries"] == len(entries)
+    keys = LogKeys(VerificationKey.parse(head["key"]))
+    seen, end = [], len(entries)
+    while end:  # page by page
+        page = json.loads(visit.get(f"/ledger.json?end={end}").text)
+        seen += [entry["index"] for entry in page["shown"]]
+        end = page["first"]
+    assert seen == list(reversed(range(len(entries))))
+    for index in (0, len(entries) - 1):
+        assert json.loads(visit.get(f"/ledger/{index}.json").text)["entry"] == entries[index]
+        proof = TlogProof.parse(visit.get(f"/ledger/{index}/receipt").text)
+        assert keys.verify(proof).size == head["signed"]
+        assert json.loads(proof.entry or b"") == entries[index]
+
+
+def test_the_auditors_page_verifies_by_the_verifier(console: Visited, market: LocalMarket) -> None:
+    visit = console.signed_in(Role.AUDITOR)
+    assert visit.post("/audit/", of="/audit/").status == 303
+    eventually(lambda: json.loads(visit.get("/audit.json").text)["report"])
+    report = json.loads(visit.get("/audit.json").text)["report"]
+    assert report == {**market.verify().record(), "source": report["source"]}
+    page = visit.get("/audit/").main
+    assert "Everything holds." in page
+    assert report["root"] in page
+
+
+def test_terms_are_told_in_words(console: Visited) -> None:
+    words = json.loads(console.public().get("/tasks/task.json").text)["words"]
+    assert words[0] == "2 rounds, each for at most 10 min 0 s; claims are taken for 10 min 0 s."
+    assert any(
+        "credits, on the degree that is claimed; claims are checked by nobody" in line for line in words
+    )
+    assert any("held as a stake" in line for line in words)
+
+
+def test_hundreds_who_ask_for_one_page_have_it_made_once(
+    console: Visited, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    from fedpeer.console import records
+
+    made: list[str] = []
+    make = records.task
+    monkeypatch.setattr(records, "task", lambda t, name: made.append(name) or make(t, name))  # type: ignore[func-returns-value]
+    console.server.console.reader.record("another", lambda t: t.ledger.size())
+    console.server.console.reader._kept.clear()
+    with ThreadPoolExecutor(20) as threads:
+        answers = set(threads.map(lambda _: console.public().get("/tasks/task/").text, range(200)))
+    assert len(answers) == 1
+    assert made == ["task"]
+
+
+@pytest.fixture(params=DURABLE)
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    with scratch_url(request.param, tmp_path) as url:
+        yield url
+
+
+def test_pages_are_the_same_on_every_database(database: str, tmp_path: Path) -> None:
+    with LocalCoordinator(tmp_path / "market", database=database) as coordinator:
+        coordinator.open(task_config(tmp_path, rule={"name": "paper"}, schedule={"rounds": 1}))
+        people = [coordinator.participant(f"p{n}", tmp_path) for n in range(3)]
+        threads = [
+            threading.Thread(target=person.run, args=(Shift([9 + n, 9, 9, 9]),), kwargs={"task_id": "task"})
+            for n, person in enumerate(people)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        coordinator.until("task", "CLOSED")
+        for person in people:
+            person.close()
+        with visited(coordinator.folder, coordinator.clock) as console:
+            visit = console.signed_in(Role.OPERATOR)
+            for path in (
+                "/",
+                "/operator/",
+                "/operator/tasks/task/",
+                "/participants/p1/",
+                "/participants/p1/task/1/",
+                "/ledger/",
+            ):
+                assert visit.get(path).status == 200, path
+            record = json.loads(visit.get("/participants/p1.json").text)
+            assert record["payable_micro"] == coordinator.verify().balances["payable:p1"].holds > 0
+            assert json.loads(visit.get("/participants/p1/task/1.json").text)["problems"] == []
+
+
+HOSTILE = "</td><script>alert(1)</script><img src=x onerror=alert(1)> & \u202e \"' {{ 7*7 }}"
+
+
+async def test_words_of_others_are_text_everywhere_and_watchers_are_told_of_them(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "market")
+    open_task(folder, small_task(tmp_path))
+    async with running(folder) as coordinator:
+        members = await in_training(coordinator, ("p1", "p2", "p3"))
+        with visited(folder, coordinator._clock) as console:
+            visit = await asyncio.to_thread(console.signed_in, Role.OPERATOR)
+            stream = await asyncio.to_thread(console.public().open, "GET", "/events")
+            assert await asyncio.to_thread(stream.readline) == b"retry: 3000\n"
+            before = json.loads((await asyncio.to_thread(visit.get, "/ledger.json")).text)["entries"]
+            await members[0].fail(1, HOSTILE)
+
+            def told() -> int:
+                while not (line := stream.readline()).startswith(b"data: "):
+                    assert line, "the stream has ended"
+                return int(json.loads(line[6:])["entries"])
+
+            async with asyncio.timeout(60):
+                while await asyncio.to_thread(told) <= before:
+                    pass
+            page = (await asyncio.to_thread(visit.get, "/operator/tasks/task/")).main
+            assert html.escape(HOSTILE) in page.replace("&#39;", "&#x27;").replace("&#34;", "&quot;")
+            assert "<script>" not in page
+            assert "<img" not in page
+
+            asked = await asyncio.to_thread(visit.get, "/operator/tasks/task/cancel/")
+            record = json.loads((await asyncio.to_thread(visit.get, "/operator/tasks/task.json")).text)
+            assert micros(asked.main)[:2] == [record["escrow_micro"], record["paid_micro"]]
+            cancelled = await asyncio.to_thread(
+                lambda: visit.post(
+                    "/operator/tasks/task/cancel/", of="/operator/tasks/task/cancel/", reason=HOSTILE
+                )
+            )
+            assert cancelled.headers["location"] == "/operator/tasks/task/?notice=confirmed"
+            for path in ("/operator/tasks/task/", "/tasks/task/", "/ledger/"):
+                page = (await asyncio.to_thread(visit.get, path)).main
+                assert "<script>" not in page
+            after = json.loads((await asyncio.to_thread(visit.get, "/tasks/task.json")).text)
+            assert (after["state"], after["reason"]) == ("CANCELLED", HOSTILE)
+            again = await asyncio.to_thread(
+                lambda: visit.post("/operator/tasks/task/cancel/", of="/operator/participants/", reason="")
+            )
+            assert again.status == 409
+            assert "CANCELLED already" in again.text
+            stream.close()
+        await close(members)
+
+
+def test_an_operator_invites_and_revokes_in_the_browser(tmp_path: Path) -> None:
+    from participant import Participant
+
+    with (
+        LocalCoordinator(tmp_path / "market") as coordinator,
+        visited(coordinator.folder, coordinator.clock) as console,
+    ):
+        visit = console.signed_in(Role.OPERATOR)
+        page = visit.post("/operator/invite/", of="/operator/participants/", name="alice").main
+        token = re.search(r'id="token">([^<]+)<', page)
+        assert token is not None
+        Participant.enroll(
+            tmp_path / "alice",
+            participant_id="alice",
+            public=coordinator.public,
+            token=html.unescape(token[1]),
+            authority=coordinator.authority,
+        )
+        assert "enrolled" in visit.get("/operator/participants/").main
+        own = console.participant(tmp_path / "alice")
+        asked = visit.get("/operator/participants/alice/revoke/").main
+        assert "Its certificates end at once" in asked
+        answer = visit.post(
+            "/operator/participants/alice/revoke/", of="/operator/participants/alice/revoke/", reason="left"
+        )
+        assert answer.headers["location"] == "/operator/participants/?notice=confirmed"
+        assert (
+            "Done. The coordinator that runs has taken notice." in visit.get(answer.headers["location"]).main
+        )
+        assert own.get("/participants/alice/").status == 401
+        assert [body["reason"] for body in coordinator.entries("revocation")] == ["left"]
+        bad = visit.post("/operator/invite/", of="/operator/participants/", name="Not a name")
+        assert bad.status == 400
+        assert "lower-case letters" in bad.text
