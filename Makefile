@@ -10,7 +10,7 @@ FAST_TESTS := tests/test_architecture.py tests/mechanism tests/fedpeer/protocol 
 	tests/participant/test_config.py tests/coordinator/test_states.py \
 	--ignore tests/mechanism/test_equilibrium.py --ignore tests/mechanism/test_learner.py
 
-.PHONY: demo docs test test-fast test-install test-slow test-arithmetics mutants test-flower lint types check-protos protos format \
+.PHONY: demo docs test test-fast test-install test-slow test-browser screenshots test-arithmetics mutants test-flower lint types check-protos protos format \
 	bench bench-flower clean
 
 $(STAMP): pyproject.toml
@@ -35,6 +35,14 @@ test-install: $(STAMP)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow $(TEST_ARGS)
+
+# The web console in a headless Chromium, with Debian's chromium and chromium-driver; skips where they are missing.
+test-browser: $(STAMP)
+	$(BIN)/python -m pytest -m browser tests/browser $(TEST_ARGS)
+
+# Pictures of the console's pages for docs/console.md.
+screenshots: $(STAMP)
+	$(BIN)/python -m tests.browser.screenshots docs/figures/console
 
 # What trains or measures, under several instruction sets and numbers of threads: no test hangs on the last digits.
 test-arithmetics: $(STAMP)

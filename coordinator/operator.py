@@ -439,8 +439,8 @@ class Operator:
         bound = {} if service is None else service.addresses
         hosts = self.server_hosts()
         return Entrance(
-            _reachable(bound.get("market", section.market), hosts),
-            _reachable(bound.get("public", section.public), hosts),
+            reachable(bound.get("market", section.market), hosts),
+            reachable(bound.get("public", section.public), hosts),
             tuple(c.fingerprint(SHA256()).hex(":").upper() for c in self.folder.authorities()),
         )
 
@@ -557,7 +557,7 @@ class Operator:
         return Notice.UNCONFIRMED if self._silent else Notice.NOT_SERVED
 
 
-def _reachable(address: str, hosts: Sequence[str]) -> str:
+def reachable(address: str, hosts: Sequence[str]) -> str:
     """host:port under a name that the certificate has, where the service listens on all of its machine's."""
     host, _, port = address.rpartition(":")
     name = host.strip("[]") if host.strip("[]") in hosts or not hosts else hosts[0]

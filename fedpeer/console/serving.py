@@ -16,6 +16,7 @@ import uvicorn
 
 from coordinator.errors import ServeError
 from coordinator.folder import StateFolder
+from coordinator.operator import reachable
 from coordinator.server import split_address
 from fedpeer.console.errors import ConsoleError
 from fedpeer.console.reading import Reader
@@ -68,15 +69,15 @@ class ConsoleServer:
         host, port = where(address)
         self._reader, self._address = reader or Reader(state), state.console_address
         secure = not loopback(host)
-        names = {host, "localhost", "127.0.0.1", "::1", *self._reader.config.server.hosts}
+        hosts = certificate_hosts(state.server().certificate) if secure else []
+        names = {host, "localhost", "127.0.0.1", "::1", *hosts, *self._reader.config.server.hosts}
         options: dict[str, Any] = {}
         if secure:
-            names |= set(certificate_hosts(state.server().certificate))
             options = {"ssl_certfile": state.path / "server.pem", "ssl_keyfile": state.path / "server.key"}
         self.console = Console(self._reader, sorted(names), secure=secure)
         self._socket = _bound(host, port)
-        name = f"[{host}]" if ":" in host else host
-        self.url = f"{'https' if secure else 'http'}://{name}:{self._socket.getsockname()[1]}"
+        place = reachable(f"{host}:{self._socket.getsockname()[1]}", hosts)
+        self.url = f"{'https' if secure else 'http'}://{place}"
         self._server = _Server(
             uvicorn.Config(
                 self.console.application(),

@@ -1,6 +1,6 @@
 """The console as an ASGI application: who asks, whether the page is for them, and the page or its JSON.
 
-Every answer forbids what the pages do not need: scripts, styles and connections of other origins, frames, referrers. A
+Every answer forbids what the pages do not need: scripts, styles and connections of other origins, frames. A
 form is taken from the console's own pages alone: it carries the session's token, and its Origin is the console's.
 """
 
@@ -63,7 +63,7 @@ _HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
     "img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
+    "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",

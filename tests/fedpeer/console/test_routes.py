@@ -167,7 +167,7 @@ def test_every_answer_forbids_what_pages_do_not_need(visitors: dict[str, Visit])
         assert "default-src 'none'" in policy
         assert "unsafe" not in policy
         assert headers["x-content-type-options"] == "nosniff"
-        assert headers["referrer-policy"] == "no-referrer"
+        assert headers["referrer-policy"] == "same-origin"
 
 
 def test_pages_ask_no_other_host_and_carry_no_script_or_style_of_their_own(

@@ -1,0 +1,135 @@
+"""A headless Chromium, and a market to look at."""
+
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from selenium import webdriver
+from selenium.webdriver.chrome.options import Options
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import WebDriverWait
+
+from fedpeer.console.sessions import Role
+from fedpeer.protocol.console_link import sign_in_token
+from fedpeer.testing import LocalMarket
+from participant import Task, Trained, TrainingRound, Weights
+from participant.identity import StateFolder
+from tests.fedpeer.console.visiting import Visited
+
+#: Where Debian puts them; elsewhere on the path.
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+
+#: Seconds in which a page must come, on a machine that is busy.
+PATIENCE = 60
+
+#: A market whose rounds wait for `Held.go`.
+TERMS: dict[str, Any] = {"rule": {"name": "paper", "peers": 1, "stake_micro": 300_000}}
+
+
+class Held(Task):
+    """Trains a step when it is let."""
+
+    go = threading.Event()
+
+    def __init__(self, participant: int = 0) -> None:
+        self._number = participant
+
+    def start_weights(self) -> dict[str, Any]:
+        return {"bias": np.zeros(4, np.float32), "weight": np.ones((4, 3), np.float32)}
+
+    def label_counts(self) -> list[int]:
+        return [25 + 9 * self._number, 25, 25, 25]
+
+    def train(self, weights: Weights, round: TrainingRound) -> Trained:  # noqa: A002 - as Task.train
+        assert self.go.wait(10 * PATIENCE)
+        return Trained({name: array + np.float32(0.01) for name, array in weights.items()})
+
+
+@contextmanager
+def held_market(participants: int = 4, rounds: int = 2) -> Iterator[LocalMarket]:
+    """A market that is in its first round and stays there until `Held.go` is set."""
+    Held.go.clear()
+    try:
+        with LocalMarket(Held, participants, rounds=rounds, terms=TERMS) as market:
+            market.start()
+            market.until("TRAINING")
+            yield market
+    finally:
+        Held.go.set()
+
+
+class Browser:
+    """Chromium, and what a person does with it."""
+
+    def __init__(self, console: Visited, *, dark: bool = False, scripts: bool = True) -> None:
+        options = Options()
+        options.binary_location = CHROMIUM or ""
+        for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"):
+            options.add_argument(argument)
+        if dark:
+            options.add_argument("--force-dark-mode")
+            options.add_argument("--blink-settings=preferredColorScheme=0")
+        if not scripts:
+            options.add_experimental_option(
+                "prefs", {"profile.managed_default_content_settings.javascript": 2}
+            )
+        options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
+        self.driver = webdriver.Chrome(options, Service(DRIVER))
+        self.driver.set_page_load_timeout(PATIENCE)
+        self.console = console
+
+    def open(self, path: str) -> None:
+        self.driver.get(f"{self.console.url}{path}")
+
+    def sign_in(self, role: Role) -> None:
+        """By a link, as a person does."""
+        self._sign_in(self.console.link(role))
+
+    def sign_in_as(self, market: LocalMarket, name: str) -> None:
+        key = StateFolder(market.folder / name).credentials().key
+        self._sign_in(sign_in_token(name, key, self.console.host, self.console.clock.now()))
+
+    def _sign_in(self, token: str) -> None:
+        self.open(f"/sign-in/?token={token}")
+        self.click("main button")
+        self.until(lambda: "/sign-in/" not in self.driver.current_url)
+
+    def click(self, selector: str) -> None:
+        self.driver.find_element(By.CSS_SELECTOR, selector).click()
+
+    def text(self, selector: str = "main") -> str:
+        return self.driver.find_element(By.CSS_SELECTOR, selector).text
+
+    def values(self, selector: str) -> list[str]:
+        """The exact values behind amounts."""
+        found = self.driver.find_elements(By.CSS_SELECTOR, selector)
+        return [element.get_attribute("value") or "" for element in found]
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        return self.driver.execute_script(script, *arguments)
+
+    def until(self, found: Callable[[], Any]) -> Any:
+        return WebDriverWait(self.driver, PATIENCE, ignored_exceptions=(Exception,)).until(lambda _: found())
+
+    def resize(self, width: int, height: int = 900) -> None:
+        """The page's own width: a window has frames, and a least width."""
+        self.driver.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600},
+        )
+
+    def close(self) -> None:
+        self.driver.quit()
+
+
+@contextmanager
+def browser(console: Visited, **options: Any) -> Iterator[Browser]:
+    opened = Browser(console, **options)
+    try:
+        yield opened
+    finally:
+        opened.close()

@@ -1,0 +1,68 @@
+"""Pictures of the console's pages, on a phone and on a screen: python -m tests.browser.screenshots FOLDER"""
+
+import base64
+import sys
+from pathlib import Path
+
+from fedpeer.console.sessions import Role
+from tests.browser.browsing import Browser, Held, browser, held_market
+from tests.fedpeer.console.visiting import visited
+
+#: Widths in pixels.
+WIDTHS = (390, 1280)
+
+#: Pages by what the picture is called; the operator sees all of them.
+PAGES = {
+    "tasks": "/",
+    "task": "/tasks/task/",
+    "ledger": "/ledger/",
+    "entry": "/ledger/30/",
+    "participant": "/participants/p3/",
+    "why": "/participants/p3/task/2/",
+    "verify": "/audit/",
+    "operator": "/operator/",
+    "operator-task": "/operator/tasks/task/",
+    "cancel": "/operator/tasks/task/cancel/",
+    "participants": "/operator/participants/",
+    "sign-in": "/sign-in/",
+}
+
+
+def main(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with (
+        held_market(participants=6, rounds=4) as market,
+        visited(market.coordinator.folder, market.coordinator.clock) as console,
+        browser(console) as opened,
+    ):
+        opened.sign_in(Role.OPERATOR)
+        _picture(folder, opened, "cancel", PAGES["cancel"])  # while it runs
+        Held.go.set()
+        market.finish()
+        opened.open("/audit/")
+        opened.click("main button")
+        opened.until(lambda: opened.open("/audit/") or "Everything holds." in opened.text())
+        for name, path in PAGES.items():
+            if name != "cancel":
+                _picture(folder, opened, name, path)
+
+
+def _picture(folder: Path, opened: Browser, name: str, path: str) -> None:
+    opened.open(path)
+    for width in WIDTHS:
+        opened.resize(width)
+        taken = opened.driver.execute_cdp_cmd(
+            "Page.captureScreenshot",
+            {"format": "png", "captureBeyondViewport": True, "clip": _whole(opened, width)},
+        )
+        (folder / f"{name}-{width}.png").write_bytes(base64.b64decode(taken["data"]))
+
+
+def _whole(opened: Browser, width: int) -> dict[str, float]:
+    """The page from its top, two screens at most."""
+    high = opened.run("return document.documentElement.scrollHeight")
+    return {"x": 0, "y": 0, "width": width, "height": min(high, 1800), "scale": 1}
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

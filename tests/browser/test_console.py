@@ -1,0 +1,187 @@
+"""The console in a real browser: each role, a market that moves, forms, a phone, and those who do not see."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("selenium")
+pytest.importorskip("axe_core_python")
+
+from axe_core_python.selenium import Axe
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+from fedpeer.console.sessions import Role
+from fedpeer.testing import LocalMarket
+from tests.browser.browsing import CHROMIUM, DRIVER, Browser, Held, browser, held_market
+from tests.fedpeer.console.visiting import Visited, visited
+from tests.integration.serving import task_config
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(
+        not (CHROMIUM and DRIVER),
+        reason="needs chromium and chromedriver: apt-get install chromium chromium-driver",
+    ),
+]
+
+#: What a visitor of each kind begins with, and the pages of a market that was played.
+PAGES = {
+    "public": ("/", "/tasks/task/", "/ledger/", "/ledger/4/", "/sign-in/", "/nowhere/"),
+    "participant": ("/participants/p1/", "/participants/p1/task/1/"),
+    "auditor": ("/audit/",),
+    "operator": (
+        "/operator/",
+        "/operator/tasks/task/",
+        "/operator/tasks/task/cancel/",
+        "/operator/participants/",
+        "/operator/participants/p1/revoke/",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def market() -> Iterator[LocalMarket]:
+    with held_market() as played:
+        Held.go.set()
+        played.finish()
+        yield played
+
+
+@pytest.fixture(scope="module")
+def console(market: LocalMarket) -> Iterator[Visited]:
+    with visited(market.coordinator.folder, market.coordinator.clock) as served:
+        yield served
+
+
+@pytest.fixture(params=PAGES)
+def page(
+    request: pytest.FixtureRequest, console: Visited, market: LocalMarket
+) -> Iterator[tuple[Browser, str]]:
+    with browser(console) as opened:
+        sign_in(opened, market, request.param)
+        yield opened, request.param
+
+
+def sign_in(opened: Browser, market: LocalMarket, kind: str) -> None:
+    if kind == "participant":
+        opened.sign_in_as(market, "p1")
+    elif kind != "public":
+        opened.sign_in(Role(kind))
+
+
+def test_each_role_signs_in_by_a_link_and_sees_its_pages_on_a_phone_without_scrolling_sideways(
+    page: tuple[Browser, str], console: Visited
+) -> None:
+    opened, kind = page
+    for path in PAGES[kind]:
+        opened.open(path)
+        for width in (390, 1280):
+            opened.resize(width)
+            widest = opened.run("return document.documentElement.scrollWidth")
+            assert widest <= width, (path, width, widest)
+    asked = [
+        message["params"]["request"]["url"]
+        for line in opened.driver.get_log("performance")
+        if (message := json.loads(line["message"])["message"])["method"] == "Network.requestWillBeSent"
+    ]
+    assert [url for url in asked if not url.startswith(("data:", "chrome:", console.url))] == []
+    complaints = [
+        line["message"] for line in opened.driver.get_log("browser") if "/nowhere/" not in line["message"]
+    ]
+    assert complaints == []
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_nothing_serious_keeps_anybody_from_reading(
+    console: Visited, market: LocalMarket, dark: bool
+) -> None:
+    with browser(console, dark=dark) as opened:
+        assert opened.run("return matchMedia('(prefers-color-scheme: dark)').matches") is dark
+        for kind, paths in PAGES.items():
+            sign_in(opened, market, kind)
+            for path in paths:
+                opened.open(path)
+                found: dict[str, Any] = Axe().run(opened.driver)
+                serious = [
+                    (v["id"], [node["html"] for node in v["nodes"]][:3])
+                    for v in found["violations"]
+                    if v["impact"] in ("serious", "critical")
+                ]
+                assert not serious, (path, serious)
+            opened.driver.delete_all_cookies()
+
+
+def test_a_payment_reads_as_the_same_integers_as_the_ledger(console: Visited, market: LocalMarket) -> None:
+    with browser(console) as opened:
+        opened.sign_in_as(market, "p2")
+        assert opened.driver.current_url.endswith("/participants/p2/")
+        logged = [body for body in market.entries("payment") if body["participant_id"] == "p2"]
+        paid = opened.values('td[data-label="paid"] data.money')
+        assert [int(value) for value in reversed(paid)] == [body["paid_micro"] for body in logged]
+        [payable] = opened.values("dd.big data.money")
+        assert int(payable) == market.verify().balances["payable:p2"].holds
+        opened.driver.find_element(By.PARTIAL_LINK_TEXT, "Why this amount").click()
+        opened.until(lambda: "/task/2/" in opened.driver.current_url)
+        assert int(opened.values("p.big data.money")[0]) == logged[-1]["paid_micro"]
+        assert "the same amount" in opened.text()
+
+
+def test_pages_are_whole_without_scripts(console: Visited, market: LocalMarket) -> None:
+    with browser(console, scripts=False) as opened:
+        opened.sign_in(Role.OPERATOR)
+        opened.open("/operator/tasks/task/")
+        assert opened.text("#live") == ""  # no script ran
+        for words in ("CLOSED", "p4", "credits", "Rounds"):
+            assert words in opened.text()
+        opened.open("/audit/")
+        opened.click("main button")
+        opened.until(lambda: opened.open("/audit/") or "Everything holds." in opened.text())
+
+
+def test_a_page_follows_the_market_without_being_loaded_again() -> None:
+    with (
+        held_market() as market,
+        visited(market.coordinator.folder, market.coordinator.clock) as console,
+        browser(console) as opened,
+    ):
+        opened.sign_in(Role.OPERATOR)
+        opened.open("/operator/tasks/task/")
+        opened.until(lambda: opened.text("#live") == "follows the ledger")
+        assert "TRAINING round 1 of 2" in opened.text()
+        assert opened.text(".countdown").endswith("left")
+        opened.run("window.stays = true; document.querySelector('main a').focus()")
+        Held.go.set()
+        market.finish()
+        opened.until(lambda: "CLOSED" in opened.text("main p"))
+        assert opened.run("return window.stays") is True
+        paid = {name: f"{micro}" for name, micro in market.paid_micro.items()}
+        opened.until(
+            lambda: opened.values('td[data-label="credits paid"] data.money')[:4] == list(paid.values())
+        )
+
+
+def test_the_operator_cancels_and_revokes_by_keyboard(console: Visited, market: LocalMarket) -> None:
+    folder = market.folder
+    market.coordinator.open(task_config(folder, "second", rule={"name": "paper"}))
+    with browser(console) as opened:
+        opened.sign_in(Role.OPERATOR)
+        opened.open("/operator/tasks/second/")
+        opened.driver.find_element(By.PARTIAL_LINK_TEXT, "Cancel this task").send_keys(Keys.ENTER)
+        opened.until(lambda: "It cannot be undone" in opened.text())
+        field = opened.driver.find_element(By.ID, "reason")
+        field.clear()
+        field.send_keys("no <b>budget</b>", Keys.TAB, Keys.ENTER)
+        opened.until(lambda: "The coordinator that runs has taken notice." in opened.text())
+        assert "no <b>budget</b>" in opened.text()
+        last = [body for body in market.entries("transition") if body["task_id"] == "second"][-1]
+        assert (last["state"], last["reason"]) == ("CANCELLED", "no <b>budget</b>")
+
+        opened.open("/operator/participants/")
+        opened.driver.find_element(By.PARTIAL_LINK_TEXT, "Revoke p4").send_keys(Keys.ENTER)
+        opened.until(lambda: "Its certificates end at once" in opened.text())
+        opened.click("button.grave")
+        opened.until(lambda: "The coordinator that runs has taken notice." in opened.text())
+        assert [body["participant_id"] for body in market.entries("revocation")] == ["p4"]
