@@ -130,11 +130,8 @@ def waterfall(steps: Sequence[tuple[str, int]], title: str) -> Markup:
         x, length = left + wide * low / most, max(1.0, wide * (top - low) / most)
         kind = "end" if end else "down" if micro <= before else "up"
         y = 4 + number * (high + 6)
-        change = (
-            credits_text(micro)
-            if end
-            else f"{'+' if micro > before else '−'}{credits_text(abs(micro - before))}"
-        )
+        sign = "" if credits_text(micro - before) == credits_text(0) else "+" if micro > before else "−"
+        change = credits_text(micro) if end else f"{sign}{credits_text(abs(micro - before))}"
         parts.append(
             f'<text class="tick" x="{left - 6}" y="{y + 14}" text-anchor="end">{escape(name)}</text>'
         )

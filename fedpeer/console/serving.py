@@ -5,6 +5,7 @@ import contextlib
 import ipaddress
 import signal
 import socket
+import ssl
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -27,6 +28,9 @@ log = structlog.get_logger()
 
 #: Seconds that answers in progress get at the end.
 _GRACE_SECONDS = 2
+
+#: Seconds between two looks at the certificate's file.
+_CERTIFICATE_SECONDS = 30.0
 
 #: Connections that wait to be taken.
 _BACKLOG = 512
@@ -71,9 +75,9 @@ class ConsoleServer:
         secure = not loopback(host)
         hosts = certificate_hosts(state.server().certificate) if secure else []
         names = {host, "localhost", "127.0.0.1", "::1", *hosts, *self._reader.config.server.hosts}
-        options: dict[str, Any] = {}
-        if secure:
-            options = {"ssl_certfile": state.path / "server.pem", "ssl_keyfile": state.path / "server.key"}
+        #: Files of the certificate and its key; empty where there is no TLS.
+        self._certificate = (state.path / "server.pem", state.path / "server.key") if secure else ()
+        options: dict[str, Any] = dict(zip(("ssl_certfile", "ssl_keyfile"), self._certificate, strict=False))
         self.console = Console(self._reader, sorted(names), secure=secure)
         self._socket = _bound(host, port)
         place = reachable(f"{host}:{self._socket.getsockname()[1]}", hosts)
@@ -94,12 +98,35 @@ class ConsoleServer:
     async def serve(self) -> None:
         """Serves until `stop`."""
         self._address.write_text(self.url)
+        renewing = asyncio.create_task(self._follow_certificate())
         try:
             await self._server.serve(sockets=[self._socket])
         finally:
+            renewing.cancel()
             self._address.unlink(missing_ok=True)
             self._socket.close()
             self._reader.close()
+
+    async def _follow_certificate(self) -> None:
+        """Takes a renewed certificate for new connections, within a minute."""
+        if not self._certificate:
+            return
+        taken = await asyncio.to_thread(self._certificate[0].read_bytes)
+        while True:
+            await asyncio.sleep(_CERTIFICATE_SECONDS)
+            try:
+                found = await asyncio.to_thread(self._certificate[0].read_bytes)
+                context = self._server.config.ssl
+                if found == taken or context is None:
+                    continue
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
+                    *self._certificate
+                )  # a pair, or neither
+                context.load_cert_chain(*self._certificate)
+                taken = found
+                log.info("the console has taken the renewed certificate")
+            except OSError as error:  # ssl.SSLError is one
+                log.warning("the renewed certificate cannot be taken yet; it is tried again", why=str(error))
 
     def stop(self) -> None:
         """Ends it; from the thread of its event loop, or from a signal."""

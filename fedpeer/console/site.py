@@ -110,7 +110,8 @@ class Console:
             trim_blocks=True,
         )
         self._pages.filters |= {
-            "money": words.money, "when": words.when, "degree": words.degree, "share": words.share,
+            "money": words.money, "exact_credits": words.exact_credits,
+            "when": words.when, "degree": words.degree, "share": words.share,
             "duration": words.duration, "sentence": words.state_sentence,
         }  # fmt: skip
         self._pages.globals |= {

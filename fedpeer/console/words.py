@@ -28,14 +28,22 @@ def state_sentence(state: str) -> str:
 
 
 def credits_text(micro: int, places: int = 2) -> str:
-    """Micro-credits as credits, such as "1,234.57"; ties to even."""
-    return f"{(Decimal(micro) / MICRO).quantize(Decimal(1).scaleb(-places), ROUND_HALF_EVEN):,}"
+    """Micro-credits as credits, such as "1,234.57"; ties to even. What rounds to nothing has no sign."""
+    rounded = (Decimal(micro) / MICRO).quantize(Decimal(1).scaleb(-places), ROUND_HALF_EVEN)
+    return f"{rounded if rounded else abs(rounded):,}"
 
 
 def money(micro: int) -> Markup:
     """Credits with two decimals; the exact amount is the element's value, in micro-credits, and its title."""
     return Markup('<data class="money" value="{}" title="{} credits">{}</data>').format(
         micro, credits_text(micro, 6), credits_text(micro)
+    )
+
+
+def exact_credits(text: str) -> Markup:
+    """Credits that are no whole micro-credits, with two decimals and all of them as title."""
+    return Markup('<data value="{}" title="{} credits">{}</data>').format(
+        text, text, credits_text(int(Decimal(text) * MICRO))
     )
 
 

@@ -17,6 +17,7 @@ from fedpeer.audit.sources import open_source
 from fedpeer.cli.errors import CommandError
 from fedpeer.demo.population import population
 from fedpeer.demo.settings import DATASETS
+from fedpeer.extras import unmet
 from fedpeer.terminal import output
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.verify import Report, verify_ledger
@@ -43,6 +44,9 @@ def demo(
     rounds: Annotated[int, typer.Option(help="Training rounds.")] = 3,
     seed: Annotated[int, typer.Option(help="The same seed gives the same payments.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for results, ledger, logs and plots.")] = DEFAULT_OUT,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Serve the web console beside, and print a link to it.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """A whole market on this machine: one coordinator, its participants, real processes, real data."""
@@ -53,6 +57,8 @@ def demo(
         raise CommandError(f"--rounds is {rounds}; expected 1 to {MAX_ROUNDS}")
     if not 0 <= seed < 2**31:
         raise CommandError(f"--seed is {seed}; expected 0 to {2**31 - 1}")
+    if watch and (sentence := unmet("console")) is not None:
+        raise CommandError(sentence)
     members = population(participants, DATASETS[dataset].classes)
     _make_room(out)
 
@@ -69,7 +75,7 @@ def demo(
         with _stopped_by_signals(_interrupt):  # nothing runs yet, so that it may end anywhere
             set_up(plan)
         with _stopped_by_signals(process_logs.stop), progress.shown():
-            report = run_market(plan, progress.watch, process_logs)
+            report = run_market(plan, progress.watch, process_logs, _show_link if watch else None)
     except KeyboardInterrupt:
         shutil.rmtree(out, ignore_errors=True)
         typer.echo("interrupted: every process of the demo is stopped, and nothing is kept", err=True)
@@ -85,8 +91,16 @@ def demo(
         console = output(highlight=True)
         print_result(result, console)
         console.print(f"{result.seconds:.0f} s. Everything is in {out}; look at {page}.", highlight=False)
+        if watch:
+            console.print(
+                f"The console has ended. Again: fedpeer console --state {plan.state.path}", highlight=False
+            )
     if not ledger.verified:
         raise typer.Exit(_NOT_VERIFIED)
+
+
+def _show_link(link: str) -> None:
+    typer.echo(f"Watch it here, as its operator; the link works once: {link}", err=True)
 
 
 def _interrupt() -> NoReturn:

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -124,8 +125,17 @@ class ProcessLogs:
         return log_line
 
 
-def run_market(plan: DemoPlan, watch: Callable[[LogLine], None], process_logs: ProcessLogs) -> TaskReport:
+def run_market(
+    plan: DemoPlan,
+    watch: Callable[[LogLine], None],
+    process_logs: ProcessLogs,
+    show: Callable[[str], None] | None = None,
+) -> TaskReport:
     """Runs the task that `set_up` has opened to its end and returns its report; the state stays in the plan's folder.
+
+    Args:
+        watch: called with every line of a log.
+        show: called with a link that signs in to the web console beside the coordinator; None: there is none.
 
     Raises:
         CommandError: a process failed; the message has the end of its log.
@@ -141,10 +151,14 @@ def run_market(plan: DemoPlan, watch: Callable[[LogLine], None], process_logs: P
 
         operator = stack.enter_context(closing(Operator(plan.state)))
         try:
+            console = [] if show is None else ["--console-listen", "127.0.0.1:0"]
             coordinator = start(
-                "coordinator", ["coordinator", "serve", "--verbose", "--state", str(plan.state.path)]
+                "coordinator",
+                ["coordinator", "serve", "--verbose", "--state", str(plan.state.path), *console],
             )
             serving = _await_serving(plan, coordinator, process_logs, watch)
+            if show is not None:
+                show(_console_link(plan, coordinator, process_logs))
             for member in plan.members:
                 config = _enrol(plan, member, operator, serving)
                 start(
@@ -345,6 +359,19 @@ def _await_serving(
             raise _failed(plan, "coordinator", coordinator)
         if log_line.line.get("event") == "serving":
             return log_line.line
+
+
+def _console_link(plan: DemoPlan, coordinator: "subprocess.Popen[str]", process_logs: ProcessLogs) -> str:
+    """A link that signs the operator in, once the console listens."""
+    from fedpeer.console.sessions import Role, Sessions
+
+    while not (plan.state.console_address.is_file() and (url := plan.state.console_address.read_text())):
+        process_logs.go_on()
+        if coordinator.poll() is not None:
+            raise _failed(plan, "coordinator", coordinator)
+        time.sleep(0.1)
+    token = Sessions(plan.state.console, time.time, lambda _: None).link(Role.OPERATOR)
+    return f"{url}/sign-in/?token={token}"
 
 
 def _await_participants(

@@ -4,7 +4,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from selenium import webdriver
@@ -65,7 +65,7 @@ def held_market(participants: int = 4, rounds: int = 2) -> Iterator[LocalMarket]
 class Browser:
     """Chromium, and what a person does with it."""
 
-    def __init__(self, console: Visited, *, dark: bool = False, scripts: bool = True) -> None:
+    def __init__(self, console: Visited | None = None, *, dark: bool = False, scripts: bool = True) -> None:
         options = Options()
         options.binary_location = CHROMIUM or ""
         for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"):
@@ -80,7 +80,18 @@ class Browser:
         options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
         self.driver = webdriver.Chrome(options, Service(DRIVER))
         self.driver.set_page_load_timeout(PATIENCE)
-        self.console = console
+        self._console = console
+
+    @property
+    def console(self) -> Visited:
+        assert self._console is not None
+        return self._console
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.driver.quit()
 
     def open(self, path: str) -> None:
         self.driver.get(f"{self.console.url}{path}")
@@ -121,15 +132,3 @@ class Browser:
             "Emulation.setDeviceMetricsOverride",
             {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600},
         )
-
-    def close(self) -> None:
-        self.driver.quit()
-
-
-@contextmanager
-def browser(console: Visited, **options: Any) -> Iterator[Browser]:
-    opened = Browser(console, **options)
-    try:
-        yield opened
-    finally:
-        opened.close()

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from fedpeer.console.sessions import Role
-from tests.browser.browsing import Browser, Held, browser, held_market
+from tests.browser.browsing import Browser, Held, held_market
 from tests.fedpeer.console.visiting import visited
 
 #: Widths in pixels.
@@ -33,7 +33,7 @@ def main(folder: Path) -> None:
     with (
         held_market(participants=6, rounds=4) as market,
         visited(market.coordinator.folder, market.coordinator.clock) as console,
-        browser(console) as opened,
+        Browser(console) as opened,
     ):
         opened.sign_in(Role.OPERATOR)
         _picture(folder, opened, "cancel", PAGES["cancel"])  # while it runs

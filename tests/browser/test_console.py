@@ -1,7 +1,10 @@
 """The console in a real browser: each role, a market that moves, forms, a phone, and those who do not see."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +18,7 @@ from selenium.webdriver.common.keys import Keys
 
 from fedpeer.console.sessions import Role
 from fedpeer.testing import LocalMarket
-from tests.browser.browsing import CHROMIUM, DRIVER, Browser, Held, browser, held_market
+from tests.browser.browsing import CHROMIUM, DRIVER, Browser, Held, held_market
 from tests.fedpeer.console.visiting import Visited, visited
 from tests.integration.serving import task_config
 
@@ -60,7 +63,7 @@ def console(market: LocalMarket) -> Iterator[Visited]:
 def page(
     request: pytest.FixtureRequest, console: Visited, market: LocalMarket
 ) -> Iterator[tuple[Browser, str]]:
-    with browser(console) as opened:
+    with Browser(console) as opened:
         sign_in(opened, market, request.param)
         yield opened, request.param
 
@@ -98,7 +101,7 @@ def test_each_role_signs_in_by_a_link_and_sees_its_pages_on_a_phone_without_scro
 def test_nothing_serious_keeps_anybody_from_reading(
     console: Visited, market: LocalMarket, dark: bool
 ) -> None:
-    with browser(console, dark=dark) as opened:
+    with Browser(console, dark=dark) as opened:
         assert opened.run("return matchMedia('(prefers-color-scheme: dark)').matches") is dark
         for kind, paths in PAGES.items():
             sign_in(opened, market, kind)
@@ -115,7 +118,7 @@ def test_nothing_serious_keeps_anybody_from_reading(
 
 
 def test_a_payment_reads_as_the_same_integers_as_the_ledger(console: Visited, market: LocalMarket) -> None:
-    with browser(console) as opened:
+    with Browser(console) as opened:
         opened.sign_in_as(market, "p2")
         assert opened.driver.current_url.endswith("/participants/p2/")
         logged = [body for body in market.entries("payment") if body["participant_id"] == "p2"]
@@ -130,7 +133,7 @@ def test_a_payment_reads_as_the_same_integers_as_the_ledger(console: Visited, ma
 
 
 def test_pages_are_whole_without_scripts(console: Visited, market: LocalMarket) -> None:
-    with browser(console, scripts=False) as opened:
+    with Browser(console, scripts=False) as opened:
         opened.sign_in(Role.OPERATOR)
         opened.open("/operator/tasks/task/")
         assert opened.text("#live") == ""  # no script ran
@@ -145,7 +148,7 @@ def test_a_page_follows_the_market_without_being_loaded_again() -> None:
     with (
         held_market() as market,
         visited(market.coordinator.folder, market.coordinator.clock) as console,
-        browser(console) as opened,
+        Browser(console) as opened,
     ):
         opened.sign_in(Role.OPERATOR)
         opened.open("/operator/tasks/task/")
@@ -166,7 +169,7 @@ def test_a_page_follows_the_market_without_being_loaded_again() -> None:
 def test_the_operator_cancels_and_revokes_by_keyboard(console: Visited, market: LocalMarket) -> None:
     folder = market.folder
     market.coordinator.open(task_config(folder, "second", rule={"name": "paper"}))
-    with browser(console) as opened:
+    with Browser(console) as opened:
         opened.sign_in(Role.OPERATOR)
         opened.open("/operator/tasks/second/")
         opened.driver.find_element(By.PARTIAL_LINK_TEXT, "Cancel this task").send_keys(Keys.ENTER)
@@ -185,3 +188,30 @@ def test_the_operator_cancels_and_revokes_by_keyboard(console: Visited, market: 
         opened.click("button.grave")
         opened.until(lambda: "The coordinator that runs has taken notice." in opened.text())
         assert [body["participant_id"] for body in market.entries("revocation")] == ["p4"]
+
+
+def test_a_running_demo_is_watched_to_its_end(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "fedpeer", "demo", "--watch", "--participants", "5", "--rounds", "2"]
+    demo = subprocess.Popen(
+        [*command, "--out", str(tmp_path / "demo")],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert demo.stderr is not None
+    try:
+        link = next(line for line in demo.stderr if "/sign-in/?token=" in line).rpartition(" ")[2].strip()
+        with Browser() as opened:
+            opened.driver.get(link)
+            opened.click("main button")
+            opened.until(lambda: opened.driver.find_elements(By.PARTIAL_LINK_TEXT, "demo"))
+            opened.driver.find_element(By.PARTIAL_LINK_TEXT, "demo").click()
+            opened.until(lambda: "Who takes part" in opened.text())
+            opened.run("window.stays = true")
+            for words in ("TRAINING", "SCORED", "SETTLED round 1 of 2", "Accuracy of the model"):
+                opened.until(lambda words=words: words in opened.text())
+            assert opened.run("return window.stays") is True
+        assert demo.wait(600) == 0
+    finally:
+        demo.kill()
+        demo.wait()

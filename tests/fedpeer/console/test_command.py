@@ -4,19 +4,24 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.client import HTTPSConnection
 from pathlib import Path
 from typing import IO
 
 import pytest
 
 from fedpeer.__main__ import main
+from fedpeer.console.serving import ConsoleServer
+from fedpeer.console.sessions import Role, Sessions
 from fedpeer.protocol.console_link import console_place
 from fedpeer.testing.coordinator import LocalCoordinator
-from tests.fedpeer.console.visiting import Visit, eventually
+from tests.fedpeer.console.visiting import Visit, eventually, running, visited
 from tests.integration.market import make_folder
 
 
@@ -176,3 +181,57 @@ def exit_code() -> int:
 )
 def test_a_consoles_place_is_what_a_browser_calls_it(url: str, place: tuple[str, str] | None) -> None:
     assert console_place(url) == place
+
+
+def test_on_another_address_it_speaks_tls_with_the_coordinators_certificate(tmp_path: Path) -> None:
+    with LocalCoordinator(tmp_path / "market") as coordinator:
+        authority = coordinator.folder.path / "authority.pem"
+        trusting = ssl.create_default_context(cafile=str(authority))
+        server = ConsoleServer(coordinator.folder, "0.0.0.0:0")
+        with running(server):
+            assert server.url.startswith("https://localhost:")
+            port = server.url.rpartition(":")[2]
+            connection = HTTPSConnection(f"localhost:{port}", timeout=60, context=trusting)
+            connection.request("GET", "/")
+            assert connection.getresponse().status == 200
+            token = Sessions(coordinator.folder.console, time.time, lambda _: None).link(Role.OPERATOR)
+            connection = HTTPSConnection(f"localhost:{port}", timeout=60, context=trusting)
+            body = f"token={token}"
+            connection.request(
+                "POST", "/sign-in/", body, {"Content-Type": "application/x-www-form-urlencoded"}
+            )
+            answer = connection.getresponse()
+            assert answer.status == 303
+            assert "Secure" in (answer.headers["set-cookie"] or "")
+            with pytest.raises(ssl.SSLCertVerificationError):
+                HTTPSConnection(
+                    f"localhost:{port}", timeout=60, context=ssl.create_default_context()
+                ).connect()
+
+
+def test_hundreds_of_watchers_are_told_and_cost_one_look_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        LocalCoordinator(tmp_path / "market") as coordinator,
+        visited(coordinator.folder, coordinator.clock) as console,
+    ):
+        looks: list[float] = []
+        size = console.server.console.reader.size
+
+        def counted() -> int:
+            looks.append(time.monotonic())
+            return size()
+
+        monkeypatch.setattr(console.server.console.reader, "size", counted)
+        streams = [console.public().open("GET", "/events") for _ in range(200)]
+        for stream in streams:
+            assert stream.readline() == b"retry: 3000\n"
+        began = time.monotonic()
+        coordinator.enrol("alice", tmp_path / "alice")
+        for stream in streams:
+            while b"event: moved" not in stream.readline():
+                pass
+        assert len([look for look in looks if look >= began]) <= 2 + time.monotonic() - began
+        for stream in streams:
+            stream.close()

@@ -111,6 +111,13 @@ class Visited:
 def visited(folder: StateFolder, clock: Clock) -> Iterator[Visited]:
     """A console over a state folder, on a free port."""
     server = ConsoleServer(folder, "127.0.0.1:0", Reader(folder, clock))
+    with running(server):
+        yield Visited(server, folder, clock)
+
+
+@contextmanager
+def running(server: ConsoleServer) -> Iterator[None]:
+    """Serves in a thread of its own."""
     loop = asyncio.new_event_loop()
     ended = threading.Event()
 
@@ -124,7 +131,7 @@ def visited(folder: StateFolder, clock: Clock) -> Iterator[Visited]:
     thread = threading.Thread(target=serve, name="console", daemon=True)
     thread.start()
     try:
-        yield Visited(server, folder, clock)
+        yield
     finally:
         if not ended.is_set():
             loop.call_soon_threadsafe(server.stop)
