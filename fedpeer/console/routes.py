@@ -237,6 +237,21 @@ def _invite(asked: Asked) -> Answer:
     )
 
 
+def _ask_open(asked: Asked) -> Answer:
+    return Shown("open.html", asked.console.opening.record())
+
+
+def _open(asked: Asked) -> Answer:
+    """Proves a task file, or opens the task that was proved."""
+    if "digest" not in asked.form:
+        noise = asked.form.get("accept_noise") == "yes"
+        asked.console.opening.begin(asked.form.get("text", ""), accept_noise=noise)
+        return Moved("/operator/open/")
+    task = asked.console.opening.record()["offer"]
+    operator = asked.console.opening.open(asked.form["digest"])
+    return _done(asked, operator, f"/operator/tasks/{task['task']}/")
+
+
 def _acting(asked: Asked) -> Operator:
     """The operator's commands: they change the database and tell the service through its control socket."""
     return Operator(asked.console.reader.folder, asked.console.reader.clock)
@@ -301,6 +316,7 @@ PAGES = (
     Page("/operator/participants/", OPERATOR, _people),
     Page("/operator/participants/{name}/revoke/", OPERATOR, _ask_revoke, _revoke),
     Page("/operator/invite/", OPERATOR, None, _invite),
+    Page("/operator/open/", OPERATOR, _ask_open, _open),
     Page("/operator/tasks/{task}/", OPERATOR, _operator_task),
     Page("/operator/tasks/{task}/cancel/", OPERATOR, _ask_cancel, _cancel),
     Page("/sign-in/", EVERYBODY, _ask_sign_in, _sign_in, open=True),

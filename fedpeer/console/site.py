@@ -26,6 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from coordinator.errors import CoordinatorError
 from fedpeer.audit.sql.errors import StorageError
 from fedpeer.console import drawing, words
+from fedpeer.console.opening import Opening
 from fedpeer.console.reading import NotThere, Reader
 from fedpeer.console.routes import (
     PAGES,
@@ -56,8 +57,8 @@ _ALIVE_SECONDS = 20.0
 #: Streams at once; each costs a socket and some kilobytes.
 MAX_WATCHERS = 1_000
 
-#: Bytes of a form: a reason has 500 characters, a token 2,000.
-_FORM_BYTES = 16_384
+#: Bytes of a form: a task file is the longest, and has some thousand.
+_FORM_BYTES = 1 << 16
 
 _HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
@@ -96,6 +97,7 @@ class Console:
         self.reader = reader
         self.sessions = Sessions(reader.folder.console, reader.now, reader.key_of)
         self.verification = Verification(reader, self.look)
+        self.opening = Opening(reader, self.look)
         self.service = Service(reader)
         self._hosts, self._secure = frozenset(hosts), secure
         self._watchers: set[asyncio.Event] = set()

@@ -123,8 +123,8 @@ class Browser:
     def run(self, script: str, *arguments: Any) -> Any:
         return self.driver.execute_script(script, *arguments)
 
-    def until(self, found: Callable[[], Any]) -> Any:
-        return WebDriverWait(self.driver, PATIENCE, ignored_exceptions=(Exception,)).until(lambda _: found())
+    def until(self, found: Callable[[], Any], patience: float = PATIENCE) -> Any:
+        return WebDriverWait(self.driver, patience, ignored_exceptions=(Exception,)).until(lambda _: found())
 
     def resize(self, width: int, height: int = 900) -> None:
         """The page's own width: a window has frames, and a least width."""

@@ -24,6 +24,7 @@ PAGES = {
     "operator-task": "/operator/tasks/task/",
     "cancel": "/operator/tasks/task/cancel/",
     "participants": "/operator/participants/",
+    "open": "/operator/open/",
     "sign-in": "/sign-in/",
 }
 

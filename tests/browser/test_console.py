@@ -40,6 +40,7 @@ PAGES = {
         "/operator/tasks/task/",
         "/operator/tasks/task/cancel/",
         "/operator/participants/",
+        "/operator/open/",
         "/operator/participants/p1/revoke/",
     ),
 }
@@ -208,8 +209,13 @@ def test_a_running_demo_is_watched_to_its_end(tmp_path: Path) -> None:
             opened.driver.find_element(By.PARTIAL_LINK_TEXT, "demo").click()
             opened.until(lambda: "Who takes part" in opened.text())
             opened.run("window.stays = true")
-            for words in ("TRAINING", "SCORED", "SETTLED round 1 of 2", "Accuracy of the model"):
-                opened.until(lambda words=words: words in opened.text())
+            for words in (
+                "TRAINING round 1 of 2",
+                "SCORED",
+                "TRAINING round 2 of 2",
+                "Accuracy of the model",
+            ):
+                opened.until(lambda words=words: words in opened.text(), 300)
             assert opened.run("return window.stays") is True
         assert demo.wait(600) == 0
     finally:

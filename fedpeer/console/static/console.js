@@ -40,10 +40,12 @@ async function refresh() {
 
 function replace(old, fresh) {
   if (old.innerHTML === fresh.innerHTML) return;
+  const written = [...old.querySelectorAll("input[type=text], textarea")].filter((f) => f.id && f.value !== f.defaultValue);
   const open = [...old.querySelectorAll("details[open]")].map((d) => d.id);
   const focused = document.activeElement && document.activeElement.id;
   old.innerHTML = fresh.innerHTML;
   for (const id of open) { const d = id && document.getElementById(id); if (d) d.open = true; }
+  for (const field of written) { const there = document.getElementById(field.id); if (there) there.value = field.value; }
   if (focused) { const there = document.getElementById(focused); if (there) there.focus(); }
   countDown();
 }
