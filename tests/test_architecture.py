@@ -36,10 +36,10 @@ FLOORS = (
 #: The floors within the coordinator: values, storage, rules, transactions, work, services, the server, its commands.
 COORDINATOR = (
     ("acceptance", "aggregation", "clock", "derivation", "errors", "local_ports", "metrics",
-     "quotas", "shadow_workers", "shared_frames", "spool", "states"),
-    ("config", "control_socket", "scraping", "staging", "storage", "supervision", "upload_places"),
-    ("blobs", "console_process", "fetching", "folder", "identity", "live", "opening", "selection", "tracing"),
-    ("admission", "backup", "boundary", "certificates", "receiving", "scoring"),
+     "quotas", "shared_frames", "spool", "states", "workload"),
+    ("config", "control_socket", "scraping", "shadow_workers", "staging", "storage", "supervision", "upload_places"),
+    ("blobs", "console_process", "fetching", "folder", "identity", "learner_data", "live", "selection", "tracing"),
+    ("admission", "backup", "boundary", "certificates", "opening", "receiving", "scoring"),
     ("dry_round", "transaction"),
     ("commits",),
     ("settlements", "revocations"),
