@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from coordinator import dry_round
 from coordinator.config import TaskConfig, read_config, resolve_paths
@@ -14,8 +15,10 @@ from coordinator.errors import ConfigError, TaskError
 from coordinator.learner_data import commit_validation
 from coordinator.opening import PreparedTask, prepare_task
 from coordinator.scoring import make_scorer
-from fedpeer.learning.errors import WorkloadError
+from fedpeer.learning.brought import brought_samples
+from fedpeer.learning.errors import DataError, WorkloadError
 from fedpeer.learning.samples import Samples
+from fedpeer.learning.workloads.loading import FactorySource
 from mechanism.errors import FieldError
 from mechanism.terms import Terms
 from mechanism.workload import Coded, Column, Labels, Quantiles
@@ -124,27 +127,30 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def prepared(
-    folder: Path, model: str, data: str, top: str = "", recipe: str = "", rule: str = "paper"
-) -> PreparedTask:
-    text = TASK.format(model=model, data=data, top=top, recipe=recipe, rule=rule)
+#: A task of each workload, by which its process can be ended.
+OPENED: list[PreparedTask] = []
+
+
+def prepared(folder: Path, model: str, data: str, top: str = "", rule: str = "paper") -> PreparedTask:
+    options = "[recipe.options]\nhidden = 4" if model.endswith(":mlp") else ""
+    text = TASK.format(model=model, data=data, top=top, recipe=options, rule=rule)
     (file := folder / "task.toml").write_text(text)
-    return prepare_task(resolve_paths(read_config(file, TaskConfig), file.parent), 0.0)
+    task = prepare_task(resolve_paths(read_config(file, TaskConfig), file.parent), 0.0)
+    if all(task.row.terms.recipe != other.row.terms.recipe for other in OPENED):
+        OPENED.append(task)
+    return task
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _ending(folder: Path) -> Iterator[None]:
     """The processes of the workloads end with the tests."""
     yield
-    for model in ("mlp", "linear", "mean"):
-        task = prepared(
-            folder, f"own_models:{model}", CLASSES if model == "mlp" else MEASURED, FIFTHS * (model != "mlp")
-        )
+    for task in OPENED:
         make_scorer(task.row, task.data).close()
 
 
 def test_a_table_with_a_perceptron_is_opened_proved_and_scored_after_a_restart(folder: Path) -> None:
-    task = prepared(folder, "own_models:mlp", CLASSES, recipe="[recipe.options]\nhidden = 4")
+    task = prepared(folder, "own_models:mlp", CLASSES)
     terms = task.row.terms
     assert Terms.parse(terms.canonical) == terms
     assert terms.recipe.source is not None
@@ -232,18 +238,27 @@ def test_data_may_come_from_a_factory_or_a_folder_of_images(folder: Path) -> Non
     )
     assert rows.data is not None
     assert (len(rows.data.validation), rows.data.counts()) == (80, (27, 27, 26))
-    model = 'initial_model = "start"\nreference = ["1/2", "1/2"]'
     (folder / "start").write_bytes(rows.initial_model)
-    pairs = prepared(folder, "custom", 'factory = "own_models:Pairs"', model)
-    assert pairs.data is not None
-    assert np.asarray(pairs.data.validation.inputs).shape == (40, 1, 4, 4)
-    from PIL import Image
-
     for name in ("cat", "dog"):
         (folder / "pets" / name).mkdir(parents=True, exist_ok=True)
         Image.new("L", (8, 8), 90).save(folder / "pets" / name / "one.png")
     pets = prepared(folder, "custom", 'folder = "pets"', 'initial_model = "start"')
     assert pets.row.terms.classes == ("cat", "dog")
+
+
+def test_a_data_set_of_pairs_becomes_samples(folder: Path) -> None:
+    def brought(name: str) -> Samples:
+        return brought_samples(FactorySource(f"own_models:{name}", folders=(str(folder),)))[0]
+
+    pairs = brought("Pairs")
+    assert np.asarray(pairs.inputs).shape == (40, 1, 4, 4)
+    assert pairs.targets.tolist() == [0, 1] * 20
+    with pytest.raises(
+        DataError, match=r"gives inputs of the shapes \[\(3,\), \(4,\)\]; expected one for all"
+    ):
+        brought("ragged")
+    with pytest.raises(DataError, match="gives a MeanWorkload; expected Samples"):
+        brought("mean")
 
 
 @pytest.mark.parametrize(
@@ -263,8 +278,6 @@ def test_data_may_come_from_a_factory_or_a_folder_of_images(folder: Path) -> Non
         ("own_models:mlp", 'dataset = "digits"\ntarget = "y"', "", "target belongs to file"),
         ("own_models:mlp", 'dataset = "digits"', "", "tells 2 classes apart"),
         ("own_models:mlp", 'file = "table.csv"\ninputs = ["a"]\ntarget = "late"', "", "cannot read D_c"),
-        ("custom", 'factory = "own_models:ragged"', "", r"gives inputs of the shapes \[\(3,\), \(4,\)\]"),
-        ("custom", 'factory = "own_models:mean"', "", "gives a MeanWorkload; expected Samples"),
         ("custom", CLASSES, "", "initial_model is None; expected a safetensors file"),
         ("digits-cnn", CLASSES, "", r"reads images of \(1, 8, 8\)"),
     ],
