@@ -432,8 +432,9 @@ def _learnt(
             f"expected finite ones: recipe.learning_rate is {recipe.learning_rate}, choose a smaller one, and look at "
             "the first model"
         )
-    known = _knowing(task, data, workload, begun, trained, say)
-    before, after, signal = _figure(workload, begun, unseen), known(unseen)[0], known(unseen)[1]
+    classified = workload.classes is not None and workload.judge(begun, unseen).outputs is not None
+    known = _knowing(task, data, workload, begun, trained, classified, say)
+    before, (after, signal) = _figure(workload, begun, unseen), known(unseen)
     chance = 0.0
     doubts: list[str] = []
 
@@ -442,7 +443,6 @@ def _learnt(
             raise TaskError(f"{text} `open --accept-noise` opens the task all the same")
         doubts.append(text)
 
-    classified = workload.classes is not None
     if classified:
         chance = float(np.bincount(unseen.targets).max()) / len(unseen)
     if signal < _SIGNAL:
@@ -514,6 +514,7 @@ def _knowing(
     workload: "Workload",
     begun: Weights,
     trained: _Trained,
+    classified: bool,
     say: Say,
 ) -> Callable[[Samples], tuple[float, float]]:
     """What tells of samples how the first of the trained models does, and how sure it is that it knows them.
@@ -524,16 +525,13 @@ def _knowing(
     sample's two losses.
     """
     first = trained.models[0]
-    if workload.classes is not None:
+    if classified:
 
         def told(part: Samples) -> tuple[float, float]:
             from fedpeer.learning.training import label_signal  # imports torch
 
             outputs = workload.judge(first, part).outputs
-            if outputs is None:
-                raise TaskError(
-                    "a workload that has classes judges without log-probabilities; expected them as outputs"
-                )
+            assert outputs is not None, "a classifier has them"
             return _figure(workload, first, part), label_signal(outputs, part.targets)
 
         return told
