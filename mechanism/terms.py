@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
-from math import prod
+from math import lcm, prod
 from typing import ClassVar
 
 from mechanism.degree import reference_distribution
@@ -50,6 +50,9 @@ FLOAT_TYPES = ("F64", "F32", "F16", "BF16")
 
 #: Strata of a reference distribution.
 MAX_LABELS = MAX_STRATA
+
+#: Least common denominator of a reference, at most: sums over all strata stay short. Counts give their total.
+MAX_DENOMINATOR = 10**64
 
 #: Tensors of one model; large language models have some thousands.
 MAX_TENSORS = 20_000
@@ -268,6 +271,8 @@ class Terms(Recorded, Readable):
     def __post_init__(self) -> None:
         identifier("task_id", self.task_id)
         reference_distribution(self.reference)
+        if lcm(*(share.denominator for share in self.reference)) > MAX_DENOMINATOR:
+            raise FieldError("reference", self.reference, "shares over a common denominator of at most 10^64")
         for name in ("Q", "phi", "upsilon"):
             _positive(name, getattr(self, name))
         for name in ("seed_commitment", "validation_commitment", "initial_model"):

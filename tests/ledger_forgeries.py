@@ -1827,7 +1827,15 @@ def a_figure_or_a_score_is_not_written_plainly() -> Cases:
         yield f"score {score!r}", history.log.entries
 
 
-@forgery("q is", "recipe.model", "shape", "contract.max_bytes", "and 1 for each round", "contract.tensors")
+@forgery(
+    "q is",
+    "recipe.model",
+    "shape",
+    "contract.max_bytes",
+    "and 1 for each round",
+    "contract.tensors",
+    "at most 10^64",
+)
 def terms_hold_what_terms_cannot() -> Cases:
     history = started()
     history.open()
@@ -1845,6 +1853,7 @@ def terms_hold_what_terms_cannot() -> Cases:
 
     for model in (None, True, 5, [], {"of": 1}):
         yield f"recipe.model {model!r}", change("recipe", "model", value=model)
+    yield "a reference of long shares", change("reference", value=samples.LONG_SHARES)
     yield "a size that is true", change("contract", "tensors", 0, "shape", value=[True])
     yield (
         "bytes that are true",

@@ -30,6 +30,11 @@ NONCE = bytes(16)
 #: End of the chain of seeds of the tasks called "task" and "demo", which no log has both of.
 SECRET = bytes(range(32))
 
+#: A distribution whose shares are short, and their common denominator is not: 10^40 + 1 times 10^40 + 3.
+LONG_SHARES = [str(share) for share in (
+    1 - Fraction(1, 10**40 + 1), Fraction(1, 10**40 + 1) - Fraction(1, 10**40 + 3), Fraction(1, 10**40 + 3),
+)]  # fmt: skip
+
 #: When the tasks open, 2026-11-27T10:00:00Z.
 BEGUN = 1_795_773_600
 

@@ -523,6 +523,10 @@ class Terms:
         )
         self.reference = [rational(p, "reference") for p in terms["reference"]]
         require(sum(self.reference) == 1, "reference does not sum to 1")
+        require(
+            math.lcm(*(q.denominator for q in self.reference)) <= 10**64,
+            "reference has too long a denominator",
+        )
         self.q, self.phi, self.upsilon = (positive(terms[name], name) for name in ("q", "phi", "upsilon"))
         self._payment(terms["payment"])
         rule = shaped(terms["rule"], "name peers claim_penalty stake_micro", "rule")

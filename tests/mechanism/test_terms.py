@@ -100,6 +100,7 @@ OUTSIDE: tuple[tuple[str, Any, str], ...] = (
         )
     ),
     ("reference", ["1/2", "1/3"], "reference"),
+    ("reference", samples.LONG_SHARES, "reference"),
     ("rule.name", "best", "rule.name"),
     ("rule.peers", 0, "rule.peers"),
     ("rule.peers", True, "rule.peers"),

@@ -20,6 +20,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "mechanism/peers.py": ("tests/mechanism/test_peers.py", "tests/mechanism/test_settlement.py"),
     "mechanism/evidence.py": EVIDENCE_UNITS,
     "mechanism/affine.py": ("tests/mechanism/test_degree_map.py", *EVIDENCE_UNITS),
+    "mechanism/degree_map.py": ("tests/mechanism/test_degree_map.py", *EVIDENCE_UNITS),
     "mechanism/trees.py": ("tests/mechanism/test_trees.py", *EVIDENCE_UNITS),
     "mechanism/statements.py": ("tests/mechanism/test_statements.py", "tests/fedpeer/protocol/test_codec.py"),
     "mechanism/dispute.py": ("tests/mechanism/ledger/test_dispute.py",),
@@ -105,7 +106,7 @@ VERIFIER = tuple(
     if file.startswith("mechanism/ledger/")
     or file.removeprefix("mechanism/")
     in (
-        "affine.py", "dispute.py", "evidence.py", "lifecycle.py", "peers.py", "records.py", "settlement.py",
-        "statements.py", "terms.py", "unmeasured.py",
+        "affine.py", "degree_map.py", "dispute.py", "evidence.py", "lifecycle.py", "peers.py", "records.py",
+        "settlement.py", "statements.py", "terms.py", "trees.py", "unmeasured.py",
     )
 )  # fmt: skip
