@@ -40,7 +40,7 @@ COORDINATOR = (
     ("config", "control_socket", "scraping", "staging", "storage", "supervision", "upload_places"),
     ("blobs", "fetching", "folder", "identity", "live", "opening", "selection", "tracing"),
     ("admission", "backup", "boundary", "certificates", "receiving", "scoring"),
-    ("dry_round", "transaction"),
+    ("calibration", "dry_round", "transaction"),
     ("commits",),
     ("settlements", "revocations"),
     ("operator", "runner"),
