@@ -15,6 +15,7 @@ COPY mechanism mechanism
 COPY coordinator coordinator
 COPY participant participant
 COPY fedpeer fedpeer
+COPY fedpeer_command.py ./
 RUN pip install ".[all]"
 
 

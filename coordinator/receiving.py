@@ -120,7 +120,7 @@ class Uploads:
             return await record()
 
     def _open(self, key: UploadKey, offset: int, total: int, check: ModelCheck) -> SpooledUpload:
-        if offset and offset > min(held := self._spool.size(key), total):
+        if offset > min(held := self._spool.size(key), total):
             raise Refusal(
                 Code.FRAMES_INVALID,
                 f"The upload begins at byte {offset}, but {held} bytes are held.",

@@ -226,7 +226,7 @@ class _Verification:
             own = VerificationKey.parse(self._source.verification_key())
         except LedgerError as error:
             self._stop("key", str(error))
-        if key is not None and own != key and own.name != key.name:
+        if key is not None and own.name != key.name:
             self._stop("key", f"the ledger's key is {own}; the trusted key is {key}")
         self._log_keys, self._trusted, report.pinned = LogKeys(own), key, key is not None
         report.key, report.keys = str(own), [str(own)]

@@ -265,7 +265,11 @@ async def test_a_service_that_stops_keeps_what_came_and_takes_no_more(tmp_path: 
     assert receiver.welcomed == ["first"]
 
 
-async def test_a_service_that_stops_has_whole_models_recorded(tmp_path: Path) -> None:
+async def test_a_service_that_stops_has_whole_models_recorded_and_leaves_no_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coordinator.spool._FLUSH_BYTES", 1)
+    before = set(threading.enumerate())
     receiver = Receiver(tmp_path)
     upload = receiver.receive("first", whole())
     await receiver.recording.wait()
@@ -275,6 +279,8 @@ async def test_a_service_that_stops_has_whole_models_recorded(tmp_path: Path) ->
     async with asyncio.timeout(60):
         await stop
         assert await upload == "first"
+    begun = set(threading.enumerate()) - before
+    assert not [thread for thread in begun if thread.name.startswith(("uploads", "flush"))]
 
 
 async def test_a_failing_disk_is_named_to_who_says_nothing_more(

@@ -230,6 +230,13 @@ def test_terms_are_shown_with_their_numbers() -> None:
     assert shown[3] == "  places     4, quorum 3; claims for 60 s"
 
 
+def test_a_proximal_term_pulls_toward_the_start_or_not_at_all() -> None:
+    recipe = samples.terms().recipe
+    assert replace(recipe, proximal=Decimal(0)).proximal == 0
+    with pytest.raises(FieldError, match=r"recipe\.proximal is -0\.1; expected a decimal of at least 0"):
+        replace(recipe, proximal=Decimal("-0.1"))
+
+
 def test_a_recipe_names_its_model() -> None:
     with pytest.raises(FieldError, match=r"recipe\.model"):
         replace(samples.terms().recipe, model=5)  # type: ignore[arg-type]

@@ -64,6 +64,32 @@ def test_the_sdk_takes_part_without_posix_modules(tmp_path: Path) -> None:
     paid_in_a_market(tmp_path, run)
 
 
+def test_a_folder_that_hides_the_package_is_named_by_the_console_script(tmp_path: Path) -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    module, _, function = scripts["fedpeer"].partition(":")
+    program = (
+        f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\nsys.argv = ['fedpeer', '--version']\n"
+        f"from {module} import {function}\nsys.exit({function}())"
+    )
+    own = tmp_path / "fedpeer"
+    own.mkdir()
+
+    def run() -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=ROOT.parent, env=environment(), capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+
+    assert run().returncode == 0  # a folder alone hides nothing
+    (own / "__init__.py").write_text("")
+    hidden = run()
+    assert hidden.returncode == 2, hidden.stderr
+    assert hidden.stderr.startswith(
+        f"fedpeer: {own / '__init__.py'} hides the package fedpeer, which is in {ROOT}"
+    )
+    assert len(hidden.stderr.splitlines()) == 1
+
+
 @pytest.mark.parametrize(
     "module", ["participant.service", "participant.cli", "fedpeer.__main__", "fedpeer.cli.plan"]
 )

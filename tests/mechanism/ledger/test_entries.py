@@ -307,6 +307,7 @@ def test_a_book_stays_balanced_and_a_refusal_changes_nothing(moves: list[Transfe
 
 def test_a_balance_holds_credits_less_debits() -> None:
     assert Balance(3, 10).holds == 7
+    assert Balance() == Balance(0, 0, 0, 0)
 
 
 @given(st.lists(st.tuples(bodies, st.booleans()), max_size=6))

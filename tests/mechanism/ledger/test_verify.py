@@ -15,7 +15,7 @@ from mechanism.ledger.merkle import inclusion_proof, leaf_hashes
 from mechanism.ledger.note import Checkpoint, Note, SigningKey, sign_checkpoint
 from mechanism.ledger.tiles import Coordinates, TileNodes, append_to_tiles
 from mechanism.ledger.tlog_proof import TlogProof
-from mechanism.ledger.verify import Known, Report, TransferRow, verify_ledger
+from mechanism.ledger.verify import Known, Report, TransferRow, _contradiction, verify_ledger
 from tests import ledger_samples as samples
 from tests.ledger_histories import Shape, started
 from tests.memory_source import KEY, MemorySource, head
@@ -340,6 +340,28 @@ def test_a_source_that_ends_before_the_known_head_is_older_and_otherwise_verifie
         report = verified(older, known)
         assert report.verified, report.problems
         assert (report.known, report.known_size, report.size) == (Known.OLDER, SIZE, 300)
+
+
+def test_a_source_that_kept_no_head_but_the_last_is_verified_and_one_whose_heads_are_unreadable_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(FullSource, "heads", lambda _: iter(()))
+    assert verified(FullSource()).verified
+
+    def unreadable(_: FullSource) -> Iterator[str]:
+        raise NoteError("the file of heads is damaged")
+        yield
+
+    monkeypatch.setattr(FullSource, "heads", unreadable)
+    report = verified(FullSource())
+    assert [(p.place, p.message) for p in report.problems] == [("first head", "the file of heads is damaged")]
+
+
+@pytest.mark.parametrize(("proven", "has"), [(False, "late"), (True, "in time")])
+def test_a_receipt_of_a_model_that_came_otherwise_says_how(proven: bool, has: str) -> None:
+    both = [Entry("m", "model", {"late": late, "sequence": 1}).data for late in (proven, not proven)]
+    came = {False: "in time", True: "late"}[proven]
+    assert _contradiction(*both) == f"the receipt says that m came {came}; the ledger says {has}"
 
 
 def test_a_known_head_beyond_the_end_counts_only_under_the_logs_key() -> None:
