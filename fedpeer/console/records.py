@@ -17,7 +17,7 @@ from mechanism.ledger.accounts import payable, stake
 from mechanism.ledger.entries import verdict_id
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.note import Checkpoint, Note
-from mechanism.settlement import max_payment_micro
+from mechanism.settlement import expected_payments, max_payment_micro
 from mechanism.terms import Terms
 from participant.report import Settlement
 from participant.why import Why, explained
@@ -143,6 +143,25 @@ def operator_task(t: Transaction, task_id: str) -> dict[str, Any]:
         "verdicts": [verdict for line in settlements for verdict in _failed(line)],
         "checked": sum(len(line.assessment.verdicts) for line in settlements),
     }
+
+
+def report(t: Transaction, task_id: str) -> dict[str, Any]:
+    """A task as its report has it: as its operator sees it, and what each participant was paid, expected, and why.
+
+    `expected_micro` is `mechanism.settlement.expected_payments` over the settled rounds: what meeting every peer that
+    could be drawn would have paid.
+    """
+    row = task_of(t, task_id)
+    settled: dict[int, list[SettlementRow]] = {}
+    for line in t.market.settlements(row.id):
+        settled.setdefault(line.round, []).append(line)
+    expected: dict[str, int] = {}
+    for lines in settled.values():
+        for name, micro in expected_payments(row.terms, [line.assessment for line in lines]).items():
+            expected[name] = expected.get(name, 0) + micro
+    record = operator_task(t, task_id)
+    people = [{**person, "expected_micro": expected.get(person["id"], 0)} for person in record["people"]]
+    return {**record, "people": people}
 
 
 def _people(t: Transaction, report: TaskReport) -> list[dict[str, Any]]:
