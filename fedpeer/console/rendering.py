@@ -22,6 +22,7 @@ def templates(now: Callable[[], float]) -> Environment:
         "when": words.when,
         "degree": words.degree,
         "share": words.share,
+        "duration": words.duration,
         "sentence": words.state_sentence,
     }
     pages.globals |= {

@@ -312,10 +312,13 @@ class _Guard:
             await self._app(scope, receive, send)
             return
 
+        # Files are the same for everybody: a browser asks whether they have changed.
+        sent = {**_HEADERS, "cache-control": "no-cache"} if scope["path"].startswith("/static/") else _HEADERS
+
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 there = {name for name, _ in message["headers"]}
-                added = [(n.encode(), v.encode()) for n, v in _HEADERS.items() if n.encode() not in there]
+                added = [(n.encode(), v.encode()) for n, v in sent.items() if n.encode() not in there]
                 message["headers"] = [*message["headers"], *added]
             await send(message)
 
