@@ -64,6 +64,9 @@ _FUNCTIONS = {
     "health": _Command(
         "fedpeer.cli.health", "health", "Whether a coordinator serves or a participant can; for platforms."
     ),
+    "report": _Command(
+        "fedpeer.console.report", "report", "Write a task's report: one HTML file that needs nothing else."
+    ),
     "figures": _Command("fedpeer.cli.figures", "figures", "Reproduce the paper's experiments."),
 }
 

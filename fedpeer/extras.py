@@ -29,6 +29,7 @@ EXTRAS = {
 #: What a coordinator needs of which no participant's model is evaluated; evidence needs torch and sklearn besides.
 _MARKET = ("sqlalchemy", "alembic", "prometheus_client", "grpc_reflection")
 _SERVICE = (*_MARKET, "torch", "sklearn")
+_CONSOLE = (*_MARKET, "starlette", "jinja2", "itsdangerous", "uvicorn")
 _STUDY = (*_SERVICE, "scipy", "matplotlib", "torchvision")
 
 #: What a command needs beyond the base install, and the extra that brings all of it.
@@ -40,7 +41,8 @@ COMMANDS = {
     "figures": ("research", _STUDY),
     "simulate": ("testing", _MARKET),
     "testing": ("testing", _MARKET),
-    "console": ("console", (*_MARKET, "starlette", "jinja2", "itsdangerous", "uvicorn")),
+    "console": ("console", _CONSOLE),
+    "report": ("console", _CONSOLE),
 }
 
 

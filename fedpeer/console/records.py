@@ -17,7 +17,7 @@ from mechanism.ledger.accounts import payable, stake
 from mechanism.ledger.entries import verdict_id
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.note import Checkpoint, Note
-from mechanism.settlement import max_payment_micro
+from mechanism.settlement import expected_payments, max_payment_micro
 from mechanism.terms import Terms
 from participant.report import Settlement
 from participant.why import Why, explained
@@ -134,7 +134,7 @@ def operator_task(t: Transaction, task_id: str) -> dict[str, Any]:
     settlements = t.market.settlements(row.id)
     return {
         **task(t, task_id),
-        "version": row.version,
+        "evidence_seconds": _evidence_seconds(t, row),
         "entered": t.market.latest_event_at(row.id),
         "paid_micro": paid,
         "escrow_micro": report.escrow_micro,
@@ -143,6 +143,31 @@ def operator_task(t: Transaction, task_id: str) -> dict[str, Any]:
         "verdicts": [verdict for line in settlements for verdict in _failed(line)],
         "checked": sum(len(line.assessment.verdicts) for line in settlements),
     }
+
+
+def report(t: Transaction, task_id: str) -> dict[str, Any]:
+    """A task as its report has it: as its operator sees it, and what each participant was paid, expected, and why.
+
+    `expected_micro` is `mechanism.settlement.expected_payments` over the settled rounds: what meeting every peer that
+    could be drawn would have paid.
+    """
+    row = task_of(t, task_id)
+    settled: dict[int, list[SettlementRow]] = {}
+    for line in t.market.settlements(row.id):
+        settled.setdefault(line.round, []).append(line)
+    expected: dict[str, int] = {}
+    for lines in settled.values():
+        for name, micro in expected_payments(row.terms, [line.assessment for line in lines]).items():
+            expected[name] = expected.get(name, 0) + micro
+    record = operator_task(t, task_id)
+    people = [{**person, "expected_micro": expected.get(person["id"], 0)} for person in record["people"]]
+    return {**record, "people": people}
+
+
+def _evidence_seconds(t: Transaction, row: TaskRow) -> float | None:
+    """From the close to the settlement of the last round that is settled; None before there is one."""
+    took = [r.settled_at - r.closed_at for r in t.market.rounds(row.id) if r.settled_at and r.closed_at]
+    return took[-1] if took else None
 
 
 def _people(t: Transaction, report: TaskReport) -> list[dict[str, Any]]:
@@ -179,10 +204,10 @@ def participant(t: Transaction, name: str) -> dict[str, Any]:
     row = t.market.participant(name)
     if row is None:
         raise NotThere(f"There is no participant {name:.100}.")
-    tasks = t.market.tasks()
+    claims = {task.id: t.market.claim(task.id, name) for task in t.market.tasks()}
+    tasks = [task for task in t.market.tasks() if claims[task.id] is not None]
     balances = t.ledger_store.balances([payable(name), *(stake(task.id, name) for task in tasks)])
-    payments = [_paid(t, task, line) for task in tasks for line in t.market.paid_to(task.id, name)]
-    claims = {task.id: t.market.claim(task.id, name) for task in tasks}
+    payments = [payment for task in tasks for payment in _payments(t, task, name)]
     held = {task.id: balances[key].holds for task in tasks if (key := stake(task.id, name)) in balances}
     owed = balances.get(payable(name))
     return {
@@ -213,13 +238,17 @@ def participant(t: Transaction, name: str) -> dict[str, Any]:
     }
 
 
-def _paid(t: Transaction, row: TaskRow, line: SettlementRow) -> dict[str, Any]:
-    own = line.assessment
+def _payments(t: Transaction, row: TaskRow, name: str) -> list[dict[str, Any]]:
     settled = {r.round: r.settled_at for r in t.market.rounds(row.id)}
+    return [_paid(row, line, settled.get(line.round)) for line in t.market.paid_to(row.id, name)]
+
+
+def _paid(row: TaskRow, line: SettlementRow, at: float | None) -> dict[str, Any]:
+    own = line.assessment
     return {
         "task": row.id,
         "round": line.round,
-        "at": settled.get(line.round),
+        "at": at,
         "paid_micro": line.paid_micro,
         "penalty_micro": line.record["penalty_micro"],
         "withheld_micro": line.record["withheld_micro"],

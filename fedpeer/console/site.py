@@ -12,7 +12,6 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 import structlog
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -25,9 +24,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from coordinator.errors import CoordinatorError
 from fedpeer.audit.sql.errors import StorageError
-from fedpeer.console import drawing, words
 from fedpeer.console.opening import Opening
 from fedpeer.console.reading import NotThere, Reader
+from fedpeer.console.rendering import templates
 from fedpeer.console.routes import (
     PAGES,
     Answer,
@@ -105,22 +104,8 @@ class Console:
         self._size = 0
         self._turn = 0
         self._ended = False
-        self._pages = Environment(
-            loader=PackageLoader("fedpeer.console"),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-        )
-        self._pages.filters |= {
-            "money": words.money, "exact_credits": words.exact_credits,
-            "when": words.when, "degree": words.degree, "share": words.share,
-            "duration": words.duration, "sentence": words.state_sentence,
-        }  # fmt: skip
-        self._pages.globals |= {
-            "countdown": lambda deadline: words.countdown(deadline, reader.now()), "drawing": drawing,
-            "market": reader.config.name, "Role": Role, "home": home,
-        }  # fmt: skip
-        self._pages.globals["p"] = self._pages.get_template("parts.html").module
+        self._pages = templates(reader.now)
+        self._pages.globals |= {"market": reader.config.name, "Role": Role, "home": home}
 
     def application(self) -> ASGIApp:
         """The application, whose lifespan follows the ledger."""
@@ -327,10 +312,13 @@ class _Guard:
             await self._app(scope, receive, send)
             return
 
+        # Files are the same for everybody: a browser asks whether they have changed.
+        sent = {**_HEADERS, "cache-control": "no-cache"} if scope["path"].startswith("/static/") else _HEADERS
+
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 there = {name for name, _ in message["headers"]}
-                added = [(n.encode(), v.encode()) for n, v in _HEADERS.items() if n.encode() not in there]
+                added = [(n.encode(), v.encode()) for n, v in sent.items() if n.encode() not in there]
                 message["headers"] = [*message["headers"], *added]
             await send(message)
 

@@ -219,5 +219,5 @@ def test_a_running_demo_is_watched_to_its_end(tmp_path: Path) -> None:
             assert opened.run("return window.stays") is True
         assert demo.wait(600) == 0
     finally:
-        demo.kill()
-        demo.wait()
+        demo.terminate()  # it stops all that it has started
+        demo.wait(60)
