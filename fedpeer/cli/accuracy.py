@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -13,6 +13,7 @@ from rich.table import Table
 from fedpeer.cli.errors import CommandError, writable
 from fedpeer.cli.progress import cell_progress
 from fedpeer.experiments.accuracy import GOALS, TASKS, AccuracyResult, accuracy_cells
+from fedpeer.experiments.accuracy.results import Figures, cheapest, shown
 from fedpeer.experiments.cells import CellStore, local_executor, run_cells
 
 
@@ -46,44 +47,81 @@ def measure_accuracy(
 
 
 def _print(result: AccuracyResult) -> None:
-    table = Table(
-        title="Non-iid degrees of participants with mixes that no shadow has",
-        caption="goal: of the mean error and the rank correlation; covered: by the nominal 90 % interval, and by the "
-        "worst start's; trainings: what the evidence of a round cost",
-        box=None,
-        padding=(0, 1),
+    found = result.figures()
+    _print_accuracy(found)
+    _print_cost(found)
+
+
+def _print_accuracy(found: Mapping[tuple[str, str], Mapping[int, Figures]]) -> None:
+    table = _table(
+        "Non-iid degrees of participants with mixes that no shadow has",
+        "goal: of the mean error and the rank correlation; covered: by the nominal 90 % interval, and by the worst "
+        "start's",
+        ("task", "start"),
+        (
+            "shadows",
+            "starts",
+            "error",
+            "goal",
+            "bias",
+            "rank",
+            "goal",
+            "covered",
+            "worst",
+            "width",
+            "refused",
+        ),
     )
-    for heading in ("task", "start"):
-        table.add_column(heading, no_wrap=True)
-    for heading in (
-        "starts",
-        "error",
-        "goal",
-        "bias",
-        "rank",
-        "goal",
-        "covered",
-        "worst",
-        "width",
-        "refused",
-    ):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("trainings", justify="right", no_wrap=True)
-    for (task, start), found in result.figures().items():
-        error, rank = GOALS.get(task, {}).get(start, (float("nan"), float("nan")))
+    for (task, start), by_count in found.items():
+        error, rank = GOALS.get(task, {}).get(start, (None, None))
+        count = shown(by_count)
+        of = by_count[count]
         table.add_row(
             task,
             start,
-            str(found.starts),
-            f"{found.error:.3f}",
-            f"{error:.3f}",
-            f"{found.bias:+.3f}",
-            f"{found.rank:.3f}",
-            f"{rank:.3f}",
-            f"{found.coverage:.2f}",
-            f"{found.worst:.2f}",
-            f"{found.half_width:.3f}",
-            f"{100 * found.refused:.1f} %",
-            f"{found.trainings:.0f}",
+            str(count),
+            str(of.starts),
+            f"{of.error:.3f}",
+            "" if error is None else f"{error:.3f}",
+            f"{of.bias:+.3f}",
+            f"{of.rank:.3f}",
+            "" if rank is None else f"{rank:.3f}",
+            f"{of.coverage:.2f}",
+            f"{of.worst:.2f}",
+            f"{of.half_width:.3f}",
+            f"{100 * of.refused:.1f} %",
         )
     Console().print(table)
+
+
+def _print_cost(found: Mapping[tuple[str, str], Mapping[int, Figures]]) -> None:
+    table = _table(
+        "What fewer shadows buy",
+        "width: half of the interval's; for 10, for 100: the evidence of a round of so many participants, in trainings "
+        "of one; *: the fewest shadows within 20 % of the least error",
+        ("task", "start"),
+        ("shadows", "error", "rank", "covered", "width", "for 10", "for 100"),
+    )
+    for (task, start), by_count in found.items():
+        for count, of in by_count.items():
+            table.add_row(
+                task,
+                start,
+                f"{count}{'*' if count == cheapest(by_count) else ' '}",
+                f"{of.error:.3f}",
+                f"{of.rank:.3f}",
+                f"{of.coverage:.2f}",
+                f"{of.half_width:.3f}",
+                f"{of.trainings(10):.0f}",
+                f"{of.trainings(100):.0f}",
+            )
+    Console().print(table)
+
+
+def _table(title: str, caption: str, names: Sequence[str], numbers: Sequence[str]) -> Table:
+    table = Table(title=title, caption=caption, box=None, padding=(0, 1))
+    for heading in names:
+        table.add_column(heading, no_wrap=True)
+    for heading in numbers:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table

@@ -47,7 +47,9 @@ def arena(
     seeds: Annotated[
         int, typer.Option(min=1, help="Populations, data splits and shadows, new ones each.")
     ] = 3,
-    shadows: Annotated[int, typer.Option(min=30, help="Sound shadow models a round.")] = 100,
+    shadows: Annotated[
+        int, typer.Option(min=12, help="Sound shadow models a round; with --accuracy, at most.")
+    ] = 100,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes, a seed each at a time.  [default: one a CPU core]")
     ] = None,

@@ -93,9 +93,9 @@ def label_rows(features: Array) -> Array:
 
 
 def folds(count: int, parts: int) -> Iterator[tuple[Indices, Indices]]:
-    """Indices of the rest and of the fold, for each fold of a fixed random partition."""
+    """Indices of the rest and of the fold, for each fold of a fixed random partition; no fold is empty."""
     order = np.random.default_rng(count).permutation(count)
-    for fold in np.array_split(order, parts):
+    for fold in np.array_split(order, min(parts, count)):
         yield np.setdiff1d(order, fold), fold
 
 

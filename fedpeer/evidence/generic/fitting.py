@@ -6,10 +6,10 @@ these the degree is the mean of a line and of extremely randomised trees: either
 of a shadow what the step before says without it, as it does of a participant.
 
 The interval is conformal: its half-width is the (1 - ALPHA) quantile, with the finite-sample correction, of what
-cross-validation of all steps is off by. Shadows of one half of D_c share its samples, so that one tells more of another
-than of a participant. How much more is measured: maps fitted on one half's shadows are tried on the other's, and the
-half-width is multiplied by their mean error over that of maps fitted on as many shadows of both halves, if that is more
-than 1.
+cross-validation of all steps is off by. A shadow that is left out still shares samples of D_c with others of its half,
+as no participant does. What an update says of it comes from the other half's map, which has not seen them. What is
+left of that help is of the size of what stands against it (fewer shadows in a fold's maps, and fewer samples of D_c to
+observe it on), as long as a half has enough samples of every stratum: `fedpeer.evidence.generic.planning.scarcity`.
 
 Sources: Geurts, Ernst, Wehenkel 2006, extremely randomized trees; Vovk 2015, cross-conformal predictors.
 """
@@ -41,8 +41,8 @@ from mechanism.settlement import MICRO
 #: Nominal rate of misses of the prediction interval.
 ALPHA = 0.1
 
-#: Fewest sound shadows: with fewer the interval's quantile is the largest residual, and the maps are guesses.
-MIN_SHADOWS = 30
+#: Fewest sound shadows: of fewer, each half of D_c has too few to be told apart.
+MIN_SHADOWS = 12
 
 _CROSS_FOLDS, _CHECK_FOLDS = 8, 10
 
@@ -164,8 +164,6 @@ class Fitted:
         features: all features of the table's shadows, shape (n, S, m), each told without itself.
         shares: of the strata, as estimated of each shadow without it, (n, S).
         residuals: cross-validated errors of the degree, (n,).
-        apart: the mean error of maps on shadows that share no sample with theirs, over that of maps of as many shadows
-            on shadows that do.
     """
 
     maps: Maps
@@ -173,7 +171,6 @@ class Fitted:
     features: Array
     shares: Array
     residuals: Array
-    apart: float
 
 
 def fit_degree(table: Table) -> Fitted:
@@ -187,13 +184,8 @@ def fit_degree(table: Table) -> Fitted:
         raise EvidenceError(f"{count} sound shadows; expected at least {MIN_SHADOWS}")
     maps, features, shares = fit_maps(table)
     residuals = _residuals(table, folds(count, _CHECK_FOLDS))
-    by_half = [
-        (np.flatnonzero(table.halves != half), np.flatnonzero(table.halves == half)) for half in (0, 1)
-    ]
-    alone, together = (np.abs(_residuals(table, parts)).mean() for parts in (by_half, folds(count, 2)))
-    apart = max(1.0, float(alone / together)) if together > 0 else 1.0
-    half_width = micro(apart * conformal_quantile(np.abs(residuals), ALPHA))
-    return Fitted(maps, maps.degree_map(table, half_width), features, shares, residuals, apart)
+    half_width = micro(conformal_quantile(np.abs(residuals), ALPHA))
+    return Fitted(maps, maps.degree_map(table, half_width), features, shares, residuals)
 
 
 def _residuals(table: Table, parts: Iterable[tuple[Indices, Indices]]) -> Array:

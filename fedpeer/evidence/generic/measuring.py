@@ -233,17 +233,7 @@ def prepare_ensemble(
         EvidenceError: too few shadows, or more than a tenth of them diverged.
     """
     began = time.perf_counter()
-    # The plans depend on the start, so that no round's shadows tell of another's.
-    plans = plan_shadows(
-        task.codes,
-        task.reference,
-        task.recipe.samples,
-        shadows,
-        (seed, int(weights_digest(start)[:16], 16)),
-    )
-    first = _trained(task, start, plans[:1])
-    silent = silent_tensors(task.workload, [start, *first], task.validation)
-    observer = task.observer(start, seed, silent)
+    plans, observer = begin_ensemble(task, start, seed, shadows)
     chunks = [plans[i : i + CHUNK] for i in range(0, len(plans), CHUNK)]
     seen: list[Observation] = []
     if executor is None:
@@ -256,6 +246,24 @@ def prepare_ensemble(
             report(len(seen), len(plans))
     public = [observer.sketch(model) for model in history]
     return fit_ensemble(task, observer, plans, seen, public, seed=seed, began=began)
+
+
+def begin_ensemble(
+    task: EvidenceTask, start: Weights, seed: int, shadows: int
+) -> tuple[list[Plan], Observer]:
+    """What is to be trained from `start`, and what looks at it; as `prepare_ensemble`."""
+    # The plans depend on the start, so that no round's shadows tell of another's.
+    plans = plan_shadows(
+        task.codes,
+        task.reference,
+        task.recipe.samples,
+        shadows,
+        (seed, int(weights_digest(start)[:16], 16)),
+    )
+    first = _trained(task, start, plans[:1])
+    silent = silent_tensors(task.workload, [start, *first], task.validation)
+    observer = task.observer(start, seed, silent)
+    return plans, observer
 
 
 def fit_ensemble(

@@ -61,8 +61,8 @@ def plan_shadows(
     strata = len(reference)
     plans = []
     for k in range(count):
-        # Each family, and each number of strata in the last one, takes turns with the halves.
-        half = (k // 4 + k // (4 * (strata - 1))) % 2
+        # Each four, each family, and each number of strata in the last one, takes turns with the halves.
+        half = (k + k // 4 + k // (4 * (strata - 1))) % 2
         mix = sound_mix(k, reference, samples, generator)
         rows = _resample(codes, halves[half], mix.counts, generator)
         plans.append(Plan(mix, rows, rows, half, True, int(generator.integers(2**31))))

@@ -257,7 +257,7 @@ def fit_screens(
     )
     tails = tuple(Tail.of(column) for column in scores.T)
     common = np.max([tail.scaled(column) for tail, column in zip(tails, scores.T, strict=True)], axis=0)
-    band = fitted.apart * limit_at(fitted.residuals, RATE)
+    band = limit_at(fitted.residuals, RATE)
     return Screens((first, second), tails, limit_at(common, RATE), *_fit_quality(fitted, table, flawed), band)
 
 

