@@ -17,15 +17,17 @@ import numpy as np
 import numpy.typing as npt
 
 from fedpeer.learning.errors import DataError
-from fedpeer.learning.labels import real_inputs, whole_labels
+from fedpeer.learning.images import read_images
+from fedpeer.learning.labels import whole_labels
 from fedpeer.learning.partition import LabelMix, draw_rows, majority_minority, toward_reference
-from fedpeer.learning.samples import Inputs, Samples
+from fedpeer.learning.samples import Samples
+from fedpeer.learning.tables import read_columns, read_samples, samples_of
 from fedpeer.learning.workloads.loading import WorkloadSource
 from fedpeer.learning.workloads.protocol import Workload, train_told
 from fedpeer.protocol.model_file import stored_spec
 from mechanism.effort import EffortCurve, ExponentialEffort
 from mechanism.terms import Terms
-from mechanism.workload import Columns, Labels
+from mechanism.workload import Column, Labels, Quantiles
 from participant.adapters.counting import codes, count
 from participant.adapters.fitting import check_finite, check_moved, refusing, tried
 from participant.errors import TaskError
@@ -136,7 +138,7 @@ class WorkloadTask(Task):
         """
         with refusing():
             if not isinstance(samples, Samples):
-                samples = read_samples(Path(samples), self.terms)
+                samples = read(Path(samples), self.terms)
             return fitted(samples, self.terms, self.workload.classes)
 
 
@@ -272,50 +274,79 @@ def _together(inputs: Any, targets: Any) -> Samples:
     return Samples(made, np.asarray(targets))
 
 
+def read(path: Path, terms: Terms) -> Samples:
+    """Samples from a table whose columns the terms name, from a folder of images, or from an .npz of `images` and
+    `labels`.
+
+    Raises:
+        DataError: it cannot be read, or is none of what the task is trained on.
+    """
+    if path.is_dir():
+        if not terms.classes:
+            raise DataError(f"{path} is a folder, and the task has no class names to know its sub-folders by")
+        return read_images(path, terms.classes)
+    if terms.columns is not None:
+        return read_samples(path, terms.columns, terms.classes or None, _beside(terms))
+    if path.suffix.lower() != ".npz":
+        raise DataError(
+            f"{path} is no .npz, and the task names no columns of a table; expected images and labels in an .npz, a "
+            "folder of images, or arrays"
+        )
+    arrays = read_columns(path, ("images", "labels"))
+    return Samples(arrays["images"], arrays["labels"])
+
+
 def fitted(samples: Samples, terms: Terms, classes: int | None) -> Samples:
     """Samples as the workload takes them: columns in its order, class names as numbers.
+
+    Args:
+        classes: of the workload.
 
     Raises:
         DataError: other columns, targets that are no classes, or numbers that are not finite.
     """
-    targets, names = np.asarray(samples.targets), terms.classes or classes
-    if names:
-        targets = whole_labels(targets, names)
-    elif targets.dtype.kind not in "iufb" or not np.isfinite(targets).all():
-        raise DataError("a target is no finite number, and the task has no classes; leave such samples out")
-    if not len(targets):
+    if not len(samples):
         raise DataError("there are no samples; expected at least one to train on")
-    inputs = _ordered(samples.inputs, terms.columns)
-    for name, part in inputs.items() if isinstance(inputs, Mapping) else [("", inputs)]:
+    samples = _ordered(samples, terms)
+    targets = np.asarray(samples.targets)
+    if names := terms.classes or classes:
+        targets = whole_labels(targets, names)
+    elif targets.dtype.kind not in "iufb":
+        raise DataError(f"a target is {targets.flat[0]!r:.60}, and the task has no classes; expected numbers")
+    samples = replace(samples, targets=targets)
+    for name, part in samples.parts():
         if part.dtype.kind == "f" and (bad := int(part.size - np.count_nonzero(np.isfinite(part)))):
             raise DataError(
-                f"the inputs{f' {name}' * bool(name)} have {bad} values that are NaN or infinite; fill them in as the "
-                "operator does, or leave such samples out"
+                f"the {name} have {bad} values that are NaN or infinite; fill them in as the operator does, or leave "
+                "such samples out"
             )
-    return replace(samples, inputs=inputs, targets=targets)
+    return samples
 
 
-def _ordered(inputs: Inputs, columns: Columns | None) -> Inputs:
-    """The columns that the workload reads, in its order; whatever they are where the terms name none."""
+def _ordered(samples: Samples, terms: Terms) -> Samples:
+    """With the columns that the workload reads, in its order; as they are where the terms name none."""
+    inputs, columns = samples.inputs, terms.columns
     if columns is None:
-        return inputs
+        return samples
+    said = ", ".join(columns.inputs)
     if isinstance(inputs, Mapping):
-        lacking = [name for name in columns.inputs if name not in inputs]
-        if lacking:
-            raise DataError(
-                f"the inputs lack {', '.join(lacking):.200}; the task reads {', '.join(columns.inputs):.200}"
-            )
-        parts = {name: np.asarray(inputs[name]) for name in columns.inputs}
-        if columns.layout == "named":
-            return parts
-        return real_inputs(np.stack([parts[name] for name in columns.inputs], axis=1), np.float64)
+        if lacking := [name for name in columns.inputs if name not in inputs]:
+            raise DataError(f"the inputs lack {', '.join(lacking):.200}; the task reads {said:.200}")
+        made = samples_of({**inputs, columns.target: samples.targets}, columns)
+        beside = {name: np.asarray(inputs[name]) for name in _beside(terms) if name in inputs}
+        return Samples(made.inputs, samples.targets, {**beside, **samples.columns})
     if columns.layout == "named":
-        raise DataError(
-            f"the inputs are one array; expected one for each of {', '.join(columns.inputs):.200}"
-        )
+        raise DataError(f"the inputs are one array; expected an array for each of {said:.200}")
     if inputs.ndim != 2 or inputs.shape[1] != len(columns.inputs):
         raise DataError(
-            f"the inputs have shape {inputs.shape}; expected (n, {len(columns.inputs)}), the columns being "
-            f"{', '.join(columns.inputs):.200}"
+            f"the inputs have shape {inputs.shape}; expected (n, {len(columns.inputs)}), the columns being {said:.200}"
         )
-    return inputs
+    return samples
+
+
+def _beside(terms: Terms) -> tuple[str, ...]:
+    """The column that strata need beside inputs and target."""
+    match terms.strata:
+        case Column(column=name) | Quantiles(of=name) if name != "target":
+            return (name,)
+    return ()

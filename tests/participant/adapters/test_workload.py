@@ -151,7 +151,9 @@ def test_another_file_is_named(shop: Shop) -> None:
 
 def test_a_folder_without_the_factory(shop: Shop, tmp_path: Path) -> None:
     terms = shop.terms()
-    with pytest.raises(TaskError, match=f"{shop.module}.* cannot be imported|there is no module {shop.module}"):
+    with pytest.raises(
+        TaskError, match=f"{shop.module}.* cannot be imported|there is no module {shop.module}"
+    ):
         WorkloadTask(samples(), folders=[tmp_path / "elsewhere"]).prepare(terms)
 
 
@@ -274,3 +276,53 @@ def test_strata_by_a_column_beside_the_inputs(shop: Shop) -> None:
     assert isinstance(shop.terms().strata, Labels)
     with pytest.raises(TaskError, match="no column 'site'"):
         task(shop).prepare(terms)
+
+
+@pytest.mark.parametrize("kind", [".csv", ".parquet", ".npz"])
+def test_samples_of_a_file_by_the_columns_of_the_terms(shop: Shop, tmp_path: Path, kind: str) -> None:
+    terms = shop.terms(columns=Columns(("b", "a", "c"), "kind", "array"), classes=CLASSES)
+    array, named = np.asarray(samples().inputs), [CLASSES[label] for label in samples().targets.tolist()]
+    columns = {"a": array[:, 1], "b": array[:, 0], "c": array[:, 2], "kind": np.array(named)}
+    path = write_table(tmp_path / f"mine{kind}", columns)
+    mine = WorkloadTask(path, folders=[shop.folder])
+    mine.prepare(terms)
+    assert mine.counts() == (20, 20, 20)
+    assert np.allclose(mine.samples.inputs, array, atol=1e-6)
+    del columns["c"]
+    write_table(path, columns)
+    with pytest.raises(TaskError, match=r"has no c; it has a, b, kind"):
+        WorkloadTask(str(path), folders=[shop.folder]).prepare(terms)
+    with pytest.raises(TaskError, match=r"gone.csv cannot be read"):
+        WorkloadTask("gone.csv", folders=[shop.folder]).prepare(terms)
+
+
+def write_table(path: Path, columns: dict[str, np.ndarray[Any, Any]]) -> Path:
+    if path.suffix == ".npz":
+        np.savez(path, **columns)
+        return path
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import csv, parquet
+
+    (csv.write_csv if path.suffix == ".csv" else parquet.write_table)(pyarrow.table(columns), path)
+    return path
+
+
+def test_images_of_a_file_or_a_folder(tmp_path: Path) -> None:
+    start = initial_weights("digits-cnn", 0)
+    terms = terms_for(start, Recipe("digits-cnn", 1, 10, "adam", Decimal("0.01"), 30))
+    np.savez(tmp_path / "mine.npz", images=np.zeros((20, 1, 8, 8), np.float32), labels=np.arange(20) % 10)
+    mine = WorkloadTask(tmp_path / "mine.npz")
+    mine.prepare(terms)
+    assert mine.counts() == (2,) * 10
+    with pytest.raises(TaskError, match="no class names to know its sub-folders by"):
+        WorkloadTask(tmp_path).prepare(terms)
+    with pytest.raises(TaskError, match="the task names no columns of a table"):
+        WorkloadTask(tmp_path / "mine.csv").prepare(terms)
+    image = pytest.importorskip("PIL.Image")
+    names = tuple("abcdefghij")
+    for name in names:
+        (tmp_path / name).mkdir()
+        image.new("L", (8, 8), 100).save(tmp_path / name / "1.png")
+    mine = WorkloadTask(tmp_path)
+    mine.prepare(replace(terms, classes=names))
+    assert mine.counts() == (1,) * 10
