@@ -6,7 +6,8 @@ DatasetTask    the data sets and CNNs of `learning`, skewed to a label
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -206,7 +207,7 @@ class DatasetTask(SkewedTask):
 
     Args:
         dataset: "digits", "fashion-mnist", ...
-        majority, degree, share, rate, seed: as of `SkewedTask`.
+        majority, degree, share, rate, seed, folders: as of `SkewedTask`.
         samples: how many it trains on; default: what the recipe asks for.
         split_seed: the seed by which the learner split the data set.
         validation: the size of the learner's validation part; default: the data set's own.
@@ -228,6 +229,7 @@ class DatasetTask(SkewedTask):
         test: int | None = None,
         seed: int = 0,
         root: str | None = None,
+        folders: Sequence[str | Path] = (),
     ) -> None:
         pool = load_splits(dataset, seed=split_seed, validation=validation, test=test, root=root).train
         super().__init__(
