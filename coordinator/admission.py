@@ -58,7 +58,7 @@ def check_name(caller: Caller, participant_id: str) -> None:
 
 
 def check_counts(terms: Terms, statement: ClaimStatement) -> None:
-    """That open label counts give the claimed degree.
+    """That open counts give the claimed degree.
 
     Raises:
         FieldError: counts that are not a histogram over the task's labels, or another degree.
@@ -67,7 +67,7 @@ def check_counts(terms: Terms, statement: ClaimStatement) -> None:
         return
     degree = noniid_degree(statement.counts, terms.reference)
     if degree != statement.degree:
-        raise FieldError("degree", statement.degree, f"{degree}, which the label counts give")
+        raise FieldError("degree", statement.degree, f"{degree}, which the counts give")
 
 
 def same_receipt(receipt: ReceiptRow | None, digest: bytes) -> ReceiptRow | None:
@@ -192,7 +192,7 @@ def admit_failure(store: MarketStore, task: TaskRow, participant_id: str, round_
 
 
 def admit_dispute(store: MarketStore, task: TaskRow, participant_id: str, now: float) -> ClaimRow:
-    """That a participant may open its label counts `now`; returns its claim.
+    """That a participant may open its counts `now`; returns its claim.
 
     Raises:
         Refusal: NOT_SELECTED, WRONG_STATE where nothing is there to be opened or the terms know no disputes, NOT_YET
@@ -204,7 +204,7 @@ def admit_dispute(store: MarketStore, task: TaskRow, participant_id: str, now: f
     if not claim.counts_commitment:
         raise Refusal(
             Code.WRONG_STATE,
-            f"The label counts of {participant_id!r} are open already; a dispute opens private ones.",
+            f"The counts of {participant_id!r} are open already; a dispute opens private ones.",
         )
     if not disputes_possible(task.terms, [participant_id]):
         raise Refusal(

@@ -211,7 +211,7 @@ class Market:
     async def dispute(
         self, caller: Caller, task_id: str, counts: Sequence[int], salt: bytes
     ) -> DisputeStanding:
-        """Opens the label counts behind the caller's claim, once; asked again, says how the dispute stands.
+        """Opens the counts behind the caller's claim, once; asked again, says how the dispute stands.
 
         Raises:
             Refusal: see `admit_dispute`.

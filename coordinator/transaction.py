@@ -161,7 +161,7 @@ class Transaction:
         return self._receipt(statement, statement.round, index, late=late)
 
     def open_dispute(self, task: TaskRow, participant_id: str, counts: Sequence[int], salt: bytes) -> int:
-        """Records opened label counts; returns where they stand in the ledger."""
+        """Records opened counts; returns where they stand in the ledger."""
         return self._record(entries.dispute(task.id, participant_id, counts, salt, self._at(task.id)))
 
     def disputed(self, task_id: str, names: Sequence[str]) -> dict[str, int]:
@@ -340,7 +340,7 @@ class Transaction:
         )
 
     def _private(self, task: TaskRow) -> list[str]:
-        """The selected who committed to their label counts."""
+        """The selected who committed to their counts."""
         return [c.participant_id for c in self.market.claims(task.id) if c.selected and c.counts_commitment]
 
     def _awards(self, task: TaskRow) -> list[Entry]:

@@ -1,6 +1,6 @@
-"""A dispute: private label counts are opened, and a claim that they bear out is paid.
+"""A dispute: private counts are opened, and a claim that they bear out is paid.
 
-A participant that commits to its label counts claims their degree alone. Once a round is settled it may open them,
+A participant that commits to its counts claims their degree alone. Once a round is settled it may open them,
 once for the whole task. They must be those that it committed to and give the degree that it claimed. Then each
 settled round is reviewed: where the claimed degree d lies within the evidence's prediction interval, the round pays
 

@@ -39,7 +39,7 @@ class ClaimStatement(Recorded):
         participant_id: the one that claims.
         effort: coefficient in [0, 1], at most six places.
         degree: claimed non-iid degree after the effort, in [0, 1].
-        counts: label counts after the effort, or None where they stay private.
+        counts: counts after the effort, or None where they stay private.
         counts_commitment: salted SHA-256 of the counts where they stay private, else empty.
         draw_head: head of the chain of the participant's draw shares (`mechanism.peers`), 32 bytes.
         nonce: from the coordinator.
@@ -67,7 +67,7 @@ class ClaimStatement(Recorded):
         if not 0 <= self.degree <= 1:
             raise FieldError("degree", self.degree, "a rational in [0, 1]")
         if len(self.counts_commitment) != (32 if self.counts is None else 0):
-            raise FieldError("counts", self.counts, "either label counts or a commitment of 32 bytes to them")
+            raise FieldError("counts", self.counts, "either counts or a commitment of 32 bytes to them")
         _drawn("draw_head", self.draw_head)
 
 
@@ -126,7 +126,7 @@ def signature_holds(statement: Statement, signature: bytes, key: ec.EllipticCurv
 
 
 def commit_counts(counts: Sequence[int], salt: bytes) -> bytes:
-    """Commitment to private label counts: SHA-256 of their canonical record with a salt of 32 random bytes."""
+    """Commitment to private counts: SHA-256 of their canonical record with a salt of 32 random bytes."""
     if len(salt) != 32:
         raise FieldError("salt", f"{len(salt)} bytes", "32 random bytes")
     return canonical_digest({"counts": [int(c) for c in counts], "salt": salt.hex()})

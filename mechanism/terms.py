@@ -177,7 +177,7 @@ class Schedule:
         quorum: fewest participants with which a round counts, >= 3.
         capacity: claims close when this many are in, >= quorum.
         effort_seconds, round_seconds: how long claims, and the models of a round, are accepted.
-        dispute_seconds: how long after the last settlement private label counts may still be opened in a dispute;
+        dispute_seconds: how long after the last settlement private counts may still be opened in a dispute;
             0: payments are final at once.
     """
 

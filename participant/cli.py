@@ -162,11 +162,11 @@ def explain(config: ConfigOption = Path(CONFIG_FILE), as_json: JsonOption = Fals
         settings.state, settings.coordinator.market, insecure=settings.coordinator.insecure
     ) as participant:
         for section in settings.task:
-            strategy = section.effort.build()
+            strategy = section.strategy
             task_id = section.id or participant.find_task()
             if task_id is None or not isinstance(strategy, BestResponse):
                 why = "no task takes claims" if task_id is None else "the effort is fixed"
-                typer.echo(f"{section.factory}: nothing to explain, {why}", err=True)
+                typer.echo(f"{section.data or section.factory}: nothing to explain, {why}", err=True)
                 continue
             explanation = participant.explain(section.spec.build(), task_id, strategy)
             if as_json:

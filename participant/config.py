@@ -7,7 +7,7 @@ the folder of the file.
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fedpeer.text_files import TextFileError, read_toml
 from fedpeer.violations import violations
@@ -19,6 +19,9 @@ from participant.trainer_process import TaskSpec, check_options
 
 #: Name of the file that `init` writes.
 CONFIG_FILE = "participant.toml"
+
+#: What trains on the samples that a file names.
+WORKLOAD_TASK = "participant.adapters.workload:WorkloadTask"
 
 #: Seconds that a training in progress gets to finish after SIGTERM; container platforms kill after 30.
 GRACE_SECONDS = 20.0
@@ -95,20 +98,51 @@ class TaskSection(_Section):
 
     Attributes:
         id: of the coordinator's task; left out: any open task, one after another.
+        data: a file or folder with the participant's samples, on which the workload of the task's terms is trained; or
         factory: "module:name" of a callable that returns a `participant.Task`.
-        options: its keyword arguments.
+        options: its keyword arguments; beside `data`, those of `participant.adapters.workload.WorkloadTask`.
+        folders: beside `data`, where the files of the task's workload lie.
         private_counts: claim a commitment in place of the counts.
+        effort: left out beside `data`: none, since the data stay as they are.
     """
 
     id: str | None = None
-    factory: str
+    data: Path | None = None
+    factory: str | None = None
     options: dict[str, Any] = Field(default_factory=dict)
+    folders: list[Path] = Field(default_factory=list)
     private_counts: bool = False
     effort: EffortSection = EffortSection()
 
+    @model_validator(mode="after")
+    def _one_source(self) -> "TaskSection":
+        if (self.data is None) == (self.factory is None):
+            raise ValueError("exactly one of data and factory is expected")
+        if self.data is None and self.folders:
+            raise ValueError("folders is expected beside data only: a factory has options")
+        return self
+
     @property
     def spec(self) -> TaskSpec:
-        return TaskSpec(self.factory, self.options)
+        if self.data is None:
+            return TaskSpec(str(self.factory), self.options)
+        return TaskSpec(
+            WORKLOAD_TASK,
+            {"samples": str(self.data), "folders": list(map(str, self.folders)), **self.options},
+        )
+
+    @property
+    def strategy(self) -> EffortStrategy:
+        """How the effort is decided."""
+        chosen = self.data is None or "effort" in self.model_fields_set
+        return self.effort.build() if chosen else Fixed(0.0)
+
+    def within(self, folder: Path) -> "TaskSection":
+        """The same with its relative paths taken from `folder`, where the code of a workload is looked for, too."""
+        if self.data is None:
+            return self
+        folders = [folder / each for each in self.folders] or [folder]
+        return self.model_copy(update={"data": folder / self.data, "folders": folders})
 
 
 class ServiceSection(_Section):
@@ -171,7 +205,10 @@ def read_config(path: Path) -> ParticipantConfig:
     folder, coordinator = path.parent, config.coordinator
     if coordinator.authority is not None:
         coordinator = coordinator.model_copy(update={"authority": folder / coordinator.authority})
-    return config.model_copy(update={"state": folder / config.state, "coordinator": coordinator})
+    tasks = [task.within(folder) for task in config.task]
+    return config.model_copy(
+        update={"state": folder / config.state, "coordinator": coordinator, "task": tasks}
+    )
 
 
 def _check_tasks(path: Path, config: ParticipantConfig) -> None:
@@ -205,6 +242,7 @@ grace_seconds = 20        # for a training in progress after SIGTERM
 
 [[task]]
 # id = "cats-1"           # left out: any open task
+# data = "mine.parquet"   # instead of a factory: trains the model that the task's terms name on this file
 factory = "my_task:MyTask"     # a callable that returns a participant.Task; its folder must be on PYTHONPATH
 
 [task.options]            # its keyword arguments

@@ -227,7 +227,7 @@ class Service:
         self._participant.run(
             worker.trainer(self._slots, self._stopping, self._config.service.isolate),
             task_id,
-            effort=worker.section.effort.build(),
+            effort=worker.section.strategy,
             on_progress=worker.tell,
             private_counts=worker.section.private_counts,
         )

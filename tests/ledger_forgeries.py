@@ -1784,7 +1784,7 @@ def a_time_or_a_round_is_none() -> Cases:
             )
 
 
-@forgery("either label counts or a commitment", "a plain decimal or a rational", "degree is")
+@forgery("either counts or a commitment", "a plain decimal or a rational", "degree is")
 def a_claim_says_what_no_claim_can() -> Cases:
     ledger = claiming().log.entries
     place = places(ledger, "claim")[0]

@@ -42,11 +42,17 @@ MAX_PARTICIPANTS = 200
 
 
 def simulate(
-    task: Annotated[str, typer.Argument(help="module:Name of a Task, or of what makes one.", metavar="TASK")],
+    task: Annotated[
+        str,
+        typer.Argument(help="module:Name, or file.py:Name, of a Task, or of what makes one.", metavar="TASK"),
+    ],
     participants: Annotated[int, typer.Option(min=3, max=MAX_PARTICIPANTS, help="How many take part.")] = 5,
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds.  [default: as the terms say]")] = None,
     terms: Annotated[
-        Path | None, typer.Option(help="A task file.  [default: task.toml, where there is one]")
+        Path | None,
+        typer.Option(
+            help="A task file.  [default: file.toml beside file.py, or task.toml, where there is one]"
+        ),
     ] = None,
     effort: Annotated[
         float | None, typer.Option(min=0, max=1, help="Of everybody.  [default: the best response]")
@@ -69,7 +75,8 @@ def simulate(
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
     progress = _Progress(participants)
     try:
-        factory, changes = find_task(task), _terms(terms)
+        factory, terms = find_task(task), terms or _default_terms(task)
+        changes = _read_terms(terms)
         # What a task prints is not part of the result.
         with contextlib.redirect_stdout(sys.stderr):
             market = LocalMarket(
@@ -100,15 +107,22 @@ def simulate(
 
 
 def find_task(name: str) -> Callable[..., Task] | Task:
-    """What `module:Name` names; modules of the working folder are found, too.
+    """What `module:Name` or `file.py:Name` names; modules of the working folder, or of the file's, are found, too.
 
     Raises:
         CommandError: no such module or name, or a module that cannot be imported.
     """
-    module, colon, attribute = name.partition(":")
+    module, colon, attribute = name.rpartition(":")
     if not (module and colon and attribute):
-        raise CommandError(f"the task is {name!r}; expected module:Name, such as my_task:MyTask")
-    sys.path.insert(0, str(Path.cwd()))
+        raise CommandError(
+            f"the task is {name!r}; expected module:Name, such as my_task:MyTask, or file.py:Name"
+        )
+    file = _file(name)
+    if file is not None:
+        if not file.is_file():
+            raise CommandError(f"there is no file {file}")
+        module = file.stem
+    sys.path.insert(0, str(Path.cwd() if file is None else file.absolute().parent))
     try:
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -142,11 +156,22 @@ def find_task(name: str) -> Callable[..., Task] | Task:
     return value
 
 
-def _terms(path: Path | None) -> Mapping[str, Any]:
+def _file(task: str) -> Path | None:
+    """The file that a task's name begins with, where it does."""
+    place = task.rpartition(":")[0]
+    return Path(place) if place.endswith(".py") else None
+
+
+def _default_terms(task: str) -> Path | None:
+    """The terms that lie beside the task's file, else those of the working folder, where there are any."""
+    file = _file(task)
+    beside = [] if file is None else [file.with_suffix(".toml")]
+    return next((path for path in (*beside, Path(TASK_FILE)) if path.is_file()), None)
+
+
+def _read_terms(path: Path | None) -> Mapping[str, Any]:
     if path is None:
-        if not Path(TASK_FILE).is_file():
-            return {}
-        path = Path(TASK_FILE)
+        return {}
     try:
         return read_toml(path)
     except OSError as error:

@@ -37,8 +37,8 @@ class OverClaim(DatasetTask):
         start = self._prepared(self.start)
         self.reported = toward_reference(start, min(self.claimed, start.degree))
 
-    def label_counts(self) -> Sequence[int]:
-        return super().label_counts() if self.reported is None else self.reported.counts
+    def counts(self) -> Sequence[int]:
+        return super().counts() if self.reported is None else self.reported.counts
 
 
 class FreeRide(Task):
@@ -61,7 +61,7 @@ class FreeRide(Task):
         skewed = LabelMix((samples, *[0] * (len(terms.reference) - 1)), terms.reference)
         self.reported = toward_reference(skewed, min(self.claimed, skewed.degree))
 
-    def label_counts(self) -> Sequence[int]:
+    def counts(self) -> Sequence[int]:
         assert self.reported is not None, "prepare comes first"
         return self.reported.counts
 
@@ -73,4 +73,4 @@ class FreeRide(Task):
         hair.flat[0] += 1e-6 * np.sqrt(
             sum(float(np.square(array, dtype=np.float64).sum()) for array in floating.values())
         )
-        return Trained({**weights, name: hair}, sum(self.label_counts()))
+        return Trained({**weights, name: hair}, sum(self.counts()))

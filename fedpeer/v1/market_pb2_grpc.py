@@ -164,7 +164,7 @@ class MarketServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def OpenDispute(self, request, context):
-        """Opens the label counts behind the caller's commitment: where they and the evidence agree, it is paid as claimed.
+        """Opens the counts behind the caller's commitment: where they and the evidence agree, it is paid as claimed.
         Asked again it says how the dispute stands.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -82,7 +82,7 @@ class MarketStub:
         fedpeer.v1.market_pb2.OpenDisputeRequest,
         fedpeer.v1.market_pb2.Dispute,
     ]
-    """Opens the label counts behind the caller's commitment: where they and the evidence agree, it is paid as claimed.
+    """Opens the counts behind the caller's commitment: where they and the evidence agree, it is paid as claimed.
     Asked again it says how the dispute stands.
     """
 
@@ -150,7 +150,7 @@ class MarketAsyncStub:
         fedpeer.v1.market_pb2.OpenDisputeRequest,
         fedpeer.v1.market_pb2.Dispute,
     ]
-    """Opens the label counts behind the caller's commitment: where they and the evidence agree, it is paid as claimed.
+    """Opens the counts behind the caller's commitment: where they and the evidence agree, it is paid as claimed.
     Asked again it says how the dispute stands.
     """
 
@@ -240,7 +240,7 @@ class MarketServicer(metaclass=abc.ABCMeta):
         request: fedpeer.v1.market_pb2.OpenDisputeRequest,
         context: _ServicerContext,
     ) -> typing.Union[fedpeer.v1.market_pb2.Dispute, collections.abc.Awaitable[fedpeer.v1.market_pb2.Dispute]]:
-        """Opens the label counts behind the caller's commitment: where they and the evidence agree, it is paid as claimed.
+        """Opens the counts behind the caller's commitment: where they and the evidence agree, it is paid as claimed.
         Asked again it says how the dispute stands.
         """
 

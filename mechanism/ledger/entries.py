@@ -13,7 +13,7 @@
     <task>/round/<r>/verdict/<p>                assessment
     <task>/round/<r>/seed, /peers/<part>, /settlement, /payment/<p>
     <task>/round/<r>/aggregate, /refund
-    <task>/dispute/<p>                          label counts opened
+    <task>/dispute/<p>                          counts opened
     <task>/round/<r>/awards, /award/<p>         what disputes add to a settled round
     <task>/stake/<p>/release
 
@@ -445,7 +445,7 @@ def ending_entries(
 
 
 def dispute(task_id: str, participant_id: str, counts: Sequence[int], salt: bytes, at: str) -> Entry:
-    """Opens the label counts behind a claim's commitment; `at` is as of `transition`."""
+    """Opens the counts behind a claim's commitment; `at` is as of `transition`."""
     return Entry(
         dispute_id(task_id, participant_id),
         "dispute",

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedpeer.learning.errors import DataError
+from fedpeer.learning.errors import DataError, LearningError
 from fedpeer.learning.labels import Classes, class_count, real_inputs, whole_labels
 from fedpeer.protocol.model_file import changed
 from mechanism.errors import kind_of
@@ -131,11 +131,12 @@ def counts_of(labels: Any, classes: int) -> tuple[int, ...]:
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """What the data are refused for, as an error of the participant's."""
+    """What the data, or the workload, are refused for, as an error of the participant's."""
     try:
         yield
-    except DataError as error:
-        raise TaskError(str(error), public="the participant's data cannot be used") from None
+    except LearningError as error:
+        what = "data" if isinstance(error, DataError) else "workload"
+        raise TaskError(str(error), public=f"the participant's {what} cannot be used") from None
 
 
 @contextmanager

@@ -1,14 +1,13 @@
 """Tasks for PyTorch.
 
 TorchTask      any nn.Module with any map-style Dataset of (input, label)
-DatasetTask    the data sets, label mixes and CNNs of `learning`: start skew, effort curve, recipe
+DatasetTask    the data sets and CNNs of `learning`, skewed to a label
 """
 
 import logging
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,15 +16,15 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
-from fedpeer.learning.datasets import LabelledData, load_splits
+from fedpeer.learning.datasets import load_splits
 from fedpeer.learning.labels import Classes, class_count, whole_labels
-from fedpeer.learning.models import build, initial_weights, inside, load_weights, weights_of
-from fedpeer.learning.partition import LabelMix, draw, majority_minority, toward_reference
-from fedpeer.learning.training import evaluate, joined_batches, train
+from fedpeer.learning.models import inside, load_weights, weights_of
+from fedpeer.learning.samples import of_labelled
+from fedpeer.learning.training import joined_batches
 from fedpeer.protocol.model_file import stored_spec
-from mechanism.effort import EffortCurve, ExponentialEffort
 from mechanism.terms import Terms
 from participant.adapters.fitting import check_moved, counts_of, refusing, tried
+from participant.adapters.workload import SkewedTask
 from participant.errors import TaskError
 from participant.task import Counts, Task, Trained, TrainingRound, Weights
 
@@ -201,24 +200,18 @@ class TorchTask(Task):
         return optimizer
 
 
-class DatasetTask(Task):
-    """A participant with skewed data from one of `learning`'s data sets and the learner's own architecture.
+class DatasetTask(SkewedTask):
+    """A participant with skewed data from one of `learning`'s data sets; see `SkewedTask`.
 
-    Its data start as a majority-minority mix of degree `degree` and move toward p^(c) with effort, at
-    delta(e) = degree * exp(-rate * e). They are drawn in each round, without replacement where they last, from the
-    training part of the data set; what the learner keeps for validation is never among them.
+    They are drawn from the training part of the data set; what the learner keeps for validation is never among them.
 
     Args:
         dataset: "digits", "fashion-mnist", ...
-        majority: the label that its data are skewed to.
-        degree: delta(0); or
-        share: the majority's share, which the paper calls delta.
-        rate: of the effort curve, > 0.
+        majority, degree, share, rate, seed, folders: as of `SkewedTask`.
         samples: how many it trains on; default: what the recipe asks for.
         split_seed: the seed by which the learner split the data set.
         validation: the size of the learner's validation part; default: the data set's own.
         test: the size of the held-out part; default: the data set's own.
-        seed: decides the draw and the order of training.
         root: the folder of the data sets.
     """
 
@@ -226,7 +219,7 @@ class DatasetTask(Task):
         self,
         dataset: str,
         *,
-        majority: int,
+        majority: int | str,
         degree: float | str | None = None,
         share: float | str | None = None,
         rate: float = 1.0,
@@ -236,74 +229,18 @@ class DatasetTask(Task):
         test: int | None = None,
         seed: int = 0,
         root: str | None = None,
+        folders: Sequence[str | Path] = (),
     ) -> None:
-        self.pool: LabelledData = load_splits(
-            dataset, seed=split_seed, validation=validation, test=test, root=root
-        ).train
-        self.majority = majority
-        self.degree = None if degree is None else Fraction(str(degree))
-        self.share = None if share is None else Fraction(str(share))
-        self.rate = rate
-        self.samples = samples
-        self.seed = seed
-        self.start: LabelMix | None = None
-        self.mix: LabelMix | None = None
-
-    def data(self, round_: int) -> LabelledData:
-        """What it trains on in a round: the same label counts each time, other samples, as in the paper."""
-        generator = np.random.default_rng([self.seed, round_])
-        return draw(self.pool, self._prepared(self.mix).counts, generator)
-
-    def curve(self) -> EffortCurve:
-        """delta(e) of these data."""
-        return ExponentialEffort(float(self._prepared(self.start).degree), self.rate)
-
-    def prepare(self, terms: Terms) -> None:
-        """Refuses a task of other labels, images or weights, and one in which a step of training fails."""
-        if self.pool.classes != len(terms.reference):
-            raise TaskError(
-                f"{self.pool.name} has {self.pool.classes} labels, the task {len(terms.reference)}; "
-                "name the data set that the learner names"
-            )
-        samples = self.samples or terms.recipe.samples
-        self.start = self.mix = majority_minority(
-            terms.reference, samples, majority=self.majority, degree=self.degree, share=self.share
+        pool = load_splits(dataset, seed=split_seed, validation=validation, test=test, root=root).train
+        super().__init__(
+            of_labelled(pool),
+            majority=majority,
+            degree=degree,
+            share=share,
+            rate=rate,
+            size=samples,
+            seed=seed,
         )
-        start = initial_weights(terms.recipe.model, 0)
-        wanted = {spec.name: spec for spec in terms.contract.tensors}
-        if {n: stored_spec(n, a, wanted.get(n)) for n, a in start.items()} != wanted:
-            raise TaskError(
-                f"the task's models are not of the architecture {terms.recipe.model!r} that its recipe names; tell the "
-                "learner, or bring a task of your own"
-            )
-        with tried():
-            few = np.arange(min(len(self.pool), samples, max(2, terms.recipe.batch_size)))
-            train(start, self.pool.select(few), replace(terms.recipe, epochs=1), seed=0)
-
-    def label_counts(self) -> Sequence[int]:
-        return self._prepared(self.mix).counts
-
-    def collect(self, effort: float) -> None:
-        start = self._prepared(self.start)
-        target = Fraction(float(self.curve().degree(effort)))
-        self.mix = toward_reference(start, min(target, start.degree))
-
-    def train(self, weights: Weights, round: TrainingRound) -> Trained:  # noqa: A002 - as Task.train
-        recipe, data = round.recipe, self.data(round.number)
-        made = train(
-            weights,
-            data,
-            recipe,
-            round.seed(self.seed),
-            on_epoch=lambda done: round.progress(done / recipe.epochs),
-        )
-        check_moved(weights, made, (name for name, _ in build(recipe.model, seed=0).named_parameters()))
-        return Trained(made, len(data), vars(evaluate(made, data, recipe.model)))
-
-    def _prepared(self, mix: LabelMix | None) -> LabelMix:
-        if mix is None:
-            raise TaskError("the task has no data before `prepare` has given it the terms")
-        return mix
 
 
 def _raw_labels(dataset: Any) -> Any:

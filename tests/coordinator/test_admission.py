@@ -390,5 +390,5 @@ async def test_open_counts_give_the_claimed_degree(transact: Transactions, tmp_p
     labels = len(task.terms.reference)
     check_counts(task.terms, replace(said, counts=(1,) * labels))
     check_counts(task.terms, replace(said, counts=None, counts_commitment=bytes(32), degree=Fraction(1, 2)))
-    with pytest.raises(FieldError, match="which the label counts give"):
+    with pytest.raises(FieldError, match="which the counts give"):
         check_counts(task.terms, replace(said, counts=(1,) * labels, degree=Fraction(1, 9)))

@@ -30,6 +30,18 @@ def test_a_fixed_effort(tmp_path: Path) -> None:
     assert read_config(write(tmp_path, text)).task[0].effort.build() == Fixed(0.25)
 
 
+def test_data_in_place_of_a_factory(tmp_path: Path) -> None:
+    text = FILE.replace('factory = "my_task:MyTask"', 'data = "mine.parquet"').partition("[task.effort]")[0]
+    [task] = read_config(write(tmp_path, text)).task
+    assert task.spec.factory == "participant.adapters.workload:WorkloadTask"
+    assert task.spec.options == {"samples": str(tmp_path / "mine.parquet"), "folders": [str(tmp_path)]}
+    assert task.strategy == Fixed(0.0), "the data stay as they are"
+    text = text.replace("[task.options]", 'folders = ["models"]\n[task.options]\nseed = 3')
+    [task] = read_config(write(tmp_path, text)).task
+    assert task.spec.options["folders"] == [str(tmp_path / "models")]
+    assert task.spec.options["seed"] == 3
+
+
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
@@ -43,6 +55,9 @@ def test_a_fixed_effort(tmp_path: Path) -> None:
         ('strategy = "best-response"', 'strategy = "fixed"', "effort is missing"),
         ("[service]", "[service", "not valid TOML"),
         ("[[task]]", '[[task]]\nfactory = "a:b"\n[[task]]', "two"),
+        ("[[task]]", '[[task]]\ndata = "mine.csv"', "exactly one of data and factory is expected"),
+        ('factory = "my_task:MyTask"', "", "exactly one of data and factory is expected"),
+        ("[[task]]", '[[task]]\nfolders = ["models"]', "folders is expected beside data only"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, old: str, new: str, words: str) -> None:

@@ -24,6 +24,9 @@ from fedpeer.learning.samples import Samples, Weights
 from fedpeer.learning.workloads.protocol import Judged, NewWeights, check_layout
 from mechanism.terms import Recipe
 
+#: Seeds that scikit-learn takes.
+_SEEDS = 2**32
+
 
 class SklearnWorkload:
     """See the module's text.
@@ -62,7 +65,7 @@ class SklearnWorkload:
         on_epoch: Callable[[int], None] | None = None,
     ) -> NewWeights:
         inputs, targets = self._arrays(samples)
-        settings: dict[str, Any] = {"random_state": seed}
+        settings: dict[str, Any] = {"random_state": seed % _SEEDS}
         if self._perceptron:
             settings |= {
                 "solver": recipe.optimizer,
@@ -117,7 +120,7 @@ class SklearnWorkload:
         """An estimator whose weights are allocated: those of `seed` for a perceptron, zeros for a linear model."""
         model = clone(self._estimator)
         if "random_state" in model.get_params():
-            model.set_params(random_state=seed)
+            model.set_params(random_state=seed % _SEEDS)
         rows = self.classes or 2
         inputs, targets = (
             np.zeros((rows, self._features)),

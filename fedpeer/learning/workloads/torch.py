@@ -9,7 +9,9 @@ training. On one machine the same seed gives the same weights, to the bit.
 """
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -114,8 +116,7 @@ class TorchWorkload:
         inputs, targets = self._tensors_of(module, samples)
         # Only now: the optimizer lays the parameters out anew, so nothing may move them afterwards.
         optimizers = [optimizer_of(group, recipe) for group in _by_type(module)]
-        with one_thread(), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with _alone(seed):
             for epoch, batches in enumerate(epoch_batches(len(samples), recipe, seed), start=1):
                 for batch in batches:
                     losses = self._losses(module, _rows(inputs, batch), targets[batch])
@@ -130,7 +131,7 @@ class TorchWorkload:
         module = self._at(weights).eval()
         inputs, targets = self._tensors_of(module, samples)
         losses, outputs = [], []
-        with one_thread(), torch.inference_mode():
+        with _alone(0), torch.inference_mode():
             for rows in torch.split(torch.arange(len(samples)), EVALUATION_BATCH):
                 made = self._outputs(module, _rows(inputs, rows))
                 losses.append(self._per_sample(made, targets[rows]).double())
@@ -146,8 +147,7 @@ class TorchWorkload:
         module = self._at(weights, shared=False).double().train()
         rows = np.arange(min(len(samples), _GRADIENT_SAMPLES))
         inputs, targets = self._tensors_of(module, samples.select(rows))
-        with one_thread(), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
+        with _alone(0):
             self._losses(module, inputs, targets).mean().backward()  # type: ignore[no-untyped-call]  # as above
         return {
             name: 0.0 if p.grad is None else float(p.grad.square().mean().sqrt())
@@ -164,8 +164,7 @@ class TorchWorkload:
         self._module = self._made(0)
 
     def _made(self, seed: int) -> nn.Module:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with _alone(seed):
             module = self._factory()
         if not isinstance(module, nn.Module):
             raise ModelError(f"the factory gives {kind_of(module)}; expected a torch.nn.Module")
@@ -227,6 +226,19 @@ class TorchWorkload:
 
 #: Numbers that a model may predict for a sample and that are still looked at one by one.
 _WIDEST_PREDICTION = 64
+
+
+#: torch's random state and its number of threads belong to the process.
+_LOCK = threading.RLock()
+
+
+@contextmanager
+def _alone(seed: int) -> Iterator[None]:
+    """One of torch's threads, its random state that of `seed`, and no other call of a workload in this process: so that
+    participants in threads of one process get the same models as in processes of their own."""
+    with _LOCK, one_thread(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
 
 
 def _tensor(array: npt.NDArray[Any], kind: torch.dtype) -> torch.Tensor:

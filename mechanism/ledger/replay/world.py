@@ -122,7 +122,7 @@ class Task:
 
     @property
     def private(self) -> list[str]:
-        """The selected who committed to their label counts."""
+        """The selected who committed to their counts."""
         return [name for name in self.selected if self.claims[name].commitment]
 
     @property

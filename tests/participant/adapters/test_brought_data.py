@@ -383,7 +383,7 @@ def test_a_data_set_task_refuses_at_prepare_what_it_cannot_train(batch_size: int
         return
     task.prepare(published)
     other = terms_for(initial_weights("mnist-cnn", 0), published.recipe)
-    with pytest.raises(TaskError, match="not of the architecture"):
+    with pytest.raises(TaskError, match="not those of its workload digits-cnn"):
         task.prepare(other)
 
 

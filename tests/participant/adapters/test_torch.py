@@ -14,12 +14,12 @@ from torch.utils.data import TensorDataset
 
 from fedpeer.learning.models import initial_weights, weights_of
 from fedpeer.learning.partition import uniform_reference
-from fedpeer.learning.training import evaluate
 from fedpeer.protocol.model_file import contract_of, encode_model, open_model
 from mechanism.degree import noniid_degree
 from mechanism.payment import Log
 from mechanism.terms import Recipe, Rule, Schedule, Terms
 from participant.adapters.torch import DatasetTask, TorchTask
+from participant.adapters.workload import judged
 from participant.errors import TaskError
 from participant.model_store import write_weights
 from participant.task import Trained, TrainingRound, Weights
@@ -67,16 +67,16 @@ def prepared(**options: Any) -> DatasetTask:
 def test_effort_moves_the_counts_along_the_curve() -> None:
     task = prepared()
     reference = uniform_reference(10)
-    assert abs(noniid_degree(task.label_counts(), reference) - Fraction(1, 2)) <= Fraction(1, 200)
+    assert abs(noniid_degree(task.counts(), reference) - Fraction(1, 2)) <= Fraction(1, 200)
     for effort in (0.0, 0.3, 1.0):
         task.collect(effort)
-        degree = float(noniid_degree(task.label_counts(), reference))
+        degree = float(noniid_degree(task.counts(), reference))
         assert abs(degree - 0.5 * np.exp(-effort)) <= 1 / 200 + 1e-9
-        assert task.data(1).counts() == tuple(task.label_counts())
+        assert tuple(np.bincount(task.data(1).targets, minlength=10)) == task.counts()
     task.collect(0.3)
-    again = task.label_counts()
+    again = task.counts()
     task.collect(0.3)
-    assert task.label_counts() == again
+    assert task.counts() == again
 
 
 def test_the_data_are_none_of_the_learners() -> None:
@@ -84,7 +84,7 @@ def test_the_data_are_none_of_the_learners() -> None:
 
     splits = load_splits("digits", seed=0)
     kept = {image.tobytes() for image in np.concatenate([splits.validation.images, splits.test.images])}
-    drawn = {image.tobytes() for image in prepared().data(1).images}
+    drawn = {image.tobytes() for image in np.asarray(prepared().data(1).inputs)}
     own = {image.tobytes() for image in splits.train.images}
     # Scanned digits may repeat to the pixel; beyond those no image of the learner's is drawn.
     assert drawn <= own
@@ -100,10 +100,7 @@ def test_training_learns_and_is_reproducible() -> None:
     assert progress == [0.25, 0.5, 0.75, 1.0]
     assert made.samples == 200
     assert made.metrics["accuracy"] > 0.9
-    assert (
-        evaluate(made.weights, task.data(1), "digits-cnn").accuracy
-        > evaluate(start, task.data(1), "digits-cnn").accuracy
-    )
+    assert made.metrics["accuracy"] > judged(task.workload, start, task.data(1))["accuracy"]
     again = prepared(degree="0")
     assert encode_model(again.train(start, round_).weights) == encode_model(made.weights)
     other = again.train(start, TrainingRound(terms, "ada", 2)).weights
@@ -114,7 +111,7 @@ def test_a_task_with_other_labels_is_refused() -> None:
     task = DatasetTask("digits", majority=1, degree="0.5")
     terms = digits_terms()
     object.__setattr__(terms, "reference", uniform_reference(20))
-    with pytest.raises(TaskError, match="10 labels, the task 20"):
+    with pytest.raises(TaskError, match="digits-cnn has 10 classes, the task 20"):
         task.prepare(terms)
 
 

@@ -1,6 +1,8 @@
 """What is particular to torch modules."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -112,3 +114,17 @@ def test_dropout_follows_the_seed_of_the_training() -> None:
     assert np.array_equal(one, again)
     assert not np.array_equal(one, other)
     assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_participants_in_threads_of_one_process_train_as_alone() -> None:
+    workload = TorchWorkload(
+        lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(WIDTH, CLASSES)), classes=CLASSES
+    )
+    start = workload.build(0)
+
+    def trained(seed: int) -> np.ndarray[Any, Any]:
+        return workload.train(start, classified(), RECIPE, seed)["1.weight"]
+
+    alone = [trained(seed) for seed in range(8)]
+    with ThreadPoolExecutor(4) as threads:
+        assert all(np.array_equal(*pair) for pair in zip(threads.map(trained, range(8)), alone, strict=True))

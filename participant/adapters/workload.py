@@ -1,0 +1,352 @@
+"""The very workload that a task's terms name, trained on the participant's own data.
+
+WorkloadTask    samples as arrays, by columns, or from a file
+SkewedTask      samples whose mix over the strata is skewed, and which effort brings toward the reference
+
+    WorkloadTask("flights.parquet", folders=["models"])     # where the files of the terms' factory are
+    WorkloadTask(images, labels)                            # for an architecture that comes with fedpeer
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedpeer.learning.errors import DataError
+from fedpeer.learning.images import read_images
+from fedpeer.learning.labels import whole_labels
+from fedpeer.learning.partition import LabelMix, draw_rows, majority_minority, toward_reference
+from fedpeer.learning.samples import Samples
+from fedpeer.learning.tables import read_columns, read_samples, samples_of
+from fedpeer.learning.workloads.loading import WorkloadSource
+from fedpeer.learning.workloads.protocol import Workload, train_told
+from fedpeer.protocol.model_file import stored_spec
+from mechanism.effort import EffortCurve, ExponentialEffort
+from mechanism.terms import Terms
+from mechanism.workload import Column, Labels, Quantiles
+from participant.adapters.counting import codes, count
+from participant.adapters.fitting import check_finite, check_moved, refusing, tried
+from participant.errors import TaskError
+from participant.task import Counts, Task, Trained, TrainingRound, Weights
+
+
+class WorkloadTask(Task):
+    """Trains the workload of the terms: an architecture of fedpeer's, or the factory that they name.
+
+    Subclass it and override `collect` to let effort improve the data; set `samples` there.
+
+    Args:
+        samples: inputs and targets together, as `Samples` or as the path of a file, whose columns the terms name; or
+            the inputs alone: an array with a row a sample, or arrays by name, which may be the columns of a table.
+        targets: beside inputs alone: a row a sample; numbers, or names of the terms' classes.
+        folders: where the factory's module is looked for, before Python's own path.
+        seed: decides the order of training; the same seed gives the same model on the same machine.
+
+    Attributes:
+        samples: what it trains on; from `prepare` on `Samples`.
+
+    Raises:
+        TaskError: targets where there should be none, none where there should be, or of another length.
+    """
+
+    def __init__(
+        self,
+        samples: Samples | str | Path | npt.ArrayLike | Mapping[str, npt.ArrayLike],
+        targets: npt.ArrayLike | None = None,
+        *,
+        folders: Sequence[str | Path] = (),
+        seed: int = 0,
+    ) -> None:
+        whole = isinstance(samples, Samples | str | Path)
+        if whole != (targets is None):
+            raise TaskError(
+                "targets are given beside samples that have their own; leave them out"
+                if whole
+                else "inputs are given without targets; expected both, or the path of a file with both"
+            )
+        with refusing():
+            self.samples: Any = samples if whole else _together(samples, targets)
+        self.folders = tuple(str(folder) for folder in folders)
+        self.seed = seed
+        self._terms: Terms | None = None
+        self._workload: Workload | None = None
+
+    def prepare(self, terms: Terms) -> None:
+        """Refuses a task whose workload is not here or another here, data that do not fit, and a step that fails.
+
+        One step of training is made on the first samples of a fresh model.
+        """
+        self._terms, self._workload = terms, _agreed(terms, self.folders)
+        start = self._workload.build(0)
+        _check_contract(terms, start)
+        samples = self.samples = self._fitting(self.samples)
+        codes(samples, terms, self.folders)
+        few = samples.select(np.arange(min(len(samples), max(2, terms.recipe.batch_size))))
+        with tried():
+            made = self._workload.train(start, few, replace(terms.recipe, epochs=1), 0)
+            losses = self._workload.judge(made, few).losses
+            if not np.isfinite(losses).all():
+                raise TaskError(
+                    "one step of training was tried before the claim and its loss is no finite number; look at the "
+                    "data for values that are too large, and at the learning rate"
+                )
+        check_finite(made)
+
+    def counts(self) -> Counts:
+        return count(self._fitting(self.samples), self.terms, self.folders)
+
+    def data(self, round_: int) -> Samples:
+        """What it trains on in a round."""
+        del round_
+        return self._fitting(self.samples)
+
+    def train(self, weights: Weights, round: TrainingRound) -> Trained:  # noqa: A002 - as Task.train
+        workload, samples, recipe = self.workload, self.data(round.number), round.recipe
+        made = train_told(
+            workload, weights, samples, recipe, round.seed(self.seed),
+            lambda done: round.progress(done / recipe.epochs),
+        )  # fmt: skip
+        check_moved(weights, made, workload.trainable)
+        return Trained(made, len(samples), judged(workload, made, samples))
+
+    def metrics(self, weights: Weights) -> Mapping[str, float]:
+        return judged(self.workload, weights, self._fitting(self.samples))
+
+    @property
+    def terms(self) -> Terms:
+        """Those that it was prepared with."""
+        if self._terms is None:
+            raise TaskError("the terms are asked for before `prepare` has given them")
+        return self._terms
+
+    @property
+    def workload(self) -> Workload:
+        """That of the terms."""
+        if self._workload is None:
+            raise TaskError("the workload is asked for before `prepare` has given the terms")
+        return self._workload
+
+    def _fitting(self, samples: Any) -> Samples:
+        """Samples as the workload takes them.
+
+        Raises:
+            TaskError: none at all, targets that are no classes, or numbers that are not finite.
+        """
+        with refusing():
+            if not isinstance(samples, Samples):
+                samples = read(Path(samples), self.terms)
+            return fitted(samples, self.terms, self.workload.classes)
+
+
+class SkewedTask(WorkloadTask):
+    """One whose data start skewed to a stratum and move toward the reference with effort, for trials and examples.
+
+    They start as a majority-minority mix of degree `degree`, and are at delta(e) = degree * exp(-rate * e). In each
+    round they are drawn anew from the samples, without replacement where they last.
+
+    Args:
+        samples, targets, folders, seed: as of `WorkloadTask`; the seed decides the draw as well.
+        majority: the stratum that its data are skewed to: its number, or its name.
+        degree: delta(0); or
+        share: the majority's share, which the paper calls delta.
+        rate: of the effort curve, > 0.
+        size: how many it trains on; default: what the recipe asks for.
+    """
+
+    def __init__(
+        self,
+        samples: Samples | str | Path | npt.ArrayLike | Mapping[str, npt.ArrayLike],
+        targets: npt.ArrayLike | None = None,
+        *,
+        majority: int | str,
+        degree: float | str | None = None,
+        share: float | str | None = None,
+        rate: float = 1.0,
+        size: int | None = None,
+        folders: Sequence[str | Path] = (),
+        seed: int = 0,
+    ) -> None:
+        super().__init__(samples, targets, folders=folders, seed=seed)
+        self.majority = majority
+        self.degree = None if degree is None else Fraction(str(degree))
+        self.share = None if share is None else Fraction(str(share))
+        self.rate = rate
+        self.size = size
+        self.start: LabelMix | None = None
+        self.mix: LabelMix | None = None
+
+    def prepare(self, terms: Terms) -> None:
+        """Refuses besides what `WorkloadTask` does a stratum of which there is no sample to draw."""
+        super().prepare(terms)
+        self._codes = codes(self.samples, terms, self.folders)
+        names = terms.strata_names
+        lacking = [
+            name for i, name in enumerate(names) if terms.reference[i] and not (self._codes == i).any()
+        ]
+        if lacking:
+            raise TaskError(
+                f"the data have no sample of {', '.join(lacking):.200}; expected some of each stratum"
+            )
+        majority = names.index(self.majority) if self.majority in names else self.majority
+        if not isinstance(majority, int):
+            raise TaskError(f"there is no stratum {majority!r}; expected one of {', '.join(names):.200}")
+        with refusing():
+            self.start = self.mix = majority_minority(
+                terms.reference, self.size or terms.recipe.samples,
+                majority=majority, degree=self.degree, share=self.share,
+            )  # fmt: skip
+
+    def curve(self) -> EffortCurve:
+        """delta(e) of these data."""
+        return ExponentialEffort(float(self._prepared(self.start).degree), self.rate)
+
+    def counts(self) -> Sequence[int]:
+        return self._prepared(self.mix).counts
+
+    def collect(self, effort: float) -> None:
+        start = self._prepared(self.start)
+        target = Fraction(float(self.curve().degree(effort)))
+        self.mix = toward_reference(start, min(target, start.degree))
+
+    def data(self, round_: int) -> Samples:
+        """The same counts each time, other samples, as in the paper."""
+        generator = np.random.default_rng([self.seed, round_])
+        samples: Samples = self.samples
+        return samples.select(draw_rows(self._codes, self._prepared(self.mix).counts, generator))
+
+    def _prepared(self, mix: LabelMix | None) -> LabelMix:
+        if mix is None:
+            raise TaskError("the task has no data before `prepare` has given it the terms")
+        return mix
+
+
+def judged(workload: Workload, weights: Weights, samples: Samples) -> dict[str, float]:
+    """The mean loss and, of a classifier, the accuracy."""
+    found = workload.judge(weights, samples)
+    figures = {"loss": float(found.losses.mean())}
+    if workload.classes is not None and found.outputs is not None:
+        figures["accuracy"] = float((found.outputs.argmax(axis=1) == samples.targets).mean())
+    return figures
+
+
+def _agreed(terms: Terms, folders: tuple[str, ...]) -> Workload:
+    """The workload of the terms, once it is known to be the same here.
+
+    Raises:
+        TaskError: the terms name none, it cannot be loaded, or its files are others.
+    """
+    recipe = terms.recipe
+    with refusing():
+        source = WorkloadSource.of_recipe(recipe, folders)
+        if source is None:
+            raise TaskError(
+                'the task\'s model is "custom", which names no workload; bring a task of your own, such as TorchTask'
+            )
+        workload = source.load()
+    classes, strata = workload.classes, len(terms.reference)
+    if isinstance(terms.strata, Labels) and classes not in (None, strata):
+        raise TaskError(
+            f"the workload {recipe.model} has {classes} classes, the task {strata}; tell the operator"
+        )
+    return workload
+
+
+def _check_contract(terms: Terms, start: Weights) -> None:
+    wanted = {spec.name: spec for spec in terms.contract.tensors}
+    own = {name: stored_spec(name, array, wanted.get(name)) for name, array in start.items()}
+    differing = sorted(name for name in own.keys() | wanted.keys() if own.get(name) != wanted.get(name))
+    if differing:
+        raise TaskError(
+            f"the task's models are not those of its workload {terms.recipe.model}: they differ at "
+            f"{', '.join(differing[:5])}{' and others' if len(differing) > 5 else ''}; tell the operator, or bring a "
+            "task of your own"
+        )
+
+
+def _together(inputs: Any, targets: Any) -> Samples:
+    """Samples of what array_like things people have."""
+    parts = inputs.items() if hasattr(inputs, "keys") and hasattr(inputs, "items") else None
+    made = np.asarray(inputs) if parts is None else {str(name): np.asarray(part) for name, part in parts}
+    return Samples(made, np.asarray(targets))
+
+
+def read(path: Path, terms: Terms) -> Samples:
+    """Samples from a table whose columns the terms name, from a folder of images, or from an .npz of `images` and
+    `labels`.
+
+    Raises:
+        DataError: it cannot be read, or is none of what the task is trained on.
+    """
+    if path.is_dir():
+        if not terms.classes:
+            raise DataError(f"{path} is a folder, and the task has no class names to know its sub-folders by")
+        return read_images(path, terms.classes)
+    if terms.columns is not None:
+        return read_samples(path, terms.columns, terms.classes or None, _beside(terms))
+    if path.suffix.lower() != ".npz":
+        raise DataError(
+            f"{path} is no .npz, and the task names no columns of a table; expected images and labels in an .npz, a "
+            "folder of images, or arrays"
+        )
+    arrays = read_columns(path, ("images", "labels"))
+    return Samples(arrays["images"], arrays["labels"])
+
+
+def fitted(samples: Samples, terms: Terms, classes: int | None) -> Samples:
+    """Samples as the workload takes them: columns in its order, class names as numbers.
+
+    Args:
+        classes: of the workload.
+
+    Raises:
+        DataError: other columns, targets that are no classes, or numbers that are not finite.
+    """
+    if not len(samples):
+        raise DataError("there are no samples; expected at least one to train on")
+    samples = _ordered(samples, terms)
+    targets = np.asarray(samples.targets)
+    if names := terms.classes or classes:
+        targets = whole_labels(targets, names)
+    elif targets.dtype.kind not in "iufb":
+        raise DataError(f"a target is {targets.flat[0]!r:.60}, and the task has no classes; expected numbers")
+    samples = replace(samples, targets=targets)
+    for name, part in samples.parts():
+        if part.dtype.kind == "f" and (bad := int(part.size - np.count_nonzero(np.isfinite(part)))):
+            raise DataError(
+                f"the {name} have {bad} values that are NaN or infinite; fill them in as the operator does, or leave "
+                "such samples out"
+            )
+    return samples
+
+
+def _ordered(samples: Samples, terms: Terms) -> Samples:
+    """With the columns that the workload reads, in its order; as they are where the terms name none."""
+    inputs, columns = samples.inputs, terms.columns
+    if columns is None:
+        return samples
+    said = ", ".join(columns.inputs)
+    if isinstance(inputs, Mapping):
+        if lacking := [name for name in columns.inputs if name not in inputs]:
+            raise DataError(f"the inputs lack {', '.join(lacking):.200}; the task reads {said:.200}")
+        made = samples_of({**inputs, columns.target: samples.targets}, columns)
+        beside = {name: np.asarray(inputs[name]) for name in _beside(terms) if name in inputs}
+        return Samples(made.inputs, samples.targets, {**beside, **samples.columns})
+    if columns.layout == "named":
+        raise DataError(f"the inputs are one array; expected an array for each of {said:.200}")
+    if inputs.ndim != 2 or inputs.shape[1] != len(columns.inputs):
+        raise DataError(
+            f"the inputs have shape {inputs.shape}; expected (n, {len(columns.inputs)}), the columns being {said:.200}"
+        )
+    return samples
+
+
+def _beside(terms: Terms) -> tuple[str, ...]:
+    """The column that strata need beside inputs and target."""
+    match terms.strata:
+        case Column(column=name) | Quantiles(of=name) if name != "target":
+            return (name,)
+    return ()

@@ -1,0 +1,328 @@
+"""Participants that train the very workload that the terms name."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedpeer.learning.models import initial_weights
+from fedpeer.learning.samples import Samples
+from fedpeer.learning.workloads.loading import WorkloadSource
+from fedpeer.protocol.model_file import contract_of
+from mechanism.terms import Recipe, Terms
+from mechanism.workload import Column, Columns, Labels, Quantiles, source_of
+from participant.adapters.counting import count, count_column, count_labels, count_quantiles
+from participant.adapters.workload import SkewedTask, WorkloadTask
+from participant.errors import TaskError, TrainingError
+from participant.task import TrainingRound
+from tests.participant.adapters.test_torch import terms_for
+
+pytestmark = pytest.mark.arithmetic
+
+MODULE = """
+from sklearn.linear_model import SGDClassifier, SGDRegressor
+from torch import nn
+
+from fedpeer.learning.workloads.sklearn import SklearnWorkload
+from fedpeer.learning.workloads.torch import TorchWorkload
+from {layers} import hidden
+
+sources = ["{layers}.py"]
+
+
+def perceptron(width=3, classes=3):
+    def made():
+        return nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, classes))
+
+    return TorchWorkload(made, classes=classes)
+
+
+def price(width=3):
+    return TorchWorkload(lambda: nn.Linear(width, 1), "squared_error")
+
+
+def linear(width=3):
+    return SklearnWorkload(SGDClassifier(loss="log_loss"), features=width, classes=3)
+
+
+def halves():
+    return lambda samples: (samples.inputs[:, 0] > 0).astype(int)
+"""
+
+
+class Shop:
+    """A folder with the operator's factory, and terms that name it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        # Python keeps modules by their names, so each test has names of its own.
+        self.module, self.layers = f"shop_{abs(hash(folder))}", f"layers_{abs(hash(folder))}"
+        (folder / f"{self.module}.py").write_text(MODULE.format(layers=self.layers))
+        (folder / f"{self.layers}.py").write_text("hidden = 16\n")
+
+    def source(self, name: str, options: Mapping[str, Any] | None = None) -> WorkloadSource:
+        return WorkloadSource(f"{self.module}:{name}", options or {}, (str(self.folder),))
+
+    def terms(
+        self, name: str = "perceptron", options: Mapping[str, Any] | None = None, **others: Any
+    ) -> Terms:
+        source = self.source(name, options)
+        workload = source.load()
+        recipe = Recipe(
+            source.factory, epochs=3, batch_size=8, optimizer="sgd", learning_rate=Decimal("0.1"), samples=30,
+            source=source_of(source.options, source.files()),
+        )  # fmt: skip
+        made = terms_for(workload.build(0), recipe)
+        return replace(made, **{"reference": (Fraction(1, 3),) * 3, **others})
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    return Shop(tmp_path)
+
+
+def samples(n: int = 60, seed: int = 0) -> Samples:
+    generator = np.random.default_rng(seed)
+    labels = np.arange(n) % 3
+    return Samples((np.eye(3)[labels] * 3 + generator.normal(size=(n, 3))).astype(np.float32), labels)
+
+
+def task(shop: Shop, data: Any = None, **options: Any) -> WorkloadTask:
+    return WorkloadTask(samples() if data is None else data, folders=[shop.folder], **options)
+
+
+@pytest.mark.parametrize("name", ["perceptron", "linear"])
+def test_it_trains_as_the_learner_does(shop: Shop, name: str) -> None:
+    terms, mine = shop.terms(name), task(shop, seed=3)
+    mine.prepare(terms)
+    assert mine.counts() == (20, 20, 20)
+    start = shop.source(name).load().build(0)
+    told: list[float] = []
+    round_ = TrainingRound(terms, "ada", 1, None, lambda done, figures: told.append(done))
+    made = mine.train(start, round_)
+    assert made.samples == 60
+    assert told == [1 / 3, 2 / 3, 1.0]
+    assert made.metrics["accuracy"] > 0.8
+    assert mine.metrics(made.weights) == made.metrics
+    learners = shop.source(name).load().train(start, samples(), terms.recipe, round_.seed(3))
+    assert all((made.weights[key] == learners[key]).all() for key in learners)
+
+
+def test_an_architecture_of_fedpeers_by_its_name(shop: Shop) -> None:
+    generator = np.random.default_rng(0)
+    images, labels = generator.random((30, 1, 8, 8), dtype=np.float32), np.arange(30) % 10
+    terms = terms_for(
+        initial_weights("digits-cnn", 0), Recipe("digits-cnn", 1, 10, "adam", Decimal("0.01"), 30)
+    )
+    mine = WorkloadTask(images, labels)
+    mine.prepare(terms)
+    assert sum(mine.counts()) == 30
+    made = mine.train(initial_weights("digits-cnn", 0), TrainingRound(terms, "ada", 1))
+    assert set(made.metrics) == {"loss", "accuracy"}
+
+
+def test_a_regression_has_a_loss_and_no_accuracy(shop: Shop) -> None:
+    strata = Quantiles("target", (Decimal("-0.5"), Decimal("0.5")))
+    terms = shop.terms("price", strata=strata)
+    inputs = samples().inputs
+    mine = task(shop, Samples(inputs, np.asarray(inputs)[:, 0] - 1))
+    mine.prepare(terms)
+    assert sum(mine.counts()) == 60
+    made = mine.train(shop.source("price").load().build(0), TrainingRound(terms, "ada", 1))
+    assert set(made.metrics) == {"loss"}
+
+
+def test_another_file_is_named(shop: Shop) -> None:
+    terms = shop.terms()
+    (shop.folder / f"{shop.layers}.py").write_text("hidden = 16 + 0\n")
+    with pytest.raises(TaskError, match=rf"not the task's: {shop.layers}\.py is another") as caught:
+        task(shop).prepare(terms)
+    assert caught.value.public == "the participant's workload cannot be used"
+    digests = {**shop.source("perceptron").files(), "more.py": "00" * 32}
+    terms = replace(terms, recipe=replace(terms.recipe, source=source_of({}, digests)))
+    with pytest.raises(TaskError, match=r"more\.py is missing here"):
+        task(shop).prepare(terms)
+
+
+def test_a_folder_without_the_factory(shop: Shop, tmp_path: Path) -> None:
+    terms = shop.terms()
+    with pytest.raises(
+        TaskError, match=f"{shop.module}.* cannot be imported|there is no module {shop.module}"
+    ):
+        WorkloadTask(samples(), folders=[tmp_path / "elsewhere"]).prepare(terms)
+
+
+def test_a_model_that_no_workload_has(shop: Shop) -> None:
+    recipe = replace(shop.terms().recipe, model="custom", source=None)
+    with pytest.raises(TaskError, match='model is "custom"'):
+        task(shop).prepare(replace(shop.terms(), recipe=recipe))
+
+
+def test_a_contract_of_other_tensors(shop: Shop) -> None:
+    other = contract_of(shop.source("price").load().build(0), Decimal(1000), 10**6)
+    with pytest.raises(TaskError, match=r"differ at 0\.bias, 0\.weight, 2\.bias"):
+        task(shop).prepare(replace(shop.terms(), contract=other))
+
+
+def test_a_classifier_of_other_classes_than_the_task(shop: Shop) -> None:
+    terms = shop.terms(reference=(Fraction(1, 2),) * 2)
+    with pytest.raises(TaskError, match="has 3 classes, the task 2"):
+        task(shop).prepare(terms)
+
+
+CLASSES = ("ant", "bee", "cat")
+
+
+def test_class_names_are_read_by_the_terms(shop: Shop) -> None:
+    terms = shop.terms(classes=CLASSES)
+    named = [CLASSES[label] for label in samples().targets.tolist()]
+    mine = WorkloadTask(samples().inputs, named, folders=[shop.folder])
+    mine.prepare(terms)
+    assert mine.counts() == (20, 20, 20)
+    assert mine.samples.targets.tolist() == samples().targets.tolist()
+    with pytest.raises(TaskError, match="a label is 'dog'; expected one of the classes"):
+        WorkloadTask(samples().inputs, [*named[:-1], "dog"], folders=[shop.folder]).prepare(terms)
+
+
+def test_columns_come_in_the_order_of_the_terms(shop: Shop) -> None:
+    terms = shop.terms(columns=Columns(("height", "width", "depth"), "kind", "array"))
+    array = np.asarray(samples().inputs)
+    columns = {"depth": array[:, 2], "height": array[:, 0], "width": array[:, 1], "spare": array[:, 0]}
+    mine = WorkloadTask(columns, samples().targets, folders=[shop.folder])
+    mine.prepare(terms)
+    assert (mine.samples.inputs == array).all()
+    del columns["width"]
+    with pytest.raises(TaskError, match="the inputs lack width; the task reads height, width, depth"):
+        WorkloadTask(columns, samples().targets, folders=[shop.folder]).prepare(terms)
+    with pytest.raises(
+        TaskError, match=r"shape \(60, 2\); expected \(n, 3\), the columns being height, width"
+    ):
+        WorkloadTask(array[:, :2], samples().targets, folders=[shop.folder]).prepare(terms)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda x, y: (np.where(x > 3, np.nan, x), y), "values that are NaN or infinite"),
+        (lambda x, y: (x, y + 0.5), "a target that is measured is no label"),
+        (lambda x, y: (x, y + 1), "labels run from 1 to 3; expected 0 to 2"),
+        (lambda x, y: (x[:, :2], y), "one step of training was tried before the claim and failed with"),
+        (lambda x, y: (x[:0], y[:0]), "there are no samples"),
+        (lambda x, y: (x[:5], y), "expected arrays of one length"),
+        (lambda x, y: (x, None), "inputs are given without targets"),
+        (lambda x, y: (Samples(x, y), y), "beside samples that have their own"),
+    ],
+)
+def test_data_that_do_not_fit(shop: Shop, change: Any, words: str) -> None:
+    with pytest.raises(TaskError, match=words):
+        WorkloadTask(*change(samples().inputs, samples().targets), folders=[shop.folder]).prepare(
+            shop.terms()
+        )
+
+
+def test_a_training_that_moves_nothing(shop: Shop) -> None:
+    terms = shop.terms()
+    terms = replace(terms, recipe=replace(terms.recipe, learning_rate=Decimal("1e-30")))
+    mine = task(shop)
+    mine.prepare(terms)
+    with pytest.raises(TrainingError, match="moved no parameter"):
+        mine.train(shop.source("perceptron").load().build(0), TrainingRound(terms, "ada", 1))
+
+
+def test_effort_brings_skewed_data_toward_the_reference(shop: Shop) -> None:
+    terms = shop.terms(classes=CLASSES)
+    mine = SkewedTask(samples(), majority="bee", degree="0.4", folders=[shop.folder])
+    mine.prepare(terms)
+    assert mine.counts() == (3, 22, 5)
+    mine.collect(1.0)
+    assert max(mine.counts()) < 18
+    assert count(mine.data(1), terms) == mine.counts()
+    with pytest.raises(TaskError, match="there is no stratum 'dog'; expected one of ant, bee, cat"):
+        SkewedTask(samples(), majority="dog", degree="0.4", folders=[shop.folder]).prepare(terms)
+    none = samples().select(np.flatnonzero(samples().targets != 2))
+    with pytest.raises(TaskError, match="no sample of cat"):
+        SkewedTask(none, majority="ant", degree="0.4", folders=[shop.folder]).prepare(terms)
+
+
+def test_a_helper_for_each_kind_of_strata(shop: Shop) -> None:
+    assert count_labels([0, 2, 2], 3) == (1, 0, 2)
+    assert count_labels(["ant", "cat"], CLASSES) == (1, 0, 1)
+    assert count_quantiles([0.1, 0.5, 7], [0.5, 1.5]) == (1, 1, 1)
+    assert count_column(["b", "a", "b"], ["b", "a"]) == (2, 1)
+    assert count_column(np.array([3, 1, 3]), ["1", "3"]) == (1, 2)
+
+
+def test_what_belongs_to_no_stratum(shop: Shop) -> None:
+    for wrong, words in (
+        (lambda: count_labels(["dog"], CLASSES), "expected one of the classes"),
+        (lambda: count_quantiles([np.nan], [0.5]), "one finite number a sample"),
+        (lambda: count_column(["c"], ["b", "a"]), "which are no strata; expected b, a"),
+    ):
+        with pytest.raises(TaskError, match=words):
+            wrong()
+
+
+def test_strata_by_a_column_beside_the_inputs(shop: Shop) -> None:
+    sites = np.array(["north", "south"] * 30)
+    terms = shop.terms(strata=Column("site", ("south", "north")), reference=(Fraction(1, 2),) * 2)
+    mine = task(shop, Samples(samples().inputs, samples().targets, {"site": sites}))
+    mine.prepare(terms)
+    assert mine.counts() == (30, 30)
+    assert isinstance(shop.terms().strata, Labels)
+    with pytest.raises(TaskError, match="no column 'site'"):
+        task(shop).prepare(terms)
+
+
+@pytest.mark.parametrize("kind", [".csv", ".parquet", ".npz"])
+def test_samples_of_a_file_by_the_columns_of_the_terms(shop: Shop, tmp_path: Path, kind: str) -> None:
+    terms = shop.terms(columns=Columns(("b", "a", "c"), "kind", "array"), classes=CLASSES)
+    array, named = np.asarray(samples().inputs), [CLASSES[label] for label in samples().targets.tolist()]
+    columns = {"a": array[:, 1], "b": array[:, 0], "c": array[:, 2], "kind": np.array(named)}
+    path = write_table(tmp_path / f"mine{kind}", columns)
+    mine = WorkloadTask(path, folders=[shop.folder])
+    mine.prepare(terms)
+    assert mine.counts() == (20, 20, 20)
+    assert np.allclose(mine.samples.inputs, array, atol=1e-6)
+    del columns["c"]
+    write_table(path, columns)
+    with pytest.raises(TaskError, match=r"has no c; it has a, b, kind"):
+        WorkloadTask(str(path), folders=[shop.folder]).prepare(terms)
+    with pytest.raises(TaskError, match=r"gone.csv cannot be read"):
+        WorkloadTask("gone.csv", folders=[shop.folder]).prepare(terms)
+
+
+def write_table(path: Path, columns: dict[str, np.ndarray[Any, Any]]) -> Path:
+    if path.suffix == ".npz":
+        np.savez(path, **columns)
+        return path
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import csv, parquet
+
+    (csv.write_csv if path.suffix == ".csv" else parquet.write_table)(pyarrow.table(columns), path)
+    return path
+
+
+def test_images_of_a_file_or_a_folder(tmp_path: Path) -> None:
+    start = initial_weights("digits-cnn", 0)
+    terms = terms_for(start, Recipe("digits-cnn", 1, 10, "adam", Decimal("0.01"), 30))
+    np.savez(tmp_path / "mine.npz", images=np.zeros((20, 1, 8, 8), np.float32), labels=np.arange(20) % 10)
+    mine = WorkloadTask(tmp_path / "mine.npz")
+    mine.prepare(terms)
+    assert mine.counts() == (2,) * 10
+    with pytest.raises(TaskError, match="no class names to know its sub-folders by"):
+        WorkloadTask(tmp_path).prepare(terms)
+    with pytest.raises(TaskError, match="the task names no columns of a table"):
+        WorkloadTask(tmp_path / "mine.csv").prepare(terms)
+    image = pytest.importorskip("PIL.Image")
+    names = tuple("abcdefghij")
+    for name in names:
+        (tmp_path / name).mkdir()
+        image.new("L", (8, 8), 100).save(tmp_path / name / "1.png")
+    mine = WorkloadTask(tmp_path)
+    mine.prepare(replace(terms, classes=names))
+    assert mine.counts() == (1,) * 10
