@@ -26,7 +26,7 @@ from torch import nn
 from fedpeer.experiments.accuracy.flights import Flights, read_flights
 from fedpeer.experiments.accuracy.texts import WIDTH, AdaptedEncoder, Texts, read_texts
 from fedpeer.learning.datasets import load_splits
-from fedpeer.learning.samples import Samples, of_labelled
+from fedpeer.learning.samples import Inputs, Samples, of_labelled
 from fedpeer.learning.strata import Codes, quantiles_of, strata_of
 from fedpeer.learning.workloads.cnns import CnnWorkload
 from fedpeer.learning.workloads.protocol import Workload
@@ -123,7 +123,9 @@ def _texts(size: int, *, hidden: bool) -> Callable[[int], Parts]:
     def split(seed: int) -> Parts:
         texts = _descriptions()
         chosen = np.random.default_rng([seed, 77]).permutation(len(texts.section))
-        inputs = {"hidden": texts.hidden, "length": texts.length} if hidden else 10 * texts.embeddings
+        inputs: Inputs = 10 * texts.embeddings
+        if hidden:
+            inputs = {"hidden": texts.hidden, "length": texts.length}
         samples = Samples(inputs, texts.section)
         validation, pool = samples.select(chosen[:size]), samples.select(chosen[size:])
         return Parts(validation, validation.targets, pool, pool.targets, len(texts.sections))
