@@ -313,7 +313,7 @@ class EvidenceSection(_Section):
     """
 
     # With fewer the fit has more unknowns than shadows.
-    shadows: int = Field(100, ge=30)
+    shadows: int = Field(100, ge=12)
 
 
 class PlanSection(_Section):
