@@ -28,6 +28,9 @@ PROBE_SAMPLES = 256
 #: samples in common by chance.
 LEAST_MARKET = 50
 
+#: Policy: a likeness that no two trainings have, whatever the tail of the shadows' pairs promises; 1 but for rounding.
+_MOST = 0.999
+
 #: What is left of one model's update, and of its outputs; unit vectors.
 Left = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
 
@@ -73,7 +76,7 @@ class Comparison:
 
     def limit(self, submissions: int) -> float:
         """Least likeness of copies among so many."""
-        return limit_at(self.apart, RATE / (max(submissions, LEAST_MARKET) - 1))
+        return min(limit_at(self.apart, RATE / (max(submissions, LEAST_MARKET) - 1)), _MOST)
 
 
 def likeness(one: Left, updates: Array, outputs: Array) -> Array:

@@ -162,7 +162,14 @@ def make_population(setting: ArenaSetting, seed: int) -> Population:
     reference = evidence.reference
     degrees = np.linspace(*_STARTS, setting.participants)
     costs = generator.permutation(np.linspace(*_COSTS, setting.participants))
-    starts = [_start(reference, recipe.samples, float(degree), generator) for degree in degrees]
+    # Whose majority has fewer samples than a round would share them with others, and honest ones would look like copies.
+    held = np.bincount(parts.pool_codes[rows], minlength=parts.strata)
+    common = np.flatnonzero(held >= recipe.samples)
+    majorities = common if len(common) else np.arange(parts.strata)
+    starts = [
+        _start(reference, recipe.samples, float(degree), int(generator.choice(majorities)), generator)
+        for degree in degrees
+    ]
     optimal = _optimal_degrees([float(s.degree) for s in starts], costs)
     traders = tuple(
         Trader(
@@ -188,9 +195,12 @@ def _held_out(dataset: str, parts: Parts, seed: int) -> tuple[Samples, int]:
 
 
 def _start(
-    reference: Sequence[Fraction], samples: int, degree: float, generator: np.random.Generator
+    reference: Sequence[Fraction],
+    samples: int,
+    degree: float,
+    majority: int,
+    generator: np.random.Generator,
 ) -> LabelMix:
-    majority = int(generator.integers(len(reference)))
     order = [int(label) for label in generator.permutation(len(reference)) if label != majority]
     most = min(Fraction(degree), 1 - reference[majority])
     return majority_minority(reference, samples, majority=majority, degree=most, order=order)
