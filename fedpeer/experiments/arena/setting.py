@@ -162,9 +162,9 @@ def make_population(setting: ArenaSetting, seed: int) -> Population:
     reference = evidence.reference
     degrees = np.linspace(*_STARTS, setting.participants)
     costs = generator.permutation(np.linspace(*_COSTS, setting.participants))
-    # Whose majority has fewer samples than a round would share them with others, and honest ones would look like copies.
-    held = np.bincount(parts.pool_codes[rows], minlength=parts.strata)
-    common = np.flatnonzero(held >= recipe.samples)
+    # A majority of which the pool has too few would make honest participants share their samples.
+    supply = np.bincount(parts.pool_codes[rows], minlength=parts.strata)
+    common = np.flatnonzero(supply >= recipe.samples)
     majorities = common if len(common) else np.arange(parts.strata)
     starts = [
         _start(reference, recipe.samples, float(degree), int(generator.choice(majorities)), generator)
