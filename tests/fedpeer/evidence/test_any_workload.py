@@ -16,7 +16,7 @@ from fedpeer.evidence.influence import LEAST_LOSS, Aggregate
 from fedpeer.learning.datasets import load_splits
 from fedpeer.learning.models import Weights, initial_weights
 from fedpeer.learning.samples import Samples
-from fedpeer.learning.strata import quantile_strata
+from fedpeer.learning.strata import quantiles_of, strata_of
 from fedpeer.learning.workloads.loading import WorkloadSource
 from fedpeer.learning.workloads.protocol import Judged
 from fedpeer.protocol.submission import Submission
@@ -58,7 +58,7 @@ def table(count: int, seed: int) -> Samples:
 
 def test_a_measured_target_is_verified_and_replayed() -> None:
     validation, pool = table(800, 0), table(4_000, 1)
-    strata = quantile_strata(validation.targets, 4)
+    strata = strata_of(quantiles_of(validation.targets, 4), ())
     task = EvidenceTask(LossesAlone(), RIDGE, validation, strata.of(validation), 4, False)
     evidence = ShadowEvidence(task, seed=3, shadows=40, scores=["leave_one_out", "shapley"])
     start, codes = task.workload.build(0), strata.of(pool)
@@ -86,7 +86,7 @@ def test_a_measured_target_is_verified_and_replayed() -> None:
 
 def test_rules_on_agreement_are_refused_without_classes() -> None:
     samples = table(200, 0)
-    strata = quantile_strata(samples.targets, 4)
+    strata = strata_of(quantiles_of(samples.targets, 4), ())
     task = EvidenceTask(LossesAlone(), RIDGE, samples, strata.of(samples), 4, False)
     with pytest.raises(EvidenceError, match="the rule dmi pays on classes that models agree on"):
         ShadowEvidence(task, seed=0, scores=["dmi"])
