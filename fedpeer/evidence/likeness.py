@@ -13,6 +13,8 @@ samples, which C does not know: their residuals have a mean in common, d more th
 between the two halves, so that pairs of shadows of different halves have -d/2 and d/2 in common; two participants,
 whose samples are of neither, lie as far from C and on one side of it. Residuals of the first half are therefore
 given without d: pairs of different halves then have in common what two participants have.
+
+A shadow that is trained again on the samples of another is left what its vector has beyond the prediction for that one.
 """
 
 from dataclasses import dataclass
@@ -38,7 +40,7 @@ class Pull:
 
 
 def fit_pull(vectors: Array, mixes: Array, halves: npt.NDArray[np.int64]) -> tuple[Pull, Array]:
-    """The map, and what is left of each shadow as directions; see the module's text.
+    """The map, and what it says of each shadow without it, (n, B): what is beyond that is left; see the module's text.
 
     Args:
         vectors: shape (n, B); mixes: distributions over the strata, (n, S); halves: of D_c, (n,).
@@ -54,7 +56,7 @@ def fit_pull(vectors: Array, mixes: Array, halves: npt.NDArray[np.int64]) -> tup
             best, chosen, residuals = error, float(penalty), found
     pull = Pull(right.T @ ((singular / (squares + chosen))[:, None] * projected))
     difference = residuals[halves == 0].mean(axis=0) - residuals[halves == 1].mean(axis=0)
-    return pull, directions(residuals - np.outer(halves == 0, difference))
+    return pull, vectors - residuals + np.outer(halves == 0, difference)
 
 
 def mix_of(shares: Array) -> Array:

@@ -3,9 +3,11 @@
 The likeness of two models is the mean of two: of the directions of their updates, and of what they give on a probe of
 D_c (outputs where there are any, else losses), either beyond what their mixes explain (`fedpeer.evidence.likeness`).
 
-What models of different samples have is seen on pairs of shadows of different halves of D_c. The limit for N
-submissions is the conformal quantile of these at rate / (N - 1), so that one of N honest participants is taken for
-another's copy at `rate` at most (union bound).
+What models of different samples have is seen on pairs of shadows of different halves of D_c; for N submissions their
+conformal quantile at rate / (N - 1) is what one of N honest participants reaches with another at `rate` at most (union
+bound). Participants of one skewed mix have more different samples than the shadows, and are a little more alike. So the
+limit lies half way from there to what shadows have with those on whose samples they were trained again, their median;
+or at the first where it is the greater.
 """
 
 from collections.abc import Sequence
@@ -61,22 +63,26 @@ class Comparison:
     Attributes:
         update, output: what a mix does to either.
         apart: likeness of pairs of shadows of different halves.
+        same: likeness of shadows with those on whose samples they were trained again.
     """
 
     probe: Probe
     update: Pull
     output: Pull
     apart: Array
+    same: Array
 
     def left(self, seen: Observation, shares: Array) -> Left:
         """What is left of one model; `shares` of the strata as estimated, (S,)."""
         mix = mix_of(shares)
-        update = self.update.left(directions(seen.vectors["update"]), mix)
+        update = self.update.left(_direction(seen), mix)
         return update.astype(np.float32), self.output.left(self.probe(seen), mix).astype(np.float32)
 
     def limit(self, submissions: int) -> float:
         """Least likeness of copies among so many."""
-        return min(limit_at(self.apart, RATE / (max(submissions, LEAST_MARKET) - 1)), _MOST)
+        highest = limit_at(self.apart, RATE / (max(submissions, LEAST_MARKET) - 1))
+        half_way = (highest + float(np.median(self.same))) / 2 if len(self.same) else highest
+        return min(max(highest, half_way), _MOST)
 
 
 def likeness(one: Left, updates: Array, outputs: Array) -> Array:
@@ -86,12 +92,20 @@ def likeness(one: Left, updates: Array, outputs: Array) -> Array:
 
 
 def fit_comparison(
-    sound: Sequence[Observation], shares: Array, halves: Halves, codes: Codes, *, classifier: bool, seed: int
+    sound: Sequence[Observation],
+    shares: Array,
+    halves: Halves,
+    codes: Codes,
+    again: Sequence[tuple[int, Observation]],
+    *,
+    classifier: bool,
+    seed: int,
 ) -> Comparison:
-    """What the sound shadows say.
+    """What the sound shadows say, and those that are trained again.
 
     Args:
         shares: of the strata, as estimated of each without it.
+        again: each with the place among `sound` of the one whose samples it has.
         codes: the stratum of each sample of D_c.
         classifier: whether outputs are log-probabilities.
         seed: of the probe.
@@ -99,12 +113,20 @@ def fit_comparison(
     rows = probe_of(codes, seed)
     probe = Probe(rows, codes[rows], classifier)
     mixes, first = mix_of(shares), halves == 0
-    update, updates = fit_pull(
-        directions(np.array([each.vectors["update"] for each in sound])), mixes, halves
-    )
-    output, outputs = fit_pull(np.array([probe(each) for each in sound]), mixes, halves)
-    apart = sum(part[first] @ part[~first].T for part in (updates, outputs)) / 2
-    return Comparison(probe, update, output, np.sort(np.ravel(apart)))
+    pulls, apart, same = [], np.zeros((first.sum(), (~first).sum())), np.zeros(len(again))
+    for vector in (_direction, probe):
+        vectors = np.array([vector(each) for each in sound])
+        pull, said = fit_pull(vectors, mixes, halves)
+        left = directions(vectors - said)
+        apart += left[first] @ left[~first].T / 2
+        for k, (place, seen) in enumerate(again):
+            same[k] += float(directions(vector(seen) - said[place]) @ left[place]) / 2
+        pulls.append(pull)
+    return Comparison(probe, pulls[0], pulls[1], np.sort(np.ravel(apart)), np.sort(same))
+
+
+def _direction(seen: Observation) -> Array:
+    return directions(seen.vectors["update"])
 
 
 def probe_of(codes: Codes, seed: int, size: int = PROBE_SAMPLES) -> npt.NDArray[np.int64]:

@@ -291,7 +291,9 @@ def fit_ensemble(
             "participants' models will; choose a smaller learning rate"
         )
     sound = [pair for pair in finite if pair[0].sound]
-    flawed = [pair for pair in finite if not pair[0].sound]
+    flawed = [pair for pair in finite if not pair[0].sound and pair[0].again_of is None]
+    places = {plan.seed: place for place, (plan, _) in enumerate(sound)}
+    again = [(places[plan.again_of], each) for plan, each in finite if plan.again_of in places]
     table = _table(sound, observer.features, task.reference)
     fitted = fit_degree(table)
     other = _table(flawed, observer.features, task.reference) if flawed else None
@@ -301,6 +303,7 @@ def fit_ensemble(
         fitted.shares,
         table.halves,
         task.codes,
+        again,
         classifier=task.workload.classes is not None,
         seed=seed,
     )

@@ -10,7 +10,7 @@ trained on a handful of samples over and over, or on wrong targets.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -25,6 +25,9 @@ Rows = npt.NDArray[np.int64]
 #: Flawed shadows for each sound one.
 FLAWED_SHARE = 0.25
 
+#: Shadows that are trained again on the same samples for each sound one, and at least how many.
+AGAIN_SHARE, LEAST_AGAIN = 0.06, 4
+
 
 @dataclass(frozen=True, eq=False)
 class Plan:
@@ -35,8 +38,9 @@ class Plan:
         rows: the samples of D_c that it is trained on, repeats included.
         targets_from: the sample of D_c whose target each row has; the row itself but for wrong targets.
         half: of D_c, 0 or 1.
-        sound: trained as the recipe wants.
+        sound: trained as the recipe wants, on samples of its own.
         seed: of its training.
+        again_of: the seed of the sound shadow on whose samples it is trained again; None for all others.
     """
 
     mix: LabelMix
@@ -45,12 +49,13 @@ class Plan:
     half: int
     sound: bool
     seed: int
+    again_of: int | None = None
 
 
 def plan_shadows(
     codes: Codes, reference: Sequence[Fraction], samples: int, count: int, seed: Sequence[int]
 ) -> list[Plan]:
-    """`count` sound shadows and a quarter as many flawed ones; the same seed gives the same plans.
+    """`count` sound shadows, a quarter as many flawed ones, and some of the sound again. The same seed gives the same.
 
     Args:
         codes: the stratum of each sample of D_c.
@@ -71,6 +76,9 @@ def plan_shadows(
         make = _handful if k % 2 else _wrong_targets
         mix, rows, targets = make(codes, halves[half], reference, samples, generator)
         plans.append(Plan(mix, rows, targets, half, False, int(generator.integers(2**31))))
+    for k in generator.permutation(count)[: max(LEAST_AGAIN, round(count * AGAIN_SHARE))]:
+        seed = int(generator.integers(2**31))
+        plans.append(replace(plans[k], sound=False, seed=seed, again_of=plans[k].seed))
     return plans
 
 

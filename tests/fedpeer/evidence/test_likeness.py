@@ -44,9 +44,9 @@ def test_pairs_of_different_halves_have_in_common_what_two_participants_have() -
         shared = noise(2, generator) * 1.5
         mixes = generator.dirichlet(np.full(STRATA, 1.0), SHADOWS + 40)
         own = noise(SHADOWS + 40, generator)
-        pull, left = fit_pull(
-            vectors(mixes[:SHADOWS], own[:SHADOWS], shared[halves]), mixes[:SHADOWS], halves
-        )
+        trained = vectors(mixes[:SHADOWS], own[:SHADOWS], shared[halves])
+        pull, said = fit_pull(trained, mixes[:SHADOWS], halves)
+        left = directions(trained - said)
         shadows = (left[halves == 0] @ left[halves == 1].T).mean()
         others = pull.left(vectors(mixes[SHADOWS:], own[SHADOWS:]), mixes[SHADOWS:])
         participants = (others @ others.T)[np.triu_indices(40, 1)].mean()
