@@ -65,7 +65,7 @@ def test_a_market_on_a_table_pays_what_models_show(tmp_path: Path) -> None:
             "model": "table_models:mlp", "samples": 150, "epochs": 4, "batch_size": 30, "learning_rate": "0.01",
         },
         "data": {"file": "table.npz", "inputs": list(columns), "target": "level", "holdout": "0.2"},
-        "evidence": {"shadows": 40},
+        "evidence": {"shadows": 30},
     }  # fmt: skip
     tasks = [Own(tmp_path, counts, seed) for seed, counts in enumerate(COUNTS, 10)]
     with LocalMarket(
