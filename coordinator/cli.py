@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -158,6 +159,7 @@ def open_(
     as_json: AsJson = False,
 ) -> None:
     """Publish a task and reserve its budget; first a dry round proves it, and the maximal bill is shown."""
+    from coordinator.calibration import check_calibration
     from coordinator.dry_round import prove  # imports the data sets
     from coordinator.opening import prepare_task
 
@@ -166,6 +168,7 @@ def open_(
         operator.check_unused(config.id)
         with naming(file):
             prepared = prepare_task(config, datetime.now(UTC).timestamp())
+            doubts = check_calibration(prepared, config)
         schedule = prepared.row.terms.schedule
         _note(
             f"At most {_credits(prepared.bill_micro)} credits: {counted(schedule.rounds, 'round')} x "
@@ -176,6 +179,7 @@ def open_(
             raise TaskError("nobody can be asked here; give --yes to reserve the budget")
         with _telling() as say, _cleaning_up():
             proof = prove(prepared, say, accept_noise=accept_noise)
+        proof = replace(proof, doubts=proof.doubts + doubts)
         _note(proof.sentence())
         if not yes:
             typer.confirm("Open the task?", abort=True, err=True)

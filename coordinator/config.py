@@ -330,6 +330,33 @@ class PlanSection(_Section):
     equilibrium: Literal["least", "greatest"] = "least"
 
 
+class CalibrationSection(_Section):
+    """What `fedpeer calibrate` measured, and of what (`coordinator.calibration`).
+
+    Attributes:
+        workload, recipe, data: digests of what it is of.
+        phi, upsilon, kappa: the bound, with its conformal factor.
+        shadows, pairs: models that were trained, and pairs that kappa is from.
+        degree, costs, starts: what was wished and expected (`mechanism.proposal.Wishes`).
+        sure_scale: payment.scale with which nobody is above `degree` whoever they are.
+        reached: least and greatest degree that those who were expected end at, in any equilibrium.
+    """
+
+    workload: str
+    recipe: str
+    data: str
+    phi: Exact
+    upsilon: Exact
+    kappa: Exact
+    shadows: int
+    pairs: int
+    degree: Exact
+    costs: tuple[Exact, Exact]
+    starts: tuple[Exact, Exact]
+    sure_scale: Exact
+    reached: tuple[Exact, Exact]
+
+
 class TaskConfig(_Section):
     """A task file. Q, phi and upsilon are the paper's; amounts are in credits unless they end in _micro.
 
@@ -363,6 +390,7 @@ class TaskConfig(_Section):
     data: DataSection | None = None
     evidence: EvidenceSection = EvidenceSection()
     plan: PlanSection | None = None
+    calibration: CalibrationSection | None = None
 
 
 def read_config(path: Path, kind: type[ConfigModel]) -> ConfigModel:

@@ -50,6 +50,11 @@ _FUNCTIONS = {
         "simulate",
         "Your task in a whole market in one process: who would be paid what.",
     ),
+    "calibrate": _Command(
+        "fedpeer.cli.calibrate",
+        "calibrate",
+        "Measure a task's phi and upsilon, and propose what it should pay.",
+    ),
     "plan": _Command(
         "fedpeer.cli.plan", "plan", "Efforts, equilibria and the best payment coefficient for a population."
     ),

@@ -21,6 +21,7 @@ EXTRAS = {
     "scipy": "research",
     "sklearn": "sklearn",
     "sqlalchemy": "sql",
+    "tomlkit": "coordinator",
     "torch": "torch",
     "torchvision": "research",
 }
@@ -33,6 +34,7 @@ _STUDY = (*_SERVICE, "scipy", "matplotlib", "torchvision")
 #: What a command needs beyond the base install, and the extra that brings all of it.
 COMMANDS = {
     "coordinator": ("coordinator", _SERVICE),
+    "calibrate": ("coordinator", (*_SERVICE, "scipy", "tomlkit")),
     "demo": ("all", _STUDY),
     "arena": ("research", _STUDY),
     "figures": ("research", _STUDY),

@@ -40,7 +40,7 @@ COORDINATOR = (
     ("config", "control_socket", "scraping", "shadow_workers", "staging", "storage", "supervision", "upload_places"),
     ("blobs", "console_process", "fetching", "folder", "identity", "learner_data", "live", "selection", "tracing"),
     ("admission", "backup", "boundary", "certificates", "opening", "receiving", "scoring"),
-    ("dry_round", "transaction"),
+    ("calibration", "dry_round", "transaction"),
     ("commits",),
     ("settlements", "revocations"),
     ("operator", "runner"),

@@ -1,0 +1,192 @@
+"""What a task file's Phi and Upsilon rest on: a calibration, of this workload, recipe and D_c or of others.
+
+`fedpeer calibrate` measures (`fedpeer.evidence.generic.gaps`), proposes (`mechanism.proposal`) and writes the numbers
+into the task file, with a section [calibration] that says of what they are. Opening a task refuses a calibration of
+something else, and says where there is none.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import tomlkit
+from tomlkit.items import Item
+
+from coordinator.config import CalibrationSection, TaskConfig
+from coordinator.errors import TaskError
+from coordinator.opening import PreparedTask, commit_validation
+from coordinator.shadow_workers import workers_for
+from fedpeer.protocol.model_file import open_model
+from mechanism.canonical import canonical_bytes
+
+if TYPE_CHECKING:  # evidence imports torch, which most commands do without
+    from fedpeer.evidence.generic import EvidenceTask
+    from fedpeer.evidence.generic.gaps import MeasuredGaps
+    from fedpeer.evidence.generic.measuring import Report
+
+#: Seed of the shadows. They are no round's, so nobody learns of evidence from it; who has D_c measures the same again.
+SEED = 0
+
+#: Stand for what a calibration gives, in a file that has none yet.
+_PLACEHOLDERS = {"Q": 10, "phi": 1, "upsilon": 1}
+
+
+@dataclass(frozen=True)
+class Basis:
+    """SHA-256 of what gaps hang on, hexadecimal.
+
+    Attributes:
+        workload: of the architecture's name, and of the first model where it is a file.
+        recipe: of its record; data: of D_c.
+    """
+
+    workload: str
+    recipe: str
+    data: str
+
+
+def basis(task: PreparedTask, config: TaskConfig) -> Basis:
+    """Of a task with D_c."""
+    assert task.data is not None, "only a task with D_c is calibrated"
+    recipe = {**task.row.terms.record()["recipe"]}
+    given = task.row.terms.initial_model.hex() if config.initial_model is not None else ""
+    workload = {"model": recipe.pop("model"), "initial_model": given}
+    return Basis(
+        hashlib.sha256(canonical_bytes(workload)).hexdigest(),
+        hashlib.sha256(canonical_bytes(recipe)).hexdigest(),
+        commit_validation(task.data.validation, b"").hex(),
+    )
+
+
+def calibratable(task: PreparedTask) -> bool:
+    """Whether there is something to measure: D_c, and a model that can be trained here."""
+    from fedpeer.learning.models import ARCHITECTURES  # imports torch
+
+    return task.data is not None and task.row.terms.recipe.model in ARCHITECTURES
+
+
+def check_calibration(task: PreparedTask, config: TaskConfig) -> tuple[str, ...]:
+    """What is to be said of the calibration that a task file holds, or lacks, as sentences.
+
+    Raises:
+        TaskError: it is of something else, or its numbers were changed.
+    """
+    made = config.calibration
+    if not calibratable(task):
+        if made is not None:
+            raise TaskError(
+                "the task file holds a calibration, and there is nothing it could be of: no [data], or a model of "
+                "your own; remove the section [calibration]"
+            )
+        return ()
+    if made is None:
+        return (
+            "phi and upsilon were not measured on this task, so that nobody knows what they make participants do; "
+            "`fedpeer calibrate` measures them and proposes the other numbers.",
+        )
+    again = "run `fedpeer calibrate` again, or remove the section [calibration]"
+    now = basis(task, config)
+    words = {"workload": "another model", "recipe": "another recipe", "data": "another D_c"}
+    others = [said for name, said in words.items() if getattr(now, name) != getattr(made, name)]
+    if others:
+        raise TaskError(
+            f"the calibration in the task file is of {' and '.join(others)} than the task's; {again}"
+        )
+    for name in ("phi", "upsilon"):
+        if getattr(made, name) != getattr(config, name):
+            raise TaskError(
+                f"{name} is {getattr(config, name)} in the task file, and its calibration gave {getattr(made, name)}; "
+                f"{again}"
+            )
+    return ()
+
+
+def with_placeholders(document: dict[str, Any]) -> dict[str, Any]:
+    """A task file's document with the numbers that a calibration replaces, for a look at the rest.
+
+    Raises:
+        TaskError: it asks for other numbers than a calibration gives.
+    """
+    payment = document.get("payment", {})
+    name = payment.get("name", "log") if isinstance(payment, dict) else "log"
+    if name != "log":
+        raise TaskError(
+            f'payment.name is {name!r}; expected "log", the one for which the scale of a wanted degree is known. '
+            "Change it, or plan with `fedpeer plan`"
+        )
+    if document.get("Q") == "best" or "plan" in document:
+        raise TaskError(
+            'the task file has Q = "best" or a [plan], and a calibration proposes Q itself; remove both'
+        )
+    rest = {key: value for key, value in document.items() if key not in ("budget_micro", "calibration")}
+    return {**rest, **_PLACEHOLDERS, "payment": {"name": "log"}}
+
+
+def evidence_task(task: PreparedTask) -> "EvidenceTask":
+    """What evidence is taken of in a task.
+
+    Raises:
+        TaskError: nothing can be.
+    """
+    from fedpeer.evidence.generic import EvidenceTask
+    from fedpeer.learning.samples import of_labelled
+    from fedpeer.learning.workloads.cnns import CnnWorkload
+
+    if task.data is None or not calibratable(task):
+        raise TaskError(
+            "there is nothing to calibrate on: expected a [data] section with D_c, and a model that can be trained here"
+        )
+    data, recipe = task.data.validation, task.row.terms.recipe
+    return EvidenceTask(CnnWorkload(recipe.model), recipe, of_labelled(data), data.labels, data.classes, True)
+
+
+def measure(task: PreparedTask, shadows: int, report: "Report") -> "MeasuredGaps":
+    """Phi and Upsilon of the task, from its first model. Raises EvidenceError, TaskError."""
+    from fedpeer.evidence.generic.gaps import measure_gaps
+
+    of = evidence_task(task)
+    assert task.data is not None, "evidence has D_c"
+    executor = workers_for(of.recipe, task.data.validation.images[0].size, shadows)
+    with TemporaryDirectory(prefix="fedpeer-calibrate-") as folder:
+        (path := Path(folder, "start")).write_bytes(task.initial_model)
+        start = open_model(path).weights()
+    return measure_gaps(of, start, SEED, shadows=shadows, executor=executor, report=report)
+
+
+def written(text: str, numbers: dict[str, Any], calibration: CalibrationSection) -> str:
+    """The task file `text` with other numbers, and every comment and all else as it was.
+
+    Args:
+        numbers: by their path, such as "payment.scale".
+    """
+    document = tomlkit.parse(text)
+    for path, value in numbers.items():
+        *sections, key = path.split(".")
+        table: Any = document
+        for section in sections:
+            if section not in table:
+                table.add(section, tomlkit.table())
+            table = table[section]
+        table[key] = _item(value)  # a new one stands before the first table
+    made = tomlkit.table()
+    made.comment("by `fedpeer calibrate`; open refuses it for another model, recipe or D_c")
+    for key, value in calibration.model_dump(exclude_none=True).items():
+        made.add(key, _item(value))
+    document.pop("calibration", None)
+    document.add("calibration", made)
+    return tomlkit.dumps(document)
+
+
+def _item(value: Any) -> Item:
+    if isinstance(value, list | tuple):
+        made = tomlkit.array()
+        for each in value:
+            made.append(_item(each))
+        return made
+    if isinstance(value, Decimal):
+        number: Item = tomlkit.value(format(value, "f"))
+        return number
+    return tomlkit.item(value)

@@ -1,0 +1,239 @@
+"""`fedpeer calibrate`: a task's Phi and Upsilon, measured, and what to pay for the degrees that are wanted."""
+
+import json
+import os
+from contextlib import nullcontext
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from coordinator.calibration import SEED, basis, calibratable, measure, with_placeholders, written
+from coordinator.config import CalibrationSection, TaskConfig, read_config, resolve_paths, validated_config
+from coordinator.errors import TaskError
+from coordinator.opening import PreparedTask, prepare_task
+from fedpeer.cli.errors import CommandError
+from fedpeer.evidence.errors import EvidenceError
+from fedpeer.evidence.generic.gaps import COVERAGE, MIN_CALIBRATION_SHADOWS, MeasuredGaps
+from fedpeer.text_files import TextFileError, read_text, read_toml
+from mechanism.gap_bound import GapBound
+from mechanism.proposal import Proposal, Wishes, propose, rounded
+from mechanism.settlement import MICRO
+
+#: Degrees without effort that are expected where nobody says so: from mildly to badly skewed.
+STARTS = (0.3, 0.9)
+
+#: Trainings that a shadow costs with its features, about.
+_TRAININGS = 1.25
+
+
+def calibrate(
+    file: Annotated[Path, typer.Argument(help="The task file (TOML); its numbers are replaced.")],
+    costs: Annotated[
+        tuple[float, float],
+        typer.Option(help="Least and greatest cost, to a participant, of a degree lower by 1; credits."),
+    ],
+    degree: Annotated[float, typer.Option(help="The degree that nobody shall be above.")] = 0.2,
+    starts: Annotated[
+        tuple[float, float], typer.Option(help="Least and greatest degree without effort.")
+    ] = STARTS,
+    budget: Annotated[
+        float | None,
+        typer.Option(help="Credits for the whole task; else budget_micro, else the least that does."),
+    ] = None,
+    shadows: Annotated[int, typer.Option(help="Models that are trained.", min=MIN_CALIBRATION_SHADOWS)] = 100,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Leave the file as it is.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Train models by the task's recipe, measure phi and upsilon on D_c, and write them with what follows."""
+    config, task = _prepared(file)
+    if not dry_run and not os.access(file, os.W_OK):
+        raise CommandError(f"{file} cannot be written; give --dry-run, or a file that can be")
+    wishes = _wishes(config, task, degree, costs, starts, budget)
+    console = Console(stderr=True)
+    with console.status("training models") if console.is_terminal else nullcontext() as status:
+
+        def report(trained: int, of: int) -> None:
+            if status is not None:
+                status.update(f"training models: {trained} of {of}")
+
+        try:
+            gaps = measure(task, shadows, report)
+        except EvidenceError as error:
+            raise TaskError(f"{file} cannot be calibrated: {error}") from None
+        if status is not None:
+            status.update("solving for what participants would do")
+        phi, upsilon = rounded(gaps.phi), rounded(gaps.upsilon)
+        made = propose(GapBound(float(phi), float(upsilon)), wishes)
+    section = _section(config, task, wishes, gaps, made, phi, upsilon)
+    numbers: dict[str, Any] = {
+        "Q": made.Q,
+        "phi": phi,
+        "upsilon": upsilon,
+        "payment.name": "log",
+        "payment.scale": made.payment.scale,
+        "rule.claim_penalty": made.claim_penalty,
+        "rule.stake_micro": made.stake_micro,
+    }
+    if budget is not None and config.budget_micro is not None:
+        numbers["budget_micro"] = int(budget * MICRO)
+    if not dry_run:
+        _write(file, numbers, section)
+    if as_json:
+        typer.echo(json.dumps(_record(numbers, section, gaps, made, task)))
+    else:
+        typer.echo("\n".join(_lines(file, dry_run, wishes, gaps, made, section, task)))
+
+
+def _prepared(file: Path) -> tuple[TaskConfig, PreparedTask]:
+    """The file's settings, and its task under other numbers."""
+    try:
+        document = read_toml(file)
+    except OSError as error:
+        raise CommandError(f"{file} cannot be read: {error.strerror}") from None
+    except TextFileError as error:
+        raise CommandError(f"{file} cannot be used: {error}") from None
+    config = resolve_paths(validated_config(with_placeholders(document), TaskConfig, file), file.parent)
+    task = prepare_task(config, 0.0)
+    if not calibratable(task):
+        raise TaskError(
+            f"{file} cannot be calibrated: expected a [data] section with D_c, and a model that can be trained here"
+        )
+    given = document.get("budget_micro")
+    return config.model_copy(update={"budget_micro": given if isinstance(given, int) else None}), task
+
+
+def _wishes(
+    config: TaskConfig,
+    task: PreparedTask,
+    degree: float,
+    costs: tuple[float, float],
+    starts: tuple[float, float],
+    budget: float | None,
+) -> Wishes:
+    most = float(1 - min(task.row.terms.reference))
+    if budget is None and config.budget_micro is not None:
+        budget = config.budget_micro / MICRO
+    schedule = config.schedule
+    return Wishes(
+        degree,
+        costs,
+        (min(starts[0], most), min(starts[1], most)),
+        schedule.capacity,
+        schedule.rounds,
+        budget,
+    )
+
+
+def _section(
+    config: TaskConfig,
+    task: PreparedTask,
+    wishes: Wishes,
+    gaps: MeasuredGaps,
+    made: Proposal,
+    phi: Decimal,
+    upsilon: Decimal,
+) -> CalibrationSection:
+    return CalibrationSection(
+        **vars(basis(task, config)),
+        phi=phi,
+        upsilon=upsilon,
+        kappa=rounded(gaps.kappa),
+        shadows=gaps.shadows,
+        pairs=gaps.held,
+        degree=rounded(wishes.degree),
+        costs=tuple(map(rounded, wishes.costs)),
+        starts=tuple(map(rounded, wishes.starts)),
+        sure_scale=made.sure,
+        reached=(rounded(float(made.least.degree.min())), rounded(float(made.greatest.degree.max()))),
+    )
+
+
+def _write(file: Path, numbers: dict[str, Any], section: CalibrationSection) -> None:
+    """In place of the file, at once, with its permissions."""
+    try:
+        text = written(read_text(file), numbers, section)
+        beside = file.with_name(f".{file.name}.calibrated")
+        beside.write_text(text)
+        beside.chmod(file.stat().st_mode & 0o777)
+        beside.replace(file)
+    except OSError as error:
+        raise CommandError(f"{file} cannot be written: {error.strerror}") from None
+    read_config(file, TaskConfig)
+
+
+def _evidence_seconds(task: PreparedTask, gaps: MeasuredGaps) -> float:
+    return _TRAININGS * int(task.row.settings["evidence"]["shadows"]) * gaps.training_seconds
+
+
+def _record(
+    numbers: dict[str, Any],
+    section: CalibrationSection,
+    gaps: MeasuredGaps,
+    made: Proposal,
+    task: PreparedTask,
+) -> dict[str, Any]:
+    equilibria = {
+        name: {
+            "degrees": [float(profile.degree.min()), float(profile.degree.max())],
+            "payment": float(profile.payment.mean()),
+            "cost": float(profile.cost.mean()),
+            "certified": bool(profile.certified),
+        }
+        for name, profile in (("least", made.least), ("greatest", made.greatest))
+    }
+    return {
+        "numbers": {name: str(value) for name, value in numbers.items()},
+        "calibration": section.model_dump(mode="json"),
+        "seed": SEED,
+        "covered": gaps.covered,
+        "slack": gaps.slack,
+        "bill": str(made.bill),
+        "equilibria": equilibria,
+        "training_seconds": gaps.training_seconds,
+        "evidence_seconds": _evidence_seconds(task, gaps),
+    }
+
+
+def _lines(
+    file: Path,
+    dry_run: bool,
+    wishes: Wishes,
+    gaps: MeasuredGaps,
+    made: Proposal,
+    section: CalibrationSection,
+    task: PreparedTask,
+) -> list[str]:
+    low, high = (f"{x:g}" for x in wishes.costs)
+    start_low, start_high = (f"{x:g}" for x in wishes.starts)
+    lines = [
+        f"Measured on {gaps.shadows} models by the recipe, from the task's first model:",
+        f"  phi {section.phi}, upsilon {section.upsilon} (ratio {section.upsilon / section.phi:.2f}); a fresh pair's "
+        f"loss gap lies below with at least {COVERAGE:.0%}",
+        f"  kappa {section.kappa} from {gaps.held} pairs; {gaps.covered:.0%} of all held-out pairs lie below, at "
+        f"{gaps.slack:.1f} times their gap's 95 % point",
+        f"For a degree of {wishes.degree:g}, costs of {low} to {high} credits, starts of {start_low} to {start_high}:",
+        f"  scale {made.payment.scale}, Q {made.Q}, claim penalty {made.claim_penalty}, stake "
+        f"{Decimal(made.stake_micro) / MICRO:.6f} credits",
+        f"  at most {made.bill:f} credits for {wishes.rounds} rounds of {wishes.participants} participants",
+        "  That is enough whoever they are within those ranges."
+        if made.payment.scale >= made.sure
+        else f"  A scale of {made.sure} would be enough whoever they are within those ranges.",
+        "What participants would then do:",
+    ]
+    for name, profile in (("least", made.least), ("greatest", made.greatest)):
+        lines.append(
+            f"  {name:<9} degrees {profile.degree.min():.3f} to {profile.degree.max():.3f}, paid "
+            f"{profile.payment.mean():.3f} credits a round in the mean, for costs of {profile.cost.mean():.3f}"
+            + ("" if profile.certified else " (not proved to be an equilibrium)")
+        )
+    evidence = _evidence_seconds(task, gaps)
+    shadows = task.row.settings["evidence"]["shadows"]
+    lines += [
+        f"Evidence: a training takes {gaps.training_seconds:.2g} s here, a round's {shadows} shadows about "
+        f"{evidence:.2g} s on one core.",
+        f"{file} is left as it was." if dry_run else f"{file} has these numbers now.",
+    ]
+    return lines
