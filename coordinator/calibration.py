@@ -186,7 +186,5 @@ def _item(value: Any) -> Item:
         for each in value:
             made.append(_item(each))
         return made
-    if isinstance(value, Decimal):
-        number: Item = tomlkit.value(format(value, "f"))
-        return number
-    return tomlkit.item(value)
+    item: Item = tomlkit.value(format(value, "f")) if isinstance(value, Decimal) else tomlkit.item(value)
+    return item

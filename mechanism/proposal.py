@@ -205,5 +205,5 @@ def _bill(wishes: Wishes, bound: GapBound, payment: Log, Q: Decimal) -> Decimal:
 
 
 def rounded(value: float, rounding: str = ROUND_CEILING) -> Decimal:
-    """To `DIGITS` significant digits, in plain notation."""
-    return Decimal(format(Context(prec=DIGITS, rounding=rounding).create_decimal(repr(float(value))), "f"))
+    """The shortest decimal that is read as `value`, to `DIGITS` significant digits."""
+    return Context(prec=DIGITS, rounding=rounding).create_decimal(repr(float(value)))

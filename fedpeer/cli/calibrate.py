@@ -185,7 +185,7 @@ def _record(
         for name, profile in (("least", made.least), ("greatest", made.greatest))
     }
     return {
-        "numbers": {name: str(value) for name, value in numbers.items()},
+        "numbers": {name: f"{v:f}" if isinstance(v, Decimal) else v for name, v in numbers.items()},
         "calibration": section.model_dump(mode="json"),
         "seed": SEED,
         "covered": gaps.covered,
@@ -210,17 +210,17 @@ def _lines(
     start_low, start_high = (f"{x:g}" for x in wishes.starts)
     lines = [
         f"Measured on {gaps.shadows} models by the recipe, from the task's first model:",
-        f"  phi {section.phi}, upsilon {section.upsilon} (ratio {section.upsilon / section.phi:.2f}); a fresh pair's "
-        f"loss gap lies below with at least {COVERAGE:.0%}",
-        f"  kappa {section.kappa} from {gaps.held} pairs; {gaps.covered:.0%} of all held-out pairs lie below, at "
+        f"  phi {section.phi:f}, upsilon {section.upsilon:f} (ratio {section.upsilon / section.phi:.2f}); with at "
+        f"least {COVERAGE:.0%} a fresh pair's loss gap lies below",
+        f"  kappa {section.kappa:f} from {gaps.held} pairs; {gaps.covered:.0%} of all held-out pairs lie below, at "
         f"{gaps.slack:.1f} times their gap's 95 % point",
         f"For a degree of {wishes.degree:g}, costs of {low} to {high} credits, starts of {start_low} to {start_high}:",
-        f"  scale {made.payment.scale}, Q {made.Q}, claim penalty {made.claim_penalty}, stake "
+        f"  scale {made.payment.scale:f}, Q {made.Q:f}, claim penalty {made.claim_penalty:f}, stake "
         f"{Decimal(made.stake_micro) / MICRO:.6f} credits",
         f"  at most {made.bill:f} credits for {wishes.rounds} rounds of {wishes.participants} participants",
         "  That is enough whoever they are within those ranges."
         if made.payment.scale >= made.sure
-        else f"  A scale of {made.sure} would be enough whoever they are within those ranges.",
+        else f"  A scale of {made.sure:f} would be enough whoever they are within those ranges.",
         "What participants would then do:",
     ]
     for name, profile in (("least", made.least), ("greatest", made.greatest)):

@@ -1,0 +1,221 @@
+"""A task file's calibration: written beside its comments, refused for another task."""
+
+import json
+import subprocess
+import sys
+import tomllib
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from coordinator.calibration import basis, check_calibration, with_placeholders, written
+from coordinator.cli import app
+from coordinator.config import CalibrationSection, TaskConfig, parse_config
+from coordinator.errors import TaskError
+from coordinator.opening import prepare_task
+from fedpeer.cli.calibrate import calibrate
+from fedpeer.cli.errors import CommandError
+from fedpeer.learning.models import initial_weights
+from fedpeer.protocol.model_file import encode_model
+from mechanism.errors import MechanismError
+from tests.coordinator.test_dry_round import task
+from tests.integration.market import make_folder
+
+FILE = """\
+# Digits, for the spring.
+id = "digits-1"   # once
+Q = 1000          # the paper's
+phi = 300
+upsilon = 200
+
+# How it is paid.
+payment = {name = "log"}  # inline
+
+[schedule]
+rounds = 2   # short
+capacity = 4
+[recipe]
+model = "digits-cnn"
+samples = 60
+epochs = 3
+batch_size = 20
+learning_rate = 0.003
+[data]
+dataset = "digits"
+validation = 300
+# the last word
+"""
+
+
+#: Seconds: models are trained, on a machine that runs other tests beside them.
+pytestmark = [pytest.mark.timeout(300), pytest.mark.long]
+
+#: The command by itself.
+alone = typer.Typer()
+alone.command()(calibrate)
+
+
+def section(**changes: Any) -> CalibrationSection:
+    values: dict[str, Any] = {
+        "workload": "00", "recipe": "00", "data": "00", "phi": 300, "upsilon": 200, "kappa": "1.04", "shadows": 100,
+        "pairs": 25, "degree": "0.2", "costs": ["0.5", 1], "starts": ["0.3", "0.9"], "sure_scale": "1.3",
+        "reached": ["0.05", "0.15"],
+    }  # fmt: skip
+    return CalibrationSection.model_validate(values | changes)
+
+
+def calibrated(config: TaskConfig, **changes: Any) -> TaskConfig:
+    """`config` with a calibration of itself, or of what `changes` say."""
+    of = vars(basis(prepare_task(config, 0.0), config))
+    return config.model_copy(update={"calibration": section(**{**of, **changes})})
+
+
+def test_every_comment_and_line_stays_and_the_numbers_are_others() -> None:
+    numbers = {
+        "Q": Decimal("7.25"), "phi": Decimal("8.04"), "upsilon": Decimal("0.0000012"),
+        "payment.name": "log", "payment.scale": Decimal("0.6"), "rule.stake_micro": 1200,
+    }  # fmt: skip
+    text = written(FILE, numbers, section())
+    kept = [line for line in FILE.splitlines() if not line.startswith(("Q", "phi", "upsilon", "payment"))]
+    lines = text.splitlines()
+    assert [line for line in lines if line and line in kept] == list(filter(None, kept))
+    assert "Q = 7.25          # the paper's" in lines
+    assert any(line.startswith("payment = {") and line.endswith("# inline") for line in lines)
+    config = parse_config(text, TaskConfig, Path("task.toml"))
+    assert (config.Q, config.phi, config.upsilon) == (Decimal("7.25"), Decimal("8.04"), Decimal("0.0000012"))
+    assert config.payment.parameters() == {"scale": Decimal("0.6")}
+    assert config.rule.stake_micro == 1200
+    assert config.calibration == section()
+    # Once more with others: nothing stands twice.
+    again = written(text, {**numbers, "Q": Decimal(9)}, section(pairs=30))
+    assert again.count("[calibration]") == 1
+    assert tomllib.loads(again)["calibration"]["pairs"] == 30
+    assert tomllib.loads(again)["Q"] == 9
+
+
+def test_numbers_that_were_not_there_are_added_before_the_first_table() -> None:
+    without = "\n".join(
+        line for line in FILE.splitlines() if not line.startswith(("Q", "phi", "upsilon", "payment"))
+    )
+    text = written(without, {"Q": Decimal(2), "phi": Decimal(3), "payment.scale": Decimal(4)}, section())
+    document = tomllib.loads(text)
+    assert (document["Q"], document["phi"], document["payment"]["scale"]) == (2, 3, 4)
+
+
+def test_a_calibration_of_this_task_has_nothing_said_of_it() -> None:
+    config = task()
+    assert check_calibration(prepare_task(config, 0.0), calibrated(config)) == ()
+
+
+def test_a_task_without_one_is_doubted_where_it_could_have_one(tmp_path: Path) -> None:
+    config = task()
+    [doubt] = check_calibration(prepare_task(config, 0.0), config)
+    assert "fedpeer calibrate" in doubt
+    (tmp_path / "model").write_bytes(encode_model({"w": np.zeros(3, np.float32)}))
+    own = task(
+        recipe={"model": "custom"},
+        initial_model=tmp_path / "model",
+        rule={"name": "paper"},
+        data=None,
+        reference=["1/2", "1/2"],
+    )
+    assert check_calibration(prepare_task(own, 0.0), own) == ()
+    with pytest.raises(TaskError, match="nothing it could be of"):
+        check_calibration(prepare_task(own, 0.0), own.model_copy(update={"calibration": section()}))
+
+
+def test_a_calibration_of_something_else_is_refused_and_named(tmp_path: Path) -> None:
+    made = calibrated(task()).calibration
+    (tmp_path / "model").write_bytes(encode_model(initial_weights("digits-cnn", 3)))
+    for changes, word in (
+        ({"recipe": {"epochs": 3}}, "another recipe"),
+        ({"data": {"dataset": "digits", "validation": 301, "test": 100}}, "another D_c"),
+        ({"initial_model": tmp_path / "model"}, "another model"),
+    ):
+        other = task(**changes).model_copy(update={"calibration": made})
+        with pytest.raises(TaskError, match=f"is of {word} than the task's; run `fedpeer calibrate` again"):
+            check_calibration(prepare_task(other, 0.0), other)
+
+
+def test_numbers_that_were_changed_since_are_refused() -> None:
+    config = task(phi=301)
+    with pytest.raises(
+        TaskError, match="phi is 301 in the task file, and its calibration gave 300; run `fedpeer"
+    ):
+        check_calibration(prepare_task(config, 0.0), calibrated(config))
+
+
+def test_terms_of_a_calibrated_task_open_and_stale_ones_do_not(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path)
+    file = tmp_path / "task.toml"
+    config = parse_config(FILE, TaskConfig, file)
+    of = section(**vars(basis(prepare_task(config, 0.0), config)))
+    file.write_text(written(FILE, {}, of).replace("epochs = 3", "epochs = 2"))
+    stale = CliRunner().invoke(app, ["open", str(file), "-s", str(folder.path), "-y", "--json"])
+    assert isinstance(stale.exception, TaskError)
+    file.write_text(written(FILE, {}, of))
+    opened = CliRunner().invoke(app, ["open", str(file), "-s", str(folder.path), "-y", "--json"])
+    assert json.loads(opened.stdout)["doubts"] == []
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ({"payment": {"name": "linear"}}, "payment.name is 'linear'"),
+        ({"Q": "best"}, "remove both"),
+        ({"plan": {}}, "remove both"),
+    ],
+)
+def test_what_a_calibration_does_not_propose_for_is_refused(document: dict[str, Any], said: str) -> None:
+    with pytest.raises(TaskError, match=said):
+        with_placeholders(document)
+
+
+def fedpeer(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([sys.executable, "-m", "fedpeer", *arguments], capture_output=True, text=True)
+
+
+def test_calibrating_a_file_gives_numbers_that_it_can_be_opened_with(tmp_path: Path) -> None:
+    file = tmp_path / "task.toml"
+    file.write_text(FILE)
+    file.chmod(0o640)
+    asked = ("calibrate", str(file), "--costs", "0.2", "0.4", "--shadows", "78", "--json")
+    done = fedpeer(*asked)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    config = parse_config(file.read_text(), TaskConfig, file)
+    assert "# the last word" in file.read_text()
+    assert file.stat().st_mode & 0o777 == 0o640
+    assert config.phi == Decimal(found["numbers"]["phi"]) > 0
+    assert check_calibration(prepared := prepare_task(config, 0.0), config) == ()
+    assert prepared.bill_micro == round(Decimal(found["bill"]) * 10**6)
+    assert found["equilibria"]["greatest"]["degrees"][1] <= 0.2
+    assert found["equilibria"]["greatest"]["payment"] > found["equilibria"]["greatest"]["cost"]
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_mistakes_are_said_before_anything_is_trained(tmp_path: Path) -> None:
+    file = tmp_path / "task.toml"
+    file.write_text(FILE)
+    for arguments, said in (
+        (("--costs", "2", "1"), "costs is [2.0, 1.0]; expected the least before the greatest"),
+        (("--costs", "1", "2", "--degree", "0.95"), "degree is 0.95; expected above 0 and below 0.9"),
+    ):
+        refused = CliRunner().invoke(alone, [str(file), *arguments])
+        assert said in str(refused.exception)
+        assert isinstance(refused.exception, MechanismError | TaskError | CommandError)
+
+
+def test_a_dry_run_says_all_in_words_and_leaves_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "task.toml"
+    file.write_text(FILE)
+    shown = CliRunner().invoke(alone, [str(file), "--costs", "0.2", "0.4", "--shadows", "78", "--dry-run"])
+    assert shown.exception is None
+    for words in ("a fresh pair's loss gap", "What participants would then do", "greatest", "left as it was"):
+        assert words in shown.output
+    assert file.read_text() == FILE
