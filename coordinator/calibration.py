@@ -17,13 +17,15 @@ from tomlkit.items import Item
 
 from coordinator.config import CalibrationSection, TaskConfig
 from coordinator.errors import TaskError
-from coordinator.opening import PreparedTask, commit_validation
+from coordinator.learner_data import commit_validation
+from coordinator.opening import PreparedTask
+from coordinator.scoring import evidence_task
 from coordinator.shadow_workers import workers_for
+from coordinator.workload import folder_of, workload_of
 from fedpeer.protocol.model_file import open_model
 from mechanism.canonical import canonical_bytes
 
 if TYPE_CHECKING:  # evidence imports torch, which most commands do without
-    from fedpeer.evidence.generic import EvidenceTask
     from fedpeer.evidence.generic.gaps import MeasuredGaps
     from fedpeer.evidence.generic.measuring import Report
 
@@ -39,8 +41,8 @@ class Basis:
     """SHA-256 of what gaps hang on, hexadecimal.
 
     Attributes:
-        workload: of the architecture's name, and of the first model where it is a file.
-        recipe: of its record; data: of D_c.
+        workload: of its name, its factory's files, and the first model where it is a file.
+        recipe: of the rest of its record; data: of D_c, its strata and the reference.
     """
 
     workload: str
@@ -51,21 +53,19 @@ class Basis:
 def basis(task: PreparedTask, config: TaskConfig) -> Basis:
     """Of a task with D_c."""
     assert task.data is not None, "only a task with D_c is calibrated"
-    recipe = {**task.row.terms.record()["recipe"]}
-    given = task.row.terms.initial_model.hex() if config.initial_model is not None else ""
-    workload = {"model": recipe.pop("model"), "initial_model": given}
-    return Basis(
-        hashlib.sha256(canonical_bytes(workload)).hexdigest(),
-        hashlib.sha256(canonical_bytes(recipe)).hexdigest(),
-        commit_validation(task.data.validation, b"").hex(),
-    )
+    terms = task.row.terms
+    record = terms.record()
+    recipe = {**record["recipe"]}
+    given = terms.initial_model.hex() if config.initial_model is not None else ""
+    workload = {"initial_model": given, "model": recipe.pop("model"), "source": recipe.pop("source")}
+    held = {"validation": commit_validation(task.data.validation, b"").hex(), "strata": record["strata"]}
+    parts = (workload, recipe, {**held, "reference": record["reference"]})
+    return Basis(*(hashlib.sha256(canonical_bytes(part)).hexdigest() for part in parts))
 
 
 def calibratable(task: PreparedTask) -> bool:
     """Whether there is something to measure: D_c, and a model that can be trained here."""
-    from fedpeer.learning.models import ARCHITECTURES  # imports torch
-
-    return task.data is not None and task.row.terms.recipe.model in ARCHITECTURES
+    return task.data is not None and task.row.terms.recipe.model != "custom"
 
 
 def check_calibration(task: PreparedTask, config: TaskConfig) -> tuple[str, ...]:
@@ -125,35 +125,29 @@ def with_placeholders(document: dict[str, Any]) -> dict[str, Any]:
     return {**rest, **_PLACEHOLDERS, "payment": {"name": "log"}}
 
 
-def evidence_task(task: PreparedTask) -> "EvidenceTask":
-    """What evidence is taken of in a task.
-
-    Raises:
-        TaskError: nothing can be.
-    """
-    from fedpeer.evidence.generic import EvidenceTask
-    from fedpeer.learning.samples import of_labelled
-    from fedpeer.learning.workloads.cnns import CnnWorkload
-
-    if task.data is None or not calibratable(task):
-        raise TaskError(
-            "there is nothing to calibrate on: expected a [data] section with D_c, and a model that can be trained here"
-        )
-    data, recipe = task.data.validation, task.row.terms.recipe
-    return EvidenceTask(CnnWorkload(recipe.model), recipe, of_labelled(data), data.labels, data.classes, True)
-
-
 def measure(task: PreparedTask, shadows: int, report: "Report") -> "MeasuredGaps":
-    """Phi and Upsilon of the task, from its first model. Raises EvidenceError, TaskError."""
+    """Phi and Upsilon of a task that is `calibratable`, from its first model. Raises EvidenceError."""
     from fedpeer.evidence.generic.gaps import measure_gaps
 
-    of = evidence_task(task)
-    assert task.data is not None, "evidence has D_c"
-    executor = workers_for(of.recipe, task.data.validation.images[0].size, shadows)
+    row, data = task.row, task.data
+    assert data is not None, "the caller has asked"
     with TemporaryDirectory(prefix="fedpeer-calibrate-") as folder:
         (path := Path(folder, "start")).write_bytes(task.initial_model)
         start = open_model(path).weights()
-    return measure_gaps(of, start, SEED, shadows=shadows, executor=executor, report=report)
+    workload = workload_of(row.terms.recipe, folder_of(row.settings))
+    assert workload is not None, "there is one of every model but custom"
+    try:
+        return measure_gaps(
+            evidence_task(data, row, workload),
+            start,
+            SEED,
+            shadows=shadows,
+            executor=workers_for(row.terms.recipe, data.validation, shadows),
+            report=report,
+        )
+    finally:
+        if (close := getattr(workload, "close", None)) is not None:
+            close()
 
 
 def written(text: str, numbers: dict[str, Any], calibration: CalibrationSection) -> str:

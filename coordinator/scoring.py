@@ -34,7 +34,7 @@ from mechanism.workload import Labels
 log = structlog.get_logger()
 
 if TYPE_CHECKING:  # evidence imports torch, which most commands do without
-    from fedpeer.evidence import ShadowEnsemble, ShadowEvidence
+    from fedpeer.evidence import EvidenceTask, ShadowEnsemble, ShadowEvidence
     from fedpeer.evidence.assessing import Broadcast
     from fedpeer.evidence.generic.measuring import Report
     from fedpeer.learning.models import Weights
@@ -166,25 +166,33 @@ def shadow_evidence(
     Raises:
         EvidenceError: no evidence can be had of such a workload, or from such data.
     """
-    from fedpeer.evidence import EvidenceTask, ShadowEvidence
+    from fedpeer.evidence import ShadowEvidence
 
     terms, shadows = row.terms, row.settings["evidence"]["shadows"]
     return ShadowEvidence(
-        EvidenceTask(
-            workload,
-            terms.recipe,
-            data.validation,
-            data.codes,
-            data.strata,
-            strata_are_classes=isinstance(terms.strata, Labels) and workload.classes == data.strata,
-            reference=terms.reference,
-        ),
+        evidence_task(data, row, workload),
         evidence_seed(row.root),
         shadows=shadows,
         executor=workers_for(terms.recipe, data.validation, shadows),
         validation_sha256=terms.validation_commitment.hex(),
         scores=[terms.rule.name],
         report=report,
+    )
+
+
+def evidence_task(data: LearnerData, row: TaskRow, workload: "Workload") -> "EvidenceTask":
+    """What a task's evidence is taken of. Raises EvidenceError: too few samples of a stratum."""
+    from fedpeer.evidence import EvidenceTask
+
+    terms = row.terms
+    return EvidenceTask(
+        workload,
+        terms.recipe,
+        data.validation,
+        data.codes,
+        data.strata,
+        strata_are_classes=isinstance(terms.strata, Labels) and workload.classes == data.strata,
+        reference=terms.reference,
     )
 
 
