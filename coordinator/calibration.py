@@ -57,8 +57,8 @@ def basis(task: PreparedTask, config: TaskConfig) -> Basis:
     record = terms.record()
     recipe = {**record["recipe"]}
     given = terms.initial_model.hex() if config.initial_model is not None else ""
-    workload = {"initial_model": given, "model": recipe.pop("model"), "source": recipe.pop("source")}
-    held = {"validation": commit_validation(task.data.validation, b"").hex(), "strata": record["strata"]}
+    workload = {"initial_model": given, "model": recipe.pop("model"), "source": recipe.pop("source", None)}
+    held = {"validation": commit_validation(task.data.validation, b"").hex(), "strata": record.get("strata")}
     parts = (workload, recipe, {**held, "reference": record["reference"]})
     return Basis(*(hashlib.sha256(canonical_bytes(part)).hexdigest() for part in parts))
 

@@ -168,7 +168,7 @@ def open_(
         operator.check_unused(config.id)
         with naming(file):
             prepared = prepare_task(config, datetime.now(UTC).timestamp())
-        doubts = check_calibration(prepared, config)
+            doubts = check_calibration(prepared, config)
         schedule = prepared.row.terms.schedule
         _note(
             f"At most {_credits(prepared.bill_micro)} credits: {counted(schedule.rounds, 'round')} x "

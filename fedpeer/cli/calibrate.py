@@ -233,7 +233,7 @@ def _lines(
     shadows = task.row.settings["evidence"]["shadows"]
     lines += [
         f"Evidence: a training takes {gaps.training_seconds:.2g} s here, a round's {shadows} shadows about "
-        f"{evidence:.2g} s on one core.",
+        f"{max(evidence, 1):.0f} s on one core.",
         f"{file} is left as it was." if dry_run else f"{file} has these numbers now.",
     ]
     return lines
