@@ -108,7 +108,7 @@ def merge(
     except ModelFileError as error:
         raise FieldError(
             "aggregation.rate",
-            f"{rule.rate:f}",
+            rule.rate,
             f"a step of {rule.name} that keeps the model's contract ({error})",
         ) from None
     return Merged(digest, file_digest(state_target))
