@@ -490,7 +490,7 @@ def test_a_rehearsal_into_another_database_leaves_the_original_alone(
     open_task(folder, task_config(tmp_path))
     back_up(folder, tmp_path / "backup.tar")
     before = rows(original)
-    with pytest.raises(FolderError, match="Name an empty one, with --database"):
+    with pytest.raises(FolderError, match="Name an empty one with --database"):
         read_backup(tmp_path / "backup.tar", tmp_path / "rehearsal")
     assert not (tmp_path / "rehearsal").exists()
     read_backup(tmp_path / "backup.tar", tmp_path / "rehearsal", database=other)

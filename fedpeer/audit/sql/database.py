@@ -369,7 +369,9 @@ def shown(url: URL) -> str:
     port = "" if url.port is None else f":{url.port}"
     service = f" of the service {url.query['service']}" if "service" in url.query else ""
     here = "" if host or service else f" (host: {os.environ.get('PGHOST') or 'the local socket'})"
-    return f"{url.drivername}://{host}{port}/{url.database or url.query.get('dbname', '')}{service}{here}"
+    if host.startswith("/"):  # a socket's folder, which no URL has before its path
+        host, here = "", f"?host={host}"
+    return f"{url.drivername}://{host}{port}/{url.database or url.query.get('dbname', '')}{here}{service}"
 
 
 def sqlite_file(url: URL) -> Path | None:

@@ -97,6 +97,7 @@ def test_what_is_shown_says_which_database_is_meant(monkeypatch: pytest.MonkeyPa
         ("postgresql://ann:hush@db.example:5433/market", "postgresql+psycopg://db.example:5433/market"),
         ("postgresql:///market?host=a&host=b&password=hush", "postgresql+psycopg://a,b/market"),
         ("postgresql://?service=market&password=hush", "postgresql+psycopg:/// of the service market"),
+        ("postgresql:///market?host=/run/pg", "postgresql+psycopg:///market?host=/run/pg"),
         ("postgresql:///market", "postgresql+psycopg:///market (host: the local socket)"),
         ("sqlite:////srv/market.db", "sqlite:////srv/market.db"),
     ):
