@@ -22,6 +22,7 @@ PAGES = {
     "task": "/tasks/task/",
     "ledger": "/ledger/",
     "entry": "/ledger/30/",
+    "receipt": "/ledger/receipt/",
     "participant": "/participants/p3/",
     "why": "/participants/p3/task/2/",
     "verify": "/audit/",
