@@ -43,6 +43,9 @@ from participant.report import Settlement, credit_text, settlement_of, stored_se
 #: Entries that are read at first, backwards from the payment; more where the round has more participants.
 _FIRST_ENTRIES = 64
 
+#: The step of a degree that is told what it would have brought.
+NEARER = Decimal("0.01")
+
 #: Rules that score a participant against peers.
 _PAIRED = ("verified", "paper")
 
@@ -89,6 +92,8 @@ class Why(Readable):
         stake_before_micro: the stake that was held before the round.
         ledger_index: where the payment stands in the ledger.
         problems: where ledger, receipt and the computed amounts differ, as sentences; empty where all agree.
+        nearer_micro: how much more the same peers would have brought at a degree and a claim that are smaller by
+            `NEARER`, at least 0; 0 where it was not scored, or by a rule without degrees.
     """
 
     task_id: str
@@ -104,11 +109,20 @@ class Why(Readable):
     stake_before_micro: int
     ledger_index: int
     problems: tuple[str, ...] = ()
+    nearer_micro: int = 0
 
     @property
     def degree(self) -> Fraction | None:
         """What it was scored by: the measured degree, or the claimed one under the rule `paper`; None: not scored."""
         return _scored_by(self.terms, self.own)
+
+    @property
+    def basis(self) -> str:
+        """What the degree that it was scored by is, in words."""
+        own = self.own
+        if own.verified_micro == own.upper_micro != own.lower_micro:
+            return "paid on, the upper end of what was measured"  # too wide for its middle
+        return "taken as claimed" if self.terms.rule.name == "paper" else "measured"
 
     @property
     def waterfall(self) -> tuple[tuple[str, int], ...]:
@@ -170,6 +184,7 @@ class Why(Readable):
             "rule": self.terms.rule.name,
             "claimed_degree": str(own.claimed_degree),
             "verified_micro": own.verified_micro,
+            "basis": self.basis,
             "lower_micro": own.lower_micro,
             "upper_micro": own.upper_micro,
             "multiplier_ppm": own.multiplier_ppm,
@@ -185,6 +200,7 @@ class Why(Readable):
             "remainder_micro": self.remainder_micro,
             "paid_micro": payment.paid_micro,
             "expected_micro": self.expected_micro,
+            "nearer_micro": self.nearer_micro,
             "stake_before_micro": self.stake_before_micro,
             "withheld_micro": payment.withheld_micro,
             "stake_lost_micro": payment.stake_lost_micro,
@@ -211,10 +227,7 @@ class Why(Readable):
         own, payment, rule = self.own, self.payment, self.terms.rule
         measured = "not scored"
         if own.verified_micro is not None:
-            word = "taken as claimed" if rule.name == "paper" else "measured"
-            if own.verified_micro == own.upper_micro != own.lower_micro:
-                word = "paid on, the upper end of what was measured"  # too wide for its middle
-            measured = f"{_number(Fraction(own.verified_micro, MICRO))} {word}"
+            measured = f"{_number(Fraction(own.verified_micro, MICRO))} {self.basis}"
         if own.lower_micro is not None and own.upper_micro is not None:
             low, high = (_number(Fraction(end, MICRO)) for end in (own.lower_micro, own.upper_micro))
             measured += f", interval {low} to {high}"
@@ -232,6 +245,10 @@ class Why(Readable):
                 ("peers", drawn),
                 ("formula", f"{self.formula} = {credit_text(payment.paid_micro)}"),
                 ("expected", f"{expected}; {gave}"),
+                (
+                    "effort",
+                    f"a degree nearer by {NEARER} would have brought {credit_text(self.nearer_micro)} more",
+                ),
             ]
         if rule.name != "paper":  # which takes claims as they are
             amount = credit_text(payment.penalty_micro)
@@ -470,7 +487,7 @@ def explained(
     rule = PAYMENT_RULES[terms.rule.name]
     peers = [by_id[peer] for peer in line.peers] or [own]
     candidates = [by_id[peer] for peer in sorted(peer_candidates(own, by_id))]
-    met, expected, remainder = [], 0, 0
+    met, expected, remainder, nearer = [], 0, 0, 0
     if own.scored:
         met = [
             Met(peer.participant_id, _scored_by(terms, peer) or Fraction(0), rule(terms, own, [peer]))
@@ -478,10 +495,22 @@ def explained(
         ]
         expected = payment_against(terms, own, candidates or [own])
         remainder = line.paid_micro - payment_against(terms, own, peers)
+        nearer = payment_against(terms, _nearer(own), peers) - payment_against(terms, own, peers)
     return Why(
         terms.task_id, settlement.round, participant_id, terms, own, tuple(met), len(candidates), expected, remainder,
-        line, stake, settlement.ledger_index, tuple(problems),
+        line, stake, settlement.ledger_index, tuple(problems), nearer,
     )  # fmt: skip
+
+
+def _nearer(own: Assessment) -> Assessment:
+    """The same submission from data that are nearer to the reference by `NEARER`."""
+    return replace(
+        own,
+        claimed_degree=max(Fraction(0), own.claimed_degree - Fraction(NEARER)),
+        verified_micro=max(0, (own.verified_micro or 0) - int(NEARER * MICRO)),
+        lower_micro=None,
+        upper_micro=None,
+    )
 
 
 def _payment(entry: Entry) -> Payment:

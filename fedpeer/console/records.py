@@ -10,13 +10,18 @@ from coordinator.operator import TaskReport, report_of
 from coordinator.storage.rounds import SettlementRow
 from coordinator.storage.tasks import TaskRow
 from coordinator.transaction import Transaction
+from fedpeer.audit.proofs import entry as entry_of
+from fedpeer.audit.proofs import trusted_keys
 from fedpeer.console.reading import NotThere, task_of
 from fedpeer.console.words import credits_text, duration
 from fedpeer.terminal import counted
 from mechanism.ledger.accounts import payable, stake
 from mechanism.ledger.entries import verdict_id
 from mechanism.ledger.entry import Entry
+from mechanism.ledger.errors import LedgerError
 from mechanism.ledger.note import Checkpoint, Note
+from mechanism.ledger.tlog_proof import TlogProof
+from mechanism.ledger.verify import LedgerSource
 from mechanism.settlement import expected_payments, max_payment_micro
 from mechanism.terms import Terms
 from participant.report import Settlement
@@ -364,6 +369,23 @@ def ledger_entry(t: Transaction, index: int) -> dict[str, Any]:
         "entries": head["entries"],
         "key": head["key"],
     }
+
+
+def receipt(source: LedgerSource, text: str) -> dict[str, Any]:
+    """Whether a receipt, a C2SP tlog-proof, proves an entry of this ledger, and which.
+
+    It holds where one of the log's keys has signed its head, and the entry that it proves is the ledger's.
+    """
+    record: dict[str, Any] = {"receipt": text, "holds": False, "said": "", "entry": None}
+    try:
+        proof = TlogProof.parse(text)
+        head = trusted_keys(source, None).verify(proof)
+        if entry_of(source, proof.index) != proof.entry:
+            raise LedgerError(f"the ledger's entry {proof.index} is another one than the receipt proves")
+    except LedgerError as error:
+        return {**record, "said": str(error)}
+    said = f"It proves entry {proof.index} in the log {head.origin} of {head.size} entries."
+    return {**record, "holds": True, "said": said, "entry": proof.index}
 
 
 def statement(record: dict[str, Any]) -> list[Sequence[Any]]:

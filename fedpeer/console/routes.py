@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from coordinator.operator import Notice, Operator
+from fedpeer.audit.input_files import MAX_RECEIPT_BYTES
 from fedpeer.audit.proofs import receipt
 from fedpeer.audit.sources import open_source
 from fedpeer.console import records
@@ -28,6 +29,11 @@ AUDIT = frozenset({Role.AUDITOR, Role.OPERATOR})
 OPERATOR = frozenset({Role.OPERATOR})
 #: A participant sees its own pages, and nobody else's.
 OWN = frozenset({Role.PARTICIPANT, Role.OPERATOR})
+
+
+#: Bytes of a form: a task file is the longest but a receipt, and has some thousand. What a form writes as three bytes
+#: makes a receipt a little longer than its file.
+_FORM_BYTES, _RECEIPT_FORM_BYTES = 1 << 16, MAX_RECEIPT_BYTES * 5 // 4
 
 
 class Mistake(ValueError):
@@ -101,6 +107,8 @@ class Page:
         show: what a GET shows; None: only forms lead there.
         act: what a POST does; None: nothing.
         open: for the public of any market.
+        harmless: what its form does changes nothing, so that it needs no session.
+        form_bytes: of its form, at most.
     """
 
     path: str
@@ -108,6 +116,8 @@ class Page:
     show: Callable[[Asked], Answer] | None
     act: Callable[[Asked], Answer] | None = None
     open: bool = False
+    harmless: bool = False
+    form_bytes: int = _FORM_BYTES
 
     @property
     def json_path(self) -> str | None:
@@ -148,6 +158,17 @@ def _receipt(asked: Asked) -> Answer:
     with ExitStack() as resources:
         text = str(receipt(open_source(asked.console.reader.url, resources), index))
     return Text(text, "text/plain", f"entry-{index}.tlog-proof")
+
+
+def _ask_receipt(asked: Asked) -> Answer:
+    return Shown("receipt.html", {"receipt": "", "holds": None, "said": "", "entry": None})
+
+
+def _check_receipt(asked: Asked) -> Answer:
+    text = asked.form.get("receipt", "").replace("\r\n", "\n")
+    with ExitStack() as resources:
+        record = records.receipt(open_source(asked.console.reader.url, resources), text)
+    return Shown("receipt.html", record)
 
 
 def _participant(asked: Asked) -> Answer:
@@ -306,6 +327,14 @@ PAGES = (
     Page("/", EVERYBODY, _front),
     Page("/tasks/{task}/", EVERYBODY, _task),
     Page("/ledger/", EVERYBODY, _ledger),
+    Page(
+        "/ledger/receipt/",
+        EVERYBODY,
+        _ask_receipt,
+        _check_receipt,
+        harmless=True,
+        form_bytes=_RECEIPT_FORM_BYTES,
+    ),
     Page("/ledger/{index}/", EVERYBODY, _entry),
     Page("/ledger/{index}/receipt", EVERYBODY, _receipt),
     Page("/participants/{name}/", OWN, _participant),
@@ -319,7 +348,7 @@ PAGES = (
     Page("/operator/open/", OPERATOR, _ask_open, _open),
     Page("/operator/tasks/{task}/", OPERATOR, _operator_task),
     Page("/operator/tasks/{task}/cancel/", OPERATOR, _ask_cancel, _cancel),
-    Page("/sign-in/", EVERYBODY, _ask_sign_in, _sign_in, open=True),
+    Page("/sign-in/", EVERYBODY, _ask_sign_in, _sign_in, open=True, harmless=True),
     Page("/sign-out/", SIGNED_IN, None, _sign_out),
 )
 

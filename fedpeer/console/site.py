@@ -56,9 +56,6 @@ _ALIVE_SECONDS = 20.0
 #: Streams at once; each costs a socket and some kilobytes.
 MAX_WATCHERS = 1_000
 
-#: Bytes of a form: a task file is the longest, and has some thousand.
-_FORM_BYTES = 1 << 16
-
 _HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
     "img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
@@ -232,13 +229,13 @@ class Console:
         body = b""
         async for part in request.stream():
             body += part
-            if len(body) > _FORM_BYTES:
-                raise Mistake(f"The form has more than {_FORM_BYTES:,} bytes.")
+            if len(body) > page.form_bytes:
+                raise Mistake(f"The form has more than {page.form_bytes:,} bytes.")
         try:
             form = dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=20))
         except ValueError:
             raise Mistake("The form cannot be read.") from None
-        if not page.open and not self.sessions.form_holds(visitor, form.get("form", "")):
+        if not page.harmless and not self.sessions.form_holds(visitor, form.get("form", "")):
             raise LinkError(
                 "This form is of an earlier session; go back, load the page again, and send it again."
             )

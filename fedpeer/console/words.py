@@ -33,10 +33,10 @@ def credits_text(micro: int, places: int = 2) -> str:
     return f"{rounded if rounded else abs(rounded):,}"
 
 
-def money(micro: int) -> Markup:
-    """Credits with two decimals; the exact amount is the element's value, in micro-credits, and its title."""
+def money(micro: int, places: int = 2) -> Markup:
+    """Credits with two decimals, or `places`; the exact amount is the value, in micro-credits, and the title."""
     return Markup('<data class="money" value="{}" title="{} credits">{}</data>').format(
-        micro, credits_text(micro, 6), credits_text(micro)
+        micro, credits_text(micro, 6), credits_text(micro, places)
     )
 
 

@@ -1,8 +1,11 @@
 """Pictures of the console's pages, on a phone and on a screen: python -m tests.browser.screenshots FOLDER"""
 
 import base64
+import io
 import sys
 from pathlib import Path
+
+from PIL import Image
 
 from fedpeer.console.sessions import Role
 from tests.browser.browsing import Browser, Held, held_market
@@ -11,12 +14,15 @@ from tests.fedpeer.console.visiting import visited
 #: Widths in pixels.
 WIDTHS = (390, 1280)
 
+_COLOURS = 24
+
 #: Pages by what the picture is called; the operator sees all of them.
 PAGES = {
     "tasks": "/",
     "task": "/tasks/task/",
     "ledger": "/ledger/",
     "entry": "/ledger/30/",
+    "receipt": "/ledger/receipt/",
     "participant": "/participants/p3/",
     "why": "/participants/p3/task/2/",
     "verify": "/audit/",
@@ -56,13 +62,17 @@ def _picture(folder: Path, opened: Browser, name: str, path: str) -> None:
             "Page.captureScreenshot",
             {"format": "png", "captureBeyondViewport": True, "clip": _whole(opened, width)},
         )
-        (folder / f"{name}-{width}.png").write_bytes(base64.b64decode(taken["data"]))
+        picture = Image.open(io.BytesIO(base64.b64decode(taken["data"]))).convert("RGB")
+        # Text on a plain ground: few colours do, and a third of the bytes.
+        picture.quantize(_COLOURS, dither=Image.Dither.NONE).save(
+            folder / f"{name}-{width}.png", optimize=True
+        )
 
 
 def _whole(opened: Browser, width: int) -> dict[str, float]:
     """The page from its top, two screens at most."""
     high = opened.run("return document.documentElement.scrollHeight")
-    return {"x": 0, "y": 0, "width": width, "height": min(high, 1800), "scale": 1}
+    return {"x": 0, "y": 0, "width": width, "height": min(high, 1200), "scale": 1}
 
 
 if __name__ == "__main__":

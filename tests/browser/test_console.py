@@ -32,7 +32,7 @@ pytestmark = [
 
 #: What a visitor of each kind begins with, and the pages of a market that was played.
 PAGES = {
-    "public": ("/", "/tasks/task/", "/ledger/", "/ledger/4/", "/sign-in/", "/nowhere/"),
+    "public": ("/", "/tasks/task/", "/ledger/", "/ledger/4/", "/ledger/receipt/", "/sign-in/", "/nowhere/"),
     "participant": ("/participants/p1/", "/participants/p1/task/1/"),
     "auditor": ("/audit/",),
     "operator": (

@@ -218,6 +218,36 @@ def test_expected_pay_is_the_mean_over_all_who_could_be_drawn(tmp_path: Path) ->
     assert "in the mean over all who could be drawn" in str(found)
 
 
+@pytest.mark.parametrize(("name", "round_"), ROUNDS)
+def test_the_steps_to_a_payment_end_at_it_and_none_of_them_adds_anything(
+    tmp_path: Path, name: str, round_: int
+) -> None:
+    found = explained(Ledger(), tmp_path, name, round_)
+    left = dict(found.waterfall)
+    assert left["paid"] == found.payment.paid_micro
+    assert list(left.values())[:-1] == sorted(list(left.values())[:-1], reverse=True)
+    if found.degree is not None:
+        assert left["screens"] == found.payment.gross_micro
+        alone = replace(found, peers=(replace(found.peers[0], degree=Fraction(0)),), remainder_micro=0)
+        unscreened = replace(alone, own=replace(found.own, multiplier_ppm=MICRO, claimed_degree=found.degree))
+        assert left["own degree"] == pytest.approx(recomputed(unscreened), abs=1)
+
+
+def test_a_nearer_degree_brings_what_the_formula_says(tmp_path: Path) -> None:
+    found = explained(Ledger(), tmp_path, "p003", 1)
+    own, step = found.own, Fraction(1, 100)
+    assert own.verified_micro is not None
+    nearer = replace(
+        found,
+        own=replace(
+            own, verified_micro=own.verified_micro - 10_000, claimed_degree=own.claimed_degree - step
+        ),
+    )
+    assert found.nearer_micro == recomputed(nearer) - recomputed(found) > 0
+    assert "a degree nearer by 0.01 would have brought" in str(found)
+    assert explained(Ledger(), tmp_path, "p002", 1).nearer_micro == 0
+
+
 def test_what_was_not_delivered_says_so(tmp_path: Path) -> None:
     found = explained(Ledger(), tmp_path, "p002", 1)
     assert (found.degree, found.peers, found.formula) == (None, (), "")

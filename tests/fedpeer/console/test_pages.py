@@ -115,6 +115,26 @@ def test_every_entry_has_its_page_and_a_receipt_that_holds(console: Visited, mar
         assert json.loads(proof.entry or b"") == entries[index]
 
 
+def test_a_receipt_is_held_against_the_ledger(console: Visited, market: LocalMarket, tmp_path: Path) -> None:
+    visit = console.public()
+    proof = visit.get("/ledger/5/receipt").text
+    page = visit.post("/ledger/receipt/", receipt=proof.replace("\n", "\r\n")).main  # as browsers send it
+    assert "It proves entry 5 in the log test of" in page
+    assert 'href="/ledger/5/"' in page
+    with LocalCoordinator(tmp_path / "another") as another:
+        another.enrol("alice", tmp_path / "alice")
+        another.enrol("bob", tmp_path / "bob")
+        with visited(another.folder, another.clock) as other:
+            foreign = other.public().get("/ledger/1/receipt").text
+    altered = proof.replace("index 5", "index 6")
+    assert altered != proof
+    for wrong in (foreign, altered, proof[:-10], "", HOSTILE):
+        page = visit.post("/ledger/receipt/", receipt=wrong).main
+        assert "does not hold" in page
+        assert "It proves" not in page
+        assert "<script>" not in page
+
+
 def test_the_auditors_page_verifies_by_the_verifier(console: Visited, market: LocalMarket) -> None:
     visit = console.signed_in(Role.AUDITOR)
     assert visit.post("/audit/", of="/audit/").status == 303
