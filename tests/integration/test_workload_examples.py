@@ -1,4 +1,4 @@
-"""`fedpeer simulate` plays the examples with a workload of their own, each small: evidence, payments, how good it got."""
+"""The examples with a workload of their own are played, each small: evidence, payments, how good the model got."""
 
 import sys
 from importlib.util import find_spec
@@ -84,7 +84,7 @@ def _file(name: str) -> Path:
 def packages() -> str:
     """A list as `apt-cache dumpavail` writes it: twelve sections, each with words of its own."""
     generator = np.random.default_rng(0)
-    words = "game mail web font music video science editor network kernel shell python database image text library".split()
+    words = [f"word{number}" for number in range(16)]
     stanzas = []
     for section in range(12):
         own = words[section : section + 4]
