@@ -418,7 +418,8 @@ def model(
         except StorageError as error:
             _note(f"That it was fetched is not noted, so that the service keeps its file: {error}")
         size = found.path.stat().st_size
-        text = f"the model of task {task} after round {found.round}, {size:,} bytes, SHA-256 {found.digest.hex()}"
+        said = "".join(f"{name} {value}, " for name, value in found.figures.items())
+        text = f"the model of task {task} after round {found.round}, {said}{size:,} bytes, SHA-256 {found.digest.hex()}"
         if piped:
             _note(text)
             return
@@ -428,6 +429,7 @@ def model(
             "file": str(target),
             "bytes": size,
             "model_sha256": found.digest.hex(),
+            **found.figures,
         }
         _show(as_json, record, f"{target}: {text}")
 

@@ -6,9 +6,9 @@ returns when the service has read the change; `Operator.notice` says whether it 
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -139,12 +139,14 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True)
 class LearnedModel:
-    """A model of a task: after which round, its digest, which is the ledger's, and its file."""
+    """A model of a task: after which round, its digest, which is the ledger's, its file, and loss and accuracy by name
+    where the learner's data gave them."""
 
     task_id: str
     round: int
     digest: bytes
     path: Path
+    figures: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -325,10 +327,10 @@ class Operator:
                 ledger's.
         """
 
-        def read(t: Transaction) -> tuple[int, bytes, bytes]:
-            row = _task(t, task_id)
+        def read(t: Transaction) -> tuple[int, bytes, bytes, dict[str, str]]:
+            row, rounds = _task(t, task_id), t.market.rounds(task_id)
             made = {0: row.terms.initial_model}
-            made |= {r.round: r.result_model for r in t.market.rounds(task_id) if r.result_model is not None}
+            made |= {r.round: r.result_model for r in rounds if r.result_model is not None}
             wanted = max(made) if round_ is None else round_
             if round_ is None and not wanted:
                 raise TaskError(
@@ -345,9 +347,11 @@ class Operator:
                     f"task {task_id!r} has no model of round {wanted}; expected 0, what it began with, to {max(made)}, "
                     "the last round that is settled"
                 )
-            return wanted, made[wanted], _recorded_model(t, row, wanted)
+            told = {r.round: {"loss": r.loss, "accuracy": r.accuracy} for r in rounds}.get(wanted, {})
+            figures = {name: str(value) for name, value in told.items() if value is not None}
+            return wanted, made[wanted], _recorded_model(t, row, wanted), figures
 
-        number, digest, recorded = self._transact.look(read)
+        number, digest, recorded, figures = self._transact.look(read)
         if digest != recorded:
             raise TaskError(
                 f"the model of task {task_id!r} after round {number} is {digest.hex()} in the database and "
@@ -361,7 +365,7 @@ class Operator:
                 f"(storage.retention_days), and by the service that runs from this folder; its SHA-256 is "
                 f"{digest.hex()}: restore the file from a backup"
             )
-        return LearnedModel(task_id, number, digest, path)
+        return LearnedModel(task_id, number, digest, path, figures)
 
     def fetched(self, model: LearnedModel) -> None:
         """Notes that the learner has a model: retention may delete it then."""

@@ -24,8 +24,8 @@ PAGES = {
     "asyncio": ["participant.aio"],
     "raw-client": ["participant.client", "participant.endpoint"],
     "errors": ["participant.errors"],
-    "adapters": ["participant.adapters.torch", "participant.adapters.sklearn", "participant.adapters.numpy",
-                 "participant.adapters.flower"],
+    "adapters": ["participant.adapters.workload", "participant.adapters.counting", "participant.adapters.torch",
+                 "participant.adapters.sklearn", "participant.adapters.numpy", "participant.adapters.flower"],
     "configuration": ["participant.config"],
 }  # fmt: skip
 

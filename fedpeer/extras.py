@@ -21,6 +21,7 @@ EXTRAS = {
     "scipy": "research",
     "sklearn": "sklearn",
     "sqlalchemy": "sql",
+    "tokenizers": "examples",
     "tomlkit": "coordinator",
     "torch": "torch",
     "torchvision": "research",
