@@ -77,8 +77,8 @@ def plan_shadows(
         mix, rows, targets = make(codes, halves[half], reference, samples, generator)
         plans.append(Plan(mix, rows, targets, half, False, int(generator.integers(2**31))))
     for k in generator.permutation(count)[: max(LEAST_AGAIN, round(count * AGAIN_SHARE))]:
-        seed = int(generator.integers(2**31))
-        plans.append(replace(plans[k], sound=False, seed=seed, again_of=plans[k].seed))
+        other = int(generator.integers(2**31))
+        plans.append(replace(plans[k], sound=False, seed=other, again_of=plans[k].seed))
     return plans
 
 
