@@ -321,3 +321,27 @@ async def test_an_error_keeps_no_frame_of_the_model(tmp_path: Path, spoiled: boo
         await receiver.receive("first", messages())
     assert [ref() for ref in sent] == [None] * len(sent)
     await receiver.uploads.stop()
+
+
+async def test_a_stream_that_is_waited_for_keeps_no_frame_in_memory(tmp_path: Path) -> None:
+    receiver = Receiver(tmp_path)
+    sent: list[weakref.ref[Weights]] = []
+
+    async def messages() -> AsyncIterator[Frame]:
+        for start in (0, 20):
+            weights = Weights(CONTENT[start : start + 20])
+            sent.append(weakref.ref(weights))
+            frame = Frame(start, memoryview(weights))
+            del weights
+            yield frame
+            del frame
+        await asyncio.Event().wait()
+
+    upload = receiver.receive("first", messages())
+    async with asyncio.timeout(60):
+        while len(sent) < 2 or any(ref() is not None for ref in sent):
+            await asyncio.sleep(0)
+    assert receiver.spool.size(KEY) == 40
+    await receiver.uploads.stop()
+    with pytest.raises(Refusal, match="shutting down"):
+        await upload
