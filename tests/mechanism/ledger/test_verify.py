@@ -362,6 +362,9 @@ def test_a_receipt_of_a_model_that_came_otherwise_says_how(proven: bool, has: st
     both = [Entry("m", "model", {"late": late, "sequence": 1}).data for late in (proven, not proven)]
     came = {False: "in time", True: "late"}[proven]
     assert _contradiction(*both) == f"the receipt says that m came {came}; the ledger says {has}"
+    one, other = (Entry("m", "model", {"late": proven, "sequence": n}).data for n in (1, 2))
+    words = "the receipt proves another m than the ledger has: they differ in sequence"
+    assert _contradiction(one, other) == words
 
 
 def test_a_known_head_beyond_the_end_counts_only_under_the_logs_key() -> None:
