@@ -1,7 +1,6 @@
-"""In which section is a package? Its description, as a frozen sentence encoder reads it, and a head that is learnt;
-`adapters` learn beside the encoder's last layer as well. text.toml and text_lora.toml have the terms.
+"""In which section is a package? A head on a frozen sentence encoder (text.toml), or adapters in it (text_lora.toml).
 
-    fedpeer simulate examples/text.py:owner
+fedpeer simulate examples/text.py:owner
 """
 
 from pathlib import Path
@@ -32,10 +31,8 @@ def learner(adapted=False, size=1500):
 
 def owner(participant=0, adapted=False, size=1500):
     """What nobody has yet, skewed to one section; effort brings in the others."""
-    rest = texts(adapted).select(np.arange(size + 300, len(texts(adapted))))
-    return SkewedTask(
-        rest, majority=participant % 12, degree=0.5, folders=[Path(__file__).parent], seed=participant
-    )
+    rest, here = texts(adapted).select(np.arange(size + 300, len(texts(adapted)))), Path(__file__).parent
+    return SkewedTask(rest, majority=participant % 12, degree=0.5, folders=[here], seed=participant)
 
 
 def adapting_owner(participant=0):

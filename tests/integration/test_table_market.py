@@ -16,7 +16,7 @@ from fedpeer.protocol.model_file import open_model
 from mechanism.workload import Columns
 from tests.integration.test_service_process import serving
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 pytest.importorskip("pyarrow")
 
@@ -102,7 +102,7 @@ def write_flights(path: Path, counts: tuple[int, ...], seed: int) -> None:
 def command(*words: str, cwd: Path, **options: Any) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "fedpeer", *words],
-        cwd=cwd, env=environment(), capture_output=True, text=True, timeout=200, check=False, **options,
+        cwd=cwd, env=environment(), capture_output=True, text=True, timeout=400, check=False, **options,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -140,7 +140,7 @@ def test_a_market_on_a_table(tmp_path: Path) -> None:
                 cwd=folder, env=environment(), stderr=subprocess.PIPE, text=True,
             )  # fmt: skip
         for name, process in running.items():
-            _, log = process.communicate(timeout=250)
+            _, log = process.communicate(timeout=400)
             assert process.returncode == 0, (name, log)
         [task] = json.loads(command("coordinator", "status", "--json", *on_state, cwd=operator))["tasks"]
         fetched = ["airlines", "-o", "model.safetensors", "--json", *on_state]
