@@ -125,7 +125,9 @@ def test_imports_go_down_within_the_coordinator() -> None:
 def test_only_adapters_use_the_learning_package() -> None:
     """And commands, which may read a copy of the ledger."""
     for name, path in modules().items():
-        if name.startswith("participant") and not name.startswith(("participant.adapters", "participant.cli")):
+        if name.startswith("participant") and not name.startswith(
+            ("participant.adapters", "participant.cli")
+        ):
             used = {
                 other for other in imported(path) if other.startswith(("fedpeer.learning", "fedpeer.audit"))
             }
