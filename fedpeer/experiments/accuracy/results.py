@@ -64,22 +64,31 @@ class AccuracyResult:
 
     cells: Sequence[tuple[Cell, Record]]
 
+    def groups(self) -> dict[tuple[str, str], list[tuple[Cell, Record]]]:
+        """By task and start."""
+        groups: dict[tuple[str, str], list[tuple[Cell, Record]]] = {}
+        for cell, record in self.cells:
+            groups.setdefault((cell.parameters["task"], cell.parameters["start"]), []).append((cell, record))
+        return groups
+
     def figures(self) -> dict[tuple[str, str], dict[int, Figures]]:
         """By task and start, then by the number of shadows."""
-        groups: dict[tuple[str, str], list[Record]] = {}
-        for cell, record in self.cells:
-            groups.setdefault((cell.parameters["task"], cell.parameters["start"]), []).append(record)
-        return {
-            key: {count: figures(records, count) for count in sorted(map(int, records[0]["counts"]))}
-            for key, records in groups.items()
-        }
+        return {key: _by_count([record for _, record in group]) for key, group in self.groups().items()}
 
     def record(self) -> dict[str, Any]:
         """For JSON."""
+        figures = self.figures()
         return {
-            f"{task} {start}": {str(count): vars(found) for count, found in by_count.items()}
-            for (task, start), by_count in self.figures().items()
+            " ".join(key): {
+                "seeds": [cell.parameters["seed"] for cell, _ in group],
+                "shadows": {str(count): vars(found) for count, found in figures[key].items()},
+            }
+            for key, group in self.groups().items()
         }
+
+
+def _by_count(records: Sequence[Record]) -> dict[int, Figures]:
+    return {count: figures(records, count) for count in sorted(map(int, records[0]["counts"]))}
 
 
 def shown(by_count: Mapping[int, Figures]) -> int:
