@@ -24,6 +24,8 @@ from fedpeer.testing.coordinator import LocalCoordinator
 from tests.fedpeer.console.visiting import Visit, eventually, running, visited
 from tests.integration.market import make_folder
 
+pytestmark = pytest.mark.long
+
 
 def command(*arguments: str) -> list[str]:
     return [sys.executable, "-P", "-m", "fedpeer", *arguments]
