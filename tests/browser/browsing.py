@@ -80,6 +80,7 @@ class Browser:
         options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
         self.driver = webdriver.Chrome(options, Service(DRIVER))
         self.driver.set_page_load_timeout(PATIENCE)
+        self.driver.set_script_timeout(5 * PATIENCE)
         self._console = console
 
     @property
