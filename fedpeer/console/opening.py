@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -131,17 +131,36 @@ class Opening:
             self._changed()
 
     def _proved(self, text: str, accept_noise: bool) -> _Offer:
+        from coordinator.calibration import check_calibration
         from coordinator.dry_round import prove  # imports the data sets
         from coordinator.opening import prepare_task
 
         config = parse_config(text, TaskConfig, Path("the task"))
+        _check_no_code(config)
         with closing(self._operator()) as operator:
             operator.check_unused(config.id)
         prepared = prepare_task(
             resolve_paths(config, self._reader.folder.path.absolute()), self._reader.now()
         )
-        return _Offer(prepared, prove(prepared, self._say, accept_noise=accept_noise))
+        doubts = check_calibration(prepared, config)
+        proof = prove(prepared, self._say, accept_noise=accept_noise)
+        return _Offer(prepared, replace(proof, doubts=(*proof.doubts, *doubts)))
 
     def _say(self, text: str) -> None:
         self._said = text
         self._changed()
+
+
+def _check_no_code(config: TaskConfig) -> None:
+    """Raises TaskError where a task names Python to be run: a page must not be a way to run code on the machine."""
+    places = {
+        "recipe.model": config.recipe.model if ":" in config.recipe.model else None,
+        "strata.factory": None if config.strata is None else config.strata.factory,
+        "data.factory": None if config.data is None else config.data.factory,
+    }
+    for place, factory in places.items():
+        if factory is not None:
+            raise TaskError(
+                f"{place} is {factory!r}, Python that would run on the coordinator's machine; expected a task without. "
+                "Open this one on the machine itself: fedpeer coordinator open FILE"
+            )

@@ -93,8 +93,15 @@ def test_a_task_is_proved_billed_and_opened(console: Visited, coordinator: Local
         ),
         ('id = "<script>alert(1)</script>', "the task cannot be used"),
         ("", "missing"),
+        (TASK.replace('"task"', '"other"').replace('"custom"', '"os:system"'), "recipe.model is 'os:system'"),
+        (
+            TASK.replace('"task"', '"other"').replace(
+                "[recipe]", '[strata]\nfactory = "os:system"\n[recipe]'
+            ),
+            "strata.factory is 'os:system'",
+        ),
     ],
-    ids=["known", "value", "file", "toml", "empty"],
+    ids=["known", "value", "file", "toml", "empty", "model", "strata"],
 )
 def test_what_is_wrong_with_a_task_file_is_said_beside_it(
     console: Visited, coordinator: LocalCoordinator, text: str, said: str
