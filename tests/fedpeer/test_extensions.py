@@ -88,7 +88,7 @@ def test_what_cannot_be_used_says_why(lab: Path) -> None:
         ExtensionError, match=r"there is no 'absent' in fedpeer.attacks; installed there: broken"
     ):
         extension(ATTACKS, "absent")
-    with pytest.raises(DataError, match="the data set no-data gives a int; expected"):
+    with pytest.raises(DataError, match="the data set no-data gives an int; expected"):
         load_splits("no-data", seed=0)
 
 

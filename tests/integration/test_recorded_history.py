@@ -12,6 +12,7 @@ from coordinator.errors import TaskError
 from coordinator.folder import StateFolder
 from fedpeer.audit.sources import open_source
 from fedpeer.protocol.errors import Code
+from mechanism.errors import FieldError
 from mechanism.ledger.entry import Entry
 from tests.integration import market
 from tests.integration.market import close, model_like, open_task, refused, running, task_config, verified
@@ -101,7 +102,7 @@ def test_a_task_whose_rule_needs_evidence_that_cannot_be_had_is_not_opened(tmp_p
     folder = market.make_folder(tmp_path / "market")
     data = {"dataset": "digits", "validation": 400, "test": 100}
     config = task_config(tmp_path, rule={"name": "verified"}, data=data, reference=None)
-    with pytest.raises(TaskError, match=r'the recipe names .custom.*rule\.name = "paper"'):
+    with pytest.raises(FieldError, match=r'recipe.model is .custom.*rule\.name = "paper"'):
         open_task(folder, config)
     config = task_config(tmp_path, rule={"name": "shapley"})
     with pytest.raises(TaskError, match=r"needs the learner's data.*rule\.name = .paper"):
