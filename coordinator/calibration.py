@@ -1,6 +1,6 @@
 """What a task file's Phi and Upsilon rest on: a calibration, of this workload, recipe and D_c or of others.
 
-`fedpeer calibrate` measures (`fedpeer.evidence.generic.gaps`), proposes (`mechanism.proposal`) and writes the numbers
+`fedpeer calibrate` measures (`fedpeer.evidence.gaps`), proposes (`mechanism.proposal`) and writes the numbers
 into the task file, with a section [calibration] that says of what they are. Opening a task refuses a calibration of
 something else, and says where there is none.
 """
@@ -26,8 +26,8 @@ from fedpeer.protocol.model_file import open_model
 from mechanism.canonical import canonical_bytes
 
 if TYPE_CHECKING:  # evidence imports torch, which most commands do without
-    from fedpeer.evidence.generic.gaps import MeasuredGaps
-    from fedpeer.evidence.generic.measuring import Report
+    from fedpeer.evidence.gaps import MeasuredGaps
+    from fedpeer.evidence.measuring import Report
 
 #: Seed of the shadows. They are no round's, so nobody learns of evidence from it; who has D_c measures the same again.
 SEED = 0
@@ -127,7 +127,7 @@ def with_placeholders(document: dict[str, Any]) -> dict[str, Any]:
 
 def measure(task: PreparedTask, shadows: int, report: "Report") -> "MeasuredGaps":
     """Phi and Upsilon of a task that is `calibratable`, from its first model. Raises EvidenceError."""
-    from fedpeer.evidence.generic.gaps import measure_gaps
+    from fedpeer.evidence.gaps import measure_gaps
 
     row, data = task.row, task.data
     assert data is not None, "the caller has asked"

@@ -231,7 +231,7 @@ def _scarce(task: PreparedTask, measured: bool) -> tuple[str, ...]:
     """Where D_c has too few samples of a stratum for shadows to look like participants."""
     if not measured or task.data is None:
         return ()
-    from fedpeer.evidence.generic.planning import scarcity  # imports torch
+    from fedpeer.evidence.planning import scarcity  # imports torch
 
     counts, samples = task.data.counts(), task.row.terms.recipe.samples
     if scarcity(task.data.codes, samples) >= _SCARCE:
@@ -350,7 +350,7 @@ def _samples(
         return made, tuple(degrees), np.array([], dtype=np.int64)
     data, codes = task.data.validation, task.data.codes
     if needs_evidence(terms.rule.name):
-        from fedpeer.evidence.generic.planning import plan_shadows  # imports torch
+        from fedpeer.evidence.planning import plan_shadows  # imports torch
 
         plans = plan_shadows(
             codes, terms.reference, recipe.samples, _SHADOWS, (evidence_seed(task.row.root),)

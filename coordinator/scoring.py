@@ -36,7 +36,7 @@ log = structlog.get_logger()
 if TYPE_CHECKING:  # evidence imports torch, which most commands do without
     from fedpeer.evidence import EvidenceTask, ShadowEnsemble, ShadowEvidence
     from fedpeer.evidence.assessing import Broadcast
-    from fedpeer.evidence.generic.measuring import Report
+    from fedpeer.evidence.measuring import Report
     from fedpeer.learning.models import Weights
     from fedpeer.learning.workloads.protocol import Workload
 

@@ -16,7 +16,7 @@ from coordinator.errors import TaskError
 from coordinator.opening import PreparedTask, prepare_task
 from fedpeer.cli.errors import CommandError
 from fedpeer.evidence.errors import EvidenceError
-from fedpeer.evidence.generic.gaps import COVERAGE, MIN_CALIBRATION_SHADOWS, MeasuredGaps
+from fedpeer.evidence.gaps import COVERAGE, MIN_CALIBRATION_SHADOWS, MeasuredGaps
 from fedpeer.text_files import TextFileError, read_text, read_toml
 from mechanism.gap_bound import GapBound
 from mechanism.proposal import Proposal, Wishes, propose, rounded

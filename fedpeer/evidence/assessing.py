@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedpeer.evidence.comparing import Left, likeness
 from fedpeer.evidence.errors import EvidenceError
-from fedpeer.evidence.generic.comparing import Left, likeness
-from fedpeer.evidence.generic.measuring import (
+from fedpeer.evidence.influence import Aggregate
+from fedpeer.evidence.measuring import (
     SHADOWS,
     Ensemble,
     EvidenceTask,
@@ -28,7 +29,6 @@ from fedpeer.evidence.generic.measuring import (
     Report,
     prepare_ensemble,
 )
-from fedpeer.evidence.influence import Aggregate
 from fedpeer.evidence.regression import micro
 from fedpeer.learning.models import Weights, weights_digest
 from fedpeer.learning.samples import Samples

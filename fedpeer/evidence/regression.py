@@ -125,7 +125,7 @@ def ridge(x: Array, y: Array) -> Line:
 
 def _decomposed(a: Array) -> tuple[Array, Array, Array]:
     """U, s^2 and V of a = U s V', from the smaller of a a' and a' a: far faster than a singular value
-    decomposition, and its loss of digits drowns in the penalty."""
+    decomposition, and the precision that it loses drowns in the penalty."""
     rows, columns = a.shape
     squares, vectors = np.linalg.eigh(a @ a.T if rows <= columns else a.T @ a)
     kept = squares > squares[-1] * 1e-10

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from fedpeer.evidence.generic import EvidenceTask
-from fedpeer.evidence.generic.measuring import CHUNK, Ensemble, begin_ensemble, fit_ensemble, observe_plans
-from fedpeer.evidence.generic.observing import Observation, Observer
-from fedpeer.evidence.generic.planning import FLAWED_SHARE, Plan, scarcity
+from fedpeer.evidence import EvidenceTask
+from fedpeer.evidence.measuring import CHUNK, Ensemble, begin_ensemble, fit_ensemble, observe_plans
+from fedpeer.evidence.observing import Observation, Observer
+from fedpeer.evidence.planning import FLAWED_SHARE, Plan, scarcity
 from fedpeer.experiments.accuracy.tasks import TASKS, AccuracyTask, Parts
 from fedpeer.experiments.cells import Cell, Record
 from fedpeer.learning.mean import weighted_mean

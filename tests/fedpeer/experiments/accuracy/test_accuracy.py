@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import fedpeer.evidence.generic
+import fedpeer.evidence
 from fedpeer.cli.accuracy import measure_accuracy
 from fedpeer.cli.errors import CommandError
 from fedpeer.experiments.accuracy import GOALS, TASKS, accuracy_cells
@@ -117,7 +117,7 @@ def test_degrees_are_measured_and_a_finished_start_is_read_again(
 
 
 def test_no_rule_of_the_evidence_knows_a_data_set() -> None:
-    package = Path(fedpeer.evidence.generic.__file__).parent
+    package = Path(fedpeer.evidence.__file__).parent
     names = {*dataset_names(), "digits", "mnist", "cifar", "fashion", "flights", "carrier", "descriptions"}
     text = {path: path.read_text().lower() for path in package.glob("*.py")}
     assert text

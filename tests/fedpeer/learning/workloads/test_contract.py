@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression, Ridge, SGDClassifier, SGDRe
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from torch import nn
 
-from fedpeer.evidence.generic.observing import silent_tensors
+from fedpeer.evidence.observing import silent_tensors
 from fedpeer.learning.errors import LearningError
 from fedpeer.learning.samples import Samples
 from fedpeer.learning.workloads.baseline import MeanWorkload

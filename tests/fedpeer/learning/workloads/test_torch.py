@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedpeer.evidence.generic.observing import silent_tensors
+from fedpeer.evidence.observing import silent_tensors
 from fedpeer.learning.datasets import LabelledData
 from fedpeer.learning.errors import ModelError
 from fedpeer.learning.models import initial_weights

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from fedpeer.evidence.errors import EvidenceError
-from fedpeer.evidence.generic.measuring import EvidenceTask, prepare_ensemble
-from fedpeer.evidence.generic.observing import LOSS_CAP, Observer
+from fedpeer.evidence.measuring import EvidenceTask, prepare_ensemble
+from fedpeer.evidence.observing import LOSS_CAP, Observer
 from fedpeer.learning.samples import Samples
 from fedpeer.learning.strata import quantiles_of, strata_of
 from fedpeer.learning.workloads.protocol import Judged

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fedpeer.evidence.generic.observing import LOG_FLOOR, Observation
-from fedpeer.evidence.generic.screening import RATE, limit_at
-from fedpeer.evidence.generic.telling import Halves
 from fedpeer.evidence.likeness import Pull, fit_pull, mix_of
+from fedpeer.evidence.observing import LOG_FLOOR, Observation
+from fedpeer.evidence.screening import RATE, limit_at
 from fedpeer.evidence.sketch import Array, directions
+from fedpeer.evidence.telling import Halves
 from fedpeer.learning.strata import Codes
 
 #: Samples of D_c on which outputs, and aggregates, are compared. Differences are paired, so few tell them apart.

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpeer.evidence.errors import EvidenceError
-from fedpeer.evidence.generic.gaps import (
+from fedpeer.evidence.gaps import (
     MIN_CALIBRATION_SHADOWS,
     EvidenceTask,
     Shadows,

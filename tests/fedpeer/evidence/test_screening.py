@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedpeer.evidence.generic.screening import SCORES, Figures, Tail, limit_at
+from fedpeer.evidence.screening import SCORES, Figures, Tail, limit_at
 
 
 @pytest.mark.parametrize("rate", [0.2, 0.05, 0.01])

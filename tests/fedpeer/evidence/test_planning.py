@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from fedpeer.evidence.generic.planning import plan_shadows, scarcity
+from fedpeer.evidence.planning import plan_shadows, scarcity
 from fedpeer.learning.strata import balanced_halves, reference_over
 
 CODES = np.random.default_rng(1).permutation(np.repeat(np.arange(5), [40, 40, 60, 20, 40]))

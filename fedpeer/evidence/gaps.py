@@ -28,8 +28,8 @@ import numpy as np
 from scipy.optimize import linprog
 
 from fedpeer.evidence.errors import EvidenceError
-from fedpeer.evidence.generic.measuring import CHUNK, EvidenceTask, Report
-from fedpeer.evidence.generic.planning import Plan, plan_shadows
+from fedpeer.evidence.measuring import CHUNK, EvidenceTask, Report
+from fedpeer.evidence.planning import Plan, plan_shadows
 from fedpeer.evidence.regression import conformal_quantile
 from fedpeer.evidence.sketch import Array
 from fedpeer.learning.models import Weights

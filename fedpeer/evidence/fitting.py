@@ -1,6 +1,6 @@
 """From trained shadows to the map of `mechanism.degree_map`, and its interval.
 
-Long vectors tell of the shares (`fedpeer.evidence.generic.telling`); what they tell are the last features of a
+Long vectors tell of the shares (`fedpeer.evidence.telling`); what they tell are the last features of a
 stratum, after the logarithm of p^(c). A ridge regression, one for all strata, takes features to shares, and from
 these the degree is the mean of a line and of extremely randomised trees: either alone is off by more. Every step sees
 of a shadow what the step before says without it, as it does of a participant.
@@ -9,7 +9,7 @@ The interval is conformal: its half-width is the (1 - ALPHA) quantile, with the 
 cross-validation of all steps is off by. A shadow that is left out still shares samples of D_c with others of its half,
 as no participant does. What an update says of it comes from the other half's map, which has not seen them. What is
 left of that help is of the size of what stands against it (fewer shadows in a fold's maps, and fewer samples of D_c to
-observe it on), as long as a half has enough samples of every stratum: `fedpeer.evidence.generic.planning.scarcity`.
+observe it on), as long as a half has enough samples of every stratum: `fedpeer.evidence.planning.scarcity`.
 
 Sources: Geurts, Ernst, Wehenkel 2006, extremely randomized trees; Vovk 2015, cross-conformal predictors.
 """
@@ -22,8 +22,7 @@ from typing import Any
 import numpy as np
 
 from fedpeer.evidence.errors import EvidenceError
-from fedpeer.evidence.generic.observing import SORTED_FEATURES, Observation
-from fedpeer.evidence.generic.telling import DIRECTION, Halves, Scale, Teller, fit_halved, fit_whole
+from fedpeer.evidence.observing import SORTED_FEATURES, Observation
 from fedpeer.evidence.regression import (
     Indices,
     Line,
@@ -35,6 +34,7 @@ from fedpeer.evidence.regression import (
     ridge,
 )
 from fedpeer.evidence.sketch import Array
+from fedpeer.evidence.telling import DIRECTION, Halves, Scale, Teller, fit_halved, fit_whole
 from mechanism.degree_map import DegreeMap, regressors
 from mechanism.settlement import MICRO
 

@@ -2,7 +2,7 @@
 
 D_c is cut into two disjoint halves, each with every stratum's share. A shadow is trained on samples of one half: what
 its update says of the shadows of that half, whose samples it shares, it says of no participant, so the maps from
-updates are fitted on one half's shadows and tried on the other's (`fedpeer.evidence.generic.telling`).
+updates are fitted on one half's shadows and tried on the other's (`fedpeer.evidence.telling`).
 
 *Sound* shadows have mixes of four families: majority and minority by degree, the same by share with other tails,
 Dirichlet, and few strata. *Flawed* ones are nearly balanced, but

@@ -25,11 +25,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpeer.evidence.generic.fitting import Fitted, Table
-from fedpeer.evidence.generic.observing import Observation
-from fedpeer.evidence.generic.telling import Halves
+from fedpeer.evidence.fitting import Fitted, Table
+from fedpeer.evidence.observing import Observation
 from fedpeer.evidence.regression import Line, folds, label_rows, micro, ridge
 from fedpeer.evidence.sketch import Array, cosine, without
+from fedpeer.evidence.telling import Halves
 from mechanism.evidence import QualityMap, Thresholds
 from mechanism.settlement import MICRO
 

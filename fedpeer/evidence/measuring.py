@@ -14,12 +14,12 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
+from fedpeer.evidence.comparing import Comparison, fit_comparison
 from fedpeer.evidence.errors import EvidenceError
-from fedpeer.evidence.generic.comparing import Comparison, fit_comparison
-from fedpeer.evidence.generic.fitting import Fitted, Table, fit_degree
-from fedpeer.evidence.generic.observing import Observation, Observer, silent_tensors
-from fedpeer.evidence.generic.planning import Plan, plan_shadows
-from fedpeer.evidence.generic.screening import SCORES, Figures, Screens, fit_screens
+from fedpeer.evidence.fitting import Fitted, Table, fit_degree
+from fedpeer.evidence.observing import Observation, Observer, silent_tensors
+from fedpeer.evidence.planning import Plan, plan_shadows
+from fedpeer.evidence.screening import SCORES, Figures, Screens, fit_screens
 from fedpeer.evidence.sketch import Array
 from fedpeer.learning.datasets import LabelledData
 from fedpeer.learning.models import ARCHITECTURES, Weights, weights_digest
