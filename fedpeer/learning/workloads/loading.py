@@ -136,7 +136,8 @@ class WorkloadSource(FactorySource):
         lacks = [n for n in ("classes", "trainable", "build", "train", "judge") if not hasattr(workload, n)]
         if lacks:
             raise WorkloadError(
-                f"{self.factory} gives {kind_of(workload)}, which lacks {', '.join(lacks)}; expected a Workload"
+                f"{self.factory} gives {kind_of(workload)}, which lacks {', '.join(lacks)}; expected a Workload, "
+                "such as TorchWorkload makes of a torch module and SklearnWorkload of an estimator"
             )
         return cast("Workload", workload)
 
@@ -205,14 +206,14 @@ def _made(factory: str, options: str, context: _Context) -> Any:
     module, name = source.parts()
     try:
         make = getattr(importlib.import_module(module), name)
-    except Exception as error:  # an import runs whatever the module does
+    except (Exception, SystemExit) as error:  # an import runs whatever the module does
         lacking = missing(error) if isinstance(error, ImportError) else None
         raise WorkloadError(
             f"{factory} cannot be imported: {lacking or f'{type(error).__name__}: {error}'}"
         ) from error
     try:
         return make(**source.options)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise WorkloadError(
             f"{factory} with the options {dict(source.options)} failed: {_said(error)}"
         ) from error
@@ -225,7 +226,7 @@ def calling(what: str) -> Iterator[None]:
         yield
     except LearningError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise WorkloadError(f"{what} failed: {_said(error)}") from None
 
 
@@ -267,9 +268,10 @@ def _declared_sources(path: Path) -> list[str]:
         raise WorkloadError(f"{path} is no Python file: {error}") from None
     for node in tree.body:
         targets = node.targets if isinstance(node, ast.Assign) else []
+        targets = [node.target] if isinstance(node, ast.AnnAssign) and node.value else targets
         if any(isinstance(target, ast.Name) and target.id == "sources" for target in targets):
             try:
-                names = ast.literal_eval(cast("ast.Assign", node).value)
+                names = ast.literal_eval(cast("ast.Assign | ast.AnnAssign", node).value)
             except ValueError:
                 names = None
             plain = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
@@ -352,4 +354,4 @@ def _said(error: BaseException) -> str:
     while trace is not None:
         place = f" ({Path(trace.tb_frame.f_code.co_filename).name}, line {trace.tb_lineno})"
         trace = trace.tb_next
-    return f"{type(error).__name__}: {error}{place}"
+    return f"{type(error).__name__}: {' '.join(str(error).split())}{place}"
