@@ -96,7 +96,11 @@ def _places(target: Array, names: Sequence[str] | None) -> Array:
     """Texts that are numbers as numbers, which count classes from 0, unless a class has a number's name."""
     if names is None or target.dtype.kind != "U" or any(map(_is_number, names)):
         return target
-    return target.astype(np.float64) if all(map(_is_number, target.tolist())) else target
+    if not all(map(_is_number, target.tolist())):
+        return target
+    numbers = target.astype(np.float64)
+    whole = np.isfinite(numbers).all() and (numbers == np.floor(numbers)).all()
+    return numbers.astype(np.int64) if whole else numbers
 
 
 def _is_number(text: str) -> bool:
@@ -117,7 +121,7 @@ def _inputs(arrays: Mapping[str, Array], form: Columns) -> Inputs:
         if part.ndim != 1 or part.dtype.kind == "U":
             raise DataError(
                 f"column {name} is {_words(part)}, which is no column of an array of numbers; expected numbers, or "
-                'layout = "named"'
+                f'layout = "named"{_first_text(part)}'
             )
     return real_inputs(np.stack(parts, axis=1), np.float64)
 
@@ -153,6 +157,16 @@ def _as_text(array: Array) -> Array:
         return np.where(array, "true", "false")
     values = array.tolist()
     return np.array([f"{v:.0f}" if isinstance(v, float) and v.is_integer() else str(v) for v in values])
+
+
+def _first_text(array: Array) -> str:
+    """In words, the first place that keeps a column of texts from being numbers."""
+    row = next((row for row, text in enumerate(array.ravel().tolist()) if not _is_number(str(text))), None)
+    return (
+        ""
+        if row is None
+        else f"; the first that is no number is {str(array.ravel()[row])!r:.60} in row {row}"
+    )
 
 
 def _words(array: Array) -> str:

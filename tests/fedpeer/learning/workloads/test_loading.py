@@ -31,6 +31,26 @@ class Dying(MeanWorkload):
         os._exit(7)
 
 
+class Odd(MeanWorkload):
+    trainable = ("mean",)
+
+    def build(self, seed):
+        return [1.0]
+
+    def train(self, weights, samples, recipe, seed):
+        return {{"mean": weights["mean"][:0]}}
+
+    def judge(self, weights, samples):
+        return [0.0] * len(samples)
+
+
+class Lacking(MeanWorkload):
+    trainable = ("median",)
+
+    def train(self, weights, samples, recipe, seed):
+        return None
+
+
 class Leaving(MeanWorkload):
     def judge(self, weights, samples):
         raise SystemExit
@@ -205,6 +225,27 @@ def test_a_workload_that_kills_its_process_costs_a_call(folder: Path) -> None:
         assert there.build(0)["mean"].shape == (1,)
     finally:
         there.close()
+
+
+def test_a_workload_that_gives_something_else_is_refused_in_a_sentence(folder: Path) -> None:
+    start = source(folder, "mean").load().build(0)
+    odd, lacking = (IsolatedWorkload(source(folder, name)) for name in ("Odd", "Lacking"))
+    try:
+        with pytest.raises(WorkloadError, match="in build gives a list; expected a mapping"):
+            odd.build(0)
+        with pytest.raises(
+            WorkloadError, match="in train gives another model than it was given: tensor mean"
+        ):
+            odd.train(start, measured(), RECIPE, 0)
+        with pytest.raises(WorkloadError, match="in judge gives a list; expected a Judged"):
+            odd.judge(start, measured())
+        with pytest.raises(WorkloadError, match="without median, which its trainable names"):
+            lacking.build(0)
+        with pytest.raises(WorkloadError, match="in train gives None"):
+            lacking.train(start, measured(), RECIPE, 0)
+    finally:
+        odd.close()
+        lacking.close()
 
 
 @pytest.mark.parametrize(("name", "said"), [("Failing", "ZeroDivisionError"), ("Leaving", "SystemExit")])
