@@ -28,7 +28,7 @@ from fedpeer.learning.labels import Classes, class_count, class_names, real_inpu
 from fedpeer.learning.learner_data import LearnerData
 from fedpeer.learning.samples import Array, Samples, of_labelled
 from fedpeer.learning.strata import Codes, column_of, quantiles_of, strata_of
-from fedpeer.learning.tables import layout_of, read_columns, samples_of
+from fedpeer.learning.tables import layout_of, named_target, read_columns, samples_of
 from mechanism.workload import MAX_STRATA, Coded, Columns, Labels, Strata, source_of
 
 
@@ -183,14 +183,16 @@ def _table(section: DataSection, beside: tuple[str, ...]) -> Given:
     if section.target is None:
         raise TaskError("[data] names inputs and no target; expected target, the column that is learnt")
     inputs, target = tuple(section.inputs), section.target
-    arrays = read_columns(section.file, (*inputs, target, *beside))
+    texts = named_target(target, section.classes)
+    arrays = read_columns(section.file, (*inputs, target, *beside), texts)
     form = Columns(inputs, target, section.layout or layout_of(arrays, inputs))
     classes: Classes | None = section.classes
     if classes is None and arrays[target].dtype.kind == "U":
         classes = _sorted_classes(arrays[target])
     test = None
     if section.test_file is not None:
-        other = read_columns(section.test_file, (*inputs, target, *beside))
+        texts = named_target(target, classes)
+        other = read_columns(section.test_file, (*inputs, target, *beside), texts)
         test = samples_of(other, form, classes, beside)
     return Given(section.file.stem, samples_of(arrays, form, classes, beside), test, classes, form)
 

@@ -449,6 +449,12 @@ def _check_evaluates(
             continue
         if config.rule.name == "paper" and _reads(wanted.get(name), given.get(name)):
             continue
+        if config.initial_model is None:
+            raise TaskError(
+                f"recipe.model {model!r} builds other models from one call to the next: tensor {name!r} is "
+                f"{_words(given.get(name))} once, {_words(wanted.get(name))} then; expected the same shapes and types "
+                "whatever the seed"
+            )
         raise TaskError(
             f"initial_model {config.initial_model} does not fit the architecture {model!r} that "
             f"evaluates it: tensor {name!r} is {_words(given.get(name))}, expected {_words(wanted.get(name))}"
@@ -457,7 +463,9 @@ def _check_evaluates(
     try:
         judged = workload.judge(fresh, few)
     except LearningError as error:
-        raise TaskError(f"recipe.model {model!r} cannot read D_c: {error}") from None
+        texts = [name.removeprefix("inputs.") for name, part in few.parts() if part.dtype.kind == "U"]
+        hint = f"; {', '.join(texts):.200} of D_c: these are texts, not numbers" if texts else ""
+        raise TaskError(f"recipe.model {model!r} cannot read D_c: {error}{hint}") from None
     if judged.losses.shape != (len(few),):
         raise TaskError(
             f"recipe.model {model!r} gives losses of shape {judged.losses.shape} for {len(few)} samples; expected one "

@@ -59,6 +59,10 @@ def read_images(folder: Path, classes: Sequence[str]) -> Samples:
     for file, _ in files:
         try:
             with Image.open(file) as image:
+                if image.mode.startswith(("I", "F")):
+                    raise ValueError(  # Pillow would cut its values off at 255
+                        f"it has more than 8 bits a value (mode {image.mode}); convert it, or use a factory"
+                    )
                 grey = image.mode in ("L", "1")
                 pixels.append(np.asarray(image.convert("L" if grey else "RGB")))
         except Exception as error:  # a damaged image fails in as many ways as there are formats

@@ -8,7 +8,7 @@ lists of one length (an embedding) become arrays of shape (n, k). Nothing may be
 the affair of whoever made the table.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from numpy.lib.npyio import NpzFile
 
 from fedpeer.extras import missing
 from fedpeer.learning.errors import DataError
-from fedpeer.learning.labels import Classes, real_inputs, whole_labels
+from fedpeer.learning.labels import Classes, class_names, real_inputs, whole_labels
 from fedpeer.learning.samples import Array, Inputs, Samples
 from mechanism.workload import Columns
 
@@ -25,8 +25,11 @@ from mechanism.workload import Columns
 KINDS = (".npz", ".parquet", ".csv")
 
 
-def read_columns(path: Path, names: Sequence[str]) -> dict[str, Array]:
+def read_columns(path: Path, names: Sequence[str], texts: Collection[str] = ()) -> dict[str, Array]:
     """The columns `names` of a file, by name, all of one length.
+
+    Args:
+        texts: columns that hold names, and become texts: a whole number its digits, a truth value true or false.
 
     Raises:
         DataError: another kind of file, a damaged one, a column that is not there, or a place without a value.
@@ -35,9 +38,9 @@ def read_columns(path: Path, names: Sequence[str]) -> dict[str, Array]:
     if kind not in KINDS:
         raise DataError(f"{path} is no table; expected a file that ends with {', '.join(KINDS)}")
     names = tuple(dict.fromkeys(names))
-    arrays = _read_npz(path, names) if kind == ".npz" else _read_table(path, names)
+    arrays = _read_npz(path, names) if kind == ".npz" else _read_table(path, names, texts)
     try:
-        made = {name: _clean(name, array) for name, array in arrays.items()}
+        made = {name: _clean(name, array, name in texts) for name, array in arrays.items()}
         lengths = {name: len(array) for name, array in made.items()}
         if len(set(lengths.values())) != 1 or not min(lengths.values()):
             raise DataError(f"the columns have {lengths} rows; expected one number for all, at least 1")
@@ -60,7 +63,7 @@ def samples_of(
     """
     target = arrays[form.target]
     if classes is not None:
-        target = whole_labels(target, classes)
+        target = whole_labels(_places(target, class_names(classes)), classes)
     elif target.dtype.kind == "U":
         raise DataError(
             f"the target {form.target} is a text and there are no classes; expected numbers, or classes"
@@ -80,7 +83,32 @@ def read_samples(
     path: Path, form: Columns, classes: Classes | None = None, beside: Sequence[str] = ()
 ) -> Samples:
     """`samples_of` the columns of a file. Raises DataError as it and `read_columns` do."""
-    return samples_of(read_columns(path, (*form.inputs, form.target, *beside)), form, classes, beside)
+    texts = named_target(form.target, classes)
+    return samples_of(read_columns(path, (*form.inputs, form.target, *beside), texts), form, classes, beside)
+
+
+def named_target(target: str, classes: Classes | None) -> tuple[str, ...]:
+    """The target where its classes have names: 1, 2 and 3 may be names or places, which texts alone can tell."""
+    return () if classes is None or class_names(classes) is None else (target,)
+
+
+def _places(target: Array, names: Sequence[str] | None) -> Array:
+    """Texts that are numbers as numbers, which count classes from 0, unless a class has a number's name."""
+    if names is None or target.dtype.kind != "U" or any(map(_is_number, names)):
+        return target
+    if not all(map(_is_number, target.tolist())):
+        return target
+    numbers = target.astype(np.float64)
+    whole = np.isfinite(numbers).all() and (numbers == np.floor(numbers)).all()
+    return numbers.astype(np.int64) if whole else numbers
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _inputs(arrays: Mapping[str, Array], form: Columns) -> Inputs:
@@ -93,15 +121,17 @@ def _inputs(arrays: Mapping[str, Array], form: Columns) -> Inputs:
         if part.ndim != 1 or part.dtype.kind == "U":
             raise DataError(
                 f"column {name} is {_words(part)}, which is no column of an array of numbers; expected numbers, or "
-                'layout = "named"'
+                f'layout = "named"{_first_text(part)}'
             )
     return real_inputs(np.stack(parts, axis=1), np.float64)
 
 
-def _clean(name: str, array: Array) -> Array:
-    """A column in one of the types that workloads see."""
+def _clean(name: str, array: Array, text: bool) -> Array:
+    """A column in one of the types that workloads see; numbers as text where they are to be."""
     if array.ndim == 0:
         raise DataError(f"column {name} is a single value; expected one a sample")
+    if text and array.dtype.kind != "U":
+        return _as_text(array)
     if array.dtype.kind in "ui":
         if array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.int64).max:
             raise DataError(f"column {name} has whole numbers above 2^63; expected smaller ones")
@@ -120,6 +150,23 @@ def _clean(name: str, array: Array) -> Array:
     if array.dtype.kind == "U":
         return array
     raise DataError(f"column {name} is {_words(array)}; expected numbers, truth values or texts")
+
+
+def _as_text(array: Array) -> Array:
+    if array.dtype.kind == "b":
+        return np.where(array, "true", "false")
+    values = array.tolist()
+    return np.array([f"{v:.0f}" if isinstance(v, float) and v.is_integer() else str(v) for v in values])
+
+
+def _first_text(array: Array) -> str:
+    """In words, the first place that keeps a column of texts from being numbers."""
+    row = next((row for row, text in enumerate(array.ravel().tolist()) if not _is_number(str(text))), None)
+    return (
+        ""
+        if row is None
+        else f"; the first that is no number is {str(array.ravel()[row])!r:.60} in row {row}"
+    )
 
 
 def _words(array: Array) -> str:
@@ -141,18 +188,24 @@ def _read_npz(path: Path, names: Sequence[str]) -> dict[str, Array]:
     except DataError:
         raise
     except Exception as error:  # a damaged file fails in as many ways as its formats have parts
+        if "Object arrays" in str(error):
+            raise DataError(
+                f"{path} has an array of Python's objects; expected numbers or texts: write it as "
+                "np.array(values, dtype=str), or as a type of numbers"
+            ) from None
         raise DataError(f"{path} is no .npz file, or it is damaged: {_reason(error)}") from None
 
 
-def _read_table(path: Path, names: Sequence[str]) -> dict[str, Array]:
+def _read_table(path: Path, names: Sequence[str], texts: Collection[str]) -> dict[str, Array]:
     try:
-        from pyarrow import csv, parquet
+        from pyarrow import csv, parquet, string
     except ImportError as error:
         raise DataError(f"{path} cannot be read: {missing(error) or error}") from None
     try:
         with path.open("rb") as file:  # for Python's own words of why it cannot be
             if path.suffix.lower() == ".csv":
-                table = csv.read_csv(file)
+                types = dict.fromkeys(texts, string())
+                table = csv.read_csv(file, convert_options=csv.ConvertOptions(column_types=types))
                 known = table.column_names
             else:
                 stored = parquet.ParquetFile(file)
@@ -167,9 +220,28 @@ def _read_table(path: Path, names: Sequence[str]) -> dict[str, Array]:
     if twice := [name for name in names if known.count(name) > 1]:
         raise DataError(f"{path} has more than one column {twice[0]}; expected one of each name")
     try:
-        return {name: _array(name, table.column(name)) for name in names}
+        if not len(table):
+            raise DataError("it has no rows; expected a row for each sample")
+        arrays = {name: _array(name, table.column(name)) for name in names}
+        if path.suffix.lower() == ".csv":  # which has no other way to say that there is nothing
+            for name, array in arrays.items():
+                _check_texts(name, array)
+        return arrays
     except DataError as error:
         raise DataError(f"{path} cannot be used: {error}") from None
+
+
+def _check_texts(name: str, array: Array) -> None:
+    """Raises DataError where a text is empty."""
+    if array.dtype.kind == "U" and (empty := np.flatnonzero(array == "")).size:
+        raise _absent_values(name, empty.size, int(empty[0]))
+
+
+def _absent_values(name: str, count: int, first: int) -> DataError:
+    return DataError(
+        f"column {name} has {count} places without a value, the first in row {first}; expected a value everywhere: "
+        "fill them in, or leave such rows out"
+    )
 
 
 def _array(name: str, column: Any) -> Array:
@@ -178,11 +250,7 @@ def _array(name: str, column: Any) -> Array:
     from pyarrow import types
 
     if column.null_count:
-        row = column.is_null().to_pylist().index(True)
-        raise DataError(
-            f"column {name} has {column.null_count} places without a value, the first in row {row}; expected a value "
-            "everywhere: fill them in, or leave such rows out"
-        )
+        raise _absent_values(name, column.null_count, column.is_null().to_pylist().index(True))
     kind = column.type
     if types.is_dictionary(kind):
         column, kind = column.cast(kind.value_type), kind.value_type
@@ -200,6 +268,8 @@ def _array(name: str, column: Any) -> Array:
         return inner.reshape(len(column), -1)
     if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
         return np.asarray(column.to_numpy())
+    if types.is_binary(kind):
+        raise DataError(f"column {name} is bytes; expected numbers, truth values, or texts in UTF-8")
     raise DataError(f"column {name} is {kind}; expected numbers, truth values or texts")
 
 

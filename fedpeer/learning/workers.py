@@ -1,4 +1,4 @@
-"""What a process of a pool does first when it is to train models."""
+"""What a process of a pool does first when it is to train models or to run somebody's code."""
 
 import multiprocessing
 import os
@@ -19,6 +19,7 @@ def begin_worker(niceness: int = 0) -> None:
         pass
     else:
         torch.set_num_threads(1)
+    os.dup2(2, 1)  # what somebody's code prints is no part of a command's answer
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.nice(niceness)
     threading.Thread(target=_follow_parent, daemon=True).start()

@@ -30,11 +30,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar, cast
 
+import numpy as np
+
 from fedpeer.extras import missing
-from fedpeer.learning.errors import LearningError, WorkloadError
+from fedpeer.learning.errors import LearningError, ModelError, WorkloadError
 from fedpeer.learning.samples import Samples, Weights
 from fedpeer.learning.workers import begin_worker
-from fedpeer.learning.workloads.protocol import HasGradients, Judged, NewWeights, Workload
+from fedpeer.learning.workloads.protocol import HasGradients, Judged, NewWeights, Workload, check_layout
 from mechanism.errors import kind_of
 from mechanism.terms import Recipe
 
@@ -136,7 +138,8 @@ class WorkloadSource(FactorySource):
         lacks = [n for n in ("classes", "trainable", "build", "train", "judge") if not hasattr(workload, n)]
         if lacks:
             raise WorkloadError(
-                f"{self.factory} gives {kind_of(workload)}, which lacks {', '.join(lacks)}; expected a Workload"
+                f"{self.factory} gives {kind_of(workload)}, which lacks {', '.join(lacks)}; expected a Workload, "
+                "such as TorchWorkload makes of a torch module and SklearnWorkload of an estimator"
             )
         return cast("Workload", workload)
 
@@ -205,14 +208,14 @@ def _made(factory: str, options: str, context: _Context) -> Any:
     module, name = source.parts()
     try:
         make = getattr(importlib.import_module(module), name)
-    except Exception as error:  # an import runs whatever the module does
+    except (Exception, SystemExit) as error:  # an import runs whatever the module does
         lacking = missing(error) if isinstance(error, ImportError) else None
         raise WorkloadError(
             f"{factory} cannot be imported: {lacking or f'{type(error).__name__}: {error}'}"
         ) from error
     try:
         return make(**source.options)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise WorkloadError(
             f"{factory} with the options {dict(source.options)} failed: {_said(error)}"
         ) from error
@@ -225,7 +228,7 @@ def calling(what: str) -> Iterator[None]:
         yield
     except LearningError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise WorkloadError(f"{what} failed: {_said(error)}") from None
 
 
@@ -266,7 +269,9 @@ def _declared_sources(path: Path) -> list[str]:
     except (SyntaxError, ValueError) as error:
         raise WorkloadError(f"{path} is no Python file: {error}") from None
     for node in tree.body:
-        targets = node.targets if isinstance(node, ast.Assign) else []
+        targets: list[ast.expr] = []
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         if any(isinstance(target, ast.Name) and target.id == "sources" for target in targets):
             try:
                 names = ast.literal_eval(cast("ast.Assign", node).value)
@@ -343,7 +348,28 @@ def _answer(source: WorkloadSource, method: str, arguments: tuple[Any, ...]) -> 
     if method == "describe":
         return workload.classes, workload.trainable, isinstance(workload, HasGradients)
     with calling(f"{source.factory} in {method}"):
-        return getattr(workload, method)(*arguments)
+        found = getattr(workload, method)(*arguments)
+        if odd := _oddness(workload, method, arguments, found):
+            raise WorkloadError(f"{source.factory} in {method} gives {odd}")
+        return found
+
+
+def _oddness(workload: Workload, method: str, arguments: tuple[Any, ...], found: Any) -> str:
+    """In words, what is wrong with what a method of a workload gives; empty where nothing is."""
+    if method == "judge":
+        return "" if isinstance(found, Judged) else f"{kind_of(found)}; expected a Judged"
+    if method not in ("build", "train"):
+        return ""
+    if not isinstance(found, Mapping) or not all(isinstance(array, np.ndarray) for array in found.values()):
+        return f"{kind_of(found)}; expected a mapping of names to NumPy's arrays"
+    if lacking := sorted(set(workload.trainable) - found.keys()):
+        return f"tensors without {', '.join(lacking):.200}, which its trainable names"
+    if method == "train":
+        try:
+            check_layout(found, arguments[0])
+        except ModelError as error:
+            return f"another model than it was given: {error}"
+    return ""
 
 
 def _said(error: BaseException) -> str:
@@ -352,4 +378,4 @@ def _said(error: BaseException) -> str:
     while trace is not None:
         place = f" ({Path(trace.tb_frame.f_code.co_filename).name}, line {trace.tb_lineno})"
         trace = trace.tb_next
-    return f"{type(error).__name__}: {error}{place}"
+    return f"{type(error).__name__}: {' '.join(str(error).split())}{place}"

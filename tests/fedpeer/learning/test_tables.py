@@ -65,12 +65,57 @@ def test_lists_of_one_length_and_arrays_of_any_shape_are_inputs(tmp_path: Path) 
 
 FORM = Columns(("hour", "miles"), "late", "array")
 
+
+@pytest.mark.parametrize("kind", ["npz", "csv", "parquet"])
+@pytest.mark.parametrize(
+    ("late", "classes", "places"),
+    [
+        ([1, 2, 3, 2], ["1", "2", "3", "4"], [0, 1, 2, 1]),  # a name that is a number is a name
+        (["1", "2", "3", "2"], ["3", "2", "1"], [2, 1, 0, 1]),
+        ([2.0, 1.0, 1.0, 2.0], ["2", "1"], [0, 1, 1, 0]),
+        ([0, 1, 2, 1], ["low", "mid", "high"], [0, 1, 2, 1]),  # else numbers are places
+        (LATE, ["true", "false"], [0, 1, 1, 0]),
+    ],
+)
+def test_numbers_and_truth_values_are_the_classes_that_bear_their_name(
+    kind: str, late: list[Any], classes: list[str], places: list[int], tmp_path: Path
+) -> None:
+    path = stored(tmp_path, kind, late=late)
+    assert read_samples(path, FORM, classes).targets.tolist() == places
+
+
+@pytest.mark.parametrize("kind", ["npz", "csv", "parquet"])
+def test_a_number_that_is_no_class_name_is_refused(kind: str, tmp_path: Path) -> None:
+    path = stored(tmp_path, kind, late=[0, 1, 2, 1])
+    with pytest.raises(DataError, match=r"a label is '0'; expected one of the classes"):
+        read_samples(path, FORM, ["1", "2", "3"])
+
+
+def test_csv_files_without_rows_or_with_empty_texts_are_refused(tmp_path: Path) -> None:
+    path = stored(tmp_path, "csv", carrier=["AA", "", "B6", ""])
+    with pytest.raises(DataError, match=r"carrier has 2 places without a value, the first in row 1"):
+        read_columns(path, ["carrier"])
+    path.write_text("hour,miles\n")
+    with pytest.raises(DataError, match="it has no rows"):
+        read_columns(path, ["hour"])
+    path.write_bytes("hour,carrier\n1,Zürich\n".encode("latin-1"))
+    with pytest.raises(DataError, match=r"carrier is bytes; .*UTF-8"):
+        read_columns(path, ["carrier"])
+
+
+def test_an_array_of_objects_is_named_as_such(tmp_path: Path) -> None:
+    path = tmp_path / "table.npz"
+    np.savez(path, hour=np.array(HOURS), carrier=np.array(CARRIERS, dtype=object))
+    with pytest.raises(DataError, match=r"an array of Python's objects; .*dtype=str"):
+        read_columns(path, ["carrier"])
+
+
 #: Columns that cannot be used, the kinds of file that can hold them, and what is said.
 BAD: dict[str, tuple[dict[str, Any], tuple[str, ...], str]] = {
     "missing value": ({"miles": [1.0, None, 2.0, None]}, ("csv", "parquet"), "miles has 2 places .* first in row 1"),
     "not a number": ({"miles": [1.0, 2.0, np.nan, 3.0]}, ("npz", "parquet"), "miles has 1 values that are NaN"),
     "infinite": ({"miles": [1.0, 2.0, np.inf, 3.0]}, ("npz", "parquet"), "the first in row 2"),
-    "text": ({"miles": list("abcd")}, ("npz", "csv", "parquet"), 'miles is text.*layout = "named"'),
+    "text": ({"miles": list("abcd")}, ("npz", "csv", "parquet"), 'the first that is no number is .a. in row 0'),
     "three classes": ({"late": [0, 1, 2, 0]}, ("npz", "csv", "parquet"), "labels run from 0 to 2"),
     "measured": ({"late": [0.5, 1, 2, 0]}, ("npz", "csv", "parquet"), "a label is 0.5"),
     "mixed lists": ({"miles": [[1.0], [1.0, 2.0], [1.0], [1.0]]}, ("parquet",), "lists of 1 to 2 values"),
@@ -136,6 +181,9 @@ def test_images_that_do_not_agree_are_refused(tmp_path: Path) -> None:
         read_images(tmp_path, ("cat", "owl"))
     image(tmp_path / "dog" / "b.png", (5, 3))
     with pytest.raises(DataError, match=r"b.png is 5 x 3 pixels, .*a.png is 4 x 3"):
+        read_images(tmp_path, ("cat", "dog"))
+    Image.fromarray(np.full((3, 4), 40_000, np.uint16)).save(tmp_path / "dog" / "b.png")
+    with pytest.raises(DataError, match=r"b.png .*more than 8 bits a value"):
         read_images(tmp_path, ("cat", "dog"))
     (tmp_path / "dog" / "b.png").write_bytes(b"no image")
     with pytest.raises(DataError, match=r"b.png cannot be read as an image"):

@@ -31,6 +31,40 @@ class Dying(MeanWorkload):
         os._exit(7)
 
 
+class Odd(MeanWorkload):
+    trainable = ("mean",)
+
+    def build(self, seed):
+        return [1.0]
+
+    def train(self, weights, samples, recipe, seed):
+        return {{"mean": weights["mean"][:0]}}
+
+    def judge(self, weights, samples):
+        return [0.0] * len(samples)
+
+
+class Lacking(MeanWorkload):
+    trainable = ("median",)
+
+    def train(self, weights, samples, recipe, seed):
+        return None
+
+
+class Leaving(MeanWorkload):
+    def judge(self, weights, samples):
+        raise SystemExit
+
+
+def leaving():
+    raise SystemExit(3)
+
+
+def noisy():
+    print("noise")
+    return MeanWorkload()
+
+
 class Failing(MeanWorkload):
     def judge(self, weights, samples):
         return 1 / 0
@@ -121,6 +155,8 @@ def test_what_is_no_factory_is_refused(factory: str, said: str) -> None:
 def test_a_factory_that_fails_or_gives_no_workload_is_refused(folder: Path) -> None:
     with pytest.raises(WorkloadError, match=r"no such file \(models.py, line"):
         source(folder, "broken").load()
+    with pytest.raises(WorkloadError, match=r"leaving .*failed: SystemExit: 3"):
+        source(folder, "leaving").load()
     with pytest.raises(WorkloadError, match="lacks classes, trainable, build, train, judge"):
         source(folder, "nothing").load()
     with pytest.raises(WorkloadError, match="failed: TypeError"):
@@ -152,6 +188,21 @@ def test_sources_that_cannot_be_read_are_refused(folder: Path, declared: str) ->
         source(folder, "mean").files()
 
 
+def test_sources_may_be_annotated(folder: Path) -> None:
+    (folder / "models.py").write_text('sources: list[str] = ["absent.py"]\n')
+    with pytest.raises(WorkloadError, match=r"absent\.py"):
+        source(folder, "mean").files()
+
+
+def test_what_a_workload_prints_is_no_part_of_the_output(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    there = IsolatedWorkload(source(folder, "noisy"))
+    there.close()
+    printed = capfd.readouterr()
+    assert (printed.out, printed.err) == ("", "noise\n")
+
+
 def test_a_workload_of_its_own_process_says_the_same(folder: Path) -> None:
     here = source(folder, "mean")
     there = IsolatedWorkload(here)
@@ -176,10 +227,32 @@ def test_a_workload_that_kills_its_process_costs_a_call(folder: Path) -> None:
         there.close()
 
 
-def test_a_workload_that_fails_says_where(folder: Path) -> None:
-    there = IsolatedWorkload(source(folder, "Failing"))
+def test_a_workload_that_gives_something_else_is_refused_in_a_sentence(folder: Path) -> None:
+    start = source(folder, "mean").load().build(0)
+    odd, lacking = (IsolatedWorkload(source(folder, name)) for name in ("Odd", "Lacking"))
     try:
-        with pytest.raises(WorkloadError, match=r"in judge failed: ZeroDivisionError.*models.py, line"):
+        with pytest.raises(WorkloadError, match="in build gives a list; expected a mapping"):
+            odd.build(0)
+        with pytest.raises(
+            WorkloadError, match="in train gives another model than it was given: tensor mean"
+        ):
+            odd.train(start, measured(), RECIPE, 0)
+        with pytest.raises(WorkloadError, match="in judge gives a list; expected a Judged"):
+            odd.judge(start, measured())
+        with pytest.raises(WorkloadError, match="without median, which its trainable names"):
+            lacking.build(0)
+        with pytest.raises(WorkloadError, match="in train gives None"):
+            lacking.train(start, measured(), RECIPE, 0)
+    finally:
+        odd.close()
+        lacking.close()
+
+
+@pytest.mark.parametrize(("name", "said"), [("Failing", "ZeroDivisionError"), ("Leaving", "SystemExit")])
+def test_a_workload_that_fails_says_where(folder: Path, name: str, said: str) -> None:
+    there = IsolatedWorkload(source(folder, name))
+    try:
+        with pytest.raises(WorkloadError, match=rf"in judge failed: {said}.*models.py, line"):
             there.judge(there.build(0), measured())
     finally:
         there.close()
