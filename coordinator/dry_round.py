@@ -20,7 +20,7 @@ from fractions import Fraction
 from os import sched_getaffinity
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -51,10 +51,12 @@ from fedpeer.protocol.model_file import (
 from fedpeer.protocol.submission import Submission
 from mechanism.degree import noniid_degree
 from mechanism.errors import FieldError
+from mechanism.evidence import EvidenceModel
 from mechanism.ledger import entries
 from mechanism.lifecycle import needs_evidence
 from mechanism.peers import Draw, round_seed
 from mechanism.server_step import FedAvg
+from mechanism.settlement import MICRO
 from mechanism.terms import ModelContract, Recipe, Terms
 
 if TYPE_CHECKING:  # it imports torch, which most tasks do without
@@ -81,6 +83,9 @@ _NAMES = ("dry-1", "dry-2", "dry-3")
 
 #: Sound shadows of the round: the fewest that evidence is fitted to. Flawed ones come on top.
 _SHADOWS = 30
+
+#: Of the half-width of a guess, from which on the shadows' interval is said to tell hardly anything.
+_HARDLY = 2 / 3
 
 #: Numbers that the round's shadows see in training together, for which the recipe is cut: some seconds.
 _NUMBERS = 3e6
@@ -117,6 +122,8 @@ class Proof:
         round_seconds: that participants have for a round; evidence is made ready meanwhile.
         chance: share of the most frequent label among those samples: what a constant guess is right in.
         doubts: what looks wrong and was not refused, as sentences.
+        half_width: of the interval that a degree is known to, with the few shadows of the dry round; None where none is
+            measured. A recipe that was cut knows less.
     """
 
     training_seconds: float | None
@@ -126,6 +133,7 @@ class Proof:
     chance: float = 0.0
     doubts: tuple[str, ...] = ()
     loss: tuple[float, float] | None = None
+    half_width: float | None = None
 
     def sentence(self) -> str:
         """For the operator."""
@@ -140,6 +148,11 @@ class Proof:
             said += (
                 " On samples of D_c that it has not seen the first model's mean loss is {:.4g}, a trained one's {:.4g}."
             ).format(*self.loss)
+        if self.half_width is not None:
+            said += (
+                f" With {_SHADOWS} shadows degrees are known to +-{self.half_width:.2f}, nine in ten; more know them "
+                "better."
+            )
         said += "".join(f" LOOK AGAIN: {doubt}" for doubt in self.doubts)
         if self.evidence_seconds is not None:
             said += f" The evidence of a round will take about {_seconds(self.evidence_seconds)} here."
@@ -210,10 +223,10 @@ def prove(task: PreparedTask, say: Say = lambda text: None, *, accept_noise: boo
             models = _train(task, workload, start, cut, 3, say)
         say("measuring and settling a round of three")
         with _refusing("a round cannot be scored"):
-            seconds = _play(
+            seconds, scored = _play(
                 dry, scorer, start, _submissions(start, models, row.terms.contract, folder), folder
             )
-    evidence = None
+    evidence, half_width = None, _half_width(scored)
     if measured and trained is not None:
         evidence = _evidence_seconds(task, trained.seconds, seconds, cut is recipe)
     return Proof(
@@ -222,8 +235,33 @@ def prove(task: PreparedTask, say: Say = lambda text: None, *, accept_noise: boo
         learnt.accuracy,
         row.terms.schedule.round_seconds,
         learnt.chance,
-        learnt.doubts + _scarce(task, measured) + _untried(row.terms, trained),
+        learnt.doubts
+        + _scarce(task, measured)
+        + _unknown(half_width, row.terms, cut is not recipe)
+        + _untried(row.terms, trained),
         learnt.loss,
+        half_width,
+    )
+
+
+def _half_width(scored: Scored) -> float | None:
+    """Of the interval that degrees are known to by the dry round's shadows."""
+    if not scored.evidence:
+        return None
+    model = EvidenceModel.from_record(cast("Mapping[str, Any]", scored.evidence["model"]))
+    return model.degree.half_width / MICRO
+
+
+def _unknown(half_width: float | None, terms: Terms, cut: bool) -> tuple[str, ...]:
+    """Where models hardly show their degrees: a guess in the middle of all degrees would be about as near."""
+    guess = 0.9 * float(1 - min(terms.reference)) / 2
+    if half_width is None or half_width <= _HARDLY * guess:
+        return ()
+    shorter = " by a shorter recipe" if cut else ""
+    return (
+        f"models hardly show what they were trained on: with {_SHADOWS} shadows{shorter} a degree is known to "
+        f"+-{half_width:.2f}, and a guess in the middle to +-{guess:.2f}. Where strata do not change what is learnt, a "
+        "task cannot be verified. Ask for more shadows, more samples or other strata.",
     )
 
 
@@ -583,8 +621,8 @@ def _submissions(
 
 def _play(
     row: TaskRow, scorer: Scorer, start: RoundStart, submissions: Sequence[Submission], folder: Path
-) -> float:
-    """Scores, settles, merges and evaluates a round; the seconds that its evidence took before models came.
+) -> tuple[float, Scored]:
+    """Scores, settles, merges and evaluates a round; the seconds that its evidence took, and what it says.
 
     Raises:
         TaskError: nobody would be paid.
@@ -614,7 +652,7 @@ def _play(
     merge(parts, terms.aggregation, terms.contract, start.model, None, mean, folder / "state")
     check_model(mean, terms.contract)
     scorer.evaluate(mean)
-    return seconds
+    return seconds, scored
 
 
 def _why(scored: Scored) -> str:

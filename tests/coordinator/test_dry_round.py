@@ -74,6 +74,9 @@ def test_a_task_that_can_be_scored_is_proved_and_says_how_long_its_evidence_take
     assert "longer than a round" not in proof.sentence()
     assert "longer than a round" in replace(proof, round_seconds=0).sentence()
     assert proof.doubts == ()
+    assert proof.half_width is not None
+    assert 0 < proof.half_width < 0.3
+    assert f"With 30 shadows degrees are known to +-{proof.half_width:.2f}" in proof.sentence()
     assert "LOOK AGAIN" not in proof.sentence()
     assert 0.09 < proof.chance < 0.15
     assert " LOOK AGAIN: it is odd." in replace(proof, doubts=("it is odd.",)).sentence()
