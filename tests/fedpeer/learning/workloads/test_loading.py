@@ -241,7 +241,7 @@ def test_a_workload_that_gives_something_else_is_refused_in_a_sentence(folder: P
             odd.judge(start, measured())
         with pytest.raises(WorkloadError, match="without median, which its trainable names"):
             lacking.build(0)
-        with pytest.raises(WorkloadError, match="in train gives None"):
+        with pytest.raises(WorkloadError, match="in train gives a NoneType"):
             lacking.train(start, measured(), RECIPE, 0)
     finally:
         odd.close()
