@@ -63,7 +63,9 @@ def samples_of(
     """
     target = arrays[form.target]
     if classes is not None:
-        target = whole_labels(_places(target, class_names(classes)), classes)
+        # Where classes have names, a number is a name as well: whose place it would be, nobody has said.
+        named = class_names(classes) is not None
+        target = whole_labels(target.astype(np.str_) if named else target, classes)
     elif target.dtype.kind == "U":
         raise DataError(
             f"the target {form.target} is a text and there are no classes; expected numbers, or classes"
@@ -88,19 +90,8 @@ def read_samples(
 
 
 def named_target(target: str, classes: Classes | None) -> tuple[str, ...]:
-    """The target where its classes have names: 1, 2 and 3 may be names or places, which texts alone can tell."""
+    """The target where its classes have names, which is read as text: 1 and 1.0 are different names."""
     return () if classes is None or class_names(classes) is None else (target,)
-
-
-def _places(target: Array, names: Sequence[str] | None) -> Array:
-    """Texts that are numbers as numbers, which count classes from 0, unless a class has a number's name."""
-    if names is None or target.dtype.kind != "U" or any(map(_is_number, names)):
-        return target
-    if not all(map(_is_number, target.tolist())):
-        return target
-    numbers = target.astype(np.float64)
-    whole = np.isfinite(numbers).all() and (numbers == np.floor(numbers)).all()
-    return numbers.astype(np.int64) if whole else numbers
 
 
 def _is_number(text: str) -> bool:

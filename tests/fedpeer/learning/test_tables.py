@@ -73,7 +73,6 @@ FORM = Columns(("hour", "miles"), "late", "array")
         ([1, 2, 3, 2], ["1", "2", "3", "4"], [0, 1, 2, 1]),  # a name that is a number is a name
         (["1", "2", "3", "2"], ["3", "2", "1"], [2, 1, 0, 1]),
         ([2.0, 1.0, 1.0, 2.0], ["2", "1"], [0, 1, 1, 0]),
-        ([0, 1, 2, 1], ["low", "mid", "high"], [0, 1, 2, 1]),  # else numbers are places
         (LATE, ["true", "false"], [0, 1, 1, 0]),
     ],
 )
