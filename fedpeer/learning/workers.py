@@ -13,6 +13,7 @@ def begin_worker(niceness: int = 0) -> None:
     The process ends with the one that started it, however that ends, SIGKILL included; Ctrl-C, which reaches it
     too, ends it without a traceback.
     """
+    threading.Thread(target=_follow_parent, daemon=True).start()  # before what takes its time
     try:
         import torch  # of the workers alone
     except ModuleNotFoundError:  # a workload of another library's
@@ -22,7 +23,6 @@ def begin_worker(niceness: int = 0) -> None:
     os.dup2(2, 1)  # what somebody's code prints is no part of a command's answer
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.nice(niceness)
-    threading.Thread(target=_follow_parent, daemon=True).start()
 
 
 def _follow_parent() -> None:
