@@ -14,7 +14,8 @@ the mean counts. Each score is put on one scale, its excess over the median in u
 decides: so the six together fail an honest model at the rate of one.
 
 *Samples* is the distance from flawed shadows, by a ridge regression from the regressors of the degree; the payment is
-nothing at the flawed shadows' median. *Claim* is one-sided: by how much the estimate exceeds the true degree.
+nothing at the flawed shadows' median. *Claim* is one-sided: by how much the estimate exceeds the true degree, in the
+third of the degrees where it does so most.
 
 What `mechanism.evidence.Thresholds` has besides is no test but policy: how much an aggregate may suffer, and from which
 width an interval pays on its upper end.
@@ -233,6 +234,16 @@ def gain_on_shown(seen: Observation, shares: Array) -> float:
     return float(seen.gains @ weights / max(weights.sum(), 1e-12))
 
 
+def claim_band(residuals: Array, degrees: Array) -> float:
+    """By how much estimates exceed true degrees at `RATE`, at the degrees where they do so most.
+
+    Where data are near the reference an estimate can only be too high, and honest claims are low: so the limit is that of
+    the third of all degrees in which it is the greatest.
+    """
+    thirds = np.array_split(np.argsort(degrees, kind="stable"), 3)
+    return max(limit_at(residuals[third], RATE) for third in thirds)
+
+
 def fit_screens(
     sound: Sequence[Observation],
     fitted: Fitted,
@@ -257,7 +268,7 @@ def fit_screens(
     )
     tails = tuple(Tail.of(column) for column in scores.T)
     common = np.max([tail.scaled(column) for tail, column in zip(tails, scores.T, strict=True)], axis=0)
-    band = limit_at(fitted.residuals, RATE)
+    band = claim_band(fitted.residuals, table.degrees)
     return Screens((first, second), tails, limit_at(common, RATE), *_fit_quality(fitted, table, flawed), band)
 
 
