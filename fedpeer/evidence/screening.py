@@ -237,8 +237,8 @@ def gain_on_shown(seen: Observation, shares: Array) -> float:
 def claim_band(residuals: Array, degrees: Array) -> float:
     """By how much estimates exceed true degrees at `RATE`, at the degrees where they do so most.
 
-    Where data are near the reference an estimate can only be too high, and honest claims are low: so the limit is that of
-    the third of all degrees in which it is the greatest.
+    Where data are near the reference an estimate can only be too high, and honest claims are low: so the limit is that
+    of the third of all degrees in which it is the greatest.
     """
     thirds = np.array_split(np.argsort(degrees, kind="stable"), 3)
     return max(limit_at(residuals[third], RATE) for third in thirds)
