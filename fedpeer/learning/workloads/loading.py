@@ -25,7 +25,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar, cast
@@ -249,11 +249,11 @@ def apart(function: Callable[..., Result], *arguments: Any) -> Result:
 
 def _module_file(module: str, folders: tuple[str, ...]) -> Path:
     """The file of a module, found without running it or the packages above it."""
-    places: list[str] | None = [*folders, *sys.path]
-    spec = None
+    spec, places = None, list(folders)
     parts = module.split(".")
     for depth in range(len(parts)):
-        spec = PathFinder.find_spec(".".join(parts[: depth + 1]), places)
+        name = ".".join(parts[: depth + 1])
+        spec = PathFinder.find_spec(name, places) or (_found(name) if depth == 0 else None)
         if spec is None:
             break
         places = list(spec.submodule_search_locations or ())
@@ -261,6 +261,14 @@ def _module_file(module: str, folders: tuple[str, ...]) -> Path:
         looked = ", ".join(folders) or "Python's path"
         raise WorkloadError(f"there is no module {module} in {looked}; expected its .py file there")
     return Path(spec.origin)
+
+
+def _found(name: str) -> ModuleSpec | None:
+    """Where Python would find a module at the top; an editable install is on no path, but has a finder of its own."""
+    for finder in sys.meta_path:
+        if spec := finder.find_spec(name, None):
+            return spec
+    return None
 
 
 def _declared_sources(path: Path) -> list[str]:

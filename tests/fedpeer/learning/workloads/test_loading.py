@@ -1,7 +1,13 @@
 """Workloads by name."""
 
+import sys
+from collections.abc import Sequence
 from dataclasses import replace
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -256,3 +262,31 @@ def test_a_workload_that_fails_says_where(folder: Path, name: str, said: str) ->
             there.judge(there.build(0), measured())
     finally:
         there.close()
+
+
+class Elsewhere(MetaPathFinder):
+    """As an editable install has it: a package that is on no path."""
+
+    def __init__(self, name: str, package: Path) -> None:
+        self.name, self.package = name, package
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != self.name:
+            return None
+        return spec_from_file_location(
+            fullname, self.package / "__init__.py", submodule_search_locations=[str(self.package)]
+        )
+
+
+def test_a_package_that_a_finder_knows_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (package := tmp_path / "deep" / "source").mkdir(parents=True)
+    (package / "__init__.py").write_text("raise RuntimeError('not to be run')\n")
+    (package / "models.py").write_text('sources = ["layers.py"]\n')
+    (package / "layers.py").write_text("")
+    source = WorkloadSource("installed_elsewhere.models:make")
+    with pytest.raises(WorkloadError, match=r"there is no module installed_elsewhere\.models in Python's path"):
+        source.files()
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Elsewhere("installed_elsewhere", package)])
+    assert source.files().keys() == {"models.py", "layers.py"}
