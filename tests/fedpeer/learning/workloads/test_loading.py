@@ -286,7 +286,9 @@ def test_a_package_that_a_finder_knows_is_found(tmp_path: Path, monkeypatch: pyt
     (package / "models.py").write_text('sources = ["layers.py"]\n')
     (package / "layers.py").write_text("")
     source = WorkloadSource("installed_elsewhere.models:make")
-    with pytest.raises(WorkloadError, match=r"there is no module installed_elsewhere\.models in Python's path"):
+    with pytest.raises(
+        WorkloadError, match=r"there is no module installed_elsewhere\.models in Python's path"
+    ):
         source.files()
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Elsewhere("installed_elsewhere", package)])
     assert source.files().keys() == {"models.py", "layers.py"}
