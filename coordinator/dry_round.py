@@ -60,7 +60,7 @@ from mechanism.settlement import MICRO
 from mechanism.terms import ModelContract, Recipe, Terms
 
 if TYPE_CHECKING:  # it imports torch, which most tasks do without
-    from fedpeer.learning.workloads.protocol import Workload
+    from fedpeer.learning.workloads.protocol import Judged, Workload
 
 #: Accuracy on D_c above the share of its most frequent label from which a trained model is said to have learnt.
 _MORE_THAN_CHANCE = 0.05
@@ -540,10 +540,14 @@ def _learnt(
 
 def _figure(workload: "Workload", weights: Weights, samples: Samples) -> float:
     """Accuracy of a classifier, mean loss of any other model."""
-    judged = workload.judge(weights, samples)
-    if workload.classes is None or judged.outputs is None:
-        return float(judged.losses.mean())
-    return float((judged.outputs.argmax(axis=1) == samples.targets).mean())
+    return _figure_of(workload, workload.judge(weights, samples), samples)
+
+
+def _figure_of(workload: "Workload", judged: "Judged", samples: Samples) -> float:
+    from fedpeer.learning.workloads.protocol import loss_and_accuracy  # imports torch
+
+    loss, accuracy = loss_and_accuracy(workload, judged, samples.targets)
+    return loss if accuracy is None else accuracy
 
 
 def _knowing(
@@ -568,9 +572,9 @@ def _knowing(
         def told(part: Samples) -> tuple[float, float]:
             from fedpeer.learning.training import label_signal  # imports torch
 
-            outputs = workload.judge(first, part).outputs
-            assert outputs is not None, "a classifier has them"
-            return _figure(workload, first, part), label_signal(outputs, part.targets)
+            judged = workload.judge(first, part)
+            assert judged.outputs is not None, "a classifier has them"
+            return _figure_of(workload, judged, part), label_signal(judged.outputs, part.targets)
 
         return told
     say("training a model on shuffled targets")
@@ -669,9 +673,11 @@ def _evidence_seconds(task: PreparedTask, training: float, prepared: float, whol
         prepared: seconds of the dry round's evidence.
         whole: whether its shadows were trained by the whole recipe.
     """
+    from fedpeer.evidence.planning import trainings  # imports torch
+
     assert task.data is not None, "evidence has D_c"
     recipe, shadows = task.row.terms.recipe, int(task.row.settings["evidence"]["shadows"])
-    seconds = prepared * shadows / _SHADOWS + (0 if whole else 1.25 * shadows * training)
+    seconds = prepared * shadows / _SHADOWS + (0 if whole else trainings(shadows) * training)
     pooled = workers_for(recipe, task.data.validation, shadows) is not None
     return seconds / (len(sched_getaffinity(0)) if pooled else 1)
 

@@ -92,12 +92,6 @@ def load_learner_data(
         raise TaskError(f"[data]: {error}") from None
 
 
-def beside_of(strata: Strata | StrataSection | None) -> tuple[str, ...]:
-    """The columns that strata need beside inputs and target."""
-    of = getattr(strata, "column", None) or getattr(strata, "of", None) or "target"
-    return () if of == "target" else (of,)
-
-
 def chosen_strata(asked: StrataSection | None, given: Given, folder: Path | None) -> Strata:
     """What a stratum is, with every edge and name fixed from D_c.
 

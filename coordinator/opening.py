@@ -17,7 +17,6 @@ from coordinator.derivation import chain_secret, initial_seed, task_root, valida
 from coordinator.errors import TaskError
 from coordinator.learner_data import (
     Given,
-    beside_of,
     chosen_strata,
     commit_validation,
     load_learner_data,
@@ -31,6 +30,7 @@ from fedpeer.extensions import extension_names
 from fedpeer.learning.errors import LearningError
 from fedpeer.learning.labels import class_count
 from fedpeer.learning.learner_data import LearnerData
+from fedpeer.learning.strata import beside_of
 from fedpeer.protocol.model_file import (
     ModelCheck,
     ModelFileError,

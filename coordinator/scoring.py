@@ -16,13 +16,14 @@ import structlog
 from coordinator.config import DataSection
 from coordinator.derivation import evidence_seed, validation_salt
 from coordinator.errors import TaskError
-from coordinator.learner_data import beside_of, commit_validation, load_learner_data, stratified
+from coordinator.learner_data import commit_validation, load_learner_data, stratified
 from coordinator.shadow_workers import workers_for
 from coordinator.storage.tasks import TaskRow
 from coordinator.workload import folder_of, workload_of
 from fedpeer.learning.errors import DataError, WorkloadError
 from fedpeer.learning.learner_data import LearnerData
 from fedpeer.learning.samples import Samples
+from fedpeer.learning.strata import beside_of
 from fedpeer.protocol.model_file import open_model
 from fedpeer.protocol.submission import Submission
 from mechanism.canonical import Json
@@ -117,13 +118,12 @@ class Scorer:
 
 def quality_of(workload: "Workload", weights: "Weights", samples: Samples) -> Quality | None:
     """How a model does on samples; None where its losses are not finite."""
-    judged = workload.judge(weights, samples)
-    loss, accuracy = float(judged.losses.mean()), None
+    from fedpeer.learning.workloads.protocol import loss_and_accuracy  # imports torch
+
+    loss, accuracy = loss_and_accuracy(workload, workload.judge(weights, samples), samples.targets)
     if not np.isfinite(loss):
         return None
-    if workload.classes is not None and judged.outputs is not None:
-        accuracy = f"{float((judged.outputs.argmax(axis=1) == samples.targets).mean()):.6f}"
-    return Quality(f"{loss:.6f}", accuracy)
+    return Quality(f"{loss:.6f}", None if accuracy is None else f"{accuracy:.6f}")
 
 
 class ShadowModels(Scorer):

@@ -17,6 +17,7 @@ from coordinator.opening import PreparedTask, prepare_task
 from fedpeer.cli.errors import CommandError
 from fedpeer.evidence.errors import EvidenceError
 from fedpeer.evidence.gaps import COVERAGE, MIN_CALIBRATION_SHADOWS, MeasuredGaps
+from fedpeer.evidence.planning import trainings
 from fedpeer.text_files import TextFileError, read_text, read_toml
 from mechanism.gap_bound import GapBound
 from mechanism.proposal import Proposal, Wishes, propose, rounded
@@ -24,9 +25,6 @@ from mechanism.settlement import MICRO
 
 #: Degrees without effort that are expected where nobody says so: from mildly to badly skewed.
 STARTS = (0.3, 0.9)
-
-#: Trainings that a shadow costs with its features, about.
-_TRAININGS = 1.25
 
 
 def calibrate(
@@ -165,7 +163,7 @@ def _write(file: Path, numbers: dict[str, Any], section: CalibrationSection) -> 
 
 
 def _evidence_seconds(task: PreparedTask, gaps: MeasuredGaps) -> float:
-    return _TRAININGS * int(task.row.settings["evidence"]["shadows"]) * gaps.training_seconds
+    return trainings(int(task.row.settings["evidence"]["shadows"])) * gaps.training_seconds
 
 
 def _record(

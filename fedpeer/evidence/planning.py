@@ -76,10 +76,20 @@ def plan_shadows(
         make = _handful if k % 2 else _wrong_targets
         mix, rows, targets = make(codes, halves[half], reference, samples, generator)
         plans.append(Plan(mix, rows, targets, half, False, int(generator.integers(2**31))))
-    for k in generator.permutation(count)[: max(LEAST_AGAIN, round(count * AGAIN_SHARE))]:
+    for k in generator.permutation(count)[: again_count(count)]:
         other = int(generator.integers(2**31))
         plans.append(replace(plans[k], sound=False, seed=other, again_of=plans[k].seed))
     return plans
+
+
+def trainings(shadows: int) -> int:
+    """Models that are trained for so many sound shadows: `plan_shadows`' length."""
+    return shadows + round(shadows * FLAWED_SHARE) + again_count(shadows)
+
+
+def again_count(shadows: int) -> int:
+    """Of so many sound shadows, those that are trained again."""
+    return min(shadows, max(LEAST_AGAIN, round(shadows * AGAIN_SHARE)))
 
 
 def sound_mix(

@@ -73,6 +73,12 @@ def strata_of(strata: Strata, names: Sequence[str], folders: Sequence[str] = ())
     return StrataOf(strata, tuple(names), tuple(folders))
 
 
+def beside_of(strata: object) -> tuple[str, ...]:
+    """The column that strata need beside inputs and target, by what they or a task file's section name; () for none."""
+    of = getattr(strata, "column", None) or getattr(strata, "of", None) or "target"
+    return () if of == "target" else (of,)
+
+
 def quantiles_of(values: npt.ArrayLike, quantiles: int, of: str = "target") -> Quantiles:
     """Strata of about equal size in `values`, the target or the column `of`.
 

@@ -21,13 +21,14 @@ from fedpeer.learning.images import read_images
 from fedpeer.learning.labels import whole_labels
 from fedpeer.learning.partition import LabelMix, draw_rows, majority_minority, toward_reference
 from fedpeer.learning.samples import Samples
+from fedpeer.learning.strata import beside_of
 from fedpeer.learning.tables import read_columns, read_samples, samples_of
 from fedpeer.learning.workloads.loading import WorkloadSource
-from fedpeer.learning.workloads.protocol import Workload, train_told
+from fedpeer.learning.workloads.protocol import Workload, loss_and_accuracy, train_told
 from fedpeer.protocol.model_file import stored_spec
 from mechanism.effort import EffortCurve, ExponentialEffort
 from mechanism.terms import Terms
-from mechanism.workload import Column, Labels, Quantiles
+from mechanism.workload import Labels
 from participant.adapters.counting import codes, count
 from participant.adapters.fitting import check_finite, check_moved, refusing, tried
 from participant.errors import TaskError
@@ -226,11 +227,8 @@ class SkewedTask(WorkloadTask):
 
 def judged(workload: Workload, weights: Weights, samples: Samples) -> dict[str, float]:
     """The mean loss and, of a classifier, the accuracy."""
-    found = workload.judge(weights, samples)
-    figures = {"loss": float(found.losses.mean())}
-    if workload.classes is not None and found.outputs is not None:
-        figures["accuracy"] = float((found.outputs.argmax(axis=1) == samples.targets).mean())
-    return figures
+    loss, accuracy = loss_and_accuracy(workload, workload.judge(weights, samples), samples.targets)
+    return {"loss": loss} if accuracy is None else {"loss": loss, "accuracy": accuracy}
 
 
 def _agreed(terms: Terms, folders: tuple[str, ...]) -> Workload:
@@ -286,7 +284,7 @@ def read(path: Path, terms: Terms) -> Samples:
             raise DataError(f"{path} is a folder, and the task has no class names to know its sub-folders by")
         return read_images(path, terms.classes)
     if terms.columns is not None:
-        return read_samples(path, terms.columns, terms.classes or None, _beside(terms))
+        return read_samples(path, terms.columns, terms.classes or None, beside_of(terms.strata))
     if path.suffix.lower() != ".npz":
         raise DataError(
             f"{path} is no .npz, and the task names no columns of a table; expected images and labels in an .npz, a "
@@ -333,7 +331,7 @@ def _ordered(samples: Samples, terms: Terms) -> Samples:
         if lacking := [name for name in columns.inputs if name not in inputs]:
             raise DataError(f"the inputs lack {', '.join(lacking):.200}; the task reads {said:.200}")
         made = samples_of({**inputs, columns.target: samples.targets}, columns)
-        beside = {name: np.asarray(inputs[name]) for name in _beside(terms) if name in inputs}
+        beside = {name: np.asarray(inputs[name]) for name in beside_of(terms.strata) if name in inputs}
         return Samples(made.inputs, samples.targets, {**beside, **samples.columns})
     if columns.layout == "named":
         raise DataError(f"the inputs are one array; expected an array for each of {said:.200}")
@@ -342,11 +340,3 @@ def _ordered(samples: Samples, terms: Terms) -> Samples:
             f"the inputs have shape {inputs.shape}; expected (n, {len(columns.inputs)}), the columns being {said:.200}"
         )
     return samples
-
-
-def _beside(terms: Terms) -> tuple[str, ...]:
-    """The column that strata need beside inputs and target."""
-    match terms.strata:
-        case Column(column=name) | Quantiles(of=name) if name != "target":
-            return (name,)
-    return ()

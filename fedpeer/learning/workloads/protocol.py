@@ -113,6 +113,16 @@ def train_all(
     return [workload.train(weights, part, recipe, seed) for part, seed in zip(samples, seeds, strict=True)]
 
 
+def loss_and_accuracy(
+    workload: Workload, judged: Judged, targets: npt.NDArray[Any]
+) -> tuple[float, float | None]:
+    """The mean loss and, of a classifier, the share of `targets` that it recognises; None of any other model."""
+    accuracy = None
+    if workload.classes is not None and judged.outputs is not None:
+        accuracy = float((judged.outputs.argmax(axis=1) == targets).mean())
+    return float(judged.losses.mean()), accuracy
+
+
 def flat_change(names: Sequence[str], weights: Weights, start: Weights) -> npt.NDArray[np.float64]:
     """weights - start of the tensors `names`, one after another, float64."""
     return np.concatenate([(weights[n].astype(np.float64) - start[n]).ravel() for n in names])

@@ -3,8 +3,9 @@
 from fractions import Fraction
 
 import numpy as np
+import pytest
 
-from fedpeer.evidence.planning import plan_shadows, scarcity
+from fedpeer.evidence.planning import plan_shadows, scarcity, trainings
 from fedpeer.learning.strata import balanced_halves, reference_over
 
 CODES = np.random.default_rng(1).permutation(np.repeat(np.arange(5), [40, 40, 60, 20, 40]))
@@ -39,6 +40,11 @@ def test_every_family_and_every_number_of_strata_is_in_both_halves() -> None:
         assert {plan.half for plan in sound[family::4]} == {0, 1}
     few = {(plan.half, int((np.array(plan.mix.counts) > 0).sum())) for plan in sound[3::4]}
     assert {(half, kept) for half in (0, 1) for kept in (1, 2, 3)} <= few
+
+
+@pytest.mark.parametrize("count", [2, 12, 30, 100])
+def test_as_many_are_planned_as_are_said_to_be_trained(count: int) -> None:
+    assert len(plans(count)) == trainings(count)
 
 
 def test_the_same_seed_gives_the_same_plans() -> None:
