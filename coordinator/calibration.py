@@ -21,7 +21,7 @@ from coordinator.learner_data import commit_validation
 from coordinator.opening import PreparedTask
 from coordinator.scoring import evidence_task
 from coordinator.shadow_workers import workers_for
-from coordinator.workload import folder_of, workload_of
+from coordinator.workload import end, folder_of, workload_of
 from fedpeer.protocol.model_file import open_model
 from mechanism.canonical import canonical_bytes
 
@@ -146,8 +146,7 @@ def measure(task: PreparedTask, shadows: int, report: "Report") -> "MeasuredGaps
             report=report,
         )
     finally:
-        if (close := getattr(workload, "close", None)) is not None:
-            close()
+        end(workload)
 
 
 def written(text: str, numbers: dict[str, Any], calibration: CalibrationSection) -> str:

@@ -19,7 +19,7 @@ from coordinator.errors import TaskError
 from coordinator.learner_data import commit_validation, load_learner_data, stratified
 from coordinator.shadow_workers import workers_for
 from coordinator.storage.tasks import TaskRow
-from coordinator.workload import folder_of, workload_of
+from coordinator.workload import end, folder_of, workload_of
 from fedpeer.learning.errors import DataError, WorkloadError
 from fedpeer.learning.learner_data import LearnerData
 from fedpeer.learning.samples import Samples
@@ -111,9 +111,7 @@ class Scorer:
 
     def close(self) -> None:
         """Ends what runs for the task; it starts again where it is needed."""
-        close = getattr(self._workload, "close", None)
-        if close is not None:
-            close()
+        end(self._workload)
 
 
 def quality_of(workload: "Workload", weights: "Weights", samples: Samples) -> Quality | None:

@@ -34,6 +34,13 @@ def workload_of(recipe: Recipe, folder: Path | None) -> "Workload | None":
     return _isolated(source.factory, recipe.source.options, source.folders, expected)
 
 
+def end(workload: "Workload | None") -> None:
+    """Ends what runs for a workload; it starts again where it is needed."""
+    close = getattr(workload, "close", None)
+    if close is not None:
+        close()
+
+
 def folders_of(folder: Path | None) -> tuple[str, ...]:
     """Where modules of factories are looked for."""
     return () if folder is None else (str(folder),)

@@ -49,7 +49,6 @@ class SklearnWorkload:
         if getattr(estimator, "average", False):
             raise ModelError("an averaging estimator keeps two sets of coefficients; expected average=False")
         self._estimator, self._features, self.classes = estimator, features, classes
-        self._layers = len(getattr(estimator, "hidden_layer_sizes", ()) or ())
         self._perceptron = hasattr(estimator, "hidden_layer_sizes")
         self.trainable = tuple(self.build(0))
 

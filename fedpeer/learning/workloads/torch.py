@@ -82,7 +82,6 @@ class TorchWorkload:
         self._factory = factory
         self._loss: Loss = LOSSES[loss] if isinstance(loss, str) else loss
         self.classes = classes
-        self._travels = travels
         self._module = self._made(0)
         self._names = _travelling(self._module, travels)
         self.trainable = tuple(name for name, p in self._module.named_parameters() if p.requires_grad)
