@@ -30,10 +30,6 @@ from fedpeer.demo.settings import (
     EFFORT_RATE,
     PEERS,
     PHASE_SECONDS,
-    PHI,
-    STAKE_MICRO,
-    UPSILON,
-    Q,
 )
 from fedpeer.protocol.certificates import key_from
 from fedpeer.testing.participant import write_key
@@ -179,19 +175,20 @@ def task_file(plan: DemoPlan) -> str:
     return f"""\
 id = "{plan.task_id}"
 seed = {plan.seed}          # for the demo; leave it out where money is at stake
-Q = {Q}
-phi = {PHI}
-upsilon = {UPSILON}
+Q = {data.Q}
+phi = {data.phi}
+upsilon = {data.upsilon}
 reference = [{", ".join(f'"1/{data.classes}"' for _ in range(data.classes))}]
 
 [payment]
 name = "log"
+scale = {data.scale}
 
 [rule]
 name = "verified"
 peers = {PEERS}
 claim_penalty = {CLAIM_PENALTY}
-stake_micro = {STAKE_MICRO}
+stake_micro = {data.stake_micro}
 
 [schedule]
 rounds = {plan.rounds}
