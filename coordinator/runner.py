@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from pathlib import Path
 
 import structlog
 
@@ -24,7 +23,16 @@ from coordinator.errors import CoordinatorError, TaskError
 from coordinator.live import Feed, Presence
 from coordinator.metrics import Metrics
 from coordinator.receiving import Uploads
-from coordinator.scoring import Quality, RoundStart, Scored, Scorer, make_scorer, merged_parts
+from coordinator.scoring import (
+    EarlierRound,
+    Parts,
+    Quality,
+    RoundStart,
+    Scored,
+    Scorer,
+    make_scorer,
+    merged_parts,
+)
 from coordinator.selection import select
 from coordinator.spool import Spool
 from coordinator.states import (
@@ -51,6 +59,7 @@ from fedpeer.protocol.faults import Outlook, outlook
 from fedpeer.protocol.model_file import ModelFileError
 from fedpeer.protocol.submission import Submission
 from fedpeer.terminal import printable
+from mechanism.evidence import KEPT_BROADCASTS
 from mechanism.lifecycle import State
 from mechanism.peers import Draw, round_seed
 from mechanism.settlement import Settlement
@@ -141,12 +150,15 @@ class Workplace:
 
 @dataclass(frozen=True)
 class _ClosedRound:
-    """A round as recorded: who was selected with which claim, what came in, what was reported; all rounds up to it."""
+    """A round as recorded: who was selected with which claim, what came in, what was reported; all rounds up to it, and
+    what was merged in the last of them.
+    """
 
     claims: dict[str, Fraction]
     models: dict[str, ModelRow]
     reasons: dict[str, str]
     rounds: list[RoundRow]
+    merged: Mapping[int, list[ModelRow]]
 
 
 @dataclass(frozen=True)
@@ -372,15 +384,24 @@ class TaskRunner:
             self._preparation.add_done_callback(_report)
 
     async def _prepare_round(self, row: TaskRow) -> None:
-        rounds = await self._work.transact.read(lambda t: t.market.rounds(row.id))
+        before = await self._work.transact.read(lambda t: (t.market.rounds(row.id), _merged_before(t, row)))
         with self._work.tracing.span("evidence prepared ahead", task=row.id, round=row.round):
-            await self._work.transact.compute(lambda: self._scoring().prepare(self._start(rounds)))
+            await self._work.transact.compute(lambda: self._scoring().prepare(self._start(*before)))
 
-    def _start(self, rounds: Sequence[RoundRow]) -> RoundStart:
-        """What the last of the rounds starts from."""
+    def _start(self, rounds: Sequence[RoundRow], merged: Mapping[int, Sequence[ModelRow]]) -> RoundStart:
+        """What the last of the rounds starts from; `merged` were the models in those before."""
         *before, opened = rounds
-        path = self._work.blobs.path
-        history = tuple(path(r.start_model) for r in before)
+        path, most = self._work.blobs.path, self._live.row.terms.recipe.samples
+        history = tuple(
+            EarlierRound(
+                path(r.start_model),
+                {
+                    m.participant_id: (path(m.model_sha256), min(m.samples, most))
+                    for m in merged.get(r.round, ())
+                },
+            )
+            for r in before
+        )
         return RoundStart(opened.round, path(opened.start_model), opened.start_model, history)
 
     def _scoring(self) -> Scorer:
@@ -440,14 +461,12 @@ class TaskRunner:
             )
             for name, model in sorted(closed.models.items())
         ]
-        scored = self._scoring().score(self._start(closed.rounds), submissions)
+        scored = self._scoring().score(self._start(closed.rounds, closed.merged), submissions)
         parts = merged_parts(scored, submissions, row.terms.recipe.samples)
         merged = self._merged(row, closed.rounds, parts)
         return _Outcome(scored, merged, self._scoring().evaluate(blobs.path(merged.model_sha256)))
 
-    def _merged(
-        self, row: TaskRow, rounds: Sequence[RoundRow], parts: Mapping[str, tuple[Path, int]]
-    ) -> Merged:
+    def _merged(self, row: TaskRow, rounds: Sequence[RoundRow], parts: Parts) -> Merged:
         """The round's next model and the server's state, in their places; those of before where nobody is scored."""
         blobs, spool, terms = self._work.blobs, self._work.spool, row.terms
         start = rounds[-1].start_model
@@ -497,7 +516,17 @@ def _closed_round(t: Transaction, row: TaskRow) -> _ClosedRound:
         models={m.participant_id: m for m in t.market.models(row.id, row.round)},
         reasons={f.participant_id: f.reason for f in t.market.failures(row.id, row.round)},
         rounds=t.market.rounds(row.id),
+        merged=_merged_before(t, row),
     )
+
+
+def _merged_before(t: Transaction, row: TaskRow) -> dict[int, list[ModelRow]]:
+    """Of the settled rounds that evidence looks back on, the models that counted."""
+    found = {}
+    for round_ in range(max(1, row.round - KEPT_BROADCASTS), row.round):
+        scored = {s.participant_id for s in t.market.round_settlements(row.id, round_) if s.assessment.scored}
+        found[round_] = [m for m in t.market.models(row.id, round_) if m.participant_id in scored]
+    return found
 
 
 def _passes(error: Exception) -> bool:

@@ -5,7 +5,7 @@ function of the task's root, its terms, D_c and the submitted files: asked again
 same.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,10 +36,22 @@ log = structlog.get_logger()
 
 if TYPE_CHECKING:  # evidence imports torch, which most commands do without
     from fedpeer.evidence import EvidenceTask, ShadowEnsemble, ShadowEvidence
-    from fedpeer.evidence.assessing import Broadcast
     from fedpeer.evidence.measuring import Report
+    from fedpeer.evidence.sent import Broadcast
     from fedpeer.learning.models import Weights
     from fedpeer.learning.workloads.protocol import Workload
+
+
+#: Files of models that are merged, each with its samples, by participant id.
+Parts = Mapping[str, tuple[Path, int]]
+
+
+@dataclass(frozen=True)
+class EarlierRound:
+    """The model that a round sent out, and what came back and was merged into the next one."""
+
+    model: Path
+    merged: Parts = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -48,13 +60,13 @@ class RoundStart:
 
     Attributes:
         model: the file that was sent out; model_sha256: its digest.
-        history: those of the rounds before, the oldest first.
+        history: of the rounds before, the oldest first.
     """
 
     round: int
     model: Path
     model_sha256: bytes
-    history: tuple[Path, ...]
+    history: tuple[EarlierRound, ...]
 
 
 @dataclass(frozen=True)
@@ -134,6 +146,7 @@ class ShadowModels(Scorer):
 
         super().__init__(data, workload)
         self._task, self._round = row.id, 0
+        self._plain = row.terms.aggregation.name == "fedavg"
         try:
             self._evidence = shadow_evidence(data, row, workload, report or self._report)
         except EvidenceError as error:
@@ -143,7 +156,7 @@ class ShadowModels(Scorer):
         self._ensemble(start)
 
     def score(self, start: RoundStart, submissions: Sequence[Submission]) -> Scored:
-        found = self._evidence.assess(self._ensemble(start), submissions, _broadcasts(start))
+        found = self._evidence.assess(self._ensemble(start), submissions, self._broadcasts(start))
         return Scored(found.assessments, found.record)
 
     def _report(self, trained: int, of: int) -> None:
@@ -152,8 +165,16 @@ class ShadowModels(Scorer):
     def _ensemble(self, start: RoundStart) -> "ShadowEnsemble":
         self._round = start.round
         return self._evidence.prepare(
-            open_model(start.model).weights(), start.round, _broadcasts(start), start.model_sha256.hex()
+            open_model(start.model).weights(), start.round, self._broadcasts(start), start.model_sha256.hex()
         )
+
+    def _broadcasts(self, start: RoundStart) -> "list[Broadcast]":
+        from fedpeer.evidence.sent import Broadcast
+
+        return [
+            Broadcast(f"round {number}", earlier.model, earlier.merged, self._plain)
+            for number, earlier in enumerate(start.history, 1)
+        ]
 
 
 def shadow_evidence(
@@ -194,14 +215,8 @@ def evidence_task(data: LearnerData, row: TaskRow, workload: "Workload") -> "Evi
     )
 
 
-def _broadcasts(start: RoundStart) -> "list[Broadcast]":
-    from fedpeer.evidence.assessing import Broadcast
-
-    return [Broadcast(f"round {number}", path) for number, path in enumerate(start.history, 1)]
-
-
-def merged_parts(scored: Scored, submissions: Sequence[Submission], most: int) -> dict[str, tuple[Path, int]]:
-    """What of a round is merged: the files of the models that count, each with its samples, by participant id.
+def merged_parts(scored: Scored, submissions: Sequence[Submission], most: int) -> Parts:
+    """What of a round is merged: the models that count.
 
     Args:
         submissions: in files.

@@ -12,7 +12,6 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,9 +29,10 @@ from fedpeer.evidence.measuring import (
     prepare_ensemble,
 )
 from fedpeer.evidence.regression import micro
+from fedpeer.evidence.sent import Broadcast, SentModels
 from fedpeer.learning.models import Weights, weights_digest
 from fedpeer.learning.samples import Samples
-from fedpeer.protocol.model_file import ModelFileError, open_model
+from fedpeer.protocol.model_file import ModelFileError
 from fedpeer.protocol.submission import Submission
 from mechanism.baselines import CorrelatedAgreement, DeterminantMutualInformation, SharedPredictions
 from mechanism.canonical import Json
@@ -51,17 +51,6 @@ AGREEMENT_RULES: Mapping[str, CorrelatedAgreement | DeterminantMutualInformation
 
 #: Rules that pay on a score of the evidence instead of a degree.
 SCORED_RULES = ("leave_one_out", "shapley", "correlated_agreement", "dmi")
-
-
-@dataclass(frozen=True)
-class Broadcast:
-    """A model that the coordinator sent out before this round's start."""
-
-    label: str
-    model: Weights | Path
-
-    def weights(self) -> Weights:
-        return open_model(self.model).weights() if isinstance(self.model, Path) else self.model
 
 
 @dataclass(frozen=True)
@@ -165,6 +154,7 @@ class ShadowEvidence:
             start,
             self._seed,
             history=[broadcast.weights() for broadcast in latest(history)],
+            part=1 / len(history[-1].merged) if history and history[-1].merged else 0.0,
             shadows=self._shadows,
             executor=self._executor,
             report=self._report,
@@ -227,9 +217,7 @@ class RoundMeasurements:
         self._measured: dict[str, Measurement] = {}
         self._first: dict[bytes, str] = {}
         self._seen: dict[str, _Seen] = {}
-        recent = latest(history)
-        self._public = [self._ensemble.observer.sketch(broadcast.weights()) for broadcast in recent]
-        self._broadcasts = ["this round", *(broadcast.label for broadcast in recent)]
+        self._sent = SentModels(self._ensemble.observer, latest(history))
 
     def measure(self, submission: Submission) -> None:
         """Takes the figures of one submission; its weights are freed again.
@@ -367,7 +355,7 @@ class RoundMeasurements:
         if not (np.isfinite(outputs).all() and np.isfinite(judged.losses).all()):
             return replace(blank, fault="its outputs on the validation set are not finite")
         observed = ensemble.observer.observe(judged, weights)
-        found = ensemble.of(observed, self._public)
+        found = ensemble.of(observed, self._sent.directions, self._sent.without(submission.participant_id))
         predicted = None
         if task.workload.classes is not None:
             predicted = observed.outputs[ensemble.comparison.probe.rows].argmax(axis=1)
@@ -386,7 +374,7 @@ class RoundMeasurements:
             improvement=micro(figures.improvement),
             echo_distance=micro(figures.echo_distance),
             echo_cosine=micro(figures.echo_cosine),
-            nearest_broadcast=self._broadcasts[figures.nearest + 1],
+            nearest_broadcast=("this round", *self._sent.labels)[figures.nearest + 1],
         )
 
     def _with_twins(self, measured: Mapping[str, Measurement], limit: int) -> dict[str, Measurement]:

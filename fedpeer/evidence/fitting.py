@@ -15,7 +15,7 @@ Sources: Geurts, Ernst, Wehenkel 2006, extremely randomized trees; Vovk 2015, cr
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -80,14 +80,18 @@ class Table:
         """Args: names: of the features."""
         q = np.array([float(p) for p in reference])
         return cls(
-            np.array([each.features for each in observations], dtype=np.float64) / MICRO,
-            {n: np.array([each.vectors[n] for each in observations]) for n in observations[0].vectors},
+            *_stacked(observations),
             shares,
             np.abs(shares - q).sum(axis=1) / 2,
             halves,
             reference,
             tuple(names.index(name) for name in SORTED_FEATURES if name in names),
         )
+
+    def seen_as(self, observations: Sequence[Observation]) -> "Table":
+        """The same shadows by other observations."""
+        features, vectors = _stacked(observations)
+        return replace(self, features=features, vectors=vectors)
 
     def rows(self, chosen: Indices) -> "Table":
         return Table(
@@ -130,10 +134,15 @@ class Maps:
         told = {n: tell.of_half(table.vectors[n], table.halves) for n, tell in self.tellers.items()}
         return _extended(table.features, told, table.reference)
 
+    def shadow_shares(self, features: Array) -> Array:
+        """Of the strata, (n, S), from all features."""
+        shares: Array = self.shares(label_rows(features)).reshape(features.shape[:2])
+        return shares
+
     def estimates(self, table: Table) -> Array:
         """Degrees of shadows that the maps have not seen."""
         features = self.of_shadows(table)
-        shares = self.shares(label_rows(features)).reshape(table.shares.shape)
+        shares = self.shadow_shares(features)
         found: Array = np.clip(self.degree(table.z(features, shares)), 0, 1 - float(min(table.reference)))
         return found
 
@@ -186,6 +195,14 @@ def fit_degree(table: Table) -> Fitted:
     residuals = _residuals(table, folds(count, _CHECK_FOLDS))
     half_width = micro(conformal_quantile(np.abs(residuals), ALPHA))
     return Fitted(maps, maps.degree_map(table, half_width), features, shares, residuals)
+
+
+def _stacked(observations: Sequence[Observation]) -> tuple[Array, dict[str, Array]]:
+    """Features, and long vectors by name."""
+    features = np.array([each.features for each in observations], dtype=np.float64) / MICRO
+    return features, {
+        n: np.array([each.vectors[n] for each in observations]) for n in observations[0].vectors
+    }
 
 
 def _residuals(table: Table, parts: Iterable[tuple[Indices, Indices]]) -> Array:

@@ -8,7 +8,7 @@ found.degree_micro, found.lower_micro, found.upper_micro, found.failed
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
@@ -37,6 +37,9 @@ SHADOWS = 100
 
 #: Shadows in one task of the executor: a few seconds of work, small enough to spread.
 CHUNK = 8
+
+#: Part of a participant in the mean below which the start hardly remembers its samples.
+LEAST_PART = 0.05
 
 #: Fewest samples of D_c of every stratum: each half needs some to train on and the rest to observe on.
 MIN_STRATUM_SAMPLES = 10
@@ -169,8 +172,15 @@ class Ensemble:
         """Of a model that was trained on samples of nobody's."""
         return self.of(self.observer(weights), public)
 
-    def of(self, seen: Observation, public: Sequence[Array] = ()) -> Measured:
-        """Of what was seen of one; `public` are directions to earlier models that were sent out."""
+    def of(
+        self, seen: Observation, public: Sequence[Array] = (), others: Sequence[Array] | None = None
+    ) -> Measured:
+        """Of what was seen of one.
+
+        Args:
+            public: directions to earlier models that were sent out.
+            others: these without its own part in them; as they are where left out.
+        """
         maps, model = self.fitted.maps, self.fitted.model
         observed = seen.features[None] / MICRO
         vectors = {name: part[None] for name, part in seen.vectors.items()}
@@ -180,7 +190,7 @@ class Ensemble:
         degree = model.degree_of(z)
         shares = np.array(model.shares(rows)) / MICRO
         quality = float(self.screens.quality(np.array(z) / MICRO))
-        figures = self.screens.figures(seen, shares, public)
+        figures = self.screens.figures(seen, shares, public, others)
         over = figures.scores() > self.screens.limits()
         failed = [name for name, fails in zip(SCORES, over, strict=True) if fails]
         if quality < self.screens.least_quality:
@@ -211,12 +221,21 @@ class Ensemble:
         )
 
 
+@dataclass(frozen=True, eq=False)
+class Past:
+    """The round before: what it started from, and a participant's part in the mean of what came back."""
+
+    start: Weights
+    part: float
+
+
 def prepare_ensemble(
     task: EvidenceTask,
     start: Weights,
     seed: int,
     *,
     history: Sequence[Weights] = (),
+    part: float = 0.0,
     shadows: int = SHADOWS,
     executor: Executor | None = None,
     report: Report = lambda trained, of: None,
@@ -226,6 +245,7 @@ def prepare_ensemble(
     Args:
         seed: secret until the task is over: those who know it know the shadows.
         history: models that were sent out before.
+        part: of a participant in the mean of the round before.
         shadows: sound ones; a quarter as many flawed ones come on top.
         executor: trains them, where the task can be sent to it; None trains them here.
 
@@ -236,12 +256,13 @@ def prepare_ensemble(
     plans, observer = begin_ensemble(task, start, seed, shadows)
     chunks = [plans[i : i + CHUNK] for i in range(0, len(plans), CHUNK)]
     seen: list[Observation] = []
+    past = Past(history[-1], part) if history and part >= LEAST_PART else None
     if executor is None:
         for chunk in chunks:
-            seen += observe_plans(task, observer, start, chunk)
+            seen += observe_plans(task, observer, start, chunk, past)
             report(len(seen), len(plans))
     else:
-        for future in [executor.submit(observe_plans, task, observer, start, chunk) for chunk in chunks]:
+        for future in [executor.submit(observe_plans, task, observer, start, c, past) for c in chunks]:
             seen += future.result()
             report(len(seen), len(plans))
     public = [observer.sketch(model) for model in history]
@@ -307,10 +328,11 @@ def fit_ensemble(
         classifier=task.workload.classes is not None,
         seed=seed,
     )
+    kept = [(place, each.kept) for place, (_, each) in enumerate(sound) if each.kept is not None]
     return Ensemble(
         observer,
         fitted,
-        fit_screens(honest, fitted, table, other, public),
+        fit_screens(honest, fitted, table, other, public, kept),
         comparison,
         _shadows_digest(finite),
         time.perf_counter() - began,
@@ -318,13 +340,36 @@ def fit_ensemble(
 
 
 def observe_plans(
-    task: EvidenceTask, observer: Observer, start: Weights, plans: Sequence[Plan]
+    task: EvidenceTask, observer: Observer, start: Weights, plans: Sequence[Plan], past: Past | None = None
 ) -> list[Observation]:
-    """Trains the shadows of `plans` and observes each on the samples of D_c that it has not seen."""
-    return [
+    """Trains the shadows of `plans` and observes each on the samples of D_c that it has not seen.
+
+    Args:
+        past: lets some be participants that took part in the round before, too.
+    """
+    seen = [
         observer(weights, plan.rows)
         for plan, weights in zip(plans, _trained(task, start, plans), strict=True)
     ]
+    if past is None:
+        return seen
+    return [
+        replace(each, kept=_keeping(task, observer, start, plan, past)) if plan.keeps else each
+        for plan, each in zip(plans, seen, strict=True)
+    ]
+
+
+def _keeping(task: EvidenceTask, observer: Observer, start: Weights, plan: Plan, past: Past) -> Observation:
+    """A shadow as one that was trained on the same samples in the round before and stood in the mean.
+
+    Its start is the round's, in which one of the participants is replaced by it.
+    """
+    (before,) = _trained(task, past.start, [replace(plan, seed=plan.seed ^ 1)])
+    mine = dict(start)
+    for name in task.workload.trainable:
+        mine[name] = ((1 - past.part) * start[name] + past.part * before[name]).astype(start[name].dtype)
+    (weights,) = _trained(task, mine, [replace(plan, seed=plan.seed ^ 2)])
+    return observer.at(mine)(weights, plan.rows)
 
 
 def _trained(task: EvidenceTask, start: Weights, plans: Sequence[Plan]) -> list[NewWeights]:

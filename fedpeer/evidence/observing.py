@@ -28,6 +28,7 @@ Long vectors: `losses` (change of the mean loss, rank and log of every stratum),
 and of a classifier's mean probability, of every stratum) and `update` (sketched).
 """
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -81,6 +82,7 @@ class Observation:
             `Observer.tensors`.
         gains: mean of l0 - l of each stratum, as above, shape (S,).
         outputs: of the model on all of D_c, shape (n, K), or its losses, (n, 1), where it has no outputs.
+        kept: the same shadow as one that took part before, where it is trained as such, too.
     """
 
     features: npt.NDArray[np.int64]
@@ -88,6 +90,7 @@ class Observation:
     changes: Array
     gains: Array
     outputs: npt.NDArray[np.float32]
+    kept: "Observation | None" = None
 
     @property
     def finite(self) -> bool:
@@ -137,6 +140,12 @@ class Observer:
             *(CLASS_FEATURES if self._classes else ()),
             *(MEASURED_FEATURES if self._targets is not None else ()),
         )
+
+    def at(self, start: Weights) -> "Observer":
+        """One of models that went out from another start."""
+        moved = copy.copy(self)
+        moved._start, moved._judged = start, self._cut(self._workload.judge(start, self._validation))
+        return moved
 
     def sketch(self, weights: Weights) -> Array:
         """Of weights - start, without silent tensors."""

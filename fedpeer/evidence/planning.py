@@ -25,6 +25,9 @@ Rows = npt.NDArray[np.int64]
 #: Flawed shadows for each sound one.
 FLAWED_SHARE = 0.25
 
+#: Sound shadows that are trained once more as participants that took part before, at most: enough for a median.
+KEPT = 12
+
 #: Shadows that are trained again on the same samples for each sound one, and at least how many.
 AGAIN_SHARE, LEAST_AGAIN = 0.06, 4
 
@@ -41,6 +44,7 @@ class Plan:
         sound: trained as the recipe wants, on samples of its own.
         seed: of its training.
         again_of: the seed of the sound shadow on whose samples it is trained again; None for all others.
+        keeps: whether it is trained once more, from a start in which it took part (`fedpeer.evidence.measuring`).
     """
 
     mix: LabelMix
@@ -50,6 +54,7 @@ class Plan:
     sound: bool
     seed: int
     again_of: int | None = None
+    keeps: bool = False
 
 
 def plan_shadows(
@@ -71,6 +76,8 @@ def plan_shadows(
         mix = sound_mix(k, reference, samples, generator)
         rows = _resample(codes, halves[half], mix.counts, generator)
         plans.append(Plan(mix, rows, rows, half, True, int(generator.integers(2**31))))
+    for k in generator.permutation(count)[:KEPT]:
+        plans[k] = replace(plans[k], keeps=True)
     for k in range(round(count * FLAWED_SHARE)):
         half = k // 2 % 2
         make = _handful if k % 2 else _wrong_targets
@@ -78,7 +85,7 @@ def plan_shadows(
         plans.append(Plan(mix, rows, targets, half, False, int(generator.integers(2**31))))
     for k in generator.permutation(count)[: again_count(count)]:
         other = int(generator.integers(2**31))
-        plans.append(replace(plans[k], sound=False, seed=other, again_of=plans[k].seed))
+        plans.append(replace(plans[k], sound=False, seed=other, again_of=plans[k].seed, keeps=False))
     return plans
 
 

@@ -8,10 +8,14 @@ off exponentially: peaks over a threshold.
 *Trained* is one test of the six scores of `SCORES`: how far the length of the update is from the usual, its cosine with
 the mean update (without what could be taken from models that were sent out), the largest deviation of a tensor's share
 in the change, the gain on the strata that the model seems to have been trained on, the distance from every model that
-was sent out, and the cosine with the steps between these. What is usual is taken of the shadows of one half of D_c: a
+was sent out, and the cosine with the steps between these, less what the participant added to them itself
+(`fedpeer.evidence.sent`). What is usual is taken of the shadows of one half of D_c: a
 shadow is held against the other half's, as it shares no sample with them, and any other model against both, of which
 the mean counts. Each score is put on one scale, its excess over the median in units of the mean excess, and the largest
 decides: so the six together fail an honest model at the rate of one.
+
+Who keeps its data from round to round meets a start that has seen them: its update is shorter, and other tensors move.
+Some shadows are trained as such participants, too; the limit is moved by what that moves them by in the median.
 
 *Samples* is the distance from flawed shadows, by a ridge regression from the regressors of the degree; the payment is
 nothing at the flawed shadows' median. *Claim* is one-sided: by how much the estimate exceeds the true degree, in the
@@ -28,7 +32,7 @@ import numpy as np
 
 from fedpeer.evidence.fitting import Fitted, Table
 from fedpeer.evidence.observing import Observation
-from fedpeer.evidence.regression import Line, folds, label_rows, micro, ridge
+from fedpeer.evidence.regression import Line, folds, micro, ridge
 from fedpeer.evidence.sketch import Array, cosine, without
 from fedpeer.evidence.telling import Halves
 from mechanism.evidence import QualityMap, Thresholds
@@ -134,7 +138,12 @@ class Figures:
 
     @classmethod
     def of(
-        cls, usual: Sequence[Usual], seen: Observation, shares: Array, public: Sequence[Array]
+        cls,
+        usual: Sequence[Usual],
+        seen: Observation,
+        shares: Array,
+        public: Sequence[Array],
+        others: Sequence[Array] | None = None,
     ) -> "Figures":
         """Of one model.
 
@@ -142,10 +151,12 @@ class Figures:
             usual: what it is held against.
             shares: of the strata, as estimated.
             public: directions from the start to earlier models that were sent out.
+            others: these without the model's own part in them; as they are where left out.
         """
+        others = public if others is None else others
         update = seen.vectors["update"]
         scale = float(np.exp(np.mean([np.log(max(each.length, _TINY)) for each in usual])))
-        own, *means = without(np.array([update, *(each.update for each in usual)]), public)
+        own, *means = without(np.array([update, *(each.update for each in usual)]), others)
         distances = [float(np.linalg.norm(update)), *(float(np.linalg.norm(update - d)) for d in public)]
         nearest = int(np.argmin(distances))
         return cls(
@@ -154,7 +165,7 @@ class Figures:
             novelty=float(np.mean([each.novelty(seen) for each in usual])),
             improvement=gain_on_shown(seen, shares),
             echo_distance=distances[nearest] / scale,
-            echo_cosine=max((abs(cosine(update, d)) for d in public), default=0.0),
+            echo_cosine=max((abs(cosine(update, d)) for d in others), default=0.0),
             nearest=nearest - 1,
         )
 
@@ -192,9 +203,15 @@ class Screens:
     flawed_quality: float
     claim_band: float
 
-    def figures(self, seen: Observation, shares: Array, public: Sequence[Array] = ()) -> Figures:
+    def figures(
+        self,
+        seen: Observation,
+        shares: Array,
+        public: Sequence[Array] = (),
+        others: Sequence[Array] | None = None,
+    ) -> Figures:
         """Of one model that is no shadow; `shares` as estimated, (S,)."""
-        return Figures.of(self.usual, seen, shares, public)
+        return Figures.of(self.usual, seen, shares, public, others)
 
     def limits(self) -> Array:
         """Of the scores, each in its own units."""
@@ -250,26 +267,47 @@ def fit_screens(
     table: Table,
     flawed: Table | None,
     public: Sequence[Array] = (),
+    kept: Sequence[tuple[int, Observation]] = (),
 ) -> Screens:
     """Tests whose limits the sound shadows give; without flawed ones everything passes "samples".
 
     Args:
         public: directions from the start to earlier models that were sent out.
+        kept: shadows as participants that took part before, each with its place among the sound ones.
     """
     halves: Halves = table.halves
     first, second = (
         Usual.of([each for each, of in zip(sound, halves, strict=True) if of == half]) for half in (0, 1)
     )
-    scores = np.array(
-        [
-            Figures.of((second,) if half == 0 else (first,), each, shares, public).scores()
-            for each, shares, half in zip(sound, fitted.shares, halves, strict=True)
-        ]
-    )
-    tails = tuple(Tail.of(column) for column in scores.T)
-    common = np.max([tail.scaled(column) for tail, column in zip(tails, scores.T, strict=True)], axis=0)
+
+    def scores(seen: Sequence[Observation], shares: Array, of: Halves) -> Array:
+        return np.array(
+            [
+                Figures.of((second,) if half == 0 else (first,), each, row, public).scores()
+                for each, row, half in zip(seen, shares, of, strict=True)
+            ]
+        )
+
+    plain = scores(sound, fitted.shares, halves)
+    tails = tuple(Tail.of(column) for column in plain.T)
+
+    def scaled(found: Array) -> Array:
+        result: Array = np.max(
+            [tail.scaled(column) for tail, column in zip(tails, found.T, strict=True)], axis=0
+        )
+        return result
+
+    common = scaled(plain)
     band = claim_band(fitted.residuals, table.degrees)
-    return Screens((first, second), tails, limit_at(common, RATE), *_fit_quality(fitted, table, flawed), band)
+    limit = limit_at(common, RATE)
+    if kept:
+        places = np.array([place for place, _ in kept])
+        observed = [each for _, each in kept]
+        features = fitted.maps.of_shadows(table.rows(places).seen_as(observed))
+        shares = fitted.maps.shadow_shares(features)
+        moved = scaled(scores(observed, shares, halves[places])) - common[places]
+        limit += max(float(np.median(moved)), 0.0)
+    return Screens((first, second), tails, limit, *_fit_quality(fitted, table, flawed), band)
 
 
 def _fit_quality(fitted: Fitted, table: Table, flawed: Table | None) -> tuple[Line, float, float]:
@@ -278,7 +316,7 @@ def _fit_quality(fitted: Fitted, table: Table, flawed: Table | None) -> tuple[Li
     if flawed is None:
         return Line(np.zeros(z.shape[1]), 1.0), 0.0, 0.0
     features = fitted.maps.of_shadows(flawed)
-    shares = fitted.maps.shares(label_rows(features)).reshape(flawed.shares.shape)
+    shares = fitted.maps.shadow_shares(features)
     both = np.concatenate([z, flawed.z(features, shares)])
     target = np.concatenate([np.ones(len(z)), np.zeros(len(both) - len(z))])
     held = np.empty(len(both))

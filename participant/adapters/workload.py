@@ -335,6 +335,8 @@ def _ordered(samples: Samples, terms: Terms) -> Samples:
         return Samples(made.inputs, samples.targets, {**beside, **samples.columns})
     if columns.layout == "named":
         raise DataError(f"the inputs are one array; expected an array for each of {said:.200}")
+    if len(columns.inputs) == 1 and inputs.ndim >= 2:  # a column of arrays, which stays as it is
+        return samples
     if inputs.ndim != 2 or inputs.shape[1] != len(columns.inputs):
         raise DataError(
             f"the inputs have shape {inputs.shape}; expected (n, {len(columns.inputs)}), the columns being {said:.200}"

@@ -17,7 +17,8 @@ import numpy as np
 
 from fedpeer import extensions
 from fedpeer.evidence import ShadowEvidence
-from fedpeer.evidence.assessing import Broadcast, RoundMeasurements
+from fedpeer.evidence.assessing import RoundMeasurements
+from fedpeer.evidence.sent import Broadcast
 from fedpeer.experiments.arena.attacks import Attack, Entry, Model, Position, attack_named
 from fedpeer.experiments.arena.results import ArenaResult, Fight, HonestRound
 from fedpeer.experiments.arena.rules import assessments_under, settled
@@ -121,12 +122,12 @@ class _SeedRun:
         self._evidence = ShadowEvidence(population.evidence, population.seed, shadows=setting.shadows)
         self._start: Model = population.workload.build(population.seed)
         self._history: list[Model] = []
+        self._broadcasts: list[Broadcast] = []
         self._spoilt: dict[str, bool] = {}
 
     def play(self, round_: int, result: ArenaResult) -> None:
-        history = [Broadcast(f"round {r}", model) for r, model in enumerate(self._history, 1)]
-        ensemble = self._evidence.prepare(self._start, round_, history)
-        table = self._evidence.measurements(ensemble, history)
+        ensemble = self._evidence.prepare(self._start, round_, self._broadcasts)
+        table = self._evidence.measurements(ensemble, self._broadcasts)
         honest = self._honest_round(round_, table)
         self._record_honest(round_, honest, table, result)
         traders = self._population.traders
@@ -139,6 +140,9 @@ class _SeedRun:
                 self._fight(round_, attacker, attack, honest, table, result)
         self._spoilt = self._spoilt_peers(round_, honest)
         self._history.append(self._start)
+        samples, plain = self._population.recipe.samples, self._setting.aggregation == "mean"
+        merged = {name: (model, samples) for name, model in honest.optimal.items()}
+        self._broadcasts.append(Broadcast(f"round {round_}", self._start, merged, plain))
         self._start = self._aggregated(list(honest.optimal.values()))
 
     def _honest_round(self, round_: int, table: RoundMeasurements) -> _Honest:

@@ -15,8 +15,9 @@ from safetensors.numpy import save_file
 
 from coordinator.shadow_workers import ShadowWorkers
 from fedpeer.evidence import EvidenceError, EvidenceTask, RoundEvidence, ShadowEnsemble, ShadowEvidence
-from fedpeer.evidence.assessing import SCORED_RULES, Broadcast, replay
+from fedpeer.evidence.assessing import SCORED_RULES, replay
 from fedpeer.evidence.fitting import MIN_SHADOWS
+from fedpeer.evidence.sent import Broadcast
 from fedpeer.experiments.arena.attacks import relabelled
 from fedpeer.learning.datasets import LabelledData, Splits, load_splits, stratified_split
 from fedpeer.learning.models import initial_weights
