@@ -52,7 +52,7 @@ from mechanism.ledger.entry import Entry
 from mechanism.ledger.key_history import NO_KEYS, fingerprint
 from mechanism.ledger.note import ED25519, VerificationKey
 from mechanism.lifecycle import State
-from mechanism.peers import Draw
+from mechanism.peers import Draw, Meetings
 from mechanism.settlement import (
     ARITHMETIC,
     Assessment,
@@ -290,6 +290,7 @@ def settlement_entries(
     stakes: Mapping[str, int] | None = None,
     disputable: bool = False,
     keys: bytes = NO_KEYS,
+    meetings: Meetings | None = None,
 ) -> tuple[Settlement, list[Entry]]:
     """A round's settlement and the entries that record it: seed, peer draws, settlement, payments.
 
@@ -297,7 +298,7 @@ def settlement_entries(
     `mechanism.settlement.settle_round`; where disputes are possible, what the round leaves of its reservation is
     kept back until `award_entries`.
     """
-    settlement = settle_round(terms, round_, draw, assessments, stakes)
+    settlement = settle_round(terms, round_, draw, assessments, stakes, meetings=meetings)
     place: dict[str, Json] = {"task_id": terms.task_id, "round": round_}
     prefix = f"{terms.task_id}/round/{round_}"
     entries = [Entry(f"{prefix}/seed", "seed", {**place, "seed": draw.seed.hex()})]
@@ -308,6 +309,11 @@ def settlement_entries(
     entries.append(_settled(settlement, prefix, place, dispute_reservation(terms, round_), kept))
     entries += [payment(settlement, line, keys) for line in settlement.payments]
     return settlement, entries
+
+
+def peers_id(task_id: str, round_: int, part: int) -> str:
+    """Id of a part of a round's peer draws."""
+    return f"{task_id}/round/{round_}/peers/{part}"
 
 
 def dispute_reservation(terms: Terms, round_: int) -> str:

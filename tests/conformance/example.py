@@ -100,7 +100,10 @@ class Example:
             record["measurements"][0]["harm"] = 1_500_000
         task.judge(record)
         self.judged[number] = task.judged
-        self.settled[number] = settle_round(self.terms, number, self.draw(number), task.judged, task.stakes())
+        draw, stakes = self.draw(number), task.stakes()
+        self.settled[number] = settle_round(
+            self.terms, number, draw, task.judged, stakes, meetings=task.meetings
+        )
         task.pay()
         task.aggregate()
         task.enter(entries.State.SETTLED)
@@ -274,6 +277,11 @@ def _draw(made: Example) -> dict[str, str]:
         "places of p000": " ".join(str(i + word % (4 - i)) for i, word in enumerate(words)),
         "order of p000": " ".join(draw.order("p000")),
         **{f"peers of {line.participant_id}": " ".join(line.peers) or "none" for line in lines},
+        "order of p000 in round 2": " ".join(made.draw(2).order("p000")),
+        **{
+            f"peers of {line.participant_id} in round 2": " ".join(line.peers) or "none"
+            for line in made.settled[2].payments
+        },
     }
 
 
