@@ -177,10 +177,9 @@ class Draw:
         if others <= count:
             return tuple(sorted(name for name in candidates if name != participant_id))
         # How many were met how often, from those met alone: of many candidates few are.
-        times = Counter(
-            number for name, number in met.items() if name in candidates and name != participant_id
-        )
-        times[0] += others - times.total()
+        known = [number for name, number in met.items() if name in candidates and name != participant_id]
+        times = Counter(known)
+        times[0] += others - len(known)
         level, drawn = 0, count
         for level in sorted(times):
             if times[level] >= drawn:

@@ -25,8 +25,6 @@ import base64
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from fractions import Fraction
-from functools import lru_cache
 from math import floor
 from typing import Any
 
@@ -260,8 +258,13 @@ def evidence_entries(task_id: str, round_: int, record: Json) -> list[Entry]:
     The record is `{"model": EvidenceModel.record(), "measurements": [Measurement.record(), ...]}` of
     `mechanism.evidence`, with one measurement a model that came in time.
     """
+    return evidence_parts(task_id, round_, canonical_bytes(record))
+
+
+def evidence_parts(task_id: str, round_: int, data: bytes) -> list[Entry]:
+    """The same of the record's canonical bytes."""
     place: dict[str, Json] = {"task_id": task_id, "round": round_}
-    return _cut(f"{task_id}/round/{round_}/evidence", "evidence", place, canonical_bytes(record))
+    return _cut(f"{task_id}/round/{round_}/evidence", "evidence", place, data)
 
 
 def verdict(task_id: str, round_: int, assessment: Assessment) -> Entry:
@@ -491,15 +494,9 @@ def assessment_from_record(record: Mapping[str, Any]) -> Assessment:
     """The assessment that `record` writes down; FieldError, TypeError or ValueError where it writes none."""
     fields = dict(record)
     fields["model_sha256"] = bytes.fromhex(fields["model_sha256"])
-    fields["claimed_degree"] = _rational(fields["claimed_degree"])
+    fields["claimed_degree"] = rational("claimed_degree", fields["claimed_degree"])
     fields["verdicts"] = tuple([Verdict(**item) for item in fields["verdicts"]])
     return Assessment(**fields)
-
-
-@lru_cache(maxsize=8192)
-def _rational(text: str) -> Fraction:
-    """A claim's degree, which every round's verdict repeats."""
-    return rational("claimed_degree", text)
 
 
 def public_key_bytes(public_key: ec.EllipticCurvePublicKey) -> bytes:

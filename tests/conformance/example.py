@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from mechanism.affine import affine
+from mechanism.affine import NANO, affine
 from mechanism.canonical import canonical_bytes
 from mechanism.degree import noniid_degree
 from mechanism.degree_map import DegreeMap, regressor_count
@@ -362,7 +362,7 @@ def _mapped(degree: DegreeMap, quality: QualityMap, features: Sequence[Sequence[
         "features": canonical_bytes([list(row) for row in features]).decode(),
         "shares": " ".join(map(str, degree.shares(features))),
         "regressors": " ".join(map(str, z)),
-        "line of z": str(affine(degree.weights, degree.intercept, z)),
+        "line of z": str(Fraction(affine(degree.weights, degree.intercept, z), NANO)),
         "forest": str(degree.forest(z)),
         "estimate": str(degree.degree_of(z)),
         "quality": str(quality.quality_micro(z)),
