@@ -26,6 +26,7 @@ from fedpeer.protocol.limits import (
 )
 from fedpeer.text_files import TextFileError, parse_toml, read_toml
 from fedpeer.violations import violations
+from mechanism.terms import PEERS_DRAWN, Rule
 
 #: Name of the service's configuration file in the state folder.
 SERVICE_FILE = "coordinator.toml"
@@ -60,6 +61,12 @@ def _coefficient(value: Any) -> Any:
     if not number.is_finite():
         raise ValueError('expected a number above 0, or "best" with a [plan] section')
     return number
+
+
+def _peers(value: Any) -> Any:
+    if value == "all" or (type(value) is int and value >= 1):
+        return value
+    raise ValueError('expected a whole number of at least 1, or "all"')
 
 
 #: A number that money depends on.
@@ -171,10 +178,26 @@ class AggregationSection(_Section):
 
 
 class RuleSection(_Section):
+    """How a score becomes a payment.
+
+    Attributes:
+        peers: drawn for each participant, or "all" for everybody; None: as many as the rule draws (`PEERS_DRAWN`).
+    """
+
     name: str = "verified"
-    peers: int = 1
+    peers: Annotated[int | Literal["all"] | None, BeforeValidator(_peers)] = None
     claim_penalty: Exact = Decimal(0)
     stake_micro: int = 0
+
+    def rule(self, capacity: int) -> Rule:
+        """The rule of a task with so many places.
+
+        Raises:
+            FieldError: a value out of its range.
+        """
+        drawn = PEERS_DRAWN.get(self.name, 1) if self.peers is None else self.peers
+        peers = max(1, capacity - 1) if drawn == "all" else drawn
+        return Rule(self.name, peers, self.claim_penalty, self.stake_micro)
 
 
 class ScheduleSection(_Section):

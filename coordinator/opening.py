@@ -53,7 +53,6 @@ from mechanism.terms import (
     FLOAT_TYPES,
     ModelContract,
     Recipe,
-    Rule,
     Schedule,
     TensorSpec,
     Terms,
@@ -117,7 +116,7 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
             "`fedpeer arena`"
         )
     identifier("id", config.id)
-    rule, schedule = Rule(**config.rule.model_dump()), Schedule(**config.schedule.model_dump())
+    rule, schedule = config.rule.rule(config.schedule.capacity), Schedule(**config.schedule.model_dump())
     recipe = _recipe(config)
     payment = payment_function(config.payment.name, config.payment.parameters())
     if config.rule.name != "paper" and config.data is None:

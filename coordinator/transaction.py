@@ -29,7 +29,7 @@ from mechanism.ledger.appending import Ledger
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.key_history import fingerprint
 from mechanism.lifecycle import State
-from mechanism.peers import Draw
+from mechanism.peers import Draw, Meetings
 from mechanism.settlement import Assessment, Settlement
 from mechanism.statements import ClaimStatement, ModelStatement, Statement
 from mechanism.terms import Terms
@@ -269,7 +269,14 @@ class Transaction:
         stakes = self.ledger.stakes(task.id, [a.participant_id for a in ordered])
         disputable = disputes_possible(task.terms, self._private(task))
         settlement, settled = entries.settlement_entries(
-            task.terms, task.round, draw, ordered, stakes, disputable, self.ledger.keys()
+            task.terms,
+            task.round,
+            draw,
+            ordered,
+            stakes,
+            disputable,
+            self.ledger.keys(),
+            self._meetings(task),
         )
         if evidence:
             self._record(*entries.evidence_entries(task.id, task.round, evidence))
@@ -338,6 +345,17 @@ class Transaction:
                 self._awards(task),
             )
         )
+
+    def _meetings(self, task: TaskRow) -> Meetings:
+        """Who was scored against whom in the rounds before, as the log has it."""
+        firsts = [entries.peers_id(task.id, number, 1) for number in range(1, task.round)]
+        meetings = Meetings()
+        for index in self.ledger_store.find(firsts).values():
+            first: Any = Entry.parse(next(self.ledger_store.entries(index, 1))).body
+            for data in self.ledger_store.entries(index, first["parts"]):  # parts stand together
+                part: Any = Entry.parse(data).body
+                meetings.add(part["draws"])
+        return meetings
 
     def _private(self, task: TaskRow) -> list[str]:
         """The selected who committed to their counts."""

@@ -1,7 +1,6 @@
 """Affine maps of features in millionths, with coefficients in billionths: exact."""
 
 from collections.abc import Sequence
-from fractions import Fraction
 from operator import mul
 
 from mechanism.errors import FieldError
@@ -11,11 +10,11 @@ from mechanism.settlement import MICRO
 NANO = 1_000_000_000
 
 
-def affine(weights: Sequence[int], intercept: int, x: Sequence[int]) -> Fraction:
-    """intercept + sum_r w_r x_r, millionths; FieldError where there is not a weight for each x."""
+def affine(weights: Sequence[int], intercept: int, x: Sequence[int]) -> int:
+    """intercept + sum_r w_r x_r, billionths of a millionth; FieldError where there is not a weight for each x."""
     if len(weights) != len(x):
         raise FieldError("features", f"{len(x)} regressors", f"{len(weights)}, as the evidence model has")
-    return Fraction(sum(map(mul, weights, x)) + intercept * MICRO, NANO)
+    return sum(map(mul, weights, x)) + intercept * MICRO
 
 
 def half_even(numerator: int, denominator: int) -> int:

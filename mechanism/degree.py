@@ -14,6 +14,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
+from functools import lru_cache
 from numbers import Rational
 from typing import Any
 
@@ -199,6 +200,12 @@ def rational(field: str, value: int | str | Decimal | Fraction) -> Fraction:
     if isinstance(value, bool) or not (plain or exact):
         raise FieldError(field, value, expected)
     try:
-        return Fraction(value)
+        return _of_text(value) if plain else Fraction(value)
     except (ZeroDivisionError, ValueError):  # Python reads no whole number of more than 4300 digits
         raise FieldError(field, value, expected) from None
+
+
+@lru_cache(maxsize=8192)
+def _of_text(text: str) -> Fraction:
+    """A claim's degree is read again in every round."""
+    return Fraction(text)

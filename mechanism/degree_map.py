@@ -24,7 +24,7 @@ from math import isqrt, lcm
 from operator import mul
 from typing import Any
 
-from mechanism.affine import affine, half_even, stratum_shares
+from mechanism.affine import NANO, affine, half_even, stratum_shares
 from mechanism.canonical import Json
 from mechanism.degree import reference_distribution
 from mechanism.errors import FieldError
@@ -108,8 +108,10 @@ class DegreeMap:
 
     def degree_of(self, z: Sequence[int]) -> int:
         """v of regressors, millionths."""
-        both = affine(self.weights, self.intercept, z) + self.forest(z)
-        return min(max(round(both / 2), 0), self._highest)
+        # Half of line and mean leaf, over one denominator.
+        trees = len(self.forest.trees)
+        both = affine(self.weights, self.intercept, z) * trees + self.forest.total(z) * NANO
+        return min(max(half_even(both, 2 * NANO * trees), 0), self._highest)
 
     @cached_property
     def _highest(self) -> int:

@@ -74,7 +74,7 @@ def review(terms: Terms, subject: Assessment, peers: Sequence[Assessment], paid_
 
     Args:
         subject: the assessment that the round was settled on.
-        peers: those of its peers, in the order drawn; empty where it had none.
+        peers: those of its peers, in id order; empty where it had none.
         paid_micro: what the round paid it.
     """
     if subject.verified_micro is None or subject.lower_micro is None or subject.upper_micro is None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from typing import Any
 
-from mechanism.affine import affine
+from mechanism.affine import NANO, affine, half_even
 from mechanism.canonical import Json
 from mechanism.degree import rational
 from mechanism.degree_map import DegreeMap
@@ -60,7 +60,7 @@ class QualityMap:
 
     def quality_micro(self, z: Sequence[int]) -> int:
         """The quality in [0, 1], millionths."""
-        return min(max(round(affine(self.weights, self.intercept, z)), 0), MICRO)
+        return min(max(half_even(affine(self.weights, self.intercept, z), NANO), 0), MICRO)
 
 
 @dataclass(frozen=True)
@@ -236,9 +236,8 @@ class Measurement:
             integers("features", row)
 
     def record(self) -> dict[str, Json]:
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
         return {
-            **values,
+            **vars(self),
             "claimed_degree": str(self.claimed_degree),
             "features": [list(row) for row in self.features],
             "twins": [list(twin) for twin in self.twins],
@@ -248,13 +247,16 @@ class Measurement:
     @classmethod
     def from_record(cls, record: Any) -> "Measurement":
         """Raises FieldError for a record with other keys or other values than `record` writes."""
-        values = keyed("measurement", record, [f.name for f in fields(cls)])
+        values = keyed("measurement", record, _MEASURED)
         values["claimed_degree"] = rational("claimed_degree", values["claimed_degree"])
         values["features"] = tuple(listed("features", row) for row in listed("features", values["features"]))
         values["twins"] = tuple(listed("twins", twin) for twin in listed("twins", values["twins"]))
         if not isinstance(values["scores"], dict):
             raise FieldError("scores", values["scores"], "an object")
         return cls(**values)
+
+
+_MEASURED = frozenset(f.name for f in fields(Measurement))
 
 
 def assess(
@@ -342,7 +344,8 @@ def _assessment(
     of_quality = _taper(quality, limits.quality_none, limits.quality_full)
     harm = measurement.harm or 0
     of_harm = _taper(-harm, -limits.harm_none, -limits.harm_full)
-    refuted = measurement.claimed_degree * MICRO < estimate - limits.claim_band
+    claimed = measurement.claimed_degree.numerator * MICRO
+    refuted = claimed < (estimate - limits.claim_band) * measurement.claimed_degree.denominator
     verdicts += [
         _samples(quality, limits, of_quality),
         _contribution(harm, limits, of_harm),
@@ -488,7 +491,7 @@ def _claim(
     claimed: Fraction, estimate: int, lower: int, upper: int, limits: Thresholds, refuted: bool, wide: bool
 ) -> Verdict:
     figures = {
-        "claimed": _decimal(round(claimed * MICRO)),
+        "claimed": _decimal(half_even(claimed.numerator * MICRO, claimed.denominator)),
         "verified": _decimal(estimate),
         "lower": _decimal(lower),
         "upper": _decimal(upper),
@@ -520,9 +523,9 @@ def _taper(value: int, none: int, full: int) -> int:
 
 def _decimal(micro: int) -> str:
     """Millionths as a decimal string with at most six digits after the point, without trailing zeros."""
-    sign, digits = ("-" if micro < 0 else ""), abs(micro)
-    text = f"{digits // MICRO}.{digits % MICRO:06d}".rstrip("0").rstrip(".")
-    return sign + text
+    whole, rest = divmod(abs(micro), MICRO)
+    text = f"{whole}.{rest:06d}".rstrip("0") if rest else str(whole)
+    return f"-{text}" if micro < 0 else text
 
 
 def _check_digest(field: str, value: Any) -> None:

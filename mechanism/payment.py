@@ -15,7 +15,7 @@ x f''(x) + 2 f'(x) >= 0; all of the above satisfy it, and declare their bound as
 Source: Pang et al. 2025, section 4; the curvature condition is docs/mechanism.md, section 5.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from decimal import Context, Decimal
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -51,6 +51,9 @@ class ExactPaymentFunction(PaymentFunction, Protocol):
     def exact(self, x: Decimal, context: Context) -> Decimal:
         """f(x) to the precision of `context`, correctly rounded in its last step; x > 0."""
 
+    def exact_mean(self, xs: Sequence[Decimal], context: Context) -> Decimal:
+        """The mean of f over `xs`, at least one, to the precision of `context`, in a stated order of operations."""
+
 
 @dataclass(frozen=True)
 class Scaled:
@@ -80,6 +83,10 @@ class Scaled:
     def exact(self, x: Decimal, context: Context) -> Decimal:
         return context.multiply(self.scale, self.plain_exact(x, context))
 
+    def exact_mean(self, xs: Sequence[Decimal], context: Context) -> Decimal:
+        """A times the sum of f0, added from 0 in order and rounded each time, over their number."""
+        return context.multiply(self.scale, context.divide(self.plain_sum(xs, context), len(xs)))
+
     def plain(self, x: Array) -> Array:
         """f0(x)."""
         raise NotImplementedError
@@ -95,6 +102,13 @@ class Scaled:
     def plain_exact(self, x: Decimal, context: Context) -> Decimal:
         """f0(x), rounded to `context`."""
         raise NotImplementedError
+
+    def plain_sum(self, xs: Sequence[Decimal], context: Context) -> Decimal:
+        """The sum of f0 over `xs`."""
+        total = Decimal(0)
+        for x in xs:
+            total = context.add(total, self.plain_exact(x, context))
+        return total
 
 
 @dataclass(frozen=True)
@@ -115,6 +129,14 @@ class Log(Scaled):
 
     def plain_exact(self, x: Decimal, context: Context) -> Decimal:
         return context.ln(x) if x > 1 else Decimal(0)
+
+    def plain_sum(self, xs: Sequence[Decimal], context: Context) -> Decimal:
+        """The logarithm of one product, which takes a fraction of the time that as many logarithms take."""
+        product = Decimal(1)
+        for x in xs:
+            if x > 1:
+                product = context.multiply(product, x)
+        return context.ln(product)
 
 
 @dataclass(frozen=True)

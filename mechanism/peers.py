@@ -14,7 +14,19 @@ round r. A share may be checked alone: SHA-256^r(x_(k,r)) = x_(k,0), whatever ro
     draw key:              K_r = HMAC-SHA-256(s_r, shares of the round)
     order of participant k: those participants, shuffled by Fisher and Yates with the 64-bit words of
                            HMAC-SHA-256(K_r, label | k | counter), by rejection, so without modulo bias
-    peers of k:            the first in its order that may be drawn, as many as the terms say
+    peers of k:            those that may be drawn and that it has met least often; of those it has met equally often,
+                           the first in its order; as many as the terms say
+
+k *has met* j once for every settled round of the task in which j was among the peers of k (`Meetings`). That says
+nothing of how often j has met k: each is drawn for in its own order. Where nobody has met anybody, and under a rule
+that draws anew each round, the peers are the first in the order.
+
+*Uniform.* Let the same people be scored in every round, without copies. Then the peers of k are in every round as
+likely to be these as any others: its orders are uniform and independent, and exchanging two names in all of them
+exchanges the two in all its peers. Who was drawn before does tell who comes: of N - 1 others, K a round, all have been
+met after ceil((N - 1) / K) rounds, and whoever is left for the last of these is known before it. One who comes late,
+or was not scored in some rounds, has been met less often, and is drawn until it has caught up: never beyond those who
+were there, as nobody is drawn while a candidate has been met less often.
 
 Seeds and heads stand before any share is seen, and a share is fixed by its head. So nothing that is chosen later
 enters the key: not a model, not its digest, not an order of arrival. What is left is to send or not to send. One
@@ -25,7 +37,8 @@ scored keeps its place in every order, so a spoilt model hands on the draws that
 
 import hashlib
 import hmac
-from collections.abc import Container, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -34,6 +47,9 @@ from mechanism.errors import FieldError, SettlementError
 
 _LABEL = b"fedpeer peer draw v2"
 _WORD = 2**64
+
+#: Whom one has met who has met nobody.
+NOBODY: Mapping[str, int] = {}
 
 #: Bytes of a secret, a seed, a share and the head of a chain.
 DRAW_BYTES = 32
@@ -79,6 +95,26 @@ def share_fits(share: bytes, round_: int, head: bytes) -> bool:
     return len(share) == DRAW_BYTES and _iterate(share, round_) == head
 
 
+class Meetings:
+    """How often each participant of a task has met each other one as a peer, in the rounds that are settled.
+
+    Not symmetric: that k was scored against j is a meeting of k with j, and none of j with k.
+    """
+
+    def __init__(self, draws: Iterable[tuple[str, Iterable[str]]] = ()) -> None:
+        self._times: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self.add(draws)
+
+    def add(self, draws: Iterable[tuple[str, Iterable[str]]]) -> None:
+        """Counts a settled round: (participant, its peers) of everyone."""
+        for name, peers in draws:
+            self._times[name].update(peers)
+
+    def of(self, participant_id: str) -> Mapping[str, int]:
+        """How often a participant has met whom; those it has not met are left out."""
+        return self._times.get(participant_id, NOBODY)
+
+
 @dataclass(frozen=True)
 class Draw:
     """What decides a round's peers.
@@ -119,24 +155,45 @@ class Draw:
         """K_r."""
         return hmac.digest(self.seed, self.record, "sha256")
 
-    def peers(self, participant_id: str, candidates: Container[str], count: int) -> tuple[str, ...]:
-        """Distinct peers for one participant, uniform over subsets of the candidates.
+    def peers(
+        self,
+        participant_id: str,
+        candidates: Collection[str],
+        count: int,
+        met: Mapping[str, int] = NOBODY,
+    ) -> tuple[str, ...]:
+        """Distinct peers for one participant: the least met, uniform among those met equally often.
 
         Args:
             participant_id: for whom; never among the peers.
-            candidates: who may be drawn, of those with a share.
+            candidates: who may be drawn, distinct names of those with a share.
             count: how many, >= 1. All candidates when there are no more.
+            met: how often the participant has met others so far; those it has not are left out.
 
         Returns:
-            the peers in the order drawn; empty when there is no candidate.
+            the peers in id order; empty when there is no candidate.
         """
-        found: list[str] = []
+        others = len(candidates) - (participant_id in candidates)
+        if others <= count:
+            return tuple(sorted(name for name in candidates if name != participant_id))
+        # How many were met how often, from those met alone: of many candidates few are.
+        known = [number for name, number in met.items() if name in candidates and name != participant_id]
+        times = Counter(known)
+        times[0] += others - len(known)
+        level, drawn = 0, count
+        for level in sorted(times):
+            if times[level] >= drawn:
+                break
+            drawn -= times[level]
+        found = (
+            [] if drawn == count else [n for n in candidates if n != participant_id and met.get(n, 0) < level]
+        )
         for name in self.order(participant_id):
-            if name != participant_id and name in candidates:
+            if name != participant_id and name in candidates and met.get(name, 0) == level:
                 found.append(name)
                 if len(found) == count:
                     break
-        return tuple(found)
+        return tuple(sorted(found))
 
     def order(self, participant_id: str) -> Iterator[str]:
         """Everyone with a share, in the order in which one participant meets them; itself among them."""

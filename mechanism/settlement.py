@@ -1,14 +1,16 @@
 """What a round pays: from assessments and a revealed seed to integer micro-credits.
 
 For participant k with peers P_k (drawn by `mechanism.peers` among the scored, never from its own duplicate
-cluster), degrees in [0, 1] and a screen multiplier m_k in [0, 1],
+cluster; under `verified` among those that it has met least often in the task, else anew each round), degrees in [0, 1]
+and a screen multiplier m_k in [0, 1],
 
     verified:  a_k = max(0, m_k * mean_{j in P_k} f(Q / (Phi*v_k^2 + Phi*v_j^2 + Upsilon)) - lambda*(claim_k - v_k)^2)
     paper:     a_k =             mean_{j in P_k} f(Q / (Phi*claim_k^2 + Phi*claim_j^2 + Upsilon))
 
     others:    a_k = s_k * f(Q / Upsilon), s_k in [0, 1] the evidence's score of k by the rule
 
-in credits, computed in `decimal` with 28 digits, half-even. A participant that is not scored is paid nothing
+in credits, computed in `decimal` with 28 digits, half-even; under a logarithm the mean is the logarithm of one product
+over the number of peers. A participant that is not scored is paid nothing
 and is nobody's peer; one without any peer stands in for its own. The round's amounts become micro-credits by
 largest remainder: the sum is rounded down, and the units that the single floors lose go to the largest
 fractions, ties in participant-id order. What remains of the sum, below one micro-credit, is taken from escrow
@@ -20,7 +22,7 @@ Sources: Pang et al. 2025, equation (7) for the payment; docs/mechanism.md for t
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
 from fractions import Fraction
@@ -28,7 +30,7 @@ from operator import attrgetter
 
 from mechanism.canonical import Json
 from mechanism.errors import FieldError, SettlementError
-from mechanism.peers import Draw
+from mechanism.peers import NOBODY, Draw, Meetings
 from mechanism.readable import Readable
 from mechanism.records import decimal
 from mechanism.terms import Terms
@@ -38,7 +40,7 @@ MICRO = 1_000_000
 _MICRO_DIGITS = 6
 
 #: Name of this arithmetic in ledger entries. Any change of a payment's last digit needs a new name.
-ARITHMETIC = "decimal28-half-even/largest-remainder-v1"
+ARITHMETIC = "decimal28-half-even/largest-remainder-v2"
 
 #: A number as evidence and aggregations write it: no exponent, no blanks, digits that are ASCII.
 PLAIN_DECIMAL = re.compile(r"-?[0-9]{1,30}(\.[0-9]{1,30})?")
@@ -127,7 +129,7 @@ class Payment(Readable):
     """One participant's line of a settlement; all amounts in micro-credits.
 
     Attributes:
-        peers: who it was scored against; empty where it was not scored or had no peer.
+        peers: who it was scored against, in id order; empty where it was not scored or had no peer.
         gross_micro: before penalty, rounded down; for the explanation only.
         penalty_micro: of the claim, rounded up; for the explanation only.
         paid_micro: what it earns in this round.
@@ -180,6 +182,8 @@ def settle_round(
     assessments: Sequence[Assessment],
     stakes: Mapping[str, int] | None = None,
     own_rule: PaymentRule | None = None,
+    meetings: Meetings | None = None,
+    peers: Mapping[str, Sequence[str]] | None = None,
 ) -> Settlement:
     """Payments of one round. A pure function: the ledger's verifier calls it again on the logged inputs.
 
@@ -191,6 +195,8 @@ def settle_round(
         assessments: of everyone selected, in any order, those who sent nothing included.
         stakes: micro-credits of stake that each participant has in this task before the round.
         own_rule: pays in place of the rule that the terms name; for studies, which keep no ledger.
+        meetings: of the rounds of the task before; None: there is none.
+        peers: whom each of the scored is scored against, where that is not to be drawn again.
 
     Raises:
         SettlementError: a participant assessed twice, a model digest missing from a scored one, or a share without a
@@ -213,14 +219,12 @@ def settle_round(
             f"the draw's shares are not those of the models in time; expected one share a model: {names}"
         )
 
-    everyone, peers = frozenset(scored), {}
+    if peers is None:
+        peers = drawn_peers(terms, draw, by_id, meetings)
     rule = PAYMENT_RULES[terms.rule.name] if own_rule is None else own_rule
     gross_of, penalty_of, net = {}, {}, {}
     for name in scored:
         assessment = by_id[name]
-        # Those without a cluster share one set of candidates, so that a round takes linear time.
-        candidates = everyone if assessment.cluster is None else peer_candidates(assessment, by_id)
-        peers[name] = draw.peers(name, candidates, terms.rule.peers)
         gross = rule(terms, assessment, [by_id[peer] for peer in peers[name]] or [assessment])
         penalty = _penalty(terms, assessment)
         gross_of[name], penalty_of[name] = in_micro(gross, ROUND_FLOOR), in_micro(penalty, ROUND_CEILING)
@@ -233,7 +237,7 @@ def settle_round(
         lines.append(
             Payment(
                 participant_id=name,
-                peers=peers.get(name, ()),
+                peers=tuple(peers.get(name, ())),
                 gross_micro=gross_of.get(name, 0),
                 penalty_micro=penalty_of.get(name, 0),
                 paid_micro=paid,
@@ -244,11 +248,32 @@ def settle_round(
     return Settlement(terms.task_id, round_, draw, tuple(lines), rounding)
 
 
+def drawn_peers(
+    terms: Terms, draw: Draw, by_id: Mapping[str, Assessment], meetings: Meetings | None = None
+) -> dict[str, tuple[str, ...]]:
+    """Whom each of the scored is scored against.
+
+    Args:
+        by_id: the round's assessments.
+        meetings: of the rounds of the task before; None: there is none. Under `verified` the least met are drawn.
+    """
+    everyone = frozenset(name for name, assessment in by_id.items() if assessment.scored)
+    spread = meetings if terms.rule.name == "verified" else None
+    peers = {}
+    for name in everyone:
+        # Those without a cluster share one set of candidates, so that a round takes linear time.
+        candidates = everyone if by_id[name].cluster is None else peer_candidates(by_id[name], by_id)
+        met = NOBODY if spread is None else spread.of(name)
+        peers[name] = draw.peers(name, candidates, terms.rule.peers, met)
+    return peers
+
+
 def expected_payments(terms: Terms, assessments: Sequence[Assessment]) -> dict[str, int]:
     """What the round pays if each participant meets every candidate instead of the peers that are drawn.
 
-    The draw is uniform, so this is the mean of the round's payments over all draws, as long as no penalty is larger
-    than what a draw pays before it. Paid amounts scatter around it, the less the more peers the rule draws.
+    The draw is uniform while the same people are scored in every round (`mechanism.peers`), so this is then the mean of
+    the round's payments over all draws, as long as no penalty is larger than what a draw pays before it. Paid amounts
+    scatter around it, the less the more peers the rule draws.
 
     Args:
         assessments: of everyone selected.
@@ -322,27 +347,31 @@ def least_budget_micro(terms: Terms) -> int:
 
 def peer_payment(terms: Terms, degree: Fraction, peer_degree: Fraction) -> Decimal:
     """f(Q / (Phi*delta_k^2 + Phi*delta_k'^2 + Upsilon)) in credits."""
+    return _mean_payment(terms, [_squares(degree, peer_degree)])
+
+
+def _squares(degree: Fraction, peer_degree: Fraction) -> Decimal:
+    """delta_k^2 + delta_k'^2."""
     (a, b), (c, d) = degree.as_integer_ratio(), peer_degree.as_integer_ratio()
-    return _payment(terms, _CONTEXT.divide((a * d) ** 2 + (c * b) ** 2, (b * d) ** 2))
+    return _CONTEXT.divide((a * d) ** 2 + (c * b) ** 2, (b * d) ** 2)
 
 
-def _payment_of_squares(terms: Terms, squares: int) -> Decimal:
-    """The same where the squares are 10^-12 `squares`."""
-    return _payment(terms, Decimal(squares).scaleb(-2 * _MICRO_DIGITS, _CONTEXT))
-
-
-def _payment(terms: Terms, squares: Decimal) -> Decimal:
-    gap = _CONTEXT.fma(terms.phi, squares, terms.upsilon)
-    return terms.payment.exact(_CONTEXT.divide(terms.Q, gap), _CONTEXT)
+def _mean_payment(terms: Terms, squares: Iterable[Decimal]) -> Decimal:
+    """The mean of f(Q / (Phi*s + Upsilon)) over sums of squares s, in their order."""
+    context, q, phi, upsilon = _CONTEXT, terms.Q, terms.phi, terms.upsilon
+    ratios = [context.divide(q, context.fma(phi, each, upsilon)) for each in squares]
+    return terms.payment.exact_mean(ratios, context)
 
 
 def _paper(terms: Terms, subject: Assessment, peers: Sequence[Assessment]) -> Decimal:
-    return _mean([peer_payment(terms, subject.claimed_degree, peer.claimed_degree) for peer in peers])
+    own = subject.claimed_degree
+    return _mean_payment(terms, [_squares(own, peer.claimed_degree) for peer in peers])
 
 
 def _verified(terms: Terms, subject: Assessment, peers: Sequence[Assessment]) -> Decimal:
     square = _verified_degree(subject) ** 2
-    gross = _mean([_payment_of_squares(terms, square + _verified_degree(peer) ** 2) for peer in peers])
+    sums = [Decimal(square + _verified_degree(peer) ** 2) for peer in peers]
+    gross = _mean_payment(terms, [each.scaleb(-2 * _MICRO_DIGITS, _CONTEXT) for each in sums])
     if subject.multiplier_ppm == MICRO:
         return gross
     return _CONTEXT.multiply(gross, Decimal(subject.multiplier_ppm).scaleb(-_MICRO_DIGITS, _CONTEXT))
@@ -381,15 +410,6 @@ def _verified_degree(assessment: Assessment) -> int:
     if assessment.verified_micro is None:
         raise SettlementError(f"{assessment.participant_id} has no verified degree and cannot be paid on it")
     return assessment.verified_micro
-
-
-def _mean(amounts: Sequence[Decimal]) -> Decimal:
-    if len(amounts) == 1:
-        return amounts[0]
-    total = _NOTHING
-    for amount in amounts:
-        total = _CONTEXT.add(total, amount)
-    return _CONTEXT.divide(total, len(amounts))
 
 
 def in_micro(credits_: Decimal, rounding: str) -> int:

@@ -40,6 +40,9 @@ MIN_QUORUM = 3
 #: Payment rules that settle a round (`mechanism.settlement`).
 RULE_NAMES = ("verified", "paper", "leave_one_out", "shapley", "correlated_agreement", "dmi")
 
+#: Peers that a rule draws for each participant where the operator does not say; every other rule draws one.
+PEERS_DRAWN = {"verified": 3}
+
 #: Bytes of one element, by safetensors name.
 DTYPE_BYTES = {
     "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1,
@@ -203,7 +206,8 @@ class Rule:
 
     Attributes:
         name: one of `RULE_NAMES`.
-        peers: peers drawn for each participant; the payment is the mean over them.
+        peers: peers drawn for each participant; the payment is the mean over them. As many as the others, or more:
+            everybody, so that nothing is drawn.
         claim_penalty: lambda of lambda * (claimed - verified)^2, credits, >= 0.
         stake_micro: held back from earnings and lost with a refuted claim, micro-credits, >= 0.
     """
@@ -291,6 +295,11 @@ class Terms(Recorded, Readable):
             )
 
     @property
+    def all_peers(self) -> bool:
+        """Whether everybody is scored against everybody, so that no payment hangs on a draw."""
+        return self.rule.peers >= self.schedule.capacity - 1
+
+    @property
     def strata_names(self) -> tuple[str, ...]:
         """What the strata are called, in the order of the reference."""
         return self.strata.names(len(self.reference), self.classes)
@@ -301,7 +310,8 @@ class Terms(Recorded, Readable):
             f"task {self.task_id}: {schedule.rounds} x {schedule.round_seconds} s, rule {rule.name}",
             f"payment    {self.payment.name}{_values(self.payment)}, Q {self.Q:f}, phi {self.phi:f}, "
             f"upsilon {self.upsilon:f}",
-            f"peers      {rule.peers}; claim penalty {rule.claim_penalty:f}, stake {rule.stake_micro} micro-credits",
+            f"peers      {'all' if self.all_peers else rule.peers}; claim penalty {rule.claim_penalty:f}, "
+            f"stake {rule.stake_micro} micro-credits",
             f"places     {schedule.capacity}, quorum {schedule.quorum}; claims for {schedule.effort_seconds} s",
             f"reference  {', '.join(map(str, self.reference))}",
             *self._strata_line(),

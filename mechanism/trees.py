@@ -79,9 +79,13 @@ class Forest:
 
     def __call__(self, z: Sequence[int]) -> Fraction:
         """The mean of the trees, exact; `z` has `regressors` integers."""
+        return Fraction(self.total(z), len(self.trees))
+
+    def total(self, z: Sequence[int]) -> int:
+        """The sum of the trees."""
         if len(z) != self.regressors:
             raise FieldError("regressors", f"{len(z)} integers", f"{self.regressors}, as the trees have")
-        return Fraction(sum(tree(z) for tree in self.trees), len(self.trees))
+        return sum([tree(z) for tree in self.trees])
 
     def record(self) -> list[Json]:
         return [[list(t.feature), list(t.bound), list(t.right)] for t in self.trees]

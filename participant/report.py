@@ -45,7 +45,7 @@ class Settlement(Readable):
 
     Attributes:
         claimed_degree, verified_degree: None where none stands.
-        peers: who it was scored against.
+        peers: who it was scored against, in id order.
         verdicts: of every screen.
         ledger_index: where the payment's entry stands in the ledger.
         proof: a C2SP tlog-proof of that entry; verifies offline.

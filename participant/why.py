@@ -2,11 +2,12 @@
 
 What one payment rests on stands together in the log: the verdicts on everyone, the draw's key, the peers, the payment.
 `why` reads those entries, settles the round again by `mechanism.settlement`, and compares it with what the ledger and
-the coordinator say. It takes verdicts and draw key as they are logged; `fedpeer ledger verify` recomputes them. A copy
+the coordinator say. It takes verdicts, draw key and the others' peers as they are logged, and the participant's own
+peers of the rounds before as they were told; `fedpeer ledger verify` recomputes them. A copy
 of the ledger does as well as the coordinator (`LedgerCopy`); without either, `stored` is what the journal alone says.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import ROUND_FLOOR, Decimal
 from fractions import Fraction
@@ -15,17 +16,18 @@ from typing import Any, Protocol
 
 from fedpeer.v1 import market_pb2
 from mechanism.errors import MechanismError
-from mechanism.ledger.entries import assessment_from_record, timestamp, verdict_id
+from mechanism.ledger.entries import assessment_from_record, peers_id, timestamp, verdict_id
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import LedgerError
 from mechanism.ledger.verify import LedgerSource
-from mechanism.peers import Draw
+from mechanism.peers import Draw, Meetings
 from mechanism.readable import Readable, Table
 from mechanism.settlement import (
     MICRO,
     PAYMENT_RULES,
     Assessment,
     Payment,
+    drawn_peers,
     in_micro,
     payment_against,
     peer_candidates,
@@ -83,7 +85,7 @@ class Why(Readable):
     Attributes:
         terms: of the task.
         own: the assessment: claimed and measured degree, its interval, m as `multiplier_ppm`, each screen's verdict.
-        peers: who it was scored against, in the order drawn; itself where nobody else could be drawn.
+        peers: who it was scored against, in id order; itself where nobody else could be drawn.
         candidates: how many could be drawn.
         expected_micro: what meeting every candidate would pay (`mechanism.settlement.expected_payments`): the mean over
             the draws, unless a penalty is above what some of them bring.
@@ -288,12 +290,17 @@ class LedgerCopy:
     def settlement(self, task_id: str, round_: int) -> Steps[market_pb2.Settlement]:
         """What the ledger says that the round paid, without a receipt."""
         wanted = f"{task_id}/round/{round_}/payment/{self._participant_id}"
+        drawn, peers = f'"id":"{peers_id(task_id, round_, 0)[:-1]}'.encode(), list[str]()
         for index, data in enumerate(self._source.entries()):
+            if drawn in data:
+                draws: Any = Entry.parse(data).body["draws"]
+                peers += dict(draws).get(self._participant_id, [])
             if wanted.encode() in data and (entry := Entry.parse(data)).id == wanted:
                 paid = _payment(entry)
                 return market_pb2.Settlement(
                     task_id=task_id, round=round_, participant_id=self._participant_id, paid_micro=paid.paid_micro,
                     penalty_micro=paid.penalty_micro, stake_lost_micro=paid.stake_lost_micro, ledger_index=index,
+                    peers=peers,
                 )  # fmt: skip
         raise StateError(
             f"the ledger {self._source.name} has no payment of round {round_} of task {task_id} to "
@@ -373,18 +380,19 @@ def why(
     terms, round_ = asked(task_id, round_, participant_id, journal)
     kept = dict(journal.settlements(task_id))
     settlement = yield from _settlement(task_id, round_, kept, market)
-    stake = 0
+    stake, earlier = 0, list[tuple[str, ...]]()
     try:
-        for earlier in range(1, round_):
+        for number in range(1, round_):
             try:
-                before = yield from _settlement(task_id, earlier, kept, market)
+                before = yield from _settlement(task_id, number, kept, market)
             except (NotFoundError, NotSelectedError):
                 continue  # nothing was due
+            earlier.append(before.peers)
             [entry] = yield from _entries(market, before.ledger_index, 1)
             stake += _payment(entry).withheld_micro - _payment(entry).stake_lost_micro
         block = yield from _block(market, task_id, round_, settlement.ledger_index)
         receipt = receipt_error(settlement, participant_id, pinned_log_keys(journal))
-        return explained(terms, participant_id, settlement, block, stake, receipt)
+        return explained(terms, participant_id, settlement, block, stake, receipt, earlier)
     except (LedgerError, MechanismError, KeyError, TypeError, ValueError) as error:
         raise StateError(
             f"the ledger's entries of round {round_} of task {task_id} are not those of a settled round ({error}); "
@@ -454,6 +462,7 @@ def explained(
     block: Sequence[Entry],
     stake: int,
     receipt: str = "",
+    earlier: Iterable[Iterable[str]] = (),
 ) -> Why:
     """Settles a round again from its entries, and compares.
 
@@ -462,6 +471,7 @@ def explained(
         block: the ledger's entries from the round's first verdict to the participant's payment.
         stake: micro-credits that were held before the round.
         receipt: why the payment's receipt does not hold; empty where it does, or where the ledger itself was read.
+        earlier: the participant's peers of each round before.
 
     Raises:
         LedgerError, MechanismError, KeyError, TypeError, ValueError: the entries are not those of a settled round.
@@ -475,7 +485,12 @@ def explained(
     # The draw of the round by its logged key; the shares that gave the key stand with the models.
     draw = Draw(bytes(32), {a.participant_id: bytes(32) for a in assessments if a.model_sha256})
     draw.__dict__["key"] = bytes.fromhex(parts[0]["key"])  # in the cached property's place
-    settled = settle_round(terms, settlement.round, draw, assessments, {participant_id: stake})
+    # Whom somebody has met decides whom it meets; of the others it is not known here, so theirs are taken as logged.
+    mine = Meetings([(participant_id, peers) for peers in earlier])
+    drawn |= {
+        name: peers for name, peers in drawn_peers(terms, draw, by_id, mine).items() if name == participant_id
+    }
+    settled = settle_round(terms, settlement.round, draw, assessments, {participant_id: stake}, peers=drawn)
     line = next(payment for payment in settled.payments if payment.participant_id == participant_id)
     problems = [receipt] if receipt else []
     if line != logged:

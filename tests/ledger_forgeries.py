@@ -25,7 +25,7 @@ from mechanism.ledger.accounts import Post, stake
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.note import SigningKey, VerificationKey
 from mechanism.lifecycle import State
-from mechanism.peers import round_seed
+from mechanism.peers import Meetings, round_seed
 from mechanism.server_step import FedAdam
 from mechanism.settlement import MICRO, Assessment
 from mechanism.unmeasured import as_claimed, missing
@@ -1500,6 +1500,57 @@ def a_settlement_pays_otherwise() -> Cases:
         history.judge(history.measured())
         history.pay(disputable=True)
         yield f"kept for disputes that nobody can open in round {number}", history.log.entries
+
+
+@forgery("draws")
+def peers_are_not_the_least_met() -> Cases:
+    """Whatever is paid follows from the peers that the log says."""
+    shape = Shape(rounds=3, people=6, peers=2)
+    for number in (2, 3):
+
+        def judged(number: int = number) -> History:
+            history = trained(shape, number)
+            history.judge(history.measured())
+            return history
+
+        sound = judged()
+        known = Meetings(samples.draws_of(sound.log.entries))
+        begin = len(sound.log.entries)
+        sound.pay()
+        drawn: dict[str, list[str]] = dict(samples.draws_of(sound.log.entries[begin:]))
+        peers, others = drawn["p000"], [name for name in sound.people if name not in ("p000", *drawn["p000"])]
+        before = max(others, key=lambda name: known.of("p000").get(name, 0))
+        for label, said in (
+            ("one that was met more often", sorted([peers[0], before])),
+            ("one twice", [peers[0], peers[0]]),
+            ("one too few", peers[:1]),
+            ("none", []),
+            ("one too many", sorted([*peers, others[0]])),
+            ("itself", sorted([peers[0], "p000"])),
+            ("out of order", peers[::-1]),
+        ):
+            history = judged()
+            history.pay(chosen={"p000": said})
+            yield f"{label} in round {number}", history.log.entries
+        both = [(j, [k]) for k, met in samples.draws_of(sound.log.entries[:begin]) for j in met]
+        for label, meetings in (
+            ("as if nobody had met anybody", Meetings()),
+            ("counted for both", Meetings([*samples.draws_of(sound.log.entries[:begin]), *both])),
+        ):
+            history = judged()
+            history.pay(meetings=meetings)
+            yield f"{label} in round {number}", history.log.entries
+
+
+@forgery("draws")
+def another_number_of_peers_is_drawn_than_the_terms_say() -> Cases:
+    for said, drawn in ((1, 2), (2, 1), (3, 5)):
+        history = trained(Shape(people=6, peers=said))
+        history.judge(history.measured())
+        terms = history.terms
+        history.terms = replace(terms, rule=replace(terms.rule, peers=drawn))
+        history.pay()
+        yield f"{drawn} for {said}", history.log.entries
 
 
 @forgery("aggregate is missing", "interrupts", "aggregation outside")

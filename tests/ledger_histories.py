@@ -20,7 +20,7 @@ from mechanism.ledger import entries
 from mechanism.ledger.accounts import Book, stake
 from mechanism.ledger.entry import Entry
 from mechanism.lifecycle import State
-from mechanism.peers import Draw, draw_head, draw_share, round_seed
+from mechanism.peers import Draw, Meetings, draw_head, draw_share, round_seed
 from mechanism.server_step import Aggregation, FedAdam, FedAvg, FedAvgM, FedYogi
 from mechanism.settlement import Assessment, Settlement
 from mechanism.statements import ClaimStatement, ModelStatement, commit_counts, sign_statement
@@ -78,6 +78,7 @@ class Shape:
         copied: round to who sends whose model again; echoed: round to who sends the round's start back.
         cancelled: state and round in which the task is cancelled.
         aggregation: how the next start follows.
+        peers: drawn for each.
     """
 
     task_id: str = "task"
@@ -95,6 +96,22 @@ class Shape:
     echoed: Mapping[int, str] = field(default_factory=dict)
     cancelled: tuple[State, int] | None = None
     aggregation: Aggregation = field(default_factory=FedAvg)
+    peers: int = 1
+
+
+@dataclass(frozen=True)
+class Chosen(Draw):
+    """A draw of which somebody says what comes out.
+
+    Attributes:
+        chosen: peers by participant; everybody else's are drawn.
+    """
+
+    chosen: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def peers(self, participant_id: str, *given: Any, **more: Any) -> tuple[str, ...]:
+        said = self.chosen.get(participant_id)
+        return super().peers(participant_id, *given, **more) if said is None else tuple(said)
 
 
 class History:
@@ -106,7 +123,8 @@ class History:
         )
         schedule = replace(plain.schedule, dispute_seconds=60 if shape.private else 0)
         self.log, self.shape = log, shape
-        self.terms: Terms = replace(plain, schedule=schedule, aggregation=shape.aggregation)
+        rule = replace(plain.rule, peers=shape.peers)
+        self.terms: Terms = replace(plain, schedule=schedule, aggregation=shape.aggregation, rule=rule)
         self.people = samples.names(shape.people)
         self.selected: list[str] = list(self.people)
         self.claimed: dict[str, Fraction] = {}
@@ -120,6 +138,7 @@ class History:
         self.result = self.start
         self.judged: list[Assessment] = []
         self.kept: dict[int, tuple[Settlement, list[Assessment]]] = {}
+        self.meetings = Meetings()
         self.disputed: list[str] = []
         self.unresolved = set(range(1, shape.rounds + 1))
 
@@ -293,17 +312,29 @@ class History:
         """The evidence that the rule asks for."""
         return None if self.terms.rule.name == "paper" else self.evidence(**changes)
 
-    def pay(self, seed: bytes | None = None, disputable: bool | None = None) -> None:
-        """Seed, peers, settlement, payments."""
+    def pay(
+        self,
+        seed: bytes | None = None,
+        disputable: bool | None = None,
+        chosen: Mapping[str, Sequence[str]] | None = None,
+        meetings: Meetings | None = None,
+    ) -> None:
+        """Seed, peers, settlement, payments.
+
+        Args:
+            chosen: peers that were not drawn; meetings: others than there were.
+        """
         private = [name for name in self.selected if name in self.shape.private]
         kept = disputes_possible(self.terms, private) if disputable is None else disputable
         seed = seed or round_seed(samples.chain_secret(self.id), self.terms.schedule.rounds, self.round)
         sent = {name: statement.draw_share for name, (statement, _) in self.models[self.round].items()}
         received = [a.participant_id for a in self.judged if a.model_sha256]
-        draw = Draw(seed, {name: sent.get(name) or self.share(name, self.round) for name in received})
+        shares = {name: sent.get(name) or self.share(name, self.round) for name in received}
+        draw, met = Chosen(seed, shares, chosen or {}), self.meetings if meetings is None else meetings
         settlement, made = entries.settlement_entries(
-            self.terms, self.round, draw, self.judged, self.stakes(), kept
+            self.terms, self.round, draw, self.judged, self.stakes(), kept, meetings=met
         )
+        self.meetings.add((line.participant_id, line.peers) for line in settlement.payments)
         if kept and entries.kept_micro(self.terms, self.round, settlement):
             self.kept[self.round] = settlement, self.judged
         self.log.write(*made)
@@ -452,6 +483,13 @@ SHAPES: Mapping[str, Shape] = {
     "a plain task": Shape(),
     "one round": Shape(rounds=1),
     "three rounds of six": Shape(rounds=3, people=6),
+    "everybody met, and again": Shape(rounds=5, people=6, peers=2),
+    "met around those who were not scored": Shape(
+        rounds=6, people=6, peers=2, absent={1: {"p001": None, "p005": None}, 2: {"p001": "no disk"}},
+        unscored=frozenset({3}), copied={4: ("p002", "p000")}, echoed={5: "p004"},
+    ),
+    "all peers": Shape(rounds=3, people=6, peers=5),
+    "scores, whose peers are drawn anew": Shape(rounds=3, people=6, peers=2, rule="leave_one_out"),
     "the paper's rule": Shape(rule="paper"),
     "scores": Shape(rule="leave_one_out"),
     "no stake": Shape(stake_micro=0),

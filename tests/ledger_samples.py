@@ -17,7 +17,7 @@ from mechanism.ledger import entries
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.key_history import NO_KEYS, keys_after
 from mechanism.payment import Log
-from mechanism.peers import Draw, draw_head, draw_share, round_seed, seed_commitment
+from mechanism.peers import Draw, Meetings, draw_head, draw_share, round_seed, seed_commitment
 from mechanism.settlement import MICRO, Assessment, task_budget_micro
 from mechanism.statements import ClaimStatement, ModelStatement, sign_statement
 from mechanism.terms import ModelContract, Recipe, Rule, Schedule, TensorSpec, Terms
@@ -313,17 +313,19 @@ def settling(
     stakes: Mapping[str, int],
     refuted: str = "",
     absent: Mapping[str, str | None] | None = None,
+    meetings: Meetings | None = None,
 ) -> list[Entry]:
     """A round's closing when its time is over, evidence, verdicts and settlement.
 
     Args:
         who: whose models came in time.
         absent: the other selected, and what they said why nothing came.
+        meetings: of the rounds before.
     """
     measured = [] if agreed.rule.name == "paper" else [evidence(agreed, round_, who, refuted)]
     judged = assessments(agreed, round_, who, refuted)
     judged += [missing(name, degree(name), said) for name, said in (absent or {}).items()]
-    return judging(agreed, round_, judged, measured, stakes)
+    return judging(agreed, round_, judged, measured, stakes, meetings=meetings)
 
 
 def judging(
@@ -334,12 +336,14 @@ def judging(
     stakes: Mapping[str, int],
     disputable: bool = False,
     draw: Draw | None = None,
+    meetings: Meetings | None = None,
 ) -> list[Entry]:
     """A round's closing when its time is over, and its settlement on given verdicts, which `measured`, one record or
     none, is the evidence for.
 
     Args:
         draw: what peers are drawn from, where that is not what was sent.
+        meetings: of the rounds before.
     """
     task_id = agreed.task_id
     draw = draw or draw_of(agreed, round_, [a.participant_id for a in judged if a.model_sha256])
@@ -350,12 +354,18 @@ def judging(
         *[part for record in measured for part in entries.evidence_entries(task_id, round_, record)],
         *[entries.verdict(task_id, round_, a) for a in found],
         entries.transition(task_id, round_, "SCORED", over),
-        *entries.settlement_entries(agreed, round_, draw, found, stakes, disputable)[1],
+        *entries.settlement_entries(agreed, round_, draw, found, stakes, disputable, meetings=meetings)[1],
         entries.aggregation(
             task_id, round_, global_model(agreed, round_), {"accuracy": "0.9", "loss": "0.31"}, None
         ),
         entries.transition(task_id, round_, "SETTLED", over),
     ]
+
+
+def draws_of(recorded: Iterable[Entry]) -> list[Any]:
+    """Each participant and its peers, of all rounds that are settled among `recorded`."""
+    parts: list[Any] = [entry.body["draws"] for entry in recorded if entry.kind == "peers"]
+    return [draw for part in parts for draw in part]
 
 
 def stakes_after(recorded: Sequence[Entry], task_id: str, stakes: Mapping[str, int]) -> dict[str, int]:
@@ -383,9 +393,12 @@ def transactions(
 def _steps(agreed: Terms, who: Sequence[str], refuted_in: Mapping[int, str] | None) -> Iterator[list[Entry]]:
     yield opening(agreed, who)
     stakes: dict[str, int] = {}
+    meetings = Meetings()
     for round_ in range(1, agreed.schedule.rounds + 1):
         yield training(agreed, round_, who)
-        settled = settling(agreed, round_, who, stakes, (refuted_in or {}).get(round_, ""))
+        refuted = (refuted_in or {}).get(round_, "")
+        settled = settling(agreed, round_, who, stakes, refuted, meetings=meetings)
+        meetings.add(draws_of(settled))
         stakes = stakes_after(settled, agreed.task_id, stakes)
         yield settled
     last = agreed.schedule.rounds

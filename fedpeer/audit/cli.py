@@ -23,6 +23,7 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
+from fedpeer.allocator import collect_rarely
 from fedpeer.audit.export import (
     export_csv,
     export_hledger,
@@ -452,6 +453,7 @@ def _witness_key(state: Path, name: str) -> SigningKey:
 
 
 def _verified(source: LedgerSource, key: VerificationKey | None, known: str | None) -> Report:
+    collect_rarely()
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task("verifying", total=None, visible=False)

@@ -93,6 +93,16 @@ def _events(t: Transaction, row: TaskRow) -> list[dict[str, Any]]:
     return [{"state": e.state.value, "round": e.round, "at": e.at} for e in t.market.events(row.id)]
 
 
+def _against(terms: Terms) -> str:
+    """Whom a participant is scored against, to the end of the sentence."""
+    if terms.rule.name not in ("verified", "paper"):
+        return "."
+    if terms.all_peers:
+        return ", against everybody else."
+    drawn = f", against {counted(terms.rule.peers, 'peer')} drawn at random"
+    return drawn + (", those first that it has met least often." if terms.rule.name == "verified" else ".")
+
+
 def terms_in_words(terms: Terms) -> list[str]:
     """What a task offers and asks, as sentences."""
     schedule, rule, recipe = terms.schedule, terms.rule, terms.recipe
@@ -105,12 +115,7 @@ def terms_in_words(terms: Terms) -> list[str]:
         f"{counted(schedule.rounds, 'round')}, each for at most {duration(schedule.round_seconds)}; claims are taken "
         f"for {duration(schedule.effort_seconds)}.",
         f"Places for {schedule.capacity} participants; a round counts with {schedule.quorum}.",
-        f"A round pays a participant at most {credits_text(most)} credits, {basis}"
-        + (
-            f", against {counted(rule.peers, 'peer')} drawn at random."
-            if rule.name in ("verified", "paper")
-            else "."
-        ),
+        f"A round pays a participant at most {credits_text(most)} credits, {basis}" + _against(terms),
         f"{credits_text(terms.budget_micro)} credits are reserved for all of it; what is not paid goes back.",
         f"Training: {recipe.model}, {counted(recipe.epochs, 'epoch')} of {recipe.samples} samples a round in batches "
         f"of {recipe.batch_size}, {recipe.optimizer} at a learning rate of {recipe.learning_rate:f}.",

@@ -25,8 +25,6 @@ import base64
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from fractions import Fraction
-from functools import lru_cache
 from math import floor
 from typing import Any
 
@@ -52,7 +50,7 @@ from mechanism.ledger.entry import Entry
 from mechanism.ledger.key_history import NO_KEYS, fingerprint
 from mechanism.ledger.note import ED25519, VerificationKey
 from mechanism.lifecycle import State
-from mechanism.peers import Draw
+from mechanism.peers import Draw, Meetings
 from mechanism.settlement import (
     ARITHMETIC,
     Assessment,
@@ -260,8 +258,13 @@ def evidence_entries(task_id: str, round_: int, record: Json) -> list[Entry]:
     The record is `{"model": EvidenceModel.record(), "measurements": [Measurement.record(), ...]}` of
     `mechanism.evidence`, with one measurement a model that came in time.
     """
+    return evidence_parts(task_id, round_, canonical_bytes(record))
+
+
+def evidence_parts(task_id: str, round_: int, data: bytes) -> list[Entry]:
+    """The same of the record's canonical bytes."""
     place: dict[str, Json] = {"task_id": task_id, "round": round_}
-    return _cut(f"{task_id}/round/{round_}/evidence", "evidence", place, canonical_bytes(record))
+    return _cut(f"{task_id}/round/{round_}/evidence", "evidence", place, data)
 
 
 def verdict(task_id: str, round_: int, assessment: Assessment) -> Entry:
@@ -290,6 +293,7 @@ def settlement_entries(
     stakes: Mapping[str, int] | None = None,
     disputable: bool = False,
     keys: bytes = NO_KEYS,
+    meetings: Meetings | None = None,
 ) -> tuple[Settlement, list[Entry]]:
     """A round's settlement and the entries that record it: seed, peer draws, settlement, payments.
 
@@ -297,7 +301,7 @@ def settlement_entries(
     `mechanism.settlement.settle_round`; where disputes are possible, what the round leaves of its reservation is
     kept back until `award_entries`.
     """
-    settlement = settle_round(terms, round_, draw, assessments, stakes)
+    settlement = settle_round(terms, round_, draw, assessments, stakes, meetings=meetings)
     place: dict[str, Json] = {"task_id": terms.task_id, "round": round_}
     prefix = f"{terms.task_id}/round/{round_}"
     entries = [Entry(f"{prefix}/seed", "seed", {**place, "seed": draw.seed.hex()})]
@@ -308,6 +312,11 @@ def settlement_entries(
     entries.append(_settled(settlement, prefix, place, dispute_reservation(terms, round_), kept))
     entries += [payment(settlement, line, keys) for line in settlement.payments]
     return settlement, entries
+
+
+def peers_id(task_id: str, round_: int, part: int) -> str:
+    """Id of a part of a round's peer draws."""
+    return f"{task_id}/round/{round_}/peers/{part}"
 
 
 def dispute_reservation(terms: Terms, round_: int) -> str:
@@ -485,15 +494,9 @@ def assessment_from_record(record: Mapping[str, Any]) -> Assessment:
     """The assessment that `record` writes down; FieldError, TypeError or ValueError where it writes none."""
     fields = dict(record)
     fields["model_sha256"] = bytes.fromhex(fields["model_sha256"])
-    fields["claimed_degree"] = _rational(fields["claimed_degree"])
+    fields["claimed_degree"] = rational("claimed_degree", fields["claimed_degree"])
     fields["verdicts"] = tuple([Verdict(**item) for item in fields["verdicts"]])
     return Assessment(**fields)
-
-
-@lru_cache(maxsize=8192)
-def _rational(text: str) -> Fraction:
-    """A claim's degree, which every round's verdict repeats."""
-    return rational("claimed_degree", text)
 
 
 def public_key_bytes(public_key: ec.EllipticCurvePublicKey) -> bytes:

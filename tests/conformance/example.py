@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from mechanism.affine import affine
+from mechanism.affine import NANO, affine
 from mechanism.canonical import canonical_bytes
 from mechanism.degree import noniid_degree
 from mechanism.degree_map import DegreeMap, regressor_count
@@ -100,7 +100,10 @@ class Example:
             record["measurements"][0]["harm"] = 1_500_000
         task.judge(record)
         self.judged[number] = task.judged
-        self.settled[number] = settle_round(self.terms, number, self.draw(number), task.judged, task.stakes())
+        draw, stakes = self.draw(number), task.stakes()
+        self.settled[number] = settle_round(
+            self.terms, number, draw, task.judged, stakes, meetings=task.meetings
+        )
         task.pay()
         task.aggregate()
         task.enter(entries.State.SETTLED)
@@ -274,6 +277,11 @@ def _draw(made: Example) -> dict[str, str]:
         "places of p000": " ".join(str(i + word % (4 - i)) for i, word in enumerate(words)),
         "order of p000": " ".join(draw.order("p000")),
         **{f"peers of {line.participant_id}": " ".join(line.peers) or "none" for line in lines},
+        "order of p000 in round 2": " ".join(made.draw(2).order("p000")),
+        **{
+            f"peers of {line.participant_id} in round 2": " ".join(line.peers) or "none"
+            for line in made.settled[2].payments
+        },
     }
 
 
@@ -354,7 +362,7 @@ def _mapped(degree: DegreeMap, quality: QualityMap, features: Sequence[Sequence[
         "features": canonical_bytes([list(row) for row in features]).decode(),
         "shares": " ".join(map(str, degree.shares(features))),
         "regressors": " ".join(map(str, z)),
-        "line of z": str(affine(degree.weights, degree.intercept, z)),
+        "line of z": str(Fraction(affine(degree.weights, degree.intercept, z), NANO)),
         "forest": str(degree.forest(z)),
         "estimate": str(degree.degree_of(z)),
         "quality": str(quality.quality_micro(z)),

@@ -13,6 +13,7 @@ import json
 import math
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -694,6 +695,19 @@ class Terms:
     def f(self, x: Decimal) -> Decimal:
         return AMOUNTS.multiply(self.scale, self.unscaled(x))
 
+    def mean(self, squares: Sequence[Decimal]) -> Decimal:
+        """Of f(q / (phi s + upsilon)) over sums of squares s, one a peer."""
+        ratios = [AMOUNTS.divide(self.q, AMOUNTS.fma(self.phi, s, self.upsilon)) for s in squares]
+        total, product = NOTHING, Decimal(1)
+        if self.function == "log":
+            for x in ratios:
+                product = AMOUNTS.multiply(product, x) if x > 1 else product
+            total = AMOUNTS.ln(product)
+        else:
+            for x in ratios:
+                total = AMOUNTS.add(total, self.unscaled(x))
+        return AMOUNTS.multiply(self.scale, AMOUNTS.divide(total, len(ratios)))
+
     def unscaled(self, x: Decimal) -> Decimal:
         if self.function == "log":
             return AMOUNTS.ln(x) if x > 1 else NOTHING
@@ -709,9 +723,6 @@ class Terms:
     def bill(self) -> int:
         return self.rounds * self.capacity * micro(self.most(), ROUND_CEILING)
 
-    def amount(self, squares: Decimal) -> Decimal:
-        return self.f(AMOUNTS.divide(self.q, AMOUNTS.fma(self.phi, squares, self.upsilon)))
-
     def reserved(self, number: int) -> int:
         share, rest = divmod(self.budget, self.rounds)
         return share + (number <= rest)
@@ -721,21 +732,12 @@ def micro(credits_: Decimal, rounding: str) -> int:
     return int(AMOUNTS.multiply(credits_, MICRO).to_integral_value(rounding))
 
 
-def mean(amounts: Sequence[Decimal]) -> Decimal:
-    if len(amounts) == 1:
-        return amounts[0]
-    total = NOTHING
-    for amount in amounts:
-        total = AMOUNTS.add(total, amount)
-    return AMOUNTS.divide(total, len(amounts))
-
-
 def gross(terms: Terms, subject: Record, peers: Sequence[Record]) -> Decimal:
     """What a scored participant earns before the penalty, credits. Arguments are assessments."""
     if terms.rule == "paper":
         own = Fraction(subject["claimed_degree"])
         squares = [own**2 + Fraction(peer["claimed_degree"]) ** 2 for peer in peers]
-        return mean([terms.amount(AMOUNTS.divide(s.numerator, s.denominator)) for s in squares])
+        return terms.mean([AMOUNTS.divide(s.numerator, s.denominator) for s in squares])
     if terms.rule == "verified":
         return verified(terms, subject["verified_micro"], subject["multiplier_ppm"], peers)
     score = subject["scores"].get(terms.rule)
@@ -749,10 +751,9 @@ def gross(terms: Terms, subject: Record, peers: Sequence[Record]) -> Decimal:
 
 
 def verified(terms: Terms, own: int, multiplier: int, peers: Sequence[Record]) -> Decimal:
-    amounts = [
-        terms.amount(Decimal(own**2 + peer["verified_micro"] ** 2).scaleb(-12, AMOUNTS)) for peer in peers
-    ]
-    amount = mean(amounts)
+    amount = terms.mean(
+        [Decimal(own**2 + peer["verified_micro"] ** 2).scaleb(-12, AMOUNTS) for peer in peers]
+    )
     return (
         amount if multiplier == MICRO else AMOUNTS.multiply(amount, Decimal(multiplier).scaleb(-6, AMOUNTS))
     )
@@ -1253,6 +1254,7 @@ class Task:
         at: time of the last transition or closing; closed: whether there was a closing in the current round.
         floors: of every round, the largest sequence among the models in time of the rounds before.
         server_state: digest of the server's state; None before the first, or where there is none.
+        met: how often the first has had the second as its peer, in settled rounds.
         kept: of each round that kept something back, what its awards rest on: verdicts, peers, what was paid.
     """
 
@@ -1275,6 +1277,7 @@ class Task:
     starts: list[str] = field(default_factory=list)
     server_state: str | None = None
     disputes: set[str] = field(default_factory=set)
+    met: Counter[tuple[str, str]] = field(default_factory=Counter)
     kept: dict[int, tuple[dict[str, Record], dict[str, list[str]], dict[str, int]]] = field(
         default_factory=dict
     )
@@ -1777,11 +1780,14 @@ class Replay:
         for name in scored:
             cluster = judged[name]["cluster"]
             may = [n for n in scored if n != name and (cluster is None or judged[n]["cluster"] != cluster)]
-            peers[name] = [n for n in order(key, name, list(task.models)) if n in may][: terms.peers]
+            drawn = [n for n in order(key, name, list(task.models)) if n in may]
+            met = {n: task.met[name, n] if terms.rule == "verified" else 0 for n in drawn}
+            peers[name] = sorted(sorted(drawn, key=met.__getitem__)[: terms.peers])
             before = gross(terms, judged[name], [judged[n] for n in peers[name] or [name]])
             less = penalty(terms, judged[name])
             gross_micro[name], penalty_micro[name] = micro(before, ROUND_FLOOR), micro(less, ROUND_CEILING)
             amounts[name] = max(NOTHING, AMOUNTS.subtract(before, less))
+        task.met.update((name, peer) for name, found in peers.items() for peer in found)
         paid, rounding = largest_remainder(amounts)
         draws = runs([[name, peers[name]] for name in task.selected])
         for number, run in enumerate(draws, 1):
@@ -1823,7 +1829,7 @@ class Replay:
             transfers.append({"reserve": name, **post("treasury", escrow, kept)})
             task.kept[task.round] = dict(judged), dict(peers), dict(paid)
         body = {
-            **task.where(), "arithmetic": "decimal28-half-even/largest-remainder-v1",
+            **task.where(), "arithmetic": "decimal28-half-even/largest-remainder-v2",
             "participants": len(task.selected), "total_micro": total, "rounding_micro": rounding,
         }  # fmt: skip
         self.expect(f"{task.place()}/settlement", "settlement", body, *transfers)

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -96,6 +97,38 @@ def test_patterns_that_match_nothing_or_everything_are_refused(patterns: list[st
     with pytest.raises(FieldError) as refusal:
         prepare_task(config, 0.0)
     assert said in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("rule", "peers"),
+    [
+        ({"name": "verified"}, 3),
+        ({"name": "paper"}, 1),
+        ({"name": "shapley"}, 1),
+        ({"name": "verified", "peers": 1}, 1),
+        ({"name": "verified", "peers": "all"}, 3),
+        ({"name": "paper", "peers": "all"}, 3),
+        ({"name": "verified", "peers": 7}, 7),
+    ],
+)
+def test_a_rule_draws_as_many_peers_as_it_should_or_as_its_name_asks(
+    rule: dict[str, Any], peers: int
+) -> None:
+    assert task(rule=rule).rule.rule(capacity=4).peers == peers
+
+
+@pytest.mark.parametrize("peers", [0, -1, 2.0, True, "some", "3"])
+def test_a_number_of_peers_that_is_none_is_refused_in_one_sentence(peers: Any) -> None:
+    with pytest.raises(ValueError, match='a whole number of at least 1, or "all"'):
+        task(rule={"peers": peers})
+
+
+def test_terms_say_whether_anything_is_drawn() -> None:
+    config = task(Q=2000, plan=None, rule={"name": "paper", "peers": "all"}, reference=["1/10"] * 10)
+    terms = prepare_task(config, 0.0).row.terms
+    assert terms.all_peers
+    assert "peers      all;" in str(terms)
+    assert "peers      2;" in str(replace(terms, rule=replace(terms.rule, peers=2)))
 
 
 def test_a_reference_of_decimals_is_exact() -> None:

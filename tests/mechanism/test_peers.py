@@ -3,7 +3,7 @@ import itertools
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import pairwise
 
 import pytest
@@ -14,6 +14,7 @@ from scipy import stats
 from mechanism.errors import FieldError, SettlementError
 from mechanism.peers import (
     Draw,
+    Meetings,
     check_round_seed,
     draw_head,
     draw_share,
@@ -140,16 +141,108 @@ def test_everyone_with_a_share_is_in_every_order_once(seed: bytes, who: set[str]
         assert sorted(draw.order(name)) == sorted(who)
 
 
-@given(digests, names, st.data())
+@given(digests, names, st.integers(1, 4), st.data())
 def test_who_is_not_scored_hands_on_its_draws_and_moves_no_others(
-    seed: bytes, who: set[str], data: st.DataObject
+    seed: bytes, who: set[str], count: int, data: st.DataObject
 ) -> None:
     draw = Draw(seed, shares_of(who))
     spoilt = data.draw(st.sets(st.sampled_from(sorted(who))))
     for name in who - spoilt:
-        whole = draw.peers(name, who, len(who))
-        left = draw.peers(name, who - spoilt, len(who))
-        assert left == tuple(peer for peer in whole if peer not in spoilt)
+        left = [other for other in draw.order(name) if other not in spoilt | {name}]
+        assert draw.peers(name, who - spoilt, count) == tuple(sorted(left[:count]))
+
+
+# The least met
+
+
+@given(digests, names, st.integers(1, 5), st.data())
+def test_the_least_met_come_first_and_of_them_the_first_in_the_order(
+    seed: bytes, who: set[str], count: int, data: st.DataObject
+) -> None:
+    """Written out once more: sort everybody who may be drawn, take the first, and list them by name."""
+    me = min(who)
+    candidates = data.draw(st.sets(st.sampled_from(sorted(who))))
+    met = data.draw(st.dictionaries(st.sampled_from(sorted(who)), st.integers(0, 4)))
+    draw = Draw(seed, shares_of(who))
+    order = [name for name in draw.order(me) if name in candidates and name != me]
+    ranked = sorted(order, key=lambda name: (met.get(name, 0), order.index(name)))
+    assert draw.peers(me, candidates, count, met) == tuple(sorted(ranked[:count]))
+
+
+def task_of(
+    label: str, who: list[str], rounds: int, count: int, scored: Mapping[int, Collection[str]] | None = None
+) -> Iterator[dict[str, tuple[str, ...]]]:
+    """A task's peers, round by round; `scored` are those of a round in which not everybody was."""
+    meetings = Meetings()
+    for number in range(1, rounds + 1):
+        may = (scored or {}).get(number, who)
+        draw = Draw(sha256(f"{label} {number}"), shares_of(who, f"{label} {number}"))
+        found = {name: draw.peers(name, may, count, meetings.of(name)) for name in may}
+        meetings.add(found.items())
+        yield found
+
+
+@pytest.mark.parametrize(("people", "count"), [(4, 1), (8, 3), (9, 3), (12, 5), (12, 11), (40, 3)])
+def test_everybody_has_met_everybody_after_as_many_rounds_as_it_takes(people: int, count: int) -> None:
+    who = [f"p{i}" for i in range(people)]
+    cycle = math.ceil((people - 1) / count)
+    met: dict[str, Counter[str]] = {name: Counter() for name in who}
+    for number, found in enumerate(task_of("whole", who, 3 * cycle, count), 1):
+        for name, peers in found.items():
+            assert len(peers) == count
+            met[name].update(peers)
+            times = [met[name][other] for other in who if other != name]
+            assert max(times) - min(times) <= 1
+            assert (min(times) == 0) == (number < cycle)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_in_every_round_any_peers_are_as_likely_as_any_others(count: int) -> None:
+    """Though what came before decides: each round alone is the draw of a first round."""
+    who = [f"p{i}" for i in range(6)]
+    rounds = [Counter[tuple[str, ...]]() for _ in range(7)]
+    for task in range(1500):
+        meetings = Meetings()
+        for number, drawn in enumerate(rounds):
+            draw = Draw(sha256(f"task {task}, round {number}"), shares_of(who))
+            peers = draw.peers("p0", who, count, meetings.of("p0"))
+            meetings.add([("p0", peers)])
+            drawn[peers] += 1
+    for drawn in rounds:
+        assert len(drawn) == math.comb(5, count)
+        assert stats.chisquare(list(drawn.values())).pvalue > 1e-5
+
+
+def test_whom_one_meets_says_nothing_of_whom_it_is_met_by() -> None:
+    who = [f"p{i}" for i in range(9)]
+    [first, second] = task_of("one way", who, 2, 2)
+    assert any(name not in first[peer] for name, peers in first.items() for peer in peers)
+    assert all(not set(second[name]) & set(peers) for name, peers in first.items())
+
+
+@given(st.lists(st.sets(st.integers(0, 6), min_size=1), min_size=1, max_size=12), st.integers(1, 4))
+def test_who_was_away_is_met_until_it_has_caught_up_and_never_more_than_who_was_there(
+    present: list[set[int]], count: int
+) -> None:
+    who = [f"p{i}" for i in range(7)]
+    scored = {number: sorted(f"p{i}" for i in some) for number, some in enumerate(present, 1)}
+    met: dict[str, Counter[str]] = {name: Counter() for name in who}
+    for number, found in enumerate(task_of("away", who, len(present), count, scored), 1):
+        for name, peers in found.items():
+            left = [met[name][other] for other in scored[number] if other not in (name, *peers)]
+            assert len(peers) == min(count, len(scored[number]) - 1)
+            assert all(met[name][peer] <= least for peer in peers for least in left)
+            met[name].update(peers)
+
+
+def test_one_who_comes_late_is_everybodys_peer_until_it_has_caught_up() -> None:
+    who = [f"p{i}" for i in range(6)]
+    early = who[:5]
+    rounds = list(task_of("late", who, 12, 1, dict.fromkeys(range(1, 9), early)))
+    assert all("p5" not in peers for found in rounds[:8] for peers in found.values())
+    # Eight rounds with four others: each was met twice.
+    assert [[found[name] for name in early] for found in rounds[8:10]] == [[("p5",)] * 5] * 2
+    assert sum(found[name] == ("p5",) for found in rounds[10:] for name in early) < 10
 
 
 def test_the_draw_depends_on_the_seed_every_share_who_sent_one_and_the_participant() -> None:
@@ -182,7 +275,7 @@ def test_every_pair_of_peers_is_equally_likely_over_seeds_and_over_one_unknown_s
     who = [f"p{i}" for i in range(7)]
     candidates = who[:scored]
     drawn = Counter(vary(i, who).peers("p0", candidates, 2) for i in range(6000))  # type: ignore[operator]
-    assert len(drawn) == (scored - 1) * (scored - 2)
+    assert len(drawn) == math.comb(scored - 1, 2)
     assert stats.chisquare(list(drawn.values())).pvalue > 1e-4
 
 

@@ -2,13 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from decimal import Decimal
+from decimal import Context, Decimal
 from fractions import Fraction
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mechanism.errors import FieldError, SettlementError
-from mechanism.payment import Linear, Log
+from mechanism.payment import Linear, Log, Log1p, Power, Scaled
+from mechanism.peers import Meetings
 from mechanism.settlement import (
     ARITHMETIC,
     MICRO,
@@ -225,6 +228,47 @@ def test_the_mean_is_over_all_peers() -> None:
     assert line.gross_micro == int(sum(parts) / 3)
 
 
+def test_verified_draws_the_least_met_and_every_other_rule_anew() -> None:
+    people = [person(name, 100_000 * i, scores=dict.fromkeys(SCORES, "1")) for i, name in enumerate("pqrstu")]
+    alike = [p.participant_id for p in people]
+    met = Meetings((name, [other for other in alike if other not in (name, "p", "u")]) for name in alike)
+    for rule in ("verified", "paper", *SCORES):
+        terms = replace(PLAIN, rule=Rule(rule, peers=1))
+        before, after = (
+            {
+                line.participant_id: line.peers
+                for line in settle_round(terms, 1, drawn(people), people, meetings=meetings).payments
+            }
+            for meetings in (None, met)
+        )
+        if rule == "verified":
+            assert before != after
+            assert {name: after[name] for name in "pu"} == {"p": ("u",), "u": ("p",)}
+            assert {after[name][0] for name in "qrst"} <= {"p", "u"}
+        else:
+            assert before == after
+
+
+def test_the_payment_is_that_of_the_peers_where_they_are_given() -> None:
+    people = [person(name, 100_000 * i) for i, name in enumerate("pqr")]
+    settled = settle_round(PLAIN, 1, drawn(people), people, peers={"p": ["r"], "q": ["p"], "r": []})
+    assert [line.peers for line in settled.payments] == [("r",), ("p",), ()]
+    assert first(settled).gross_micro == int(exact(PLAIN, Fraction(0), Fraction(2, 10)))
+
+
+@pytest.mark.parametrize(
+    "payment", [Log(Decimal("2.5")), Log1p(), Linear(Decimal(3)), Power(Decimal(2))], ids=str
+)
+@given(xs=st.lists(st.decimals("0.001", "1000", places=6), min_size=1, max_size=40))
+def test_the_mean_of_a_payment_function_is_that_of_its_values(payment: Scaled, xs: list[Decimal]) -> None:
+    """To the digits that the logarithm of a product may lose."""
+    context = Context(prec=28)
+    values = [Fraction(payment.exact(x, context)) for x in xs]
+    mean = sum(values) / len(xs)
+    assert abs(Fraction(payment.exact_mean(xs, context)) - mean) <= Fraction(1, 10**24) * max(1, *values)
+    assert payment.exact_mean(xs[:1], context) == payment.exact(xs[0], context)
+
+
 def test_members_of_a_cluster_draw_outside_of_it_and_others_from_everyone() -> None:
     people = [
         person("a", 0, cluster="a"), person("b", 0, cluster="a"), person("c", 0, cluster="c"),
@@ -316,7 +360,7 @@ def test_candidates_are_the_scored_without_oneself_and_ones_own_cluster() -> Non
 
 
 def test_the_arithmetic_has_the_name_that_ledgers_know_it_by() -> None:
-    assert ARITHMETIC == "decimal28-half-even/largest-remainder-v1"
+    assert ARITHMETIC == "decimal28-half-even/largest-remainder-v2"
 
 
 def test_the_expected_payment_is_what_every_candidate_as_a_peer_would_pay() -> None:

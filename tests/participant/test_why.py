@@ -59,6 +59,12 @@ class Ledger:
                 return index, entry.body
         raise AssertionError("not paid")
 
+    def peers(self, name: str, round_: int) -> list[str]:
+        """Whom a participant was scored against."""
+        parsed = map(Entry.parse, self.entries)
+        [draws] = [dict(e.body["draws"]) for e in parsed if e.id == f"demo/round/{round_}/peers/1"]  # type: ignore[call-overload]
+        return list(draws[name])
+
     def alter(self, entry_id: str, old: bytes, new: bytes) -> None:
         [index] = [i for i, data in enumerate(self.entries) if Entry.parse(data).id == entry_id]
         assert old in self.entries[index]
@@ -81,7 +87,9 @@ class Batches:
 
 def explained(ledger: Ledger, folder: Path, name: str, round_: int | None, task_id: str = "demo") -> Why:
     """From the journal of a participant that knows both rounds."""
-    journal = Journal(folder / name / "journal.db") if folder.joinpath(name).mkdir() is None else None
+    journal = (
+        Journal(folder / name / "journal.db") if folder.joinpath(name).mkdir(parents=True) is None else None
+    )
     assert journal is not None
     terms = next(Entry.parse(data).body["terms"] for data in ledger.entries if b'"id":"demo/terms"' in data)
     journal.add_task("demo", canonical_bytes(terms))
@@ -90,6 +98,7 @@ def explained(ledger: Ledger, folder: Path, name: str, round_: int | None, task_
         settlement = market_pb2.Settlement(
             task_id="demo", round=number, participant_id=name, paid_micro=body["paid_micro"],
             penalty_micro=body["penalty_micro"], stake_lost_micro=body["stake_lost_micro"], ledger_index=index,
+            peers=ledger.peers(name, number),
         )  # fmt: skip
         journal.add_settlement("demo", number, settlement.SerializeToString())
     try:
@@ -167,14 +176,14 @@ def test_the_payment_follows_from_the_object(tmp_path: Path, name: str, round_: 
 
 def test_the_numbers_stand_in_the_formula(tmp_path: Path) -> None:
     found = explained(Ledger(), tmp_path, "p000", 1)
-    assert [met.participant_id for met in found.peers] == ["p004", "p003"]
-    assert [met.degree for met in found.peers] == [Fraction(2, 5), Fraction(3, 10)]
+    assert [met.participant_id for met in found.peers] == ["p003", "p004"]
+    assert [met.degree for met in found.peers] == [Fraction(3, 10), Fraction(2, 5)]
     assert found.formula == (
-        "0.5 * (1.25 * ln(2000 / (300 * 0^2 + 300 * 0.4^2 + 200)) + 1.25 * ln(2000 / (300 * 0^2 + 300 * 0.3^2 + 200)))"
+        "0.5 * (1.25 * ln(2000 / (300 * 0^2 + 300 * 0.3^2 + 200)) + 1.25 * ln(2000 / (300 * 0^2 + 300 * 0.4^2 + 200)))"
         " / 2"
     )
     # Half of what the peers bring, since the multiplier is a half (worked values of the page).
-    assert [f"{met.credits * 2:.9f}" for met in found.peers] == ["2.609342142", "2.719940553"]
+    assert [f"{met.credits * 2:.9f}" for met in found.peers] == ["2.719940553", "2.609342142"]
     assert found.candidates == 3
     text = str(found)
     assert text.startswith("demo, round 1: p000 was paid 1.332321 credits.")
@@ -296,9 +305,18 @@ def test_an_amount_that_does_not_follow_is_a_problem(tmp_path: Path) -> None:
 
 def test_peers_that_were_not_drawn_are_a_problem(tmp_path: Path) -> None:
     ledger = Ledger()
-    ledger.alter("demo/round/1/peers/1", b'["p000",["p004","p003"]]', b'["p000",["p004","p001"]]')
+    ledger.alter("demo/round/1/peers/1", b'["p000",["p003","p004"]]', b'["p000",["p001","p004"]]')
     [_, problem] = explained(ledger, tmp_path, "p000", 1).problems
-    assert "against p004, p001;" in problem
+    assert "against p001, p004;" in problem
+
+
+def test_peers_that_do_not_follow_from_those_of_the_rounds_before_are_a_problem(tmp_path: Path) -> None:
+    assert explained(Ledger(), tmp_path, "p001", 2).problems == (NO_RECEIPT,)
+    ledger = Ledger()
+    ledger.alter("demo/round/1/peers/1", b'["p001",["p003","p004"]]', b'["p001",["p000","p003"]]')
+    [_, problem] = explained(ledger, tmp_path / "other", "p001", 2).problems
+    assert "against p000, p002;" in problem
+    assert "against p002, p004;" in problem
 
 
 def test_entries_that_are_none_of_a_round_are_one_sentence(tmp_path: Path) -> None:

@@ -33,7 +33,9 @@ def seed(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
         {name: world.book.holds(stake(task.id, name)) for name in task.selected},
         disputable,
         world.key_history,
+        task.meetings,
     )
+    task.meetings.add((line.participant_id, line.peers) for line in settlement.payments)
     if disputable and events.kept_micro(task.terms, number, settlement):
         task.kept[number] = _disputable(task, settlement, private)
     task.seed = revealed

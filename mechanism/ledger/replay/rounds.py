@@ -49,7 +49,7 @@ def evidence(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
     data = events.joined([str(one.body["data"]) for one in task.parts], str(body["sha256"]))
     record = parse_canonical(data)
     check_evidence(record)
-    same_parts(task.parts, events.evidence_entries(task.id, task.round.number, record))
+    same_parts(task.parts, events.evidence_parts(task.id, task.round.number, data))
     task.parts.clear()
     found = _assessed(world, task, record, data)
     world.counts.degrees += sum(assessment.scored for assessment in found.values())

@@ -17,6 +17,7 @@ from mechanism.ledger.entry import Entry
 from mechanism.ledger.key_history import NO_KEYS
 from mechanism.ledger.replay.comparing import Wrong, same
 from mechanism.lifecycle import State
+from mechanism.peers import Meetings
 from mechanism.settlement import Assessment
 from mechanism.terms import Terms
 
@@ -95,6 +96,7 @@ class Task:
         unresolved: rounds whose reservation is neither settled nor refunded.
         server_state: digest of the state of the server's optimiser; None where it has none, or none yet.
         disputes: those who have opened their counts; kept: what they rest on, by round.
+        meetings: who has been scored against whom.
     """
 
     terms: Terms
@@ -115,6 +117,7 @@ class Task:
     server_state: bytes | None = None
     disputes: set[str] = field(default_factory=set)
     kept: dict[int, dict[str, Disputable]] = field(default_factory=dict)
+    meetings: Meetings = field(default_factory=Meetings)
 
     @property
     def id(self) -> str:

@@ -16,7 +16,7 @@ from mechanism.evidence import EvidenceModel, Measurement, assess
 from mechanism.ledger import entries
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.verify import Report, verify_ledger
-from mechanism.peers import draw_head
+from mechanism.peers import Meetings, draw_head
 from mechanism.settlement import MICRO, Assessment, peer_payment
 from mechanism.statements import ClaimStatement, commit_counts, sign_statement
 from tests import ledger_samples as samples
@@ -68,14 +68,21 @@ def judged(round_: int) -> list[Assessment]:
     return list(assess(EvidenceModel.from_record(record["model"]), measured))
 
 
-def settling(round_: int, stakes: dict[str, int], disputable: bool = True) -> list[Entry]:
-    return samples.judging(TERMS, round_, judged(round_), [evidence(round_)], stakes, disputable)
+def settling(
+    round_: int, stakes: dict[str, int], disputable: bool = True, meetings: Meetings | None = None
+) -> list[Entry]:
+    found, record = judged(round_), evidence(round_)
+    return samples.judging(TERMS, round_, found, [record], stakes, disputable, meetings=meetings)
 
 
-def awards(round_: int, disputed: list[str], stakes: dict[str, int]) -> dict[str, int]:
+def awards(
+    round_: int, disputed: list[str], stakes: dict[str, int], meetings: Meetings | None = None
+) -> dict[str, int]:
     found = {a.participant_id: a for a in judged(round_)}
     draw = samples.draw_of(TERMS, round_, PEOPLE)
-    settlement, _ = entries.settlement_entries(TERMS, round_, draw, list(found.values()), stakes)
+    settlement, _ = entries.settlement_entries(
+        TERMS, round_, draw, list(found.values()), stakes, meetings=meetings
+    )
     return {
         line.participant_id: review(
             TERMS, found[line.participant_id], [found[p] for p in line.peers], line.paid_micro
@@ -94,11 +101,12 @@ def whole(*disputed: str, late: bool = False) -> list[Entry]:
     """A task whose disputes come between its rounds, or after the last of them."""
     first = settling(1, {})
     stakes = samples.stakes_after(first, "task", {})
-    second = settling(2, stakes)
+    met = Meetings(samples.draws_of(first))
+    second = settling(2, stakes, meetings=met)
     after = samples.stakes_after(second, "task", stakes)
     paid = [
         *entries.award_entries(TERMS, 1, awards(1, list(disputed), {})),
-        *entries.award_entries(TERMS, 2, awards(2, list(disputed), stakes)),
+        *entries.award_entries(TERMS, 2, awards(2, list(disputed), stakes, met)),
     ]
     disputes = [opened(name, 2 if late else 1) for name in disputed]
     return [

@@ -16,7 +16,7 @@ from mechanism.ledger import entries
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.replay import Replay, ReplayError
 from mechanism.ledger.verify import Report, verify_ledger
-from mechanism.peers import Draw, draw_share, round_seed
+from mechanism.peers import Draw, Meetings, draw_share, round_seed
 from mechanism.settlement import Assessment
 from mechanism.unmeasured import missing
 from tests import ledger_samples as samples
@@ -53,6 +53,7 @@ def round_of(
     digests: Mapping[str, bytes] | None = None,
     unscored: Sequence[str] = (),
     drawn: Draw | None = None,
+    before: Sequence[Entry] = (),
 ) -> list[Entry]:
     """A round in which `who` sent a model in time, and nothing else is wrong.
 
@@ -60,6 +61,7 @@ def round_of(
         shares, digests: others than a participant's own.
         unscored: whose model fails a screen.
         drawn: what the coordinator draws from, where that is not what was sent.
+        before: the rounds before.
     """
     shares, digests = shares or {}, digests or {}
     agreed, task_id = TERMS, TERMS.task_id
@@ -79,7 +81,10 @@ def round_of(
     ]
     sent = {name: shares.get(name, own_share(name, round_)) for name in who}
     draw = drawn or Draw(round_seed(samples.SECRET, ROUNDS, round_), sent)
-    settled = samples.judging(agreed, round_, judged, [record], {}, draw=Draw(draw.seed, sent))
+    meetings = Meetings(samples.draws_of(before))
+    settled = samples.judging(
+        agreed, round_, judged, [record], {}, draw=Draw(draw.seed, sent), meetings=meetings
+    )
     if draw.shares != sent:
         true = [
             i for i, entry in enumerate(settled) if entry.kind in ("seed", "peers", "settlement", "payment")
@@ -205,11 +210,9 @@ def test_a_share_of_a_late_model_is_of_the_chain_and_not_in_the_key() -> None:
 
 
 def test_rounds_may_be_skipped_and_late_models_may_come_after_later_ones() -> None:
-    first, second, third = (
-        round_of(1, PEOPLE),
-        round_of(2, PEOPLE[1:]),
-        round_of(3, PEOPLE),
-    )
+    first = round_of(1, PEOPLE)
+    second = round_of(2, PEOPLE[1:], before=first)
+    third = round_of(3, PEOPLE, before=[*first, *second])
     late = samples.model(TERMS, 2, "p000", late=True)  # its upload began before the third round
     trained = index_of(third, "evidence")
     report = verify([*begun(), *first, *second, *third[:trained], late, *third[trained:]])
