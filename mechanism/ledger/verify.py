@@ -140,9 +140,8 @@ class Report:
         """Entries, from the first one on, of which nothing is wrong; None where a problem is not of one entry, such as
         a head that its entries do not give: then nothing can be said of any.
         """
-        if any(problem.index is None for problem in self.problems):
-            return None
-        return min((p.index for p in self.problems if p.index is not None), default=self.counts.entries)
+        wrong = [problem.index for problem in self.problems if problem.index is not None]
+        return min(wrong, default=self.counts.entries) if len(wrong) == len(self.problems) else None
 
     def record(self) -> dict[str, Json]:
         """The report as JSON."""

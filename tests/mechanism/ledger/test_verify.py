@@ -365,6 +365,8 @@ def test_a_receipt_of_a_model_that_came_otherwise_says_how(proven: bool, has: st
     one, other = (Entry("m", "model", {"late": proven, "sequence": n}).data for n in (1, 2))
     words = "the receipt proves another m than the ledger has: they differ in sequence"
     assert _contradiction(one, other) == words
+    for both in ((one, b"{"), (b"{", one)):
+        assert _contradiction(*both).endswith("and one of both is unreadable")
 
 
 def test_a_known_head_beyond_the_end_counts_only_under_the_logs_key() -> None:
