@@ -15,7 +15,7 @@ from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import EntryError, LedgerError
 from mechanism.ledger.key_history import extended
 from mechanism.ledger.log_keys import KeyChange, LogKeys, key_change
-from mechanism.ledger.merkle import HASH_BYTES, leaf_hashes
+from mechanism.ledger.merkle import HASH_BYTES, leaf_hash
 from mechanism.ledger.note import Checkpoint, Note, VerificationKey
 from mechanism.ledger.replay import Counts, Replay, ReplayError, Taken
 from mechanism.ledger.tiles import TILE_WIDTH, GrowingTree, split_hashes, tiles_of
@@ -361,7 +361,7 @@ class _Verification:
 
     def _take(self, chunk: list[bytes]) -> None:
         first = self._tree.size
-        leaves = leaf_hashes(chunk)
+        leaves = [leaf_hash(item) for item in chunk]
         self._note_changes(first, chunk)
         self._extend(leaves)
         if self._receipt is not None and first <= self._receipt.index < first + len(chunk):
