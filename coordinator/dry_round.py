@@ -564,14 +564,14 @@ def _knowing(
     first = trained.models[0]
     if classified:
 
-        def told(part: Samples) -> tuple[float, float]:
+        def accuracy_and_signal(part: Samples) -> tuple[float, float]:
             from fedpeer.learning.training import label_signal  # imports torch
 
             judged = workload.judge(first, part)
             assert judged.outputs is not None, "a classifier has them"
             return _figure_of(workload, judged, part), label_signal(judged.outputs, part.targets)
 
-        return told
+        return accuracy_and_signal
     say("training a model on shuffled targets")
     generator = np.random.default_rng(evidence_seed(task.row.root))
     shuffled = data.validation.select(

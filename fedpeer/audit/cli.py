@@ -407,7 +407,8 @@ def _witnessed(
 ) -> tuple[Note, int, Checkpoint]:
     """The cosigned head, the size that it extends, and the head; remembered durably before it is signed.
 
-    A key once seen is kept: without --key the first one is trusted, and ever after only one that is announced under it.
+    A key once seen is kept: without --key the first one is trusted, and later only one that is
+    announced under it.
     """
     name = (trusted or VerificationKey.parse(source.verification_key())).name
     folder = state / _file_name(name)
