@@ -361,7 +361,7 @@ class CalibrationSection(_Section):
         phi, upsilon, kappa: the bound, with its conformal factor.
         shadows, pairs: models that were trained, and pairs that kappa is from.
         degree, costs, starts: what was wished and expected (`mechanism.proposal.Wishes`).
-        sure_scale: payment.scale with which nobody is above `degree` whoever they are.
+        sure_scale: payment.scale with which nobody is above `degree`, whatever population comes.
         reached: least and greatest degree that those who were expected end at, in any equilibrium.
     """
 

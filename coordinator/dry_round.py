@@ -30,11 +30,11 @@ from coordinator.derivation import chain_secret, evidence_seed
 from coordinator.errors import CoordinatorError, TaskError
 from coordinator.opening import PreparedTask
 from coordinator.scoring import RoundStart, Scored, Scorer, make_scorer, merged_parts
-from coordinator.shadow_workers import size_of, workers_for
+from coordinator.shadow_workers import workers_for
 from coordinator.storage.tasks import TaskRow
 from coordinator.workload import folder_of, runs_apart, workload_of
 from fedpeer.learning.learner_data import LearnerData
-from fedpeer.learning.samples import Array, Samples
+from fedpeer.learning.samples import Samples
 from fedpeer.learning.strata import counts_over
 from fedpeer.protocol.faults import passes
 from fedpeer.protocol.model_file import (
@@ -312,13 +312,12 @@ def _check_data(data: LearnerData, classified: bool, own_scale: bool) -> None:
                 f"{name} has {len(part)} samples, of the labels {present}; expected samples of several labels: a model "
                 "that knows one label would look right in all. Take samples of each"
             )
-        arrays = _inputs_of(part)
-        if all((array == array[:1]).all() for array in arrays.values()):
+        if all((array == array[:1]).all() for array in part.arrays.values()):
             raise TaskError(
                 f"{name} has {len(part)} {_INPUTS} that are all the same; expected {_INPUTS} that differ: look at "
                 "how the file was written"
             )
-        for array in arrays.values():
+        for array in part.arrays.values():
             if own_scale or array.ndim != 4 or array.dtype.kind != "f":
                 continue
             low, high = float(array.min()), float(array.max())
@@ -336,19 +335,15 @@ def _check_data(data: LearnerData, classified: bool, own_scale: bool) -> None:
 _INPUTS = "inputs"
 
 
-def _inputs_of(samples: Samples) -> dict[str, Array]:
-    return dict(samples.inputs) if isinstance(samples.inputs, Mapping) else {"": samples.inputs}
-
-
 def _shapes(samples: Samples) -> str:
     """The shape of one sample, in words."""
-    shapes = {name: list(array.shape[1:]) for name, array in _inputs_of(samples).items()}
+    shapes = {name: list(array.shape[1:]) for name, array in samples.arrays.items()}
     return str(shapes.get("", shapes))
 
 
 def _cut(recipe: Recipe, data: LearnerData) -> Recipe:
     """The recipe, or a shorter one where the round's shadows would take long by it."""
-    most = _NUMBERS / (_SHADOWS * max(1, size_of(data.validation)))
+    most = _NUMBERS / (_SHADOWS * max(1, data.validation.width))
     if recipe.epochs * recipe.samples <= most:
         return recipe
     least = min(recipe.samples, max(int(most), _SAMPLES_PER_STRATUM * data.strata))
@@ -569,14 +564,14 @@ def _knowing(
     first = trained.models[0]
     if classified:
 
-        def told(part: Samples) -> tuple[float, float]:
+        def accuracy_and_signal(part: Samples) -> tuple[float, float]:
             from fedpeer.learning.training import label_signal  # imports torch
 
             judged = workload.judge(first, part)
             assert judged.outputs is not None, "a classifier has them"
             return _figure_of(workload, judged, part), label_signal(judged.outputs, part.targets)
 
-        return told
+        return accuracy_and_signal
     say("training a model on shuffled targets")
     generator = np.random.default_rng(evidence_seed(task.row.root))
     shuffled = data.validation.select(
@@ -597,8 +592,9 @@ def _knowing(
 
 def _row_digests(samples: Samples) -> list[int]:
     """A number for each sample's inputs, equal where they are."""
-    arrays = _inputs_of(samples).values()
-    return [hash(tuple(array[row].tobytes() for array in arrays)) for row in range(len(samples))]
+    return [
+        hash(tuple(array[row].tobytes() for array in samples.arrays.values())) for row in range(len(samples))
+    ]
 
 
 def _encoded(model: Weights, contract: ModelContract) -> bytes:

@@ -347,8 +347,8 @@ class Operator:
                     f"task {task_id!r} has no model of round {wanted}; expected 0, what it began with, to {max(made)}, "
                     "the last round that is settled"
                 )
-            told = {r.round: {"loss": r.loss, "accuracy": r.accuracy} for r in rounds}.get(wanted, {})
-            figures = {name: str(value) for name, value in told.items() if value is not None}
+            measured = {r.round: {"loss": r.loss, "accuracy": r.accuracy} for r in rounds}.get(wanted, {})
+            figures = {name: str(value) for name, value in measured.items() if value is not None}
             return wanted, made[wanted], _recorded_model(t, row, wanted), figures
 
         number, digest, recorded, figures = self._transact.look(read)

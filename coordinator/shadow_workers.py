@@ -8,11 +8,10 @@ participants are answered first. They end with the process that started them, ho
 import multiprocessing
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import cache
-from math import prod
 from typing import Any, TypeVar
 
 from coordinator.workload import runs_apart
@@ -73,15 +72,8 @@ def workers_for(recipe: Recipe, validation: Samples, shadows: int) -> Executor |
     An operator's own workload has them always: how much work it is only its code knows, and it stays out of this
     process.
     """
-    numbers = shadows * recipe.epochs * recipe.samples * size_of(validation)
+    numbers = shadows * recipe.epochs * recipe.samples * validation.width
     cores = len(os.sched_getaffinity(0))
     if runs_apart(recipe):
         return _workers(cores)
     return None if numbers < _WORTH_WORKERS or cores < 2 else _workers(cores)
-
-
-def size_of(samples: Samples) -> int:
-    """Numbers, or texts, in the inputs of one sample."""
-    inputs = samples.inputs
-    parts = inputs.values() if isinstance(inputs, Mapping) else [inputs]
-    return sum(prod(part.shape[1:]) for part in parts)

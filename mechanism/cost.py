@@ -13,7 +13,7 @@ and least at an interval's ends.
 Source: Pang et al. 2025, section 4 (Cost_k).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol, runtime_checkable
@@ -205,57 +205,8 @@ class CallableCost:
         return CallableCost(coefficient, self.d, self.d_first, self.d_second, self.shape)
 
 
-@dataclass(frozen=True)
-class StackedCost:
-    """Costs of whatever kinds, each for one participant.
-
-    Attributes:
-        costs: the different costs.
-        who: which of them each participant has; None where each cost is one participant's.
-    """
-
-    costs: Sequence[CostFunction]
-    who: Index | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "costs", tuple(self.costs))
-        if self.who is None:
-            object.__setattr__(self, "who", np.arange(len(self.costs)))
-
-    @property
-    def convex(self) -> Mask:
-        return np.array([bool(cost.convex) for cost in self.costs])[self.who]
-
-    @property
-    def concave(self) -> Mask:
-        return np.array([bool(cost.concave) for cost in self.costs])[self.who]
-
-    def value(self, x: npt.ArrayLike) -> Array:
-        return self._each("value", x)
-
-    def first(self, x: npt.ArrayLike) -> Array:
-        return self._each("first", x)
-
-    def second(self, x: npt.ArrayLike) -> Array:
-        return self._each("second", x)
-
-    def take(self, index: Index) -> "StackedCost":
-        return StackedCost(self.costs, np.asarray(self.who)[index])
-
-    def _each(self, method: str, x: npt.ArrayLike) -> Array:
-        who = np.asarray(self.who)
-        gaps = np.asarray(x, dtype=np.float64)
-        gaps = np.broadcast_to(gaps, np.broadcast_shapes(gaps.shape, who.shape))
-        result = np.empty(gaps.shape)
-        for k in np.unique(who):
-            result[..., who == k] = getattr(self.costs[k], method)(gaps[..., who == k])
-        return result
-
-
 def own(cost: CostFunction) -> bool:
     """Whether some of it is a user's own function, known at the points alone at which it was checked."""
-    if isinstance(cost, StackedCost):
-        return any(own(one) for one in cost.costs)
     return not isinstance(cost, LinearCost | PowerCost)
 
 

@@ -19,12 +19,8 @@ from numbers import Rational
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from mechanism.errors import FieldError, kind_of
-
-#: How far from 1 the sum of a floating-point distribution may lie: the rounding of 10^6 terms.
-SUM_TOLERANCE = 1e-9
 
 _RATIONAL = re.compile(r"[+-]?[0-9]+(\.[0-9]+|/[0-9]+)?")
 
@@ -157,33 +153,6 @@ def noniid_degree(counts: Sequence[int], reference: Sequence[Fraction]) -> Fract
     if len(distribution) != len(reference):
         raise FieldError("counts", list(counts), f"{len(reference)} strata, as the reference has")
     return sum((abs(p - q) for p, q in zip(distribution, reference, strict=True)), Fraction(0)) / 2
-
-
-def noniid_degree_of_distribution(
-    distribution: npt.ArrayLike, reference: npt.ArrayLike
-) -> npt.NDArray[np.float64]:
-    """delta of floating-point distributions, for analysis and simulation.
-
-    Args:
-        distribution: shape (..., I); each last axis sums to 1.
-        reference: shape (I,).
-
-    Returns:
-        shape (...).
-
-    Raises:
-        FieldError: an entry that is negative or not finite, a sum other than 1, or shapes that do not fit.
-    """
-    p = np.asarray(distribution, dtype=np.float64)
-    q = np.asarray(reference, dtype=np.float64)
-    if q.ndim != 1 or p.ndim == 0 or p.shape[-1] != q.shape[0]:
-        raise FieldError("distribution", f"an array of shape {p.shape}", f"shape (..., {q.size})")
-    for name, values in (("distribution", p), ("reference", q)):
-        if not np.isfinite(values).all() or (values < 0).any():
-            raise FieldError(name, values, "finite probabilities of at least 0")
-        if (np.abs(values.sum(axis=-1) - 1) > SUM_TOLERANCE).any():
-            raise FieldError(name, values, "probabilities that sum to 1")
-    return np.asarray(np.abs(p - q).sum(axis=-1) / 2)
 
 
 def rational(field: str, value: int | str | Decimal | Fraction) -> Fraction:

@@ -127,8 +127,7 @@ class Solution:
 
 def solve(game: Game, tolerance: float = TOLERANCE) -> Solution:
     """The least and the greatest equilibrium of `game`."""
-    least = equilibrium(game, "least", tolerance)
-    return _ordered(least, _extreme(game, "greatest", tolerance, None, least))
+    return _ordered(equilibrium(game, "least", tolerance), equilibrium(game, "greatest", tolerance))
 
 
 def _ordered(least: Equilibrium, greatest: Equilibrium) -> Solution:
@@ -136,8 +135,8 @@ def _ordered(least: Equilibrium, greatest: Equilibrium) -> Solution:
     if (least.degree <= greatest.degree).all():
         return Solution(least, greatest)
     apart = float(np.abs(least.degree - greatest.degree).max())
-    one, other = sorted((least, greatest), key=lambda end: (not end.certified, end.certificate.max_regret))
-    if apart <= SAME and (one.certified or not other.certified):
+    one = min(least, greatest, key=lambda end: (not end.certified, end.certificate.max_regret))
+    if apart <= SAME:
         return Solution(one, replace(one, iterations=greatest.iterations))
     # Outside the supermodular case the two iterations need not be in order: neither is an extreme.
     unproved = replace(one, converged=False, within=np.inf)
@@ -155,25 +154,16 @@ def equilibrium(
         start: a profile known to lie under the least (over the greatest) equilibrium, where there is one; it
             saves sweeps.
     """
-    return _extreme(game, side, tolerance, start, None)
-
-
-def _extreme(
-    game: Game, side: Side, tolerance: float, start: Array | None, other: Equilibrium | None
-) -> Equilibrium:
-    """As `equilibrium`; `other` is the one of the other side."""
     if game.curvature.holds and applies(game):
-        return _climbed(Climb(game, side, start), tolerance, other)
+        return _climbed(Climb(game, side, start), tolerance)
     return _bracketed(game, side, tolerance, start)
 
 
-def _climbed(climb: Climb, tolerance: float, other: Equilibrium | None) -> Equilibrium:
-    """By steps and jumps; where the other side's end is provably this side's too, it is the answer."""
+def _climbed(climb: Climb, tolerance: float) -> Equilibrium:
+    """By steps and jumps."""
     game, side, within = climb.game, climb.side, np.inf
     for _ in range(MAX_ROUNDS):
-        climb.run(tolerance, other.degree if other is not None and other.converged else None)
-        if other is not None and climb.degree is other.degree:
-            return replace(other, iterations=climb.sweeps)
+        climb.run(tolerance)
         found = regret(game, climb.field, climb.degree, LOOSE)
         if climb.jump(found):
             continue

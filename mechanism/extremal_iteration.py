@@ -18,7 +18,7 @@ jumps up at each as the degree rises, which moves the roots further away on both
 
 A climb ends at local maxima; `mechanism.regret.jumps` says who would rather be elsewhere.
 
-Once the field moves little, Anderson's method on it finds the limit in a few sweeps. It is accepted only with a
+Once the field moves little, Newton steps from either side find the limit in a few sweeps. It is accepted only with a
 proof that the box between it and the last monotone profile holds no other equilibrium (`contraction`); until there
 is one the plain iteration goes on, which makes the box smaller. Let x <= y be the ends of the box. Where every u_k
 is concave in its own degree on [x_k, y_k] with |u_k''| >= m_k for every profile of peers in the box, two equilibria
@@ -55,8 +55,8 @@ Rule = Callable[[Game, Deviations, Array, Slopes], Array]
 MAX_SWEEPS = 20_000
 #: A Newton step of the acceleration goes no further; a participant that moves more is not ready for it.
 SMALL_MOVE = 3e-3
-#: Accelerated sweeps before the plain iteration is taken up again, and earlier fields that are combined.
-MAX_ACCELERATED, MEMORY = 25, 4
+#: Newton sweeps before the plain iteration is taken up again.
+MAX_NEWTON = 100
 #: Move of a degree, on average, below which jumps are looked for.
 CALM = 1e-4
 #: How much less a sweep moves before a proof that failed is tried again.
@@ -101,12 +101,8 @@ class Climb:
             self.move_to(degree)
         return int(who.size)
 
-    def run(self, tolerance: float, guess: Array | None = None) -> None:
-        """Iterate until the limit is known to `tolerance` by a proof, or estimated to be so near.
-
-        Args:
-            guess: what may be the limit.
-        """
+    def run(self, tolerance: float) -> None:
+        """Iterate until the limit is known to `tolerance` by a proof, or estimated to be so near."""
         previous, calm, ready = np.inf, CALM, SMALL_MOVE
         for _ in range(MAX_SWEEPS):
             new = self.stepped(self.field, self.degree)
@@ -124,8 +120,6 @@ class Climb:
             # A payment that is clipped within reach bends the other way at its kinks: no box is proved then.
             if (rests or move <= ready) and isinstance(self.field, Field):
                 ready = move / CLOSER
-                if guess is not None and self.ends_at(guess, tolerance):
-                    return
                 limit = self._limit(self.field, tolerance)
                 if limit is not None and self.ends_at(limit, tolerance):
                     return
@@ -159,18 +153,14 @@ class Climb:
         return new
 
     def _limit(self, field: Field, tolerance: float) -> Array | None:
-        """To where Anderson's method on the field leads, starting from the profile; None where it does not end."""
+        """To where Newton steps lead, starting from the profile; None where they do not end."""
         layout, degree, means = field.layout, self.degree, field.means
-        inputs: list[Array] = []
-        residuals: list[Array] = []
-        for _ in range(MAX_ACCELERATED):
+        for _ in range(MAX_NEWTON):
             new = self._moved(Field.from_means(layout, means), degree, _newton)
             move, degree = float(np.abs(new - degree).max()), new
             if move <= 0.1 * tolerance:
                 return degree
-            inputs.append(means)
-            residuals.append(layout.means(degree) - means)
-            means = _anderson(inputs[-MEMORY:], residuals[-MEMORY:])
+            means = layout.means(degree)
         return None
 
 
@@ -268,13 +258,3 @@ def _newton(game: Game, some: Deviations, x: Array, here: Slopes) -> Array:
     with np.errstate(over="ignore"):  # infinite: as far as it may
         step = np.divide(here.slope, -here.bend, out=np.zeros_like(x), where=here.bend < 0)
     return np.asarray(x + np.clip(step, -SMALL_MOVE, SMALL_MOVE))
-
-
-def _anderson(inputs: list[Array], residuals: list[Array]) -> Array:
-    """The next field: the combination of the last ones whose residual is least, plus that residual."""
-    if len(residuals) == 1:
-        return np.asarray(inputs[-1] + residuals[-1])
-    differences = np.stack([residuals[-1] - r for r in residuals[:-1]], axis=1)
-    steps = np.stack([inputs[-1] - m for m in inputs[:-1]], axis=1)
-    weights = np.linalg.lstsq(differences, residuals[-1], rcond=1e-10)[0]
-    return np.asarray(inputs[-1] + residuals[-1] - (steps + differences) @ weights)

@@ -3,7 +3,7 @@
     |F_c(w^k) - F_c(w^k')| <= Phi * (delta_k^2 + delta_k'^2) + Upsilon,      Phi, Upsilon > 0
 
 `strongly_convex` and `stochastic` give constants for which this is a theorem (docs/mechanism.md, section 2);
-`paper` and `paper_theorem` reproduce the source's numbers, which are not; `fit` takes measured losses.
+`paper` reproduces the numbers of the source's experiments, which are not; `fit` takes measured losses.
 
 Source: Pang et al. 2025, Theorem 2 and the hyperparameter analysis of its appendix.
 """
@@ -63,34 +63,6 @@ class GapBound:
             reason = "an even number: for odd E the paper's Upsilon is -2*G^2/mu - eta*G^2/2, and no payment exists"
             raise FieldError("local_steps", local_steps, reason)
         return cls(6 * local_steps * g**2, 2 * g**2 / mu)
-
-    @classmethod
-    def paper_theorem(
-        cls, smoothness: float, gradient_bound: float, mu: float, step_sizes: Sequence[float]
-    ) -> "GapBound":
-        """Phi and Upsilon as Theorem 2 of the paper prints them.
-
-            Phi     = 16 L^2 G^2 sum_t (eta_t^2 (1 + 2 eta_t^2 L^2))^t
-            Upsilon = prod_t (1 - 2 eta_t L)^t * 2 G^2 L / mu^2 + (L G^2 / 2) sum_t (1 - 2 eta_t L)^t eta_t^2
-
-        Raises:
-            FieldError: a constant out of range, or an Upsilon that comes out at 0 or below.
-        """
-        L, g, mu = positives(smoothness=smoothness, gradient_bound=gradient_bound, mu=mu)
-        etas = [positive(f"step_sizes[{t}]", eta) for t, eta in enumerate(_steps(step_sizes))]
-        powers = [(1 - 2 * eta * L) ** t for t, eta in enumerate(etas)]
-        phi = (
-            16
-            * L**2
-            * g**2
-            * math.fsum((eta**2 * (1 + 2 * eta**2 * L**2)) ** t for t, eta in enumerate(etas))
-        )
-        tail = math.fsum(p * eta**2 for p, eta in zip(powers, etas, strict=True))
-        upsilon = math.prod(powers) * 2 * g**2 * L / mu**2 + L * g**2 / 2 * tail
-        if upsilon <= 0:
-            reason = "a number above 0: 1 - 2*eta*L is negative here, and an odd number of such factors flips the sign"
-            raise FieldError("upsilon", upsilon, reason)
-        return cls(phi, upsilon)
 
     @classmethod
     def strongly_convex(

@@ -8,8 +8,8 @@
 t is the degree wanted, s the greatest degree without effort, c the greatest cost of a degree, r = Upsilon / Phi, and x
 is t, or sqrt(r/2) where t is above: there less is paid for as much. That A is where copies of the dearest are at t in
 their least equilibrium. The greatest, in which everybody expects little of the others, takes up to the `sure` scale,
-the greater of that at x = t and at x = s, with which nobody is above t whoever they are (docs/mechanism.md, section 5);
-how much of it a population needs is solved for.
+the greater of that at x = t and at x = s, with which nobody is above t in any population (docs/mechanism.md, section
+5); how much of it a population needs is solved for.
 
 Participants have linear costs and can reach every degree down to a hundredth of where they start. Their costs and
 starts are spread evenly over the ranges given, in orders that do not follow each other.

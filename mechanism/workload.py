@@ -6,7 +6,8 @@ reads, and what the strata are that participants count.
     Column     the values of a column
     Coded      what a factory gives for each sample
 
-Code is named by the digest of its files and never sent: whoever trains has it, and can see whether it is the task's.
+Code is named by the digest of its files and never sent: a participant has it already, and can see whether
+it is the task's.
 """
 
 import json

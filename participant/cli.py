@@ -195,9 +195,8 @@ def status(
         return
     if not reports:
         typer.echo(f"{participant_id} has taken part in no task yet")
-    table = Table(box=box.SIMPLE_HEAD)
-    for heading in ("task", "state", "effort", "claimed degree", "submitted", "missed", "paid", "note"):
-        table.add_column(heading)
+    headings = "task", "state", "effort", "claimed degree", "submitted", "missed", "paid", "note"
+    table = Table(*headings, box=box.SIMPLE_HEAD)
     for report in reports:
         table.add_row(
             report.task_id,
@@ -350,9 +349,7 @@ def keys(
     if as_json:
         _print_json(report.record())
     else:
-        table = Table(box=box.SIMPLE_HEAD)
-        for heading in ("fingerprint", "enrolled by entry", "standing", "own"):
-            table.add_column(heading)
+        table = Table("fingerprint", "enrolled by entry", "standing", "own", box=box.SIMPLE_HEAD)
         for key in report.keys:
             standing = (
                 "counts" if key.revoked_at is None else f"revoked by entry {key.revoked_at}: {key.reason}"
@@ -441,9 +438,8 @@ def _print_earnings(participant_id: str, earned: list[Earned]) -> None:
     if not earned:
         typer.echo(f"{participant_id} has earned nothing yet")
         return
-    table = Table(box=box.SIMPLE_HEAD)
-    for heading in ("task", "round", "paid", "claimed", "scored by", "peers", "receipt", "why"):
-        table.add_column(heading)
+    headings = "task", "round", "paid", "claimed", "scored by", "peers", "receipt", "why"
+    table = Table(*headings, box=box.SIMPLE_HEAD)
     for line in earned:
         s = line.settlement
         if s is None:

@@ -7,7 +7,6 @@ and the standard library's TLS, and says which it is.
 import socket
 import ssl
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from time import sleep
 
@@ -99,7 +98,7 @@ class Endpoint:
         name = self.plain_text_name
         return () if self.secure or name is None else ((PLAIN_TEXT_NAME, name),)
 
-    def diagnose(self, *, certain: bool = False, now: datetime | None = None) -> TransportError | None:
+    def diagnose(self, *, certain: bool = False) -> TransportError | None:
         """What keeps the coordinator from being reached, or None where a connection comes about.
 
         A connection that breaks in a handshake may be refused, unlucky, or end at a proxy whose coordinator is
@@ -107,18 +106,18 @@ class Endpoint:
         """
         for _ in range(LOOKS - 1):
             try:
-                return self._look(now)
+                return self._look()
             except _Unclear:
                 sleep(BETWEEN_LOOKS_SECONDS)
         try:
-            return self._look(now)
+            return self._look()
         except _Unclear as unclear:
             return None if certain else unclear.error
 
-    def _look(self, now: datetime | None) -> TransportError | None:
+    def _look(self) -> TransportError | None:
         if self.credentials is not None:
             try:
-                self.credentials.check_valid(now or utc_now())
+                self.credentials.check_valid(utc_now())
             except CertificateExpiredError as error:
                 return error
         host, port = self.host_and_port()

@@ -121,7 +121,7 @@ class StateFolder:
             raise ConfigurationError(f"{path}: {error}; restore it from a backup or enrol again") from None
 
     def _enrolled_below(self) -> list[Path]:
-        """State folders in this one, and in its folders, for whoever named the folder around them."""
+        """State folders in this one, and in its folders, for a user who named the folder around them."""
         places = [*self.path.glob(f"*/{CERTIFICATE}"), *self.path.glob(f"*/*/{CERTIFICATE}")]
         return sorted(place.parent for place in places if (place.parent / KEY).is_file())[:3]
 

@@ -96,16 +96,15 @@ class LocalTrainer:
     """Runs the task in the calling thread.
 
     Args:
-        terms: what `prepare` was called with.
         leaving_fails: whether a SystemExit is the task's failure: in a thread, where no signal handler has raised it.
     """
 
-    def __init__(self, task: Task, terms: Terms | None = None, *, leaving_fails: bool = False) -> None:
+    def __init__(self, task: Task, *, leaving_fails: bool = False) -> None:
         self._task = task
         self._failures: tuple[type[BaseException], ...] = (
             (Exception, SystemExit) if leaving_fails else (Exception,)
         )
-        self._terms = terms
+        self._terms: Terms | None = None
 
     def prepare(self, terms: Terms) -> None:
         self._terms = terms

@@ -4,17 +4,20 @@ SOURCE is an exported folder, a .jsonl or database file, a database URL, or a co
 """
 
 import hashlib
+import inspect
 import json
 import os
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
+from functools import wraps
 from itertools import chain, islice
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import orjson
 import typer
@@ -77,7 +80,6 @@ class Format(StrEnum):
     HLEDGER = "hledger"
 
 
-Source = Annotated[str, typer.Argument(help="Folder, .jsonl or database file, database URL, or host:port.")]
 Key = Annotated[
     str | None,
     typer.Option(
@@ -89,15 +91,64 @@ Ca = Annotated[
     Path | None, typer.Option("--ca", help="PEM of the authority that issued a coordinator's certificate.")
 ]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Speak to a coordinator without TLS.")]
-Certificate = Annotated[
-    Path | None, typer.Option("--certificate", help="PEM of your certificate, where the port asks for one.")
-]
-PrivateKey = Annotated[Path | None, typer.Option("--private-key", help="PEM of its private key.")]
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """SOURCE, and how it is reached."""
+
+    source: str
+    ca: Path | None = None
+    insecure: bool = False
+    certificate: tuple[Path, Path] | None = None
+
+    @contextmanager
+    def opened(self) -> Iterator[LedgerSource]:
+        with ExitStack() as resources:
+            yield open_source(
+                self.source, resources, ca=self.ca, insecure=self.insecure, certificate=self.certificate
+            )
+
+
+def _ledger(
+    source: Annotated[
+        str, typer.Argument(help="Folder, .jsonl or database file, database URL, or host:port.")
+    ],
+    ca: Ca = None,
+    insecure: Insecure = False,
+    certificate: Annotated[
+        Path | None,
+        typer.Option("--certificate", help="PEM of your certificate, where the port asks for one."),
+    ] = None,
+    private_key: Annotated[Path | None, typer.Option("--private-key", help="PEM of its private key.")] = None,
+) -> Ledger:
+    if certificate is None or private_key is None:
+        if certificate is not private_key:
+            raise typer.BadParameter("give both or none", param_hint="--certificate, --private-key")
+        return Ledger(source, ca, insecure)
+    return Ledger(source, ca, insecure, (certificate, private_key))
+
+
+def reads(command: Callable[..., None]) -> Callable[..., None]:
+    """`command` with the arguments of `_ledger`, SOURCE in the place of `ledger`, the options last."""
+    (source, *options), own = (
+        inspect.signature(function).parameters.values() for function in (_ledger, command)
+    )
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        how = {each.name: given.pop(each.name) for each in (source, *options)}
+        command(ledger=_ledger(**how), **given)
+
+    parameters = [source if each.name == "ledger" else each for each in own]
+    run.__signature__ = inspect.Signature([*parameters, *options])  # type: ignore[attr-defined]
+    return run
 
 
 @app.command()
+@reads
 def verify(
-    source: Source,
+    ledger: Ledger,
     key: Key = None,
     known: Annotated[
         str | None,
@@ -106,23 +157,16 @@ def verify(
         ),
     ] = None,
     as_json: Json = False,
-    ca: Ca = None,
-    insecure: Insecure = False,
-    certificate: Certificate = None,
-    private_key: PrivateKey = None,
 ) -> None:
     """Recompute everything that a ledger claims.
 
     Exit 0 where all of it holds, 1 where not, 3 where it holds and ends before the head of --from.
     """
     try:
-        with ExitStack() as resources:
-            opened = open_source(
-                source, resources, ca=ca, insecure=insecure, certificate=_pair(certificate, private_key)
-            )
+        with ledger.opened() as opened:
             report = _verified(opened, _key(key), None if known is None else _file_text(known))
     except (LedgerError, StorageError) as error:
-        report = Report(named(source), problems=[Problem("source", str(error))])
+        report = Report(named(ledger.source), problems=[Problem("source", str(error))])
     if as_json:
         _print_json(report.record())
     else:
@@ -134,24 +178,18 @@ def verify(
 
 
 @app.command()
+@reads
 def show(
-    source: Source,
+    ledger: Ledger,
     first: Annotated[int, typer.Option("--first", min=0, help="Index of the first entry.")] = 0,
     count: Annotated[int, typer.Option("--count", min=1, help="How many entries at most.")] = 50,
     kind: Annotated[str | None, typer.Option("--kind", help="Only entries of this kind.")] = None,
     task: Annotated[str | None, typer.Option("--task", help="Only entries of this task.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print entries as JSON, one a line.")] = False,
-    ca: Ca = None,
-    insecure: Insecure = False,
-    certificate: Certificate = None,
-    private_key: PrivateKey = None,
 ) -> None:
     """Print entries, as they stand; nothing is verified. Exit 1 where there is none of that kind or task."""
     seen: dict[str, set[str]] = {"kind": set(), "task": set()}
-    with ExitStack() as resources:
-        opened = open_source(
-            source, resources, ca=ca, insecure=insecure, certificate=_pair(certificate, private_key)
-        )
+    with ledger.opened() as opened:
         chosen = _chosen(opened, first, kind, task, seen)
         if (found := next(chosen, None)) is None:
             typer.echo(_none_found(first, {"kind": kind, "task": task}, seen), err=True)
@@ -172,22 +210,16 @@ def show(
 
 
 @app.command()
+@reads
 def balance(
-    source: Source,
+    ledger: Ledger,
     account: Annotated[
         str | None, typer.Argument(help="Such as payable:alice, escrow:TASK, treasury; all where omitted.")
     ] = None,
     as_json: Json = False,
-    ca: Ca = None,
-    insecure: Insecure = False,
-    certificate: Certificate = None,
-    private_key: PrivateKey = None,
 ) -> None:
     """Print what accounts hold, computed from the entries' transfers, in micro-credits."""
-    with ExitStack() as resources:
-        opened = open_source(
-            source, resources, ca=ca, insecure=insecure, certificate=_pair(certificate, private_key)
-        )
+    with ledger.opened() as opened:
         book = Book()
         for data in opened.entries():
             for transfer in Entry.parse(data).transfers:
@@ -210,22 +242,16 @@ def balance(
 
 
 @app.command()
+@reads
 def prove(
-    source: Source,
+    ledger: Ledger,
     index: Annotated[int, typer.Argument(min=0, help="Index of the entry.")],
     out: Annotated[
         Path | None, typer.Option("--out", help="Where to write the receipt; standard output where omitted.")
     ] = None,
-    ca: Ca = None,
-    insecure: Insecure = False,
-    certificate: Certificate = None,
-    private_key: PrivateKey = None,
 ) -> None:
     """Write the receipt of an entry: a C2SP tlog-proof, which `check` verifies offline."""
-    with ExitStack() as resources:
-        opened = open_source(
-            source, resources, ca=ca, insecure=insecure, certificate=_pair(certificate, private_key)
-        )
+    with ledger.opened() as opened:
         text = str(receipt(opened, index))
     if out is None:
         typer.echo(text, nl=False)
@@ -262,8 +288,8 @@ def check(
         proof = TlogProof.parse(_file_text(str(receipt_file)))
         keys = LogKeys(trusted)
         if ledger is not None:
-            with ExitStack() as resources:
-                keys = trusted_keys(open_source(ledger, resources, ca=ca, insecure=insecure), trusted)
+            with Ledger(ledger, ca, insecure).opened() as source:
+                keys = trusted_keys(source, trusted)
         head = keys.verify(proof, None if entry is None else _file_bytes(entry))
         recorded = Entry.parse(proof.entry or _file_bytes(entry or receipt_file))
         record.update(verified=True, index=proof.index, size=head.size, entry=orjson.loads(recorded.data))
@@ -279,16 +305,13 @@ def check(
 
 
 @app.command()
+@reads
 def export(
-    source: Source,
+    ledger: Ledger,
     form: Annotated[Format, typer.Option("--format", help="tiles and jsonl can be verified again.")],
     out: Annotated[Path, typer.Option("--out", help="A new folder for tiles, a file for the others.")] = Path(
         "/dev/stdout"
     ),
-    ca: Ca = None,
-    insecure: Insecure = False,
-    certificate: Certificate = None,
-    private_key: PrivateKey = None,
 ) -> None:
     """Write a ledger in another form."""
     if form is Format.TILES and out == Path("/dev/stdout"):
@@ -299,32 +322,23 @@ def export(
         Format.CSV: export_csv,
         Format.HLEDGER: export_hledger,
     }
-    with ExitStack() as resources:
-        opened = open_source(
-            source, resources, ca=ca, insecure=insecure, certificate=_pair(certificate, private_key)
-        )
+    with ledger.opened() as opened:
         writers[form](opened, out)
 
 
 @app.command()
+@reads
 def keys(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A participant's id.")],
-    source: Source,
+    ledger: Ledger,
     key: Key = None,
     as_json: Json = False,
-    ca: Ca = None,
-    insecure: Insecure = False,
-    certificate: Certificate = None,
-    private_key: PrivateKey = None,
 ) -> None:
     """Verify a ledger and print every key that it holds for a participant; exit 1 where it holds none or is not sound.
 
     Each holder of one of these keys can claim and send models in that name, so each must be the participant's own.
     """
-    with ExitStack() as resources:
-        opened = open_source(
-            source, resources, ca=ca, insecure=insecure, certificate=_pair(certificate, private_key)
-        )
+    with ledger.opened() as opened:
         report = _verified(opened, _key(key), None)
         if not report.verified:
             _print_report(report)
@@ -360,26 +374,20 @@ def keys_table(held: list[HeldKey]) -> Table:
 
 
 @app.command()
+@reads
 def witness(
-    source: Source,
+    ledger: Ledger,
     state: Annotated[Path, typer.Option("--state", help="Folder of the witness's key and last heads.")],
     key: Key = None,
     name: Annotated[
         str, typer.Option("--name", help="The witness's name, for its key on first use.")
     ] = "fedpeer-witness",
     as_json: Json = False,
-    ca: Ca = None,
-    insecure: Insecure = False,
-    certificate: Certificate = None,
-    private_key: PrivateKey = None,
 ) -> None:
     """Cosign a log's latest head where it extends the last one seen; exit 1 where it does not."""
     record: dict[str, object] = {"cosigned": False}
     try:
-        with ExitStack() as resources:
-            opened = open_source(
-                source, resources, ca=ca, insecure=insecure, certificate=_pair(certificate, private_key)
-            )
+        with ledger.opened() as opened:
             signer = _witness_key(state, name)  # after the source: a mistake in its name leaves no folder
             record["witness"] = str(signer.verification_key)
             note, old, new = _witnessed(opened, state, _key(key), signer)
@@ -400,7 +408,8 @@ def _witnessed(
 ) -> tuple[Note, int, Checkpoint]:
     """The cosigned head, the size that it extends, and the head; remembered durably before it is signed.
 
-    A key once seen is kept: without --key the first one is trusted, and ever after only one that is announced under it.
+    A key once seen is kept: without --key the first one is trusted, and later only one that is
+    announced under it.
     """
     name = (trusted or VerificationKey.parse(source.verification_key())).name
     folder = state / _file_name(name)
@@ -577,12 +586,6 @@ def _key(text: str | None) -> VerificationKey | None:
     if "+" not in text or is_file(Path(text)):
         text = _file_text(text, MAX_KEY_BYTES).strip()
     return VerificationKey.parse(text)
-
-
-def _pair(certificate: Path | None, private_key: Path | None) -> tuple[Path, Path] | None:
-    if (certificate is None) != (private_key is None):
-        raise typer.BadParameter("give both or none", param_hint="--certificate, --private-key")
-    return None if certificate is None or private_key is None else (certificate, private_key)
 
 
 def _file_bytes(path: Path, limit: int = MAX_RECEIPT_BYTES) -> bytes:

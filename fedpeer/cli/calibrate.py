@@ -216,9 +216,9 @@ def _lines(
         f"  scale {made.payment.scale:f}, Q {made.Q:f}, claim penalty {made.claim_penalty:f}, stake "
         f"{Decimal(made.stake_micro) / MICRO:.6f} credits",
         f"  at most {made.bill:f} credits for {wishes.rounds} rounds of {wishes.participants} participants",
-        "  That is enough whoever they are within those ranges."
+        "  That is enough for every population within those ranges."
         if made.payment.scale >= made.sure
-        else f"  A scale of {made.sure:f} would be enough whoever they are within those ranges.",
+        else f"  A scale of {made.sure:f} would be enough for every population within those ranges.",
         "What participants would then do:",
     ]
     for name, profile in (("least", made.least), ("greatest", made.greatest)):

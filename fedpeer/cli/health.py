@@ -10,13 +10,12 @@ from typing import Annotated
 
 import grpc
 import typer
-from cryptography import x509
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from coordinator.config import SERVICE_FILE
 from coordinator.folder import StateFolder
 from fedpeer.cli.errors import CommandError
-from fedpeer.protocol.certificates import certificates_pem
+from fedpeer.protocol.certificates import certificate_hosts, certificates_pem
 
 #: Seconds to wait for an answer; below the interval of any platform's checks.
 TIMEOUT_SECONDS = 4
@@ -73,10 +72,9 @@ def _channel(address: str, folder: StateFolder, *, insecure: bool) -> grpc.Chann
     """To the public port, under the name that the server's certificate has, whatever the address is."""
     if insecure:
         return grpc.insecure_channel(address)
-    extension = folder.server().certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-    names = [name.value for name in extension.value]
+    names = certificate_hosts(folder.server().certificate)
     credentials = grpc.ssl_channel_credentials(certificates_pem(folder.authorities()))
-    options = [("grpc.ssl_target_name_override", str(names[0]))] if names else []
+    options = [("grpc.ssl_target_name_override", names[0])] if names else []
     return grpc.secure_channel(address, credentials, options)
 
 

@@ -7,6 +7,7 @@ workload's affair: class numbers, measured values, the next tokens.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -49,11 +50,20 @@ class Samples:
     def __len__(self) -> int:
         return len(self.targets)
 
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """Those of the inputs by name; "" is the name of one alone."""
+        return dict(self.inputs) if isinstance(self.inputs, Mapping) else {"": self.inputs}
+
+    @property
+    def width(self) -> int:
+        """Numbers, or texts, in the inputs of one sample."""
+        return sum(prod(array.shape[1:]) for array in self.arrays.values())
+
     def parts(self) -> list[tuple[str, Array]]:
         """Every array with a name of its own."""
-        named = self.inputs.items() if isinstance(self.inputs, Mapping) else [("", self.inputs)]
         return [
-            *((f"inputs.{name}" if name else "inputs", part) for name, part in named),
+            *((f"inputs.{name}" if name else "inputs", part) for name, part in self.arrays.items()),
             ("targets", self.targets),
             *((f"columns.{name}", part) for name, part in self.columns.items()),
         ]
@@ -73,11 +83,8 @@ class Samples:
 
     def select(self, rows: npt.NDArray[np.int64], targets: Array | None = None) -> "Samples":
         """The samples at `rows`, in that order; with other `targets` where they are given."""
-        inputs: Inputs
-        if isinstance(self.inputs, Mapping):
-            inputs = {name: part[rows] for name, part in self.inputs.items()}
-        else:
-            inputs = self.inputs[rows]
+        chosen = {name: part[rows] for name, part in self.arrays.items()}
+        inputs = chosen if isinstance(self.inputs, Mapping) else chosen[""]
         columns = {name: part[rows] for name, part in self.columns.items()}
         return Samples(inputs, self.targets[rows] if targets is None else targets, columns)
 

@@ -4,8 +4,8 @@
     samples = samples_of(arrays, Columns(("hour", "carrier"), "delay", "named"))
 
 Truth values and whole numbers become int64, other numbers keep their precision, texts become NumPy's. Columns that are
-lists of one length (an embedding) become arrays of shape (n, k). Nothing may be missing: what an empty place means is
-the affair of whoever made the table.
+lists of one length (an embedding) become arrays of shape (n, k). Nothing may be missing: what an empty place means,
+the table's author knows.
 """
 
 from collections.abc import Collection, Mapping, Sequence

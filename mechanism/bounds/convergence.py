@@ -8,32 +8,19 @@ Five forms, each the source's theorem with the term that heterogeneity enters re
     anarchic              Yang et al. 2022, theorem 2      global variance, delays
     global_variance       |grad F_k - grad F|^2 <= 4 G^2 (delta_k + delta_bar)^2, <= 4 G^2 delta_k^2 where F = F_c
 
-and the learner's shorthand Bound(e) = Omega + gamma sum_k p_k delta_k^2. The sources' own theorems are taken as
-they are; what is derived here is the heterogeneity term.
+The sources' own theorems are taken as they are; what is derived here is the heterogeneity term. `fedavg` is affine in
+sum_k p_k delta_k^2, as the learner's Bound(e) = Omega + gamma sum_k p_k delta_k^2 is.
 
 Source: Pang et al. 2025, Example 1 and the appendix's further examples.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from mechanism.bounds.divergence import divergence_bound
 from mechanism.bounds.steps import step_sums, weighted_squares
 from mechanism.errors import FieldError
 from mechanism.ranges import degree as in_unit
 from mechanism.ranges import non_negative, positive, positives, whole
-
-
-@dataclass(frozen=True)
-class Shorthand:
-    """Bound = omega + gamma * sum_k p_k delta_k^2."""
-
-    omega: float
-    gamma: float
-
-    def value(self, weights: Sequence[float], degrees: Sequence[float]) -> float:
-        return self.omega + self.gamma * weighted_squares(weights, degrees)
 
 
 def global_variance(gradient_bound: float, degree: float, mean_degree: float = 0.0) -> float:
@@ -89,37 +76,6 @@ def fedavg(
     B = noise + 6 * L * non_negative("heterogeneity", heterogeneity) + 2 * drift
     distance = non_negative("start_distance", start_distance)
     return kappa / (gamma + T - 1) * (2 * B / m + m * gamma / 2 * distance**2)
-
-
-def fedavg_shorthand(
-    *,
-    smoothness: float,
-    mu: float,
-    gradient_bound: float,
-    local_steps: int,
-    rounds: int,
-    sigmas: Sequence[float],
-    weights: Sequence[float],
-    start_distance: float,
-    heterogeneity: float,
-) -> Shorthand:
-    """Omega and gamma of `fedavg`, which is affine in sum_k p_k delta_k^2."""
-    common = {
-        "smoothness": smoothness, "mu": mu, "gradient_bound": gradient_bound, "start_distance": start_distance,
-        "heterogeneity": heterogeneity,
-    }  # fmt: skip
-    at = [
-        fedavg(
-            **common,
-            local_steps=local_steps,
-            rounds=rounds,
-            sigmas=sigmas,
-            weights=weights,
-            degrees=[d] * len(weights),
-        )
-        for d in (0.0, 1.0)
-    ]
-    return Shorthand(at[0], at[1] - at[0])
 
 
 def scaffold(
@@ -268,57 +224,6 @@ def anarchic(
     return 4 * non_negative("start_gap", start_gap) / (outer * rate * T) + 4 * (
         noise + alpha_global * variance
     )
-
-
-def paper_fedavg(
-    *,
-    smoothness: float,
-    mu: float,
-    gradient_bound: float,
-    local_steps: int,
-    rounds: int,
-    sigmas: Sequence[float],
-    weights: Sequence[float],
-    degrees: Sequence[float],
-    start_distance: float,
-    heterogeneity: float,
-) -> float:
-    """The paper's Example 1: B holds 16 (E-1) G^2 eta_t^2 (1 + 2 eta_t L)^(2(E-1)) sum p_k delta_k^2, at t = T.
-
-    Its own Theorem 1 has 64 where this has 16, and eta_t^2 stands in B already (Li's B has no step size): so the
-    heterogeneity term here vanishes twice as fast in t as it can.
-    """
-    L, m, E = positive("smoothness", smoothness), positive("mu", mu), whole("local_steps", local_steps)
-    g, T = positive("gradient_bound", gradient_bound), whole("rounds", rounds)
-    kappa = L / m
-    gamma = max(8 * kappa, E)
-    eta = 2 / (m * (gamma + T))
-    term = (
-        16 * (E - 1) * g**2 * eta**2 * (1 + 2 * eta * L) ** (2 * (E - 1)) * weighted_squares(weights, degrees)
-    )
-    B = term + _noise(weights, sigmas) + 6 * L * non_negative("heterogeneity", heterogeneity)
-    return (
-        kappa
-        / (gamma + T - 1)
-        * (2 * B / m + m * gamma / 2 * non_negative("start_distance", start_distance) ** 2)
-    )
-
-
-def paper_global_variance(gradient_bound: float, degree: float) -> float:
-    """4 G^2 delta_k^2 for |grad F_k - grad F|^2 with F = sum_k p_k F_k: holds only where F = F_c."""
-    return global_variance(gradient_bound, degree)
-
-
-def divergence_between_averagings(
-    gradient_bound: float,
-    step_sizes: Sequence[float],
-    smoothness: float,
-    weights: Sequence[float],
-    degrees: Sequence[float],
-    mu: float = 0.0,
-) -> float:
-    """The greatest divergence within a round of E = len(step_sizes) steps: before the last of them."""
-    return divergence_bound(gradient_bound, list(step_sizes)[:-1], smoothness, weights, degrees, mu)
 
 
 def _worst_variance(gradient_bound: float, weights: Sequence[float], degrees: Sequence[float]) -> float:

@@ -14,7 +14,7 @@ Source: replaces Pang et al. 2025, Theorem 1, whose Cauchy-Schwarz step drops a 
 from collections.abc import Sequence
 
 from mechanism.bounds.steps import step_sums, weighted_squares
-from mechanism.ranges import non_negative, positive, positives, whole
+from mechanism.ranges import positive
 
 
 def divergence_bound(
@@ -35,50 +35,3 @@ def divergence_bound(
     """
     g = positive("gradient_bound", gradient_bound)
     return 4 * g**2 * step_sums(step_sizes, smoothness, mu).total ** 2 * weighted_squares(weights, degrees)
-
-
-def divergence_bound_constant_step(
-    gradient_bound: float,
-    step_size: float,
-    local_steps: int,
-    smoothness: float,
-    weights: Sequence[float],
-    degrees: Sequence[float],
-) -> float:
-    """4 (E-1)^2 G^2 eta^2 (1 + eta L)^(2(E-2)) sum_k p_k delta_k^2: never less than `divergence_bound`.
-
-    For up to E - 1 steps of one size after an averaging; 0 for E = 1.
-    """
-    g, eta = positives(gradient_bound=gradient_bound, step_size=step_size)
-    E, L = whole("local_steps", local_steps), non_negative("smoothness", smoothness)
-    growth = (1 + eta * L) ** (2 * max(E - 2, 0))
-    return 4 * (E - 1) ** 2 * g**2 * eta**2 * growth * weighted_squares(weights, degrees)
-
-
-def paper_divergence_bound(
-    gradient_bound: float,
-    step_size: float,
-    local_steps: int,
-    smoothness: float,
-    weights: Sequence[float],
-    degrees: Sequence[float],
-) -> float:
-    """The paper's Theorem 1: 16 (E-1) G^2 eta^2 (1 + 2 eta L)^(2(E-1)) sum_k p_k 4 delta_k^2.
-
-    Violated by the two-label example for every E >= 18.
-    """
-    g, eta = positives(gradient_bound=gradient_bound, step_size=step_size)
-    E, L = whole("local_steps", local_steps), non_negative("smoothness", smoothness)
-    growth = (1 + 2 * eta * L) ** (2 * (E - 1))
-    return 16 * (E - 1) * g**2 * eta**2 * growth * 4 * weighted_squares(weights, degrees)
-
-
-def paper_appendix_divergence_bound(
-    gradient_bound: float,
-    step_size: float,
-    local_steps: int,
-    weights: Sequence[float],
-    degrees: Sequence[float],
-) -> float:
-    """Theorem 1 as the paper's appendix restates it: (1 + 2 eta) without L."""
-    return paper_divergence_bound(gradient_bound, step_size, local_steps, 1.0, weights, degrees)

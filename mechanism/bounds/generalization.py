@@ -40,20 +40,3 @@ def generalization_gap(
     )
     squares = max(degree**2, peer**2) if sharp else degree**2 + peer**2
     return bound.phi * squares + bound.upsilon
-
-
-def paper_generalization_gap(
-    smoothness: float,
-    gradient_bound: float,
-    mu: float,
-    step_sizes: Sequence[float],
-    degree: float,
-    peer: float,
-) -> float:
-    """Phi delta_k^2 + Phi delta_k'^2 + Upsilon with the constants of the paper's Theorem 2, which can fail.
-
-    Raises:
-        FieldError: also where the paper's Upsilon is not positive.
-    """
-    bound = GapBound.paper_theorem(smoothness, gradient_bound, mu, step_sizes)
-    return bound.phi * (degree**2 + peer**2) + bound.upsilon

@@ -12,10 +12,10 @@ from mechanism.ledger.accounts import (
     reservations_of,
     stake,
 )
-from mechanism.ledger.entry import Entry, encode
+from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import ConflictError, ProofError
 from mechanism.ledger.key_history import KINDS, extended
-from mechanism.ledger.merkle import consistency_proof, inclusion_proof, leaf_hashes, root_from
+from mechanism.ledger.merkle import consistency_proof, inclusion_proof, leaf_hash, root_from
 from mechanism.ledger.store import LedgerStore
 from mechanism.ledger.tiles import TileNodes, append_to_tiles
 
@@ -51,14 +51,14 @@ class Ledger:
         known = {place: next(self._store.entries(place, 1)) for place in places.values()}
         recorded: list[Recorded] = []
         fresh: list[Entry] = []
-        for entry, data in zip(entries, encode(entries), strict=True):
+        for entry in entries:
             place = places.get(entry.id)
             if place is None:
                 place = places[entry.id] = size + len(fresh)
-                known[place] = data
+                known[place] = entry.data
                 fresh.append(entry)
                 recorded.append(Recorded(entry.id, place, True))
-            elif known[place] != data:
+            elif known[place] != entry.data:
                 raise ConflictError(entry.id, place)
             else:
                 recorded.append(Recorded(entry.id, place, False))
@@ -121,7 +121,7 @@ class Ledger:
             book.apply(transfer)
 
     def _grow(self, size: int, data: Sequence[bytes]) -> None:
-        leaves = leaf_hashes(data)
+        leaves = [leaf_hash(item) for item in data]
         self._store.write_tiles(append_to_tiles(self._store.read_tiles, size, leaves))
 
     def _extend_key_history(self, size: int, fresh: Sequence[Entry]) -> None:

@@ -5,13 +5,11 @@
 `transfers` is absent where the entry moves no money. The id stands for the body for ever.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
-
-from mechanism.canonical import FAST, SCALARS, Json, canonical_bytes, parse_canonical
+from mechanism.canonical import Json, canonical_bytes, parse_canonical
 from mechanism.errors import FieldError
 from mechanism.ledger.accounts import Transfer, parse_transfer
 from mechanism.ledger.errors import EntryError
@@ -107,34 +105,6 @@ class Entry:
         entry = cls(entry_id, kind, body, transfers)
         entry.__dict__["_data"] = data
         return entry
-
-
-def encode(entries: Sequence[Entry]) -> list[bytes]:
-    """`data` of each entry; in one loop, since a batch of thousands waits for it.
-
-    Raises:
-        EntryError: as `Entry.data`.
-    """
-    names = [entry.id for entry in entries]
-    together = "".join(names)
-    regular = together.isascii() and together.isprintable() and " " not in together
-    if not regular or not all(names) or max(map(len, names), default=0) > MAX_ID_CHARACTERS:
-        return [entry.data for entry in entries]
-    dumps, scalars = orjson.dumps, SCALARS.issuperset
-    encoded = []
-    for entry in entries:
-        body = entry.body
-        data = b""
-        if not entry.transfers and type(body) is dict and scalars(map(type, body.values())):
-            record = {"body": body, "id": entry.id, "kind": entry.kind, "v": VERSION}
-            try:
-                data = dumps(record, option=FAST)
-            except TypeError:  # named by the general way
-                data = b""
-            if len(data) > MAX_ENTRY_BYTES or not data.isascii():
-                data = b""
-        encoded.append(data or entry.data)
-    return encoded
 
 
 def _is_id(text: str) -> bool:

@@ -33,29 +33,15 @@ def leaf_hash(data: bytes) -> bytes:
     return hashlib.sha256(b"\x00" + data).digest()
 
 
-def leaf_hashes(data: Iterable[bytes]) -> list[bytes]:
-    """`leaf_hash` of each."""
-    sha256 = hashlib.sha256
-    return [sha256(b"\x00" + item).digest() for item in data]
-
-
 def node_hash(left: bytes, right: bytes) -> bytes:
     """SHA-256(0x01 || left || right)."""
     return hashlib.sha256(b"\x01" + left + right).digest()
 
 
-def pair_up(hashes: Sequence[bytes]) -> list[bytes]:
-    """The level above an even number of nodes."""
-    sha256 = hashlib.sha256
-    return [
-        sha256(b"\x01" + left + right).digest() for left, right in zip(hashes[::2], hashes[1::2], strict=True)
-    ]
-
-
 def perfect_root(hashes: Sequence[bytes]) -> bytes:
     """Root over 2^h nodes of one level."""
     while len(hashes) > 1:
-        hashes = pair_up(hashes)
+        hashes = [node_hash(*pair) for pair in zip(hashes[::2], hashes[1::2], strict=True)]
     return hashes[0]
 
 

@@ -15,7 +15,7 @@ from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import EntryError, LedgerError
 from mechanism.ledger.key_history import extended
 from mechanism.ledger.log_keys import KeyChange, LogKeys, key_change
-from mechanism.ledger.merkle import HASH_BYTES, leaf_hashes
+from mechanism.ledger.merkle import HASH_BYTES, leaf_hash
 from mechanism.ledger.note import Checkpoint, Note, VerificationKey
 from mechanism.ledger.replay import Counts, Replay, ReplayError, Taken
 from mechanism.ledger.tiles import TILE_WIDTH, GrowingTree, split_hashes, tiles_of
@@ -140,9 +140,8 @@ class Report:
         """Entries, from the first one on, of which nothing is wrong; None where a problem is not of one entry, such as
         a head that its entries do not give: then nothing can be said of any.
         """
-        if any(problem.index is None for problem in self.problems):
-            return None
-        return min((p.index for p in self.problems if p.index is not None), default=self.counts.entries)
+        wrong = [problem.index for problem in self.problems if problem.index is not None]
+        return min(wrong, default=self.counts.entries) if len(wrong) == len(self.problems) else None
 
     def record(self) -> dict[str, Json]:
         """The report as JSON."""
@@ -362,7 +361,7 @@ class _Verification:
 
     def _take(self, chunk: list[bytes]) -> None:
         first = self._tree.size
-        leaves = leaf_hashes(chunk)
+        leaves = [leaf_hash(item) for item in chunk]
         self._note_changes(first, chunk)
         self._extend(leaves)
         if self._receipt is not None and first <= self._receipt.index < first + len(chunk):

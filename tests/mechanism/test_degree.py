@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from mechanism.degree import (
     label_distribution,
     noniid_degree,
-    noniid_degree_of_distribution,
     rational,
     reference_distribution,
     stratum_counts,
@@ -35,9 +34,7 @@ def test_the_degree_is_the_total_variation_distance(case: tuple[list[int], tuple
     gains = [p - q for p, q in zip(label_distribution(counts), reference, strict=True)]
     assert degree == sum(gain for gain in gains if gain > 0)
     assert 0 <= degree <= 1
-    approximate = noniid_degree_of_distribution(
-        np.array(counts) / sum(counts), np.array([float(q) for q in reference])
-    )
+    approximate = np.abs(np.array(counts) / sum(counts) - np.array(reference, float)).sum() / 2
     assert float(degree) == pytest.approx(float(approximate), abs=1e-12)
 
 
@@ -86,16 +83,6 @@ def test_a_reference_may_be_written_in_any_exact_way() -> None:
     assert reference_distribution([Decimal("0.5"), Fraction(1, 2)]) == half
     assert reference_distribution([1, 0]) == (1, 0)
     assert rational("x", " 1/2".strip()) == Fraction(1, 2)
-
-
-@pytest.mark.parametrize(
-    ("p", "q"),
-    [([0.5, 0.6], [0.5, 0.5]), ([1.0], [0.5, 0.5]), ([np.nan, 1.0], [0.5, 0.5]), ([1.5, -0.5], [0.5, 0.5]),
-     ([0.5, 0.5], [[0.5, 0.5]]), (1.0, [0.5, 0.5])],
-)  # fmt: skip
-def test_floating_distributions_that_are_none_are_refused(p: object, q: object) -> None:
-    with pytest.raises(FieldError):
-        noniid_degree_of_distribution(p, q)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from mechanism import equilibrium as module
 from mechanism.best_response import PeerRule, best_response
 from mechanism.certificate import Status
-from mechanism.cost import CallableCost, LinearCost, PowerCost, StackedCost
+from mechanism.cost import CallableCost, LinearCost, PowerCost
 from mechanism.effort import CallableEffort, ExponentialEffort, StackedEffort, TabulatedEffort
 from mechanism.equilibrium import equilibrium, solve
 from mechanism.errors import FieldError
@@ -216,8 +216,8 @@ def test_a_users_payment_inside_the_condition_is_answered_conditionally():
     assert solve(random_game(6, 8, Declared(), 800.0)).least.certificate.status is Status.PROVED
 
 
-def test_own_curves_and_costs_of_every_kind_play_together():
-    square = CallableCost(0.6, lambda x: x**2, lambda x: 2 * x, lambda x: 2 + 0 * x)
+def test_curves_of_every_kind_and_a_cost_of_ones_own_play_together():
+    square = CallableCost([0.5, 0.8, 0.6], lambda x: x**2, lambda x: 2 * x, lambda x: 2 + 0 * x)
     effort = StackedEffort(
         [
             ExponentialEffort(0.9, 1.2),
@@ -225,7 +225,7 @@ def test_own_curves_and_costs_of_every_kind_play_together():
             CallableEffort(lambda e: 1 - 0.6 * e),
         ]
     )
-    game = Game(Log(), 2000, BOUND, effort, StackedCost([LinearCost(0.5), PowerCost(0.8, 0.5), square]))
+    game = Game(Log(), 2000, BOUND, effort, square)
     for end in solve(game):
         assert end.certificate.status is Status.CONDITIONAL
         gain = utilities_on_grid(game, end.degree, 2001)[1].max(axis=1) - utility_at(game, end.degree)

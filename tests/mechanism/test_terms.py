@@ -21,6 +21,7 @@ from mechanism.terms import (
     Terms,
     identifier,
 )
+from mechanism.workload import MAX_NAME
 from tests import ledger_samples as samples
 
 RECORD: Mapping[str, Any] = samples.terms().record()
@@ -238,8 +239,20 @@ def test_a_proximal_term_pulls_toward_the_start_or_not_at_all() -> None:
 
 
 def test_a_recipe_names_its_model() -> None:
-    with pytest.raises(FieldError, match=r"recipe\.model"):
-        replace(samples.terms().recipe, model=5)  # type: ignore[arg-type]
+    for wrong in (5, "m" * (MAX_NAME + 1)):
+        with pytest.raises(FieldError, match=r"recipe\.model"):
+            replace(samples.terms().recipe, model=wrong)  # type: ignore[arg-type]
+    replace(samples.terms().recipe, model="m" * MAX_NAME)
+
+
+def test_classes_are_named_each_once() -> None:
+    terms = samples.terms()
+    names = tuple(f"class {i}" for i in range(len(terms.reference)))
+    assert replace(terms, classes=names).strata_names == names
+    for wrong in (names[:1] * len(names), ("", *names[1:]), names[:1]):
+        with pytest.raises(FieldError) as refused:
+            replace(terms, classes=wrong)
+        assert refused.value.field == "classes"
 
 
 @pytest.mark.parametrize("penalty", ["NaN", "Infinity", "1e-31", "1e31"])

@@ -127,11 +127,11 @@ class SqlLedgerStore:
         return {name: int(place) for name, place in _FIND.rows(self._connection, listed(ids))}
 
     def revoked_keys(self, fingerprint: str) -> list[str]:
-        """Ids of the revocations of the key with this fingerprint, whosever it was."""
+        """Ids of the revocations of the key with this fingerprint, under any name."""
         return [name for (name,) in _KEY_EVENTS.rows(self._connection, {"ends": f"%/revoked/{fingerprint}"})]
 
     def enrolled_keys(self, fingerprint: str) -> list[str]:
-        """Ids of the enrolments of the key with this fingerprint, whosever it is."""
+        """Ids of the enrolments of the key with this fingerprint, under any name."""
         return [name for (name,) in _KEY_EVENTS.rows(self._connection, {"ends": f"%/key/{fingerprint}"})]
 
     def entries(self, first: int, count: int) -> Iterator[bytes]:

@@ -23,9 +23,9 @@ _CARRIERS, _DESTINATIONS = 10, 40
 #: Every which flight of the 336,776 is kept: 48,000 are plenty.
 _EVERY = 7
 
-#: Columns with numbers, and those that a target must not be told by: itself, and what it is a part of.
+#: Columns with numbers, and those that a target must not be predicted from: itself, and what it is a part of.
 _MEASURED = ("distance", "air_time", "dep_delay", "arr_delay")
-_TOLD_BY: Mapping[str, tuple[str, ...]] = {
+_INPUTS_OF: Mapping[str, tuple[str, ...]] = {
     "carrier": _MEASURED,
     "air_time": ("distance", "dep_delay"),
     "arr_delay": ("distance",),
@@ -40,21 +40,21 @@ class Flights:
         carriers: their codes, from the most to the least frequent.
         carrier: index into `carriers`.
         measured: each of `_MEASURED`, standardised.
-        told: indicators of origin and destination, and the time of the year and of the day on circles.
+        indicators: of origin and destination, and the time of the year and of the day on circles.
     """
 
     carriers: tuple[str, ...]
     carrier: npt.NDArray[np.int64]
     measured: Mapping[str, npt.NDArray[np.float32]]
-    told: npt.NDArray[np.float32]
+    indicators: npt.NDArray[np.float32]
 
     def __len__(self) -> int:
         return len(self.carrier)
 
     def inputs(self, target: str) -> npt.NDArray[np.float32]:
         """Shape (n, d); without the columns that hold the target."""
-        columns = [self.measured[name][:, None] for name in _TOLD_BY[target]]
-        return np.concatenate([*columns, self.told], axis=1)
+        columns = [self.measured[name][:, None] for name in _INPUTS_OF[target]]
+        return np.concatenate([*columns, self.indicators], axis=1)
 
     def target(self, name: str) -> npt.NDArray[np.int64] | npt.NDArray[np.float32]:
         return self.carrier if name == "carrier" else self.measured[name]

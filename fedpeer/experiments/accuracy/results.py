@@ -104,15 +104,15 @@ def cheapest(by_count: Mapping[int, Figures]) -> int:
 
 def figures(records: Sequence[Record], count: int) -> Figures:
     """Of several seeds of one task and start."""
-    told = [record["counts"][str(count)] for record in records]
+    measured = [record["counts"][str(count)] for record in records]
     degrees = [np.array(record["degree"]) for record in records]
-    estimates = [np.array(each["estimate"]) for each in told]
+    estimates = [np.array(each["estimate"]) for each in measured]
     degree, estimate = np.concatenate(degrees), np.concatenate(estimates)
     inside = [
         np.abs(found - true) <= each["half_width"] + 1e-6
-        for each, found, true in zip(told, estimates, degrees, strict=True)
+        for each, found, true in zip(measured, estimates, degrees, strict=True)
     ]
-    pairs = list(zip(records, told, strict=True))
+    pairs = list(zip(records, measured, strict=True))
     preparing = [count * record["shadow_trainings"] + each["fitting_trainings"] for record, each in pairs]
     measuring = [record["measuring_trainings"] + each["telling_trainings"] for record, each in pairs]
     return Figures(
@@ -121,8 +121,8 @@ def figures(records: Sequence[Record], count: int) -> Figures:
         rank=float(spearmanr(estimate, degree).statistic),
         coverage=float(np.concatenate(inside).mean()),
         worst=min(float(part.mean()) for part in inside),
-        half_width=float(np.mean([each["half_width"] for each in told])),
-        refused=float(np.mean([bool(names) for each in told for names in each["failed"]])),
+        half_width=float(np.mean([each["half_width"] for each in measured])),
+        refused=float(np.mean([bool(names) for each in measured for names in each["failed"]])),
         preparing=float(np.mean(preparing)),
         measuring=float(np.mean(measuring)),
         starts=len(records),

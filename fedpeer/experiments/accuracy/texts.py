@@ -69,11 +69,13 @@ def read_texts() -> Texts:
 
 def _descriptions() -> tuple[tuple[str, ...], npt.NDArray[np.int64], list[str]]:
     try:
-        told = subprocess.run(["apt-cache", "dumpavail"], capture_output=True, text=True, check=True).stdout
+        listing = subprocess.run(
+            ["apt-cache", "dumpavail"], capture_output=True, text=True, check=True
+        ).stdout
     except (OSError, subprocess.CalledProcessError):
-        told = ""
+        listing = ""
     found: dict[str, set[str]] = defaultdict(set)
-    for package in told.split("\n\n"):
+    for package in listing.split("\n\n"):
         fields = dict(line.split(": ", 1) for line in package.split("\n") if ": " in line)
         if {"Section", "Description"} <= fields.keys():
             found[fields["Section"]].add(fields["Description"])
@@ -212,8 +214,8 @@ class AdaptedEncoder(nn.Module):
 
     def forward(self, hidden: torch.Tensor, length: torch.Tensor) -> torch.Tensor:
         present = torch.arange(hidden.shape[1])[None] < length[:, None]
-        told = pooled(self.layer(hidden, src_key_padding_mask=~present), present)
-        found: torch.Tensor = self.head(10 * told)
+        features = pooled(self.layer(hidden, src_key_padding_mask=~present), present)
+        found: torch.Tensor = self.head(10 * features)
         return found
 
 

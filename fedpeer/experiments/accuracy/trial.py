@@ -31,7 +31,7 @@ from mechanism.settlement import MICRO
 _WARMING = 6
 
 
-#: Sound shadows that results are told for, as many of the first as are trained.
+#: Sound shadows that there are results for, as many of the first as are trained.
 COUNTS = (12, 25, 50, 100, 200)
 
 
@@ -75,11 +75,11 @@ def accuracy_cell(parameters: Record, device: str) -> Record:
         "shadow_trainings": observing.seconds / shadows / one,
         "measuring_trainings": measuring.seconds / len(models) / one,
         "scarcity": scarcity(trial.evidence.codes, trial.recipe.samples),
-        "counts": {str(count): _told(trial, observed, count, seen, one) for count in counts},
+        "counts": {str(count): _results(trial, observed, count, seen, one) for count in counts},
     }
 
 
-def _told(
+def _results(
     trial: "Trial", observed: "Observed", count: int, seen: Sequence[Observation], training: float
 ) -> Record:
     """What the first `count` sound shadows, and a quarter as many flawed ones, say of the participants."""

@@ -137,10 +137,10 @@ class TorchWorkload:
                 if self.classes is not None:
                     made = functional.log_softmax(made.double(), dim=1)
                 outputs.append(made.double().reshape(len(rows), -1))
-        told = torch.cat(outputs).numpy()
+        predicted = torch.cat(outputs).numpy()
         # Long predictions, such as those of every token, are no features of a sample.
-        short = self.classes is not None or told.shape[1] <= _WIDEST_PREDICTION
-        return Judged(torch.cat(losses).numpy(), told if short else None)
+        short = self.classes is not None or predicted.shape[1] <= _WIDEST_PREDICTION
+        return Judged(torch.cat(losses).numpy(), predicted if short else None)
 
     def gradient_sizes(self, weights: Weights, samples: Samples) -> dict[str, float]:
         module = self._at(weights, shared=False).double().train()

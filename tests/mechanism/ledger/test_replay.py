@@ -8,10 +8,12 @@ import orjson
 import pytest
 
 from mechanism.canonical import canonical_bytes
+from mechanism.errors import FieldError
 from mechanism.ledger import entries
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.key_history import NO_KEYS, extended, held_keys, key_event
 from mechanism.ledger.replay import Replay, ReplayError
+from mechanism.ledger.replay.forms import check_body
 from mechanism.ledger.verify import Known, Report, verify_ledger
 from mechanism.peers import draw_share, round_seed
 from mechanism.statements import ModelStatement, sign_statement
@@ -444,3 +446,12 @@ def test_a_state_that_rests_on_something_says_on_what(state: str, rest: str) -> 
 
 def where_all(*kinds: str) -> list[int]:
     return [i for i, entry in enumerate(LEDGER) if entry.kind in kinds]
+
+
+def test_a_field_of_another_form_is_named_with_what_was_expected() -> None:
+    body = {"task_id": "task", "participant_id": "p", "counts": [1, 2], "salt": "0" * 64, "at": "now"}
+    check_body(Entry("d", "dispute", body))
+    for counts in ([1, "2"], ["1", "2"], [1, True], {}, None):
+        with pytest.raises(FieldError, match="a list of integers") as caught:
+            check_body(Entry("d", "dispute", {**body, "counts": counts}))
+        assert caught.value.field == "counts"

@@ -11,7 +11,7 @@ from mechanism.ledger.accounts import Balance, Book, Post, Reserve
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import NoteError
 from mechanism.ledger.key_history import NO_KEYS, extended
-from mechanism.ledger.merkle import inclusion_proof, leaf_hashes
+from mechanism.ledger.merkle import inclusion_proof, leaf_hash
 from mechanism.ledger.note import Checkpoint, Note, SigningKey, sign_checkpoint
 from mechanism.ledger.tiles import Coordinates, TileNodes, append_to_tiles
 from mechanism.ledger.tlog_proof import TlogProof
@@ -99,7 +99,7 @@ class FullSource(MemorySource):
         super().__init__(ledger)
         self.notes = [head(self.data, size) for size in HEADS if size <= len(ledger)]
         self.stored: dict[Coordinates, bytes] = dict(
-            append_to_tiles(lambda wanted: {}, 0, leaf_hashes(self.data))
+            append_to_tiles(lambda wanted: {}, 0, [leaf_hash(item) for item in self.data])
         )
         self.own = Tables(ledger)
         self.own.count = len(self.stored)
@@ -120,7 +120,7 @@ def verified(source: FullSource, known: str | None = None) -> Report:
 
 def receipt(index: int, size: int = SIZE) -> str:
     data = [entry.data for entry in LEDGER[:size]]
-    tiles = dict(append_to_tiles(lambda wanted: {}, 0, leaf_hashes(data)))
+    tiles = dict(append_to_tiles(lambda wanted: {}, 0, [leaf_hash(item) for item in data]))
     nodes = TileNodes(lambda wanted: {tile: tiles[tile] for tile in wanted if tile in tiles}, size)
     return str(
         TlogProof(
@@ -365,6 +365,8 @@ def test_a_receipt_of_a_model_that_came_otherwise_says_how(proven: bool, has: st
     one, other = (Entry("m", "model", {"late": proven, "sequence": n}).data for n in (1, 2))
     words = "the receipt proves another m than the ledger has: they differ in sequence"
     assert _contradiction(one, other) == words
+    for both in ((one, b"{"), (b"{", one)):
+        assert _contradiction(*both).endswith("and one of both is unreadable")
 
 
 def test_a_known_head_beyond_the_end_counts_only_under_the_logs_key() -> None:
