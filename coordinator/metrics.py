@@ -78,6 +78,14 @@ class Metrics:
         self.duties_failing = gauge(
             "fedpeer_duty_failing", "1 while a duty has ended and done nothing since.", ["duty"]
         )
+        self.notices = counter(
+            "fedpeer_notices_total",
+            "Attempts to send a notice by receiver and outcome: sent, failed, given_up.",
+            ["receiver", "outcome"],
+        )
+        self.notices_waiting = gauge(
+            "fedpeer_notices_waiting", "Notices that a receiver has not had yet.", ["receiver"]
+        )
         self.ledger_size = gauge("fedpeer_ledger_entries", "Entries of the ledger.")
         self.transaction_seconds = histogram(
             "fedpeer_transaction_seconds",

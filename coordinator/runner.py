@@ -23,6 +23,7 @@ from coordinator.derivation import chain_secret
 from coordinator.errors import CoordinatorError, TaskError
 from coordinator.live import Feed, Presence
 from coordinator.metrics import Metrics
+from coordinator.notices import Refused
 from coordinator.receiving import Uploads
 from coordinator.scoring import Quality, RoundStart, Scored, Scorer, make_scorer, merged_parts
 from coordinator.selection import select
@@ -91,6 +92,7 @@ class LiveTask:
         changed: set when something has happened that the runner should look at.
         missing: arrivals that its phase still waits for, as the runner has counted them.
         broken: why the last step failed; None while all is well.
+        broken_since: when the first of the steps that have failed since all was well did.
     """
 
     row: TaskRow
@@ -99,6 +101,7 @@ class LiveTask:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     missing: int = 0
     broken: str | None = None
+    broken_since: float = 0.0
     _looked: float = 0.0
     _glance: asyncio.TimerHandle | None = None
 
@@ -127,6 +130,7 @@ class Workplace:
 
     Attributes:
         absence_seconds: silence after which a participant no longer holds up a round.
+        refused: hears of each submission that is refused for good.
     """
 
     transact: Transactions
@@ -137,6 +141,7 @@ class Workplace:
     metrics: Metrics
     tracing: Tracing
     absence_seconds: float
+    refused: Callable[[Refused], None]
 
 
 @dataclass(frozen=True)
@@ -487,6 +492,8 @@ class TaskRunner:
             metrics.task_participants.labels(row.id, standing).set(len(getattr(seen.progress, standing)))
 
     def _set_broken(self, why: str | None) -> None:
+        if self._live.broken is None:
+            self._live.broken_since = self._work.clock.now()
         self._live.broken = why
         self._work.metrics.stalled.labels(self._live.row.id).set(why is not None)
 

@@ -113,4 +113,4 @@ class Service:
         except FolderError as error:
             return {"ends": {}, "warnings": [str(error)]}
         ends = {name: end.timestamp() for name, end in found.ends().items()}
-        return {"ends": ends, "warnings": found.warnings(now)}
+        return {"ends": ends, "warnings": list(found.warnings(now).values())}
