@@ -51,6 +51,11 @@ class Metrics:
             "When the task's current phase began, seconds since the epoch.",
             ["task"],
         )
+        self.task_deadline = gauge(
+            "fedpeer_task_deadline_seconds",
+            "When the task's current phase ends, seconds since the epoch; absent where nothing ends it but arrivals.",
+            ["task"],
+        )
         self.task_participants = gauge(
             "fedpeer_task_participants",
             "Participants of the current phase: claimed, selected, delivered, failed, absent.",

@@ -8,6 +8,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
@@ -485,6 +486,11 @@ class TaskRunner:
             metrics.tasks.labels(live.row.state).dec()
             metrics.tasks.labels(row.state).inc()
         live.row = row
+        if row.deadline is not None:
+            metrics.task_deadline.labels(row.id).set(row.deadline)
+        else:
+            with suppress(KeyError):  # there was none
+                metrics.task_deadline.remove(row.id)
         metrics.task_round.labels(row.id).set(row.round)
         metrics.ledger_size.set(seen.size)
         metrics.escrow.labels(row.id).set(seen.escrow)
