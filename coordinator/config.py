@@ -477,6 +477,7 @@ class TaskConfig(_Section):
         initial_model: a safetensors file; left out: the workload's own initialisation.
         strata: what a stratum is; "label": each class of the target.
         folder: where modules of factories are looked for; left out: the task file's own.
+        leaderboard: whether the console shows everybody what was paid, under pseudonyms.
     """
 
     id: str
@@ -489,6 +490,7 @@ class TaskConfig(_Section):
     initial_model: Path | None = None
     strata: StrataChoice = None
     folder: Path | None = None
+    leaderboard: bool = False
     payment: PaymentSection = PaymentSection()
     rule: RuleSection = RuleSection()
     schedule: ScheduleSection

@@ -3,6 +3,7 @@
 `Transaction` is what a step works with; its methods are the steps. `coordinator.commits` runs them.
 """
 
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -300,6 +301,9 @@ class Transaction:
             result_model=model,
             server_state=merged.state_sha256,
             ledger_size=size,
+            accuracy_by_label=None
+            if quality is None or not quality.by_label
+            else json.dumps(quality.by_label),
             **figures,
         )
         paid = sum(line.paid_micro for line in settlement.payments)

@@ -29,6 +29,14 @@ def console(
             help="host:port. Not on this machine alone: over TLS, with the coordinator's certificate."
         ),
     ] = CONSOLE_ADDRESS,
+    results: Annotated[
+        Path | None,
+        typer.Option(
+            file_okay=False,
+            exists=True,
+            help="A folder of `fedpeer arena` or `fedpeer figures`, for all to see.",
+        ),
+    ] = None,
     with_parent: Annotated[
         bool, typer.Option("--with-parent", hidden=True, help="End when standard input does.")
     ] = False,
@@ -49,7 +57,7 @@ def console(
             else f"{url}/\nTo sign in as its operator: fedpeer console link --state {state}"
         )
 
-    asyncio.run(run(state, listen, announce, with_parent=with_parent))
+    asyncio.run(run(state, listen, announce, results=results, with_parent=with_parent))
 
 
 @app.command()

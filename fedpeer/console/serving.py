@@ -61,6 +61,7 @@ class ConsoleServer:
     Args:
         state: the coordinator's state folder.
         address: host:port; port 0 takes a free one. Not on loopback it serves TLS with the coordinator's certificate.
+        results: a folder of the arena's and the figures' results.
 
     Attributes:
         url: where it is, without a slash at the end.
@@ -69,7 +70,9 @@ class ConsoleServer:
         CoordinatorError, StorageError, ConsoleError: the folder, its database or the address cannot be used.
     """
 
-    def __init__(self, state: StateFolder, address: str, reader: Reader | None = None) -> None:
+    def __init__(
+        self, state: StateFolder, address: str, reader: Reader | None = None, results: Path | None = None
+    ) -> None:
         host, port = where(address)
         self._reader, self._address = reader or Reader(state), state.console_address
         secure = not loopback(host)
@@ -78,7 +81,7 @@ class ConsoleServer:
         #: Files of the certificate and its key; empty where there is no TLS.
         self._certificate = (state.path / "server.pem", state.path / "server.key") if secure else ()
         options: dict[str, Any] = dict(zip(("ssl_certfile", "ssl_keyfile"), self._certificate, strict=False))
-        self.console = Console(self._reader, sorted(names), secure=secure)
+        self.console = Console(self._reader, sorted(names), secure=secure, results=results)
         self._socket = _bound(host, port)
         place = reachable(f"{host}:{self._socket.getsockname()[1]}", hosts)
         self.url = f"{'https' if secure else 'http'}://{place}"
@@ -150,15 +153,21 @@ class _Server(uvicorn.Server):
 
 
 async def run(
-    state: Path, address: str, announce: Callable[[str], None], *, with_parent: bool = False
+    state: Path,
+    address: str,
+    announce: Callable[[str], None],
+    *,
+    results: Path | None = None,
+    with_parent: bool = False,
 ) -> None:
     """Serves the console until SIGTERM or SIGINT.
 
     Args:
         announce: called with the URL once it listens.
+        results: as `ConsoleServer`.
         with_parent: end also when standard input ends, as it does when the process that holds its other end does.
     """
-    server = ConsoleServer(StateFolder(state), address)
+    server = ConsoleServer(StateFolder(state), address, results=results)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop)

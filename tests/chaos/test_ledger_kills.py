@@ -131,7 +131,9 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield scratch
 
 
-def run(url: str, witness: Witness, *, tasks: int | None = None, kill: tuple[int, float] | None = None) -> None:
+def run(
+    url: str, witness: Witness, *, tasks: int | None = None, kill: tuple[int, float] | None = None
+) -> None:
     """One process: left to settle the first tasks, or killed so many acknowledgements and seconds after its start."""
     receive, send = os.pipe()
     process = multiprocessing.get_context("fork").Process(target=settle, args=(url, send, tasks))
