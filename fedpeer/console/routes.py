@@ -51,6 +51,8 @@ class Asked:
     form: Mapping[str, str]
     #: host:port under which the console was called.
     host: str
+    #: What the browser has shown, DER; TLS has checked it.
+    certificate: bytes | None = None
 
     def whole(self, name: str, value: str | None) -> int:
         """A number of an address.
@@ -335,11 +337,15 @@ def _notice(asked: Asked) -> str:
 
 
 def _ask_sign_in(asked: Asked) -> Answer:
-    return Shown("sign_in.html", {}, {"token": asked.query.get("token", "")})
+    shown = asked.console.certificates.name(asked.certificate)
+    return Shown("sign_in.html", {}, {"token": asked.query.get("token", ""), "shown": shown})
 
 
 def _sign_in(asked: Asked) -> Answer:
-    visitor = asked.console.sessions.redeem(asked.form.get("token", "").strip(), asked.host)
+    if asked.form.get("by") == "certificate":
+        visitor = asked.console.certificates.visitor(asked.certificate)
+    else:
+        visitor = asked.console.sessions.redeem(asked.form.get("token", "").strip(), asked.host)
     return Moved(home(visitor), visitor)
 
 

@@ -25,6 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from coordinator.errors import CoordinatorError
 from fedpeer.audit.sql.errors import StorageError
+from fedpeer.console.client_certificates import SCOPE_KEY, ClientCertificates, role_of
 from fedpeer.console.opening import Opening
 from fedpeer.console.reading import NotThere, Reader
 from fedpeer.console.rendering import templates
@@ -97,7 +98,11 @@ class Console:
         self, reader: Reader, hosts: Sequence[str], *, secure: bool, results: Path | None = None
     ) -> None:
         self.reader = reader
-        self.sessions = Sessions(reader.folder.console, reader.now, reader.key_of)
+        console = reader.folder.console
+        self.sessions = Sessions(
+            console, reader.now, reader.key_of, lambda mark: role_of(console, mark, reader.now())
+        )
+        self.certificates = ClientCertificates(reader)
         self.verification = Verification(reader, self.look)
         self.opening = Opening(reader, self.look)
         self.service = Service(reader)
@@ -213,7 +218,8 @@ class Console:
                 )
             form = await self._form(request, page, visitor) if request.method == "POST" else {}
             host = request.headers.get("host", "")
-            asked = Asked(self, visitor, request.path_params, dict(request.query_params), form, host)
+            shown = request.scope.get("state", {}).get(SCOPE_KEY)
+            asked = Asked(self, visitor, request.path_params, dict(request.query_params), form, host, shown)
             act = page.act if request.method == "POST" else page.show
             assert act is not None  # the route's methods
             found = await run_in_threadpool(act, asked)
