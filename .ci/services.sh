@@ -7,6 +7,12 @@ if command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
         apt-get update -qq
         apt-get install -y -qq dataset-fashion-mnist postgresql >/dev/null
     fi
+    # promtool, which checks the rules of monitoring/.
+    if ! command -v promtool >/dev/null; then
+        apt-get update -qq
+        apt-get install -y -qq --no-install-recommends prometheus >/dev/null 2>&1 ||
+            echo "no promtool could be installed: its tests skip"
+    fi
     # Proxies that operators put before a coordinator; the daemons that apt starts are not used.
     if ! command -v nginx >/dev/null || ! command -v haproxy >/dev/null || ! command -v nghttpx >/dev/null; then
         apt-get update -qq

@@ -41,19 +41,19 @@ class Certificates:
         named = dict(zip((AUTHORITY, OLD_AUTHORITY), self.authorities, strict=False))
         return {name: c.not_valid_after_utc for name, c in {SERVER: self.server.certificate, **named}.items()}
 
-    def warnings(self, now: datetime) -> list[str]:
-        """A sentence for each that expires soon, with the command that renews it."""
+    def warnings(self, now: datetime) -> dict[str, str]:
+        """A sentence for each that expires soon, by its name, with the command that renews it."""
         remedies = {
             SERVER: (SERVER_CERTIFICATE_WARNING, "renew it: fedpeer coordinator certificate renew"),
             AUTHORITY: (AUTHORITY_WARNING, "replace it: fedpeer coordinator authority rotate"),
             OLD_AUTHORITY: (timedelta(), "end it: fedpeer coordinator authority end"),
         }
-        found = []
+        found = {}
         for name, end in self.ends().items():
             notice, remedy = remedies[name]
             if end - now < notice:
                 verb = "expires" if end > now else "expired"
-                found.append(f"the {name.replace('_', ' ')} certificate {verb} on {end:%Y-%m-%d}; {remedy}")
+                found[name] = f"the {name.replace('_', ' ')} certificate {verb} on {end:%Y-%m-%d}; {remedy}"
         return found
 
 

@@ -624,7 +624,7 @@ def _certificates(operator: "Operator") -> tuple[dict[str, Any], list[str]]:
         found = operator.certificates()
     except FolderError as error:
         return {"problem": str(error)}, [str(error)]
-    warnings = found.warnings(datetime.now(UTC))
+    warnings = list(found.warnings(datetime.now(UTC)).values())
     ends: dict[str, Any] = {name: end.timestamp() for name, end in found.ends().items()}
     return ends | ({"warnings": warnings} if warnings else {}), warnings
 

@@ -7,12 +7,22 @@ Unknown keys, missing keys and values out of range are refused with the key's pa
 against the folder of the file that names them.
 """
 
+import base64
 import json
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from coordinator.errors import ConfigError
 from fedpeer.protocol.limits import (
@@ -42,6 +52,32 @@ ABSENCE_SECONDS = 60.0
 RETENTION_DAYS = 30.0
 
 ConfigModel = TypeVar("ConfigModel", bound=BaseModel)
+
+#: Kinds of notices, by whom they are for: see `coordinator.notices`.
+NOTICES_FOR_PARTICIPANTS = (
+    "task.opened", "round.opened", "round.settled", "task.closed", "task.cancelled", "submission.refused",
+)  # fmt: skip
+NOTICES = (
+    *NOTICES_FOR_PARTICIPANTS[:-1],
+    "payout.due", "task.stalled", "disk.low", "certificate.expiring", "service.failing",
+)  # fmt: skip
+
+
+def secret_bytes(secret: str) -> bytes:
+    """The key that a webhook's secret names.
+
+    Raises:
+        ValueError: it is none; the sentence does not repeat it.
+    """
+    try:
+        key = base64.b64decode(secret.removeprefix("whsec_"), validate=True)
+    except ValueError:
+        key = b""
+    if not secret.startswith("whsec_") or not 24 <= len(key) <= 64:
+        raise ValueError(
+            'expected a secret, "whsec_" and base64 of 24 to 64 random bytes: openssl rand -base64 32'
+        )
+    return key
 
 
 def _text_number(value: Any) -> Any:
@@ -137,11 +173,72 @@ class TracingSection(_Section):
     ratio: float = Field(1.0, ge=0, le=1)
 
 
+class ReceiverSection(_Section):
+    """One receiver of notices; see docs/notices.md.
+
+    Attributes:
+        url: http(s)://..., a webhook, or mailto:..., which `mail` delivers.
+        secret: of a webhook, by which what it gets is signed: "whsec_" and base64 of 24 to 64 bytes.
+        participant: whose service it is; empty: the operator's.
+        types: what it gets; empty: all that is for it.
+    """
+
+    url: str = Field(max_length=2000)
+    secret: str = ""
+    participant: str = Field("", max_length=64)
+    types: tuple[str, ...] = ()
+
+    @field_validator("url")
+    @classmethod
+    def _reachable(cls, url: str) -> str:
+        parts = urlsplit(url)
+        there = "@" in parts.path if parts.scheme == "mailto" else bool(parts.hostname)
+        if parts.scheme not in ("http", "https", "mailto") or not there:
+            raise ValueError("expected https://HOST/PATH, http://HOST/PATH or mailto:NAME@HOST")
+        return url
+
+    @model_validator(mode="after")
+    def _signed(self) -> "ReceiverSection":
+        if not self.url.startswith("mailto:"):
+            secret_bytes(self.secret)
+        elif self.secret:
+            raise ValueError("a mail is not signed; expected no secret")
+        known = NOTICES_FOR_PARTICIPANTS if self.participant else NOTICES
+        if unknown := [name for name in self.types if name not in known]:
+            raise ValueError(f"there is no notice {unknown[0]!r} for it; expected some of {', '.join(known)}")
+        return self
+
+
+class MailSection(_Section):
+    """The operator's mail server, for receivers at mailto:...
+
+    Attributes:
+        server: host:port; empty: none.
+        sender: whom mails are from.
+        security: "starttls", "tls" from the first byte, or "none" on a line that nobody else reads.
+        user, password: where the server asks for them.
+    """
+
+    server: str = ""
+    sender: str = ""
+    security: Literal["starttls", "tls", "none"] = "starttls"
+    user: str = ""
+    password: str = ""
+
+    @model_validator(mode="after")
+    def _whole(self) -> "MailSection":
+        _, _, port = self.server.rpartition(":")
+        if self.server and not (port.isdigit() and "@" in self.sender):
+            raise ValueError("expected server as host:port, and sender as name@host")
+        return self
+
+
 class ServiceConfig(_Section):
     """coordinator.toml.
 
     Attributes:
         name: origin of the ledger and subject of the authority, such as "market.example.org".
+        notices: receivers by their name.
     """
 
     # What a signed note takes as a key's name, and an X.509 common name as well.
@@ -149,6 +246,17 @@ class ServiceConfig(_Section):
     server: ServerSection = ServerSection()
     storage: StorageSection = StorageSection()
     tracing: TracingSection = TracingSection()
+    mail: MailSection = MailSection()
+    notices: dict[Annotated[str, Field(max_length=64, pattern=r"^[A-Za-z0-9_-]+$")], ReceiverSection] = {}
+
+    @model_validator(mode="after")
+    def _mail_leaves(self) -> "ServiceConfig":
+        for name, receiver in self.notices.items():
+            if receiver.url.startswith("mailto:") and not self.mail.server:
+                raise ValueError(
+                    f"notices.{name} is a mail; expected a section [mail] with server and sender"
+                )
+        return self
 
 
 class PaymentSection(_Section):
@@ -392,6 +500,7 @@ class TaskConfig(_Section):
         initial_model: a safetensors file; left out: the workload's own initialisation.
         strata: what a stratum is; "label": each class of the target.
         folder: where modules of factories are looked for; left out: the task file's own.
+        leaderboard: whether the console shows everybody what was paid, under pseudonyms.
     """
 
     id: str
@@ -404,6 +513,7 @@ class TaskConfig(_Section):
     initial_model: Path | None = None
     strata: StrataChoice = None
     folder: Path | None = None
+    leaderboard: bool = False
     payment: PaymentSection = PaymentSection()
     rule: RuleSection = RuleSection()
     schedule: ScheduleSection
@@ -448,13 +558,17 @@ def validated_config(document: dict[str, Any], kind: type[ConfigModel], path: Pa
 
 def config_text(config: ServiceConfig) -> str:
     """What `parse_config` reads as `config`: the keys that it was given."""
-    lines: list[str] = []
-    for key, value in config.model_dump(exclude_unset=True).items():
+    return "\n".join([*_table_lines("", config.model_dump(exclude_unset=True)), ""])
+
+
+def _table_lines(name: str, table: dict[str, Any]) -> list[str]:
+    """A table of TOML: its own keys, then the tables in it."""
+    held = [f"{key} = {json.dumps(value)}" for key, value in table.items() if not isinstance(value, dict)]
+    lines = ["", f"[{name}]", *held] if name and held else held
+    for key, value in table.items():
         if isinstance(value, dict):
-            lines += ["", f"[{key}]", *(f"{name} = {json.dumps(held)}" for name, held in value.items())]
-        else:
-            lines.insert(0, f"{key} = {json.dumps(value)}")
-    return "\n".join([*lines, ""])
+            lines += _table_lines(f"{name}.{key}" if name else key, value)
+    return lines
 
 
 def resolve_paths(config: TaskConfig, folder: Path) -> TaskConfig:

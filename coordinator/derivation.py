@@ -49,5 +49,10 @@ def nonce(root: bytes, participant_id: str) -> bytes:
     return _derive(root, "nonce/" + participant_id)[:NONCE_BYTES]
 
 
+def pseudonym(root: bytes, participant_id: str) -> str:
+    """What a participant is called where its name is not shown: nobody without the root can undo it."""
+    return f"participant {_derive(root, 'pseudonym/' + participant_id)[:4].hex()}"
+
+
 def _derive(root: bytes, label: str) -> bytes:
     return hmac.digest(root, b"fedpeer v1 " + label.encode(), "sha256")

@@ -1,6 +1,7 @@
 """What each call of a participant does, whatever the transport: checks, one transaction, and a runner woken."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeVar
@@ -18,7 +19,9 @@ from coordinator.admission import (
     check_name,
     same_receipt,
 )
+from coordinator.boundary import refusal_for
 from coordinator.identity import Caller, check_standing
+from coordinator.notices import Refused
 from coordinator.runner import LiveTask, Workplace
 from coordinator.settlements import PaidRound, Settlements
 from coordinator.shared_frames import SharedFrame, SharedFrames
@@ -30,6 +33,7 @@ from coordinator.transaction import FailureReport, Transaction
 from coordinator.upload_places import Stream
 from fedpeer.protocol.codec import decode_signed
 from fedpeer.protocol.errors import Code, Refusal
+from fedpeer.protocol.faults import Outlook, outlook
 from fedpeer.protocol.frames import Frame
 from fedpeer.protocol.limits import FRAME_BYTES, MAX_REASON_CHARACTERS, MIN_FRAME_BYTES, PLAIN_FRAME_BYTES
 from fedpeer.terminal import printable
@@ -158,15 +162,16 @@ class Market:
     async def claim(self, caller: Caller, statement: ClaimStatement, signature: bytes) -> ReceiptRow:
         """Takes an effort claim."""
         live = self._heard(caller, statement.task_id)
-        check_author(caller, live.row, statement, signature)
-        check_counts(live.row.terms, statement)
-        return await self._take(
-            caller,
-            live,
-            statement,
-            lambda t, task: admit_claim(t.market, task, statement),
-            lambda t, task: t.add_claim(task, statement, signature),
-        )
+        with self._telling(caller, live, "claim"):
+            check_author(caller, live.row, statement, signature)
+            check_counts(live.row.terms, statement)
+            return await self._take(
+                caller,
+                live,
+                statement,
+                lambda t, task: admit_claim(t.market, task, statement),
+                lambda t, task: t.add_claim(task, statement, signature),
+            )
 
     async def fail(self, caller: Caller, report: FailureReport) -> ReceiptRow:
         """Takes a participant's word that it cannot deliver."""
@@ -307,8 +312,20 @@ class Market:
         header = await stream.next()
         if not isinstance(header, market_pb2.ModelHeader):
             raise Refusal(Code.FRAMES_INVALID, "The first message is not a header.")
-        statement, signature = decode_signed(ModelStatement, header.model), header.model.signature
+        statement = decode_signed(ModelStatement, header.model)
         live = self._heard(caller, statement.task_id)
+        with self._telling(caller, live, "model"):
+            return await self._received_model(caller, live, stream, header, statement)
+
+    async def _received_model(
+        self,
+        caller: Caller,
+        live: LiveTask,
+        stream: Stream,
+        header: market_pb2.ModelHeader,
+        statement: ModelStatement,
+    ) -> ReceiptRow:
+        signature = header.model.signature
         check_author(caller, live.row, statement, signature)
 
         def begin(t: Transaction) -> tuple[ReceiptRow | None, bool]:
@@ -336,6 +353,19 @@ class Market:
             return await record()  # by its header alone
         contract = live.row.terms.contract
         return await self._uploads.receive(stream, statement, header.offset, contract, record)
+
+    @contextmanager
+    def _telling(self, caller: Caller, live: LiveTask, kind: str) -> Iterator[None]:
+        """Leaves word for the caller's receivers where what it sends is refused for good."""
+        try:
+            yield
+        except Exception as error:
+            refusal = refusal_for(error)
+            if outlook(refusal.code) is Outlook.LASTING:
+                self._work.refused(
+                    Refused(caller.participant_id, live.row.id, kind, refusal.code.name, refusal.message)
+                )
+            raise
 
     async def _received(self, caller: Caller, live: LiveTask, event: EventRow) -> ReceivedEvent:
         last = event is live.feed.last(State.SETTLED)

@@ -51,6 +51,11 @@ class Metrics:
             "When the task's current phase began, seconds since the epoch.",
             ["task"],
         )
+        self.task_deadline = gauge(
+            "fedpeer_task_deadline_seconds",
+            "When the task's current phase ends, seconds since the epoch; absent where nothing ends it but arrivals.",
+            ["task"],
+        )
         self.task_participants = gauge(
             "fedpeer_task_participants",
             "Participants of the current phase: claimed, selected, delivered, failed, absent.",
@@ -77,6 +82,14 @@ class Metrics:
         )
         self.duties_failing = gauge(
             "fedpeer_duty_failing", "1 while a duty has ended and done nothing since.", ["duty"]
+        )
+        self.notices = counter(
+            "fedpeer_notices_total",
+            "Attempts to send a notice by receiver and outcome: sent, failed, given_up.",
+            ["receiver", "outcome"],
+        )
+        self.notices_waiting = gauge(
+            "fedpeer_notices_waiting", "Notices that a receiver has not had yet.", ["receiver"]
         )
         self.ledger_size = gauge("fedpeer_ledger_entries", "Entries of the ledger.")
         self.transaction_seconds = histogram(

@@ -182,7 +182,7 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
         id=config.id,
         terms=terms,
         root=root,
-        settings=json.loads(config.model_dump_json(include={"data", "evidence", "folder"})),
+        settings=json.loads(config.model_dump_json(include={"data", "evidence", "folder", "leaderboard"})),
         state=State.OPEN,
         round=0,
         deadline=None,

@@ -8,6 +8,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
@@ -22,6 +23,7 @@ from coordinator.derivation import chain_secret
 from coordinator.errors import CoordinatorError, TaskError
 from coordinator.live import Feed, Presence
 from coordinator.metrics import Metrics
+from coordinator.notices import Refused
 from coordinator.receiving import Uploads
 from coordinator.scoring import (
     EarlierRound,
@@ -100,6 +102,7 @@ class LiveTask:
         changed: set when something has happened that the runner should look at.
         missing: arrivals that its phase still waits for, as the runner has counted them.
         broken: why the last step failed; None while all is well.
+        broken_since: when the first of the steps that have failed since all was well did.
     """
 
     row: TaskRow
@@ -108,6 +111,7 @@ class LiveTask:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     missing: int = 0
     broken: str | None = None
+    broken_since: float = 0.0
     _looked: float = 0.0
     _glance: asyncio.TimerHandle | None = None
 
@@ -136,6 +140,7 @@ class Workplace:
 
     Attributes:
         absence_seconds: silence after which a participant no longer holds up a round.
+        refused: hears of each submission that is refused for good.
     """
 
     transact: Transactions
@@ -146,6 +151,7 @@ class Workplace:
     metrics: Metrics
     tracing: Tracing
     absence_seconds: float
+    refused: Callable[[Refused], None]
 
 
 @dataclass(frozen=True)
@@ -499,6 +505,11 @@ class TaskRunner:
             metrics.tasks.labels(live.row.state).dec()
             metrics.tasks.labels(row.state).inc()
         live.row = row
+        if row.deadline is not None:
+            metrics.task_deadline.labels(row.id).set(row.deadline)
+        else:
+            with suppress(KeyError):  # there was none
+                metrics.task_deadline.remove(row.id)
         metrics.task_round.labels(row.id).set(row.round)
         metrics.ledger_size.set(seen.size)
         metrics.escrow.labels(row.id).set(seen.escrow)
@@ -506,6 +517,8 @@ class TaskRunner:
             metrics.task_participants.labels(row.id, standing).set(len(getattr(seen.progress, standing)))
 
     def _set_broken(self, why: str | None) -> None:
+        if self._live.broken is None:
+            self._live.broken_since = self._work.clock.now()
         self._live.broken = why
         self._work.metrics.stalled.labels(self._live.row.id).set(why is not None)
 

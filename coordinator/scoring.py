@@ -84,13 +84,16 @@ class Quality:
     Attributes:
         loss: the mean of the samples' losses, as the workload has them.
         accuracy: in [0, 1], of a classifier.
+        by_label: accuracy among the samples of each class, in the order of their numbers; None where there are none.
+            The database has them, for people to look at; the ledger has not.
     """
 
     loss: str
     accuracy: str | None = None
+    by_label: tuple[str | None, ...] = ()
 
     def figures(self) -> dict[str, str]:
-        """Those that there are, by name."""
+        """Those that the ledger has, by name."""
         return {"loss": self.loss} | ({} if self.accuracy is None else {"accuracy": self.accuracy})
 
 
@@ -128,12 +131,17 @@ class Scorer:
 
 def quality_of(workload: "Workload", weights: "Weights", samples: Samples) -> Quality | None:
     """How a model does on samples; None where its losses are not finite."""
-    from fedpeer.learning.workloads.protocol import loss_and_accuracy  # imports torch
+    from fedpeer.learning.workloads.protocol import accuracy_by_label, loss_and_accuracy  # imports torch
 
-    loss, accuracy = loss_and_accuracy(workload, workload.judge(weights, samples), samples.targets)
+    judged = workload.judge(weights, samples)
+    loss, accuracy = loss_and_accuracy(workload, judged, samples.targets)
     if not np.isfinite(loss):
         return None
-    return Quality(f"{loss:.6f}", None if accuracy is None else f"{accuracy:.6f}")
+    by_label = tuple(
+        None if share is None else f"{share:.6f}"
+        for share in accuracy_by_label(workload, judged, samples.targets)
+    )
+    return Quality(f"{loss:.6f}", None if accuracy is None else f"{accuracy:.6f}", by_label)
 
 
 class ShadowModels(Scorer):

@@ -13,7 +13,7 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ import structlog
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from coordinator.alarms import expiring, failing, full, stalled
 from coordinator.blobs import BlobStore
 from coordinator.boundary import Authenticate, Boundary, caller
 from coordinator.certificates import OLD_AUTHORITY, Certificates, read_certificates
@@ -37,6 +38,7 @@ from coordinator.identity import Caller, Enrolled, Roster, enrol, renew
 from coordinator.live import Feed, Presence
 from coordinator.market import Market
 from coordinator.metrics import Metrics
+from coordinator.notices import KEPT_SECONDS, Alarm, Notices
 from coordinator.quotas import Quotas
 from coordinator.receiving import Uploads
 from coordinator.runner import LiveTask, TaskRunner, Workplace
@@ -150,6 +152,7 @@ class Coordinator:
         self.halted = asyncio.Event()
         self._log = SignedLog(self._database, folder.signing_key(), folder.changed_signing_key)
         self._transact = Transactions(self._database, self._log, self._clock, self.metrics)
+        self._notices = Notices(self.config, self._transact, self._clock, self.metrics, self._alarms)
         self._roster = Roster()
         section = self.config.server
         blobs, spool = BlobStore(folder.models), Spool(folder.spool)
@@ -162,6 +165,7 @@ class Coordinator:
             metrics=self.metrics,
             tracing=self._tracing,
             absence_seconds=section.absence_seconds,
+            refused=self._notices.refused,
         )
         self.market = Market(self._work)
         self._quotas = Quotas(
@@ -213,6 +217,7 @@ class Coordinator:
             await self.stop(0)
             raise
         self._supervisor.begin("housekeeping", self._keep_house, vital=False)
+        await self._begin_notices()
         if self._console:
             self._supervisor.begin(
                 "console", lambda duty: keep_console(self.folder.path, self._console, duty.well), vital=False
@@ -233,6 +238,7 @@ class Coordinator:
         await self._supervisor.stop()
         for waiting in self._following:
             waiting.cancel()
+        await self._notices.close()
         await self._work.uploads.stop()
         await asyncio.to_thread(self._transact.stop)
         await asyncio.to_thread(self._tracing.close)
@@ -278,9 +284,30 @@ class Coordinator:
 
     def troubles(self) -> dict[str, str]:
         """What does not go as it should, by the name of the duty or task, and why; for `status`."""
-        stalled = {f"task {live.row.id}": live.broken for live in self.market.tasks() if live.broken}
+        broken = {f"task {live.row.id}": live.broken for live in self.market.tasks() if live.broken}
         certificates = {"certificates": self._refused_certificates} if self._refused_certificates else {}
-        return {**stalled, **certificates, **self._supervisor.troubles()}
+        return {**broken, **certificates, **self._supervisor.troubles(), **self._notices.troubles()}
+
+    async def _begin_notices(self) -> None:
+        """Sends what there is to tell to whom the configuration names; each receiver by itself, none is waited for."""
+        await self._notices.forget_others()
+        if self._notices.receivers:
+            self._supervisor.begin("notices", lambda duty: self._notices.keep_noting(duty.well), vital=False)
+        for name in self._notices.receivers:
+            self._supervisor.begin(f"notices to {name}", self._sending(name), vital=False)
+
+    def _sending(self, name: str) -> Callable[[Duty], Awaitable[None]]:
+        return lambda duty: self._notices.keep_sending(name, duty.well)
+
+    async def _alarms(self) -> list[Alarm]:
+        """What the operator must see to."""
+        tasks, blobs = self.market.tasks(), self._work.blobs
+        return [
+            *stalled(tasks, self._clock.now()),
+            *failing(self._supervisor.lasting_troubles()),
+            *expiring(self._certificates, self._refused_certificates, datetime.now(UTC)),
+            *await asyncio.to_thread(full, self.folder.path, tasks, blobs),
+        ]
 
     def _end_streams(self) -> None:
         for boundary in self._boundaries:
@@ -374,6 +401,7 @@ class Coordinator:
             keep = await self._transact.read(_referenced(retention))
             freed = await asyncio.to_thread(self._work.blobs.retain, keep, time.time() - _UNCOMMITTED)
             log.info("model files swept", kept=len(keep), freed_bytes=freed)
+            await self._transact(lambda t: t.market.sweep_notices(t.now - KEPT_SECONDS))
             self._warn_of_expiry()
             duty.well()
             await self._clock.wait(asyncio.Event(), now + _DAY)
@@ -524,7 +552,7 @@ class Coordinator:
         self._warn_of_expiry()
 
     def _warn_of_expiry(self) -> None:
-        for warning in self._certificates.warnings(datetime.now(UTC)):
+        for warning in self._certificates.warnings(datetime.now(UTC)).values():
             log.warning(warning)
 
 

@@ -49,8 +49,8 @@ class Duty:
 
     @property
     def lasting(self) -> bool:
-        """Whether it is vital and has failed for long."""
-        return self.vital and self._since is not None and time.monotonic() - self._since >= LASTING_SECONDS
+        """Whether it has failed for long."""
+        return self._since is not None and time.monotonic() - self._since >= LASTING_SECONDS
 
     async def _carry_out(self, work: Callable[["Duty"], Awaitable[None]]) -> None:
         me = asyncio.current_task()
@@ -110,13 +110,18 @@ class Supervisor:
         """Duties that have ended and done nothing since, and why."""
         return {duty.name: duty.trouble for duty in self._duties.values() if duty.trouble is not None}
 
+    def lasting_troubles(self) -> dict[str, str]:
+        """Those of `troubles` that last."""
+        found = [duty for duty in self._duties.values() if duty.lasting]
+        return {duty.name: duty.trouble for duty in found if duty.trouble is not None}
+
     def _restarted(self, duty: Duty) -> None:
         self._metrics.duty_restarts.labels(duty.name).inc()
         self._changed(duty)
 
     def _changed(self, duty: Duty) -> None:
         self._metrics.duties_failing.labels(duty.name).set(duty.trouble is not None)
-        lasting = any(each.lasting for each in self._duties.values())
+        lasting = any(each.vital and each.lasting for each in self._duties.values())
         if lasting is not self.alarmed:
             self.alarmed = lasting
             self._alarm(lasting)

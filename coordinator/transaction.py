@@ -3,9 +3,11 @@
 `Transaction` is what a step works with; its methods are the steps. `coordinator.commits` runs them.
 """
 
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
+from uuid import uuid4
 
 from sqlalchemy import Connection
 
@@ -24,7 +26,7 @@ from fedpeer.protocol.errors import Code, FieldViolation, Refusal
 from mechanism.canonical import Json, canonical_digest
 from mechanism.dispute import Review, disputes_possible, review
 from mechanism.ledger import entries
-from mechanism.ledger.accounts import escrow, reservation_id
+from mechanism.ledger.accounts import escrow, payable, reservation_id
 from mechanism.ledger.appending import Ledger
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.key_history import fingerprint
@@ -209,6 +211,7 @@ class Transaction:
         deadline = self._time(task.id) + task.terms.schedule.effort_seconds
         self.market.advance(task, State.EFFORT, now=self.now, deadline=deadline)
         self._record(self._transition(task.id, 0, State.EFFORT))
+        self.notice("task.opened", {"deadline": deadline}, task.id)
 
     def select(self, task: TaskRow, selection: Selection) -> None:
         """Raises StaleTask where claims are still to be taken, or were withdrawn since they were counted."""
@@ -237,6 +240,7 @@ class Transaction:
         )
         self.market.open_round(task.id, round_, task.model, size, self.now)
         self._record(self._transition(task.id, round_, State.TRAINING))
+        self.notice("round.opened", {"round": round_, "deadline": deadline}, task.id)
 
     def close_round(self, task: TaskRow, absent: Collection[str] = ()) -> None:
         """Fixes the round's models; evidence comes next. The ledger enters SCORED with the verdicts.
@@ -304,8 +308,13 @@ class Transaction:
             result_model=model,
             server_state=merged.state_sha256,
             ledger_size=size,
+            accuracy_by_label=None
+            if quality is None or not quality.by_label
+            else json.dumps(quality.by_label),
             **figures,
         )
+        paid = sum(line.paid_micro for line in settlement.payments)
+        self.notice("round.settled", {"round": task.round, "paid_micro": paid}, task.id)
         return settlement
 
     def close(self, task: TaskRow) -> None:
@@ -322,6 +331,12 @@ class Transaction:
         """Refunds what is not yet paid."""
         self._end(task, State.CANCELLED, reason)
 
+    def notice(
+        self, type_: str, data: Mapping[str, Any], task_id: str = "", participant_id: str = ""
+    ) -> None:
+        """Leaves word of what happens in this transaction for `coordinator.notices` to send."""
+        self.market.add_notice(type_, uuid4().hex, self.now, data, task_id, participant_id)
+
     def escrow_left(self, task: TaskRow) -> int:
         """Micro-credits still reserved for a task."""
         return self.ledger.balance(escrow(task.id)).credits_pending
@@ -332,7 +347,8 @@ class Transaction:
         rounds = range(1, task.terms.schedule.rounds + 1)
         held = self.ledger_store.reservations([reservation_id(task.id, r) for r in rounds])
         unresolved = [r for r in rounds if not held[reservation_id(task.id, r)].resolved]
-        stakes = self.ledger.stakes(task.id, [c.participant_id for c in self.market.claims(task.id)])
+        people = [claim.participant_id for claim in self.market.claims(task.id)]
+        stakes = self.ledger.stakes(task.id, people)
         self._record(
             *entries.ending_entries(
                 task.id,
@@ -345,6 +361,10 @@ class Transaction:
                 self._awards(task),
             )
         )
+        self.notice(f"task.{state.value.lower()}", {"round": task.round, **detail}, task.id)
+        owed = self.ledger_store.balances([payable(name) for name in people])
+        if due := sum(balance.holds for balance in owed.values()):
+            self.notice("payout.due", {"payable_micro": due}, task.id)
 
     def _meetings(self, task: TaskRow) -> Meetings:
         """Who was scored against whom in the rounds before, as the log has it."""

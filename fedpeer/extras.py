@@ -5,8 +5,10 @@ from pathlib import Path
 
 #: Top-level module to the extra that brings it; the smallest one where several do.
 EXTRAS = {
+    "aiosmtplib": "notices",
     "alembic": "coordinator",
     "flwr": "flower",
+    "httpx": "notices",
     "itsdangerous": "console",
     "jinja2": "console",
     "starlette": "console",

@@ -22,7 +22,7 @@ def violations(error: ValidationError, kind: type[BaseModel], path: Path) -> str
                 lines.append(f"{key}: {item['ctx']['error']}")
             case _:
                 found = f"{item['input']!r:.120}"
-                if "storage" in location[:1] or "://" in found:
+                if location[:1] in _SECRET or "://" in found:
                     found = "not what it should be (its value may hold a password and is not shown)"
                 lines.append(f"{key} is {found}; expected {_expected(item, kind, location)}")
     return "\n".join(f"{path}: {line}" for line in dict.fromkeys(lines))
@@ -45,6 +45,9 @@ _FORMS = {
     "dict": "a table",
     "path": "a path in quotes",
 }
+
+#: Sections whose values may hold a password.
+_SECRET = (("storage",), ("mail",), ("notices",))
 
 _COMPARISONS = {"greater_than", "greater_than_equal", "less_than", "less_than_equal"}
 
@@ -82,7 +85,9 @@ def _section(kind: type[BaseModel], location: tuple[int | str, ...]) -> type[Bas
     """The section at a path of keys."""
     current: type[BaseModel] = kind
     for part in location:
-        if isinstance(part, int):  # a place in a list of sections
+        if (
+            isinstance(part, int) or part not in current.model_fields
+        ):  # a place among sections, or the name of one
             continue
         annotation = current.model_fields[part].annotation
         options = [annotation, *getattr(annotation, "__args__", ())]

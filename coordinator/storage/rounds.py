@@ -23,6 +23,7 @@ class RoundRow:
         accuracy, loss: decimals, of the result model on held-out data; None where nothing is evaluated, and accuracy
             where nothing is classified.
         fetched_at: when the learner last fetched the result model.
+        accuracy_by_label: a JSON list of decimals, null where a class has no sample.
     """
 
     round: int
@@ -37,6 +38,7 @@ class RoundRow:
     loss: str | None = None
     ledger_size: int | None = None
     fetched_at: float | None = None
+    accuracy_by_label: str | None = None
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,11 @@
-"""The market's rows as one store, which is one open transaction: tasks, submissions, rounds, identities."""
+"""The market's rows as one store, which is one open transaction: of tasks, submissions, rounds, identities, notices."""
 
 from coordinator.storage.identities import Identities
+from coordinator.storage.notices import Notices
 from coordinator.storage.rounds import Rounds
 from coordinator.storage.submissions import Submissions
 from coordinator.storage.tasks import Tasks
 
 
-class MarketStore(Tasks, Submissions, Rounds, Identities):
+class MarketStore(Tasks, Submissions, Rounds, Identities, Notices):
     """The market's tables through one connection, inside the caller's transaction."""

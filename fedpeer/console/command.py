@@ -29,6 +29,14 @@ def console(
             help="host:port. Not on this machine alone: over TLS, with the coordinator's certificate."
         ),
     ] = CONSOLE_ADDRESS,
+    results: Annotated[
+        Path | None,
+        typer.Option(
+            file_okay=False,
+            exists=True,
+            help="A folder of `fedpeer arena` or `fedpeer figures`, for all to see.",
+        ),
+    ] = None,
     with_parent: Annotated[
         bool, typer.Option("--with-parent", hidden=True, help="End when standard input does.")
     ] = False,
@@ -49,7 +57,7 @@ def console(
             else f"{url}/\nTo sign in as its operator: fedpeer console link --state {state}"
         )
 
-    asyncio.run(run(state, listen, announce, with_parent=with_parent))
+    asyncio.run(run(state, listen, announce, results=results, with_parent=with_parent))
 
 
 @app.command()
@@ -81,3 +89,30 @@ def link(
         typer.echo(json.dumps({"link": url, "role": role, "seconds": LINK_SECONDS}))
     else:
         typer.echo(f"{url}\nIt signs the {role} in once, within {LINK_SECONDS // 60} minutes.")
+
+
+@app.command()
+def certificate(
+    file: Annotated[Path, typer.Argument(help="The PKCS#12 file to write, such as operator.p12.")],
+    state: State = Path(),
+    auditor: Annotated[
+        bool, typer.Option("--auditor", help="For an auditor, who may verify and change nothing.")
+    ] = False,
+    days: Annotated[int, typer.Option(min=1, max=3650, help="For how long it holds.")] = 365,
+    as_json: Json = False,
+) -> None:
+    """Make a certificate that signs the operator, or an auditor, in for as long as it holds."""
+    from coordinator.folder import StateFolder
+    from fedpeer.console.client_certificates import issue
+    from fedpeer.console.sessions import Role
+
+    folder, role = StateFolder(state), Role.AUDITOR if auditor else Role.OPERATOR
+    password, mark = issue(folder, file, role, days)
+    ends = folder.console / "certificates" / mark
+    if as_json:
+        typer.echo(json.dumps({"file": str(file), "password": password, "role": role, "mark": str(ends)}))
+    else:
+        typer.echo(
+            f"{file}: import it into the browser; its password is {password}\n"
+            f"It signs the {role} in for {days} days, over TLS. To end it earlier: rm {ends}"
+        )

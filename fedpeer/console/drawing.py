@@ -139,12 +139,15 @@ def bars(rows: Sequence[tuple[str, int, int]], title: str) -> Markup:
     return picture(title, described, 6 + len(rows) * (high + 5), parts, "chart")
 
 
-def waterfall(steps: Sequence[tuple[str, int]], title: str) -> Markup:
+def waterfall(steps: Sequence[tuple[str, int]], title: str, besides: tuple[str, int] | None = None) -> Markup:
     """How an amount comes about: what is left after each step, micro-credits, the first the most that there could be.
 
     Each bar runs from what was left before the step to what is left after it; the first and the last from nothing.
+
+    Args:
+        besides: what would have been, under the last bar.
     """
-    most = max(micro for _, micro in steps) or 1
+    most = max(micro for _, micro in [*steps, *([besides] if besides else [])]) or 1
     left, wide, high = 112, WIDTH - 112 - 58, 20
     parts, before = [], 0
     for number, (name, micro) in enumerate(steps):
@@ -164,5 +167,16 @@ def waterfall(steps: Sequence[tuple[str, int]], title: str) -> Markup:
         )
         parts.append(f'<text class="tick" x="{x + length + 4:.2f}" y="{y + 14}">{change}</text>')
         before = micro
+    down = 4 + len(steps) * (high + 6)
+    if besides is not None:
+        name, micro = besides
+        length = wide * micro / most
+        parts.append(
+            f'<text class="axis" x="{left - 6}" y="{down + 8}" text-anchor="end">{escape(name)}</text>'
+            f'<rect class="part p1" x="{left}" y="{down}" width="{length:.2f}" height="8">'
+            f"<title>{escape(name)}: {credits_text(micro, 6)} credits</title></rect>"
+            f'<text class="axis" x="{left + length + 4:.2f}" y="{down + 8}">{credits_text(micro)}</text>'
+        )
+        steps, down = [*steps, besides], down + 14
     described = ", ".join(f"{name} {credits_text(micro)} credits" for name, micro in steps)
-    return picture(title, described, 4 + len(steps) * (high + 6), parts, "chart")
+    return picture(title, described, down, parts, "chart")

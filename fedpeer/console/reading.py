@@ -5,11 +5,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from sqlalchemy import text
+
 from coordinator.clock import Clock, SystemClock
 from coordinator.folder import StateFolder
 from coordinator.storage.tasks import TaskRow
 from coordinator.transaction import Transaction
-from fedpeer.audit.sql.database import Database
+from fedpeer.audit.sql.database import Database, parse_url, sqlite_file
 from fedpeer.protocol.certificates import PublicKey, load_public_key
 
 Result = TypeVar("Result")
@@ -67,6 +69,13 @@ class Reader:
                 self._kept[key] = make(t)
             found: Result = self._kept[key]
             return found
+
+    def database_bytes(self) -> int:
+        """How much of a disk the database takes, as far as it says."""
+        if (file := sqlite_file(parse_url(self.url))) is not None:
+            return sum(path.stat().st_size for path in file.parent.glob(f"{file.name}*") if path.is_file())
+        with self._database.read() as connection:
+            return int(connection.execute(text("SELECT pg_database_size(current_database())")).scalar_one())
 
     def key_of(self, participant_id: str) -> PublicKey | None:
         """The key that counts for a participant now; None for strangers and the revoked."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import orjson
 
+from coordinator.derivation import pseudonym
 from coordinator.operator import TaskReport, report_of
 from coordinator.storage.rounds import SettlementRow
 from coordinator.storage.tasks import TaskRow
@@ -68,8 +69,39 @@ def task(t: Transaction, task_id: str) -> dict[str, Any]:
         "terms_digest": row.terms.digest.hex(),
         "words": terms_in_words(row.terms),
         "terms": row.terms.record(),
+        "classes": list(row.terms.classes),
+        "leaderboard": leaderboard_allowed(row),
         "history": _rounds(t, row),
         "events": _events(t, row),
+    }
+
+
+def leaderboard_allowed(row: TaskRow) -> bool:
+    """Whether the task file has said so."""
+    return bool(row.settings.get("leaderboard", False))
+
+
+def leaderboard(t: Transaction, task_id: str) -> dict[str, Any]:
+    """What a task has paid to each who trains, the most first, under pseudonyms that nobody else can undo.
+
+    Raises:
+        NotThere: the task does not allow one.
+    """
+    row = task_of(t, task_id)
+    if not leaderboard_allowed(row):
+        raise NotThere(f"Task {task_id:.100} has no leaderboard: its operator has not asked for one.")
+    paid: dict[str, int] = {c.participant_id: 0 for c in t.market.claims(row.id) if c.selected}
+    rounds: dict[str, int] = dict.fromkeys(paid, 0)
+    for line in t.market.settlements(row.id):
+        paid[line.participant_id] += line.paid_micro
+        rounds[line.participant_id] += line.paid_micro > 0
+    lines = [
+        {"pseudonym": pseudonym(row.root, name), "paid_micro": micro, "rounds_paid": rounds[name]}
+        for name, micro in paid.items()
+    ]
+    return {
+        **_brief(t, row),
+        "lines": sorted(lines, key=lambda line: (-line["paid_micro"], line["pseudonym"])),
     }
 
 
@@ -82,6 +114,7 @@ def _rounds(t: Transaction, row: TaskRow) -> list[dict[str, Any]]:
             "settled": r.settled_at,
             "accuracy": r.accuracy,
             "loss": r.loss,
+            "accuracy_by_label": orjson.loads(r.accuracy_by_label or "[]"),
             "model_sha256": None if r.result_model is None else r.result_model.hex(),
             "paid_micro": sum(line.paid_micro for line in t.market.round_settlements(row.id, r.round)),
         }
@@ -228,7 +261,12 @@ def participant(t: Transaction, name: str) -> dict[str, Any]:
         "stakes_micro": {task_id: micro for task_id, micro in held.items() if micro},
         "paid_micro": sum(payment["paid_micro"] for payment in payments),
         "tasks": [
-            {**_brief(t, task), "claimed_degree": claim.degree, "selected": claim.selected}
+            {
+                **_brief(t, task),
+                "claimed_degree": claim.degree,
+                "selected": claim.selected,
+                "pseudonym": pseudonym(task.root, name) if leaderboard_allowed(task) else None,
+            }
             for task in reversed(tasks)
             if (claim := claims[task.id]) is not None
         ],

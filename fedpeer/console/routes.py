@@ -51,6 +51,8 @@ class Asked:
     form: Mapping[str, str]
     #: host:port under which the console was called.
     host: str
+    #: What the browser has shown, DER; TLS has checked it.
+    certificate: bytes | None = None
 
     def whole(self, name: str, value: str | None) -> int:
         """A number of an address.
@@ -87,6 +89,14 @@ class Text:
 
 
 @dataclass(frozen=True)
+class Content:
+    """What is shown within a page, such as a picture."""
+
+    content: bytes
+    kind: str
+
+
+@dataclass(frozen=True)
 class Moved:
     """What a form has done is seen elsewhere; with the visitor that it signs in or out, where it does."""
 
@@ -94,7 +104,7 @@ class Moved:
     visitor: Visitor | None = None
 
 
-Answer = Shown | Text | Moved
+Answer = Shown | Text | Content | Moved
 
 
 @dataclass(frozen=True)
@@ -135,6 +145,32 @@ def _front(asked: Asked) -> Answer:
 def _task(asked: Asked) -> Answer:
     name = asked.path["task"]
     return Shown("task.html", asked.console.reader.record(("task", name), lambda t: records.task(t, name)))
+
+
+def _leaderboard(asked: Asked) -> Answer:
+    name = asked.path["task"]
+    record = asked.console.reader.record(("leaderboard", name), lambda t: records.leaderboard(t, name))
+    return Shown("leaderboard.html", record)
+
+
+def _results(asked: Asked) -> Answer:
+    return Shown("results.html", asked.console.results.record())
+
+
+def _result(asked: Asked) -> Answer:
+    content, kind = asked.console.results.file(asked.path["file"])
+    return Content(content, kind)
+
+
+def _alarms(asked: Asked) -> Answer:
+    return Shown("alarms.html", {"alarms": asked.console.service.record()["alarms"]})
+
+
+def _printed(asked: Asked) -> Answer:
+    name = asked.path["name"]
+    reader = asked.console.reader
+    record = reader.record(("participant", name), lambda t: records.participant(t, name))
+    return Shown("statement.html", {**record, "market": reader.config.name, "written": reader.now()})
 
 
 def _ledger(asked: Asked) -> Answer:
@@ -301,11 +337,15 @@ def _notice(asked: Asked) -> str:
 
 
 def _ask_sign_in(asked: Asked) -> Answer:
-    return Shown("sign_in.html", {}, {"token": asked.query.get("token", "")})
+    shown = asked.console.certificates.name(asked.certificate)
+    return Shown("sign_in.html", {}, {"token": asked.query.get("token", ""), "shown": shown})
 
 
 def _sign_in(asked: Asked) -> Answer:
-    visitor = asked.console.sessions.redeem(asked.form.get("token", "").strip(), asked.host)
+    if asked.form.get("by") == "certificate":
+        visitor = asked.console.certificates.visitor(asked.certificate)
+    else:
+        visitor = asked.console.sessions.redeem(asked.form.get("token", "").strip(), asked.host)
     return Moved(home(visitor), visitor)
 
 
@@ -326,6 +366,9 @@ def home(visitor: Visitor) -> str:
 PAGES = (
     Page("/", EVERYBODY, _front),
     Page("/tasks/{task}/", EVERYBODY, _task),
+    Page("/tasks/{task}/leaderboard/", EVERYBODY, _leaderboard),
+    Page("/results/", EVERYBODY, _results),
+    Page("/results/{file}", EVERYBODY, _result),
     Page("/ledger/", EVERYBODY, _ledger),
     Page(
         "/ledger/receipt/",
@@ -339,9 +382,11 @@ PAGES = (
     Page("/ledger/{index}/receipt", EVERYBODY, _receipt),
     Page("/participants/{name}/", OWN, _participant),
     Page("/participants/{name}/statement.csv", OWN, _statement),
+    Page("/participants/{name}/statement/", OWN, _printed),
     Page("/participants/{name}/{task}/{round}/", OWN, _why),
     Page("/audit/", AUDIT, _audit, _begin_audit),
     Page("/operator/", OPERATOR, _operator),
+    Page("/operator/alarms/", OPERATOR, _alarms),
     Page("/operator/participants/", OPERATOR, _people),
     Page("/operator/participants/{name}/revoke/", OPERATOR, _ask_revoke, _revoke),
     Page("/operator/invite/", OPERATOR, None, _invite),

@@ -19,6 +19,7 @@ from coordinator.errors import ServeError
 from coordinator.folder import StateFolder
 from coordinator.operator import reachable
 from coordinator.server import split_address
+from fedpeer.console.client_certificates import CertificateProtocol
 from fedpeer.console.errors import ConsoleError
 from fedpeer.console.reading import Reader
 from fedpeer.console.site import Console
@@ -61,6 +62,7 @@ class ConsoleServer:
     Args:
         state: the coordinator's state folder.
         address: host:port; port 0 takes a free one. Not on loopback it serves TLS with the coordinator's certificate.
+        results: a folder of the arena's and the figures' results.
 
     Attributes:
         url: where it is, without a slash at the end.
@@ -69,7 +71,9 @@ class ConsoleServer:
         CoordinatorError, StorageError, ConsoleError: the folder, its database or the address cannot be used.
     """
 
-    def __init__(self, state: StateFolder, address: str, reader: Reader | None = None) -> None:
+    def __init__(
+        self, state: StateFolder, address: str, reader: Reader | None = None, results: Path | None = None
+    ) -> None:
         host, port = where(address)
         self._reader, self._address = reader or Reader(state), state.console_address
         secure = not loopback(host)
@@ -77,8 +81,11 @@ class ConsoleServer:
         names = {host, "localhost", "127.0.0.1", "::1", *hosts, *self._reader.config.server.hosts}
         #: Files of the certificate and its key; empty where there is no TLS.
         self._certificate = (state.path / "server.pem", state.path / "server.key") if secure else ()
+        self._authorities = state.path / "authority.pem"
         options: dict[str, Any] = dict(zip(("ssl_certfile", "ssl_keyfile"), self._certificate, strict=False))
-        self.console = Console(self._reader, sorted(names), secure=secure)
+        if secure:
+            options |= {"ssl_cert_reqs": ssl.CERT_OPTIONAL, "ssl_ca_certs": self._authorities}
+        self.console = Console(self._reader, sorted(names), secure=secure, results=results)
         self._socket = _bound(host, port)
         place = reachable(f"{host}:{self._socket.getsockname()[1]}", hosts)
         self.url = f"{'https' if secure else 'http'}://{place}"
@@ -89,6 +96,7 @@ class ConsoleServer:
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
+                http=CertificateProtocol,
                 timeout_graceful_shutdown=_GRACE_SECONDS,
                 **options,
             ),
@@ -111,11 +119,12 @@ class ConsoleServer:
         """Takes a renewed certificate for new connections, within a minute."""
         if not self._certificate:
             return
-        taken = await asyncio.to_thread(self._certificate[0].read_bytes)
+        files = (self._certificate[0], self._authorities)
+        taken = [await asyncio.to_thread(file.read_bytes) for file in files]
         while True:
             await asyncio.sleep(_CERTIFICATE_SECONDS)
             try:
-                found = await asyncio.to_thread(self._certificate[0].read_bytes)
+                found = [await asyncio.to_thread(file.read_bytes) for file in files]
                 context = self._server.config.ssl
                 if found == taken or context is None:
                     continue
@@ -123,6 +132,7 @@ class ConsoleServer:
                     *self._certificate
                 )  # a pair, or neither
                 context.load_cert_chain(*self._certificate)
+                context.load_verify_locations(self._authorities)
                 taken = found
                 log.info("the console has taken the renewed certificate")
             except OSError as error:  # ssl.SSLError is one
@@ -150,15 +160,21 @@ class _Server(uvicorn.Server):
 
 
 async def run(
-    state: Path, address: str, announce: Callable[[str], None], *, with_parent: bool = False
+    state: Path,
+    address: str,
+    announce: Callable[[str], None],
+    *,
+    results: Path | None = None,
+    with_parent: bool = False,
 ) -> None:
     """Serves the console until SIGTERM or SIGINT.
 
     Args:
         announce: called with the URL once it listens.
+        results: as `ConsoleServer`.
         with_parent: end also when standard input ends, as it does when the process that holds its other end does.
     """
-    server = ConsoleServer(StateFolder(state), address)
+    server = ConsoleServer(StateFolder(state), address, results=results)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop)

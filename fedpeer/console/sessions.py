@@ -5,6 +5,7 @@ All of it stands in the state folder's `console/`, for its owner alone:
     key               signs sessions; take it away, and everybody is signed out
     links/<digest>    a link of `fedpeer console link` that was not used, by SHA-256 of its token
     used/<nonce>      a participant's link that was used, until it would have expired
+    certificates/...  see `fedpeer.console.client_certificates`
 """
 
 import hashlib
@@ -43,7 +44,8 @@ class Visitor:
 
     Attributes:
         name: of a participant; empty for others.
-        key: fingerprint of the key that it signed in with: a session ends with its key.
+        key: of a participant, the fingerprint of the key that counted when it signed in; of others that have signed in
+            by a certificate, its mark. A session ends with it.
         session: names the session, for forms.
     """
 
@@ -60,15 +62,20 @@ class Sessions:
         folder: the state folder's `console/`, made where it is not there.
         now: seconds since the epoch.
         key_of: the key that counts for a participant now, None where there is none.
+        role_of: the role of the certificate with a mark now, None where there is none.
 
     Raises:
         ConsoleError: the folder cannot be used.
     """
 
     def __init__(
-        self, folder: Path, now: Callable[[], float], key_of: Callable[[str], PublicKey | None]
+        self,
+        folder: Path,
+        now: Callable[[], float],
+        key_of: Callable[[str], PublicKey | None],
+        role_of: Callable[[str], Role | None] = lambda _: None,
     ) -> None:
-        self._folder, self._now, self._key_of = folder, now, key_of
+        self._folder, self._now, self._key_of, self._role_of = folder, now, key_of, role_of
         try:
             for part in (folder, folder / "links", folder / "used"):
                 part.mkdir(mode=0o700, exist_ok=True)
@@ -129,7 +136,7 @@ class Sessions:
         key = self._key_of(asked.participant_id)
         if key is None:
             raise LinkError("no key of that name counts here any more")
-        return Visitor(Role.PARTICIPANT, asked.participant_id, _mark(key), secrets.token_hex(16))
+        return Visitor(Role.PARTICIPANT, asked.participant_id, key_mark(key), secrets.token_hex(16))
 
     def _forget_used(self) -> None:
         """Takes away the marks of links that have expired for longer than two clocks may differ."""
@@ -152,9 +159,11 @@ class Sessions:
         if fields.pop("expires") < self._now():
             return Visitor()
         visitor = Visitor(**{**fields, "role": Role(fields["role"])})
+        if visitor.role is not Role.PARTICIPANT and visitor.key:
+            return visitor if self._role_of(visitor.key) is visitor.role else Visitor()
         if visitor.role is Role.PARTICIPANT:
             key = self._key_of(visitor.name)
-            if key is None or _mark(key) != visitor.key:
+            if key is None or key_mark(key) != visitor.key:
                 return Visitor()
         return visitor
 
@@ -169,7 +178,8 @@ class Sessions:
             return False
 
 
-def _mark(key: PublicKey) -> str:
+def key_mark(key: PublicKey) -> str:
+    """What a session names a key by."""
     return fingerprint(public_key_bytes(key))
 
 

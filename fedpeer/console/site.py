@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -24,13 +25,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from coordinator.errors import CoordinatorError
 from fedpeer.audit.sql.errors import StorageError
+from fedpeer.console.client_certificates import SCOPE_KEY, ClientCertificates, role_of
 from fedpeer.console.opening import Opening
 from fedpeer.console.reading import NotThere, Reader
 from fedpeer.console.rendering import templates
+from fedpeer.console.results import Results
 from fedpeer.console.routes import (
     PAGES,
     Answer,
     Asked,
+    Content,
     Mistake,
     Moved,
     Page,
@@ -84,17 +88,25 @@ class Console:
         reader: of its folder and database.
         hosts: names and addresses under which it may be called; another Host is refused.
         secure: whether it is reached over TLS.
+        results: a folder of the arena's and the figures' results.
 
     Raises:
         ConsoleError: the folder cannot be written.
     """
 
-    def __init__(self, reader: Reader, hosts: Sequence[str], *, secure: bool) -> None:
+    def __init__(
+        self, reader: Reader, hosts: Sequence[str], *, secure: bool, results: Path | None = None
+    ) -> None:
         self.reader = reader
-        self.sessions = Sessions(reader.folder.console, reader.now, reader.key_of)
+        console = reader.folder.console
+        self.sessions = Sessions(
+            console, reader.now, reader.key_of, lambda mark: role_of(console, mark, reader.now())
+        )
+        self.certificates = ClientCertificates(reader)
         self.verification = Verification(reader, self.look)
         self.opening = Opening(reader, self.look)
         self.service = Service(reader)
+        self.results = Results(results)
         self._hosts, self._secure = frozenset(hosts), secure
         self._watchers: set[asyncio.Event] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -102,7 +114,7 @@ class Console:
         self._turn = 0
         self._ended = False
         self._pages = templates(reader.now)
-        self._pages.globals |= {"market": reader.config.name, "Role": Role, "home": home}
+        self._pages.globals |= {"market": reader.config.name, "Role": Role, "home": home, "results": results}
 
     def application(self) -> ASGIApp:
         """The application, whose lifespan follows the ledger."""
@@ -206,7 +218,8 @@ class Console:
                 )
             form = await self._form(request, page, visitor) if request.method == "POST" else {}
             host = request.headers.get("host", "")
-            asked = Asked(self, visitor, request.path_params, dict(request.query_params), form, host)
+            shown = request.scope.get("state", {}).get(SCOPE_KEY)
+            asked = Asked(self, visitor, request.path_params, dict(request.query_params), form, host, shown)
             act = page.act if request.method == "POST" else page.show
             assert act is not None  # the route's methods
             found = await run_in_threadpool(act, asked)
@@ -250,6 +263,8 @@ class Console:
         if isinstance(found, Text):
             disposition = {"content-disposition": f'attachment; filename="{found.name}"'}
             return Response(found.content, media_type=found.kind, headers=disposition)
+        if isinstance(found, Content):
+            return Response(found.content, media_type=found.kind)
         if as_json:
             return Response(json_text(found.record), media_type="application/json")
         return Response(self._render(found, visitor), media_type="text/html")

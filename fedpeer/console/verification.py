@@ -3,6 +3,7 @@
 import shutil
 import threading
 import time
+import urllib.request
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from datetime import UTC, datetime
@@ -10,13 +11,16 @@ from typing import Any
 
 from coordinator.certificates import read_certificates
 from coordinator.errors import FolderError
-from coordinator.operator import Operator
+from coordinator.operator import Operator, RunningService
 from fedpeer.audit.sources import open_source
-from fedpeer.audit.sql.database import parse_url, sqlite_file
 from fedpeer.audit.sql.errors import StorageError
+from fedpeer.console.alarms import Sample, read_samples, standing
 from fedpeer.console.reading import Reader
 from mechanism.ledger.errors import LedgerError
 from mechanism.ledger.verify import Problem, Report, verify_ledger
+
+#: Bytes of the service's metrics that are read, and seconds that it gets to say them.
+_METRICS_BYTES, _METRICS_SECONDS = 1 << 24, 5.0
 
 #: Seconds for which the service's answer is taken as it was: each question makes it read its tables again.
 _HEALTH_SECONDS = 15.0
@@ -93,7 +97,6 @@ class Service:
         folder = self._reader.folder
         with closing(Operator(folder, self._reader.clock)) as operator:
             service = operator.serving()
-        file = sqlite_file(parse_url(self._reader.url))
         disk = shutil.disk_usage(folder.path)
         return {
             "serving": service is not None,
@@ -101,9 +104,10 @@ class Service:
             "addresses": {} if service is None else service.addresses,
             "troubles": {} if service is None else service.troubles,
             "certificates": self._certificates(),
+            "alarms": standing(_samples(service), self._reader.now()),
             "disk_free_bytes": disk.free,
             "disk_bytes": disk.total,
-            "database_bytes": None if file is None else file.stat().st_size,
+            "database_bytes": self._reader.database_bytes(),
         }
 
     def _certificates(self) -> dict[str, Any]:
@@ -113,4 +117,20 @@ class Service:
         except FolderError as error:
             return {"ends": {}, "warnings": [str(error)]}
         ends = {name: end.timestamp() for name, end in found.ends().items()}
-        return {"ends": ends, "warnings": found.warnings(now)}
+        return {"ends": ends, "warnings": list(found.warnings(now).values())}
+
+
+def _samples(service: RunningService | None) -> list[Sample] | None:
+    """What the service exports; None where it cannot be asked."""
+    address = "" if service is None else service.addresses.get("metrics", "")
+    if not address:
+        return None
+    host, _, port = address.rpartition(":")
+    here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    name = f"[{here}]" if ":" in here else here
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with direct.open(f"http://{name}:{port}/metrics", timeout=_METRICS_SECONDS) as answer:
+            return read_samples(answer.read(_METRICS_BYTES).decode())
+    except (OSError, ValueError):  # it ends just now, or something else answers there
+        return None

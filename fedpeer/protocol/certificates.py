@@ -309,6 +309,17 @@ def issue_participant_certificate(
     return _issued(authority, participant_id, key, now, lifetime, usage)
 
 
+def issue_client_certificate(authority: Identity, name: str, now: datetime, lifetime: timedelta) -> Identity:
+    """A key and its certificate for somebody who is no participant, such as an operator at the console.
+
+    Args:
+        name: the common name, which is no participant id.
+    """
+    key = new_key()
+    usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH])
+    return Identity(key, _issued(authority, name, key.public_key(), now, lifetime, usage))
+
+
 def _issued(
     authority: Identity,
     name: str,

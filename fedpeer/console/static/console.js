@@ -1,4 +1,4 @@
-// Keeps a page up to date: counts deadlines down, and fetches the page again when the ledger has grown.
+// Keeps a page up to date: counts deadlines down, and fetches the page again when the ledger has grown. Takes files.
 "use strict";
 
 const parts = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
@@ -53,6 +53,18 @@ function replace(old, fresh) {
 function say(text) {
   const place = document.getElementById("live");
   if (place && place.textContent !== text) place.textContent = text;
+}
+
+// A file that is dropped or chosen is read here, into the field that its form sends.
+for (const place of document.querySelectorAll("[data-drop]")) {
+  place.hidden = false;
+  const field = document.getElementById(place.dataset.drop);
+  const read = async (files) => { if (files.length) field.value = (await files[0].slice(0, 1 << 20).text()); field.focus(); };
+  place.querySelector("input").addEventListener("change", (e) => read(e.target.files));
+  for (const target of [place, field]) {
+    target.addEventListener("dragover", (e) => e.preventDefault());
+    target.addEventListener("drop", (e) => { if (e.dataTransfer.files.length) { e.preventDefault(); read(e.dataTransfer.files); } });
+  }
 }
 
 const main = document.querySelector("main[data-live]");

@@ -123,6 +123,17 @@ def loss_and_accuracy(
     return float(judged.losses.mean()), accuracy
 
 
+def accuracy_by_label(workload: Workload, judged: Judged, targets: npt.NDArray[Any]) -> list[float | None]:
+    """Of a classifier, the share that it recognises of each class, None of a class without samples; empty of any
+    other model.
+    """
+    if workload.classes is None or judged.outputs is None:
+        return []
+    right = judged.outputs.argmax(axis=1) == targets
+    of_class = [right[targets == label] for label in range(judged.outputs.shape[1])]
+    return [float(found.mean()) if found.size else None for found in of_class]
+
+
 def flat_change(names: Sequence[str], weights: Weights, start: Weights) -> npt.NDArray[np.float64]:
     """weights - start of the tensors `names`, one after another, float64."""
     return np.concatenate([(weights[n].astype(np.float64) - start[n]).ravel() for n in names])

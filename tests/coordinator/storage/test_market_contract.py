@@ -18,6 +18,7 @@ from coordinator.storage.identities import (
     invitations,
     participants,
 )
+from coordinator.storage.notices import NoticeRow
 from coordinator.storage.rounds import Retention, RoundRow, SettlementRow, rounds, settlements
 from coordinator.storage.schema import migrate
 from coordinator.storage.store import MarketStore
@@ -450,3 +451,28 @@ def test_a_value_is_never_read_as_sql(store: MarketStore, text: str) -> None:
     assert store.failures("task", 1) == [FailureRow(text, 1, text, 1.0)]
     assert store.claim(text, text) is None
     assert store.task("task") is not None
+
+
+def test_notices_are_counted_without_a_gap_and_kept_for_those_who_have_not_had_them(
+    store: MarketStore,
+) -> None:
+    for number in range(1, 5):
+        store.add_notice("task.opened", f"id-{number}", float(number), {"text": "é \x00 'q'"}, "task", "ann")
+    assert store.last_notice() == 4
+    assert [(n.number, n.id, n.at) for n in store.notices_after(1, 2)] == [(2, "id-2", 2.0), (3, "id-3", 3.0)]
+    [first, *_] = store.notices_after(0, 9)
+    assert first == NoticeRow(1, "id-1", "task.opened", "task", "ann", {"text": "é \x00 'q'"}, 1.0)
+    store.put_notice_place("ops", 3)
+    store.put_notice_place("ann", 1)
+    store.put_notice_place("ann", 2)
+    assert store.notice_places() == {"ops": 3, "ann": 2}
+    store.sweep_notices(before=0.0)
+    assert [n.number for n in store.notices_after(0, 9)] == [3, 4]
+    store.sweep_notices(before=9.0)  # too old for everybody
+    assert [n.number for n in store.notices_after(0, 9)] == [4]
+    store.drop_notice_place("ann")
+    store.put_notice_place("ops", 4)
+    store.sweep_notices(before=9.0)
+    store.add_notice("task.closed", "id-5", 5.0, {})
+    assert [n.number for n in store.notices_after(3, 9)] == [4, 5]
+    assert store.notice_places() == {"ops": 4}

@@ -1,6 +1,7 @@
 """One market that was played to its end, for the tests of a module."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -8,7 +9,7 @@ from fedpeer.testing import LocalMarket
 from tests.fedpeer.console.visiting import Visited, visited
 
 #: Three participants, two rounds, on claimed degrees that are verified by nobody.
-TERMS = {"rule": {"name": "paper", "peers": 1, "stake_micro": 500_000}}
+TERMS = {"leaderboard": True, "rule": {"name": "paper", "peers": 1, "stake_micro": 500_000}}
 
 
 @pytest.fixture(scope="module")
@@ -19,6 +20,19 @@ def market() -> Iterator[LocalMarket]:
 
 
 @pytest.fixture(scope="module")
-def console(market: LocalMarket) -> Iterator[Visited]:
-    with visited(market.coordinator.folder, market.coordinator.clock) as served:
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as `fedpeer arena --out` leaves it, with what is none of its files."""
+    folder = tmp_path_factory.mktemp("results")
+    (folder / "arena.json").write_text('{"<script>": 1}')
+    (folder / "arena.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    (folder / "page.html").write_text("<script>alert(1)</script>")
+    (folder / "<b>.csv").write_text("a")
+    (folder / "cells").mkdir()
+    (folder / "out.csv").symlink_to("/etc/hostname")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def console(market: LocalMarket, results: Path) -> Iterator[Visited]:
+    with visited(market.coordinator.folder, market.coordinator.clock, results) as served:
         yield served

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.clock import SystemClock
 from fedpeer.console.sessions import Role
 from fedpeer.testing import LocalMarket
 from fedpeer.testing.coordinator import LocalCoordinator
@@ -295,3 +296,97 @@ def test_an_operator_invites_and_revokes_in_the_browser(tmp_path: Path) -> None:
         bad = visit.post("/operator/invite/", of="/operator/participants/", name="Not a name")
         assert bad.status == 400
         assert "lower-case letters" in bad.text
+
+
+def test_a_leaderboard_has_the_integers_of_the_ledger_and_no_names(
+    console: Visited, market: LocalMarket
+) -> None:
+    record = json.loads(console.public().get("/tasks/task/leaderboard.json").text)
+    assert [line["paid_micro"] for line in record["lines"]] == sorted(
+        market.paid_micro.values(), reverse=True
+    )
+    page = console.public().get("/tasks/task/leaderboard/").main
+    for name in market.participants:
+        assert not re.search(rf"\b{name}\b", page + json.dumps(record))
+        own = json.loads(console.participant(market.folder / name).get(f"/participants/{name}.json").text)
+        [place] = [line for line in record["lines"] if line["pseudonym"] == own["tasks"][0]["pseudonym"]]
+        assert place["paid_micro"] == market.paid_micro[name]
+        assert place["rounds_paid"] == sum(
+            b["paid_micro"] > 0 for b in market.entries("payment") if b["participant_id"] == name
+        )
+    assert "Leaderboard" in console.public().get("/tasks/task/").main
+
+
+def test_a_task_that_does_not_allow_it_has_no_leaderboard(tmp_path: Path) -> None:
+    with LocalCoordinator(tmp_path) as coordinator:
+        coordinator.open(task_config(tmp_path, "quiet"))
+        with visited(coordinator.folder, coordinator.clock) as console:
+            answer = console.public().get("/tasks/quiet/leaderboard/")
+            assert (answer.status, "has no leaderboard" in answer.main) == (404, True)
+            assert "Leaderboard" not in console.public().get("/tasks/quiet/").main
+
+
+def test_a_statement_to_print_has_the_integers_of_the_ledger(console: Visited, market: LocalMarket) -> None:
+    page = console.participant(market.folder / "p2").get("/participants/p2/statement/").main
+    logged = [body for body in market.entries("payment") if body["participant_id"] == "p2"]
+    found = micros(page)
+    for body in logged:
+        for key in ("paid_micro", "penalty_micro", "withheld_micro", "stake_lost_micro"):
+            assert body[key] in found
+    assert market.verify().balances["payable:p2"].holds in found
+
+
+def test_results_are_the_folders_own_files_as_what_they_are(console: Visited) -> None:
+    visit = console.public()
+    record = json.loads(visit.get("/results.json").text)
+    assert record == {"results": [{"name": "arena", "pictures": ["arena.png"], "files": ["arena.json"]}]}
+    picture = visit.open("GET", "/results/arena.png")
+    assert (picture.headers["content-type"], picture.read()) == ("image/png", b"\x89PNG\r\n\x1a\n")
+    assert visit.get("/results/arena.json").headers["content-type"] == "application/json"
+    for name in ("page.html", "out.csv", "cells", "..", "%2e%2e%2fcoordinator.toml", "%3Cb%3E.csv"):
+        assert visit.get(f"/results/{name}").status == 404, name
+
+
+def test_accuracy_by_label_stands_beside_the_whole(tmp_path: Path) -> None:
+    import sqlite3
+
+    with LocalMarket(participants=3, rounds=1, folder=tmp_path) as market:
+        market.run()
+        folder, clock = market.coordinator.folder, market.coordinator.clock
+        with sqlite3.connect(folder.path / "coordinator.db") as database:
+            database.execute(
+                "UPDATE rounds SET accuracy = '0.75', accuracy_by_label = '[\"1.000000\", null, \"0.500000\"]'"
+            )
+        with visited(folder, clock) as console:
+            page = console.public().get("/tasks/task/").main
+            for words in ("Accuracy by label after round 1", "100.0%", "no sample", "50.0%"):
+                assert words in page
+
+
+def test_alarms_show_what_the_service_says_of_itself(tmp_path: Path) -> None:
+    config = (
+        'name = "test"\n[server]\nmarket = "127.0.0.1:0"\npublic = "127.0.0.1:0"\nmetrics = "127.0.0.1:0"\n'
+    )
+    folder = make_folder(tmp_path / "state", config)
+
+    async def play() -> None:
+        async with running(folder) as service:
+            service.metrics.stalled.labels("<i>task</i>").set(1)
+            await asyncio.to_thread(look)
+
+    def look() -> None:
+        with visited(folder, SystemClock()) as console:
+            visit = console.signed_in(Role.OPERATOR)
+            states = {a["name"]: a for a in json.loads(visit.get("/operator/alarms.json").text)["alarms"]}
+            assert states["TaskStalled"]["state"] == "raised"
+            assert states["CertificateExpiring"]["state"] == "quiet"
+            assert states["QuotaExceeded"]["state"] == "history"
+            page = visit.get("/operator/alarms/").main
+            assert "task &lt;i&gt;task&lt;/i&gt;" in page
+            assert "1 raised" in page
+            assert "TaskStalled" in visit.get("/operator/").main
+
+    asyncio.run(play())
+    with visited(folder, SystemClock()) as console:  # nobody serves any more
+        page = console.signed_in(Role.OPERATOR).get("/operator/alarms/").main
+        assert "cannot be read" in page

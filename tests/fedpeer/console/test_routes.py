@@ -21,6 +21,11 @@ ALLOWED = {
     ("GET", "/index.json"): ALL,
     ("GET", "/tasks/{task}/"): ALL,
     ("GET", "/tasks/{task}.json"): ALL,
+    ("GET", "/tasks/{task}/leaderboard/"): ALL,
+    ("GET", "/tasks/{task}/leaderboard.json"): ALL,
+    ("GET", "/results/"): ALL,
+    ("GET", "/results.json"): ALL,
+    ("GET", "/results/{file}"): ALL,
     ("GET", "/ledger/"): ALL,
     ("GET", "/ledger.json"): ALL,
     ("GET", "/ledger/receipt/"): ALL,
@@ -32,6 +37,8 @@ ALLOWED = {
     ("GET", "/participants/{name}/"): {"p1", "operator"},
     ("GET", "/participants/{name}.json"): {"p1", "operator"},
     ("GET", "/participants/{name}/statement.csv"): {"p1", "operator"},
+    ("GET", "/participants/{name}/statement/"): {"p1", "operator"},
+    ("GET", "/participants/{name}/statement.json"): {"p1", "operator"},
     ("GET", "/participants/{name}/{task}/{round}/"): {"p1", "operator"},
     ("GET", "/participants/{name}/{task}/{round}.json"): {"p1", "operator"},
     ("GET", "/audit/"): {"auditor", "operator"},
@@ -39,6 +46,8 @@ ALLOWED = {
     ("POST", "/audit/"): {"auditor", "operator"},
     ("GET", "/operator/"): {"operator"},
     ("GET", "/operator.json"): {"operator"},
+    ("GET", "/operator/alarms/"): {"operator"},
+    ("GET", "/operator/alarms.json"): {"operator"},
     ("GET", "/operator/participants/"): {"operator"},
     ("GET", "/operator/participants.json"): {"operator"},
     ("GET", "/operator/participants/{name}/revoke/"): {"operator"},
@@ -60,7 +69,7 @@ ALLOWED = {
     ("GET", "/events"): ALL,
 }
 
-PLACES = {"task": "task", "index": "3", "name": "p1", "round": "1"}
+PLACES = {"task": "task", "index": "3", "name": "p1", "round": "1", "file": "arena.json"}
 
 
 @pytest.fixture(scope="module")

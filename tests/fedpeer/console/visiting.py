@@ -108,9 +108,9 @@ class Visited:
 
 
 @contextmanager
-def visited(folder: StateFolder, clock: Clock) -> Iterator[Visited]:
+def visited(folder: StateFolder, clock: Clock, results: Path | None = None) -> Iterator[Visited]:
     """A console over a state folder, on a free port."""
-    server = ConsoleServer(folder, "127.0.0.1:0", Reader(folder, clock))
+    server = ConsoleServer(folder, "127.0.0.1:0", Reader(folder, clock), results)
     with running(server):
         yield Visited(server, folder, clock)
 
