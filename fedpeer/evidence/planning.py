@@ -76,8 +76,6 @@ def plan_shadows(
         mix = sound_mix(k, reference, samples, generator)
         rows = _resample(codes, halves[half], mix.counts, generator)
         plans.append(Plan(mix, rows, rows, half, True, int(generator.integers(2**31))))
-    for k in generator.permutation(count)[:KEPT]:
-        plans[k] = replace(plans[k], keeps=True)
     for k in range(round(count * FLAWED_SHARE)):
         half = k // 2 % 2
         make = _handful if k % 2 else _wrong_targets
@@ -85,7 +83,9 @@ def plan_shadows(
         plans.append(Plan(mix, rows, targets, half, False, int(generator.integers(2**31))))
     for k in generator.permutation(count)[: again_count(count)]:
         other = int(generator.integers(2**31))
-        plans.append(replace(plans[k], sound=False, seed=other, again_of=plans[k].seed, keeps=False))
+        plans.append(replace(plans[k], sound=False, seed=other, again_of=plans[k].seed))
+    for k in generator.permutation(count)[:KEPT]:
+        plans[k] = replace(plans[k], keeps=True)
     return plans
 
 
