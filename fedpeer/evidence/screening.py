@@ -15,11 +15,12 @@ the mean counts. Each score is put on one scale, its excess over the median in u
 decides: so the six together fail an honest model at the rate of one.
 
 Who keeps its data from round to round meets a start that has seen them: its update is shorter, and other tensors move.
-Some shadows are trained as such participants, too; the limit is moved by what that moves them by in the median.
+Some shadows are trained as such participants, too; the limits of "trained" and "samples" are moved by what that moves
+them by in the median.
 
 *Samples* is the distance from flawed shadows, by a ridge regression from the regressors of the degree; the payment is
-nothing at the flawed shadows' median. *Claim* is one-sided: by how much the estimate exceeds the true degree, in the
-third of the degrees where it does so most.
+nothing at the flawed shadows' median. *Claim* is one-sided: by how much the estimate exceeds the true degree. The
+limits of "trained" and "claim" are those of the third of the degrees where they are the greatest.
 
 What `mechanism.evidence.Thresholds` has besides is no test but policy: how much an aggregate may suffer, and from which
 width an interval pays on its upper end.
@@ -251,14 +252,15 @@ def gain_on_shown(seen: Observation, shares: Array) -> float:
     return float(seen.gains @ weights / max(weights.sum(), 1e-12))
 
 
-def claim_band(residuals: Array, degrees: Array) -> float:
-    """By how much estimates exceed true degrees at `RATE`, at the degrees where they do so most.
+def limit_at_worst(scores: Array, degrees: Array) -> float:
+    """The limit at `RATE` in the third of all degrees in which it is the greatest.
 
-    Where data are near the reference an estimate can only be too high, and honest claims are low: so the limit is that
-    of the third of all degrees in which it is the greatest.
+    A limit of all shadows together would hold of all degrees together, and those of one end could pay for the others:
+    near the reference an estimate can only be too high, and a model of one stratum gains little of what the start
+    knows.
     """
     thirds = np.array_split(np.argsort(degrees, kind="stable"), 3)
-    return max(limit_at(residuals[third], RATE) for third in thirds)
+    return max(limit_at(scores[third], RATE) for third in thirds)
 
 
 def fit_screens(
@@ -298,23 +300,27 @@ def fit_screens(
         return result
 
     common = scaled(plain)
-    band = claim_band(fitted.residuals, table.degrees)
-    limit = limit_at(common, RATE)
+    band = limit_at_worst(fitted.residuals, table.degrees)
+    limit = limit_at_worst(common, table.degrees)
+    quality, held, flawed_quality = _fit_quality(fitted, table, flawed)
+    least_quality = -limit_at(-held, RATE)
     if kept:
         places = np.array([place for place, _ in kept])
         observed = [each for _, each in kept]
-        features = fitted.maps.of_shadows(table.rows(places).seen_as(observed))
+        own = table.rows(places).seen_as(observed)
+        features = fitted.maps.of_shadows(own)
         shares = fitted.maps.shadow_shares(features)
         moved = scaled(scores(observed, shares, halves[places])) - common[places]
         limit += max(float(np.median(moved)), 0.0)
-    return Screens((first, second), tails, limit, *_fit_quality(fitted, table, flawed), band)
+        least_quality -= max(float(np.median(held[places] - quality(own.z(features, shares)))), 0.0)
+    return Screens((first, second), tails, limit, quality, least_quality, flawed_quality, band)
 
 
-def _fit_quality(fitted: Fitted, table: Table, flawed: Table | None) -> tuple[Line, float, float]:
-    """The quality, the least of honest models at `RATE`, and the median of flawed ones."""
+def _fit_quality(fitted: Fitted, table: Table, flawed: Table | None) -> tuple[Line, Array, float]:
+    """The quality, what it says of each sound shadow without it, and the median of flawed ones."""
     z = table.z(fitted.features, fitted.shares)
     if flawed is None:
-        return Line(np.zeros(z.shape[1]), 1.0), 0.0, 0.0
+        return Line(np.zeros(z.shape[1]), 1.0), np.ones(len(z)), 0.0
     features = fitted.maps.of_shadows(flawed)
     shares = fitted.maps.shadow_shares(features)
     both = np.concatenate([z, flawed.z(features, shares)])
@@ -322,4 +328,4 @@ def _fit_quality(fitted: Fitted, table: Table, flawed: Table | None) -> tuple[Li
     held = np.empty(len(both))
     for rest, fold in folds(len(both), _CHECK_FOLDS):
         held[fold] = ridge(both[rest], target[rest])(both[fold])
-    return ridge(both, target), -limit_at(-held[: len(z)], RATE), float(np.median(held[len(z) :]))
+    return ridge(both, target), held[: len(z)], float(np.median(held[len(z) :]))
