@@ -32,7 +32,7 @@ from mechanism.ledger.entry import Entry
 from mechanism.ledger.key_history import fingerprint
 from mechanism.lifecycle import State
 from mechanism.peers import Draw, Meetings
-from mechanism.settlement import Assessment, Settlement
+from mechanism.settlement import Assessment, Settlement, expected_payments
 from mechanism.statements import ClaimStatement, ModelStatement, Statement
 from mechanism.terms import Terms
 
@@ -412,11 +412,12 @@ class Transaction:
         ordered: Sequence[Assessment],
         places: Mapping[str, int],
     ) -> None:
-        rows = []
+        rows, expected = [], expected_payments(task.terms, ordered)
         for assessment, line in zip(ordered, settlement.payments, strict=True):
             name = assessment.participant_id
             record: dict[str, Any] = {
                 "paid_micro": line.paid_micro,
+                "expected_micro": expected[name],
                 "penalty_micro": line.penalty_micro,
                 "withheld_micro": line.withheld_micro,
                 "stake_lost_micro": line.stake_lost_micro,

@@ -44,7 +44,7 @@ def test_what_others_wrote_is_no_markup() -> None:
 
 def test_a_settlement_says_what_it_rests_on() -> None:
     assert str(SETTLEMENT).splitlines()[:2] == [
-        "cats-1, round 1: 1.065856 credits",
+        "cats-1, round 1: 1.065856 credits, 0.000000 expected before peers were drawn",
         "  degree: scored by 0.3000, 0.2500 claimed; against bob",
     ]
 
