@@ -367,7 +367,9 @@ class Transaction:
             self.notice("payout.due", {"payable_micro": due}, task.id)
 
     def _meetings(self, task: TaskRow) -> Meetings:
-        """Who was scored against whom in the rounds before, as the log has it."""
+        """Who was scored against whom in the rounds before, as the log has it, where a draw hangs on that."""
+        if task.terms.rule.name != "verified" or task.terms.all_peers:
+            return Meetings()
         firsts = [entries.peers_id(task.id, number, 1) for number in range(1, task.round)]
         meetings = Meetings()
         for index in self.ledger_store.find(firsts).values():
