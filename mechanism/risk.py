@@ -16,7 +16,7 @@ k-subsets of the first m peers follows in one sweep, and its derivative beside i
  With CRRA all subsets are listed where there are at most `LISTED`; where there
 are more, so many are drawn once by a fixed seed, and the answer says that it is approximate.
 
-Proved (docs/mechanism.md, section 3): for phi convex and any increasing concave U, whoever is neutral prefers the
+Proved (docs/mechanism.md, section 3): for phi convex and any increasing concave U, one who is neutral prefers the
 higher of two degrees only if the risk-averse does; so risk aversion never lowers the best degree, never raises effort.
 
 Source: Pratt 1964; Arrow 1965.

@@ -280,7 +280,7 @@ def expected_payments(terms: Terms, assessments: Sequence[Assessment]) -> dict[s
 
     Args:
         assessments: of everyone selected. Of more than `STAND_INS` that are scored, so many stand for all, of evenly
-            spaced ranks by degree: what is expected is told, not paid.
+            spaced ranks by degree: nothing is paid by what is expected.
 
     Returns:
         micro-credits by participant id, rounded down; 0 where the participant is not scored.

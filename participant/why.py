@@ -3,7 +3,7 @@
 What one payment rests on stands together in the log: the verdicts on everyone, the draw's key, the peers, the payment.
 `why` reads those entries, settles the round again by `mechanism.settlement`, and compares it with what the ledger and
 the coordinator say. It takes verdicts, draw key and the others' peers as they are logged, and the participant's own
-peers of the rounds before as they were told; `fedpeer ledger verify` recomputes them. A copy
+peers of the rounds before as the coordinator said them; `fedpeer ledger verify` recomputes them. A copy
 of the ledger does as well as the coordinator (`LedgerCopy`); without either, `stored` is what the journal alone says.
 """
 
