@@ -151,12 +151,13 @@ class LearnedModel:
 
 @dataclass(frozen=True)
 class Person:
-    """One participant of a task, and what the task has paid it so far."""
+    """One participant of a task, what it was paid so far, and what was to be expected before peers were drawn."""
 
     id: str
     standing: Standing
     degree: str
     paid_micro: int
+    expected_micro: int
 
 
 @dataclass(frozen=True)
@@ -600,8 +601,10 @@ def report_of(t: Transaction, row: TaskRow) -> TaskReport:
     """The task as it stands within a transaction."""
     progress = t.market.progress(row)
     paid: dict[str, int] = {}
+    expected: dict[str, int] = {}
     for line in t.market.settlements(row.id):
         paid[line.participant_id] = paid.get(line.participant_id, 0) + line.paid_micro
+        expected[line.participant_id] = expected.get(line.participant_id, 0) + line.expected_micro
     failed = t.market.all_failures(row.id)
     return TaskReport(
         row=row,
@@ -610,7 +613,13 @@ def report_of(t: Transaction, row: TaskRow) -> TaskReport:
         selected=tuple(sorted(progress.selected)),
         delivered=tuple(sorted(progress.delivered)),
         people=tuple(
-            Person(c.participant_id, _standing(progress, c), c.degree, paid.get(c.participant_id, 0))
+            Person(
+                c.participant_id,
+                _standing(progress, c),
+                c.degree,
+                paid.get(c.participant_id, 0),
+                expected.get(c.participant_id, 0),
+            )
             for c in t.market.claims(row.id)
         ),
         failures={f.participant_id: f.reason for f in failed if f.round == row.round},

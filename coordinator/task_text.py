@@ -72,9 +72,10 @@ def _counts(report: TaskReport) -> str:
 
 
 def _people(report: TaskReport) -> Table:
-    table = Table("participant", "stands as", "degree claimed", "credits paid")
+    table = Table("participant", "stands as", "degree claimed", "credits paid", "expected before the draw")
     for person in report.people:
-        table.add_row(person.id, person.standing, person.degree, _credits(person.paid_micro))
+        amounts = _credits(person.paid_micro), _credits(person.expected_micro)
+        table.add_row(person.id, person.standing, person.degree, *amounts)
     return table
 
 

@@ -32,7 +32,7 @@ from mechanism.ledger.entry import Entry
 from mechanism.ledger.key_history import fingerprint
 from mechanism.lifecycle import State
 from mechanism.peers import Draw, Meetings
-from mechanism.settlement import Assessment, Settlement
+from mechanism.settlement import Assessment, Settlement, expected_payments
 from mechanism.statements import ClaimStatement, ModelStatement, Statement
 from mechanism.terms import Terms
 
@@ -367,7 +367,9 @@ class Transaction:
             self.notice("payout.due", {"payable_micro": due}, task.id)
 
     def _meetings(self, task: TaskRow) -> Meetings:
-        """Who was scored against whom in the rounds before, as the log has it."""
+        """Who was scored against whom in the rounds before, as the log has it, where a draw hangs on that."""
+        if task.terms.rule.name != "verified" or task.terms.all_peers:
+            return Meetings()
         firsts = [entries.peers_id(task.id, number, 1) for number in range(1, task.round)]
         meetings = Meetings()
         for index in self.ledger_store.find(firsts).values():
@@ -412,11 +414,12 @@ class Transaction:
         ordered: Sequence[Assessment],
         places: Mapping[str, int],
     ) -> None:
-        rows = []
+        rows, expected = [], expected_payments(task.terms, ordered)
         for assessment, line in zip(ordered, settlement.payments, strict=True):
             name = assessment.participant_id
             record: dict[str, Any] = {
                 "paid_micro": line.paid_micro,
+                "expected_micro": expected[name],
                 "penalty_micro": line.penalty_micro,
                 "withheld_micro": line.withheld_micro,
                 "stake_lost_micro": line.stake_lost_micro,

@@ -27,6 +27,8 @@ from mechanism.gap_bound import GapBound
 from mechanism.global_search import maximise
 from mechanism.mean_field import PeerSums
 from mechanism.payment import PaymentFunction
+from mechanism.ranges import whole
+from mechanism.risk import LISTED, Attitude, Lottery, averse_maximum
 from mechanism.score import Score
 
 Array = npt.NDArray[np.float64]
@@ -56,8 +58,11 @@ class BestResponse:
         effort: the least effort that reaches `degree`, in [0, 1].
         degree: delta after that effort.
         expected_payment, cost, utility: credits a round.
-        certificate: a bound on what another degree could gain over `utility`.
+        certificate: a bound on what another degree could gain over `equivalent`.
         peers: the degrees believed of the peers.
+        equivalent: what would be taken for sure in the place of the round, credits; the utility where risk is not
+            weighed, or there is none.
+        exact: whether that is computed from every draw (`mechanism.risk`).
     """
 
     effort: float
@@ -67,6 +72,8 @@ class BestResponse:
     utility: float
     certificate: Certificate
     peers: tuple[float, ...]
+    equivalent: float
+    exact: bool = True
 
 
 def best_response(
@@ -78,6 +85,8 @@ def best_response(
     cost: CostFunction,
     peers: Sequence[float] | npt.NDArray[np.float64] | None = None,
     rule: PeerRule = PeerRule.RANDOM,
+    drawn: int = 1,
+    attitude: Attitude | None = None,
 ) -> BestResponse:
     """The best response of one participant, with its certificate.
 
@@ -87,9 +96,12 @@ def best_response(
         peers: the degrees that it believes its peers to have; None believes in copies of itself, at the
             equilibrium of least degree that they have among themselves.
         rule: how the terms draw peers.
+        drawn: how many of the peers a round draws; matters to an attitude alone. All, or more: nothing is drawn.
+        attitude: how risk is weighed; None: not at all.
 
     Raises:
-        FieldError: anything out of its range, no peer, or a payment that decreases.
+        FieldError: anything out of its range, no peer, a payment that decreases, or, with an attitude, one that is not
+            known to be convex in the squares of degrees.
     """
     start, low = float(effort.start), float(effort.floor)
     score = Score(payment, Q, bound)
@@ -98,6 +110,9 @@ def best_response(
         np.array([_symmetric_least(score, cost, low, start, report)]) if peers is None else _degrees(peers)
     )
     problem = _problem(score, cost, low, start, believed, rule, report)
+    whole("drawn", drawn, 1)
+    if attitude is not None and rule is PeerRule.RANDOM and drawn < believed.size:
+        return _averse(score, effort, cost, believed, drawn, attitude, report, problem)
     found, me = maximise(problem), np.array([0])
     paid, spent = (float(amount(me, found.degree)[0]) for amount in (problem.payment, problem.costs))
     return BestResponse(
@@ -113,6 +128,45 @@ def best_response(
             float(found.rounding[0]),
         ),
         peers=tuple(believed.tolist()),
+        equivalent=paid - spent,
+    )
+
+
+def _averse(
+    score: Score,
+    effort: EffortCurve,
+    cost: CostFunction,
+    believed: Array,
+    drawn: int,
+    attitude: Attitude,
+    report: CurvatureReport,
+    problem: Deviations,
+) -> BestResponse:
+    if not report.holds:
+        raise FieldError(
+            "payment", score.function, f"a payment that bends as risk aversion needs it: {report}"
+        )
+    low, start, me = float(problem.low[0]), float(problem.start[0]), np.array([0])
+    most = float(np.max(cost.value(np.array([start - low]))))
+    lottery = Lottery(score, np.square(believed), drawn, attitude, most)
+    found = averse_maximum(lottery, cost, low, start, start)
+    degree = np.array([found.degree])
+    paid, spent = (float(amount(me, degree)[0]) for amount in (problem.payment, problem.costs))
+    status = proof_status(report, cost) if lottery.exact else Status.NONE
+    basis = "bounds of the slope of the certainty equivalent on cells of degrees"
+    if not lottery.exact:
+        basis += f"; of {LISTED} draws in the place of all, so what they leave out is not bounded"
+    regret = found.upper - found.equivalent + found.rounding
+    return BestResponse(
+        effort=float(effort.effort(found.degree)),
+        degree=found.degree,
+        expected_payment=paid,
+        cost=spent,
+        utility=paid - spent,
+        certificate=Certificate(regret if lottery.exact else np.inf, status, basis, found.rounding),
+        peers=tuple(believed.tolist()),
+        equivalent=found.equivalent,
+        exact=lottery.exact,
     )
 
 

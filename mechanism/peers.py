@@ -24,7 +24,7 @@ that draws anew each round, the peers are the first in the order.
 *Uniform.* Let the same people be scored in every round, without copies. Then the peers of k are in every round as
 likely to be these as any others: its orders are uniform and independent, and exchanging two names in all of them
 exchanges the two in all its peers. Who was drawn before does tell who comes: of N - 1 others, K a round, all have been
-met after ceil((N - 1) / K) rounds, and whoever is left for the last of these is known before it. One who comes late,
+met after ceil((N - 1) / K) rounds, and those left for the last of these are known before it. One who comes late,
 or was not scored in some rounds, has been met less often, and is drawn until it has caught up: never beyond those who
 were there, as nobody is drawn while a candidate has been met less often.
 

@@ -2,7 +2,8 @@
 
     {"payment": "log", "Q": 2000, "phi": 300, "upsilon": 200, "peer_rule": "random",
      "participants": [{"delta0": 1.0, "rate": 1.0, "cost": 0.8}, ...],
-     "learner": {"omega": 1, "gamma": 5, "reward": 800, "rounds": 10}}
+     "learner": {"omega": 1, "gamma": 5, "reward": 800, "rounds": 10},
+     "risk": {"cara": 1.0, "peers": [1, 3, "all"]}}
 
 `participants` is a list of entries, or one entry. An entry with `count` stands for that many, and then each number
 may be a distribution, drawn with the entry's `seed`:
@@ -32,10 +33,12 @@ from mechanism.gap_bound import GapBound
 from mechanism.learner import Learner, Reward
 from mechanism.payment import ExactPaymentFunction, payment_function
 from mechanism.ranges import whole
+from mechanism.risk import Attitude, attitude_of
+from mechanism.terms import PEERS_DRAWN
 
 Array = npt.NDArray[np.float64]
 
-_TOP = {"payment", "Q", "phi", "upsilon", "participants", "learner", "peer_rule"}
+_TOP = {"payment", "Q", "phi", "upsilon", "participants", "learner", "peer_rule", "risk"}
 #: Least and greatest of what is above 0: sums and products of three stay far inside a float's range, 1e-308 to 1e308.
 POSITIVE = (1e-12, 1e12)
 #: The same of what may be 0.
@@ -49,6 +52,7 @@ _REQUIRED = {
     "participants": "a list of participants, or one entry with a count",
 }
 _ENTRY = {"delta0", "rate", "cost", "cost_exponent", "efforts", "degrees", "count", "seed"}
+_RISK = {"cara", "crra", "wealth", "peers"}
 _LEARNER = {"omega", "gamma", "reward", "rounds", "weights", "variance"}
 #: How many parameters each distribution takes (None: any number above 0), and what they are.
 _DISTRIBUTIONS: dict[str, tuple[int | None, str]] = {
@@ -71,6 +75,14 @@ class Population:
 
 
 @dataclass(frozen=True)
+class Risk:
+    """How all participants weigh risk, and the numbers of peers that are drawn to compare; None: all peers."""
+
+    attitude: Attitude
+    peers: tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
 class PlanInput:
     """A document, checked. `Q` is None where the best is asked for."""
 
@@ -80,6 +92,7 @@ class PlanInput:
     population: Population
     rule: PeerRule
     learner: Learner | None
+    risk: Risk | None = None
 
 
 def plan_input(document: Mapping[str, Any]) -> PlanInput:
@@ -103,6 +116,7 @@ def plan_input(document: Mapping[str, Any]) -> PlanInput:
         population=population(document["participants"]),
         rule=_rule(document.get("peer_rule", "random")),
         learner=_learner(document["learner"]) if document.get("learner") is not None else None,
+        risk=_risk(document["risk"]) if document.get("risk") is not None else None,
     )
 
 
@@ -276,6 +290,20 @@ def _reward(value: Any) -> Reward | float:
             _number(f"learner.reward.power[{i}]", numbers[i], *limits)
         return lambda y: numbers[0] * float(y ** numbers[1])
     raise FieldError("learner.reward", dict(value), 'a number, {"power": [R, a]} or {"log1p": R}')
+
+
+def _risk(value: Any) -> Risk:
+    if not isinstance(value, Mapping):
+        raise FieldError("risk", value, "a table with cara, or with crra and wealth")
+    _known("risk.", value, _RISK)
+    attitude = attitude_of(value.get("cara"), value.get("crra"), value.get("wealth"), "risk.")
+    if attitude is None:
+        raise FieldError("risk.cara", MISSING, "cara, or crra and wealth")
+    peers = value.get("peers", [1, PEERS_DRAWN["verified"], "all"])
+    if not isinstance(peers, Sequence) or isinstance(peers, str) or not peers:
+        raise FieldError("risk.peers", peers, 'a list of numbers of peers, "all" among them')
+    numbers = [None if one == "all" else whole(f"risk.peers[{i}]", one, 1) for i, one in enumerate(peers)]
+    return Risk(attitude, tuple(numbers))
 
 
 def _rule(value: Any) -> PeerRule:

@@ -48,6 +48,9 @@ PLAIN_DECIMAL = re.compile(r"-?[0-9]{1,30}(\.[0-9]{1,30})?")
 #: Of all amounts, whatever the program around has set for itself. The largest in an account takes 16 digits.
 _CONTEXT = Context(prec=28, rounding=ROUND_HALF_EVEN)
 
+#: Of more candidates than that an expected payment is the mean over so many.
+STAND_INS = 300
+
 _MICRO = Decimal(MICRO)
 _NOTHING = Decimal(0)
 _participant = attrgetter("participant_id")
@@ -276,17 +279,24 @@ def expected_payments(terms: Terms, assessments: Sequence[Assessment]) -> dict[s
     scatter around it, the less the more peers the rule draws.
 
     Args:
-        assessments: of everyone selected.
+        assessments: of everyone selected. Of more than `STAND_INS` that are scored, so many stand for all, of evenly
+            spaced ranks by degree: nothing is paid by what is expected.
 
     Returns:
         micro-credits by participant id, rounded down; 0 where the participant is not scored.
     """
-    by_id = {a.participant_id: a for a in assessments}
-    expected = dict.fromkeys(sorted(by_id), 0)
-    for name, assessment in by_id.items():
-        if assessment.scored:
-            candidates = [by_id[peer] for peer in sorted(peer_candidates(assessment, by_id))]
-            expected[name] = payment_against(terms, assessment, candidates or [assessment])
+    scored = sorted(
+        (a for a in assessments if a.scored), key=lambda a: (_verified_degree(a), a.participant_id)
+    )
+    if (size := len(scored)) > STAND_INS:
+        met = [scored[(2 * i + 1) * size // (2 * STAND_INS)] for i in range(STAND_INS)]
+    else:
+        met = scored
+    expected = dict.fromkeys(sorted(a.participant_id for a in assessments), 0)
+    for subject in scored:
+        candidates = [other for other in met if may_meet(subject, other)]
+        candidates.sort(key=_participant)
+        expected[subject.participant_id] = payment_against(terms, subject, candidates or [subject])
     return expected
 
 
@@ -298,13 +308,13 @@ def payment_against(terms: Terms, subject: Assessment, peers: Sequence[Assessmen
 
 def peer_candidates(assessment: Assessment, by_id: Mapping[str, Assessment]) -> frozenset[str]:
     """Those that may be drawn as a peer: the scored, without the participant and its duplicate cluster."""
-    return frozenset(
-        name
-        for name, other in by_id.items()
-        if other.scored
-        and name != assessment.participant_id
-        and (assessment.cluster is None or other.cluster != assessment.cluster)
-    )
+    return frozenset(name for name, other in by_id.items() if other.scored and may_meet(assessment, other))
+
+
+def may_meet(subject: Assessment, other: Assessment) -> bool:
+    """Whether they are two, and not of one duplicate cluster."""
+    one = subject.cluster is not None and subject.cluster == other.cluster
+    return not one and subject.participant_id != other.participant_id
 
 
 def largest_remainder(amounts: Mapping[str, Decimal]) -> tuple[dict[str, int], int]:

@@ -438,17 +438,18 @@ def _print_earnings(participant_id: str, earned: list[Earned]) -> None:
     if not earned:
         typer.echo(f"{participant_id} has earned nothing yet")
         return
-    headings = "task", "round", "paid", "claimed", "scored by", "peers", "receipt", "why"
+    headings = "task", "round", "paid", "expected", "claimed", "scored by", "peers", "receipt", "why"
     table = Table(*headings, box=box.SIMPLE_HEAD)
     for line in earned:
         s = line.settlement
         if s is None:
-            table.add_row(line.task_id, str(line.round), "", "", "", "", line.proof_error, line.why)
+            table.add_row(line.task_id, str(line.round), "", "", "", "", "", line.proof_error, line.why)
             continue
         table.add_row(
             line.task_id,
             str(line.round),
             credit_text(s.paid_micro),
+            credit_text(s.expected_micro),
             "" if s.claimed_degree is None else f"{float(s.claimed_degree):.4f}",
             "not scored" if s.verified_degree is None else f"{float(s.verified_degree):.4f}",
             ", ".join(s.peers),

@@ -57,6 +57,9 @@ class EffortSection(_Section):
         rate: of the effort curve delta(0) * exp(-rate * e).
         curve: instead of `rate`, points [[effort, degree], ...] from effort 0 to 1.
         peers: degrees believed of the others; left out: that they are like this participant.
+        cara: weighs the risk of which peers are drawn, a credit: of a round that pays 1 more or less at even odds, 1
+            takes 0.43 off; left out: risk is not weighed. Or, instead,
+        crra, wealth: relative to the credits that this participant has whatever the round pays.
     """
 
     strategy: Literal["best-response", "fixed"] = "best-response"
@@ -66,31 +69,36 @@ class EffortSection(_Section):
     rate: float = Field(1.0, gt=0)
     curve: list[tuple[float, float]] | None = None
     peers: list[float] | None = None
+    cara: float | None = None
+    crra: float | None = None
+    wealth: float | None = None
 
     def build(self) -> EffortStrategy:
         """The strategy that the section describes."""
         from mechanism.cost import CostFunction, LinearCost, PowerCost
         from mechanism.effort import EffortCurve, ExponentialEffort, TabulatedEffort
         from mechanism.errors import MechanismError
+        from mechanism.risk import attitude_of
 
         if self.strategy == "fixed":
             if self.effort is None:
                 raise ConfigurationError("effort.effort is missing; a fixed strategy needs it")
             return Fixed(self.effort)
         try:
+            attitude = attitude_of(self.cara, self.crra, self.wealth)
             cost: CostFunction = (
                 LinearCost(self.cost) if self.cost_exponent == 1 else PowerCost(self.cost, self.cost_exponent)
             )
             if self.curve is not None:
                 table = TabulatedEffort([e for e, _ in self.curve], [d for _, d in self.curve])
-                return BestResponse(cost=cost, curve=table, peers=self.peers)
+                return BestResponse(cost=cost, curve=table, peers=self.peers, attitude=attitude)
         except MechanismError as error:
             raise ConfigurationError(f"effort: {error}") from None
 
         def curve(start: float) -> EffortCurve:
             return ExponentialEffort(start, self.rate)
 
-        return BestResponse(cost=cost, curve=curve, peers=self.peers)
+        return BestResponse(cost=cost, curve=curve, peers=self.peers, attitude=attitude)
 
 
 class TaskSection(_Section):

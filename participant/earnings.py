@@ -43,6 +43,8 @@ class Earned(Readable):
         paid = (
             "not known" if self.settlement is None else f"{credit_text(self.settlement.paid_micro)} credits"
         )
+        if self.settlement is not None:
+            paid += f", {credit_text(self.settlement.expected_micro)} expected"
         receipt = self.proof_error or "the receipt holds"
         return f"{self.task_id}, round {self.round}: {paid}; {receipt}; {self.why}"
 
@@ -62,6 +64,7 @@ class Earned(Readable):
         return {
             **named,
             "paid_micro": s.paid_micro,
+            "expected_micro": s.expected_micro,
             "penalty_micro": s.penalty_micro,
             "stake_lost_micro": s.stake_lost_micro,
             "claimed_degree": None if s.claimed_degree is None else str(s.claimed_degree),

@@ -1,6 +1,7 @@
 """How much effort to make: strategies, and the explanation of one.
 
-    BestResponse    argmax over e of  E[ f(Q / (Phi*(delta(e)^2 + delta'^2) + Upsilon)) ] - cost(delta(0) - delta(e))
+    BestResponse    argmax over e of  E[ f(Q / (Phi*(delta(e)^2 + delta'^2) + Upsilon)) ] - cost(delta(0) - delta(e)),
+                    or of what that is worth for sure to one who weighs the risk of the draw (`mechanism.risk`)
     Fixed           always the same effort
     a function      (terms, counts) -> effort
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from mechanism.best_response import BestResponse as Answer
     from mechanism.cost import CostFunction
     from mechanism.effort import EffortCurve
+    from mechanism.gap_bound import GapBound
+    from mechanism.risk import Attitude
 
 #: Gives the curve of a participant whose data have the degree delta(0).
 CurveOfStart: TypeAlias = "Callable[[float], EffortCurve]"
@@ -96,18 +99,21 @@ class Chosen:
 
 @dataclass(frozen=True)
 class BestResponse:
-    """The effort that maximises the expected utility of a round.
+    """The effort that maximises what a round is worth.
 
     Attributes:
         cost: credits; None: one credit for each unit of degree (`mechanism.cost.LinearCost(1)`).
         curve: what effort makes of the data: a curve, or a function of delta(0) that gives one; None: the paper's
             delta(0) * exp(-e).
         peers: the degrees believed of the others; None: that they are like oneself.
+        attitude: how the risk is weighed of which peers are drawn, `mechanism.risk.CARA` or `CRRA`; None: not at all.
+            It changes nothing where the terms draw everybody, or where peers are believed to be alike.
     """
 
     cost: "CostFunction | None" = None
     curve: "EffortCurve | CurveOfStart | None" = None
     peers: Sequence[float] | None = None
+    attitude: "Attitude | None" = None
 
     def decide(self, terms: Terms, counts: Sequence[int]) -> Decision:
         return self.explain(terms, counts).decision
@@ -133,21 +139,38 @@ class BestResponse:
                 effort=curve,
                 cost=cost,
                 peers=self.peers,
+                drawn=terms.rule.peers,
+                attitude=None if terms.all_peers else self.attitude,
             )
         except MechanismError as error:
             raise EffortError(f"no best effort can be computed: {error}") from error
+        decision = Decision(effort_decimal(answer.effort), _because(answer), answer)
+        return Explanation(terms.task_id, start, decision, self._points(terms, bound, curve, cost, answer))
+
+    def _points(
+        self, terms: Terms, bound: "GapBound", curve: "EffortCurve", cost: "CostFunction", answer: "Answer"
+    ) -> tuple["Point", ...]:
+        """Figures of a round at every tenth of effort."""
+        from mechanism.risk import Lottery
+        from mechanism.score import Score
+
         efforts = np.linspace(0.0, 1.0, EXPLAINED_POINTS)
         degrees = np.asarray(curve.degree(efforts), dtype=np.float64)
         squares = np.square(np.asarray(answer.peers, dtype=np.float64))
-        gaps = bound.phi * (degrees[:, None] ** 2 + squares[None, :]) + bound.upsilon
-        payments = terms.payment.value(float(terms.Q) / gaps).mean(axis=1)
+        score = Score(terms.payment, float(terms.Q), bound)
+        against = score.value(np.square(degrees)[:, None] + squares[None, :])
+        payments = against.mean(axis=1)
         costs = np.asarray(cost.value(np.maximum(float(curve.start) - degrees, 0.0)), dtype=np.float64)
-        points = tuple(
-            Point(float(e), float(d), float(p), float(c))
-            for e, d, p, c in zip(efforts, degrees, payments, costs, strict=True)
-        )
-        decision = Decision(effort_decimal(answer.effort), _because(answer), answer)
-        return Explanation(terms.task_id, start, decision, points)
+        # Of a mean of some of the peers, drawn without replacement.
+        drawn, size = terms.rule.peers, squares.size
+        deviations, equivalents = np.zeros_like(payments), payments - costs
+        if drawn < size and not terms.all_peers:
+            deviations = against.std(axis=1) * np.sqrt((size - drawn) / (drawn * (size - 1)))
+            if self.attitude is not None:
+                lottery = Lottery(score, squares, drawn, self.attitude, float(costs.max()))
+                equivalents = lottery.worth(degrees, costs).equivalent
+        columns = (efforts, degrees, payments, deviations, costs, equivalents)
+        return tuple(Point(*map(float, row)) for row in zip(*columns, strict=True))
 
     def _curve(self, start: float) -> "EffortCurve":
         from mechanism.effort import EffortCurve, ExponentialEffort
@@ -192,12 +215,20 @@ CURVE_TOLERANCE = 0.01
 
 @dataclass(frozen=True)
 class Point:
-    """Expected figures of a round at one effort: degree, payment and cost in credits."""
+    """Figures of a round at one effort, in credits.
+
+    Attributes:
+        payment: expected; deviation: by how much that of a round differs, since peers are drawn (standard deviation).
+        equivalent: what would be taken for sure in the place of the round, its cost taken off; the utility where risk
+            is not weighed.
+    """
 
     effort: float
     degree: float
     payment: float
+    deviation: float
     cost: float
+    equivalent: float
 
     @property
     def utility(self) -> float:
@@ -231,19 +262,19 @@ class Explanation(Readable):
         }
 
     def __str__(self) -> str:
-        low = min(0.0, *(p.utility for p in self.points))
-        high = max(p.utility for p in self.points)
+        low = min(0.0, *(p.equivalent for p in self.points))
+        high = max(p.equivalent for p in self.points)
         lines = [
             self._title,
-            "Expected figures of one round, in credits:",
+            "Expected figures of one round, in credits, +- what a draw of peers changes (standard deviation):",
             "",
-            "effort  degree  payment     cost  utility",
+            "effort  degree  payment  +-          cost  utility  for sure",
         ]
         for point in self.points:
-            width = round(30 * (point.utility - low) / (high - low)) if high > low else 0
+            width = round(24 * (point.equivalent - low) / (high - low)) if high > low else 0
             lines.append(
-                f"{point.effort:6.2f}  {point.degree:6.4f}  {point.payment:7.4f}  {point.cost:7.4f}  "
-                f"{point.utility:7.4f}  {'#' * width}"
+                f"{point.effort:6.2f}  {point.degree:6.4f}  {point.payment:7.4f}  {point.deviation:<7.4f}  "
+                f"{point.cost:7.4f}  {point.utility:7.4f}  {point.equivalent:8.4f}  {'#' * width}"
             )
         return "\n".join([*lines, "", self.decision.reason])
 
@@ -253,11 +284,17 @@ class Explanation(Readable):
 
     def _table(self) -> Table:
         rows = [
-            (f"{p.effort:.2f}", *(f"{x:.4f}" for x in (p.degree, p.payment, p.cost, p.utility)))
+            (
+                f"{p.effort:.2f}",
+                *(f"{x:.4f}" for x in (p.degree, p.payment, p.deviation, p.cost, p.utility, p.equivalent)),
+            )
             for p in self.points
         ]
         return Table(
-            self._title, ("effort", "degree", "payment", "cost", "utility"), rows, self.decision.reason
+            self._title,
+            ("effort", "degree", "payment", "+-", "cost", "utility", "for sure"),
+            rows,
+            self.decision.reason,
         )
 
 
@@ -332,9 +369,11 @@ def _because(answer: "Answer") -> str:
         else f"a peer of degree {answer.peers[0]:.3f}"
     )
     doing = "No effort is best" if answer.effort == 0 else f"An effort of {answer.effort:.4f} is best"
-    certificate = answer.certificate
+    certificate, risk = answer.certificate, answer.equivalent < answer.utility
+    sure = f", which is worth {answer.equivalent:.4f} for sure" if risk else ""
+    what = "is worth" if risk else "earns"
     return (
         f"{doing}: with degree {answer.degree:.4f} against {peers} a round pays {answer.expected_payment:.4f}, "
-        f"costs {answer.cost:.4f} and leaves {answer.utility:.4f}. No other effort earns more than "
+        f"costs {answer.cost:.4f} and leaves {answer.utility:.4f}{sure}. No other effort {what} more than "
         f"{certificate.max_regret:.1e} above that ({certificate.status.value})."
     )

@@ -49,6 +49,7 @@ class Settlement(Readable):
         verdicts: of every screen.
         ledger_index: where the payment's entry stands in the ledger.
         proof: a C2SP tlog-proof of that entry; verifies offline.
+        expected_micro: what the round would have paid against everybody that could be drawn; the coordinator's word.
     """
 
     task_id: str
@@ -62,6 +63,7 @@ class Settlement(Readable):
     verdicts: tuple[Verdict, ...]
     ledger_index: int
     proof: str = field(repr=False, default="")
+    expected_micro: int = 0
 
     @property
     def paid(self) -> Decimal:
@@ -79,7 +81,8 @@ class Settlement(Readable):
         )
         claimed = "nothing" if self.claimed_degree is None else degree_text(self.claimed_degree)
         lines = [
-            f"{self.task_id}, round {self.round}: {credit_text(self.paid_micro)} credits",
+            f"{self.task_id}, round {self.round}: {credit_text(self.paid_micro)} credits, "
+            f"{credit_text(self.expected_micro)} expected before peers were drawn",
             f"  degree: {scored}, {claimed} claimed; against {', '.join(self.peers) or 'nobody'}",
             f"  penalty {credit_text(self.penalty_micro)}, stake lost {credit_text(self.stake_lost_micro)}",
             f"  {self.failed or 'all checks passed'}",
@@ -185,6 +188,7 @@ def settlement_of(message: market_pb2.Settlement) -> Settlement:
         verdicts=tuple(decode_verdict(verdict) for verdict in message.verdicts),
         ledger_index=message.ledger_index,
         proof=message.proof,
+        expected_micro=message.expected_micro,
     )
 
 

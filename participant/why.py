@@ -3,7 +3,7 @@
 What one payment rests on stands together in the log: the verdicts on everyone, the draw's key, the peers, the payment.
 `why` reads those entries, settles the round again by `mechanism.settlement`, and compares it with what the ledger and
 the coordinator say. It takes verdicts, draw key and the others' peers as they are logged, and the participant's own
-peers of the rounds before as they were told; `fedpeer ledger verify` recomputes them. A copy
+peers of the rounds before as the coordinator said them; `fedpeer ledger verify` recomputes them. A copy
 of the ledger does as well as the coordinator (`LedgerCopy`); without either, `stored` is what the journal alone says.
 """
 
@@ -28,6 +28,7 @@ from mechanism.settlement import (
     Assessment,
     Payment,
     drawn_peers,
+    expected_payments,
     in_micro,
     payment_against,
     peer_candidates,
@@ -392,7 +393,7 @@ def why(
             stake += _payment(entry).withheld_micro - _payment(entry).stake_lost_micro
         block = yield from _block(market, task_id, round_, settlement.ledger_index)
         receipt = receipt_error(settlement, participant_id, pinned_log_keys(journal))
-        return explained(terms, participant_id, settlement, block, stake, receipt, earlier)
+        return explained(terms, participant_id, settlement, block, stake, earlier, receipt)
     except (LedgerError, MechanismError, KeyError, TypeError, ValueError) as error:
         raise StateError(
             f"the ledger's entries of round {round_} of task {task_id} are not those of a settled round ({error}); "
@@ -461,8 +462,8 @@ def explained(
     settlement: Settlement,
     block: Sequence[Entry],
     stake: int,
+    earlier: Iterable[Iterable[str]],
     receipt: str = "",
-    earlier: Iterable[Iterable[str]] = (),
 ) -> Why:
     """Settles a round again from its entries, and compares.
 
@@ -470,8 +471,8 @@ def explained(
         settlement: what the coordinator says of the payment.
         block: the ledger's entries from the round's first verdict to the participant's payment.
         stake: micro-credits that were held before the round.
-        receipt: why the payment's receipt does not hold; empty where it does, or where the ledger itself was read.
         earlier: the participant's peers of each round before.
+        receipt: why the payment's receipt does not hold; empty where it does, or where the ledger itself was read.
 
     Raises:
         LedgerError, MechanismError, KeyError, TypeError, ValueError: the entries are not those of a settled round.
@@ -501,14 +502,14 @@ def explained(
         )
     rule = PAYMENT_RULES[terms.rule.name]
     peers = [by_id[peer] for peer in line.peers] or [own]
-    candidates = [by_id[peer] for peer in sorted(peer_candidates(own, by_id))]
+    candidates = peer_candidates(own, by_id)
     met, expected, remainder, nearer = [], 0, 0, 0
     if own.scored:
         met = [
             Met(peer.participant_id, _scored_by(terms, peer) or Fraction(0), rule(terms, own, [peer]))
             for peer in peers
         ]
-        expected = payment_against(terms, own, candidates or [own])
+        expected = expected_payments(terms, assessments)[participant_id]
         remainder = line.paid_micro - payment_against(terms, own, peers)
         nearer = payment_against(terms, _nearer(own), peers) - payment_against(terms, own, peers)
     return Why(

@@ -212,4 +212,5 @@ def _settlement(task_id: str, paid: PaidRound) -> market_pb2.Settlement:
         verdicts=[encode_verdict(verdict) for verdict in assessment.verdicts],
         ledger_index=line.ledger_index,
         proof=paid.proof,
+        expected_micro=line.expected_micro,
     )

@@ -60,7 +60,7 @@ class SettlementRow:
 
     Attributes:
         ledger_index: of the payment's entry.
-        record: amounts, peers and assessment, as `coordinator.transaction` writes them.
+        record: amounts, what was expected of the draw, peers and assessment, as `coordinator.transaction` writes them.
     """
 
     round: int
@@ -71,6 +71,11 @@ class SettlementRow:
     @property
     def paid_micro(self) -> int:
         return int(self.record["paid_micro"])
+
+    @property
+    def expected_micro(self) -> int:
+        """What the round would have paid against everybody (`mechanism.settlement.expected_payments`)."""
+        return int(self.record["expected_micro"])
 
     @property
     def assessment(self) -> Assessment:

@@ -14,13 +14,14 @@ from rich.table import Table
 
 from fedpeer.cli.errors import CommandError
 from fedpeer.text_files import TextFileError, naming, read_text, read_toml
-from mechanism.equilibrium import Equilibrium, Solution, solve
+from mechanism.averse_equilibrium import averse_equilibrium
+from mechanism.equilibrium import SIDES, Equilibrium, Solution, solve
 from mechanism.errors import MISSING, FieldError, kind_of
 from mechanism.game import Game, Side
 from mechanism.learner import Offer, max_offer, offer, payoff_curve
 from mechanism.mean_field import PeerSums
 from mechanism.payment import Log
-from mechanism.population import PlanInput, plan_input
+from mechanism.population import PlanInput, Risk, plan_input
 from mechanism.regret import deviations
 from mechanism.selection import Selection, select
 from mechanism.settlement import MICRO, max_payment_micro
@@ -32,6 +33,8 @@ BASIS = "the best Q is the best of {} coefficients that were solved; that none b
 MAX_ROWS = 40
 #: Participants whose utility curves are drawn, evenly chosen by their degree.
 CURVES = 4
+#: Effort up to which somebody is not said to make one.
+NO_EFFORT = 1e-6
 #: Points of a drawn curve.
 POINTS = 241
 #: A Q stands on a cliff where so much less of it loses so large a share of the payoff: an estimate of a cost or of a
@@ -82,6 +85,9 @@ def plan(
     notes += _unproved("least", solution.least) + _unproved("greatest", solution.greatest)
     if robust is not None:
         notes += _unproved("greatest, at the best Q against it,", robust.profile)
+    if given.risk is not None:
+        with status("weighing risk"):
+            result["risk"] = _risk(given.risk, game)
     selection = None
     if choose:
         if given.learner is None:
@@ -230,6 +236,50 @@ def _values(profile: Equilibrium) -> dict[str, Any]:
     }
 
 
+def _risk(risk: Risk, game: Game) -> dict[str, Any]:
+    """Both equilibria of participants who weigh risk, by the number of peers that are drawn."""
+    found: list[dict[str, Any]] = []
+    for peers in risk.peers:
+        drawn = game.size - 1 if peers is None else min(peers, game.size - 1)
+        for side in SIDES:
+            profile = averse_equilibrium(game, side, drawn, risk.attitude)
+            found.append(
+                {
+                    "peers": "all" if drawn == game.size - 1 else drawn,
+                    "side": side,
+                    "delta": profile.degree,
+                    "effort": profile.effort,
+                    "payments": profile.payment,
+                    "costs": profile.cost,
+                    "equivalents": profile.equivalent,
+                    "working": int((profile.effort > NO_EFFORT).sum()),
+                    "max_regret": profile.max_regret if np.isfinite(profile.max_regret) else None,
+                    "extremal": profile.extremal,
+                    "converged": profile.converged,
+                }
+            )
+    return {"attitude": str(risk.attitude), "equilibria": found}
+
+
+def _print_risk(console: Console, risk: dict[str, Any], size: int) -> None:
+    table = Table(
+        "peers drawn", "equilibrium", "make an effort", "mean degree", "mean payment", "mean equivalent"
+    )
+    for row in risk["equilibria"]:
+        known = "" if row["extremal"] else ", not proved" if row["converged"] else ", NOT converged"
+        table.add_row(
+            str(row["peers"]),
+            row["side"] + known,
+            f"{row['working']} of {size}",
+            *(f"{row[key].mean():.6f}" for key in ("delta", "payments", "equivalents")),
+        )
+    console.print(
+        f"with risk weighed by everybody, {risk['attitude']}: what a round is worth for sure, less its cost, is the "
+        "equivalent"
+    )
+    console.print(table)
+
+
 def _selection(selection: Selection) -> dict[str, Any]:
     return {
         "selected": selection.selected,
@@ -296,6 +346,8 @@ def _print(result: dict[str, Any], solution: Solution, game: Game, given: PlanIn
         )
     if result["search"] is not None:
         console.print(result["search"]["basis"])
+    if "risk" in result:
+        _print_risk(console, result["risk"], game.size)
     if "budget" in result:
         amounts = result["budget"]
         console.print(

@@ -23,7 +23,7 @@ from mechanism.ledger.errors import LedgerError
 from mechanism.ledger.note import Checkpoint, Note
 from mechanism.ledger.tlog_proof import TlogProof
 from mechanism.ledger.verify import LedgerSource
-from mechanism.settlement import expected_payments, max_payment_micro
+from mechanism.settlement import max_payment_micro
 from mechanism.terms import Terms
 from participant.report import Settlement
 from participant.why import Why, explained
@@ -170,7 +170,11 @@ def terms_in_words(terms: Terms) -> list[str]:
 
 
 def operator_task(t: Transaction, task_id: str) -> dict[str, Any]:
-    """A task for its operator: besides what everybody sees, who stands where, what was spent, every verdict."""
+    """A task for its operator: besides what everybody sees, who stands where, what was spent, every verdict.
+
+    `expected_micro` is `mechanism.settlement.expected_payments` over the settled rounds: what meeting every peer that
+    could be drawn would have paid.
+    """
     row = task_of(t, task_id)
     report = report_of(t, row)
     paid = sum(report.paid_micro.values())
@@ -186,25 +190,6 @@ def operator_task(t: Transaction, task_id: str) -> dict[str, Any]:
         "verdicts": [verdict for line in settlements for verdict in _failed(line)],
         "checked": sum(len(line.assessment.verdicts) for line in settlements),
     }
-
-
-def report(t: Transaction, task_id: str) -> dict[str, Any]:
-    """A task as its report has it: as its operator sees it, and what each participant was paid, expected, and why.
-
-    `expected_micro` is `mechanism.settlement.expected_payments` over the settled rounds: what meeting every peer that
-    could be drawn would have paid.
-    """
-    row = task_of(t, task_id)
-    settled: dict[int, list[SettlementRow]] = {}
-    for line in t.market.settlements(row.id):
-        settled.setdefault(line.round, []).append(line)
-    expected: dict[str, int] = {}
-    for lines in settled.values():
-        for name, micro in expected_payments(row.terms, [line.assessment for line in lines]).items():
-            expected[name] = expected.get(name, 0) + micro
-    record = operator_task(t, task_id)
-    people = [{**person, "expected_micro": expected.get(person["id"], 0)} for person in record["people"]]
-    return {**record, "people": people}
 
 
 def _evidence_seconds(t: Transaction, row: TaskRow) -> float | None:
@@ -224,6 +209,7 @@ def _people(t: Transaction, report: TaskReport) -> list[dict[str, Any]]:
                 "standing": person.standing.value,
                 "claimed_degree": person.degree,
                 "paid_micro": person.paid_micro,
+                "expected_micro": person.expected_micro,
                 "late_rounds": sorted({r.round for r in late}),
             }
         )
@@ -298,6 +284,7 @@ def _paid(row: TaskRow, line: SettlementRow, at: float | None) -> dict[str, Any]
         "round": line.round,
         "at": at,
         "paid_micro": line.paid_micro,
+        "expected_micro": line.expected_micro,
         "penalty_micro": line.record["penalty_micro"],
         "withheld_micro": line.record["withheld_micro"],
         "stake_lost_micro": line.record["stake_lost_micro"],
@@ -321,7 +308,8 @@ def why(t: Transaction, name: str, task_id: str, round_: int) -> Why:
         raise NotThere(f"Round {round_} of task {task_id:.100} has settled nothing for {name:.100}.")
     earlier = [before for before in t.market.paid_to(task_id, name) if before.round < round_]
     held = sum(b.record["withheld_micro"] - b.record["stake_lost_micro"] for b in earlier)
-    return explained(row.terms, name, _settlement(row, line), _block(t, row.id, line), held)
+    met = [b.record["peers"] for b in earlier]
+    return explained(row.terms, name, _settlement(row, line), _block(t, row.id, line), held, met)
 
 
 def _settlement(row: TaskRow, line: SettlementRow) -> Settlement:

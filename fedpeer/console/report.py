@@ -60,7 +60,7 @@ def task_report(folder: StateFolder, task_id: str | None) -> dict[str, Any]:
             if task_id is None and len(known) != 1:
                 raise ConsoleError(f"name one of the tasks there: {', '.join(known) or 'none yet'}")
             try:
-                record = records.report(t, task_id or known[0])
+                record = records.operator_task(t, task_id or known[0])
             except NotThere as error:
                 raise ConsoleError(f"{error} Known: {', '.join(known) or 'none yet'}") from None
         found = verify_ledger(open_source(reader.url, resources)).record()

@@ -297,7 +297,7 @@ class Verdict(_message.Message):
     def __init__(self, screen: _Optional[str] = ..., passed: bool = ..., explanation: _Optional[str] = ..., figures: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class Settlement(_message.Message):
-    __slots__ = ("task_id", "round", "participant_id", "paid_micro", "penalty_micro", "stake_lost_micro", "claimed_degree", "verified_degree", "peers", "verdicts", "ledger_index", "proof")
+    __slots__ = ("task_id", "round", "participant_id", "paid_micro", "penalty_micro", "stake_lost_micro", "claimed_degree", "verified_degree", "peers", "verdicts", "ledger_index", "proof", "expected_micro")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     PARTICIPANT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -310,6 +310,7 @@ class Settlement(_message.Message):
     VERDICTS_FIELD_NUMBER: _ClassVar[int]
     LEDGER_INDEX_FIELD_NUMBER: _ClassVar[int]
     PROOF_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_MICRO_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     round: int
     participant_id: str
@@ -322,4 +323,5 @@ class Settlement(_message.Message):
     verdicts: _containers.RepeatedCompositeFieldContainer[Verdict]
     ledger_index: int
     proof: str
-    def __init__(self, task_id: _Optional[str] = ..., round: _Optional[int] = ..., participant_id: _Optional[str] = ..., paid_micro: _Optional[int] = ..., penalty_micro: _Optional[int] = ..., stake_lost_micro: _Optional[int] = ..., claimed_degree: _Optional[str] = ..., verified_degree: _Optional[str] = ..., peers: _Optional[_Iterable[str]] = ..., verdicts: _Optional[_Iterable[_Union[Verdict, _Mapping]]] = ..., ledger_index: _Optional[int] = ..., proof: _Optional[str] = ...) -> None: ...
+    expected_micro: int
+    def __init__(self, task_id: _Optional[str] = ..., round: _Optional[int] = ..., participant_id: _Optional[str] = ..., paid_micro: _Optional[int] = ..., penalty_micro: _Optional[int] = ..., stake_lost_micro: _Optional[int] = ..., claimed_degree: _Optional[str] = ..., verified_degree: _Optional[str] = ..., peers: _Optional[_Iterable[str]] = ..., verdicts: _Optional[_Iterable[_Union[Verdict, _Mapping]]] = ..., ledger_index: _Optional[int] = ..., proof: _Optional[str] = ..., expected_micro: _Optional[int] = ...) -> None: ...

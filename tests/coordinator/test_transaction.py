@@ -49,7 +49,7 @@ from mechanism.ledger.note import SigningKey
 from mechanism.ledger.verify import verify_ledger
 from mechanism.lifecycle import State
 from mechanism.peers import Draw, round_seed
-from mechanism.settlement import Assessment
+from mechanism.settlement import Assessment, expected_payments
 from mechanism.statements import ClaimStatement, ModelStatement
 from tests import ledger_samples as samples
 from tests.backends import scratch_url
@@ -368,6 +368,10 @@ def check_settlements(task: Mirrored) -> None:
         assert line.record["assessment"] == verdict["assessment"]
         draws: Any = logged[f"{task.id}/round/{line.round}/peers/1"]["draws"]
         assert line.record["peers"] == dict(draws)[line.participant_id]
+    for number in {line.round for line in lines}:
+        told = {line.participant_id: line.expected_micro for line in lines if line.round == number}
+        judged = [line.assessment for line in lines if line.round == number]
+        assert told == expected_payments(task.terms, judged)
 
 
 def test_a_review_says_what_the_awards_of_the_end_pay(service: Service) -> None:

@@ -16,6 +16,7 @@ from mechanism.settlement import (
     ARITHMETIC,
     MICRO,
     PAYMENT_RULES,
+    STAND_INS,
     Assessment,
     Payment,
     Settlement,
@@ -23,6 +24,7 @@ from mechanism.settlement import (
     expected_payments,
     largest_remainder,
     max_payment_micro,
+    payment_against,
     peer_candidates,
     peer_payment,
     settle_round,
@@ -380,6 +382,16 @@ def test_the_expected_payment_is_what_every_candidate_as_a_peer_would_pay() -> N
         for payment in everyone.payments:  # a unit may come by largest remainder
             assert 0 <= payment.paid_micro - expected[payment.participant_id] <= 1
         assert expected["e"] == 0
+
+
+def test_many_candidates_are_stood_for_by_some_of_evenly_spaced_degrees() -> None:
+    people = [person(f"p{i:04d}", i * 700) for i in range(1001)]
+    expected = expected_payments(PLAIN, people)
+    for one in (people[0], people[500], people[1000]):
+        others = [other for other in people if other is not one]
+        assert expected[one.participant_id] == pytest.approx(payment_against(PLAIN, one, others), rel=3e-4)
+    few = people[:STAND_INS]
+    assert expected_payments(PLAIN, few)["p0000"] == payment_against(PLAIN, few[0], few[1:])
 
 
 def test_the_mean_over_draws_comes_to_the_expected_payment() -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from mechanism.risk import CARA, CRRA
 from participant.config import TEMPLATE, read_config
 from participant.effort import BestResponse, Fixed
 from participant.errors import ConfigurationError
@@ -30,6 +31,18 @@ def test_a_fixed_effort(tmp_path: Path) -> None:
     assert read_config(write(tmp_path, text)).task[0].effort.build() == Fixed(0.25)
 
 
+def test_an_attitude_to_risk(tmp_path: Path) -> None:
+    for line, attitude in (
+        ("cara = 0.5", CARA(0.5)),
+        ("crra = 2.0\nwealth = 9.0", CRRA(2.0, 9.0)),
+        ("", None),
+    ):
+        text = FILE.replace('strategy = "best-response"', f'strategy = "best-response"\n{line}')
+        strategy = read_config(write(tmp_path, text)).task[0].effort.build()
+        assert isinstance(strategy, BestResponse)
+        assert strategy.attitude == attitude
+
+
 def test_data_in_place_of_a_factory(tmp_path: Path) -> None:
     text = FILE.replace('factory = "my_task:MyTask"', 'data = "mine.parquet"').partition("[task.effort]")[0]
     [task] = read_config(write(tmp_path, text)).task
@@ -53,6 +66,9 @@ def test_data_in_place_of_a_factory(tmp_path: Path) -> None:
         ("rate = 1.0", "curve = [[0, 0.2], [0.5, 0.1]]", "from 0 to 1"),
         ("cost = 1.0", "cost = -1.0", "effort.cost is -1.0; expected more than 0"),
         ('strategy = "best-response"', 'strategy = "fixed"', "effort is missing"),
+        ("cost = 1.0", "cost = 1.0\ncara = -1.0", "cara is -1.0; expected a finite number above 0"),
+        ("cost = 1.0", "cost = 1.0\ncrra = 1.0", "crra together with wealth"),
+        ("cost = 1.0", "cost = 1.0\ncrra = 1.0\nwealth = 2.0\ncara = 1.0", "not both"),
         ("[service]", "[service", "not valid TOML"),
         ("[[task]]", '[[task]]\nfactory = "a:b"\n[[task]]', "two"),
         ("[[task]]", '[[task]]\ndata = "mine.csv"', "exactly one of data and factory is expected"),

@@ -1,6 +1,7 @@
 """Effort strategies with their explanation, and addresses."""
 
 import socket
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from fedpeer.protocol.certificates import make_authority
 from mechanism.cost import CallableCost, LinearCost
 from mechanism.effort import CallableEffort, ExponentialEffort, TabulatedEffort
+from mechanism.risk import CARA
 from participant.effort import BestResponse, Fixed, strategy_of
 from participant.endpoint import Endpoint
 from participant.errors import ConfigurationError, EffortError, UnreachableError
@@ -30,6 +32,43 @@ def test_the_best_response_is_better_than_every_effort_on_a_fine_grid() -> None:
             gaps = 10 * (degree**2 + np.square([0.1, 0.3])) + 1
             paid = float(np.mean(published.payment.value(100 / gaps)))
             assert paid - cost * (0.25 - degree) <= answer.utility + answer.certificate.max_regret + 1e-12
+
+
+def test_risk_is_weighed_where_peers_are_drawn_and_differ() -> None:
+    published = terms()
+    assert published.rule.peers == 1
+    believed = [0.0, 0.1, 0.8, 1.0]
+    neutral = BestResponse(cost=LinearCost(1.2), peers=believed).explain(published, COUNTS)
+    averse = BestResponse(cost=LinearCost(1.2), peers=believed, attitude=CARA(2.0)).explain(published, COUNTS)
+    assert averse.decision.effort < neutral.decision.effort
+    assert "for sure. No other effort is worth more than" in averse.decision.reason
+    assert "for sure" not in neutral.decision.reason
+    for point, same in zip(averse.points, neutral.points, strict=True):
+        gaps = 10 * (point.degree**2 + np.square(believed)) + 1
+        paid = published.payment.value(100 / gaps)
+        assert point.payment == same.payment == pytest.approx(paid.mean())
+        assert point.deviation == same.deviation == pytest.approx(paid.std())
+        assert point.equivalent == pytest.approx(-np.log(np.exp(-2 * paid).mean()) / 2 - point.cost)
+        assert same.equivalent == same.utility
+    # Drawn among four without replacement; with everybody there is no draw.
+    for count in (2, 3, 4):
+        some = replace(published, rule=replace(published.rule, peers=count))
+        explained = BestResponse(cost=LinearCost(1.2), peers=believed, attitude=CARA(2.0)).explain(
+            some, COUNTS
+        )
+        factor = np.sqrt((4 - count) / (3 * count))
+        assert explained.points[5].deviation == pytest.approx(averse.points[5].deviation * factor)
+    assert explained.decision == neutral.decision
+    everybody = replace(published, rule=replace(published.rule, peers=published.schedule.capacity - 1))
+    told = BestResponse(cost=LinearCost(1.2), peers=believed, attitude=CARA(2.0)).explain(everybody, COUNTS)
+    assert told.decision == neutral.decision
+    assert told.points[0].deviation == 0
+
+
+def test_an_attitude_that_cannot_be_weighed_is_one_sentence() -> None:
+    strategy = BestResponse(peers=[0.1, 0.9], attitude=CARA(1e4))
+    with pytest.raises(EffortError, match="no best effort can be computed: cara is"):
+        strategy.decide(terms(), COUNTS)
 
 
 def test_costs_decide_the_effort() -> None:

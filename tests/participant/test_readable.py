@@ -44,16 +44,19 @@ def test_what_others_wrote_is_no_markup() -> None:
 
 def test_a_settlement_says_what_it_rests_on() -> None:
     assert str(SETTLEMENT).splitlines()[:2] == [
-        "cats-1, round 1: 1.065856 credits",
+        "cats-1, round 1: 1.065856 credits, 0.000000 expected before peers were drawn",
         "  degree: scored by 0.3000, 0.2500 claimed; against bob",
     ]
 
 
 def test_an_explanation_is_a_table_with_its_reason() -> None:
-    points = (Point(0.0, 0.5, 1.0, 0.0), Point(1.0, 0.2, 1.5, 0.2))
+    points = (Point(0.0, 0.5, 1.0, 0.3, 0.0, 0.9), Point(1.0, 0.2, 1.5, 0.2, 0.2, 1.2))
     found = Explanation("cats-1", Fraction(1, 2), Decision(Decimal("1"), "An effort of 1 is best."), points)
     html = found._repr_html_()
     assert "<th>utility</th>" in html
-    assert "<td>1.00</td><td>0.2000</td><td>1.5000</td><td>0.2000</td><td>1.3000</td>" in html
+    assert (
+        "<td>1.00</td><td>0.2000</td><td>1.5000</td><td>0.2000</td><td>0.2000</td><td>1.3000</td><td>1.2000</td>"
+        in html
+    )
     assert "An effort of 1 is best." in html
     assert repr(found) == "<Explanation Task cats-1: your data have a non-iid degree of 0.5000.>"

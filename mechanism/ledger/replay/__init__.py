@@ -16,7 +16,8 @@ Of each task:
     verdicts      what `mechanism.evidence.assess` gives on it; of those who sent nothing, that; without it, as claimed
     seeds         each the preimage of the one before, the first of the terms' commitment; none of them twice in a log
     shares        each model's draw share, late or not, is its round's value of the chain that the claim committed to
-    settlements   `settle_round` on the verdicts gives the same peer draws and payments, byte for byte
+    settlements   `settle_round` on the verdicts, and on who has met whom in the task's rounds before, gives the same
+                  peer draws and payments, byte for byte
     aggregations  one a settled round; the model that the next begins from
     disputes      opened counts are those behind the claim, once, after a settlement; awards are what `review` gives
     end           what is not settled is refunded, only where the task is cancelled; stakes are released

@@ -133,6 +133,32 @@ def test_selection_budget_and_plots(run, tmp_path):
     assert [p.rsplit("/", 1)[1] for p in result["plots"]] == ["utility.png", "payoff.png"]
 
 
+def test_what_risk_does_to_equilibria_by_the_number_of_peers(run):
+    """As docs/mechanism.md tells it."""
+    document = {
+        "Q": 600.0, "phi": 300, "upsilon": 200, "risk": {"cara": 1.0},
+        "participants": [
+            {"count": 8, "seed": 7, "delta0": {"uniform": [0.3, 1.0]}, "cost": {"lognormal": [-0.4, 0.3]}},
+            {"count": 4, "cost": 5.0},
+        ],
+    }  # fmt: skip
+    code, out, _ = run(document, "--json")
+    assert code == 0
+    result = json.loads(out)
+    rows = {(row["peers"], row["side"]): row for row in result["risk"]["equilibria"]}
+    assert [rows[peers, "least"]["working"] for peers in (1, 3, "all")] == [1, 4, 5]
+    assert all(row["extremal"] and row["converged"] and row["max_regret"] < 1e-8 for row in rows.values())
+    for side in ("least", "greatest"):
+        assert rows["all", side]["delta"] == pytest.approx(result[side]["delta"], abs=1e-9)
+        assert rows["all", side]["equivalents"] == pytest.approx(result[side]["utilities"], abs=1e-9)
+        for peers in (1, 3):
+            assert all(np.array(rows[peers, side]["delta"]) >= np.array(result[side]["delta"]) - 1e-6)
+    code, out, _ = run({**document, "risk": {"crra": 2, "wealth": 8, "peers": [1]}})
+    assert code == 0
+    assert "CRRA 2 at a wealth of 8" in out
+    assert "not proved" in re.sub(r"\s+", " ", out)
+
+
 def test_people_get_a_table_and_the_certificate(run):
     code, out, _ = run(DOCUMENT)
     assert code == 0
@@ -232,6 +258,20 @@ def test_a_coefficient_that_pays_nobody_is_pointed_out(run):
         ),
         ({"payment": {"name": "power", "scale": 1e300}}, "payment.scale is 1e+300; expected"),
         ({"payment": {}}, "payment is {}; expected"),
+        ({"risk": 1.0}, "risk is 1.0; expected a table with cara, or with crra and wealth"),
+        ({"risk": {}}, "risk.cara is missing; expected cara, or crra and wealth"),
+        ({"risk": {"cara": 0}}, "risk.cara is 0; expected a finite number above 0"),
+        ({"risk": {"crra": 2}}, "risk.crra is 2; expected crra together with wealth"),
+        ({"risk": {"cara": 1, "peers": [0]}}, "risk.peers[0] is 0; expected a whole number of at least 1"),
+        ({"risk": {"cara": 1, "peers": "all"}}, "risk.peers is 'all'; expected a list"),
+        (
+            {"risk": {"cara": 1}, "peer_rule": "mean"},
+            "peer_rule is 'mean'; expected random, where risk is weighed",
+        ),
+        (
+            {"risk": {"cara": 1}, "participants": {"count": 41, "cost": 1}},
+            "participants is 41; expected at most 40",
+        ),
         ({"Q": {}}, "Q is {}; expected"),
         (
             {"participants": [{"cost": 1}, {"cost": 1, "efforts": [0, 1], "degrees": [0.4, 0.5]}]},
@@ -365,14 +405,20 @@ def test_the_documented_example_is_solved_and_every_key_is_documented(run):
     assert len(result["payments"]) == 14
     assert result["least"]["certified"]
     assert result["greatest"]["certified"]
-    top, entry, learner = (
+    top, entry, learner, risk = (
         set.union(*documented(where))
-        for where in ("before\nanything is computed", "An entry of `participants`:", "`learner`, needed for")
+        for where in (
+            "before\nanything is computed",
+            "An entry of `participants`:",
+            "`learner`, needed for",
+            "`risk` asks what",
+        )
     )
     for keys, path, base in (
         (top, "", {**tomllib.loads(example)}),
         (entry, "participants[0].", {"cost": 1}),
         (learner, "learner.", {"omega": 1, "gamma": 1, "reward": 1}),
+        (risk, "risk.", {"cara": 1}),
     ):
         wrong = {**base, "nosuchkey": 1}
         document = wrong if path == "" else {**DOCUMENT, path.split("[")[0].strip("."): wrong}
