@@ -1,7 +1,7 @@
 """What evidence costs over the bare forward passes, in one run: `python -m benchmarks.evidence`.
 
 The paper's MNIST CNN, D_c of 2,000 images, 100 submissions (`--submissions`). Baseline: every submission's forward
-pass over D_c and nothing else. Evidence: features, sketches, duplicates, leave-one-out, verdicts. Shadow training is
+pass over D_c and nothing else. Evidence: features, sketches, likenesses, leave-one-out, verdicts. Shadow training is
 timed apart, as a share of what the participants' own training takes. Processor time of one thread, so that other
 work on the machine matters less. Images are random: their content does not change the cost.
 """
@@ -83,13 +83,12 @@ def main() -> None:
     found = table.assess()
     whole = time.process_time() - began
 
-    # Copies are screened before leave-one-out: here all but four are. Time it for everyone, as if none were.
     names = [s.participant_id for s in submissions]
     began = time.process_time()
     table.aggregate(names).harms(names)
     influence = time.process_time() - began
-    already = sum(v.screen == "duplicate" and not v.passed for a in found.assessments for v in a.verdicts)
-    total = whole + influence * already / len(names)
+    scored = sum(a.scored for a in found.assessments)
+    total = whole + influence * (len(names) - scored) / len(names)  # as if all were
 
     print(f"{given.submissions} submissions of {sum(a.size for a in start.values()):,} weights, D_c of 2,000")
     print(f"bare forward passes    {forward:7.2f} s of processor time")

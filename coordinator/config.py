@@ -290,12 +290,15 @@ class RuleSection(_Section):
 
     Attributes:
         peers: drawn for each participant, or "all" for everybody; None: as many as the rule draws (`PEERS_DRAWN`).
+        fee: None: the least at which no split of one's data gains.
     """
 
     name: str = "verified"
     peers: Annotated[int | Literal["all"] | None, BeforeValidator(_peers)] = None
     claim_penalty: Exact = Decimal(0)
     stake_micro: int = 0
+    fee: Exact | None = None
+    whole_from: Exact = Decimal("0.85")
 
     def rule(self, capacity: int) -> Rule:
         """The rule of a task with so many places.
@@ -305,7 +308,8 @@ class RuleSection(_Section):
         """
         drawn = PEERS_DRAWN.get(self.name, 1) if self.peers is None else self.peers
         peers = max(1, capacity - 1) if drawn == "all" else drawn
-        return Rule(self.name, peers, self.claim_penalty, self.stake_micro)
+        fee = Decimal(0) if self.fee is None else self.fee
+        return Rule(self.name, peers, self.claim_penalty, self.stake_micro, fee, self.whole_from)
 
 
 class ScheduleSection(_Section):

@@ -48,7 +48,7 @@ from mechanism.payment import payment_function
 from mechanism.peers import seed_commitment
 from mechanism.records import MAX_DECIMAL_DIGITS
 from mechanism.server_step import Aggregation, FedAvg, aggregation_rule
-from mechanism.settlement import max_payment_micro, task_budget_micro
+from mechanism.settlement import least_fee_of, max_payment_micro, task_budget_micro
 from mechanism.terms import (
     FLOAT_TYPES,
     ModelContract,
@@ -176,7 +176,9 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
     budget = bill if config.budget_micro is None else config.budget_micro
     if budget < bill:
         raise FieldError("budget_micro", budget, f"at least {bill}, the most that the task can pay")
-    terms = replace(terms, budget_micro=budget)
+    if config.rule.fee is None and rule.name == "verified":
+        rule = replace(rule, fee=least_fee_of(terms))
+    terms = replace(terms, budget_micro=budget, rule=rule)
     check_acceptable(terms)
     row = TaskRow(
         id=config.id,

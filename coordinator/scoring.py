@@ -7,6 +7,8 @@ same.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
+from math import floor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,8 +29,9 @@ from fedpeer.learning.strata import beside_of
 from fedpeer.protocol.model_file import open_model
 from fedpeer.protocol.submission import Submission
 from mechanism.canonical import Json
+from mechanism.coverage import one_share
 from mechanism.lifecycle import needs_evidence
-from mechanism.settlement import Assessment
+from mechanism.settlement import MICRO, Assessment
 from mechanism.unmeasured import as_claimed
 from mechanism.workload import Labels
 
@@ -226,15 +229,18 @@ def evidence_task(data: LearnerData, row: TaskRow, workload: "Workload") -> "Evi
 def merged_parts(scored: Scored, submissions: Sequence[Submission], most: int) -> Parts:
     """What of a round is merged: the models that count.
 
+    Samples that several have count once (`mechanism.coverage`), so that copies weigh no more than the original alone.
+
     Args:
         submissions: in files.
         most: samples of the recipe; one that overstates its own gets no more weight.
     """
-    taken, parts = {a.participant_id for a in scored.assessments if a.scored}, {}
+    taken, parts = {a.participant_id: a.holders_micro for a in scored.assessments if a.scored}, {}
     for s in submissions:
         assert isinstance(s.model, Path), "models of a round are files"
         if s.participant_id in taken:
-            parts[s.participant_id] = s.model, min(s.samples, most)
+            own = min(s.samples, most) * one_share(Fraction(taken[s.participant_id], MICRO))
+            parts[s.participant_id] = s.model, max(1, floor(own))
     return parts
 
 

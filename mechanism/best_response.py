@@ -1,7 +1,9 @@
 """The best response of one participant, from published terms alone.
 
     max over delta in [delta(1), delta(0)] of
-        E_k'[ f(Q / (Phi (delta^2 + delta_k'^2) + Upsilon)) ] - c d(delta(0) - delta)
+        max(0, w E_k'[ f(Q / (Phi (delta^2 + delta_k'^2) + Upsilon)) ] - fee (1 - w)) - c d(delta(0) - delta)
+
+with w the weight of its data (`mechanism.coverage`), 1 where nobody else has them and there are enough.
 
 Work in degrees: the utility is not concave in effort in general, so a first-order condition alone proves
 nothing. `mechanism.global_search` finds the maximum, and proves the bound that the certificate states.
@@ -18,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mechanism.certificate import Certificate, Status
-from mechanism.cost import CostFunction, own, shape_known
+from mechanism.cost import CostFunction, over, own, shape_known
 from mechanism.curvature import CurvatureReport, Evidence, relative_curvature
 from mechanism.deviation import Deviations
 from mechanism.effort import EffortCurve
@@ -27,7 +29,7 @@ from mechanism.gap_bound import GapBound
 from mechanism.global_search import maximise
 from mechanism.mean_field import PeerSums
 from mechanism.payment import PaymentFunction
-from mechanism.ranges import whole
+from mechanism.ranges import non_negative, whole
 from mechanism.risk import LISTED, Attitude, Lottery, averse_maximum
 from mechanism.score import Score
 
@@ -87,8 +89,13 @@ def best_response(
     rule: PeerRule = PeerRule.RANDOM,
     drawn: int = 1,
     attitude: Attitude | None = None,
+    weight: float = 1.0,
+    fee: float = 0.0,
 ) -> BestResponse:
     """The best response of one participant, with its certificate.
+
+    A weight w is a cost 1/w times as high in units of what is paid. Where what is left after the fee is less than what
+    it costs, nothing is done for it.
 
     Args:
         payment, Q, bound: what the terms publish.
@@ -98,12 +105,15 @@ def best_response(
         rule: how the terms draw peers.
         drawn: how many of the peers a round draws; matters to an attitude alone. All, or more: nothing is drawn.
         attitude: how risk is weighed; None: not at all.
+        weight: w in (0, 1].
+        fee: of the terms, credits.
 
     Raises:
         FieldError: anything out of its range, no peer, a payment that decreases, or, with an attitude, one that is not
             known to be convex in the squares of degrees.
     """
     start, low = float(effort.start), float(effort.floor)
+    cost, lost = over(cost, weight) if weight != 1 else cost, non_negative("fee", fee) * (1 - weight)
     score = Score(payment, Q, bound)
     report = relative_curvature(payment, *score.span)
     believed = (
@@ -111,13 +121,20 @@ def best_response(
     )
     problem = _problem(score, cost, low, start, believed, rule, report)
     whole("drawn", drawn, 1)
+    if attitude is not None and weight != 1:
+        raise FieldError("weight", weight, "1 with an attitude to risk: what a lower one does to it is not known")
     if attitude is not None and rule is PeerRule.RANDOM and drawn < believed.size:
         return _averse(score, effort, cost, believed, drawn, attitude, report, problem)
     found, me = maximise(problem), np.array([0])
-    paid, spent = (float(amount(me, found.degree)[0]) for amount in (problem.payment, problem.costs))
+    degree = found.degree
+    paid, spent = (weight * float(amount(me, degree)[0]) for amount in (problem.payment, problem.costs))
+    if lost and paid - lost < spent:  # no payment is below 0
+        degree = np.array([start])
+        paid, spent = weight * float(problem.payment(me, degree)[0]), 0.0
+    paid = max(paid - lost, 0.0) if lost else paid
     return BestResponse(
-        effort=float(effort.effort(found.degree[0])),
-        degree=float(found.degree[0]),
+        effort=float(effort.effort(degree[0])),
+        degree=float(degree[0]),
         expected_payment=paid,
         cost=spent,
         utility=paid - spent,

@@ -14,7 +14,7 @@ Source: Pang et al. 2025, section 4 (Cost_k).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol, runtime_checkable
 
@@ -203,6 +203,20 @@ class CallableCost:
     def take(self, index: Index) -> "CallableCost":
         coefficient = _taken(self.coefficient, index)
         return CallableCost(coefficient, self.d, self.d_first, self.d_second, self.shape)
+
+
+def over(cost: CostFunction, weight: npt.ArrayLike) -> CostFunction:
+    """Costs c_k d / w_k: those of participants who are paid w_k of a payment, in units of what they are paid.
+
+    Args:
+        cost: of a kind of this module.
+        weight: w_k in (0, 1]; a number or one a participant.
+    """
+    array = vector("weight", weight)
+    all_within("weight", array, (array > 0) & (array <= 1), "above 0 and at most 1")
+    if not isinstance(cost, LinearCost | PowerCost | CallableCost):
+        raise FieldError("cost", cost, "a linear, power or callable cost where there is a weight")
+    return replace(cost, coefficient=_array(cost.coefficient) / array)
 
 
 def own(cost: CostFunction) -> bool:

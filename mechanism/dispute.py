@@ -4,11 +4,11 @@ A participant that commits to its counts claims their degree alone. Once a round
 once for the whole task. They must be those that it committed to and give the degree that it claimed. Then each
 settled round is reviewed: where the claimed degree d lies within the evidence's prediction interval, the round pays
 
-    a = m * mean_{j in P} f(Q / (Phi*d^2 + Phi*v_j^2 + Upsilon))
+    a = w * m * mean_{j in P} f(Q / (Phi*d^2 + Phi*v_j^2 + Upsilon)) - fee*(1 - w)
 
-in place of what it paid, if that is more: the measured degree replaced by d, no penalty; the peers P, their degrees
-and the multiplier m stay, and nobody else's payment changes. Every a is at most f(Q / Upsilon), so a round's awards
-and payments together stay within what was reserved for it.
+in place of what it paid, if that is more: the measured degree replaced by d, no penalty; the peers P, their degrees,
+the weight w and the multiplier m stay, and nobody else's payment changes. Every a is at most f(Q / Upsilon), so a
+round's awards and payments together stay within what was reserved for it.
 
 Opened counts are the participant's word; only their degree can be held against a model. What a false word within the
 interval could gain is in docs/evidence.md.
@@ -16,12 +16,11 @@ interval could gain is in docs/evidence.md.
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from decimal import ROUND_FLOOR
 from fractions import Fraction
 
 from mechanism.degree import noniid_degree
 from mechanism.errors import FieldError
-from mechanism.settlement import MICRO, PAYMENT_RULES, Assessment, in_micro
+from mechanism.settlement import MICRO, Assessment, unpenalised
 from mechanism.statements import commit_counts
 from mechanism.terms import Terms
 
@@ -88,8 +87,7 @@ def review(terms: Terms, subject: Assessment, peers: Sequence[Assessment], paid_
             0,
         )
     as_claimed = replace(subject, verified_micro=round(claimed))
-    gross = PAYMENT_RULES[DISPUTED_RULE](terms, as_claimed, list(peers) or [as_claimed])
-    award = max(0, in_micro(gross, ROUND_FLOOR) - paid_micro)
+    award = max(0, unpenalised(terms, as_claimed, list(peers) or [as_claimed]) - paid_micro)
     return Review(
         True,
         f"The claimed degree of {_text(round(claimed))} agrees with what the model shows, {interval}"

@@ -9,7 +9,19 @@ the ledger's verifier calls it again on the logged integers. How they are measur
     quality = c_0 + sum_r c_r z_r,  clipped to [0, 1]
 
 about 1 for a model trained on the recipe's number of distinct samples with right targets, about 0 for one that was not.
-Coefficients are in billionths; the result is rounded half-even to a millionth once, at its end.
+Coefficients are in billionths; the result is rounded half-even to a millionth once, at its end. A map of the same form
+gives how many distinct samples a model was trained on, over those of the recipe; without one everybody has enough.
+
+What samples two models have in common is told by their likeness l, given how far one mix is the other's: with p, q the
+estimated shares, those below 0 taken as 0 and scaled to sum to 1,
+
+    r = sum_i p_i q_i                                  1 for one and the same single stratum, 0 for none in common
+    apart(r), same(r)                                  likeness of models of other samples, and of the same: tables
+    linked where l - apart(r) >= link;  o = clip((l - apart(r)) / (same(r) - apart(r)), 0, 1)
+
+Models of one digest, or of a likeness of `ONE_MODEL`, are linked and have o = 1. Those linked through any number of
+others are a cluster; of each member M = 1 + sum of o over the other members is how many have one of its samples, in the
+mean (`mechanism.coverage`).
 
 The limits of the tests are conformal quantiles over the shadows: of honest models at most `rate` fail a test.
 """
@@ -18,6 +30,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
+from operator import mul
 from typing import Any
 
 from mechanism.affine import NANO, affine, half_even
@@ -29,7 +42,13 @@ from mechanism.ranges import integer, integers, keyed, listed, whole
 from mechanism.settlement import MICRO, Assessment, Verdict
 
 #: Name of this arithmetic in the log. Any change of a verdict or of a degree's last digit needs a new name.
-ARITHMETIC = "strata-and-screens/half-even-micro-v4"
+ARITHMETIC = "strata-and-screens/half-even-micro-v5"
+
+#: Likeness, in millionths, that no two trainings have, whatever their samples: 1 but for rounding.
+ONE_MODEL = 999_000
+
+#: Steps of the tables from a likeness.
+MAX_STEPS = 100
 
 #: Earlier broadcast models, the latest ones, that a submission must not be.
 KEPT_BROADCASTS = 8
@@ -45,7 +64,7 @@ OF_MODEL_ALONE = (
 
 @dataclass(frozen=True)
 class QualityMap:
-    """The line from the regressors of the degree to the quality.
+    """The line from the regressors of the degree to the quality, or to the distinct samples.
 
     Attributes:
         weights: c_r, billionths; intercept: c_0, billionths.
@@ -62,12 +81,21 @@ class QualityMap:
         """The quality in [0, 1], millionths."""
         return min(max(half_even(affine(self.weights, self.intercept, z), NANO), 0), MICRO)
 
+    def record(self) -> dict[str, Json]:
+        return {"weights": list(self.weights), "intercept": self.intercept}
+
+    @classmethod
+    def from_record(cls, name: str, record: Any) -> "QualityMap":
+        """Raises FieldError, about `name`, for a record with other keys or other values than `record` writes."""
+        values = keyed(name, record, ["weights", "intercept"])
+        return cls(listed(f"{name}.weights", values["weights"]), values["intercept"])
+
 
 @dataclass(frozen=True)
 class Thresholds:
     """Where the tests draw their lines; millionths throughout.
 
-    The first seven are one test together, *trained*: an honest model fails any of them at `rate`. *Duplicate*,
+    The first seven are one test together, *trained*: an honest model fails any of them at `rate`. *Overlap*,
     *samples* and *claim* are one test each, at the same rate.
 
     Attributes:
@@ -78,7 +106,6 @@ class Thresholds:
             an untrained model's mean loss.
         echo_distance: least distance from a broadcast model, over the median of the shadows' update norms.
         echo_cosine: largest cosine of the update with a public direction.
-        twin: likeness of two submissions from which they count as copies.
         quality_full, quality_none: quality from which the payment is whole, and up to which it is nothing.
         claim_band: a claim lower than the estimate by more than this is refuted.
         harm_full, harm_none: relative increase of the aggregate's loss up to which the payment is whole, and from which
@@ -97,7 +124,6 @@ class Thresholds:
     improvement: int
     echo_distance: int
     echo_cosine: int
-    twin: int
     quality_full: int
     quality_none: int
     claim_band: int
@@ -122,6 +148,48 @@ class Thresholds:
 
 
 @dataclass(frozen=True)
+class LikenessMap:
+    """What a likeness says of samples in common; see the module's text. Millionths.
+
+    Attributes:
+        apart, same: at evenly spaced r from 0 to 1, linear between; 2 to `MAX_STEPS` + 1 each.
+        link: likeness beyond `apart` from which two models are linked; above 0.
+    """
+
+    apart: tuple[int, ...]
+    same: tuple[int, ...]
+    link: int
+
+    def __post_init__(self) -> None:
+        for name in ("apart", "same"):
+            integers(f"likeness.{name}", getattr(self, name))
+            if not 2 <= len(getattr(self, name)) <= MAX_STEPS + 1:
+                raise FieldError(f"likeness.{name}", getattr(self, name), f"2 to {MAX_STEPS + 1} integers")
+        whole("likeness.link", self.link)
+
+    def usual(self, r: int) -> tuple[int, int]:
+        """apart(r) and same(r), rounded half-even; r from 0 to 1, millionths."""
+        return _between(self.apart, r), _between(self.same, r)
+
+    def record(self) -> dict[str, Json]:
+        return {"apart": list(self.apart), "same": list(self.same), "link": self.link}
+
+    @classmethod
+    def from_record(cls, record: Any) -> "LikenessMap":
+        """Raises FieldError for a record with other keys or other values than `record` writes."""
+        values = keyed("likeness", record, ["apart", "same", "link"])
+        apart, same = (listed(f"likeness.{name}", values[name]) for name in ("apart", "same"))
+        return cls(apart, same, values["link"])
+
+
+def _between(table: Sequence[int], r: int) -> int:
+    step, rest = divmod(r * (len(table) - 1), MICRO)
+    if step == len(table) - 1:
+        return table[-1]
+    return table[step] + half_even((table[step + 1] - table[step]) * rest, MICRO)
+
+
+@dataclass(frozen=True)
 class EvidenceModel:
     """Everything that the verdicts of one round rest on besides the submissions.
 
@@ -132,6 +200,8 @@ class EvidenceModel:
         validation_sha256: digest of D_c. In a log, the terms' commitment to it.
         shadows_sha256: digest of the shadow set: counts, halves and features of every shadow.
         degree, quality: maps from features, over the same regressors.
+        likeness: what the likeness of two models says.
+        distinct: the map to the distinct samples, over those of the recipe; None where none was fitted.
 
     Raises:
         FieldError: a round below 1, a digest that is none, or maps over different regressors.
@@ -144,15 +214,16 @@ class EvidenceModel:
     degree: DegreeMap
     quality: QualityMap
     thresholds: Thresholds
+    likeness: LikenessMap
+    distinct: QualityMap | None = None
 
     def __post_init__(self) -> None:
         whole("round", self.round)
         for name in ("start_sha256", "validation_sha256", "shadows_sha256"):
             _check_digest(name, getattr(self, name))
-        if len(self.quality.weights) != len(self.degree.weights):
-            raise FieldError(
-                "quality.weights", self.quality.weights, f"{len(self.degree.weights)} coefficients"
-            )
+        for name, line in (("quality", self.quality), ("distinct", self.distinct)):
+            if line is not None and len(line.weights) != len(self.degree.weights):
+                raise FieldError(f"{name}.weights", line.weights, f"{len(self.degree.weights)} coefficients")
 
     def record(self) -> dict[str, Json]:
         return {
@@ -162,8 +233,10 @@ class EvidenceModel:
             "validation_sha256": self.validation_sha256,
             "shadows_sha256": self.shadows_sha256,
             "degree": self.degree.record(),
-            "quality": {"weights": list(self.quality.weights), "intercept": self.quality.intercept},
+            "quality": self.quality.record(),
             "thresholds": {f.name: getattr(self.thresholds, f.name) for f in fields(Thresholds)},
+            "likeness": self.likeness.record(),
+            "distinct": None if self.distinct is None else self.distinct.record(),
         }
 
     @classmethod
@@ -172,11 +245,13 @@ class EvidenceModel:
         values = keyed("evidence.model", record, ["arithmetic", *(f.name for f in fields(cls))])
         if (arithmetic := values.pop("arithmetic")) != ARITHMETIC:
             raise FieldError("evidence.arithmetic", arithmetic, ARITHMETIC)
-        quality = keyed("quality", values["quality"], ["weights", "intercept"])
-        quality["weights"] = listed("quality.weights", quality["weights"])
         limits = keyed("thresholds", values["thresholds"], [f.name for f in fields(Thresholds)])
         values["degree"] = DegreeMap.from_record(values["degree"])
-        values["quality"], values["thresholds"] = QualityMap(**quality), Thresholds(**limits)
+        values["quality"] = QualityMap.from_record("quality", values["quality"])
+        values["likeness"] = LikenessMap.from_record(values["likeness"])
+        if values["distinct"] is not None:
+            values["distinct"] = QualityMap.from_record("distinct", values["distinct"])
+        values["thresholds"] = Thresholds(**limits)
         return cls(**values)
 
 
@@ -186,13 +261,13 @@ class Measurement:
 
     Attributes:
         participant_id, model_sha256, claimed_degree: of the submission.
-        order: of its commitment; the earliest of a cluster is paid. In a log, the sequence of its model's entry.
+        order: of its commitment. In a log, the sequence of its model's entry.
         samples: as claimed.
         fault: why the model breaks the contract, or came too late; empty where it is in order.
         features: rows x_i, one a stratum, millionths.
         norm, alignment, novelty, improvement, echo_distance, echo_cosine: see `Thresholds`.
         nearest_broadcast: which broadcast model is nearest, such as "round 2".
-        twins: other submissions that are near enough to be copies: id, likeness.
+        twins: the other submissions of its cluster: id, likeness. In a log, two name each other with one likeness.
         harm: relative increase of the aggregate's loss on D_c by this model; None where it is in no aggregate.
         scores: what other rules pay on, decimal strings by rule name.
 
@@ -280,60 +355,101 @@ def assess(
     alone = {name: _screen_alone(model.thresholds, m, sent_out) for name, m in by_id.items()}
     # A participant that fails alone is not scored anyway, and models that learnt nothing all look alike.
     passing = {name: m for name, m in by_id.items() if all(v.passed for v in alone[name])}
-    clusters = duplicate_clusters(model.thresholds, passing)
-    winners: dict[str, str] = {}
-    for name in sorted(clusters, key=lambda n: (by_id[n].order, n)):
-        winners.setdefault(clusters[name], name)
-    return tuple(
-        _assessment(model, m, alone[name], clusters.get(name), winners.get(clusters.get(name, "")))
-        for name, m in by_id.items()
-    )
+    overlaps = Overlaps(model, passing)
+    return tuple(_assessment(model, m, alone[name], overlaps) for name, m in by_id.items())
 
 
-def duplicate_clusters(limits: Thresholds, measurements: Mapping[str, Measurement]) -> dict[str, str]:
-    """Participant to cluster: the connected components of "is a twin of, or the same model as", named after their
-    first id.
+class Overlaps:
+    """What samples the models of a round have in common, and the clusters that this makes.
+
+    Args:
+        measurements: of those that pass alone, by participant id, in id order.
     """
-    parent = {name: name for name in measurements}
-    first_of = {m.model_sha256: name for name, m in reversed(list(measurements.items()))}
 
-    def root(name: str) -> str:
-        while parent[name] != name:
-            parent[name] = name = parent[parent[name]]  # halves the way for the next one
-        return name
+    def __init__(self, model: EvidenceModel, measurements: Mapping[str, Measurement]) -> None:
+        self._model, self._measured = model, measurements
+        self._mixes: dict[str, tuple[int, ...]] = {}
+        self.clusters = self._components()
+        self._members: dict[str, list[str]] = {}
+        for name, first in self.clusters.items():
+            self._members.setdefault(first, []).append(name)
 
-    for name, measurement in measurements.items():
-        twins = [
-            other for other, likeness in measurement.twins if other in parent and likeness >= limits.twin
-        ]
-        for other in (first_of[measurement.model_sha256], *twins):
-            first, second = sorted((root(name), root(other)))
-            parent[second] = first
-    members: dict[str, list[str]] = {}
-    for name in measurements:
-        members.setdefault(root(name), []).append(name)
-    return {name: first for first, group in members.items() if len(group) > 1 for name in group}
+    def of(self, name: str) -> dict[str, int]:
+        """o of each other member of its cluster, millionths, in id order; empty without a cluster."""
+        own, likeness = self._measured[name], dict(self._measured[name].twins)
+        found = {}
+        for other in self._members.get(self.clusters.get(name, ""), ()):
+            if other != name:
+                alike = own.model_sha256 == self._measured[other].model_sha256
+                found[other] = MICRO if alike else self._overlap(name, other, likeness.get(other))
+        return found
+
+    def _overlap(self, name: str, other: str, likeness: int | None) -> int:
+        if likeness is None:
+            return 0
+        if likeness >= ONE_MODEL:
+            return MICRO
+        apart, same = self.usual(name, other)
+        if likeness <= apart:
+            return 0
+        return MICRO if likeness >= same else half_even(MICRO * (likeness - apart), same - apart)
+
+    def usual(self, name: str, other: str) -> tuple[int, int]:
+        """The likeness of models of these mixes, millionths: of other samples, and of the same."""
+        p, q = self._mix(name), self._mix(other)
+        whole = sum(p) * sum(q)
+        return self._model.likeness.usual(half_even(MICRO * sum(map(mul, p, q)), whole) if whole else 0)
+
+    def _mix(self, name: str) -> tuple[int, ...]:
+        """The estimated shares of the strata, none below 0."""
+        if name not in self._mixes:
+            shares = self._model.degree.shares(self._measured[name].features)
+            self._mixes[name] = tuple(max(share, 0) for share in shares)
+        return self._mixes[name]
+
+    def _components(self) -> dict[str, str]:
+        """Participant to cluster: the connected components of the links, of two or more, named after their first id."""
+        measured, link = self._measured, self._model.likeness.link
+        parent = {name: name for name in measured}
+        first_of = {m.model_sha256: name for name, m in reversed(list(measured.items()))}
+
+        def root(name: str) -> str:
+            while parent[name] != name:
+                parent[name] = name = parent[parent[name]]  # halves the way for the next one
+            return name
+
+        for name, measurement in measured.items():
+            linked = [
+                other
+                for other, likeness in measurement.twins
+                if other in parent
+                and (likeness >= ONE_MODEL or likeness - self.usual(name, other)[0] >= link)
+            ]
+            for other in (first_of[measurement.model_sha256], *linked):
+                first, second = sorted((root(name), root(other)))
+                parent[second] = first
+        members: dict[str, list[str]] = {}
+        for name in measured:
+            members.setdefault(root(name), []).append(name)
+        return {name: first for first, group in members.items() if len(group) > 1 for name in group}
 
 
 def _assessment(
     model: EvidenceModel,
     measurement: Measurement,
     verdicts: list[Verdict],
-    cluster: str | None,
-    winner: str | None,
+    overlaps: Overlaps,
 ) -> Assessment:
-    limits = model.thresholds
+    limits, name = model.thresholds, measurement.participant_id
     common = {
         "participant_id": measurement.participant_id,
         "model_sha256": bytes.fromhex(measurement.model_sha256),
         "claimed_degree": measurement.claimed_degree,
-        "cluster": cluster,
+        "cluster": overlaps.clusters.get(name),
         "scores": dict(measurement.scores),
     }
     # Features of another form are refused whatever the verdict.
     z = () if measurement.fault else model.degree.regressors(measurement.features)
-    if all(v.passed for v in verdicts):
-        verdicts = [*verdicts, _duplicate(limits, measurement, cluster, winner)]
     if not all(v.passed for v in verdicts):
         # What lies outside the shadows' ensemble is not scored: there the estimate means nothing.
         return Assessment(**common, verified_micro=None, verdicts=tuple(verdicts))  # type: ignore[arg-type]
@@ -346,8 +462,12 @@ def _assessment(
     of_harm = _taper(-harm, -limits.harm_none, -limits.harm_full)
     claimed = measurement.claimed_degree.numerator * MICRO
     refuted = claimed < (estimate - limits.claim_band) * measurement.claimed_degree.denominator
+    others = overlaps.of(name)
+    holders = MICRO + sum(others.values())
+    distinct = MICRO if model.distinct is None else model.distinct.quality_micro(z)
     verdicts += [
-        _samples(quality, limits, of_quality),
+        _overlapping(limits, others, holders),
+        _samples(quality, distinct, limits, of_quality),
         _contribution(harm, limits, of_harm),
         _claim(measurement.claimed_degree, estimate, lower, upper, limits, refuted, verified > estimate),
     ]
@@ -358,6 +478,8 @@ def _assessment(
         upper_micro=upper,
         multiplier_ppm=of_quality * of_harm // MICRO,
         refuted=refuted,
+        holders_micro=holders,
+        distinct_micro=distinct,
         verdicts=tuple(verdicts),
     )
 
@@ -435,31 +557,23 @@ def _trained(limits: Thresholds, m: Measurement) -> Verdict:
     return Verdict("trained", True, "The model behaves like one trained by the task's recipe.", figures)
 
 
-def _duplicate(limits: Thresholds, m: Measurement, cluster: str | None, winner: str | None) -> Verdict:
-    if cluster is None:
-        return Verdict("duplicate", True, "No other submission is a copy of this model.")
-    figures = {}
-    if m.twins:
-        nearest, likeness = max(m.twins, key=lambda twin: (twin[1], twin[0]))
-        figures = {"likeness": _decimal(likeness), "nearest": nearest}
-    if winner == m.participant_id:
-        return Verdict(
-            "duplicate",
-            True,
-            "Another submission is a copy of this model; this one was committed first.",
-            figures,
-        )
+def _overlapping(limits: Thresholds, others: Mapping[str, int], holders: int) -> Verdict:
+    if holders == MICRO:
+        return Verdict("overlap", True, "No other model of the round shows samples of this one.", {})
+    nearest = max(others, key=lambda other: (others[other], other))
+    figures = {"holders": _decimal(holders), "nearest": nearest, "common": _decimal(others[nearest])}
     return Verdict(
-        "duplicate",
+        "overlap",
         False,
-        f"The model is a copy, or nearly, of the one that {winner} committed earlier; copies are paid once. "
-        f"{_error_rate(limits)}",
+        f"A sample of this model is had by {_decimal(holders)} participants of the round in the mean, most by "
+        f"{nearest}, which has {_decimal(others[nearest])} of them: what several have is paid once. At most "
+        f"{_decimal(limits.rate)} of honest participants are linked to another.",
         figures,
     )
 
 
-def _samples(quality: int, limits: Thresholds, kept: int) -> Verdict:
-    figures = {"quality": _decimal(quality), "kept": _decimal(kept)}
+def _samples(quality: int, distinct: int, limits: Thresholds, kept: int) -> Verdict:
+    figures = {"quality": _decimal(quality), "kept": _decimal(kept), "distinct": _decimal(distinct)}
     if kept == MICRO:
         return Verdict(
             "samples", True, "The model shows enough distinct samples with right targets.", figures

@@ -1,13 +1,14 @@
 """What a round pays: from assessments and a revealed seed to integer micro-credits.
 
-For participant k with peers P_k (drawn by `mechanism.peers` among the scored, never from its own duplicate
-cluster; under `verified` among those that it has met least often in the task, else anew each round), degrees in [0, 1]
-and a screen multiplier m_k in [0, 1],
+For participant k with peers P_k (drawn by `mechanism.peers` among the scored, never from its own cluster; under
+`verified` among those that it has met least often in the task, else anew each round), degrees in [0, 1], a screen
+multiplier m_k in [0, 1] and a weight w_k in [0, 1] (`mechanism.coverage`),
 
-    verified:  a_k = max(0, m_k * mean_{j in P_k} f(Q / (Phi*v_k^2 + Phi*v_j^2 + Upsilon)) - lambda*(claim_k - v_k)^2)
-    paper:     a_k =             mean_{j in P_k} f(Q / (Phi*claim_k^2 + Phi*claim_j^2 + Upsilon))
+    verified:  a_k = max(0, w_k * m_k * mean_{j in P_k} f(Q / (Phi*v_k^2 + Phi*v_j^2 + Upsilon))
+                            - lambda*(claim_k - v_k)^2 - fee*(1 - w_k))
+    paper:     a_k =       mean_{j in P_k} f(Q / (Phi*claim_k^2 + Phi*claim_j^2 + Upsilon))
 
-    others:    a_k = s_k * f(Q / Upsilon), s_k in [0, 1] the evidence's score of k by the rule
+    others:    a_k = w_k * s_k * f(Q / Upsilon), s_k in [0, 1] the evidence's score of k by the rule
 
 in credits, computed in `decimal` with 28 digits, half-even; under a logarithm the mean is the logarithm of one product
 over the number of peers. A participant that is not scored is paid nothing
@@ -26,9 +27,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
 from fractions import Fraction
+from math import floor
 from operator import attrgetter
 
 from mechanism.canonical import Json
+from mechanism.coverage import least_fee, weight
 from mechanism.errors import FieldError, SettlementError
 from mechanism.peers import NOBODY, Draw, Meetings
 from mechanism.readable import Readable
@@ -40,7 +43,7 @@ MICRO = 1_000_000
 _MICRO_DIGITS = 6
 
 #: Name of this arithmetic in ledger entries. Any change of a payment's last digit needs a new name.
-ARITHMETIC = "decimal28-half-even/largest-remainder-v2"
+ARITHMETIC = "decimal28-half-even/largest-remainder-v3"
 
 #: A number as evidence and aggregations write it: no exponent, no blanks, digits that are ASCII.
 PLAIN_DECIMAL = re.compile(r"-?[0-9]{1,30}(\.[0-9]{1,30})?")
@@ -54,6 +57,9 @@ STAND_INS = 300
 _MICRO = Decimal(MICRO)
 _NOTHING = Decimal(0)
 _participant = attrgetter("participant_id")
+
+#: Of an assessment, what is a part of 1.
+_PARTS = ("verified_micro", "lower_micro", "upper_micro", "multiplier_ppm", "distinct_micro")
 
 
 @dataclass(frozen=True)
@@ -93,7 +99,10 @@ class Assessment:
         lower_micro, upper_micro: the prediction interval of the evidence, millionths.
         multiplier_ppm: what the screens leave of the payment, millionths.
         refuted: the claim lies outside the error band; costs the stake.
-        cluster: name of the duplicate cluster, None for a model of its own. Members are never paired.
+        cluster: name of the cluster of models that are linked by samples in common, None for one of its own. Members
+            are never paired.
+        holders_micro: how many of its cluster have one of its samples, in the mean, millionths, itself included.
+        distinct_micro: its distinct samples over those of the recipe, millionths, at most 1.
         scores: what other rules pay on, by rule name, decimal strings.
         verdicts: every screen's, in the order applied.
     """
@@ -107,6 +116,8 @@ class Assessment:
     multiplier_ppm: int = MICRO
     refuted: bool = False
     cluster: str | None = None
+    holders_micro: int = MICRO
+    distinct_micro: int = MICRO
     scores: Mapping[str, str] = field(default_factory=dict)
     verdicts: tuple[Verdict, ...] = ()
 
@@ -116,11 +127,12 @@ class Assessment:
         )  # compared in integers: verification makes one of these for every verdict
         if not 0 <= claimed.numerator <= claimed.denominator:
             raise FieldError("claimed_degree", claimed, "a rational in [0, 1]")
-        for value in (self.verified_micro, self.lower_micro, self.upper_micro, self.multiplier_ppm):
+        for name in _PARTS:
+            value = getattr(self, name)
             if value is not None and not 0 <= value <= MICRO:
-                names = ("verified_micro", "lower_micro", "upper_micro", "multiplier_ppm")
-                name = next(n for n in names if getattr(self, n) is value)
                 raise FieldError(name, value, f"an integer in [0, {MICRO}]")
+        if self.holders_micro < MICRO:
+            raise FieldError("holders_micro", self.holders_micro, f"an integer of at least {MICRO}")
 
     @property
     def scored(self) -> bool:
@@ -133,8 +145,9 @@ class Payment(Readable):
 
     Attributes:
         peers: who it was scored against, in id order; empty where it was not scored or had no peer.
-        gross_micro: before penalty, rounded down; for the explanation only.
+        gross_micro: before penalty and fee, rounded down; for the explanation only.
         penalty_micro: of the claim, rounded up; for the explanation only.
+        fee_micro: of the weight, rounded up; for the explanation only.
         paid_micro: what it earns in this round.
         withheld_micro: the part of it that goes to the stake.
         stake_lost_micro: what a refuted claim costs of the stake held so far.
@@ -144,6 +157,7 @@ class Payment(Readable):
     peers: tuple[str, ...]
     gross_micro: int
     penalty_micro: int
+    fee_micro: int
     paid_micro: int
     withheld_micro: int
     stake_lost_micro: int
@@ -151,8 +165,8 @@ class Payment(Readable):
     def __str__(self) -> str:
         return (
             f"{self.participant_id}: paid {self.paid_micro} micro-credits, of {self.gross_micro} before a penalty of "
-            f"{self.penalty_micro}, against {', '.join(self.peers) or 'nobody'}; {self.withheld_micro} held back, "
-            f"{self.stake_lost_micro} of the stake lost"
+            f"{self.penalty_micro} and a fee of {self.fee_micro}, against {', '.join(self.peers) or 'nobody'}; "
+            f"{self.withheld_micro} held back, {self.stake_lost_micro} of the stake lost"
         )
 
 
@@ -174,7 +188,7 @@ class Settlement:
         return sum(payment.paid_micro for payment in self.payments) + self.rounding_micro
 
 
-#: A rule: (terms, participant, its peers) to the gross amount, in credits.
+#: A rule: (terms, participant, its peers) to what a participant of weight 1 gets before penalty and fee, in credits.
 PaymentRule = Callable[[Terms, Assessment, Sequence[Assessment]], Decimal]
 
 
@@ -224,14 +238,15 @@ def settle_round(
 
     if peers is None:
         peers = drawn_peers(terms, draw, by_id, meetings)
-    rule = PAYMENT_RULES[terms.rule.name] if own_rule is None else own_rule
-    gross_of, penalty_of, net = {}, {}, {}
+    gross_of, penalty_of, fee_of, net = {}, {}, {}, {}
     for name in scored:
         assessment = by_id[name]
-        gross = rule(terms, assessment, [by_id[peer] for peer in peers[name]] or [assessment])
-        penalty = _penalty(terms, assessment)
+        met = [by_id[peer] for peer in peers[name]] or [assessment]
+        gross = gross_payment(terms, assessment, met, own_rule)
+        penalty, fee = _penalty(terms, assessment), weight_fee(terms, assessment)
         gross_of[name], penalty_of[name] = in_micro(gross, ROUND_FLOOR), in_micro(penalty, ROUND_CEILING)
-        net[name] = max(_NOTHING, _CONTEXT.subtract(gross, penalty))
+        fee_of[name] = in_micro(fee, ROUND_CEILING)
+        net[name] = _net(gross, penalty, fee)
     paid_of, rounding = largest_remainder(net)
 
     most_stake, lines = terms.rule.stake_micro, []
@@ -243,6 +258,7 @@ def settle_round(
                 peers=tuple(peers.get(name, ())),
                 gross_micro=gross_of.get(name, 0),
                 penalty_micro=penalty_of.get(name, 0),
+                fee_micro=fee_of.get(name, 0),
                 paid_micro=paid,
                 withheld_micro=0 if assessment.refuted else min(paid, max(0, most_stake - held)),
                 stake_lost_micro=min(held, most_stake) if assessment.refuted else 0,
@@ -302,17 +318,59 @@ def expected_payments(terms: Terms, assessments: Sequence[Assessment]) -> dict[s
 
 def payment_against(terms: Terms, subject: Assessment, peers: Sequence[Assessment]) -> int:
     """a_k of a scored participant against these peers, in micro-credits, rounded down: before the largest remainder."""
-    gross = PAYMENT_RULES[terms.rule.name](terms, subject, peers)
-    return in_micro(max(_NOTHING, _CONTEXT.subtract(gross, _penalty(terms, subject))), ROUND_FLOOR)
+    return in_micro(
+        _net(gross_payment(terms, subject, peers), _penalty(terms, subject), weight_fee(terms, subject)),
+        ROUND_FLOOR,
+    )
+
+
+def unpenalised(terms: Terms, subject: Assessment, peers: Sequence[Assessment]) -> int:
+    """The same without the penalty of the claim."""
+    return in_micro(
+        _net(gross_payment(terms, subject, peers), _NOTHING, weight_fee(terms, subject)), ROUND_FLOOR
+    )
+
+
+def _net(gross: Decimal, penalty: Decimal, fee: Decimal) -> Decimal:
+    return max(_NOTHING, _CONTEXT.subtract(_CONTEXT.subtract(gross, penalty), fee))
+
+
+def gross_payment(
+    terms: Terms, subject: Assessment, peers: Sequence[Assessment], own_rule: PaymentRule | None = None
+) -> Decimal:
+    """What the rule gives a scored participant against these peers, times its weight, in credits."""
+    rule = PAYMENT_RULES[terms.rule.name] if own_rule is None else own_rule
+    return _part(rule(terms, subject, peers), weight_micro(terms, subject))
+
+
+def weight_micro(terms: Terms, subject: Assessment) -> int:
+    """w_k in millionths, rounded down."""
+    if subject.holders_micro == subject.distinct_micro == MICRO:
+        return MICRO
+    distinct, holders = Fraction(subject.distinct_micro, MICRO), Fraction(subject.holders_micro, MICRO)
+    return floor(weight(distinct, holders, Fraction(terms.rule.whole_from)) * MICRO)
+
+
+def weight_fee(terms: Terms, subject: Assessment) -> Decimal:
+    """fee * (1 - w_k) under the rule `verified`, else nothing, in credits."""
+    if terms.rule.name != "verified":
+        return _NOTHING
+    return _part(terms.rule.fee, MICRO - weight_micro(terms, subject))
+
+
+def least_fee_of(terms: Terms) -> Decimal:
+    """The least fee at which no split of one recipe's samples gains (`mechanism.coverage`), credits."""
+    most = max_payment_micro(terms.Q, terms.upsilon, terms.payment.exact)
+    return least_fee(Decimal(most).scaleb(-_MICRO_DIGITS, _CONTEXT), terms.rule.whole_from)
 
 
 def peer_candidates(assessment: Assessment, by_id: Mapping[str, Assessment]) -> frozenset[str]:
-    """Those that may be drawn as a peer: the scored, without the participant and its duplicate cluster."""
+    """Those that may be drawn as a peer: the scored, without the participant and its cluster."""
     return frozenset(name for name, other in by_id.items() if other.scored and may_meet(assessment, other))
 
 
 def may_meet(subject: Assessment, other: Assessment) -> bool:
-    """Whether they are two, and not of one duplicate cluster."""
+    """Whether they are two, and not of one cluster."""
     one = subject.cluster is not None and subject.cluster == other.cluster
     return not one and subject.participant_id != other.participant_id
 
@@ -382,9 +440,7 @@ def _verified(terms: Terms, subject: Assessment, peers: Sequence[Assessment]) ->
     square = _verified_degree(subject) ** 2
     sums = [Decimal(square + _verified_degree(peer) ** 2) for peer in peers]
     gross = _mean_payment(terms, [each.scaleb(-2 * _MICRO_DIGITS, _CONTEXT) for each in sums])
-    if subject.multiplier_ppm == MICRO:
-        return gross
-    return _CONTEXT.multiply(gross, Decimal(subject.multiplier_ppm).scaleb(-_MICRO_DIGITS, _CONTEXT))
+    return _part(gross, subject.multiplier_ppm)
 
 
 def _scored(rule: str) -> PaymentRule:
@@ -414,6 +470,13 @@ def _penalty(terms: Terms, subject: Assessment) -> Decimal:
         return _NOTHING
     squared = _CONTEXT.divide(distance * distance, (claim.denominator * MICRO) ** 2)
     return _CONTEXT.multiply(terms.rule.claim_penalty, squared)
+
+
+def _part(amount: Decimal, micro: int) -> Decimal:
+    """So many millionths of an amount; the amount itself where it is all."""
+    if micro == MICRO:
+        return amount
+    return _CONTEXT.multiply(amount, Decimal(micro).scaleb(-_MICRO_DIGITS, _CONTEXT))
 
 
 def _verified_degree(assessment: Assessment) -> int:

@@ -73,7 +73,7 @@ class ClaimStatement(Recorded):
 
 @dataclass(frozen=True)
 class ModelStatement(Recorded):
-    """A model for one round: the commitment whose order decides between duplicates.
+    """A model for one round, committed to by its digest before it is sent.
 
     Attributes:
         model_sha256, model_bytes: of the whole safetensors file.

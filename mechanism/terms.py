@@ -12,6 +12,7 @@ from fractions import Fraction
 from math import lcm, prod
 from typing import ClassVar
 
+from mechanism.coverage import check_whole_from
 from mechanism.degree import reference_distribution
 from mechanism.errors import FieldError
 from mechanism.payment import PAYMENT_FUNCTIONS, ExactPaymentFunction
@@ -210,12 +211,17 @@ class Rule:
             everybody, so that nothing is drawn.
         claim_penalty: lambda of lambda * (claimed - verified)^2, credits, >= 0.
         stake_micro: held back from earnings and lost with a refuted claim, micro-credits, >= 0.
+        fee: phi of fee * (1 - w), credits, >= 0: what a participant whose data others have too, or that has too few
+            of its own, loses besides. `mechanism.settlement.least_fee_of` is what no split of one's data gains at.
+        whole_from: c in (1/2, 1]: who has as many distinct samples, over those of the recipe, has a whole weight.
     """
 
     name: str = "verified"
     peers: int = 1
     claim_penalty: Decimal = Decimal(0)
     stake_micro: int = 0
+    fee: Decimal = Decimal(0)
+    whole_from: Decimal = Decimal("0.85")
 
     def __post_init__(self) -> None:
         if self.name not in RULE_NAMES:
@@ -225,6 +231,11 @@ class Rule:
         if self.claim_penalty < 0:
             raise FieldError("rule.claim_penalty", self.claim_penalty, "a decimal of at least 0")
         whole("rule.stake_micro", self.stake_micro, 0)
+        check_decimal("rule.fee", self.fee)
+        if self.fee < 0:
+            raise FieldError("rule.fee", self.fee, "a decimal of at least 0")
+        check_decimal("rule.whole_from", self.whole_from)
+        check_whole_from(Fraction(self.whole_from))
 
 
 @dataclass(frozen=True, repr=False)
@@ -312,6 +323,7 @@ class Terms(Recorded, Readable):
             f"upsilon {self.upsilon:f}",
             f"peers      {'all' if self.all_peers else rule.peers}; claim penalty {rule.claim_penalty:f}, "
             f"stake {rule.stake_micro} micro-credits",
+            f"weight     fee {rule.fee:f}, whole from {rule.whole_from:f} of the recipe's samples",
             f"places     {schedule.capacity}, quorum {schedule.quorum}; claims for {schedule.effort_seconds} s",
             f"reference  {', '.join(map(str, self.reference))}",
             *self._strata_line(),

@@ -24,16 +24,17 @@ from mechanism.peers import Draw, Meetings
 from mechanism.readable import Readable, Table
 from mechanism.settlement import (
     MICRO,
-    PAYMENT_RULES,
     Assessment,
     Payment,
     drawn_peers,
     expected_payments,
+    gross_payment,
     in_micro,
     payment_against,
     peer_candidates,
     peer_payment,
     settle_round,
+    weight_micro,
 )
 from mechanism.terms import Terms
 from participant.earnings import Earned, check_task, receipt_error
@@ -67,7 +68,7 @@ class Met:
 
     Attributes:
         degree: what the peer was scored by, in [0, 1].
-        credits: what the round pays where it is the only peer, before the penalty.
+        credits: what the round pays where it is the only peer, before penalty and fee.
     """
 
     participant_id: str
@@ -79,13 +80,15 @@ class Met:
 class Why(Readable):
     """Why one round paid what it paid; print it.
 
-        paid = max(0, m * mean over the peers of f(Q / (Phi*v^2 + Phi*v'^2 + Upsilon)) - lambda*(claim - v)^2)
+        paid = max(0, w * m * mean over the peers of f(Q / (Phi*v^2 + Phi*v'^2 + Upsilon))
+                      - lambda*(claim - v)^2 - fee*(1 - w))
 
     in whole micro-credits, by largest remainder (mechanism.settlement; other rules of the terms have no peers in it).
 
     Attributes:
         terms: of the task.
-        own: the assessment: claimed and measured degree, its interval, m as `multiplier_ppm`, each screen's verdict.
+        own: the assessment: claimed and measured degree, its interval, m as `multiplier_ppm`, each screen's verdict,
+            and what the weight w follows from.
         peers: who it was scored against, in id order; itself where nobody else could be drawn.
         candidates: how many could be drawn.
         expected_micro: what meeting every candidate would pay (`mechanism.settlement.expected_payments`): the mean over
@@ -132,27 +135,47 @@ class Why(Readable):
         """How the payment comes about: what is left after each step, micro-credits, rounded down.
 
         The most that a round pays; at the participant's own degree beside peers of degree 0, or by its score; against
-        the peers that it met; what the screens leave; less the penalty; with the unit of the largest remainder, which
-        is the payment.
+        the peers that it met; what the screens leave; what the weight leaves, less its fee; less the penalty; with the
+        unit of the largest remainder, which is the payment.
         """
         terms, rule = self.terms, self.terms.rule.name
         left = [("the most", in_micro(peer_payment(terms, Fraction(0), Fraction(0)), ROUND_FLOOR))]
         if self.degree is None:
             return (*left, ("not scored", 0), ("paid", self.payment.paid_micro))
         if rule in _PAIRED:
-            whole = self.own.multiplier_ppm == MICRO
             brought = [peer_payment(terms, self.degree, met.degree) for met in self.peers]
             kept = sum(brought, Decimal(0)) / len(brought)
             left += [
                 ("own degree", in_micro(peer_payment(terms, self.degree, Fraction(0)), ROUND_FLOOR)),
-                ("peers met", self.payment.gross_micro if whole else in_micro(kept, ROUND_FLOOR)),
-                ("screens", self.payment.gross_micro),
+                ("peers met", self._before(kept, MICRO)),
+                ("screens", self._before(kept, self.own.multiplier_ppm)),
             ]
         else:
-            left.append((f"{rule} score", self.payment.gross_micro))
+            most = peer_payment(terms, Fraction(0), Fraction(0))
+            left.append((f"{rule} score", self._before(most * Decimal(self.own.scores[rule]), MICRO)))
+        left.append(("weight", self._after_fee))
         if rule == "verified":
             left.append(("penalty", self.payment.paid_micro - self.remainder_micro))
         return (*left, ("paid", self.payment.paid_micro))
+
+    def _before(self, credits_: Decimal, multiplier: int) -> int:
+        """So many millionths of an amount, a step before the weight; the payment's own digits where it is the last."""
+        if self.weight_micro == MICRO and multiplier == self.own.multiplier_ppm:
+            return self.payment.gross_micro
+        return in_micro(credits_ * multiplier / MICRO, ROUND_FLOOR)
+
+    @property
+    def _after_fee(self) -> int:
+        """What the weight leaves, less its fee; to the payment's own digits where it is paid."""
+        payment = self.payment
+        if not payment.paid_micro:
+            return max(0, payment.gross_micro - payment.fee_micro)
+        return min(payment.gross_micro, payment.paid_micro - self.remainder_micro + payment.penalty_micro)
+
+    @property
+    def weight_micro(self) -> int:
+        """w, millionths."""
+        return weight_micro(self.terms, self.own)
 
     @property
     def formula(self) -> str:
@@ -170,11 +193,16 @@ class Why(Readable):
         pays = [function.format(x=f"{q} / {gap}", **parameters) for gap in gaps]
         text = pays[0] if len(pays) == 1 else f"({' + '.join(pays)}) / {len(pays)}"
         if rule.name not in _PAIRED:
-            return f"{own.scores[rule.name]} * {text}"
-        if own.multiplier_ppm != MICRO:
+            text = f"{own.scores[rule.name]} * {text}"
+        elif own.multiplier_ppm != MICRO:
             text = f"{Decimal(own.multiplier_ppm) / MICRO} * {text}"
+        weight = Decimal(self.weight_micro) / MICRO
+        if weight != 1:
+            text = f"{weight} * {text}"
         if self.payment.penalty_micro:
             text += f" - {rule.claim_penalty:f} * ({_number(own.claimed_degree)} - {v})^2"
+        if self.payment.fee_micro:
+            text += f" - {rule.fee:f} * (1 - {weight})"
         return text if self.payment.paid_micro else f"max(0, {text})"
 
     def record(self) -> dict[str, Any]:
@@ -191,6 +219,9 @@ class Why(Readable):
             "lower_micro": own.lower_micro,
             "upper_micro": own.upper_micro,
             "multiplier_ppm": own.multiplier_ppm,
+            "weight_micro": self.weight_micro,
+            "holders_micro": own.holders_micro,
+            "distinct_micro": own.distinct_micro,
             "peers": [
                 {"id": met.participant_id, "degree": str(met.degree), "credits": str(met.credits)}
                 for met in self.peers
@@ -200,6 +231,7 @@ class Why(Readable):
             "waterfall": [{"step": step, "left_micro": micro} for step, micro in self.waterfall],
             "gross_micro": payment.gross_micro,
             "penalty_micro": payment.penalty_micro,
+            "fee_micro": payment.fee_micro,
             "remainder_micro": self.remainder_micro,
             "paid_micro": payment.paid_micro,
             "expected_micro": self.expected_micro,
@@ -256,6 +288,8 @@ class Why(Readable):
         if rule.name != "paper":  # which takes claims as they are
             amount = credit_text(payment.penalty_micro)
             lines += [("penalty", f"{amount} for a claim that is not what was measured")]
+            if self.degree is not None:
+                lines += [("weight", self._weight)]
         if rule.stake_micro:
             lost = f", {credit_text(payment.stake_lost_micro)} lost" if payment.stake_lost_micro else ""
             before = (
@@ -268,6 +302,19 @@ class Why(Readable):
             ("screen", f"{v.screen} {'passed' if v.passed else 'FAILED'}: {v.explanation}")
             for v in own.verdicts
         ]
+
+    @property
+    def _weight(self) -> str:
+        """The weight and what it follows from, in words."""
+        own, weight = self.own, Fraction(self.weight_micro, MICRO)
+        if weight == 1:
+            return "1: all of what its data bring"
+        holders, distinct = Fraction(own.holders_micro, MICRO), Fraction(own.distinct_micro, MICRO)
+        return (
+            f"{_number(weight)}: {_number(holders)} participants of the round have one of its samples in the mean; it "
+            f"has {_number(distinct)} of the recipe's samples, of which {self.terms.rule.whole_from:f} are enough; "
+            f"{credit_text(self.payment.fee_micro)} is the fee for what the weight lacks"
+        )
 
 
 class Market(Protocol):
@@ -500,13 +547,14 @@ def explained(
         problems.append(
             f"the coordinator says that {settlement.paid_micro} micro-credits were paid, the ledger {logged.paid_micro}"
         )
-    rule = PAYMENT_RULES[terms.rule.name]
     peers = [by_id[peer] for peer in line.peers] or [own]
     candidates = peer_candidates(own, by_id)
     met, expected, remainder, nearer = [], 0, 0, 0
     if own.scored:
         met = [
-            Met(peer.participant_id, _scored_by(terms, peer) or Fraction(0), rule(terms, own, [peer]))
+            Met(
+                peer.participant_id, _scored_by(terms, peer) or Fraction(0), gross_payment(terms, own, [peer])
+            )
             for peer in peers
         ]
         expected = expected_payments(terms, assessments)[participant_id]
@@ -535,7 +583,7 @@ def _payment(entry: Entry) -> Payment:
     Raises:
         KeyError, TypeError: it is not one.
     """
-    names = ("gross_micro", "penalty_micro", "paid_micro", "withheld_micro", "stake_lost_micro")
+    names = ("gross_micro", "penalty_micro", "fee_micro", "paid_micro", "withheld_micro", "stake_lost_micro")
     return Payment(str(entry.body["participant_id"]), (), *(int(str(entry.body[name])) for name in names))
 
 

@@ -220,7 +220,7 @@ def settled_as_distinct(history: History, record: Any) -> None:
     history.settle(record, [replace(a, model_sha256=signed[a.participant_id]) for a in assessments(apart)])
 
 
-@forgery("cluster is", "verified_micro is")
+@forgery("cluster is", "holders_micro is")
 def the_same_model_twice_is_paid_twice() -> Cases:
     for number in (1, 2):
         for copied in (("p002", "p001"), ("p000", "p003")):
@@ -268,6 +268,20 @@ def twins_are_nobody() -> Cases:
         history = trained(shape)
         record = history.evidence()
         record["measurements"][1]["twins"] = [[name, 0] for name in twins]
+        history.settle(record)
+        yield label, completed(history)
+
+
+@forgery("does not say the same of it")
+def a_likeness_is_said_of_one_side_alone_or_otherwise() -> Cases:
+    for label, of_one, of_other in (
+        ("on one side", [["p002", 900_000]], []),
+        ("more on one", [["p002", 900_000]], [["p001", 899_999]]),
+        ("of another", [["p002", 900_000]], [["p000", 900_000]]),
+    ):
+        history = trained()
+        record = history.evidence()
+        record["measurements"][1]["twins"], record["measurements"][2]["twins"] = of_one, of_other
         history.settle(record)
         yield label, completed(history)
 
@@ -372,7 +386,14 @@ def evidence_is_not_of_this_round_or_form() -> Cases:
         yield f"more in the {place}", told_otherwise(change)
 
 
-@forgery("verified_micro is", "multiplier_ppm is", "refuted is", "lower_micro is")
+@forgery(
+    "verified_micro is",
+    "multiplier_ppm is",
+    "refuted is",
+    "lower_micro is",
+    "holders_micro is",
+    "distinct_micro is",
+)
 def a_verdict_is_not_the_one_that_the_evidence_gives() -> Cases:
     changes: tuple[dict[str, Any], ...] = (
         {"verified_micro": 1},
@@ -380,6 +401,8 @@ def a_verdict_is_not_the_one_that_the_evidence_gives() -> Cases:
         {"refuted": True},
         {"verified_micro": None},
         {"lower_micro": 0},
+        {"holders_micro": 2 * MICRO},
+        {"distinct_micro": 900_000},
     )
     for change in changes:
         for number in (1, 2):
@@ -397,6 +420,21 @@ def of_degree(**changes: Any) -> Callable[[Any], None]:
 
 def of_limits(**changes: Any) -> Callable[[Any], None]:
     return lambda record: record["model"]["thresholds"].update(changes)
+
+
+def of_likeness(**changes: Any) -> Callable[[Any], None]:
+    return lambda record: record["model"]["likeness"].update(changes)
+
+
+def linked(record: Any, likeness: int, **changes: Any) -> None:
+    """p000 and p002 are said to be so alike."""
+    record["model"]["likeness"].update(changes)
+    for one, other in ((0, "p002"), (2, "p000")):
+        record["measurements"][one]["twins"] = [[other, likeness]]
+
+
+#: Likeness of models of other samples with the mixes of p000 (0.5, 0.5) and p002 (0.7, 0.3): r is 0.5.
+APART_00_02 = 350_000
 
 
 def of_one(**changes: Any) -> Callable[[Any], None]:
@@ -425,7 +463,9 @@ OTHER_EVIDENCE: dict[str, Callable[[Any], Any]] = {
     "a feature": of_one(features=[[710_000, 250_000], [300_000, 250_001]]),
     "a feature that rounds": of_one(features=[[700_000, 250_001], [300_000, 250_001]]),
     "a figure": of_one(norm=999_999),
-    "a twin": of_one(twins=[["p000", 800_000]]),
+    "a pair": lambda r: linked(r, 800_000),
+    "a pair that is hardly linked": lambda r: linked(r, 800_000, link=800_000 - APART_00_02),
+    "a map to distinct samples": lambda r: r["model"].update(distinct=r["model"]["quality"]),
     "harm": of_one(harm=1),
     "a fault": of_one(fault="it came too late"),
     "scores": of_one(scores={"dmi": "1"}),
@@ -477,7 +517,16 @@ def a_verdict_says_other_words_or_figures_than_the_evidence_gives() -> Cases:
 def evidence_has_a_value_of_another_type_length_or_range() -> Cases:
     features = [[700_000, 250_000], [300_000, 250_001]]
     changes: dict[str, Callable[[Any], Any]] = {
-        **{f"{name} of thresholds": of_limits(**{name: True}) for name in ("norm_low", "twin", "rate")},
+        **{f"{name} of thresholds": of_limits(**{name: True}) for name in ("norm_low", "rate")},
+        "a link of nothing": of_likeness(link=0),
+        "a table of one": of_likeness(apart=[0]),
+        "a table of too many": of_likeness(same=[0] * 102),
+        "a table with what is true": of_likeness(same=[0, True]),
+        "no table": of_likeness(apart=0),
+        "distinct samples by something else": lambda r: r["model"].update(distinct=[]),
+        "distinct samples over other regressors": lambda r: r["model"].update(
+            distinct={"weights": [], "intercept": 0}
+        ),
         "a threshold in a string": of_limits(alignment="50000"),
         "no threshold": of_limits(improvement=None),
         "a rate above 1": of_limits(rate=MICRO + 1),
@@ -545,12 +594,21 @@ def a_verdict_is_about_what_nobody_signed() -> Cases:
             yield f"{sorted(change)} under {shape.rule}", completed(history)
 
 
-@forgery("evidence under the rule paper", "verified_micro is", "multiplier_ppm is", "refuted is")
+@forgery(
+    "evidence under the rule paper",
+    "verified_micro is",
+    "multiplier_ppm is",
+    "refuted is",
+    "holders_micro is",
+)
 def under_the_papers_rule_something_else_than_the_claim_counts() -> Cases:
     history = trained(PAPER)
     history.settle(history.evidence())
     yield "evidence", completed(history)
-    for change in ({"verified_micro": 1}, {"multiplier_ppm": 1}, {"refuted": True}, {"verified_micro": None}):
+    for change in (
+        {"verified_micro": 1}, {"multiplier_ppm": 1}, {"refuted": True}, {"verified_micro": None},
+        {"holders_micro": 2 * MICRO},
+    ):  # fmt: skip
         history = trained(PAPER)
         found = history.verdicts(None)
         found[2] = replace(found[2], **change)  # type: ignore[arg-type]
@@ -1553,6 +1611,58 @@ def another_number_of_peers_is_drawn_than_the_terms_say() -> Cases:
         yield f"{drawn} for {said}", history.log.entries
 
 
+@forgery("total_micro", "micro is", "paid_micro", "gross_micro", "fee_micro", "transfers")
+def what_two_have_in_common_is_paid_twice_or_without_its_fee() -> Cases:
+    def lying(lie: Callable[[History], None], **limits: Any) -> list[Entry]:
+        history = trained()
+        record = history.evidence()
+        record["model"].update(limits)
+        linked(record, 800_000)
+        history.judge(record)
+        lie(history)
+        history.pay()
+        return history.log.entries
+
+    def weigh(**changes: Any) -> Callable[[History], None]:
+        def apply(history: History) -> None:
+            history.judged = [replace(a, **changes) if a.scored else a for a in history.judged]
+
+        return apply
+
+    def agree(**changes: Any) -> Callable[[History], None]:
+        def apply(history: History) -> None:
+            history.terms = replace(history.terms, rule=replace(history.terms.rule, **changes))
+
+        return apply
+
+    yield "twice", lying(weigh(holders_micro=MICRO))
+    yield "by more than is had", lying(weigh(holders_micro=3 * MICRO))
+    yield "without the fee", lying(agree(fee=Decimal(0)))
+    yield "with another fee", lying(agree(fee=Decimal("0.750001")))
+    few: Any = {"weights": [0] * 16, "intercept": 800_000_000}
+    yield "of few samples as if of enough", lying(weigh(distinct_micro=MICRO), distinct=few)
+    yield "from another share of the samples", lying(agree(whole_from=Decimal("0.8")), distinct=few)
+
+
+@forgery("award", "total_micro", "expected")
+def a_dispute_gives_the_fee_back() -> Cases:
+    history = trained(PRIVATE, 1)
+    record = history.evidence()
+    for one, other in ((0, "p003"), (3, "p000")):
+        record["measurements"][one]["twins"] = [[other, 800_000]]
+    history.settle(record)
+    history.train()
+    history.deliver()
+    history.settle(history.evidence())
+    history.dispute("p003")
+    agreed = history.terms
+    history.terms = replace(agreed, rule=replace(agreed.rule, fee=Decimal(0)))
+    made = [e for number in (1, 2) for e in history.awards(number)]
+    history.terms = agreed
+    history.end(awards=made)
+    yield "of round 1", history.log.entries
+
+
 @forgery("aggregate is missing", "interrupts", "aggregation outside")
 def an_aggregation_is_missing_or_elsewhere() -> Cases:
     for number in (1, 2):
@@ -1886,6 +1996,8 @@ def a_figure_or_a_score_is_not_written_plainly() -> Cases:
     "and 1 for each round",
     "contract.tensors",
     "at most 10^64",
+    "rule.fee",
+    "rule.whole_from",
 )
 def terms_hold_what_terms_cannot() -> Cases:
     history = started()
@@ -1917,6 +2029,8 @@ def terms_hold_what_terms_cannot() -> Cases:
             },
         ),
     )
+    for name, value in (("fee", "-0.1"), ("fee", None), ("whole_from", "0.5"), ("whole_from", "1.1")):
+        yield f"rule.{name} {value}", change("rule", name, value=value)
     for digits in ("9" * 31, "0." + "1" * 31):
         yield f"q of {len(digits)} characters", change("q", value=digits)
     history = started()

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from mechanism.affine import NANO
 from mechanism.canonical import Json
 from mechanism.degree_map import DegreeMap
-from mechanism.evidence import EvidenceModel, Measurement, QualityMap, Thresholds, assess
+from mechanism.evidence import EvidenceModel, LikenessMap, Measurement, QualityMap, Thresholds, assess
 from mechanism.ledger import entries
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.key_history import NO_KEYS, keys_after
@@ -59,7 +59,7 @@ def terms(
             phi=Decimal(300),
             upsilon=Decimal(200),
             payment=Log(),
-            rule=Rule(rule, claim_penalty=Decimal("0.5"), stake_micro=stake_micro),
+            rule=Rule(rule, claim_penalty=Decimal("0.5"), stake_micro=stake_micro, fee=Decimal("0.75")),
             schedule=Schedule(rounds, 3, capacity, 60, 60),
             contract=ModelContract((TensorSpec("w", "F32", (1,)),), Decimal(1), 100),
             recipe=Recipe("digits-cnn", 1, 1, "adam", Decimal("0.01"), 1),
@@ -207,9 +207,12 @@ def model(
 #: What the measurements below pass.
 LIMITS = Thresholds(
     norm_low=800_000, norm_high=1_250_000, alignment=50_000, novelty=6_000_000, improvement=-500_000,
-    echo_distance=350_000, echo_cosine=600_000, twin=750_000, quality_full=600_000, quality_none=300_000,
+    echo_distance=350_000, echo_cosine=600_000, quality_full=600_000, quality_none=300_000,
     claim_band=50_000, harm_full=MICRO, harm_none=2 * MICRO, wide=350_000, rate=10_000,
 )  # fmt: skip
+
+#: From what is as like as models of other samples, up to 0.5 for one single stratum, to those of the same.
+LIKENESS = LikenessMap((200_000, 350_000, 500_000), (900_000, 950_000), 250_000)
 
 #: The second feature of either stratum. Its mean is between two millionths.
 ODD, EVEN = 250_000, 250_001
@@ -254,7 +257,7 @@ def evidence(agreed: Terms, round_: int, who: Sequence[str], refuted: str = "") 
     start = global_model(agreed, round_ - 1).hex()
     shadows = hashlib.sha256(f"{agreed.task_id}/{round_}/shadows".encode()).hexdigest()
     fitted = degree_map(agreed.reference)
-    model_ = EvidenceModel(round_, start, VALIDATION.hex(), shadows, fitted, quality_map(), LIMITS)
+    model_ = EvidenceModel(round_, start, VALIDATION.hex(), shadows, fitted, quality_map(), LIMITS, LIKENESS)
     measured = [
         Measurement(
             participant_id=name,

@@ -53,7 +53,7 @@ class ClaimRow:
 
 @dataclass(frozen=True)
 class UploadRow:
-    """That a model was committed to, as the `sequence`-th of its task: the earliest of duplicates is the original."""
+    """That a model was committed to, as the `sequence`-th of its task."""
 
     participant_id: Id
     submission_id: Id

@@ -157,6 +157,11 @@ def terms_in_words(terms: Terms) -> list[str]:
         lines.append(
             f"A claim costs {rule.claim_penalty:f} credits times the square of its distance to what is measured."
         )
+    if rule.name == "verified":
+        lines.append(
+            "Samples that several participants have are paid once, in parts"
+            + (f"; a weight of 0 costs {rule.fee:f} credits besides." if rule.fee else ".")
+        )
     if rule.stake_micro:
         lines.append(
             f"Up to {credits_text(rule.stake_micro)} credits of the earnings are held as a stake, which a refuted "

@@ -37,8 +37,8 @@ from fedpeer.protocol.submission import Submission
 from mechanism.baselines import CorrelatedAgreement, DeterminantMutualInformation, SharedPredictions
 from mechanism.canonical import Json
 from mechanism.errors import SettlementError
-from mechanism.evidence import KEPT_BROADCASTS, EvidenceModel, Measurement, assess
-from mechanism.settlement import Assessment
+from mechanism.evidence import KEPT_BROADCASTS, ONE_MODEL, EvidenceModel, Measurement, Overlaps, assess
+from mechanism.settlement import MICRO, Assessment
 
 #: Start models whose ensembles are kept: this round's, and the next one's while it is prepared ahead.
 KEPT_ENSEMBLES = 2
@@ -244,7 +244,7 @@ class RoundMeasurements:
         """Assesses the submissions of `names` together, or all that were measured."""
         chosen = sorted(self._measured if names is None else names)
         model = self._of.model(len(chosen))
-        measured = self._with_twins({name: self._measured[name] for name in chosen}, model.thresholds.twin)
+        measured = self._with_twins({name: self._measured[name] for name in chosen}, model)
         measured = self._with_influence(measured, model)
         record: dict[str, Json] = {
             "model": model.record(),
@@ -377,24 +377,43 @@ class RoundMeasurements:
             nearest_broadcast=("this round", *self._sent.labels)[figures.nearest + 1],
         )
 
-    def _with_twins(self, measured: Mapping[str, Measurement], limit: int) -> dict[str, Measurement]:
-        """Adds to each measurement the submissions whose likeness with it is at least `limit`, millionths."""
+    def _with_twins(
+        self, measured: Mapping[str, Measurement], model: EvidenceModel
+    ) -> dict[str, Measurement]:
+        """Adds to each measurement the others of its cluster, with their likeness."""
         names = sorted(self._seen.keys() & measured.keys())
-        result = dict(measured)
         if not names:
-            return result
-        left = [self._seen[n].left for n in names]
-        updates, outputs = (np.array(part) for part in zip(*left, strict=True))
-        for name, own in zip(names, left, strict=True):
-            # One row at a time: memory stays linear in the number of participants.
-            alike = [micro(each) for each in likeness(own, updates, outputs).tolist()]
-            twins = [
-                (other, each)
-                for other, each in zip(names, alike, strict=True)
-                if other != name and each >= limit
-            ]
-            result[name] = replace(result[name], twins=tuple(twins))
-        return result
+            return dict(measured)
+        seen = [self._seen[name] for name in names]
+        updates, outputs = (np.array(part) for part in zip(*(each.left for each in seen), strict=True))
+        # The least likeness of linked ones of whatever mixes: one row at a time, so that memory stays linear.
+        least = min(min(model.likeness.apart) + model.likeness.link, ONE_MODEL) / MICRO
+        pairs = [
+            (names[k], names[j])
+            for k, each in enumerate(seen)
+            for j in np.flatnonzero(likeness(each.left, updates[:k], outputs[:k]) >= least).tolist()
+        ]
+        clusters = Overlaps(model, self._naming(measured, pairs)).clusters
+        members: dict[str, list[str]] = {}
+        for name in names:
+            if name in clusters:
+                members.setdefault(clusters[name], []).append(name)
+        within = [
+            (own, other) for group in members.values() for k, own in enumerate(group) for other in group[:k]
+        ]
+        return self._naming(measured, within)
+
+    def _naming(
+        self, measured: Mapping[str, Measurement], pairs: Sequence[tuple[str, str]]
+    ) -> dict[str, Measurement]:
+        """The measurements with both of each pair naming the other, and one likeness."""
+        twins: dict[str, list[tuple[str, int]]] = {}
+        for own, other in pairs:
+            update, output = self._seen[other].left
+            alike = micro(float(likeness(self._seen[own].left, update[None], output[None])[0]))
+            twins.setdefault(own, []).append((other, alike))
+            twins.setdefault(other, []).append((own, alike))
+        return {name: replace(m, twins=tuple(sorted(twins.get(name, ())))) for name, m in measured.items()}
 
 
 @dataclass(frozen=True)

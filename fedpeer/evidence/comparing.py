@@ -1,13 +1,25 @@
-"""From when two models count as one: their likeness, and a limit at a stated rate.
+"""What samples two models have in common: their likeness, and what it is of other samples and of the same.
 
-The likeness of two models is the mean of two: of the directions of their updates, and of what they give on a probe of
-D_c (outputs where there are any, else losses), either beyond what their mixes explain (`fedpeer.evidence.likeness`).
+The likeness of two models is a mean of two cosines: of the directions of their updates, and of what they give on a
+probe of D_c (outputs where there are any, else losses), either beyond what their mixes explain
+(`fedpeer.evidence.likeness`), and weighted by the inverse of its variance among pairs of shadows of different halves.
 
-What models of different samples have is seen on pairs of shadows of different halves of D_c; for N submissions their
-conformal quantile at rate / (N - 1) is what one of N honest participants reaches with another at `rate` at most (union
-bound). Participants of one skewed mix have more different samples than the shadows, and are a little more alike. So the
-limit lies half way from there to what shadows have with those on whose samples they were trained again, their median;
-or at the first where it is the greater.
+What a mix explains is known from the samples of D_c alone, so that two participants have its error in common, and the
+more, the more their samples are of the same few strata: with mixes p and q, r = sum_i p_i q_i. How much that is,
+anchors show (`fedpeer.evidence.planning`). The map is fitted on the shadows of one half, and the anchors of the other
+half, whose samples lie in two disjoint quarters, are held against it as participants are:
+
+    apart(r)   likeness of models of other samples: each first or third with each second; isotonic regression on r
+    same(r)    likeness of models of the same samples: each first with its third; the same
+
+A quarter may have fewer distinct samples m than the recipe asks of a participant, n; then a participant's own samples
+show less in it, and what both have in common more. The error of a map of both halves is half as large, and so is its
+square's share: the odds l / (1 - l) of a likeness are taken times max(1, n / (2 m)).
+
+Two models are linked where their likeness is beyond apart(r) by a limit: the conformal quantile of what pairs of
+shadows of different halves have beyond their mean, at rate / (N - 1) among N submissions, so that at most `rate` of
+honest participants are linked with any other (union bound). On the way from apart(r) to same(r) the likeness tells the
+part of the samples that they have in common (`mechanism.evidence`).
 """
 
 from collections.abc import Sequence
@@ -15,26 +27,27 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.isotonic import IsotonicRegression
 
-from fedpeer.evidence.likeness import Pull, fit_pull, mix_of
+from fedpeer.evidence.likeness import Pull, fit_pull, mix_of, pull_of
 from fedpeer.evidence.observing import LOG_FLOOR, Observation
+from fedpeer.evidence.regression import micro
 from fedpeer.evidence.screening import RATE, limit_at
 from fedpeer.evidence.sketch import Array, directions
 from fedpeer.evidence.telling import Halves
 from fedpeer.learning.strata import Codes
+from mechanism.evidence import LikenessMap
 
 #: Samples of D_c on which outputs, and aggregates, are compared. Differences are paired, so few tell them apart.
 PROBE_SAMPLES = 256
 
-#: Policy: a smaller market has the limit of one of so many. Where a pool is small, honest participants have some
-#: samples in common by chance.
-LEAST_MARKET = 50
+#: Where the tables stand.
+STEPS = np.linspace(0, 1, 11)
 
-#: Policy: a likeness that no two trainings have, whatever the tail of the shadows' pairs promises; 1 but for rounding.
-_MOST = 0.999
-
-#: What is left of one model's update, and of its outputs; unit vectors.
+#: What is left of one model's update, and of its outputs; of the lengths whose squares weigh their cosines.
 Left = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
+
+Rows = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,38 +70,57 @@ class Probe:
 
 
 @dataclass(frozen=True, eq=False)
+class Anchor:
+    """Shadows of one mix: the first and second of other samples, the first and the third, if there is one, of the same.
+
+    Attributes:
+        mix: over the strata, (S,).
+        half: of D_c, in which all of their samples lie.
+        distinct: of the first's samples, or the second's where these are fewer.
+        seen: the two or three, in order.
+    """
+
+    mix: Array
+    half: int
+    distinct: int
+    seen: tuple[Observation, ...]
+
+
+@dataclass(frozen=True, eq=False)
 class Comparison:
     """Of the models of one start.
 
     Attributes:
-        update, output: what a mix does to either.
-        apart: likeness of pairs of shadows of different halves.
-        same: likeness of shadows with those on whose samples they were trained again.
+        update, output: what a mix does to either; shares: the weights of their cosines.
+        apart, same: likeness at `STEPS` of r; of models of other samples, and of the same.
+        spread: of the likeness of pairs of shadows of different halves around its mean, ascending.
     """
 
     probe: Probe
     update: Pull
     output: Pull
+    shares: tuple[float, float]
     apart: Array
     same: Array
+    spread: Array
 
     def left(self, seen: Observation, shares: Array) -> Left:
         """What is left of one model; `shares` of the strata as estimated, (S,)."""
         mix = mix_of(shares)
-        update = self.update.left(_direction(seen), mix)
-        return update.astype(np.float32), self.output.left(self.probe(seen), mix).astype(np.float32)
+        update, output = self.update.left(_direction(seen), mix), self.output.left(self.probe(seen), mix)
+        of_update, of_output = np.sqrt(self.shares)
+        return (of_update * update).astype(np.float32), (of_output * output).astype(np.float32)
 
-    def limit(self, submissions: int) -> float:
-        """Least likeness of copies among so many."""
-        highest = limit_at(self.apart, RATE / (max(submissions, LEAST_MARKET) - 1))
-        half_way = (highest + float(np.median(self.same))) / 2 if len(self.same) else highest
-        return min(max(highest, half_way), _MOST)
+    def map(self, submissions: int) -> LikenessMap:
+        """What likenesses among so many say, in integers."""
+        link = limit_at(self.spread, RATE / max(submissions - 1, 1))
+        apart, same = (tuple(micro(value) for value in table.tolist()) for table in (self.apart, self.same))
+        return LikenessMap(apart, same, max(micro(link), 1))
 
 
-def likeness(one: Left, updates: Array, outputs: Array) -> Array:
+def likeness(one: Left, updates: Rows, outputs: Rows) -> npt.NDArray[np.float64]:
     """Of one model with others, whose updates and outputs are stacked: at most 1, and 1 of a copy."""
-    result: Array = (updates @ one[0] + outputs @ one[1]) / 2
-    return result
+    return np.asarray(updates @ one[0] + outputs @ one[1], dtype=np.float64)
 
 
 def fit_comparison(
@@ -96,33 +128,77 @@ def fit_comparison(
     shares: Array,
     halves: Halves,
     codes: Codes,
-    again: Sequence[tuple[int, Observation]],
+    anchors: Sequence[Anchor],
     *,
+    samples: int,
     classifier: bool,
     seed: int,
 ) -> Comparison:
-    """What the sound shadows say, and those that are trained again.
+    """What the sound shadows say, and the anchors.
 
     Args:
         shares: of the strata, as estimated of each without it.
-        again: each with the place among `sound` of the one whose samples it has.
         codes: the stratum of each sample of D_c.
+        samples: of the recipe.
         classifier: whether outputs are log-probabilities.
         seed: of the probe.
     """
     rows = probe_of(codes, seed)
     probe = Probe(rows, codes[rows], classifier)
     mixes, first = mix_of(shares), halves == 0
-    pulls, apart, same = [], np.zeros((first.sum(), (~first).sum())), np.zeros(len(again))
+    pairs, pulls, alike = [], [], []
     for vector in (_direction, probe):
         vectors = np.array([vector(each) for each in sound])
         pull, said = fit_pull(vectors, mixes, halves)
         left = directions(vectors - said)
-        apart += left[first] @ left[~first].T / 2
-        for k, (place, seen) in enumerate(again):
-            same[k] += float(directions(vector(seen) - said[place]) @ left[place]) / 2
+        pairs.append(np.ravel(left[first] @ left[~first].T))
         pulls.append(pull)
-    return Comparison(probe, pulls[0], pulls[1], np.sort(np.ravel(apart)), np.sort(same))
+        of_half = [pull_of(vectors[halves == half], mixes[halves == half]) for half in (0, 1)]
+        found = [
+            of_half[1 - anchor.half].left(vector(each)[None], anchor.mix[None])[0]
+            for anchor in anchors
+            for each in anchor.seen
+        ]
+        alike.append(np.array(found) @ np.array(found).T if anchors else np.zeros((0, 0)))
+    precise = 1 / np.maximum([part.var() for part in pairs], 1e-12)
+    shares = precise / precise.sum()
+    together = shares @ pairs
+    tables = _tables(anchors, shares[0] * alike[0] + shares[1] * alike[1], samples)
+    spread = np.sort(together - together.mean())
+    return Comparison(probe, pulls[0], pulls[1], (float(shares[0]), float(shares[1])), *tables, spread)
+
+
+def _tables(anchors: Sequence[Anchor], alike: Array, samples: int) -> tuple[Array, Array]:
+    """apart and same; without anchors nothing is linked but what is one model.
+
+    Args:
+        alike: likeness of all anchors' shadows with one another, in order.
+    """
+    if not anchors:
+        return np.ones(len(STEPS)), np.ones(len(STEPS))
+    places = np.cumsum([0, *(len(anchor.seen) for anchor in anchors)])
+    same, apart = [], []
+    for one, first in zip(anchors, places, strict=False):
+        firsts = [first, first + 2][: len(one.seen) - 1]
+        same += [(one.mix @ one.mix, alike[first, third]) for third in firsts[1:]]
+        for other, place in zip(anchors, places, strict=False):
+            if one.half == other.half:
+                part = max(1.0, samples / (2 * min(one.distinct, other.distinct)))
+                r = one.mix @ other.mix
+                apart += [(r, _scaled(alike[own, place + 1], part)) for own in firsts]
+    return _rising(np.array(apart)), _rising(np.array(same))
+
+
+def _scaled(alike: float, part: float) -> float:
+    """The likeness of so many times the odds; as it is where it is none."""
+    return part * alike / (1 + (part - 1) * alike) if alike > 0 else alike
+
+
+def _rising(points: Array) -> Array:
+    """Isotonic regression of (r, value), at `STEPS`."""
+    fitted = IsotonicRegression(out_of_bounds="clip").fit(points[:, 0], points[:, 1])
+    result: Array = fitted.predict(STEPS)
+    return result
 
 
 def _direction(seen: Observation) -> Array:

@@ -6,15 +6,13 @@ regression on shadows, linear in the shares and in their square roots, since the
     x(p) = (p, sqrt p),   pull(p) = x(p) C,   likeness = cosine of v - pull(p) and v' - pull(p')
 
 What is left of a model is its own samples': a copy has 1, a model trained again on the same samples little less, and
-models of different samples about 0.
+models of different samples little, unless few strata are all that both have (`fedpeer.evidence.comparing`).
 
 Of shadows what is left is taken without the shadow itself, its residual over 1 - H_ii. Shadows of one half of D_c share
 samples, which C does not know: their residuals have a mean in common, d more than those of the other half. C lies
 between the two halves, so that pairs of shadows of different halves have -d/2 and d/2 in common; two participants,
 whose samples are of neither, lie as far from C and on one side of it. Residuals of the first half are therefore
 given without d: pairs of different halves then have in common what two participants have.
-
-A shadow that is trained again on the samples of another is left what its vector has beyond the prediction for that one.
 """
 
 from dataclasses import dataclass
@@ -45,6 +43,18 @@ def fit_pull(vectors: Array, mixes: Array, halves: npt.NDArray[np.int64]) -> tup
     Args:
         vectors: shape (n, B); mixes: distributions over the strata, (n, S); halves: of D_c, (n,).
     """
+    pull, residuals = _fitted(vectors, mixes)
+    difference = residuals[halves == 0].mean(axis=0) - residuals[halves == 1].mean(axis=0)
+    return pull, vectors - residuals + np.outer(halves == 0, difference)
+
+
+def pull_of(vectors: Array, mixes: Array) -> Pull:
+    """The map that shadows of one half give."""
+    return _fitted(vectors, mixes)[0]
+
+
+def _fitted(vectors: Array, mixes: Array) -> tuple[Pull, Array]:
+    """The map of the penalty with the least error, and the residuals of each without it."""
     left, singular, right = np.linalg.svd(_basis(mixes), full_matrices=False)
     squares, projected = singular**2, left.T @ vectors
     best, chosen, residuals = np.inf, 0.0, vectors
@@ -54,9 +64,7 @@ def fit_pull(vectors: Array, mixes: Array, halves: npt.NDArray[np.int64]) -> tup
         found = (vectors - left @ (kept[:, None] * projected)) / np.maximum(1 - leverage, 1e-9)[:, None]
         if (error := float(np.square(found).sum())) < best:
             best, chosen, residuals = error, float(penalty), found
-    pull = Pull(right.T @ ((singular / (squares + chosen))[:, None] * projected))
-    difference = residuals[halves == 0].mean(axis=0) - residuals[halves == 1].mean(axis=0)
-    return pull, vectors - residuals + np.outer(halves == 0, difference)
+    return Pull(right.T @ ((singular / (squares + chosen))[:, None] * projected)), residuals
 
 
 def mix_of(shares: Array) -> Array:

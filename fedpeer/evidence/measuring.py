@@ -14,7 +14,7 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
-from fedpeer.evidence.comparing import Comparison, fit_comparison
+from fedpeer.evidence.comparing import Anchor, Comparison, fit_comparison
 from fedpeer.evidence.errors import EvidenceError
 from fedpeer.evidence.fitting import Fitted, Table, fit_degree
 from fedpeer.evidence.observing import Observation, Observer, silent_tensors
@@ -217,7 +217,8 @@ class Ensemble:
             shadows_sha256=self.shadows_sha256,
             degree=self.fitted.model,
             quality=self.screens.quality_map(),
-            thresholds=self.screens.thresholds(self.comparison.limit(submissions)),
+            thresholds=self.screens.thresholds(),
+            likeness=self.comparison.map(submissions),
         )
 
 
@@ -312,9 +313,7 @@ def fit_ensemble(
             "participants' models will; choose a smaller learning rate"
         )
     sound = [pair for pair in finite if pair[0].sound]
-    flawed = [pair for pair in finite if not pair[0].sound and pair[0].again_of is None]
-    places = {plan.seed: place for place, (plan, _) in enumerate(sound)}
-    again = [(places[plan.again_of], each) for plan, each in finite if plan.again_of in places]
+    flawed = [pair for pair in finite if not pair[0].sound and pair[0].anchor is None]
     table = _table(sound, observer.features, task.reference)
     fitted = fit_degree(table)
     other = _table(flawed, observer.features, task.reference) if flawed else None
@@ -324,7 +323,8 @@ def fit_ensemble(
         fitted.shares,
         table.halves,
         task.codes,
-        again,
+        _anchors(finite),
+        samples=task.recipe.samples,
         classifier=task.workload.classes is not None,
         seed=seed,
     )
@@ -385,6 +385,22 @@ def _table(
     shares = np.array([[float(p) for p in plan.mix.distribution] for plan, _ in pairs])
     halves = np.array([plan.half for plan, _ in pairs])
     return Table.of([each for _, each in pairs], names, shares, halves, reference)
+
+
+def _anchors(pairs: Sequence[tuple[Plan, Observation]]) -> list[Anchor]:
+    """Those of which no shadow has diverged."""
+    by_number: dict[int, list[tuple[Plan, Observation]]] = {}
+    for plan, each in pairs:
+        if plan.anchor is not None:
+            by_number.setdefault(plan.anchor, []).append((plan, each))
+    anchors = []
+    for number, members in by_number.items():
+        if len(members) == 3 - number % 2:
+            plans = [plan for plan, _ in members]
+            mix = np.array([float(p) for p in plans[0].mix.distribution])
+            distinct = min(len(np.unique(plan.rows)) for plan in plans)
+            anchors.append(Anchor(mix, plans[0].half, distinct, tuple(each for _, each in members)))
+    return anchors
 
 
 def _shadows_digest(pairs: Sequence[tuple[Plan, Observation]]) -> str:

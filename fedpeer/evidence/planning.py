@@ -7,6 +7,10 @@ updates are fitted on one half's shadows and tried on the other's (`fedpeer.evid
 *Sound* shadows have mixes of four families: majority and minority by degree, the same by share with other tails,
 Dirichlet, and few strata. *Flawed* ones are nearly balanced, but
 trained on a handful of samples over and over, or on wrong targets.
+
+*Anchors* show how alike two models are that have a mix in common, and samples or not: each is two shadows of one mix on
+samples of two disjoint quarters of D_c that lie in one half, and every other one has a third, on the samples of the
+first again. The quarters are the same for all, so that no first or third has a sample in common with any second.
 """
 
 from collections.abc import Sequence
@@ -28,8 +32,8 @@ FLAWED_SHARE = 0.25
 #: Sound shadows that are trained once more as participants that took part before, at most: enough for a median.
 KEPT = 12
 
-#: Shadows that are trained again on the same samples for each sound one, and at least how many.
-AGAIN_SHARE, LEAST_AGAIN = 0.06, 4
+#: Anchors for each sound shadow, and at least how many.
+ANCHOR_SHARE, LEAST_ANCHORS = 0.08, 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +47,7 @@ class Plan:
         half: of D_c, 0 or 1.
         sound: trained as the recipe wants, on samples of its own.
         seed: of its training.
-        again_of: the seed of the sound shadow on whose samples it is trained again; None for all others.
+        anchor: the number of the anchor whose first, second or third shadow it is; None for all others.
         keeps: whether it is trained once more, from a start in which it took part (`fedpeer.evidence.measuring`).
     """
 
@@ -53,14 +57,14 @@ class Plan:
     half: int
     sound: bool
     seed: int
-    again_of: int | None = None
+    anchor: int | None = None
     keeps: bool = False
 
 
 def plan_shadows(
     codes: Codes, reference: Sequence[Fraction], samples: int, count: int, seed: Sequence[int]
 ) -> list[Plan]:
-    """`count` sound shadows, a quarter as many flawed ones, and some of the sound again. The same seed gives the same.
+    """`count` sound shadows, a quarter as many flawed ones, and the anchors. The same seed gives the same.
 
     Args:
         codes: the stratum of each sample of D_c.
@@ -81,9 +85,13 @@ def plan_shadows(
         make = _handful if k % 2 else _wrong_targets
         mix, rows, targets = make(codes, halves[half], reference, samples, generator)
         plans.append(Plan(mix, rows, targets, half, False, int(generator.integers(2**31))))
-    for k in generator.permutation(count)[: again_count(count)]:
-        other = int(generator.integers(2**31))
-        plans.append(replace(plans[k], sound=False, seed=other, again_of=plans[k].seed))
+    anchors = anchor_count(count)
+    quarters = [[half[rows] for rows in balanced_halves(codes[half], generator)] for half in halves]
+    for k in range(anchors):
+        mix = _anchor_mix(k, anchors, reference, samples, generator)
+        first, second = (_resample(codes, quarter, mix.counts, generator) for quarter in quarters[k % 2])
+        for rows in (first, second, first)[: 3 - k % 2]:
+            plans.append(Plan(mix, rows, rows, k % 2, False, int(generator.integers(2**31)), k))
     for k in generator.permutation(count)[:KEPT]:
         plans[k] = replace(plans[k], keeps=True)
     return plans
@@ -91,12 +99,27 @@ def plan_shadows(
 
 def trainings(shadows: int) -> int:
     """Models that are trained for so many sound shadows: `plan_shadows`' length."""
-    return shadows + round(shadows * FLAWED_SHARE) + again_count(shadows)
+    anchors = anchor_count(shadows)
+    return shadows + round(shadows * FLAWED_SHARE) + 2 * anchors + (anchors + 1) // 2
 
 
-def again_count(shadows: int) -> int:
-    """Of so many sound shadows, those that are trained again."""
-    return min(shadows, max(LEAST_AGAIN, round(shadows * AGAIN_SHARE)))
+def anchor_count(shadows: int) -> int:
+    """Anchors beside so many sound shadows."""
+    return max(LEAST_ANCHORS, round(shadows * ANCHOR_SHARE))
+
+
+def _anchor_mix(
+    k: int, count: int, reference: Sequence[Fraction], samples: int, generator: np.random.Generator
+) -> LabelMix:
+    """From the reference to a single stratum in even steps, a majority over the rest and few strata by turns."""
+    strata, step = len(reference), Fraction(k, count - 1)
+    if k % 2 == 0:
+        majority = int(generator.integers(strata))
+        degree = step * (1 - reference[majority])
+        return majority_minority(reference, samples, majority=majority, degree=degree)
+    kept = min(max(round(strata ** float(1 - step)), 1), strata - 1)
+    held = [int(s) for s in generator.choice(strata, kept, replace=False)]
+    return number_of_classes(reference, samples, labels=held, rest=0.0)
 
 
 def sound_mix(

@@ -222,8 +222,8 @@ class Screens:
         """The quality in integers."""
         return QualityMap(*self.quality.nano())
 
-    def thresholds(self, twin: float) -> Thresholds:
-        """All limits, as logged; `twin` is the least likeness of copies."""
+    def thresholds(self) -> Thresholds:
+        """All limits, as logged."""
         norm, alignment, novelty, improvement, distance, repeat = self.limits().tolist()
         full = min(max(micro(self.least_quality), 0), MICRO)
         return Thresholds(
@@ -235,7 +235,6 @@ class Screens:
             improvement=micro(-improvement),
             echo_distance=max(micro(float(np.exp(-distance))), 1),
             echo_cosine=micro(repeat),
-            twin=micro(twin),
             quality_full=full,
             quality_none=min(max(micro(self.flawed_quality), 0), full - 1),
             claim_band=max(micro(self.claim_band), 0),

@@ -17,7 +17,7 @@ class Submission:
         model_sha256: digest of the file.
         samples: training samples as claimed; the weight in the aggregate, up to the recipe's.
         claimed_degree: in [0, 1].
-        order: of its commitment within the task; the lowest of duplicates is the original.
+        order: of its commitment within the task.
         fault: why it is not to be scored whatever it holds, such as "it came after the deadline".
     """
 

@@ -210,8 +210,7 @@ def model(
     """Receipt of a model. A late one is recorded and not scored.
 
     Args:
-        sequence: the place of its commitment among all of the task, from 1 on: fixed when the upload began. The
-            earliest of copies is the original.
+        sequence: the place of its commitment among all of the task, from 1 on: fixed when the upload began.
     """
     return Entry(
         f"{statement.task_id}/round/{statement.round}/model/{statement.participant_id}/{statement.submission_id}",
@@ -379,6 +378,7 @@ def payment(settlement: Settlement, line: Payment, keys: bytes = NO_KEYS) -> Ent
             "participant_id": name,
             "gross_micro": line.gross_micro,
             "penalty_micro": line.penalty_micro,
+            "fee_micro": line.fee_micro,
             "paid_micro": line.paid_micro,
             "withheld_micro": line.withheld_micro,
             "stake_lost_micro": line.stake_lost_micro,
@@ -485,6 +485,8 @@ def assessment_record(assessment: Assessment) -> dict[str, Json]:
         "multiplier_ppm": assessment.multiplier_ppm,
         "refuted": assessment.refuted,
         "cluster": assessment.cluster,
+        "holders_micro": assessment.holders_micro,
+        "distinct_micro": assessment.distinct_micro,
         "scores": dict(assessment.scores),
         "verdicts": [item.record() for item in assessment.verdicts],
     }

@@ -24,7 +24,7 @@ from mechanism.canonical import canonical_bytes
 from mechanism.degree import noniid_degree
 from mechanism.degree_map import DegreeMap, regressor_count
 from mechanism.dispute import review
-from mechanism.evidence import EvidenceModel, Measurement, QualityMap, assess
+from mechanism.evidence import EvidenceModel, Measurement, Overlaps, QualityMap, assess
 from mechanism.ledger import entries
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.key_history import NO_KEYS, keys_after
@@ -42,6 +42,7 @@ from mechanism.settlement import (
     peer_payment,
     settle_round,
     task_budget_micro,
+    weight_micro,
 )
 from mechanism.statements import commit_counts
 from mechanism.trees import Forest, Tree
@@ -56,7 +57,8 @@ FIRST = SigningKey("example.com/fedpeer", 1, bytes(range(32)))
 SECOND = SigningKey("example.com/fedpeer", 1, bytes(range(1, 33)))
 
 #: Five participants, two rounds, two peers each. p002 sends its first model late, p003 keeps its counts private and
-#: opens them, p001's second claim is refuted, and p000's first model harms the aggregate.
+#: opens them, p001's second claim is refuted, and p000's first model harms the aggregate. In the first round p003 and
+#: p004 have samples in common, in the second there is a map to the distinct samples.
 SHAPE = Shape(
     task_id="demo",
     people=5,
@@ -98,6 +100,10 @@ class Example:
         record = task.evidence()
         if number == 1:
             record["measurements"][0]["harm"] = 1_500_000
+            *_, one, other = record["measurements"]
+            one["twins"], other["twins"] = [["p004", 800_000]], [["p003", 800_000]]
+        else:
+            record["model"]["distinct"] = record["model"]["quality"]
         task.judge(record)
         self.judged[number] = task.judged
         draw, stakes = self.draw(number), task.stakes()
@@ -297,7 +303,7 @@ def _money(made: Example) -> dict[str, str]:
         found[f"p000 against {peer}"] = str(peer_payment(terms, degrees["p000"], degrees[peer]))
     for name, line in by_name.items():
         found[f"line of {name}"] = (
-            f"gross {line.gross_micro} penalty {line.penalty_micro} paid {line.paid_micro} "
+            f"gross {line.gross_micro} penalty {line.penalty_micro} fee {line.fee_micro} paid {line.paid_micro} "
             f"withheld {line.withheld_micro} lost {line.stake_lost_micro}"
         )
     last = {line.participant_id: line for line in made.settled[2].payments}["p001"]
@@ -306,12 +312,19 @@ def _money(made: Example) -> dict[str, str]:
     return {
         **found,
         "multiplier of p000": str(judged["p000"].multiplier_ppm),
+        "weight of p003": str(weight_micro(terms, judged["p003"])),
+        "weight of p001 in round 2": str(
+            weight_micro(terms, next(a for a in made.judged[2] if a.participant_id == "p001"))
+        ),
+        "weight of 2.5 holders and 0.68 of the samples": str(
+            weight_micro(terms, replace(judged["p003"], holders_micro=2_500_000, distinct_micro=680_000))
+        ),
         "rounding of round 1": str(settlement.rounding_micro),
         "total of round 1": str(settlement.total_micro),
         "settlement of round 1": made.find("demo/round/1/settlement").data.decode(),
         "payment of p003": made.find("demo/round/1/payment/p003").data.decode(),
         "line of p001 in round 2": (
-            f"gross {last.gross_micro} penalty {last.penalty_micro} paid {last.paid_micro} "
+            f"gross {last.gross_micro} penalty {last.penalty_micro} fee {last.fee_micro} paid {last.paid_micro} "
             f"withheld {last.withheld_micro} lost {last.stake_lost_micro}"
         ),
         "three of 1.5 micro-credits": _shared(thirds),
@@ -335,14 +348,30 @@ def _verdicts(made: Example) -> dict[str, str]:
         "start of round 2": second["model"]["start_sha256"],
         "degree of round 1": canonical_bytes(first["model"]["degree"]).decode(),
         "quality of round 1": canonical_bytes(first["model"]["quality"]).decode(),
+        "likeness of round 1": canonical_bytes(first["model"]["likeness"]).decode(),
         "thresholds of round 1": canonical_bytes(first["model"]["thresholds"]).decode(),
         "measurement of p003": canonical_bytes(one).decode(),
         **{f"{name} of p003": value for name, value in _mapped(*maps, one["features"]).items()},
         **_other_map(),
+        **_common(made),
         "assessment of p000": _assessment(made.judged[1], "p000"),
+        "assessment of p003": _assessment(made.judged[1], "p003"),
         "assessment of p001 in round 2": _assessment(made.judged[2], "p001"),
         "verdict of p002": made.find("demo/round/1/verdict/p002").data.decode(),
         **_sentences(model, Measurement.from_record(one)),
+    }
+
+
+def _common(made: Example) -> dict[str, str]:
+    """What p003 and p004 of round 1 have in common."""
+    record = _evidence_of(made, 1)
+    model = EvidenceModel.from_record(record["model"])
+    *_, one, other = [Measurement.from_record(item) for item in record["measurements"]]
+    overlaps = Overlaps(model, {m.participant_id: m for m in (one, other)})
+    apart, same = overlaps.usual("p003", "p004")
+    return {
+        "mix of p004": " ".join(map(str, model.degree.shares(other.features))),
+        "p003 and p004": f"apart {apart} same {same} common {overlaps.of('p003')['p004']}",
     }
 
 
@@ -412,7 +441,7 @@ def _sentences(model: EvidenceModel, one: Measurement) -> dict[str, str]:
         "the broadcast again": read("echo", {"echo_distance": 12_345}),
         "the coordinator's step": read("echo", {"echo_cosine": 999_000}),
         "not trained": read("trained", untrained),
-        "a copy of p000": read("duplicate", {"twins": (("p000", 900_000),)}, earlier),
+        "samples of p000": read("overlap", {"twins": (("p000", 700_000),)}, earlier),
         "few samples, the intercept of the quality 0.6": read(
             "samples", {}, quality=replace(model.quality, intercept=600_000_000)
         ),

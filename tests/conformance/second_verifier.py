@@ -35,6 +35,10 @@ PART_BYTES = 48_000
 NAME = "[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?"
 AMOUNTS = Context(prec=28, rounding=ROUND_HALF_EVEN)
 NOTHING = Decimal(0)
+#: Likeness of one model sent twice.
+ONE_MODEL = 999_000
+#: Of a payment to one that is not scored.
+UNSCORED = {"gross_micro": 0, "penalty_micro": 0, "fee_micro": 0}
 MAX_COLUMNS, MAX_NODES = 100, 2**18
 LEVELS = [Fraction(level) for level in ("0", "1/2", "1", "3/2", "2", "3", "5")]
 MEASURED = ("norm", "alignment", "novelty", "improvement", "echo_distance", "echo_cosine")
@@ -530,7 +534,7 @@ class Terms:
         )
         self.q, self.phi, self.upsilon = (positive(terms[name], name) for name in ("q", "phi", "upsilon"))
         self._payment(terms["payment"])
-        rule = shaped(terms["rule"], "name peers claim_penalty stake_micro", "rule")
+        rule = shaped(terms["rule"], "name peers claim_penalty stake_micro fee whole_from", "rule")
         names = ("verified", "paper", "leave_one_out", "shapley", "correlated_agreement", "dmi")
         one_of(rule["name"], names, "rule.name")
         self.rule = str(rule["name"])
@@ -538,6 +542,10 @@ class Terms:
         self.penalty = decimal(rule["claim_penalty"], "rule.claim_penalty")
         require(self.penalty >= 0, "rule.claim_penalty is negative")
         self.stake = integer(rule["stake_micro"], 0, "rule.stake_micro")
+        self.fee = decimal(rule["fee"], "rule.fee")
+        require(self.fee >= 0, "rule.fee is negative")
+        self.whole_from = Fraction(decimal(rule["whole_from"], "rule.whole_from"))
+        require(Fraction(1, 2) < self.whole_from <= 1, "rule.whole_from is not above 1/2 and at most 1")
         self._schedule(terms["schedule"])
         self._contract(terms["contract"])
         self._aggregation(terms["aggregation"])
@@ -732,8 +740,20 @@ def micro(credits_: Decimal, rounding: str) -> int:
     return int(AMOUNTS.multiply(credits_, MICRO).to_integral_value(rounding))
 
 
+def weight(terms: Terms, subject: Record) -> int:
+    """What part of a payment a participant's data earn, millionths."""
+    enough = min(Fraction(1), Fraction(subject["distinct_micro"], MICRO) / terms.whole_from)
+    whole, rest = divmod(subject["holders_micro"], MICRO)
+    share = Fraction(1, whole) - Fraction(rest, MICRO * whole * (whole + 1))
+    return math.floor(MICRO * enough**3 * share)
+
+
 def gross(terms: Terms, subject: Record, peers: Sequence[Record]) -> Decimal:
-    """What a scored participant earns before the penalty, credits. Arguments are assessments."""
+    """What a scored participant earns before penalty and fee, credits. Arguments are assessments."""
+    return part(before_weight(terms, subject, peers), weight(terms, subject))
+
+
+def before_weight(terms: Terms, subject: Record, peers: Sequence[Record]) -> Decimal:
     if terms.rule == "paper":
         own = Fraction(subject["claimed_degree"])
         squares = [own**2 + Fraction(peer["claimed_degree"]) ** 2 for peer in peers]
@@ -754,9 +774,15 @@ def verified(terms: Terms, own: int, multiplier: int, peers: Sequence[Record]) -
     amount = terms.mean(
         [Decimal(own**2 + peer["verified_micro"] ** 2).scaleb(-12, AMOUNTS) for peer in peers]
     )
-    return (
-        amount if multiplier == MICRO else AMOUNTS.multiply(amount, Decimal(multiplier).scaleb(-6, AMOUNTS))
-    )
+    return part(amount, multiplier)
+
+
+def part(amount: Decimal, micros: int) -> Decimal:
+    return amount if micros == MICRO else AMOUNTS.multiply(amount, Decimal(micros).scaleb(-6, AMOUNTS))
+
+
+def fee(terms: Terms, subject: Record) -> Decimal:
+    return part(terms.fee, MICRO - weight(terms, subject)) if terms.rule == "verified" else NOTHING
 
 
 def penalty(terms: Terms, subject: Record) -> Decimal:
@@ -830,10 +856,13 @@ class Evidence:
 
     def __init__(self, record: Any) -> None:
         evidence = shaped(record, "model measurements", "evidence")
-        keys = "arithmetic round start_sha256 validation_sha256 shadows_sha256 degree quality thresholds"
+        keys = (
+            "arithmetic round start_sha256 validation_sha256 shadows_sha256 degree quality thresholds likeness "
+            "distinct"
+        )
         self.model = shaped(evidence["model"], keys, "evidence.model")
         require(
-            self.model["arithmetic"] == "strata-and-screens/half-even-micro-v4",
+            self.model["arithmetic"] == "strata-and-screens/half-even-micro-v5",
             "another arithmetic of evidence",
         )
         keys = "reference share_own share_mean share_intercept sorted_columns weights intercept forest half_width"
@@ -853,11 +882,13 @@ class Evidence:
         integers([self.degree["share_intercept"], self.degree["intercept"]], "an intercept")
         integer(self.degree["half_width"], 0, "half_width")
         self._check_forest(self.degree["forest"])
-        self.quality = shaped(self.model["quality"], "weights intercept", "quality")
-        integers(self.quality["weights"], "quality.weights", self.regressors)
-        integers([self.quality["intercept"]], "quality.intercept")
+        self.quality, self.distinct = self.model["quality"], self.model["distinct"]
+        for name in ("quality",) if self.distinct is None else ("quality", "distinct"):
+            line = shaped(self.model[name], "weights intercept", name)
+            integers(line["weights"], f"{name}.weights", self.regressors)
+            integers([line["intercept"]], f"{name}.intercept")
         keys = (
-            "norm_low norm_high alignment novelty improvement echo_distance echo_cosine twin quality_full quality_none "
+            "norm_low norm_high alignment novelty improvement echo_distance echo_cosine quality_full quality_none "
             "claim_band harm_full harm_none wide rate"
         )
         self.limits = limits = shaped(self.model["thresholds"], keys, "thresholds")
@@ -865,6 +896,13 @@ class Evidence:
         integer(limits["claim_band"], 0, "claim_band")
         integer(limits["wide"], 0, "wide")
         integer(limits["rate"], 0, "rate", MICRO)
+        self.likeness = shaped(self.model["likeness"], "apart same link", "likeness")
+        for name in ("apart", "same"):
+            require(
+                2 <= len(integers(self.likeness[name], name)) <= 101,
+                f"likeness.{name} is too short or too long",
+            )
+        integer(self.likeness["link"], 1, "likeness.link")
         for low, high in (
             ("norm_low", "norm_high"),
             ("quality_none", "quality_full"),
@@ -958,9 +996,25 @@ class Evidence:
         highest = math.floor(MICRO * (1 - min(self.reference)))
         return min(max(round((self.line(z) + self.forest(z)) / 2), 0), highest)
 
-    def quality_of(self, z: Sequence[int]) -> int:
-        found = Fraction(product(self.quality["weights"], z) + self.quality["intercept"] * MICRO, 10**9)
+    def told(self, line: Record, z: Sequence[int]) -> int:
+        """The quality, or the distinct samples."""
+        found = Fraction(product(line["weights"], z) + line["intercept"] * MICRO, 10**9)
         return min(max(round(found), 0), MICRO)
+
+    def usual(self, one: Record, other: Record) -> tuple[int, int]:
+        """The likeness of two models of other samples, and of the same."""
+        p, q = ([max(share, 0) for share in self.shares(item["features"])] for item in (one, other))
+        whole = sum(p) * sum(q)
+        r = round(Fraction(MICRO * product(p, q), whole)) if whole else 0
+        apart, same = (between(self.likeness[name], r) for name in ("apart", "same"))
+        return apart, same
+
+
+def between(table: Sequence[int], r: int) -> int:
+    """The value of a table at r millionths of its length."""
+    place = Fraction(r * (len(table) - 1), MICRO)
+    step = min(math.floor(place), len(table) - 2)
+    return table[step] + round((table[step + 1] - table[step]) * (place - step))
 
 
 def sequence(value: Any, what: str) -> list[Any]:
@@ -996,18 +1050,20 @@ def assessed(evidence: Evidence, sent: set[str]) -> dict[str, Record]:
     alone = {item["participant_id"]: _alone(evidence.limits, item, sent) for item in evidence.items}
     items = {item["participant_id"]: item for item in evidence.items}
     passing = [name for name in items if all(one["passed"] for one in alone[name])]
-    cluster, best = _clusters(evidence.limits, [items[name] for name in passing])
+    cluster = _clusters(evidence, [items[name] for name in passing])
     found = {}
     for name, item in items.items():
         result: Record = {
             "participant_id": name, "model_sha256": item["model_sha256"], "claimed_degree": item["claimed_degree"],
             "verified_micro": None, "lower_micro": None, "upper_micro": None, "multiplier_ppm": MICRO,
-            "refuted": False, "cluster": cluster.get(name), "scores": item["scores"], "verdicts": alone[name],
+            "refuted": False, "cluster": cluster.get(name), "holders_micro": MICRO, "distinct_micro": MICRO,
+            "scores": item["scores"], "verdicts": alone[name],
         }  # fmt: skip
         if name in passing:
-            result["verdicts"].append(_duplicate(evidence.limits, item, best.get(cluster.get(name, ""))))
-            if result["verdicts"][-1]["passed"]:
-                _judge(evidence, item, result)
+            fellows = [
+                items[n] for n in passing if n != name and name in cluster and cluster.get(n) == cluster[name]
+            ]
+            _judge(evidence, item, fellows, result)
         found[name] = result
     return found
 
@@ -1078,24 +1134,26 @@ def _alone(limits: Record, item: Record, sent: set[str]) -> list[Record]:
     ]
 
 
-def _clusters(limits: Record, items: Sequence[Record]) -> tuple[dict[str, str], dict[str, str]]:
-    """Clusters by participant, and of each the one that passes."""
+def _clusters(evidence: Evidence, items: Sequence[Record]) -> dict[str, str]:
+    """Clusters by participant."""
     near: dict[str, set[str]] = {item["participant_id"]: set() for item in items}
+    by_name = {item["participant_id"]: item for item in items}
     by_digest: dict[str, list[str]] = {}
     for item in items:
         name = item["participant_id"]
         by_digest.setdefault(item["model_sha256"], []).append(name)
-        for other in [twin for twin, likeness in item["twins"] if likeness >= limits["twin"]]:
-            if other in near:
+        for other, likeness in item["twins"]:
+            if other not in near:
+                continue
+            apart = evidence.usual(item, by_name[other])[0]
+            if likeness >= ONE_MODEL or likeness - apart >= evidence.likeness["link"]:
                 near[name].add(other)
                 near[other].add(name)
     for names in by_digest.values():
         for name in names[1:]:
             near[names[0]].add(name)
             near[name].add(names[0])
-    order = {item["participant_id"]: (item["order"], item["participant_id"]) for item in items}
     cluster: dict[str, str] = {}
-    best: dict[str, str] = {}
     for first in sorted(near):
         if first in cluster or not near[first]:
             continue
@@ -1105,31 +1163,48 @@ def _clusters(limits: Record, items: Sequence[Record]) -> tuple[dict[str, str], 
             members |= new
             left += new
         cluster.update(dict.fromkeys(members, first))
-        best[first] = min(members, key=lambda name: order[name])
-    return cluster, best
+    return cluster
 
 
-def _duplicate(limits: Record, item: Record, best: str | None) -> Record:
-    if best is None:
-        return _test("duplicate", True, "No other submission is a copy of this model.")
-    figures = {}
-    if item["twins"]:
-        nearest, likeness = max(item["twins"], key=lambda twin: (twin[1], twin[0]))
-        figures = {"likeness": micro_decimal(likeness), "nearest": nearest}
-    if best == item["participant_id"]:
-        explanation = "Another submission is a copy of this model; this one was committed first."
-        return _test("duplicate", True, explanation, **figures)
+def _common(evidence: Evidence, item: Record, other: Record) -> int:
+    """What part of a model's samples another of its cluster has, millionths."""
+    if item["model_sha256"] == other["model_sha256"]:
+        return MICRO
+    likeness = next((alike for name, alike in item["twins"] if name == other["participant_id"]), None)
+    apart, same = evidence.usual(item, other)
+    if likeness is None:
+        return 0
+    if likeness >= ONE_MODEL:
+        return MICRO
+    if likeness <= apart:
+        return 0
+    return MICRO if likeness >= same else round(Fraction(MICRO * (likeness - apart), same - apart))
+
+
+def _overlap(limits: Record, common: Mapping[str, int]) -> Record:
+    holders = MICRO + sum(common.values())
+    if holders == MICRO:
+        return _test("overlap", True, "No other model of the round shows samples of this one.")
+    most, nearest = max((part, name) for name, part in common.items())
+    figures = {"holders": micro_decimal(holders), "nearest": nearest, "common": micro_decimal(most)}
     explanation = (
-        f"The model is a copy, or nearly, of the one that {best} committed earlier; copies are paid once. "
-        f"{_rate(limits)}"
+        f"A sample of this model is had by {figures['holders']} participants of the round in the mean, most by "
+        f"{nearest}, which has {figures['common']} of them: what several have is paid once. At most "
+        f"{micro_decimal(limits['rate'])} of honest participants are linked to another."
     )
-    return _test("duplicate", False, explanation, **figures)
+    return _test("overlap", False, explanation, **figures)
 
 
-def _judge(evidence: Evidence, item: Record, result: Record) -> None:
-    """What follows for one that is scored: the tests 5 to 7."""
+def _judge(evidence: Evidence, item: Record, fellows: Sequence[Record], result: Record) -> None:
+    """What follows for one that is scored: the tests 4 to 7. `fellows` are the others of its cluster."""
     limits, z = evidence.limits, evidence.z(item["features"])
-    estimate, quality, half = evidence.estimate(z), evidence.quality_of(z), evidence.degree["half_width"]
+    estimate, quality, half = (
+        evidence.estimate(z),
+        evidence.told(evidence.quality, z),
+        evidence.degree["half_width"],
+    )
+    distinct = MICRO if evidence.distinct is None else evidence.told(evidence.distinct, z)
+    common = {other["participant_id"]: _common(evidence, item, other) for other in fellows}
     lower, upper = max(estimate - half, 0), min(estimate + half, MICRO)
     verified = upper if half > limits["wide"] else estimate
     harm = item["harm"] or 0
@@ -1162,8 +1237,11 @@ def _judge(evidence: Evidence, item: Record, result: Record) -> None:
         )
     if verified > estimate:
         claim += f" The evidence is too wide to pay on {figures['verified']}; {figures['upper']} is paid on."
-    kept = {"quality": micro_decimal(quality), "kept": micro_decimal(of_quality)}
+    kept = {
+        "quality": micro_decimal(quality), "kept": micro_decimal(of_quality), "distinct": micro_decimal(distinct),
+    }  # fmt: skip
     result["verdicts"] += [
+        _overlap(limits, common),
         _test("samples", of_quality == MICRO, samples, **kept),
         _test(
             "contribution",
@@ -1180,6 +1258,8 @@ def _judge(evidence: Evidence, item: Record, result: Record) -> None:
         upper_micro=upper,
         multiplier_ppm=of_quality * of_harm // MICRO,
         refuted=refuted,
+        holders_micro=MICRO + sum(common.values()),
+        distinct_micro=distinct,
     )
 
 
@@ -1741,6 +1821,9 @@ class Replay:
                 len(set(twins)) == len(twins) and name not in twins and set(twins) <= set(names),
                 f"the twins of {name} are not others that are measured",
             )
+            for other, alike in item["twins"]:
+                back = next(one for one in evidence.items if one["participant_id"] == other)["twins"]
+                require([name, alike] in back, f"{other} does not say of {name} how alike they are")
             figures = [item[key] for key in OF_THE_MODEL_ALONE]
             require(alone.setdefault(sent.digest, figures) == figures, "the same model has other figures")
         return evidence
@@ -1776,7 +1859,7 @@ class Replay:
         digest, key = draw_key(seed, {name: model.share for name, model in task.models.items()})
         scored = [name for name in task.selected if judged[name]["verified_micro"] is not None]
         peers: dict[str, list[str]] = {name: [] for name in task.selected}
-        amounts, gross_micro, penalty_micro = {}, {}, {}
+        amounts, lines = {}, {}
         for name in scored:
             cluster = judged[name]["cluster"]
             may = [n for n in scored if n != name and (cluster is None or judged[n]["cluster"] != cluster)]
@@ -1784,9 +1867,12 @@ class Replay:
             met = {n: task.met[name, n] if terms.rule == "verified" else 0 for n in drawn}
             peers[name] = sorted(sorted(drawn, key=met.__getitem__)[: terms.peers])
             before = gross(terms, judged[name], [judged[n] for n in peers[name] or [name]])
-            less = penalty(terms, judged[name])
-            gross_micro[name], penalty_micro[name] = micro(before, ROUND_FLOOR), micro(less, ROUND_CEILING)
-            amounts[name] = max(NOTHING, AMOUNTS.subtract(before, less))
+            less, share = penalty(terms, judged[name]), fee(terms, judged[name])
+            lines[name] = {
+                "gross_micro": micro(before, ROUND_FLOOR), "penalty_micro": micro(less, ROUND_CEILING),
+                "fee_micro": micro(share, ROUND_CEILING),
+            }  # fmt: skip
+            amounts[name] = max(NOTHING, AMOUNTS.subtract(AMOUNTS.subtract(before, less), share))
         task.met.update((name, peer) for name, found in peers.items() for peer in found)
         paid, rounding = largest_remainder(amounts)
         draws = runs([[name, peers[name]] for name in task.selected])
@@ -1801,7 +1887,7 @@ class Replay:
             self.expect(f"{place}/peers/{number}", "peers", {**where, **body})
         self._settlement(task, sum(paid.values()) + rounding, rounding, judged, peers, paid)
         for name in task.selected:
-            self._payment(task, name, paid.get(name, 0), gross_micro, penalty_micro, judged[name]["refuted"])
+            self._payment(task, name, paid.get(name, 0), lines.get(name, UNSCORED), judged[name]["refuted"])
         task.unresolved.discard(task.round)
         self._aggregation(task, bool(scored))
         self.enter(self.take(), task, "SETTLED")
@@ -1829,7 +1915,7 @@ class Replay:
             transfers.append({"reserve": name, **post("treasury", escrow, kept)})
             task.kept[task.round] = dict(judged), dict(peers), dict(paid)
         body = {
-            **task.where(), "arithmetic": "decimal28-half-even/largest-remainder-v2",
+            **task.where(), "arithmetic": "decimal28-half-even/largest-remainder-v3",
             "participants": len(task.selected), "total_micro": total, "rounding_micro": rounding,
         }  # fmt: skip
         self.expect(f"{task.place()}/settlement", "settlement", body, *transfers)
@@ -1839,8 +1925,7 @@ class Replay:
         task: Task,
         name: str,
         paid: int,
-        gross_micro: Mapping[str, int],
-        penalty_micro: Mapping[str, int],
+        line: Mapping[str, int],
         refuted: bool,
     ) -> None:
         stake, payable, most = f"stake:{task.id}:{name}", f"payable:{name}", task.terms.stake
@@ -1853,8 +1938,7 @@ class Replay:
             post(stake, "treasury", lost),
         )
         body = {
-            **task.where(), "participant_id": name, "gross_micro": gross_micro.get(name, 0),
-            "penalty_micro": penalty_micro.get(name, 0), "paid_micro": paid, "withheld_micro": withheld,
+            **task.where(), **line, "participant_id": name, "paid_micro": paid, "withheld_micro": withheld,
             "stake_lost_micro": lost, "keys": self.history.hex(),
         }  # fmt: skip
         self.expect(f"{task.place()}/payment/{name}", "payment", body, *(m for m in moves if m["micro"]))
@@ -1970,8 +2054,8 @@ def award(terms: Terms, subject: Record, peers: Sequence[Record], paid: int) -> 
         return 0
     own = round(claimed)
     amount = verified(terms, own, subject["multiplier_ppm"], peers or [{"verified_micro": own}])
-    exact = AMOUNTS.multiply(amount, MICRO)
-    return max(0, int(exact.to_integral_value(ROUND_FLOOR)) - paid)
+    left = AMOUNTS.subtract(part(amount, weight(terms, subject)), fee(terms, subject))
+    return max(0, micro(max(NOTHING, left), ROUND_FLOOR) - paid)
 
 
 def missing(task: Task, name: str) -> Record:
@@ -1993,7 +2077,7 @@ def _assessment(
     return {
         "participant_id": name, "model_sha256": digest, "claimed_degree": task.claims[name].degree,
         "verified_micro": degree, "lower_micro": None, "upper_micro": None, "multiplier_ppm": MICRO,
-        "refuted": False, "cluster": None, "scores": {},
+        "refuted": False, "cluster": None, "holders_micro": MICRO, "distinct_micro": MICRO, "scores": {},
         "verdicts": [{"screen": screen, "passed": passed, "explanation": explanation, "figures": {}}],
     }  # fmt: skip
 

@@ -162,14 +162,15 @@ def test_both_pay_the_same_by_scores(rule: str, tmp_path: Path) -> None:
     agree_that_it_holds(exported(MemorySource(history.log.entries), tmp_path / "ledger.jsonl"))
 
 
-def test_both_follow_copies_of_which_one_is_paid(tmp_path: Path) -> None:
+def test_both_follow_samples_in_common_that_are_paid_once(tmp_path: Path) -> None:
     history = started(Shape(people=5))
     history.begin()
-    for _ in (1, 2):
+    for number in (1, 2):
         history.train()
         history.deliver()
         record = history.evidence()
-        record["measurements"][1]["twins"] = [["p003", 2_000_000]]
+        record["measurements"][1]["twins"] = [["p003", 2_000_000 - 1_300_000 * (number == 2)]]
+        record["measurements"][3]["twins"] = [["p001", 2_000_000 - 1_300_000 * (number == 2)]]
         history.settle(record)
     history.finish()
     clusters = [
@@ -178,6 +179,12 @@ def test_both_follow_copies_of_which_one_is_paid(tmp_path: Path) -> None:
         if e.kind == "verdict"
     ]
     assert clusters.count("p001") == 4
+    holders = {
+        e.body["assessment"]["holders_micro"]  # type: ignore[index,call-overload]
+        for e in history.log.entries
+        if e.kind == "verdict"
+    }
+    assert {MICRO, 2 * MICRO} < holders
     agree_that_it_holds(exported(MemorySource(history.log.entries), tmp_path / "ledger.jsonl"))
 
 
@@ -415,7 +422,9 @@ def test_both_give_the_same_verdicts_on_whatever_was_measured() -> None:
             for a in theirs.values()
             if a["verified_micro"] is not None
         }
-    assert len(seen) == 2 * 7 + 2
+        seen |= {("of the samples", a["distinct_micro"] < MICRO) for a in theirs.values()}
+        seen |= {("in part", bool(a["holders_micro"] % MICRO)) for a in theirs.values()}
+    assert len(seen) == 2 * 7 + 2 + 2 * 2
 
 
 def drawn_evidence(chance: random.Random) -> dict[str, Any]:
@@ -442,10 +451,14 @@ def drawn_evidence(chance: random.Random) -> dict[str, Any]:
         which, bound = chance.randrange(count), chance.randint(-MICRO, MICRO)
         return [[which, *left[0], *right[0]], [bound, *left[1], *right[1]], [size + 1, *moved[0], *moved[1]]]
 
+    def line() -> dict[str, Any]:
+        return {"weights": some(count, NANO // count), "intercept": chance.randint(-NANO, 2 * NANO)}
+
     (norm_low, norm_high), (none, full), (harm_full, harm_none) = pair(3), pair(MICRO), pair(3)
     limits = {
         "norm_low": norm_low - 2, "norm_high": norm_high + 2, "alignment": -2, "novelty": 2, "improvement": -2,
-        "echo_distance": -2, "echo_cosine": 2, "twin": 2, "quality_none": none, "quality_full": full,
+        "echo_distance": -2, "echo_cosine": 2, "quality_none": none,
+        "quality_full": full,
         "claim_band": chance.randint(0, MICRO // 2), "harm_full": harm_full, "harm_none": harm_none,
         "wide": chance.randint(0, MICRO // 4), "rate": chance.randint(0, MICRO),
     }  # fmt: skip
@@ -465,13 +478,17 @@ def drawn_evidence(chance: random.Random) -> dict[str, Any]:
         measured.append({
             **own, "participant_id": name, "model_sha256": models[name], "order": chance.randint(0, 3), "samples": 1,
             "claimed_degree": str(Fraction(chance.randint(0, 12), 12)), "harm": chance.choice([None, *range(-5, 6)]),
-            "twins": [[other, chance.randint(0, 3)] for other in twins], "scores": {"dmi": "0.5"},
+            "twins": [[other, chance.randint(0, MICRO)] for other in twins], "scores": {"dmi": "0.5"},
         })  # fmt: skip
     return {
         "model": {
             "arithmetic": ARITHMETIC, "round": 1, "start_sha256": "02" * 32, "validation_sha256": "03" * 32,
             "shadows_sha256": "04" * 32, "thresholds": limits,
-            "quality": {"weights": some(count, NANO // count), "intercept": chance.randint(-NANO, 2 * NANO)},
+            "likeness": {
+                "apart": some(chance.randint(2, 5), MICRO // 2), "same": some(chance.randint(2, 5), MICRO),
+                "link": chance.randint(1, MICRO // 2),
+            },
+            "quality": line(), "distinct": line() if chance.random() < 0.5 else None,
             "degree": {
                 "reference": [str(Fraction(c, sum(counts))) for c in counts], "share_own": some(columns, NANO),
                 "share_mean": some(columns, NANO), "share_intercept": chance.randint(-NANO, NANO),

@@ -20,12 +20,12 @@ from mechanism.evidence import (
     KEPT_BROADCASTS,
     OF_MODEL_ALONE,
     EvidenceModel,
+    LikenessMap,
     Measurement,
+    Overlaps,
     QualityMap,
     Thresholds,
-    _duplicate,
     assess,
-    duplicate_clusters,
 )
 from mechanism.peers import Draw
 from mechanism.settlement import MICRO, Assessment, settle_round
@@ -58,10 +58,11 @@ MODEL = DegreeMap(
 QUALITY = QualityMap(only_at(EXTRA, -NANO), NANO)
 LIMITS = Thresholds(
     norm_low=800_000, norm_high=1_250_000, alignment=50_000, novelty=6_000_000, improvement=-500_000,
-    echo_distance=350_000, echo_cosine=600_000, twin=750_000, quality_full=600_000, quality_none=300_000,
+    echo_distance=350_000, echo_cosine=600_000, quality_full=600_000, quality_none=300_000,
     claim_band=150_000, harm_full=300_000, harm_none=1_000_000, wide=350_000, rate=20_000,
 )  # fmt: skip
-EVIDENCE = EvidenceModel(1, "aa" * 32, "bb" * 32, "cc" * 32, MODEL, QUALITY, LIMITS)
+LIKENESS = LikenessMap((200_000, 350_000, 500_000), (900_000, 950_000), 250_000)
+EVIDENCE = EvidenceModel(1, "aa" * 32, "bb" * 32, "cc" * 32, MODEL, QUALITY, LIMITS, LIKENESS)
 
 
 def measured(
@@ -180,16 +181,23 @@ def test_a_wide_interval_pays_on_its_upper_end() -> None:
     assert assess(wide, [measured("a", (1.0, 0.0, 0.0))])[0].verified_micro == 900_000
 
 
-def test_of_a_cluster_the_earliest_that_passes_alone_is_scored() -> None:
+def test_those_linked_through_others_are_a_cluster_and_all_of_them_are_paid() -> None:
     a = measured("a", echo_distance=0, twins=(("b", MICRO),))
     b = measured("b", twins=(("a", MICRO), ("c", 800_000)))
     c = measured("c", twins=(("b", 800_000), ("d", 760_000)))
     d = measured("d", twins=(("c", 760_000),))
-    e = measured("e", twins=(("d", 700_000),))
+    e = measured("e", twins=(("d", 500_000),))
     found = {x.participant_id: x for x in assess(EVIDENCE, [e, d, c, b, a])}
-    assert [found[n].scored for n in "abcde"] == [False, True, False, False, True]
+    assert [found[n].scored for n in "abcde"] == [False, True, True, True, True]
     assert [found[n].cluster for n in "abcde"] == [None, "b", "b", "b", None]
-    assert failed(found["c"]) == failed(found["d"]) == ["duplicate"]
+    assert failed(found["b"]) == failed(found["c"]) == failed(found["d"]) == ["overlap"]
+    common = {
+        pair: Fraction(alike - 314_000, 919_000 - 314_000)
+        for pair, alike in (("bc", 800_000), ("cd", 760_000))
+    }
+    assert found["b"].holders_micro == MICRO + round(MICRO * common["bc"])
+    assert found["c"].holders_micro == MICRO + round(MICRO * common["bc"]) + round(MICRO * common["cd"])
+    assert (found["a"].holders_micro, found["e"].holders_micro) == (MICRO, MICRO)
 
 
 def test_records_come_back_equal_through_canonical_bytes() -> None:
@@ -281,7 +289,7 @@ def test_every_fault_of_training_is_named_and_no_other() -> None:
 def test_verdicts_come_in_the_order_applied_and_all_of_them_where_a_model_is_scored() -> None:
     scored = only(measured("a"))
     assert [v.screen for v in scored.verdicts] == [
-        "contract", "echo", "trained", "duplicate", "samples", "contribution", "claim",
+        "contract", "echo", "trained", "overlap", "samples", "contribution", "claim",
     ]  # fmt: skip
     assert all(v.passed for v in scored.verdicts)
     assert [v.screen for v in only(measured("a", norm=0)).verdicts] == ["contract", "echo", "trained"]
@@ -355,46 +363,79 @@ def test_the_interval_stays_within_the_whole_and_pays_its_upper_end_only_beyond_
     assert found(600_000, 1.0).verified_micro == MICRO
 
 
-def test_twins_are_as_alike_as_the_limit_says() -> None:
-    def twins(likeness: int) -> bool:
-        a, b = measured("a", twins=(("b", likeness),)), measured("b")
+def test_models_are_linked_from_the_limit_beyond_what_their_mixes_explain() -> None:
+    """One and the same single stratum explains more: there it takes a greater likeness."""
+
+    def linked(likeness: int, one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+        a, b = measured("a", one, twins=(("b", likeness),)), measured("b", other)
         return assess(EVIDENCE, [a, b])[1].cluster is not None
 
-    assert [twins(750_000), twins(749_999)] == [True, False]
+    even, single, elsewhere = (0.5, 0.3, 0.2), (1.0, 0.0, 0.0), (0.0, 1.0, 0.0)
+    for one, other, apart in ((even, even, 314_000), (single, single, 500_000), (single, elsewhere, 200_000)):
+        assert [linked(apart + LIKENESS.link + d, one, other) for d in (0, -1)] == [True, False]
 
 
-def test_a_copy_learns_whose_and_how_near_and_the_original_that_it_was_first() -> None:
-    a = measured("a", order=9, twins=(("b", 800_000), ("c", 900_000)))
-    b = measured("b", order=2, twins=(("a", 800_000),))
-    c = measured("c", order=5, twins=(("a", 900_000),))
+def test_shares_below_0_are_none_and_shares_of_nothing_have_no_stratum_in_common() -> None:
+    for shares, apart in (
+        ((1.0, -0.5, 0.0), 500_000),
+        ((0.0, 0.0, 0.0), 200_000),
+        ((2.0, 2.0, 0.0), 350_000),
+    ):
+        a, b = (measured(n, shares, twins=((o, apart + LIKENESS.link),)) for n, o in ("ab", "ba"))
+        assert assess(EVIDENCE, [a, b])[0].cluster == "a"
+        a, b = (measured(n, shares, twins=((o, apart + LIKENESS.link - 1),)) for n, o in ("ab", "ba"))
+        assert assess(EVIDENCE, [a, b])[0].cluster is None
+
+
+def test_what_two_have_in_common_is_told_between_other_samples_and_the_same() -> None:
+    def common(likeness: int, **changes: Any) -> int:
+        a, b = (measured(n, twins=((o, likeness),)) for n, o in ("ab", "ba"))
+        found = assess(replace(EVIDENCE, likeness=replace(LIKENESS, link=1, **changes)), [a, b])
+        return found[0].holders_micro - MICRO
+
+    assert [common(x) for x in (314_000, 315_000, 616_500, 919_000, 2 * MICRO)] == [
+        0, round(Fraction(MICRO * 1000, 605_000)), 500_000, MICRO, MICRO,
+    ]  # fmt: skip
+    # Where the same samples look no more alike than others, whoever is linked has all in common.
+    assert common(314_001, same=(0, 0)) == MICRO
+
+
+def test_a_participant_learns_with_whom_it_has_how_much_in_common() -> None:
+    a = measured("a", twins=(("b", 800_000), ("c", 900_000)))
+    b = measured("b", twins=(("a", 800_000),))
+    c = measured("c", twins=(("a", 900_000),))
     first, second, third = assess(EVIDENCE, [a, b, c])
-    assert [x.scored for x in (first, second, third)] == [False, True, False]
+    assert [x.scored for x in (first, second, third)] == [True, True, True]
     assert [x.cluster for x in (first, second, third)] == ["a", "a", "a"]
-    copy, original = first.verdicts[-1], next(v for v in second.verdicts if v.screen == "duplicate")
-    assert copy.figures == {"likeness": "0.9", "nearest": "c"}
-    assert "b committed earlier" in copy.explanation
-    assert original.passed
-    assert original.figures == {"likeness": "0.8", "nearest": "a"}
-    assert "committed first" in original.explanation
+    verdict, other = (next(v for v in x.verdicts if v.screen == "overlap") for x in (first, second))
+    assert verdict.figures == {"holders": "2.771901", "nearest": "c", "common": "0.968595"}
+    assert other.figures == {"holders": "1.803306", "nearest": "a", "common": "0.803306"}
+    assert "had by 2.771901 participants" in verdict.explanation
+    assert "most by c, which has 0.968595 of them" in verdict.explanation
     alone = only(measured("a")).verdicts[3]
     assert (alone.passed, alone.figures) == (True, {})
-    assert "No other submission" in alone.explanation
-
-
-def test_of_two_commitments_with_one_place_the_first_name_counts() -> None:
-    a, b = measured("a", order=1, twins=(("b", MICRO),)), measured("b", order=1)
-    assert [x.scored for x in assess(EVIDENCE, [b, a])] == [True, False]
+    assert "No other model" in alone.explanation
 
 
 def test_models_of_one_digest_are_copies_whatever_was_measured() -> None:
-    a, b = measured("a", order=3), measured("b", order=2, model_sha256=measured("a").model_sha256)
+    a, b = measured("a"), measured("b", model_sha256=measured("a").model_sha256)
     c = measured("c", twins=(("a", MICRO),))
     found = assess(EVIDENCE, [c, a, b, measured("d")])
     assert [x.cluster for x in found] == ["a", "a", "a", None]
-    assert [x.scored for x in found] == [False, True, False, True]
-    assert [failed(x) for x in found] == [["duplicate"], [], ["duplicate"], []]
-    figures = [next(v.figures for v in x.verdicts if v.screen == "duplicate") for x in found]
-    assert figures == [{}, {}, {"likeness": "1", "nearest": "a"}, {}]
+    assert [x.scored for x in found] == [True] * 4
+    assert [failed(x) for x in found] == [["overlap"]] * 3 + [[]]
+    # What is not said of a pair is nothing.
+    assert [x.holders_micro for x in found] == [2 * MICRO, 2 * MICRO, 2 * MICRO, MICRO]
+
+
+def test_the_distinct_samples_are_told_by_a_line_and_are_enough_without_one() -> None:
+    assert only(measured("a", extra=400_000)).distinct_micro == MICRO
+    line = replace(EVIDENCE, distinct=QualityMap(only_at(EXTRA, -NANO), NANO))
+    for extra, distinct in ((0, MICRO), (400_000, 600_000), (2 * MICRO, 0), (-MICRO, MICRO)):
+        found = assess(line, [measured("a", extra=extra)])[0]
+        assert found.distinct_micro == distinct
+        assert Fraction(found.verdicts[4].figures["distinct"]) == Fraction(distinct, MICRO)
+    assert EvidenceModel.from_record(json.loads(canonical_bytes(line.record()))) == line
 
 
 def test_a_copy_of_what_fails_alone_is_of_no_cluster() -> None:
@@ -493,7 +534,16 @@ def test_coefficients_that_do_not_fit_one_another_are_refused() -> None:
         lambda r: r["quality"].pop("intercept"),
         lambda r: r["quality"].update(intercept=True),
         lambda r: r.update(quality=[]),
-        lambda r: r["thresholds"].update(twin="1"),
+        lambda r: r["likeness"].update(apart=["1", 1]),
+        lambda r: r["likeness"].update(apart=[1]),
+        lambda r: r["likeness"].update(same=[1] * 102),
+        lambda r: r["likeness"].update(same=1),
+        lambda r: r["likeness"].update(link=0),
+        lambda r: r["likeness"].pop("link"),
+        lambda r: r.pop("likeness"),
+        lambda r: r.update(distinct=[]),
+        lambda r: r.update(distinct={"weights": [1], "intercept": 0}),
+        lambda r: r.pop("distinct"),
         lambda r: r["thresholds"].update(norm_low=True),
         lambda r: r["thresholds"].update(claim_band=-1),
         lambda r: r["thresholds"].update(wide=-1),
@@ -541,7 +591,7 @@ def test_what_would_keep_a_verifier_busy_is_refused() -> None:
     }
     # Each joins the group of the next lower id, from the highest down: a chain for who follows it to its root.
     long[names[-1]] = replace(long[names[-1]], twins=tuple((name, MICRO) for name in reversed(names[:-1])))
-    assert duplicate_clusters(LIMITS, long) == dict.fromkeys(names, "p0000")
+    assert Overlaps(EVIDENCE, long).clusters == dict.fromkeys(names, "p0000")
 
 
 @pytest.mark.parametrize(
@@ -603,7 +653,7 @@ def test_figures_are_decimals_without_a_superfluous_digit(micro: int, text: str)
 
 
 def test_the_arithmetic_has_the_name_and_the_levels_that_ledgers_know_it_by() -> None:
-    assert ARITHMETIC == "strata-and-screens/half-even-micro-v4"
+    assert ARITHMETIC == "strata-and-screens/half-even-micro-v5"
     assert [*map(str, EXCESS_LEVELS)] == ["0", "1/2", "1", "3/2", "2", "3", "5"]
     assert NANO == 10**9
     assert KEPT_BROADCASTS == 8
@@ -612,13 +662,6 @@ def test_the_arithmetic_has_the_name_and_the_levels_that_ledgers_know_it_by() ->
     }  # fmt: skip
     assert {f.name for f in fields(Measurement)} - of_the_submission == {*OF_MODEL_ALONE}
     assert EVIDENCE.record()["arithmetic"] == ARITHMETIC
-
-
-def test_the_nearest_copy_is_the_one_that_is_most_alike() -> None:
-    twins = (("b", 950_000), ("c", 900_000))
-    for order in (twins, twins[::-1]):
-        found = _duplicate(LIMITS, Measurement("a", "00" * 32, Fraction(1, 3), 4, 5, twins=order), "a", "b")
-        assert found.figures == {"likeness": "0.95", "nearest": "b"}
 
 
 def test_what_fails_a_test_says_how_many_honest_models_do() -> None:
@@ -632,8 +675,8 @@ def test_what_fails_a_test_says_how_many_honest_models_do() -> None:
         failing = next(v for v in only(measured("a", **changes)).verdicts if not v.passed)  # type: ignore[arg-type]
         assert failing.screen == screen
         assert "At most 0.02 of honest models fail this test." in failing.explanation
-    copy = assess(EVIDENCE, [measured("a"), measured("b", twins=(("a", MICRO),))])[1].verdicts[-1]
-    assert copy.explanation.endswith("copies are paid once. At most 0.02 of honest models fail this test.")
+    copy = assess(EVIDENCE, [measured("a"), measured("b", twins=(("a", MICRO),))])[1].verdicts[3]
+    assert copy.explanation.endswith("paid once. At most 0.02 of honest participants are linked to another.")
     harmful = next(v for v in only(measured("a", harm=MICRO)).verdicts if not v.passed)
     assert "honest" not in harmful.explanation, "what harms is no test of honesty"
 

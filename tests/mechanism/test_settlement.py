@@ -132,7 +132,7 @@ def test_who_is_not_scored_is_paid_nothing_and_is_nobodys_peer() -> None:
     }
 
 
-def test_duplicates_are_never_paired_and_one_without_a_peer_stands_for_its_own() -> None:
+def test_members_of_a_cluster_are_never_paired_and_one_without_a_peer_stands_for_its_own() -> None:
     twins = [assessment("p", 0.1, cluster="c"), assessment("q", 0.1, cluster="c")]
     assert all(p.peers == () for p in settle(TERMS, twins).payments)
     alone = settle(replace(TERMS, rule=Rule()), [assessment("p", 0.5)])

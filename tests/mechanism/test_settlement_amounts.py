@@ -362,7 +362,7 @@ def test_candidates_are_the_scored_without_oneself_and_ones_own_cluster() -> Non
 
 
 def test_the_arithmetic_has_the_name_that_ledgers_know_it_by() -> None:
-    assert ARITHMETIC == "decimal28-half-even/largest-remainder-v2"
+    assert ARITHMETIC == "decimal28-half-even/largest-remainder-v3"
 
 
 def test_the_expected_payment_is_what_every_candidate_as_a_peer_would_pay() -> None:

@@ -59,6 +59,9 @@ IN_RANGE: tuple[tuple[str, Any], ...] = (
     ("rule.peers", 1),
     ("rule.claim_penalty", "0"),
     ("rule.stake_micro", 0),
+    ("rule.fee", "0"),
+    ("rule.whole_from", "1"),
+    ("rule.whole_from", "0." + "5" + "0" * 28 + "1"),
     ("schedule.rounds", 1),
     ("schedule.quorum", 4),
     ("schedule.effort_seconds", 1),
@@ -109,6 +112,10 @@ OUTSIDE: tuple[tuple[str, Any, str], ...] = (
     ("rule.claim_penalty", "-0.1", "rule.claim_penalty"),
     ("rule.claim_penalty", "1" + "0" * 30, "rule.claim_penalty"),
     ("rule.stake_micro", -1, "rule.stake_micro"),
+    ("rule.fee", "-0.1", "rule.fee"),
+    ("rule.fee", 1, "rule.fee"),
+    ("rule.whole_from", "0.5", "rule.whole_from"),
+    ("rule.whole_from", "1.01", "rule.whole_from"),
     ("schedule.rounds", 0, "schedule.rounds"),
     ("schedule.quorum", 2, "schedule.quorum"),
     ("schedule.quorum", 5, "schedule.capacity"),
@@ -228,7 +235,8 @@ def test_terms_are_shown_with_their_numbers() -> None:
     shown = str(samples.terms()).splitlines()
     assert shown[0] == "task task: 2 x 60 s, rule verified"
     assert shown[1] == "  payment    log, scale 1, Q 2000, phi 300, upsilon 200"
-    assert shown[3] == "  places     4, quorum 3; claims for 60 s"
+    assert shown[3] == "  weight     fee 0.75, whole from 0.85 of the recipe's samples"
+    assert shown[4] == "  places     4, quorum 3; claims for 60 s"
 
 
 def test_a_proximal_term_pulls_toward_the_start_or_not_at_all() -> None:

@@ -121,9 +121,11 @@ def recomputed(found: Why) -> int:
                 (terms.Q / (terms.phi * (own_degree**2 + degree**2) + terms.upsilon)).ln()
                 * terms.payment.scale
             )
-        gross = sum(brought, Decimal(0)) / len(brought) * own.multiplier_ppm / MICRO
+        weight = Decimal(found.weight_micro) / MICRO
+        gross = weight * sum(brought, Decimal(0)) / len(brought) * own.multiplier_ppm / MICRO
         claimed = Decimal(own.claimed_degree.numerator) / own.claimed_degree.denominator
-        net = max(Decimal(0), gross - terms.rule.claim_penalty * (claimed - own_degree) ** 2)
+        penalty = terms.rule.claim_penalty * (claimed - own_degree) ** 2
+        net = max(Decimal(0), gross - penalty - terms.rule.fee * (1 - weight))
         return int((net * MICRO).to_integral_value(ROUND_FLOOR)) + found.remainder_micro
 
 
@@ -193,6 +195,22 @@ def test_the_numbers_stand_in_the_formula(tmp_path: Path) -> None:
     json.dumps(found.record())
 
 
+def test_a_weight_is_named_with_what_it_follows_from_and_its_fee(tmp_path: Path) -> None:
+    found = explained(Ledger(), tmp_path, "p003", 1)
+    assert found.weight_micro == 633_009
+    assert found.formula.startswith("0.633009 * (1.25 * ln(")
+    assert found.formula.endswith(" - 0.75 * (1 - 0.633009)")
+    text = str(found)
+    assert "weight    0.633009: 1.733981 participants of the round have one of its samples" in text
+    assert "it has 1 of the recipe's samples, of which 0.85 are enough; 0.275244 is the fee" in text
+    assert {found.record()[k] for k in ("weight_micro", "holders_micro", "fee_micro")} == {
+        633_009,
+        1_733_981,
+        275_244,
+    }
+    assert "weight    1: all of what its data bring" in str(explained(Ledger(), tmp_path, "p001", 1))
+
+
 def test_a_degree_at_the_upper_end_of_a_wide_interval_is_not_called_measured(tmp_path: Path) -> None:
     found = explained(Ledger(), tmp_path, "p003", 1)
     assert "0.3 measured, interval 0.26 to 0.34" in str(found)
@@ -209,12 +227,12 @@ def test_a_penalty_and_a_lost_stake_are_explained(tmp_path: Path) -> None:
 
 
 def test_expected_pay_is_the_mean_over_all_who_could_be_drawn(tmp_path: Path) -> None:
-    """The peers of p004 are two of three, and the mean over all pairs is the mean over the three."""
-    found = explained(Ledger(), tmp_path, "p004", 1)
+    """The peers of p000 are two of three, and the mean over all pairs is the mean over the three."""
+    found = explained(Ledger(), tmp_path, "p000", 1)
     ledger = Ledger()
     degrees = {
         name: explained(ledger, tmp_path / "others", name, 1).degree
-        for name in ("p000", "p001", "p003")
+        for name in ("p001", "p003", "p004")
         if (tmp_path / "others").mkdir(exist_ok=True) is None
     }
     assert found.candidates == len(degrees)
@@ -236,9 +254,15 @@ def test_the_steps_to_a_payment_end_at_it_and_none_of_them_adds_anything(
     assert left["paid"] == found.payment.paid_micro
     assert list(left.values())[:-1] == sorted(list(left.values())[:-1], reverse=True)
     if found.degree is not None:
-        assert left["screens"] == found.payment.gross_micro
+        assert found.weight_micro < MICRO or left["screens"] == found.payment.gross_micro
+        assert left["screens"] * found.weight_micro == pytest.approx(
+            found.payment.gross_micro * MICRO, abs=2 * MICRO
+        )
+        lost = found.terms.rule.fee * (MICRO - found.weight_micro)
+        assert left["weight"] == pytest.approx(int(found.payment.gross_micro - lost), abs=2)
         alone = replace(found, peers=(replace(found.peers[0], degree=Fraction(0)),), remainder_micro=0)
-        unscreened = replace(alone, own=replace(found.own, multiplier_ppm=MICRO, claimed_degree=found.degree))
+        own = replace(found.own, multiplier_ppm=MICRO, claimed_degree=found.degree)
+        unscreened = replace(alone, own=replace(own, holders_micro=MICRO, distinct_micro=MICRO))
         assert left["own degree"] == pytest.approx(recomputed(unscreened), abs=1)
 
 

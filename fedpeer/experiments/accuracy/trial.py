@@ -119,7 +119,7 @@ class Observed:
         left = {True: count, False: round(count * FLAWED_SHARE)}
         pairs = []
         for plan, each in zip(self.plans, self.seen, strict=True):
-            if plan.again_of is None and left[plan.sound]:
+            if plan.anchor is None and left[plan.sound]:
                 left[plan.sound] -= 1
                 pairs.append((plan, each))
         plans, seen = zip(*pairs, strict=True)

@@ -7,12 +7,12 @@ recipe.
 
 The bound's constants are chosen so that payment depends on degrees within reach: Upsilon/Phi = 1/20, where the
 paper's 2/3 leaves most participants no reason to make an effort. The claim's penalty and the stake are those of
-the service's examples.
+the service's examples, and the fee is the least at which no split of one's data gains.
 """
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
 
@@ -35,7 +35,7 @@ from mechanism.equilibrium import equilibrium
 from mechanism.game import Game
 from mechanism.gap_bound import GapBound
 from mechanism.payment import Log
-from mechanism.settlement import MICRO
+from mechanism.settlement import MICRO, least_fee_of
 from mechanism.terms import Recipe, Rule, Schedule, Terms
 
 #: Q, Phi and Upsilon: f(Q/Upsilon) = ln 60 = 4.1 credits at best, 0.6 where both degrees are 0.9.
@@ -221,7 +221,7 @@ def _terms(
     reference: tuple[Fraction, ...], recipe: Recipe, setting: ArenaSetting, seed: int, weights: Weights
 ) -> Terms:
     salt = hashlib.sha256(f"arena {seed}".encode()).digest()
-    return Terms(
+    terms = Terms(
         task_id=f"arena-{setting.dataset}-{seed}",
         reference=reference,
         Q=_Q,
@@ -238,3 +238,4 @@ def _terms(
         validation_commitment=salt,
         initial_model=salt,
     )
+    return replace(terms, rule=replace(terms.rule, fee=least_fee_of(terms)))

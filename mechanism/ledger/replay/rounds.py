@@ -159,9 +159,11 @@ def _check_measured(task: Task, measurement: Measurement) -> None:
 
 
 def _check_copies(measurements: Sequence[Measurement]) -> None:
-    """That the same model has the same figures, and that twins are others whose models came in time."""
+    """That the same model has the same figures, and that twins are others whose models came in time, of whom each names
+    the other with one likeness."""
     figures: dict[str, list[object]] = {}
     names = {m.participant_id for m in measurements}
+    likeness = {m.participant_id: dict(m.twins) for m in measurements if m.twins}
     for m in measurements:
         own = [getattr(m, name) for name in OF_MODEL_ALONE]
         if figures.setdefault(m.model_sha256, own) != own:
@@ -169,6 +171,11 @@ def _check_copies(measurements: Sequence[Measurement]) -> None:
         twins = [name for name, _ in m.twins]
         if len(set(twins)) != len(twins) or not names - {m.participant_id} >= set(twins):
             raise Wrong(f"the twins of {m.participant_id} are not others whose models came in time")
+        for other, alike in m.twins:
+            if likeness.get(other, {}).get(m.participant_id) != alike:
+                raise Wrong(
+                    f"{m.participant_id} is as like {other} as {alike}, which does not say the same of it"
+                )
 
 
 def _figures(record: Any) -> Mapping[str, str]:

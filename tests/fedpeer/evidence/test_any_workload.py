@@ -78,7 +78,7 @@ def test_a_measured_target_is_verified_and_replayed() -> None:
     by_id = {a.participant_id: a for a in found.assessments}
     assert by_id["p0"].scored
     assert (by_id["p2"].verified_micro or 0) > (by_id["p0"].verified_micro or 0) + 200_000
-    assert [v.screen for v in by_id["copy"].verdicts if not v.passed] == ["duplicate"]
+    assert [v.screen for v in by_id["copy"].verdicts if not v.passed] == ["overlap"]
     assert not by_id["echo"].scored
     assert set(by_id["p0"].scores) == {"leave_one_out", "shapley"}
     assert replay(json.loads(canonical_bytes(found.record))) == found.assessments

@@ -25,6 +25,7 @@ from fedpeer.learning.partition import draw, majority_minority
 from fedpeer.learning.stacked import train_many
 from fedpeer.learning.training import train
 from mechanism.canonical import canonical_bytes, parse_canonical
+from mechanism.coverage import one_share
 from mechanism.errors import FieldError
 from mechanism.evidence import OF_MODEL_ALONE, Measurement
 from mechanism.settlement import MICRO, Assessment
@@ -138,20 +139,16 @@ def test_models_that_were_not_trained_are_not_scored(scene: Scene) -> None:
     assert "of round 1" in next(v.explanation for v in found["old"].verdicts if not v.passed)
 
 
-def test_copies_are_paid_once_and_the_earliest_commitment_wins(scene: Scene) -> None:
+def test_copies_are_paid_once_together(scene: Scene) -> None:
     _, model = scene.honest[2]
     found = scene.assess(copy=dict(model), near=noisy(model, scene.start, model, 0.3, seed=4))
-    assert found["h2"].scored
-    assert failed(found["copy"]) == failed(found["near"]) == ["duplicate"]
-    assert found["copy"].cluster == found["near"].cluster == found["h2"].cluster is not None
-    assert "h2 committed earlier" in found["copy"].verdicts[-1].explanation
-    assert found["h3"].cluster is None
-    earlier = [
-        submission("thief", model, Fraction(0), order=0),
-        submission("owner", model, Fraction(0), order=1),
-    ]
-    first, second = scene.evidence.assess(scene.ensemble, earlier, scene.history).assessments
-    assert (first.participant_id, first.scored, second.scored) == ("owner", False, True)
+    alike = [found[name] for name in ("h2", "copy", "near")]
+    assert all(one.scored and "overlap" in failed(one) for one in alike)
+    assert len({one.cluster for one in alike}) == 1
+    assert alike[0].cluster is not None
+    assert sum(one_share(Fraction(one.holders_micro, MICRO)) for one in alike) < Fraction(115, 100)
+    assert alike[0].verdicts[3].figures["nearest"] in ("copy", "near")
+    assert (found["h3"].cluster, found["h3"].holders_micro) == (None, MICRO)
 
 
 def test_the_same_file_has_the_same_figures_whoever_sent_it(scene: Scene) -> None:
@@ -164,20 +161,25 @@ def test_the_same_file_has_the_same_figures_whoever_sent_it(scene: Scene) -> Non
         getattr(other, name) for name in OF_MODEL_ALONE
     ]
     assert (one.samples, one.order, one.claimed_degree) == (7, 2, Fraction(1, 2))
-    assert [a.scored for a in found.assessments] == [False, True]
+    assert [(a.scored, a.holders_micro) for a in found.assessments] == [(True, 2 * MICRO)] * 2
 
 
-def test_a_mix_in_common_makes_no_duplicates_and_samples_in_common_do(scene: Scene) -> None:
+def test_a_mix_in_common_links_nobody_and_samples_in_common_do(scene: Scene) -> None:
     generator, pool = np.random.default_rng(6), scene.splits.train
-    mix = majority_minority(UNIFORM, RECIPE.samples, majority=3, degree=Fraction(6, 10))
+    mix = majority_minority(UNIFORM, RECIPE.samples, majority=3, degree=Fraction(3, 10))
+    single = tuple(RECIPE.samples * (label == 3) for label in range(10))
     parts = stratified_split(pool, (len(pool) // 2, len(pool) // 2), 0)
     one, other = (draw(part, mix.counts, generator) for part in parts)
     found = scene.assess(
         one=train(scene.start, one, RECIPE, seed=1),
         other=train(scene.start, other, RECIPE, seed=2),
         again=train(scene.start, one, RECIPE, seed=3),
+        # Of one single stratum, where their mix explains most of what both have in common.
+        third=train(scene.start, draw(parts[0], single, generator), RECIPE, seed=4),
+        fourth=train(scene.start, draw(parts[1], single, generator), RECIPE, seed=5),
     )
     assert {name for name, a in found.items() if a.cluster is not None} == {"one", "again"}
+    assert min(found[name].holders_micro for name in ("one", "again")) > 1_700_000
 
 
 def test_few_samples_and_wrong_labels_cost_the_payment(scene: Scene) -> None:

@@ -53,20 +53,29 @@ def test_the_same_seed_gives_the_same_plans() -> None:
         assert one.seed == other.seed
 
 
-def test_some_sound_shadows_are_trained_again_on_the_same_samples() -> None:
-    by_seed = {plan.seed: plan for plan in plans() if plan.sound}
-    again = [plan for plan in plans() if plan.again_of is not None]
-    assert len(again) == 4
-    for plan in again:
-        assert plan.again_of is not None
-        other = by_seed[plan.again_of]
-        assert np.array_equal(plan.rows, other.rows)
-        assert (plan.half, plan.mix, plan.sound) == (other.half, other.mix, False)
-        assert plan.seed != other.seed
+def test_anchors_are_of_one_mix_and_half_and_of_other_samples_or_the_same() -> None:
+    anchors = [plan for plan in plans() if plan.anchor is not None]
+    assert [plan.anchor for plan in anchors] == [0, 0, 0, 1, 1, 2, 2, 2, 3, 3, 4, 4, 4]
+    shares = []
+    for k in range(5):
+        first, second, *again = [plan for plan in anchors if plan.anchor == k]
+        third = again[0] if again else first
+        assert np.array_equal(first.rows, third.rows)
+        assert not set(first.rows.tolist()) & set(second.rows.tolist())
+        assert first.mix == second.mix == third.mix
+        assert {plan.half for plan in (first, second, third)} == {k % 2}
+        assert len({plan.seed for plan in (first, second, *again)}) == 3 - k % 2
+        assert not any(plan.sound for plan in (first, second, third))
+        assert tuple(np.bincount(CODES[second.rows], minlength=5)) == first.mix.counts
+        of_half = {row for plan in plans() if plan.sound and plan.half != k % 2 for row in plan.rows.tolist()}
+        assert not of_half & {row for plan in (first, second) for row in plan.rows.tolist()}
+        shares.append(sum(float(p) ** 2 for p in first.mix.distribution))
+    assert shares == sorted(shares), "from the reference to a single stratum"
+    assert shares[-1] > 0.99
 
 
 def test_flawed_shadows_look_balanced_by_their_targets_or_repeat_a_handful() -> None:
-    flawed = [plan for plan in plans() if not plan.sound and plan.again_of is None]
+    flawed = [plan for plan in plans() if not plan.sound and plan.anchor is None]
     assert len(flawed) == 16
     for k, plan in enumerate(flawed):
         if k % 2:

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.arithmetic, pytest.mark.long]
 
 CHOSEN = (
     "no-effort", "no-effort-claims-full", "over-claim", "echo", "echo-noise", "random", "sign-flipped", "copy",
-    "sybils", "shuffled-labels", "late", "double", "nan",
+    "sybils", "identities-3", "halves", "thirds", "shuffled-labels", "late", "double", "nan",
 )  # fmt: skip
 
 
@@ -148,7 +148,7 @@ def test_the_summary_has_the_promised_form(result: ArenaResult, tmp_path: Path) 
 
 
 def test_every_strategy_of_the_market_is_there() -> None:
-    assert len(ATTACKS) == 23
+    assert len(ATTACKS) == 27
     assert {"old-model", "last-step", "handful", "colluders-2", "colluders-4", "drop-out"} <= set(ATTACKS)
 
 
