@@ -170,11 +170,7 @@ class Trial:
             self.parts.pool.select(drawn(self.parts.pool_codes, mix.counts, generator)) for mix in mixes
         ]
         seeds = [int(seed) for seed in generator.integers(2**31, size=count)]
-        models: list[NewWeights] = []
-        for first in range(0, count, 8):  # a stack at a time: few models are held at once
-            part = slice(first, first + 8)
-            models += train_all(self.workload, self.start, samples[part], self.recipe, seeds[part])
-        return mixes, models
+        return mixes, train_all(self.workload, self.start, samples, self.recipe, seeds)
 
 
 def foreign_mix(

@@ -70,16 +70,6 @@ class Workload(Protocol):
 
 
 @runtime_checkable
-class TrainsMany(Protocol):
-    """A workload that trains several models from one start faster than one after another."""
-
-    def train_many(
-        self, weights: Weights, samples: Sequence[Samples], recipe: Recipe, seeds: Sequence[int]
-    ) -> list[NewWeights]:
-        """`train(weights, samples[j], recipe, seeds[j])` for every j, to rounding."""
-
-
-@runtime_checkable
 class HasGradients(Protocol):
     """A workload that can tell how much each tensor's gradient is, so that tensors without one are found."""
 
@@ -107,9 +97,7 @@ def train_told(
 def train_all(
     workload: Workload, weights: Weights, samples: Sequence[Samples], recipe: Recipe, seeds: Sequence[int]
 ) -> list[NewWeights]:
-    """One model a data set, in stacks where the workload can and the data sets are of one size."""
-    if isinstance(workload, TrainsMany) and len({len(part) for part in samples}) == 1:
-        return workload.train_many(weights, samples, recipe, seeds)
+    """One model a data set."""
     return [workload.train(weights, part, recipe, seed) for part, seed in zip(samples, seeds, strict=True)]
 
 

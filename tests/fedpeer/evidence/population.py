@@ -11,7 +11,7 @@ import numpy as np
 from fedpeer.learning.datasets import LabelledData, Splits
 from fedpeer.learning.models import Weights
 from fedpeer.learning.partition import draw, majority_minority, uniform_reference
-from fedpeer.learning.stacked import train_many
+from fedpeer.learning.training import train
 from fedpeer.protocol.submission import Submission
 from mechanism.terms import Recipe
 
@@ -34,7 +34,7 @@ def honest_models(
             majority_minority(UNIFORM, RECIPE.samples, majority=majority, degree=degree, order=order)
         )
     samples = [draw(splits.train, mix.counts, generator) for mix in mixes]
-    trained = train_many(start, samples, RECIPE, range(seed * 100, seed * 100 + len(mixes)))
+    trained = [train(start, part, RECIPE, seed * 100 + k) for k, part in enumerate(samples)]
     return [(mix.degree, weights) for mix, weights in zip(mixes, trained, strict=True)]
 
 

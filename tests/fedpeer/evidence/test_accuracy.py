@@ -20,7 +20,7 @@ from fedpeer.learning.partition import (
     number_of_classes,
     toward_reference,
 )
-from fedpeer.learning.stacked import train_many
+from fedpeer.learning.training import train
 from mechanism.settlement import MICRO, Assessment
 from mechanism.terms import Recipe
 from tests.fedpeer.evidence.population import RECIPE, UNIFORM, mean_of, submission
@@ -57,7 +57,7 @@ def train_at(
 ) -> list[dict[str, Any]]:
     samples = [draw(splits.train, mix.counts, generator) for mix in mixes]
     seeds = [int(seed) for seed in generator.integers(2**31, size=len(mixes))]
-    return train_many(start, samples, recipe, seeds)
+    return [train(start, part, recipe, seed) for part, seed in zip(samples, seeds, strict=True)]
 
 
 def run_trial(dataset: str, recipe: Recipe, seed: int, warm: int, participants: int = 48) -> Trial:

@@ -22,7 +22,6 @@ from fedpeer.experiments.arena.attacks import relabelled
 from fedpeer.learning.datasets import LabelledData, Splits, load_splits, stratified_split
 from fedpeer.learning.models import initial_weights
 from fedpeer.learning.partition import draw, majority_minority
-from fedpeer.learning.stacked import train_many
 from fedpeer.learning.training import train
 from mechanism.canonical import canonical_bytes, parse_canonical
 from mechanism.coverage import one_share
@@ -201,8 +200,9 @@ def test_honest_participants_of_one_label_are_scored_and_read_as_such(scene: Sce
     generator = np.random.default_rng(8)
     counts = np.eye(10, dtype=int) * RECIPE.samples
     samples = [draw(scene.splits.train, tuple(row.tolist()), generator) for row in counts]
-    trained = train_many(scene.start, samples, RECIPE, range(10))
-    found = scene.assess(**{f"only{label}": weights for label, weights in enumerate(trained)})
+    found = scene.assess(
+        **{f"only{label}": train(scene.start, part, RECIPE, label) for label, part in enumerate(samples)}
+    )
     kept = []
     for label in range(10):
         assessment = found[f"only{label}"]

@@ -13,7 +13,7 @@ from mechanism.ledger import entries
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.key_history import NO_KEYS, extended, held_keys, key_event
 from mechanism.ledger.replay import Replay, ReplayError
-from mechanism.ledger.replay.forms import check_body
+from mechanism.ledger.replay.forms import check_body, check_evidence
 from mechanism.ledger.verify import Known, Report, verify_ledger
 from mechanism.peers import draw_share, round_seed
 from mechanism.statements import ModelStatement, sign_statement
@@ -455,3 +455,10 @@ def test_a_field_of_another_form_is_named_with_what_was_expected() -> None:
         with pytest.raises(FieldError, match="a list of integers") as caught:
             check_body(Entry("d", "dispute", {**body, "counts": counts}))
         assert caught.value.field == "counts"
+
+
+@pytest.mark.parametrize("record", [[], "model", None, 5])
+def test_evidence_is_an_object(record: Any) -> None:
+    with pytest.raises(FieldError, match="an object") as caught:
+        check_evidence(record)
+    assert caught.value.field == "evidence"

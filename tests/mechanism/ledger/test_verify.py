@@ -15,7 +15,7 @@ from mechanism.ledger.merkle import inclusion_proof, leaf_hash
 from mechanism.ledger.note import Checkpoint, Note, SigningKey, sign_checkpoint
 from mechanism.ledger.tiles import Coordinates, TileNodes, append_to_tiles
 from mechanism.ledger.tlog_proof import TlogProof
-from mechanism.ledger.verify import Known, Report, TransferRow, _contradiction, verify_ledger
+from mechanism.ledger.verify import Known, Problem, Report, TransferRow, _contradiction, verify_ledger
 from tests import ledger_samples as samples
 from tests.ledger_histories import Shape, started
 from tests.memory_source import KEY, MemorySource, head
@@ -422,3 +422,12 @@ def test_a_receipt_without_its_form_or_its_entry_is_refused() -> None:
     assert bare.verify(KEY.verification_key, LEDGER[5].data).size == SIZE
     with pytest.raises(NoteError, match="another entry than the one given"):
         whole.verify(KEY.verification_key, LEDGER[6].data)
+
+
+def test_all_before_the_first_wrong_entry_holds_and_nothing_where_a_head_is_wrong() -> None:
+    def holds(*indices: int | None) -> int | None:
+        return Report("x", problems=[Problem("somewhere", "wrong", index) for index in indices]).holds
+
+    assert holds(7, 3, 9) == 3
+    assert holds(7, None, 3) is holds(None) is None
+    assert verified(FullSource()).holds == SIZE
