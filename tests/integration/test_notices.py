@@ -18,7 +18,14 @@ from standardwebhooks import Webhook
 import coordinator.alarms
 import coordinator.notices
 import coordinator.sending
-from coordinator.config import NOTICES, NOTICES_FOR_PARTICIPANTS, ServiceConfig, TaskConfig, parse_config
+from coordinator.config import (
+    NOTICES,
+    NOTICES_FOR_PARTICIPANTS,
+    ServiceConfig,
+    TaskConfig,
+    config_text,
+    parse_config,
+)
 from coordinator.errors import ConfigError
 from coordinator.folder import StateFolder
 from coordinator.server import Coordinator
@@ -382,3 +389,13 @@ def test_the_page_names_every_notice() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "notices.md").read_text()
     for name in {*NOTICES, *NOTICES_FOR_PARTICIPANTS}:
         assert f"`{name}`" in page, name
+
+
+def test_a_configuration_is_written_as_it_is_read(tmp_path: Path) -> None:
+    text = (
+        f'name = "test"\n[server]\nmetrics = ""\n{SECTION}secret = "{SECRET}"\n[notices.team]\nurl = "mailto:a@b"\n'
+        '[mail]\nserver = "h:25"\nsender = "a@b"\n[oidc]\nissuer = "https://a"\nconsole = "https://b"\n'
+        'client_id = "c"\noperators = ["a@b"]\n[oidc.participants]\n"x" = "ann"\n'
+    )
+    config = parse_config(text, ServiceConfig, tmp_path)
+    assert parse_config(config_text(config), ServiceConfig, tmp_path) == config

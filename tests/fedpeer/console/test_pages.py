@@ -390,7 +390,7 @@ def test_alarms_show_what_the_service_says_of_itself(tmp_path: Path) -> None:
             page = visit.get("/operator/alarms/").main
             assert "task &lt;i&gt;task&lt;/i&gt;" in page
             assert "1 raised" in page
-            assert "TaskStalled" in visit.get("/operator/").main
+            assert "Task stalled" in visit.get("/operator/").main
 
     asyncio.run(play())
     with visited(folder, SystemClock()) as console:  # nobody serves any more
