@@ -15,12 +15,14 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from uuid import uuid4
 
 import structlog
 
 from coordinator.clock import Clock
 from coordinator.commits import Transactions
 from coordinator.config import NOTICES, NOTICES_FOR_PARTICIPANTS, ReceiverSection, ServiceConfig
+from coordinator.errors import ConfigError
 from coordinator.metrics import Metrics
 from coordinator.sending import Event, NotSent, Post
 from coordinator.storage.notices import NoticeRow
@@ -220,6 +222,25 @@ class Notices:
             log.warning("a notice did not arrive; it is tried again", receiver=name, why=why, seconds=pause)
             await asyncio.sleep(pause)
             retry = min(2 * retry, RETRY_LIMIT_SECONDS)
+
+
+async def try_out(config: ServiceConfig, name: str, now: float) -> None:
+    """Sends a receiver a notice that says nothing, once.
+
+    Raises:
+        ConfigError: the configuration names no such receiver.
+        ServeError: what sends is not installed.
+        NotSent: it did not take it.
+    """
+    if (receiver := config.notices.get(name)) is None:
+        known = ", ".join(sorted(config.notices)) or "none"
+        raise ConfigError(f"coordinator.toml has no section [notices.{name}]; it names {known}")
+    post = Post(config.mail)
+    try:
+        text = "This is a test: nothing has happened."
+        await post.send(receiver, Event(uuid4().hex, config.name, "test", "", now, text, {}), now)
+    finally:
+        await post.close()
 
 
 def _moving(name: str, place: int) -> Callable[[Transaction], None]:

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import shutil
+import sys
+from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -399,3 +401,29 @@ def test_a_configuration_is_written_as_it_is_read(tmp_path: Path) -> None:
     )
     config = parse_config(text, ServiceConfig, tmp_path)
     assert parse_config(config_text(config), ServiceConfig, tmp_path) == config
+
+
+async def test_the_operator_tries_a_receiver_before_anything_happens(tmp_path: Path) -> None:
+    async with receiving("204", "500") as ops:
+        folder = hooked(tmp_path / "state", ops)
+
+        async def tried(name: str) -> tuple[int, str]:
+            command = (
+                sys.executable,
+                "-m",
+                "fedpeer",
+                "coordinator",
+                "notice",
+                name,
+                "--state",
+                str(folder.path),
+            )
+            process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=STDOUT)
+            said, _ = await process.communicate()
+            return process.returncode or 0, said.decode()
+
+        assert await tried("ops") == (0, "ops has taken it.\n")
+        assert await tried("ops") == (3, "ops has not taken it: it answered 500\n")
+        code, said = await tried("other")
+        assert (code, "it names ops" in said) == (2, True)
+    assert ops.types() == ["test"]
