@@ -6,7 +6,7 @@ import shutil
 import sys
 from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,7 @@ from tests.integration.market import (
     verified,
 )
 from tests.integration.test_operations import cancel
+from tests.integration.test_service_process import serving
 
 SECRET = "whsec_" + "c2VjcmV0IG9mIGEgcmVjZWl2ZXIgaW4gYSB0ZXN0"
 NAMES = ("ann", "bob", "cyd")
@@ -243,6 +244,26 @@ async def test_what_was_not_taken_is_sent_after_a_restart_and_what_was_is_not(tm
             assert service.troubles() == {}
         assert ops.types() == ["task.opened", "round.opened", "round.settled", "task.closed", "payout.due"]
         assert ops.taken[1]["id"] == failed
+
+
+async def test_what_a_killed_service_was_sending_comes_again_under_the_same_id(tmp_path: Path) -> None:
+    async with receiving("204", "slow") as ops:
+        folder = hooked(tmp_path / "state", ops)
+        open_task(folder, task_config(tmp_path, schedule={"rounds": 1}))
+        with ExitStack() as first:
+            process, _ = await asyncio.to_thread(first.enter_context, serving(folder.path))
+            await ops.until("task.opened")
+            await asyncio.to_thread(cancel, folder, "task")
+            async with asyncio.timeout(PATIENCE):
+                while len(ops.attempts) < 2:
+                    await asyncio.sleep(0.01)
+            process.kill()
+        interrupted = ops.attempts[-1]
+        with ExitStack() as second:
+            await asyncio.to_thread(second.enter_context, serving(folder.path))
+            await ops.until("task.cancelled")
+        assert ops.types() == ["task.opened", "task.cancelled"]
+        assert ops.taken[-1] == interrupted
 
 
 async def test_a_notice_that_is_refused_is_passed_over_and_one_that_is_old_given_up(
