@@ -11,7 +11,7 @@ it writes a row and goes on.
 """
 
 import asyncio
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -50,6 +50,9 @@ _BATCH = 20
 
 #: Refusals that are remembered, so that a participant who repeats itself is told of once; those that wait to be stored.
 _REMEMBERED, _PENDING = 1000, 100
+
+#: Refusals of one participant that are told of in an hour: each is a row of the database, whatever it sends.
+_REFUSALS_PER_HOUR = 60
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,9 @@ class Notices:
         self._raised: dict[tuple[str, str], Alarm] = {}
         self._refused: OrderedDict[Refused, None] = OrderedDict()
         self._pending: list[Refused] = []
+        #: Of the present hour, by participant.
+        self._told: Counter[str] = Counter()
+        self._hour = 0
         #: Why a receiver has not taken a notice yet, by its name.
         self._troubles: dict[str, str] = {}
 
@@ -110,8 +116,13 @@ class Notices:
         """Notes a refusal, for the participant's own receivers; from the service's loop, and at once."""
         if not any(each.participant == refused.participant_id for each in self.receivers.values()):
             return
-        if refused not in self._refused and len(self._pending) < _PENDING:
+        hour = int(self._clock.now() // 3600)
+        if hour != self._hour:
+            self._hour, self._told = hour, Counter()
+        told = self._told[refused.participant_id]
+        if refused not in self._refused and len(self._pending) < _PENDING and told < _REFUSALS_PER_HOUR:
             self._pending.append(refused)
+            self._told[refused.participant_id] += 1
             self._refused[refused] = None
             if len(self._refused) > _REMEMBERED:
                 self._refused.popitem(last=False)

@@ -4,6 +4,7 @@ import asyncio
 import json
 import shutil
 import sys
+import time
 from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager
@@ -20,6 +21,7 @@ from standardwebhooks import Webhook
 import coordinator.alarms
 import coordinator.notices
 import coordinator.sending
+from coordinator.clock import ManualClock
 from coordinator.config import (
     NOTICES,
     NOTICES_FOR_PARTICIPANTS,
@@ -287,12 +289,12 @@ async def test_a_notice_that_is_refused_is_passed_over_and_one_that_is_old_given
 
 
 async def test_a_participant_hears_why_it_was_refused_once_and_nobody_hears_of_the_revoked(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with receiving() as ops, receiving() as ann:
         folder = hooked(tmp_path / "state", ops, ann=of_participant(ann, "ann"))
         open_task(folder, task_config(tmp_path, schedule={"rounds": 2}))
-        async with running(folder) as service:
+        async with running(folder, ManualClock(time.time())) as service:
             members = await in_training(service, NAMES)
             for _ in range(3):
                 refusal = await refused(
@@ -300,6 +302,11 @@ async def test_a_participant_hears_why_it_was_refused_once_and_nobody_hears_of_t
                 )
             await refused(members[1].submit(b"no model", 1, submission_id="bad"), Code.MODEL_INVALID)
             await ann.until("submission.refused")
+            monkeypatch.setattr(coordinator.notices, "_REFUSALS_PER_HOUR", 3)
+            for size in range(5):  # five other reasons, of which two more are told of
+                await refused(
+                    members[0].submit(b"no" * (size + 5), 1, submission_id=f"bad-{size}"), Code.MODEL_INVALID
+                )
             for number, client in enumerate(members):
                 await client.submit(model_like(number), 1)
             await ann.until("round.settled")
@@ -307,7 +314,8 @@ async def test_a_participant_hears_why_it_was_refused_once_and_nobody_hears_of_t
             await asyncio.to_thread(cancel, folder, "task")
             await ops.until("task.cancelled", "payout.due")
             await close(members)
-        [told] = [event for event in ann.taken if event["type"] == "fedpeer.submission.refused"]
+        told, *others = [event for event in ann.taken if event["type"] == "fedpeer.submission.refused"]
+        assert len({event["data"]["reason"] for event in (told, *others)}) == 1 + len(others) == 3
         assert told["data"]["code"] == "MODEL_INVALID"
         assert refusal.message == told["data"]["reason"]
         assert told["subject"] == "task"

@@ -201,8 +201,10 @@ def test_pages_are_the_same_on_every_database(database: str, tmp_path: Path) -> 
             for path in (
                 "/",
                 "/operator/",
+                "/operator/alarms/",
                 "/operator/tasks/task/",
                 "/participants/p1/",
+                "/participants/p1/statement/",
                 "/participants/p1/task/1/",
                 "/ledger/",
             ):
