@@ -384,6 +384,32 @@ def cancel(
 
 
 @app.command()
+def notice(
+    receiver: Annotated[str, typer.Argument(help="The name of its section: [notices.NAME].")],
+    state: State = DEFAULT_STATE,
+    as_json: AsJson = False,
+) -> None:
+    """Send a receiver of notices a test, now; exit code 3 where it does not take it."""
+    from coordinator.clock import SystemClock
+    from coordinator.folder import StateFolder
+    from coordinator.notices import try_out
+    from coordinator.sending import NotSent
+
+    why = ""
+    try:
+        asyncio.run(try_out(StateFolder(state).config(), receiver, SystemClock().now()))
+    except NotSent as error:
+        why = str(error)
+    if as_json:
+        _print_json({"receiver": receiver, "taken": not why, "why": why})
+    elif not why:
+        output().print(f"{receiver} has taken it.")
+    if why:
+        typer.echo(f"{receiver} has not taken it: {why}", err=True)
+        raise typer.Exit(3)
+
+
+@app.command()
 def model(
     task: Annotated[str, typer.Argument(help="The task's id.")],
     target: Annotated[

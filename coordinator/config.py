@@ -233,6 +233,35 @@ class MailSection(_Section):
         return self
 
 
+class OidcSection(_Section):
+    """A provider of OpenID Connect by which the console signs people in; see docs/console.md.
+
+    Attributes:
+        issuer: as the provider calls itself; empty: none.
+        client_id, client_secret: what the provider has given the console.
+        console: the console's own address, as browsers reach it.
+        operators, auditors: whom, by `sub` or by a verified e-mail address.
+        participants: the participant's id of each of those.
+    """
+
+    issuer: str = ""
+    client_id: str = ""
+    client_secret: str = ""
+    console: str = ""
+    operators: tuple[str, ...] = ()
+    auditors: tuple[str, ...] = ()
+    participants: dict[str, str] = {}
+
+    @model_validator(mode="after")
+    def _whole(self) -> "OidcSection":
+        places = (self.issuer, self.console)
+        if self.issuer and not all(urlsplit(place).scheme in ("https", "http") for place in places):
+            raise ValueError("expected issuer and console as https://HOST")
+        if self.issuer and not self.client_id:
+            raise ValueError("expected the client_id that the provider has given")
+        return self
+
+
 class ServiceConfig(_Section):
     """coordinator.toml.
 
@@ -247,6 +276,7 @@ class ServiceConfig(_Section):
     storage: StorageSection = StorageSection()
     tracing: TracingSection = TracingSection()
     mail: MailSection = MailSection()
+    oidc: OidcSection = OidcSection()
     notices: dict[Annotated[str, Field(max_length=64, pattern=r"^[A-Za-z0-9_-]+$")], ReceiverSection] = {}
 
     @model_validator(mode="after")

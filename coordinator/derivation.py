@@ -51,7 +51,7 @@ def nonce(root: bytes, participant_id: str) -> bytes:
 
 def pseudonym(root: bytes, participant_id: str) -> str:
     """What a participant is called where its name is not shown: nobody without the root can undo it."""
-    return f"participant {_derive(root, 'pseudonym/' + participant_id)[:4].hex()}"
+    return _derive(root, "pseudonym/" + participant_id)[:4].hex()
 
 
 def _derive(root: bytes, label: str) -> bytes:

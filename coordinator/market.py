@@ -35,7 +35,13 @@ from fedpeer.protocol.codec import decode_signed
 from fedpeer.protocol.errors import Code, Refusal
 from fedpeer.protocol.faults import Outlook, outlook
 from fedpeer.protocol.frames import Frame
-from fedpeer.protocol.limits import FRAME_BYTES, MAX_REASON_CHARACTERS, MIN_FRAME_BYTES, PLAIN_FRAME_BYTES
+from fedpeer.protocol.limits import (
+    FRAME_BYTES,
+    MAX_REASON_CHARACTERS,
+    MAX_REFUSAL_SENTENCE,
+    MIN_FRAME_BYTES,
+    PLAIN_FRAME_BYTES,
+)
 from fedpeer.terminal import printable
 from fedpeer.v1 import market_pb2
 from mechanism.dispute import Review, check_opening
@@ -315,9 +321,9 @@ class Market:
         statement = decode_signed(ModelStatement, header.model)
         live = self._heard(caller, statement.task_id)
         with self._telling(caller, live, "model"):
-            return await self._received_model(caller, live, stream, header, statement)
+            return await self._take_model(caller, live, stream, header, statement)
 
-    async def _received_model(
+    async def _take_model(
         self,
         caller: Caller,
         live: LiveTask,
@@ -325,6 +331,7 @@ class Market:
         header: market_pb2.ModelHeader,
         statement: ModelStatement,
     ) -> ReceiptRow:
+        """The receipt of a model whose header has come."""
         signature = header.model.signature
         check_author(caller, live.row, statement, signature)
 
@@ -362,9 +369,8 @@ class Market:
         except Exception as error:
             refusal = refusal_for(error)
             if outlook(refusal.code) is Outlook.LASTING:
-                self._work.refused(
-                    Refused(caller.participant_id, live.row.id, kind, refusal.code.name, refusal.message)
-                )
+                why = refusal.message[:MAX_REFUSAL_SENTENCE]
+                self._work.refused(Refused(caller.participant_id, live.row.id, kind, refusal.code.name, why))
             raise
 
     async def _received(self, caller: Caller, live: LiveTask, event: EventRow) -> ReceivedEvent:

@@ -11,16 +11,18 @@ it writes a row and goes on.
 """
 
 import asyncio
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from uuid import uuid4
 
 import structlog
 
 from coordinator.clock import Clock
 from coordinator.commits import Transactions
 from coordinator.config import NOTICES, NOTICES_FOR_PARTICIPANTS, ReceiverSection, ServiceConfig
+from coordinator.errors import ConfigError
 from coordinator.metrics import Metrics
 from coordinator.sending import Event, NotSent, Post
 from coordinator.storage.notices import NoticeRow
@@ -48,6 +50,9 @@ _BATCH = 20
 
 #: Refusals that are remembered, so that a participant who repeats itself is told of once; those that wait to be stored.
 _REMEMBERED, _PENDING = 1000, 100
+
+#: Refusals of one participant that are told of in an hour: each is a row of the database, whatever it sends.
+_REFUSALS_PER_HOUR = 60
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,9 @@ class Notices:
         self._raised: dict[tuple[str, str], Alarm] = {}
         self._refused: OrderedDict[Refused, None] = OrderedDict()
         self._pending: list[Refused] = []
+        #: Of the present hour, by participant.
+        self._told: Counter[str] = Counter()
+        self._hour = 0
         #: Why a receiver has not taken a notice yet, by its name.
         self._troubles: dict[str, str] = {}
 
@@ -108,8 +116,13 @@ class Notices:
         """Notes a refusal, for the participant's own receivers; from the service's loop, and at once."""
         if not any(each.participant == refused.participant_id for each in self.receivers.values()):
             return
-        if refused not in self._refused and len(self._pending) < _PENDING:
+        hour = int(self._clock.now() // 3600)
+        if hour != self._hour:
+            self._hour, self._told = hour, Counter()
+        told = self._told[refused.participant_id]
+        if refused not in self._refused and len(self._pending) < _PENDING and told < _REFUSALS_PER_HOUR:
             self._pending.append(refused)
+            self._told[refused.participant_id] += 1
             self._refused[refused] = None
             if len(self._refused) > _REMEMBERED:
                 self._refused.popitem(last=False)
@@ -220,6 +233,25 @@ class Notices:
             log.warning("a notice did not arrive; it is tried again", receiver=name, why=why, seconds=pause)
             await asyncio.sleep(pause)
             retry = min(2 * retry, RETRY_LIMIT_SECONDS)
+
+
+async def try_out(config: ServiceConfig, name: str, now: float) -> None:
+    """Sends a receiver a notice that says nothing, once.
+
+    Raises:
+        ConfigError: the configuration names no such receiver.
+        ServeError: what sends is not installed.
+        NotSent: it did not take it.
+    """
+    if (receiver := config.notices.get(name)) is None:
+        known = ", ".join(sorted(config.notices)) or "none"
+        raise ConfigError(f"coordinator.toml has no section [notices.{name}]; it names {known}")
+    post = Post(config.mail)
+    try:
+        text = "This is a test: nothing has happened."
+        await post.send(receiver, Event(uuid4().hex, config.name, "test", "", now, text, {}), now)
+    finally:
+        await post.close()
 
 
 def _moving(name: str, place: int) -> Callable[[Transaction], None]:

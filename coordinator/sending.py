@@ -66,7 +66,7 @@ class Event:
         id: the same at every attempt, and for every receiver.
         source: the market.
         type: such as "round.settled".
-        subject: the task, or what else it is about.
+        subject: the task, or what else it is about; empty: nothing.
         at: seconds since the epoch.
         text: a sentence for people.
     """
@@ -86,7 +86,7 @@ class Event:
             "id": self.id,
             "source": f"/markets/{self.source}",
             "type": f"fedpeer.{self.type}",
-            "subject": self.subject,
+            **({"subject": self.subject} if self.subject else {}),
             "time": datetime.fromtimestamp(self.at, UTC).isoformat().replace("+00:00", "Z"),
             "datacontenttype": "application/json",
             "data": _bounded({"text": self.text, **self.data}),

@@ -202,6 +202,7 @@ class Coordinator:
             self._guard_lease()
             await asyncio.to_thread(migrate, self._database)
             await self._transact.sign_head()
+            await self._notices.forget_others()
             await asyncio.to_thread(self._work.blobs.prepare)
             await self._clear_spool()
             await self._bind()
@@ -217,7 +218,7 @@ class Coordinator:
             await self.stop(0)
             raise
         self._supervisor.begin("housekeeping", self._keep_house, vital=False)
-        await self._begin_notices()
+        self._begin_notices()
         if self._console:
             self._supervisor.begin(
                 "console", lambda duty: keep_console(self.folder.path, self._console, duty.well), vital=False
@@ -288,9 +289,8 @@ class Coordinator:
         certificates = {"certificates": self._refused_certificates} if self._refused_certificates else {}
         return {**broken, **certificates, **self._supervisor.troubles(), **self._notices.troubles()}
 
-    async def _begin_notices(self) -> None:
+    def _begin_notices(self) -> None:
         """Sends what there is to tell to whom the configuration names; each receiver by itself, none is waited for."""
-        await self._notices.forget_others()
         if self._notices.receivers:
             self._supervisor.begin("notices", lambda duty: self._notices.keep_noting(duty.well), vital=False)
         for name in self._notices.receivers:

@@ -6,6 +6,7 @@ from pathlib import Path
 #: Top-level module to the extra that brings it; the smallest one where several do.
 EXTRAS = {
     "aiosmtplib": "notices",
+    "authlib": "oidc",
     "alembic": "coordinator",
     "flwr": "flower",
     "httpx": "notices",

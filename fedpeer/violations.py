@@ -47,7 +47,7 @@ _FORMS = {
 }
 
 #: Sections whose values may hold a password.
-_SECRET = (("storage",), ("mail",), ("notices",))
+_SECRET = (("storage",), ("mail",), ("notices",), ("oidc",))
 
 _COMPARISONS = {"greater_than", "greater_than_equal", "less_than", "less_than_equal"}
 

@@ -8,6 +8,7 @@ above its usual) is for Prometheus alone.
 
 import json
 import math
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -85,6 +86,7 @@ def standing(samples: Sequence[Sample] | None, now: float) -> list[dict[str, Any
         found.append(
             {
                 "name": alarm.name,
+                "words": re.sub("(?<=[a-z])(?=[A-Z])", " ", alarm.name).capitalize(),
                 "state": state,
                 "grave": alarm.grave,
                 "found": wrong,
@@ -112,6 +114,11 @@ def _counted(name: str, **labels: str) -> Find:
         for s in _of(samples, name, **labels)
         if s.value > 0
     ]
+
+
+def _nothing(samples: Sequence[Sample], now: float) -> list[str]:
+    """What has samples at all is well."""
+    return []
 
 
 def _overdue(samples: Sequence[Sample], now: float) -> list[str]:
@@ -188,7 +195,7 @@ ALARMS = (
         "5m",
         True,
         "Nobody answers on the metrics' port: start it.",
-        None,
+        _nothing,
     ),
     Alarm(
         "TaskStalled",

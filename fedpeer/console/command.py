@@ -32,6 +32,7 @@ def console(
     results: Annotated[
         Path | None,
         typer.Option(
+            envvar="FEDPEER_RESULTS",
             file_okay=False,
             exists=True,
             help="A folder of `fedpeer arena` or `fedpeer figures`, for all to see.",

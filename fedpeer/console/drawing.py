@@ -116,23 +116,25 @@ def stacked(amounts: Sequence[tuple[str, int]], title: str) -> Markup:
     return picture(title, described, 34 + 16 * len(amounts), parts, "chart")
 
 
-def bars(rows: Sequence[tuple[str, int, int]], title: str) -> Markup:
+def bars(rows: Sequence[tuple[str, int, int | None]], title: str) -> Markup:
     """Amounts by name, micro-credits, each with a mark at what was expected.
 
     Args:
-        rows: name, amount, expected; at least one.
+        rows: name, amount, expected, None where there is no such thing; at least one.
     """
-    most = max(max(micro, expected) for _, micro, expected in rows) or 1
+    most = max(max(micro, expected or 0) for _, micro, expected in rows) or 1
     left, wide, high = 112, WIDTH - 112 - 58, 14
     parts = []
     for number, (name, micro, expected) in enumerate(rows):
-        y, length, mark = 4 + number * (high + 5), wide * micro / most, left + wide * expected / most
+        y, length = 4 + number * (high + 5), wide * micro / most
+        mark = left + (length if expected is None else wide * expected / most)
+        said = "" if expected is None else f", expected {credits_text(expected, 6)}"
+        drawn = "" if expected is None else f'<path class="mark" d="M{mark:.2f} {y - 2}v{high + 4}"/>'
         shown = name if len(name) <= 18 else f"{name[:17]}…"
         parts.append(
             f'<text class="tick" x="{left - 6}" y="{y + 11}" text-anchor="end">{escape(shown)}</text>'
             f'<rect class="fall end" x="{left}" y="{y}" width="{length:.2f}" height="{high}">'
-            f"<title>{escape(name)}: {credits_text(micro, 6)}, expected {credits_text(expected, 6)}</title></rect>"
-            f'<path class="mark" d="M{mark:.2f} {y - 2}v{high + 4}"/>'
+            f"<title>{escape(name)}: {credits_text(micro, 6)}{said}</title></rect>{drawn}"
             f'<text class="tick" x="{max(left + length, mark) + 4:.2f}" y="{y + 11}">{credits_text(micro)}</text>'
         )
     described = ", ".join(f"{name} {credits_text(micro)} credits" for name, micro, _ in rows)

@@ -17,6 +17,7 @@ from fedpeer.audit.input_files import MAX_RECEIPT_BYTES
 from fedpeer.audit.proofs import receipt
 from fedpeer.audit.sources import open_source
 from fedpeer.console import records
+from fedpeer.console.oidc import RETURN_PATH, Oidc
 from fedpeer.console.reading import NotThere
 from fedpeer.console.sessions import Role, Visitor
 
@@ -53,6 +54,8 @@ class Asked:
     host: str
     #: What the browser has shown, DER; TLS has checked it.
     certificate: bytes | None = None
+    #: What the browser kept while somebody signed in elsewhere.
+    kept: str | None = None
 
     def whole(self, name: str, value: str | None) -> int:
         """A number of an address.
@@ -77,6 +80,8 @@ class Shown:
     record: Mapping[str, Any]
     #: What only the page has, such as a token that is handed over once.
     more: Mapping[str, Any] = field(default_factory=dict)
+    #: Whom it signs in.
+    visitor: Visitor | None = None
 
 
 @dataclass(frozen=True)
@@ -102,6 +107,8 @@ class Moved:
 
     to: str
     visitor: Visitor | None = None
+    #: What the browser keeps meanwhile.
+    kept: str = ""
 
 
 Answer = Shown | Text | Content | Moved
@@ -338,7 +345,29 @@ def _notice(asked: Asked) -> str:
 
 def _ask_sign_in(asked: Asked) -> Answer:
     shown = asked.console.certificates.name(asked.certificate)
-    return Shown("sign_in.html", {}, {"token": asked.query.get("token", ""), "shown": shown})
+    return Shown(
+        "sign_in.html",
+        {},
+        {"token": asked.query.get("token", ""), "shown": shown, "oidc": asked.console.oidc},
+    )
+
+
+def _oidc(asked: Asked) -> Oidc:
+    """Raises NotThere where coordinator.toml names no provider."""
+    if asked.console.oidc is None:
+        raise NotThere("Nobody signs in through a provider here; /sign-in/ says how else.")
+    return asked.console.oidc
+
+
+def _begin_oidc(asked: Asked) -> Answer:
+    url, kept = _oidc(asked).begin()
+    return Moved(url, kept=kept)
+
+
+def _end_oidc(asked: Asked) -> Answer:
+    """A page and no redirection: a browser that another site has led here has no session until somebody clicks."""
+    visitor = _oidc(asked).end(dict(asked.query), asked.kept)
+    return Shown("signed_in.html", {}, {"to": home(visitor)}, visitor)
 
 
 def _sign_in(asked: Asked) -> Answer:
@@ -394,6 +423,8 @@ PAGES = (
     Page("/operator/tasks/{task}/", OPERATOR, _operator_task),
     Page("/operator/tasks/{task}/cancel/", OPERATOR, _ask_cancel, _cancel),
     Page("/sign-in/", EVERYBODY, _ask_sign_in, _sign_in, open=True, harmless=True),
+    Page("/sign-in/oidc", EVERYBODY, _begin_oidc, open=True),
+    Page(RETURN_PATH, EVERYBODY, _end_oidc, open=True),
     Page("/sign-out/", SIGNED_IN, None, _sign_out),
 )
 

@@ -88,6 +88,8 @@ class Sessions:
         sha256 = {"digest_method": hashlib.sha256}
         self._cookies = URLSafeSerializer(secret, "session", signer_kwargs=sha256)
         self._forms = URLSafeSerializer(secret, "form", signer_kwargs=sha256)
+        #: Signs what a browser keeps while it signs in elsewhere.
+        self.begun = URLSafeSerializer(secret, "begun", signer_kwargs=sha256)
         #: Of the cookie: two consoles on one host, on different ports, must not share one.
         self.cookie = f"fedpeer-{hashlib.sha256(secret).hexdigest()[:8]}"
 

@@ -26,6 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from coordinator.errors import CoordinatorError
 from fedpeer.audit.sql.errors import StorageError
 from fedpeer.console.client_certificates import SCOPE_KEY, ClientCertificates, role_of
+from fedpeer.console.oidc import BEGUN_SECONDS, RETURN_PATH, Oidc
 from fedpeer.console.opening import Opening
 from fedpeer.console.reading import NotThere, Reader
 from fedpeer.console.rendering import templates
@@ -103,6 +104,8 @@ class Console:
             console, reader.now, reader.key_of, lambda mark: role_of(console, mark, reader.now())
         )
         self.certificates = ClientCertificates(reader)
+        section = reader.config.oidc
+        self.oidc = Oidc(section, self.sessions.begun, reader.now, reader.key_of) if section.issuer else None
         self.verification = Verification(reader, self.look)
         self.opening = Opening(reader, self.look)
         self.service = Service(reader)
@@ -219,7 +222,9 @@ class Console:
             form = await self._form(request, page, visitor) if request.method == "POST" else {}
             host = request.headers.get("host", "")
             shown = request.scope.get("state", {}).get(SCOPE_KEY)
-            asked = Asked(self, visitor, request.path_params, dict(request.query_params), form, host, shown)
+            kept = request.cookies.get(f"{self.sessions.cookie}-begun")
+            query = dict(request.query_params)
+            asked = Asked(self, visitor, request.path_params, query, form, host, shown, kept)
             act = page.act if request.method == "POST" else page.show
             assert act is not None  # the route's methods
             found = await run_in_threadpool(act, asked)
@@ -259,6 +264,17 @@ class Console:
             response: Response = RedirectResponse(found.to, 303)
             if found.visitor is not None:
                 self._set_cookie(response, found.visitor)
+            if found.kept:
+                # Lax: the provider leads back here, and the browser must have it then.
+                response.set_cookie(
+                    f"{self.sessions.cookie}-begun",
+                    found.kept,
+                    max_age=int(BEGUN_SECONDS),
+                    path=RETURN_PATH,
+                    httponly=True,
+                    samesite="lax",
+                    secure=self._secure,
+                )
             return response
         if isinstance(found, Text):
             disposition = {"content-disposition": f'attachment; filename="{found.name}"'}
@@ -267,7 +283,17 @@ class Console:
             return Response(found.content, media_type=found.kind)
         if as_json:
             return Response(json_text(found.record), media_type="application/json")
-        return Response(self._render(found, visitor), media_type="text/html")
+        made = Response(self._render(found, found.visitor or visitor), media_type="text/html")
+        if found.visitor is not None:
+            self._set_cookie(made, found.visitor)
+            made.delete_cookie(
+                f"{self.sessions.cookie}-begun",
+                path=RETURN_PATH,
+                httponly=True,
+                samesite="lax",
+                secure=self._secure,
+            )
+        return made
 
     def _set_cookie(self, response: Response, visitor: Visitor) -> None:
         if visitor.role is Role.PUBLIC:

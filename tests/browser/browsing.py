@@ -4,6 +4,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -27,7 +28,7 @@ CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 PATIENCE = 60
 
 #: A market whose rounds wait for `Held.go`.
-TERMS: dict[str, Any] = {"rule": {"name": "paper", "peers": 1, "stake_micro": 300_000}}
+TERMS: dict[str, Any] = {"leaderboard": True, "rule": {"name": "paper", "peers": 1, "stake_micro": 300_000}}
 
 
 class Held(Task):
@@ -47,6 +48,14 @@ class Held(Task):
     def train(self, weights: Weights, round: TrainingRound) -> Trained:  # noqa: A002 - as Task.train
         assert self.go.wait(10 * PATIENCE)
         return Trained({name: array + np.float32(0.01) for name, array in weights.items()})
+
+
+def some_results(folder: Path) -> Path:
+    """A folder of results, as `fedpeer arena --out` leaves one."""
+    folder.mkdir()
+    for end in ("png", "json"):
+        shutil.copy(Path(__file__).resolve().parents[2] / f"docs/figures/arena-digits.{end}", folder)
+    return folder
 
 
 @contextmanager

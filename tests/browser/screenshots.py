@@ -4,11 +4,12 @@ import base64
 import io
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from PIL import Image
 
 from fedpeer.console.sessions import Role
-from tests.browser.browsing import Browser, Held, held_market
+from tests.browser.browsing import Browser, Held, held_market, some_results
 from tests.fedpeer.console.visiting import visited
 
 #: Widths in pixels.
@@ -20,13 +21,17 @@ _COLOURS = 24
 PAGES = {
     "tasks": "/",
     "task": "/tasks/task/",
+    "leaderboard": "/tasks/task/leaderboard/",
+    "results": "/results/",
     "ledger": "/ledger/",
     "entry": "/ledger/30/",
     "receipt": "/ledger/receipt/",
     "participant": "/participants/p3/",
+    "statement": "/participants/p3/statement/",
     "why": "/participants/p3/task/2/",
     "verify": "/audit/",
     "operator": "/operator/",
+    "alarms": "/operator/alarms/",
     "operator-task": "/operator/tasks/task/",
     "cancel": "/operator/tasks/task/cancel/",
     "participants": "/operator/participants/",
@@ -38,8 +43,11 @@ PAGES = {
 def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with (
+        TemporaryDirectory() as scratch,
         held_market(participants=6, rounds=4) as market,
-        visited(market.coordinator.folder, market.coordinator.clock) as console,
+        visited(
+            market.coordinator.folder, market.coordinator.clock, some_results(Path(scratch) / "results")
+        ) as console,
         Browser(console) as opened,
     ):
         opened.sign_in(Role.OPERATOR)

@@ -1,6 +1,7 @@
 """The console in a real browser: each role, a market that moves, forms, a phone, and those who do not see."""
 
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,9 +17,11 @@ from axe_core_python.selenium import Axe
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
+from coordinator.clock import SystemClock
 from fedpeer.console.sessions import Role
 from fedpeer.testing import LocalMarket
-from tests.browser.browsing import CHROMIUM, DRIVER, Browser, Held, held_market
+from tests.browser.browsing import CHROMIUM, DRIVER, Browser, Held, held_market, some_results
+from tests.fedpeer.console.providing import providing
 from tests.fedpeer.console.visiting import Visited, visited
 from tests.integration.serving import task_config
 
@@ -32,11 +35,22 @@ pytestmark = [
 
 #: What a visitor of each kind begins with, and the pages of a market that was played.
 PAGES = {
-    "public": ("/", "/tasks/task/", "/ledger/", "/ledger/4/", "/ledger/receipt/", "/sign-in/", "/nowhere/"),
-    "participant": ("/participants/p1/", "/participants/p1/task/1/"),
+    "public": (
+        "/",
+        "/tasks/task/",
+        "/tasks/task/leaderboard/",
+        "/results/",
+        "/ledger/",
+        "/ledger/4/",
+        "/ledger/receipt/",
+        "/sign-in/",
+        "/nowhere/",
+    ),
+    "participant": ("/participants/p1/", "/participants/p1/statement/", "/participants/p1/task/1/"),
     "auditor": ("/audit/",),
     "operator": (
         "/operator/",
+        "/operator/alarms/",
         "/operator/tasks/task/",
         "/operator/tasks/task/cancel/",
         "/operator/participants/",
@@ -55,8 +69,9 @@ def market() -> Iterator[LocalMarket]:
 
 
 @pytest.fixture(scope="module")
-def console(market: LocalMarket) -> Iterator[Visited]:
-    with visited(market.coordinator.folder, market.coordinator.clock) as served:
+def console(market: LocalMarket, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Visited]:
+    results = some_results(tmp_path_factory.mktemp("browser") / "results")
+    with visited(market.coordinator.folder, market.coordinator.clock, results) as served:
         yield served
 
 
@@ -131,6 +146,53 @@ def test_a_payment_reads_as_the_same_integers_as_the_ledger(console: Visited, ma
         opened.until(lambda: "/task/2/" in opened.driver.current_url)
         assert int(opened.values("p.big data.money")[0]) == logged[-1]["paid_micro"]
         assert "the same amount" in opened.text()
+
+
+def test_a_receipt_is_checked_by_dropping_its_file(console: Visited, tmp_path: Path) -> None:
+    receipt = tmp_path / "entry-4.tlog-proof"
+    receipt.write_text(console.public().get("/ledger/4/receipt").text)
+    with Browser(console) as opened:
+        opened.open("/ledger/receipt/")
+        opened.driver.find_element(By.ID, "file").send_keys(str(receipt))
+        opened.until(lambda: opened.values("#receipt") == [receipt.read_text()])
+        opened.click("main button")
+        opened.until(lambda: "It proves entry 4" in opened.text())
+        # A drop, as the browser tells a page of it.
+        opened.open("/ledger/receipt/")
+        opened.run(
+            "const files = new DataTransfer(); files.items.add(new File([arguments[0]], 'x.tlog-proof'));"
+            "document.querySelector('[data-drop]').dispatchEvent("
+            "new DragEvent('drop', {dataTransfer: files, bubbles: true, cancelable: true}));",
+            receipt.read_text(),
+        )
+        opened.until(lambda: opened.values("#receipt") == [receipt.read_text()])
+
+
+def test_a_provider_leads_back_to_a_session(market: LocalMarket) -> None:
+    """Across sites: a strict cookie comes with a click of ours, not with what the provider leads to."""
+    config = market.coordinator.folder.path / "coordinator.toml"
+    before = config.read_text()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with providing("localhost") as provider:
+        provider.claims = {"sub": "someone", "email": "op@example.org", "email_verified": True}
+        config.write_text(
+            f'{before}[oidc]\nissuer = "{provider.url}"\nclient_id = "fedpeer"\nclient_secret = "hush"\n'
+            f'console = "http://127.0.0.1:{port}"\noperators = ["op@example.org"]\n'
+        )
+        try:
+            with (
+                visited(market.coordinator.folder, SystemClock(), port=port) as served,
+                Browser(served) as opened,
+            ):
+                opened.open("/sign-in/")
+                opened.driver.find_element(By.PARTIAL_LINK_TEXT, "Sign in through localhost").click()
+                opened.until(lambda: "As the operator" in opened.text())
+                opened.click("main a.button")
+                opened.until(lambda: opened.driver.current_url.endswith("/operator/"))
+                assert "The house" in opened.text()
+        finally:
+            config.write_text(before)
 
 
 def test_pages_are_whole_without_scripts(console: Visited, market: LocalMarket) -> None:

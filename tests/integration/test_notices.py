@@ -3,8 +3,11 @@
 import asyncio
 import json
 import shutil
+import sys
+import time
+from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +21,15 @@ from standardwebhooks import Webhook
 import coordinator.alarms
 import coordinator.notices
 import coordinator.sending
-from coordinator.config import NOTICES, NOTICES_FOR_PARTICIPANTS, ServiceConfig, TaskConfig, parse_config
+from coordinator.clock import ManualClock
+from coordinator.config import (
+    NOTICES,
+    NOTICES_FOR_PARTICIPANTS,
+    ServiceConfig,
+    TaskConfig,
+    config_text,
+    parse_config,
+)
 from coordinator.errors import ConfigError
 from coordinator.folder import StateFolder
 from coordinator.server import Coordinator
@@ -42,6 +53,7 @@ from tests.integration.market import (
     verified,
 )
 from tests.integration.test_operations import cancel
+from tests.integration.test_service_process import serving
 
 SECRET = "whsec_" + "c2VjcmV0IG9mIGEgcmVjZWl2ZXIgaW4gYSB0ZXN0"
 NAMES = ("ann", "bob", "cyd")
@@ -135,7 +147,6 @@ async def receiving(*script: str) -> AsyncIterator[Receiver]:
         assert Webhook(SECRET).verify(body, headers) == event
         parsed = from_http_event(HTTPMessage(headers, body))
         assert (parsed.get_id(), parsed.get_data()) == (headers["webhook-id"], event["data"])
-        assert parsed.get_time().timestamp() <= float(headers["webhook-timestamp"]) + 1
 
 
 def hooked(path: Path, receiver: Receiver, **more: str) -> StateFolder:
@@ -236,6 +247,26 @@ async def test_what_was_not_taken_is_sent_after_a_restart_and_what_was_is_not(tm
         assert ops.taken[1]["id"] == failed
 
 
+async def test_what_a_killed_service_was_sending_comes_again_under_the_same_id(tmp_path: Path) -> None:
+    async with receiving("204", "slow") as ops:
+        folder = hooked(tmp_path / "state", ops)
+        open_task(folder, task_config(tmp_path, schedule={"rounds": 1}))
+        with ExitStack() as first:
+            process, _ = await asyncio.to_thread(first.enter_context, serving(folder.path))
+            await ops.until("task.opened")
+            await asyncio.to_thread(cancel, folder, "task")
+            async with asyncio.timeout(PATIENCE):
+                while len(ops.attempts) < 2:
+                    await asyncio.sleep(0.01)
+            process.kill()
+        interrupted = ops.attempts[-1]
+        with ExitStack() as second:
+            await asyncio.to_thread(second.enter_context, serving(folder.path))
+            await ops.until("task.cancelled")
+        assert ops.types() == ["task.opened", "task.cancelled"]
+        assert ops.taken[-1] == interrupted
+
+
 async def test_a_notice_that_is_refused_is_passed_over_and_one_that_is_old_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,12 +288,12 @@ async def test_a_notice_that_is_refused_is_passed_over_and_one_that_is_old_given
 
 
 async def test_a_participant_hears_why_it_was_refused_once_and_nobody_hears_of_the_revoked(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with receiving() as ops, receiving() as ann:
         folder = hooked(tmp_path / "state", ops, ann=of_participant(ann, "ann"))
         open_task(folder, task_config(tmp_path, schedule={"rounds": 2}))
-        async with running(folder) as service:
+        async with running(folder, ManualClock(time.time())) as service:
             members = await in_training(service, NAMES)
             for _ in range(3):
                 refusal = await refused(
@@ -270,6 +301,11 @@ async def test_a_participant_hears_why_it_was_refused_once_and_nobody_hears_of_t
                 )
             await refused(members[1].submit(b"no model", 1, submission_id="bad"), Code.MODEL_INVALID)
             await ann.until("submission.refused")
+            monkeypatch.setattr(coordinator.notices, "_REFUSALS_PER_HOUR", 3)
+            for size in range(5):  # five other reasons, of which two more are told of
+                await refused(
+                    members[0].submit(b"no" * (size + 5), 1, submission_id=f"bad-{size}"), Code.MODEL_INVALID
+                )
             for number, client in enumerate(members):
                 await client.submit(model_like(number), 1)
             await ann.until("round.settled")
@@ -277,7 +313,8 @@ async def test_a_participant_hears_why_it_was_refused_once_and_nobody_hears_of_t
             await asyncio.to_thread(cancel, folder, "task")
             await ops.until("task.cancelled", "payout.due")
             await close(members)
-        [told] = [event for event in ann.taken if event["type"] == "fedpeer.submission.refused"]
+        told, *others = [event for event in ann.taken if event["type"] == "fedpeer.submission.refused"]
+        assert len({event["data"]["reason"] for event in (told, *others)}) == 1 + len(others) == 3
         assert told["data"]["code"] == "MODEL_INVALID"
         assert refusal.message == told["data"]["reason"]
         assert told["subject"] == "task"
@@ -382,3 +419,39 @@ def test_the_page_names_every_notice() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "notices.md").read_text()
     for name in {*NOTICES, *NOTICES_FOR_PARTICIPANTS}:
         assert f"`{name}`" in page, name
+
+
+def test_a_configuration_is_written_as_it_is_read(tmp_path: Path) -> None:
+    text = (
+        f'name = "test"\n[server]\nmetrics = ""\n{SECTION}secret = "{SECRET}"\n[notices.team]\nurl = "mailto:a@b"\n'
+        '[mail]\nserver = "h:25"\nsender = "a@b"\n[oidc]\nissuer = "https://a"\nconsole = "https://b"\n'
+        'client_id = "c"\noperators = ["a@b"]\n[oidc.participants]\n"x" = "ann"\n'
+    )
+    config = parse_config(text, ServiceConfig, tmp_path)
+    assert parse_config(config_text(config), ServiceConfig, tmp_path) == config
+
+
+async def test_the_operator_tries_a_receiver_before_anything_happens(tmp_path: Path) -> None:
+    async with receiving("204", "500") as ops:
+        folder = hooked(tmp_path / "state", ops)
+
+        async def tried(name: str) -> tuple[int, str]:
+            command = (
+                sys.executable,
+                "-m",
+                "fedpeer",
+                "coordinator",
+                "notice",
+                name,
+                "--state",
+                str(folder.path),
+            )
+            process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=STDOUT)
+            said, _ = await process.communicate()
+            return process.returncode or 0, said.decode()
+
+        assert await tried("ops") == (0, "ops has taken it.\n")
+        assert await tried("ops") == (3, "ops has not taken it: it answered 500\n")
+        code, said = await tried("other")
+        assert (code, "it names ops" in said) == (2, True)
+    assert ops.types() == ["test"]

@@ -14,13 +14,14 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, pkcs12
 
 from coordinator.clock import SystemClock
+from fedpeer.console import serving
 from fedpeer.console.client_certificates import issue
 from fedpeer.console.errors import ConsoleError
 from fedpeer.console.serving import ConsoleServer
 from fedpeer.console.sessions import Role
 from fedpeer.protocol.certificates import issue_client_certificate, make_authority
 from fedpeer.testing.coordinator import LocalCoordinator
-from tests.fedpeer.console.visiting import running
+from tests.fedpeer.console.visiting import eventually, running
 
 
 class Browser:
@@ -150,3 +151,32 @@ def test_it_ends_with_its_time(market: LocalCoordinator, tmp_path: Path) -> None
     _, mark = issue(market.folder, tmp_path / "made.p12", Role.OPERATOR, 1)
     assert role_of(market.folder.console, mark, time.time()) is Role.OPERATOR
     assert role_of(market.folder.console, mark, time.time() + 86_401) is None
+
+
+def test_a_renewed_certificate_and_a_new_authority_are_taken_while_it_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "_CERTIFICATE_SECONDS", 0.02)
+    with LocalCoordinator(tmp_path / "market", clock=SystemClock()) as coordinator:
+        folder = coordinator.folder
+        before = (folder.path / "authority.pem").read_bytes()
+        old = tmp_path / "old.pem"
+        old.write_bytes(before)
+        server = ConsoleServer(folder, "0.0.0.0:0")
+        with running(server):
+            port = int(server.url.rpartition(":")[2])
+            first = ssl.get_server_certificate(("localhost", port))
+            coordinator.operator(lambda operator: operator.renew_server([]))
+            eventually(lambda: ssl.get_server_certificate(("localhost", port)) != first)
+            assert Browser(port, old).ask("GET", "/")[0] == 200
+            coordinator.operator(lambda operator: operator.begin_authority())
+            password, _ = issue(folder, tmp_path / "new.p12", Role.OPERATOR, 1)  # of the new one
+            pair = unpacked(tmp_path / "new.p12", password)
+
+            def taken() -> bool:
+                try:
+                    return Browser(port, old, pair).ask("POST", "/sign-in/", by="certificate")[0] == 303
+                except (ssl.SSLError, ConnectionError):
+                    return False
+
+            eventually(taken)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.clock import SystemClock
+from fedpeer.console.routes import PAGES
 from fedpeer.console.sessions import Role
 from fedpeer.testing import LocalMarket
 from fedpeer.testing.coordinator import LocalCoordinator
@@ -200,8 +201,10 @@ def test_pages_are_the_same_on_every_database(database: str, tmp_path: Path) -> 
             for path in (
                 "/",
                 "/operator/",
+                "/operator/alarms/",
                 "/operator/tasks/task/",
                 "/participants/p1/",
+                "/participants/p1/statement/",
                 "/participants/p1/task/1/",
                 "/ledger/",
             ):
@@ -248,9 +251,14 @@ async def test_words_of_others_are_text_everywhere_and_watchers_are_told_of_them
                 )
             )
             assert cancelled.headers["location"] == "/operator/tasks/task/?notice=confirmed"
-            for path in ("/operator/tasks/task/", "/tasks/task/", "/ledger/"):
+            last = json.loads((await asyncio.to_thread(visit.get, "/ledger.json")).text)["entries"]
+            places = {"task": "task", "name": "p1", "round": "1", "file": "x", "index": ""}
+            shown = {page.path for page in PAGES if page.json_path is not None}
+            paths = [path.format(**places) for path in shown if "{index}" not in path]
+            for path in [*paths, *(f"/ledger/{index}/" for index in range(last))]:
                 page = (await asyncio.to_thread(visit.get, path)).main
-                assert "<script>" not in page
+                assert "<script>" not in page, path
+                assert "<img" not in page, path
             after = json.loads((await asyncio.to_thread(visit.get, "/tasks/task.json")).text)
             assert (after["state"], after["reason"]) == ("CANCELLED", HOSTILE)
             again = await asyncio.to_thread(
@@ -384,7 +392,7 @@ def test_alarms_show_what_the_service_says_of_itself(tmp_path: Path) -> None:
             page = visit.get("/operator/alarms/").main
             assert "task &lt;i&gt;task&lt;/i&gt;" in page
             assert "1 raised" in page
-            assert "TaskStalled" in visit.get("/operator/").main
+            assert "Task stalled" in visit.get("/operator/").main
 
     asyncio.run(play())
     with visited(folder, SystemClock()) as console:  # nobody serves any more

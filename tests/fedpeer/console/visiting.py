@@ -108,9 +108,11 @@ class Visited:
 
 
 @contextmanager
-def visited(folder: StateFolder, clock: Clock, results: Path | None = None) -> Iterator[Visited]:
-    """A console over a state folder, on a free port."""
-    server = ConsoleServer(folder, "127.0.0.1:0", Reader(folder, clock), results)
+def visited(
+    folder: StateFolder, clock: Clock, results: Path | None = None, *, port: int = 0
+) -> Iterator[Visited]:
+    """A console over a state folder; port 0: on a free one."""
+    server = ConsoleServer(folder, f"127.0.0.1:{port}", Reader(folder, clock), results)
     with running(server):
         yield Visited(server, folder, clock)
 

@@ -15,6 +15,7 @@ from fedpeer.learning.errors import ModelError
 from fedpeer.learning.models import initial_weights
 from fedpeer.learning.training import train
 from fedpeer.learning.workloads.cnns import CnnWorkload
+from fedpeer.learning.workloads.protocol import Judged, accuracy_by_label, loss_and_accuracy
 from fedpeer.learning.workloads.torch import TorchWorkload
 from tests.fedpeer.learning.workloads.test_contract import (
     CLASSES,
@@ -128,3 +129,19 @@ def test_participants_in_threads_of_one_process_train_as_alone() -> None:
     alone = [trained(seed) for seed in range(8)]
     with ThreadPoolExecutor(4) as threads:
         assert all(np.array_equal(*pair) for pair in zip(threads.map(trained, range(8)), alone, strict=True))
+
+
+def test_accuracy_by_label_adds_up_to_the_whole() -> None:
+    workload, samples = TorchWorkload(lambda: nn.Linear(WIDTH, CLASSES), classes=CLASSES), classified()
+    judged = workload.judge(workload.build(1), samples)
+    kept = samples.targets != 1  # nobody shows this class
+    targets = samples.targets[kept]
+    some = Judged(judged.losses[kept], judged.outputs[kept])  # type: ignore[index]
+    shares = accuracy_by_label(workload, some, targets)
+    assert len(shares) == CLASSES
+    assert shares[1] is None
+    counts = np.bincount(targets, minlength=CLASSES)
+    whole = sum(share * count for share, count in zip(shares, counts, strict=True) if share is not None)
+    assert whole / len(targets) == pytest.approx(loss_and_accuracy(workload, some, targets)[1])
+    numbers = TorchWorkload(lambda: nn.Linear(WIDTH, 1), classes=None, loss=nn.functional.mse_loss)
+    assert accuracy_by_label(numbers, judged, samples.targets) == []
