@@ -14,7 +14,7 @@ from coordinator.storage.payouts import BankAccountRow, FundingRow, PayoutLineRo
 from coordinator.transaction import Transaction
 from fedpeer.audit.export import credits_text
 from mechanism.ledger import entries
-from mechanism.ledger.accounts import Balance, escrow, learner, paid, payable
+from mechanism.ledger.accounts import Owed, escrow, learner, paid, payable
 from mechanism.ledger.errors import PostingError
 from mechanism.price import Price
 from mechanism.terms import Terms, identifier
@@ -69,19 +69,30 @@ class Run:
         }
 
 
-@dataclass(frozen=True)
-class Owed:
-    """What a participant is owed, what is on its way, and what was paid, micro-credits."""
-
-    payable_micro: int
-    pending_micro: int
-    paid_micro: int
-
-
 def owed(t: Transaction, participant_id: str) -> Owed:
-    held = t.ledger.balance(payable(participant_id))
-    gone = t.ledger.balance(paid(participant_id))
-    return Owed(_free(held), held.debits_pending, gone.holds)
+    return Owed.of(t.ledger.balance(payable(participant_id)), t.ledger.balance(paid(participant_id)))
+
+
+def paid_out_to(t: Transaction, participant_id: str) -> list[dict[str, Any]]:
+    """A participant's lines of all runs, the oldest first; without bank details."""
+    found = []
+    for line in t.market.paid_out_to(participant_id):
+        row = t.market.payout(line.number)
+        assert row is not None  # a line's foreign key
+        standing = "paid" if row.outcome == entries.CONFIRMED else row.outcome or "pending"
+        back = line.returned_at is not None
+        found.append(
+            {
+                "payout": row.number,
+                "at": line.returned_at or row.ended_at or row.began_at,
+                "standing": "came back" if back else standing,
+                "amount": row.price.number(line.units),
+                "currency": row.currency,
+                "micro": line.micro,
+                "reason": line.returned if back else row.reason,
+            }
+        )
+    return found
 
 
 def log_price(t: Transaction) -> Price | None:
@@ -104,7 +115,7 @@ def check_funded(t: Transaction, terms: Terms) -> None:
     """Raises PayoutError where the learner who funds a task has not deposited its budget."""
     if not terms.funder:
         return
-    there = _free(t.ledger.balance(learner(terms.funder)))
+    there = t.ledger.balance(learner(terms.funder)).free
     if there < terms.budget_micro:
         short = terms.budget_micro - there
         raise PayoutError(
@@ -159,7 +170,7 @@ def _begin(t: Transaction) -> Run:
         )
     prefix = payable("")
     found = {
-        name.removeprefix(prefix): _free(held)
+        name.removeprefix(prefix): held.free
         for name, held in t.ledger_store.all_balances().items()
         if name.startswith(prefix)
     }
@@ -314,7 +325,7 @@ def fund(t: Transaction, learner_id: str, reference: str, micro: int) -> tuple[F
     try:
         [place] = t.ledger.append([make(learner_id, reference, abs(micro), entries.timestamp(t.now))])
     except PostingError:
-        there = _free(t.ledger.balance(learner(learner_id)))
+        there = t.ledger.balance(learner(learner_id)).free
         raise PayoutError(
             f"{learner_id} has {credits_text(there)} credits that no task has reserved; {credits_text(-micro)} cannot "
             "be withdrawn"
@@ -355,7 +366,7 @@ def learner_statement(t: Transaction, learner_id: str) -> dict[str, Any]:
     held = t.ledger.balance(learner(learner_id))
     return {
         "learner": learner_id,
-        "free_micro": _free(held),
+        "free_micro": held.free,
         "reserved_micro": held.debits_pending,
         "funding": [
             {
@@ -369,8 +380,3 @@ def learner_statement(t: Transaction, learner_id: str) -> dict[str, Any]:
         ],
         "tasks": tasks,
     }
-
-
-def _free(held: Balance) -> int:
-    """What an account holds and has not reserved."""
-    return held.holds - held.debits_pending

@@ -62,8 +62,7 @@ class Log:
 
     def free(self, name: str) -> int:
         """What a participant is owed and no run has reserved."""
-        held = self.book.balance(payable(name))
-        return held.holds - held.debits_pending
+        return self.book.balance(payable(name)).free
 
     def pay_out(self, number: int, price: Price, who: Iterable[str]) -> None:
         """A run of what they are owed."""

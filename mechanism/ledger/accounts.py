@@ -154,6 +154,25 @@ class Balance:
         """Credits minus debits, posted."""
         return self.credits_posted - self.debits_posted
 
+    @property
+    def free(self) -> int:
+        """What it holds and has not reserved."""
+        return self.holds - self.debits_pending
+
+
+@dataclass(frozen=True, slots=True)
+class Owed:
+    """What a participant may be paid next, what is on its way to its bank account, and what was paid; micro-credits."""
+
+    payable_micro: int
+    pending_micro: int
+    paid_out_micro: int
+
+    @classmethod
+    def of(cls, payable: Balance, paid: Balance) -> "Owed":
+        """By its two accounts."""
+        return cls(payable.free, payable.debits_pending, paid.holds)
+
 
 @dataclass(frozen=True, slots=True)
 class Reservation:

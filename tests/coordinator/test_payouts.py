@@ -22,6 +22,7 @@ from coordinator.storage.payouts import PayoutLineRow, PayoutRow
 from coordinator.transaction import Transaction
 from mechanism.errors import FieldError
 from mechanism.ledger import entries
+from mechanism.ledger.accounts import Owed
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.verify import verify_ledger
 from mechanism.price import Price
@@ -72,11 +73,11 @@ def ended(task: Mirrored, number: int, outcome: str = entries.CONFIRMED, reason:
     return task.service.do(lambda t: payouts.end(t, number, outcome, reason))[0]
 
 
-def owed(task: Mirrored, name: str) -> payouts.Owed:
+def owed(task: Mirrored, name: str) -> Owed:
     return task.service.do(lambda t: payouts.owed(t, name))
 
 
-def everything(task: Mirrored) -> dict[str, payouts.Owed]:
+def everything(task: Mirrored) -> dict[str, Owed]:
     return {name: owed(task, name) for name in task.people}
 
 
@@ -96,12 +97,12 @@ def test_a_run_pays_whole_cents_and_leaves_the_rest(market: Mirrored) -> None:
         was, now = before[line.participant_id], owed(market, line.participant_id)
         assert line.units == was.payable_micro * 75 // 10**6
         assert line.micro == -(-line.units * 10**6 // 75) <= was.payable_micro
-        assert now == payouts.Owed(was.payable_micro - line.micro, line.micro, 0)
+        assert now == Owed(was.payable_micro - line.micro, line.micro, 0)
         assert PRICE.units(now.payable_micro) == 0
     ended(market, 1)
     for line in run.lines:
         now = owed(market, line.participant_id)
-        assert (now.pending_micro, now.paid_micro) == (0, line.micro)
+        assert (now.pending_micro, now.paid_out_micro) == (0, line.micro)
     verified(market)
 
 

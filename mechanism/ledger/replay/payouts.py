@@ -49,7 +49,7 @@ def payout(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
         return
     bodies: list[Mapping[str, Any]] = [part.body for part in run.parts]
     names = [name for part in bodies for name in part["participants"]]
-    free = {identifier("participants", name): world.free(payable(name)) for name in names}
+    free = {identifier("participants", name): world.book.balance(payable(name)).free for name in names}
     if not names or len(free) < len(names):
         raise Wrong("a run has nobody in it, or somebody twice")
     for name, micro in free.items():

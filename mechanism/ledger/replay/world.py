@@ -251,11 +251,6 @@ class World:
     run: Run | None = None
     confirmed: dict[int, Run] = field(default_factory=dict)
 
-    def free(self, account: str) -> int:
-        """What an account holds and has not reserved."""
-        held = self.book.balance(account)
-        return held.holds - held.debits_pending
-
     def task(self, name: str) -> Task:
         """The open task of that name."""
         task = self.tasks.get(name)
