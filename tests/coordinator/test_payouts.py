@@ -100,6 +100,7 @@ def test_a_run_pays_whole_cents_and_leaves_the_rest(market: Mirrored) -> None:
         assert now == Owed(was.payable_micro - line.micro, line.micro, 0)
         assert PRICE.units(now.payable_micro) == 0
     ended(market, 1)
+    assert not any(iban.encode() in data for iban in IBANS for data in market.service.entries())
     for line in run.lines:
         now = owed(market, line.participant_id)
         assert (now.pending_micro, now.paid_out_micro) == (0, line.micro)
