@@ -509,7 +509,8 @@ def restore(
         manifest, carried = read_backup(file, folder, database=database or None, act=carry_over)
     _note(
         f"The ledger has {counted(manifest.ledger_size, 'entry')}, as of {_time(manifest.created)}. What was signed "
-        "after this backup was taken is not in it: those who saw a later head will see a fork."
+        "after this backup was taken is not in it: those who saw a later head will see a fork. A payout that was made "
+        "since is forgotten, and its credits are payable again: compare with your bank before the next one."
     )
     if carried is None:
         _note(

@@ -2002,7 +2002,7 @@ class Replay:
         assert self.price is not None
         self.run_at = seconds(text(entry.body["at"], "at"))
         parts, _ = self._parts(entry, f"payout/{number}")
-        names = [name for part in parts for name in part.body["participants"]]
+        names = [name for part in parts for name in sequence(part.body["participants"], "participants")]
         require(bool(names), "a run of nobody")
         lines = {}
         for name in names:
