@@ -397,6 +397,16 @@ class Operator:
     def bank_accounts(self) -> list[BankAccountRow]:
         return self._transact.look(lambda t: t.market.bank_accounts())
 
+    def due(self) -> payouts.Due:
+        """What a payout that began now would pay."""
+        return self._transact.look(payouts.due)
+
+    def payout_files(self, number: int) -> PaymentFiles:
+        """The files of a payout, whatever has become of it. Raises PayoutError where there is none."""
+        payer = checked_payer(self.config.payouts)
+        run = self._transact.look(lambda t: payouts.run_of(t, number))
+        return payment_files(self.config.name, run.row, run.lines, payer)
+
     def pay_out(self) -> tuple[payouts.Run, PaymentFiles]:
         """The payout that is on its way, or a new one of all that is payable, and its files.
 

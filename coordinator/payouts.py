@@ -161,23 +161,47 @@ def _pending(t: Transaction) -> Run | None:
     return next((run_of(t, row.number) for row in t.market.payouts() if row.outcome is None), None)
 
 
+@dataclass(frozen=True)
+class Due:
+    """What a run that began now would pay.
+
+    Attributes:
+        price: of a credit; None where no task has said it.
+        free: micro-credits by participant, of those with a bank account; each is worth a unit at least.
+        left_out: those who have none, likewise.
+    """
+
+    price: Price | None
+    free: dict[str, int]
+    left_out: tuple[str, ...]
+
+    @property
+    def units(self) -> int:
+        return 0 if self.price is None else sum(self.price.units(micro) for micro in self.free.values())
+
+
+def due(t: Transaction) -> Due:
+    price, prefix = log_price(t), payable("")
+    if price is None:
+        return Due(None, {}, ())
+    found = {
+        name.removeprefix(prefix): held.free
+        for name, held in t.ledger_store.all_balances().items()
+        if name.startswith(prefix) and price.units(held.free)
+    }
+    known = {row.participant_id for row in t.market.bank_accounts()}
+    free = {name: micro for name, micro in sorted(found.items()) if name in known}
+    return Due(price, free, tuple(sorted(found.keys() - known)))
+
+
 def _begin(t: Transaction) -> Run:
-    price = log_price(t)
+    now = due(t)
+    price, chosen, left_out = now.price, now.free, now.left_out
     if price is None:
         raise PayoutError(
             "no task of this market has a price, so a credit is worth no money; give the next task file a [price] "
             "with credit and currency"
         )
-    prefix = payable("")
-    found = {
-        name.removeprefix(prefix): held.free
-        for name, held in t.ledger_store.all_balances().items()
-        if name.startswith(prefix)
-    }
-    free = {name: micro for name, micro in found.items() if price.units(micro)}
-    accounts = {row.participant_id: row for row in t.market.bank_accounts()}
-    left_out = tuple(sorted(name for name in free if name not in accounts))
-    chosen = {name: micro for name, micro in free.items() if name in accounts}
     if not chosen:
         raise PayoutError(
             f"there is nothing to pay out: nobody with a bank account here is owed {price.text(1)} or more"
@@ -188,6 +212,7 @@ def _begin(t: Transaction) -> Run:
                 else ""
             )
         )
+    accounts = {row.participant_id: row for row in t.market.bank_accounts()}
     number = len(t.market.payouts()) + 1
     t.ledger.append(entries.payout_entries(number, entries.timestamp(t.now), price, chosen))
     row = PayoutRow(

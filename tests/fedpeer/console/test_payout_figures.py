@@ -1,13 +1,20 @@
 """A participant's page and statement say what is payable, on its way and paid out, as the ledger does."""
 
+import csv
+import io
+import json
 from pathlib import Path
 
 from coordinator import payouts
 from fedpeer.console import records
+from fedpeer.console.sessions import Role
+from fedpeer.testing import LocalMarket
 from mechanism.ledger import entries
 from tests.backends import scratch_url
 from tests.coordinator.test_payouts import IBANS, PRICE, SHAPE, anything
 from tests.coordinator.test_transaction import Mirrored, Service
+from tests.fedpeer.console.conftest import TERMS
+from tests.fedpeer.console.visiting import visited
 
 
 def test_the_figures_are_the_accounts_and_the_statement_has_every_payout(tmp_path: Path) -> None:
@@ -48,3 +55,39 @@ def test_the_figures_are_the_accounts_and_the_statement_has_every_payout(tmp_pat
         ]
         assert "DE89" not in str(record), "bank details are nobody's on a page"
         service.close()
+
+
+def test_the_operator_begins_confirms_and_records_what_came_back(tmp_path: Path) -> None:
+    with LocalMarket(participants=3, rounds=1, terms=TERMS) as market:
+        market.run()
+        coordinator = market.coordinator
+        with visited(coordinator.folder, coordinator.clock) as console:
+            visit = console.signed_in(Role.OPERATOR)
+            page = visit.get("/operator/payouts/").main
+            assert "Nothing can be paid out" in page
+            assert "p1, p2, p3" in page
+            for name, iban in zip(("p1", "p2", "p3"), IBANS, strict=False):
+                coordinator.operator(lambda o, n=name, i=iban: o.set_bank_account(n, "Clinic <b>", i))  # type: ignore[misc]
+            due = json.loads(visit.get("/operator/payouts.json").text)
+            assert due["payees"] == 3
+            assert f"<li>{due['due']} for 3 participants" in visit.get("/operator/payouts/").main
+            where = "/operator/payouts/1/"
+            begun = visit.post("/operator/payouts/", of="/operator/payouts/")
+            assert begun.headers["location"].partition("?")[0] == where
+            run = json.loads(visit.get("/operator/payouts/1.json").text)
+            assert (run["standing"], f"{run['amount']} {run['currency']}") == ("pending", due["due"])
+            assert "on its way" in visit.get("/operator/payouts/").main
+            table = list(csv.DictReader(io.StringIO(visit.get(f"{where}payout.csv").text)))
+            assert [row["amount"] for row in table] == [line["amount"] for line in run["lines"]]
+            assert visit.get(f"{where}payout.xml").status == 404, "no account of the operator's own"
+            assert visit.post(where, of=where, act="steal").status == 400
+            assert visit.post(where, of=where, act="withdraw", reason=" ").status == 409
+            assert visit.post(where, of=where, act="confirm").status == 303
+            assert visit.post(where, of=where, act="return", participant="p2", reason="closed").status == 303
+            run = json.loads(visit.get("/operator/payouts/1.json").text)
+            assert run["standing"] == "confirmed"
+            assert [line["returned"] is not None for line in run["lines"]] == [False, True, False]
+            own = json.loads(console.participant(market.folder / "p2").get("/participants/p2.json").text)
+            assert (own["pending_micro"], own["paid_out_micro"]) == (0, 0)
+            assert own["payouts"][0]["standing"] == "came back"
+        assert market.verify().verified
