@@ -2194,11 +2194,16 @@ def a_price_or_a_time_of_payouts_is_none() -> Cases:
         free = {name: history.log.free(name) for name in history.people}
         history.log.write(*entries.payout_entries(1, at, price(), free))
         yield f"a run at {at!r}", history.log.entries
-    history = owed()
-    history.log.write(Entry("learner:Trust/deposit/a", "deposit", {
-        "learner_id": "Trust", "reference": "a", "micro": 5, "at": history.log.now(),
-    }))  # fmt: skip
-    yield "a learner with a capital", history.log.entries
+
+
+@forgery("learner_id is", "reference is")
+def a_learner_or_a_reference_is_none() -> Cases:
+    for learner, reference in (("Trust", "a"), ("", "a"), ("trust", "Bank"), ("trust", "")):
+        for make in (entries.deposit, entries.withdrawal):
+            history = owed()
+            made = make(learner, reference, 5, history.log.now())
+            history.log.write(Entry(made.id, made.kind, made.body))
+            yield made.id, history.log.entries
 
 
 def priced(record: Any) -> list[Entry]:

@@ -76,3 +76,9 @@ def test_what_is_no_price_is_refused(values: tuple[object, object, object], fiel
     with pytest.raises(FieldError) as refused:
         Price(*values)  # type: ignore[arg-type]
     assert refused.value.field == field
+
+
+def test_a_record_that_is_none_is_refused_by_name() -> None:
+    with pytest.raises(FieldError) as refused:
+        Price.from_record(5)
+    assert refused.value.field == "price"
