@@ -461,7 +461,8 @@ def _owed(participant_id: str, folder: Path, config: Path, state: Path | None) -
         endpoint = _endpoint_of(folder, "", journal)
         journal.close()
     with Client(endpoint) as client:
-        return client.transport.run(ask_owed(client.steps, participant_id))
+        owed: Owed = client.transport.run(ask_owed(client.steps, participant_id))
+    return owed
 
 
 def _print_earnings(participant_id: str, earned: list[Earned]) -> None:
