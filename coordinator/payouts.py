@@ -190,7 +190,7 @@ def due(t: Transaction) -> Due:
         if name.startswith(prefix) and price.units(held.free)
     }
     known = {row.participant_id for row in t.market.bank_accounts()}
-    free = {name: micro for name, micro in sorted(found.items()) if name in known}
+    free = {name: micro for name, micro in found.items() if name in known}
     return Due(price, free, tuple(sorted(found.keys() - known)))
 
 

@@ -352,3 +352,107 @@ def test_a_market_without_a_price_pays_nothing_out(tmp_path: Path) -> None:
         with pytest.raises(PayoutError, match="no task of this market has a price"):
             begun(task)
         service.close()
+
+
+def test_records_say_everything_but_bank_details(market: Mirrored) -> None:
+    with_accounts(market, 2)
+    run = begun(market)
+    began = market.service.watch.seconds
+    market.pass_time()
+    ended(market, 1)
+    market.pass_time()
+    with pytest.raises(PayoutError, match="comes back for a reason"):
+        market.service.do(lambda t: payouts.return_payment(t, 1, "p001", " "))
+    back, _ = market.service.do(lambda t: payouts.return_payment(t, 1, "p001", " account closed "))
+    first, second = run.lines
+    assert back.record() == {
+        "number": 1,
+        "standing": "confirmed",
+        "began": began,
+        "ended": began + 60,
+        "reason": "",
+        "price": {"amount": "0.75", "currency": "EUR", "minor_unit": 2},
+        "amount": PRICE.number(first.units + second.units),
+        "currency": "EUR",
+        "lines": [
+            {
+                "participant": line.participant_id,
+                "amount": PRICE.number(line.units),
+                "micro": line.micro,
+                "returned": at,
+                "returned_reason": reason,
+            }
+            for line, at, reason in ((first, None, ""), (second, began + 120, "account closed"))
+        ],
+        "left_out": [],
+    }
+    assert run.record()["left_out"] == ["p002", "p003"]
+    market.pass_time()
+    begun(market)
+    paid = {"payout": 1, "currency": "EUR"}
+    amounts = {line.participant_id: (PRICE.number(line.units), line.micro) for line in run.lines}
+    assert [told(market, name)[0] for name in ("p000", "p001")] == [
+        {**paid, "at": began + 60, "standing": "paid", "reason": "", **amount(*amounts["p000"])},
+        {
+            **paid,
+            "at": began + 120,
+            "standing": "came back",
+            "reason": "account closed",
+            **amount(*amounts["p001"]),
+        },
+    ]
+    [_, again] = told(market, "p001")
+    assert (again["payout"], again["standing"], again["at"]) == (2, "pending", began + 180)
+    ended(market, 2, entries.WITHDRAWN, "refused")
+    [_, again] = told(market, "p001")
+    assert (again["standing"], again["reason"], again["at"]) == ("withdrawn", "refused", began + 180)
+
+
+def amount(number: str, micro: int) -> dict[str, Any]:
+    return {"amount": number, "micro": micro}
+
+
+def told(task: Mirrored, name: str) -> list[dict[str, Any]]:
+    return task.service.do(lambda t: payouts.paid_out_to(t, name))
+
+
+def test_where_nobody_has_paid_in_there_is_no_statement(tmp_path: Path) -> None:
+    with scratch_url("sqlite", tmp_path) as url:
+        service = Service(url)
+        with pytest.raises(PayoutError, match="known: none yet"):
+            service.do(lambda t: payouts.learner_statement(t, "trust"))
+        service.close()
+
+
+def test_a_learners_statement_says_everything(market: Mirrored) -> None:
+    at, budget = market.service.watch.seconds, market.terms.budget_micro
+    first = market.service.do(lambda t: t.market.funding("trust"))[0]
+    market.service.do(lambda t: payouts.fund(t, "trust", "more", 7))
+    market.service.do(lambda t: payouts.fund(t, "trust", "back", -2))
+    size = len(market.service.entries())
+    found = market.service.do(lambda t: payouts.learner_statement(t, "trust"))
+    [task] = found.pop("tasks")
+    spent = task.pop("spent_micro")
+    assert task == {
+        "task": "task",
+        "state": "CLOSED",
+        "budget_micro": budget,
+        "reserved_micro": 0,
+        "stakes_lost_micro": market.shape.stake_micro,
+    }
+    assert found == {
+        "learner": "trust",
+        "free_micro": budget - spent + market.shape.stake_micro + 5,
+        "reserved_micro": 0,
+        "funding": [
+            {
+                "kind": "deposit",
+                "reference": "for-task",
+                "micro": budget,
+                "at": first.at,
+                "entry": first.ledger_index,
+            },
+            {"kind": "deposit", "reference": "more", "micro": 7, "at": at, "entry": size - 2},
+            {"kind": "withdrawal", "reference": "back", "micro": -2, "at": at, "entry": size - 1},
+        ],
+    }
