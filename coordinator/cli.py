@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,7 +32,7 @@ from coordinator.config import (
     validated_config,
 )
 from coordinator.control_socket import ANSWER_SECONDS
-from coordinator.errors import FolderError, ServeError, TaskError
+from coordinator.errors import FolderError, PayoutError, ServeError, TaskError
 from fedpeer.audit.sql.errors import StorageError
 from fedpeer.extras import unmet
 from fedpeer.protocol.certificates import certificate_hosts
@@ -54,9 +55,14 @@ app = typer.Typer(
 certificate_app = typer.Typer(no_args_is_help=True, help="The server's certificate.")
 authority_app = typer.Typer(no_args_is_help=True, help="The certificate authority.")
 log_key_app = typer.Typer(no_args_is_help=True, help="The key that signs the ledger's heads.")
+payout_app = typer.Typer(
+    invoke_without_command=True,
+    help="Pay out what is payable: a run of it, confirmed by the bank or withdrawn as a whole.",
+)
 app.add_typer(certificate_app, name="certificate")
 app.add_typer(authority_app, name="authority")
 app.add_typer(log_key_app, name="log-key")
+app.add_typer(payout_app, name="payout")
 
 State = Annotated[
     Path,
@@ -168,6 +174,7 @@ def open_(
         operator.check_unused(config.id)
         with naming(file):
             prepared = prepare_task(config, datetime.now(UTC).timestamp())
+            operator.check_money(prepared)
             doubts = check_calibration(prepared, config)
         schedule = prepared.row.terms.schedule
         _note(
@@ -528,7 +535,8 @@ def restore(
         manifest, carried = read_backup(file, folder, database=database or None, act=carry_over)
     _note(
         f"The ledger has {counted(manifest.ledger_size, 'entry')}, as of {_time(manifest.created)}. What was signed "
-        "after this backup was taken is not in it: those who saw a later head will see a fork."
+        "after this backup was taken is not in it: those who saw a later head will see a fork. A payout that was made "
+        "since is forgotten, and its credits are payable again: compare with your bank before the next one."
     )
     if carried is None:
         _note(
@@ -642,6 +650,217 @@ def tasks(state: State = DEFAULT_STATE, as_json: AsJson = False) -> None:
         _print_json({"tasks": [report.record() for report in reports]})
     else:
         _print_tasks(reports)
+
+
+@app.command()
+def deposit(
+    learner: Annotated[str, typer.Argument(help="The learner's id, which task files name as funder.")],
+    credits_: Annotated[str, typer.Argument(metavar="CREDITS", help="How many credits it has paid for.")],
+    reference: Annotated[str, typer.Option(help="The bank's reference, or yours: each counts once.")],
+    state: State = DEFAULT_STATE,
+    as_json: AsJson = False,
+) -> None:
+    """Record that a learner has paid in: its tasks are reserved from that, and refunded to it."""
+    _fund(learner, reference, _micro(credits_), state, as_json)
+
+
+@app.command()
+def withdraw(
+    learner: Annotated[str, typer.Argument(help="The learner's id.")],
+    credits_: Annotated[str, typer.Argument(metavar="CREDITS", help="How many credits go back to it.")],
+    reference: Annotated[str, typer.Option(help="The bank's reference, or yours: each counts once.")],
+    state: State = DEFAULT_STATE,
+    as_json: AsJson = False,
+) -> None:
+    """Record that a learner was given back what no task has reserved."""
+    _fund(learner, reference, -_micro(credits_), state, as_json)
+
+
+@app.command()
+def learners(
+    name: Annotated[str | None, typer.Argument(help="One learner; all where left out.")] = None,
+    state: State = DEFAULT_STATE,
+    as_json: AsJson = False,
+) -> None:
+    """Show what learners paid in, what their tasks have reserved and spent, and what is left."""
+    with _operator(state) as operator:
+        statements = operator.learners() if name is None else [operator.learner(name)]
+    if as_json:
+        _print_json({"learners": statements})
+        return
+    for statement in statements:
+        output().print(
+            f"{statement['learner']}: {_credits(statement['free_micro'])} credits free, "
+            f"{_credits(statement['reserved_micro'])} reserved"
+        )
+        table = Table("what", "", "credits", "reserved", "spent", "lost stakes")
+        for line in statement["funding"]:
+            table.add_row(line["kind"], f"{line['reference']}, {_time(line['at'])}", _credits(line["micro"]))
+        for task in statement["tasks"]:
+            amounts = (task[f"{key}_micro"] for key in ("budget", "reserved", "spent", "stakes_lost"))
+            table.add_row(f"task {task['task']}", task["state"], *map(_credits, amounts))
+        output().print(table)
+
+
+def _fund(learner: str, reference: str, micro: int, state: Path, as_json: bool) -> None:
+    with _operator(state) as operator:
+        row, new = operator.fund(learner, reference, micro)
+        statement = operator.learner(learner)
+        text = (
+            f"The {row.movement} {reference} of {_credits(abs(micro))} credits is recorded{'' if new else ' already'}; "
+            f"{learner} has {_credits(statement['free_micro'])} credits that no task has reserved."
+        )
+        _changed(operator, as_json, {**statement, "new": new}, text, text)
+
+
+def _micro(text: str) -> int:
+    """Credits as micro-credits."""
+    try:
+        micro = Decimal(text) * MICRO
+        if micro != int(micro) or micro < 1:
+            raise ValueError
+    except (ArithmeticError, ValueError):
+        raise PayoutError(
+            f"{text!r:.40} is no number of credits; expected one above 0 with at most six decimal places"
+        ) from None
+    return int(micro)
+
+
+@payout_app.callback()
+def payout(
+    context: typer.Context,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Folder for the files; else payouts in the state folder."),
+    ] = None,
+    state: State = DEFAULT_STATE,
+    as_json: AsJson = False,
+) -> None:
+    """Begin a payout of all that is payable, or find the one that is on its way, and write its files for the bank.
+
+    Pay it, then `payout confirm`; or `payout withdraw`. Until then the credits are on their way, and no other begins.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from coordinator.banking import write_files
+
+    with _operator(state) as operator:
+        run, files = operator.pay_out()
+        written = write_files(folder or state / "payouts", run.row.number, files)
+        price = run.row.price
+        text = "\n".join(
+            [
+                f"Payout {run.row.number} {'has begun' if run.new else 'is on its way, as before'}: "
+                f"{counted(len(run.lines), 'payment')}, {price.text(run.units)} in all.",
+                *(f"  {path}" for path in written),
+                f"Pay it once, then: fedpeer coordinator payout confirm {run.row.number}",
+            ]
+        )
+        if files.message is None:
+            _note(f"Only the CSV file is written: {files.why}.")
+        if run.left_out:
+            _note(
+                f"Left out, since no bank account of theirs is known here: {', '.join(run.left_out[:10])}"
+                + (f" and {len(run.left_out) - 10} more" if len(run.left_out) > 10 else "")
+            )
+        record = {**run.record(), "new": run.new, "files": [str(path) for path in written]}
+        _changed(operator, as_json, record, text, text)
+
+
+@payout_app.command("confirm")
+def confirm_payout(
+    number: Annotated[int, typer.Argument(help="Which payout.")],
+    state: State = DEFAULT_STATE,
+    as_json: AsJson = False,
+) -> None:
+    """Record that the bank has paid a payout."""
+    with _operator(state) as operator:
+        run, new = operator.confirm_payout(number)
+        paid = run.row.price.text(run.units)
+        text = f"Payout {number} is confirmed{'' if new else ' already'}: {paid} were paid."
+        _changed(operator, as_json, {**run.record(), "new": new}, text, text)
+
+
+@payout_app.command("withdraw")
+def withdraw_payout(
+    number: Annotated[int, typer.Argument(help="Which payout.")],
+    reason: Annotated[str, typer.Option(help="For the ledger.")],
+    state: State = DEFAULT_STATE,
+    as_json: AsJson = False,
+) -> None:
+    """Take a payout back that was not paid: all of it is payable again. Be sure that the bank does not have it."""
+    with _operator(state) as operator:
+        run, new = operator.withdraw_payout(number, reason)
+        text = f"Payout {number} is withdrawn{'' if new else ' already'}: its credits are payable again."
+        _changed(operator, as_json, {**run.record(), "new": new}, text, text)
+
+
+@payout_app.command("return")
+def return_payment(
+    number: Annotated[int, typer.Argument(help="Which payout.")],
+    participant: Annotated[str, typer.Argument(help="Whose payment came back.")],
+    reason: Annotated[str, typer.Option(help="For the ledger, such as the bank's.")],
+    state: State = DEFAULT_STATE,
+    as_json: AsJson = False,
+) -> None:
+    """Record that one payment of a confirmed payout came back from the bank: it is payable again."""
+    with _operator(state) as operator:
+        run, new = operator.return_payment(number, participant, reason)
+        text = (
+            f"The payment of payout {number} to {participant} came back{'' if new else ', as recorded before'}: it is "
+            "payable again. Give the right account before the next payout: fedpeer coordinator payout account"
+        )
+        _changed(operator, as_json, {**run.record(), "new": new}, text, text)
+
+
+@payout_app.command("list")
+def list_payouts(state: State = DEFAULT_STATE, as_json: AsJson = False) -> None:
+    """List the payouts, and who was paid what."""
+    with _operator(state) as operator:
+        runs = operator.payout_runs()
+    if as_json:
+        _print_json({"payouts": [run.record() for run in runs]})
+        return
+    table = Table("payout", "began", "standing", "participant", "amount", "credits", "")
+    for run in runs:
+        for place, line in enumerate(run.lines):
+            first = (
+                (str(run.row.number), _time(run.row.began_at), run.standing) if not place else ("", "", "")
+            )
+            amount = run.row.price.text(line.units)
+            came_back = "" if line.returned_at is None else f"came back: {printable(line.returned)}"
+            table.add_row(*first, line.participant_id, amount, _credits(line.micro), came_back)
+    output().print(table)
+
+
+@payout_app.command("account")
+def bank_account(
+    participant: Annotated[str, typer.Argument(help="The participant's id.")],
+    holder: Annotated[str, typer.Option(help="Name of the account's holder, as the bank has it.")],
+    iban: Annotated[str, typer.Option(help="The account's IBAN.")],
+    bic: Annotated[str, typer.Option(help="The bank's BIC, where it asks for one.")] = "",
+    state: State = DEFAULT_STATE,
+    as_json: AsJson = False,
+) -> None:
+    """Set where a participant is paid. Bank details stand in the database alone, never in the ledger."""
+    with _operator(state) as operator:
+        row = operator.set_bank_account(participant, holder, iban, bic)
+        text = f"{participant} is paid to {row.iban} of {row.holder} from the next payout on."
+        _show(as_json, vars(row), text)
+
+
+@payout_app.command("accounts")
+def list_bank_accounts(state: State = DEFAULT_STATE, as_json: AsJson = False) -> None:
+    """List where participants are paid."""
+    with _operator(state) as operator:
+        rows = operator.bank_accounts()
+    if as_json:
+        _print_json({"accounts": [vars(row) for row in rows]})
+        return
+    table = Table("participant", "holder", "IBAN", "BIC", "since")
+    for row in rows:
+        table.add_row(row.participant_id, row.holder, row.iban, row.bic, _time(row.changed_at))
+    output().print(table)
 
 
 def _certificates(operator: "Operator") -> tuple[dict[str, Any], list[str]]:

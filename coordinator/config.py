@@ -262,6 +262,19 @@ class OidcSection(_Section):
         return self
 
 
+class PayoutsSection(_Section):
+    """The operator's own account, from which participants are paid.
+
+    Attributes:
+        holder: name of its holder, as the bank has it.
+        iban, bic: which account; without them a payout writes a CSV file alone.
+    """
+
+    holder: str = Field("", max_length=70)
+    iban: str = ""
+    bic: str = ""
+
+
 class ServiceConfig(_Section):
     """coordinator.toml.
 
@@ -275,6 +288,7 @@ class ServiceConfig(_Section):
     server: ServerSection = ServerSection()
     storage: StorageSection = StorageSection()
     tracing: TracingSection = TracingSection()
+    payouts: PayoutsSection = PayoutsSection()
     mail: MailSection = MailSection()
     oidc: OidcSection = OidcSection()
     notices: dict[Annotated[str, Field(max_length=64, pattern=r"^[A-Za-z0-9_-]+$")], ReceiverSection] = {}
@@ -287,6 +301,18 @@ class ServiceConfig(_Section):
                     f"notices.{name} is a mail; expected a section [mail] with server and sender"
                 )
         return self
+
+
+class PriceSection(_Section):
+    """What a credit is paid out as.
+
+    Attributes:
+        credit: units of the currency a credit.
+        currency: code of ISO 4217, which says its minor unit.
+    """
+
+    credit: Exact = Field(gt=0)
+    currency: str
 
 
 class PaymentSection(_Section):
@@ -533,6 +559,7 @@ class TaskConfig(_Section):
         budget_micro: left out: the most that the task can pay.
         initial_model: a safetensors file; left out: the workload's own initialisation.
         strata: what a stratum is; "label": each class of the target.
+        funder: the learner from whose deposits the budget is reserved; left out: the operator's treasury.
         folder: where modules of factories are looked for; left out: the task file's own.
         leaderboard: whether the console shows everybody what was paid, under pseudonyms.
     """
@@ -546,8 +573,10 @@ class TaskConfig(_Section):
     budget_micro: int | None = None
     initial_model: Path | None = None
     strata: StrataChoice = None
+    funder: str = ""
     folder: Path | None = None
     leaderboard: bool = False
+    price: PriceSection | None = None
     payment: PaymentSection = PaymentSection()
     rule: RuleSection = RuleSection()
     schedule: ScheduleSection

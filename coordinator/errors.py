@@ -4,6 +4,7 @@ CoordinatorError(ValueError)
  +- ConfigError    a configuration file that cannot be used: names the file, the key and what was expected
  +- FolderError    a state folder that is missing, taken or damaged
  +- TaskError      a task that cannot be opened, found or cancelled
+ +- PayoutError    money that cannot be paid in, paid out or taken back
  +- AlreadyServed  another process serves from the state folder
  +- ServeError     the service cannot start: a port that is taken, say
 """
@@ -23,6 +24,10 @@ class FolderError(CoordinatorError):
 
 class TaskError(CoordinatorError):
     """A task that cannot be opened, found or cancelled."""
+
+
+class PayoutError(CoordinatorError):
+    """Money that cannot be paid in, paid out or taken back."""
 
 
 class ServeError(CoordinatorError):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coordinator.acceptance import check_acceptable
+from coordinator.banking import priced
 from coordinator.config import TaskConfig
 from coordinator.derivation import chain_secret, initial_seed, task_root, validation_salt
 from coordinator.errors import TaskError
@@ -116,6 +117,7 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
             "`fedpeer arena`"
         )
     identifier("id", config.id)
+    price = None if config.price is None else priced(config.price)
     rule, schedule = config.rule.rule(config.schedule.capacity), Schedule(**config.schedule.model_dump())
     recipe = _recipe(config)
     payment = payment_function(config.payment.name, config.payment.parameters())
@@ -165,6 +167,8 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
         strata=strata,
         classes=() if given is None else given.class_names,
         columns=None if given is None else given.columns,
+        price=price,
+        funder=config.funder,
     )
     bill = task_budget_micro(terms)
     if bill > MAX_INTEGER:

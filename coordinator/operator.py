@@ -16,7 +16,9 @@ from typing import Any, TypeVar
 
 from cryptography.hazmat.primitives.hashes import SHA256
 
+from coordinator import payouts
 from coordinator.backup import Manifest, write_backup
+from coordinator.banking import PaymentFiles, checked_account, checked_payer, payment_files
 from coordinator.blobs import BlobStore
 from coordinator.certificates import Certificates, read_certificates
 from coordinator.clock import Clock, SystemClock
@@ -33,6 +35,7 @@ from coordinator.scoring import make_scorer
 from coordinator.states import Progress
 from coordinator.storage.identities import ParticipantRow
 from coordinator.storage.lease import served
+from coordinator.storage.payouts import BankAccountRow, FundingRow
 from coordinator.storage.rounds import Retention, RoundRow
 from coordinator.storage.submissions import ClaimRow, FailureRow
 from coordinator.storage.tasks import TaskRow
@@ -47,7 +50,7 @@ from fedpeer.protocol.certificates import (
     issuer_id,
     load_certificate,
 )
-from mechanism.ledger.entries import aggregation
+from mechanism.ledger.entries import CONFIRMED, WITHDRAWN, aggregation
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.note import VerificationKey
 from mechanism.lifecycle import State
@@ -283,11 +286,16 @@ class Operator:
         """Raises TaskError where a task has the id already."""
         self._transact.look(lambda t: _check_unused(t, task_id))
 
+    def check_money(self, prepared: PreparedTask) -> None:
+        """Raises PayoutError where the price is another than the log's, or its learner has not deposited the budget."""
+        self._transact.look(lambda t: _check_money(t, prepared))
+
     def open(self, prepared: PreparedTask) -> None:
         """Publishes a task and reserves its budget.
 
         Raises:
             TaskError: the id is taken, or the task could not be scored.
+            PayoutError: as `check_money`.
             LearningError: its data are not to be had.
         """
         row = prepared.row
@@ -296,6 +304,7 @@ class Operator:
 
         def act(t: Transaction) -> None:
             _check_unused(t, row.id)
+            _check_money(t, prepared)
             t.open_task(prepared)
 
         self._act(act)
@@ -376,6 +385,75 @@ class Operator:
     def tasks(self) -> list[TaskReport]:
         """All tasks, the oldest first."""
         return self._transact.look(lambda t: [report_of(t, row) for row in t.market.tasks()])
+
+    def set_bank_account(self, participant_id: str, holder: str, iban: str, bic: str = "") -> BankAccountRow:
+        """Where a participant is paid, from the next payout on.
+
+        Raises:
+            PayoutError: no such participant, or an account that cannot be.
+        """
+        plain = checked_account(holder, iban, bic)
+        return self._transact.run(lambda t: payouts.set_account(t, participant_id, *plain))
+
+    def bank_accounts(self) -> list[BankAccountRow]:
+        return self._transact.look(lambda t: t.market.bank_accounts())
+
+    def due(self) -> payouts.Due:
+        """What a payout that began now would pay."""
+        return self._transact.look(payouts.due)
+
+    def payout_files(self, number: int) -> PaymentFiles:
+        """The files of a payout, whatever has become of it. Raises PayoutError where there is none."""
+        payer = checked_payer(self.config.payouts)
+        run = self._transact.look(lambda t: payouts.run_of(t, number))
+        return payment_files(self.config.name, run.row, run.lines, payer)
+
+    def pay_out(self) -> tuple[payouts.Run, PaymentFiles]:
+        """The payout that is on its way, or a new one of all that is payable, and its files.
+
+        Raises:
+            PayoutError, ConfigError: nothing to pay, no price, or files that cannot be made; nothing was changed.
+        """
+        payer = checked_payer(self.config.payouts)
+        made: list[PaymentFiles] = []
+
+        def act(t: Transaction) -> payouts.Run:
+            made.clear()
+            return payouts.begin(
+                t, lambda run: made.append(payment_files(self.config.name, run.row, run.lines, payer))
+            )
+
+        return self._act(act), made[0]
+
+    def confirm_payout(self, number: int) -> tuple[payouts.Run, bool]:
+        """The bank has paid it. Raises PayoutError where it has ended otherwise, or was never begun."""
+        return self._act(lambda t: payouts.end(t, number, CONFIRMED))
+
+    def withdraw_payout(self, number: int, reason: str) -> tuple[payouts.Run, bool]:
+        """It was not paid: all of it is payable again. Raises PayoutError as `confirm_payout`."""
+        return self._act(lambda t: payouts.end(t, number, WITHDRAWN, reason))
+
+    def return_payment(self, number: int, participant_id: str, reason: str) -> tuple[payouts.Run, bool]:
+        """One payment came back. Raises PayoutError where the payout has not paid it."""
+        return self._act(lambda t: payouts.return_payment(t, number, participant_id, reason))
+
+    def payout_runs(self) -> list[payouts.Run]:
+        """All payouts, the oldest first."""
+        return self._transact.look(payouts.runs)
+
+    def fund(self, learner_id: str, reference: str, micro: int) -> tuple[FundingRow, bool]:
+        """Records a deposit of `micro` > 0, or a withdrawal of `micro` < 0; see `coordinator.payouts.fund`."""
+        return self._act(lambda t: payouts.fund(t, learner_id, reference, micro))
+
+    def learner(self, learner_id: str) -> dict[str, Any]:
+        """A learner's statement; see `coordinator.payouts.learner_statement`."""
+        return self._transact.look(lambda t: payouts.learner_statement(t, learner_id))
+
+    def learners(self) -> list[dict[str, Any]]:
+        """The statements of all who have paid in."""
+        return self._transact.look(
+            lambda t: [payouts.learner_statement(t, name) for name in t.market.learners()]
+        )
 
     def enrolled(self) -> list[Enrolment]:
         """Everyone who ever enrolled, with how long the last certificate holds."""
@@ -577,6 +655,11 @@ def reachable(address: str, hosts: Sequence[str]) -> str:
 def _check_unused(t: Transaction, task_id: str) -> None:
     if t.market.task(task_id) is not None:
         raise TaskError(f"there is a task {task_id!r} already; an id is used once, choose another")
+
+
+def _check_money(t: Transaction, prepared: PreparedTask) -> None:
+    payouts.check_price(t, prepared.row.terms)
+    payouts.check_funded(t, prepared.row.terms)
 
 
 def _task(t: Transaction, task_id: str) -> TaskRow:

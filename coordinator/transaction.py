@@ -363,7 +363,7 @@ class Transaction:
         )
         self.notice(f"task.{state.value.lower()}", {"round": task.round, **detail}, task.id)
         owed = self.ledger_store.balances([payable(name) for name in people])
-        if due := sum(balance.holds for balance in owed.values()):
+        if due := sum(balance.free for balance in owed.values()):
             self.notice("payout.due", {"payable_micro": due}, task.id)
 
     def _meetings(self, task: TaskRow) -> Meetings:

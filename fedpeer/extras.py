@@ -19,9 +19,12 @@ EXTRAS = {
     "matplotlib": "research",
     "opentelemetry": "tracing",
     "prometheus_client": "coordinator",
+    "iso4217": "coordinator",
     "psycopg": "postgresql",
     "pyarrow": "tables",
+    "schwifty": "payouts",
     "scipy": "research",
+    "sepaxml": "payouts",
     "sklearn": "sklearn",
     "sqlalchemy": "sql",
     "tokenizers": "examples",
@@ -39,6 +42,7 @@ _STUDY = (*_SERVICE, "scipy", "matplotlib", "torchvision")
 #: What a command needs beyond the base install, and the extra that brings all of it.
 COMMANDS = {
     "coordinator": ("coordinator", _SERVICE),
+    "coordinator payout account": ("payouts", ("schwifty", "sepaxml")),
     "calibrate": ("coordinator", (*_SERVICE, "scipy", "tomlkit")),
     "demo": ("all", _STUDY),
     "arena": ("research", _STUDY),

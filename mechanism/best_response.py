@@ -122,7 +122,9 @@ def best_response(
     problem = _problem(score, cost, low, start, believed, rule, report)
     whole("drawn", drawn, 1)
     if attitude is not None and weight != 1:
-        raise FieldError("weight", weight, "1 with an attitude to risk: what a lower one does to it is not known")
+        raise FieldError(
+            "weight", weight, "1 with an attitude to risk: what a lower one does to it is not known"
+        )
     if attitude is not None and rule is PeerRule.RANDOM and drawn < believed.size:
         return _averse(score, effort, cost, believed, drawn, attitude, report, problem)
     found, me = maximise(problem), np.array([0])

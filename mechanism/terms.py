@@ -16,6 +16,7 @@ from mechanism.coverage import check_whole_from
 from mechanism.degree import reference_distribution
 from mechanism.errors import FieldError
 from mechanism.payment import PAYMENT_FUNCTIONS, ExactPaymentFunction
+from mechanism.price import Price
 from mechanism.ranges import whole
 from mechanism.readable import Readable
 from mechanism.records import Recorded, check_decimal
@@ -258,6 +259,8 @@ class Terms(Recorded, Readable):
         strata: what participants count.
         classes: names of the target's classes, in the order of their numbers; empty where the target is numbers.
         columns: which columns of a table are samples; None where it is no table.
+        price: what a credit is paid out as; None where that is not said. All tasks of a log that say it say the same.
+        funder: the learner from whose account the budget is reserved; empty: the operator's treasury.
 
     Raises:
         FieldError: on construction, for any value out of its range.
@@ -282,9 +285,13 @@ class Terms(Recorded, Readable):
     strata: Strata = field(default_factory=Labels, metadata={"kinds": STRATA, "optional": True})
     classes: tuple[str, ...] = field(default=(), metadata={"most": MAX_STRATA, "optional": True})
     columns: Columns | None = field(default=None, metadata={"optional": True})
+    price: Price | None = field(default=None, metadata={"optional": True})
+    funder: str = field(default="", metadata={"optional": True})
 
     def __post_init__(self) -> None:
         identifier("task_id", self.task_id)
+        if self.funder:
+            identifier("funder", self.funder)
         reference_distribution(self.reference)
         if lcm(*(share.denominator for share in self.reference)) > MAX_DENOMINATOR:
             raise FieldError("reference", self.reference, "shares over a common denominator of at most 10^64")
@@ -332,7 +339,8 @@ class Terms(Recorded, Readable):
             f"{recipe.learning_rate:f}, samples {recipe.samples}"
             + (f", proximal term {recipe.proximal:f}" if recipe.proximal else ""),
             f"next start {self.aggregation.name}{_values(self.aggregation)}",
-            f"budget     {self.budget_micro} micro-credits",
+            f"budget     {self.budget_micro} micro-credits" + (f", of {self.funder}" if self.funder else ""),
+            *([] if self.price is None else [f"price      {self.price}"]),
         ]
         return "\n  ".join(lines)
 

@@ -5,6 +5,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,12 +16,13 @@ from rich.table import Table
 
 from fedpeer.terminal import LOG_FORMATS, configure_logs, counted, output, printable
 from mechanism.errors import FieldError
+from mechanism.ledger.accounts import Owed
 from mechanism.terms import identifier
 from participant.backoff import Backoff
 from participant.client import Client
 from participant.config import CONFIG_FILE, TEMPLATE, ParticipantConfig, read_config
 from participant.dispute import Dispute, noted_disputes, open_dispute, opening
-from participant.earnings import Earned
+from participant.earnings import Earned, ask_owed
 from participant.effects import Effect, drive
 from participant.effort import BestResponse
 from participant.endpoint import Endpoint, market_endpoint
@@ -216,17 +218,24 @@ def status(
 
 @app.command()
 def earnings(
-    config: ConfigOption = Path(CONFIG_FILE), state: StateOption = None, as_json: JsonOption = False
+    config: ConfigOption = Path(CONFIG_FILE),
+    state: StateOption = None,
+    ask: Annotated[
+        bool, typer.Option("--ask", help="Ask the coordinator what of it is payable, pending and paid out.")
+    ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """What each round paid and why, with every receipt checked offline. Exit code 1 when one does not hold.
 
-    The total counts only what a receipt proves. Awards of disputes are listed apart, as the coordinator states them.
+    The total counts only what a receipt proves. Awards of disputes are listed apart, as the coordinator states them;
+    with --ask also what was paid out to the bank.
     """
     participant_id, folder = _member(config, state)
     earned: list[Earned] = []
     disputes: list[Dispute] = []
     if StateFolder(folder).journal.exists():
         earned, disputes = read_earnings(folder), noted_disputes(folder)
+    owed = _owed(participant_id, folder, config, state) if ask else None
     if as_json:
         _print_json(
             {
@@ -235,10 +244,17 @@ def earnings(
                 "rounds_left_out": sum(bool(line.proof_error) for line in earned),
                 "rounds": [line.record() for line in earned],
                 "disputes": [dispute.record() for dispute in disputes],
+                **({} if owed is None else asdict(owed)),
             }
         )
     else:
         _print_earnings(participant_id, earned)
+        if owed is not None:
+            typer.echo(
+                f"as the coordinator states it: {credit_text(owed.payable_micro)} credits are payable, "
+                f"{credit_text(owed.pending_micro)} are on their way to the bank, {credit_text(owed.paid_out_micro)} "
+                "were paid out"
+            )
         for dispute in disputes:
             typer.echo(f"dispute, as the coordinator states it: {dispute}")
     if any(line.proof_error for line in earned):
@@ -432,6 +448,21 @@ def console(
         _print_json({"id": participant_id, "link": link, "seconds": LINK_SECONDS})
     else:
         typer.echo(f"{link}\nIt signs {participant_id} in once, within {LINK_SECONDS // 60} minutes.")
+
+
+def _owed(participant_id: str, folder: Path, config: Path, state: Path | None) -> Owed:
+    """What the coordinator says is payable, pending and paid out."""
+    if state is None:
+        endpoint = _endpoint(_settings(config))
+    else:
+        journal = _open_journal(folder)
+        if journal is None:
+            raise _mistake(f"{participant_id} has taken part in no task yet")
+        endpoint = _endpoint_of(folder, "", journal)
+        journal.close()
+    with Client(endpoint) as client:
+        owed: Owed = client.transport.run(ask_owed(client.steps, participant_id))
+    return owed
 
 
 def _print_earnings(participant_id: str, earned: list[Earned]) -> None:

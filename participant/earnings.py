@@ -9,14 +9,18 @@ is asked. Degrees, peers and verdicts are the coordinator's word here: they stan
 from dataclasses import dataclass
 from typing import Any
 
+from fedpeer.v1 import ledger_pb2
+from mechanism.ledger.accounts import Balance, Owed, paid, payable
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import LedgerError
 from mechanism.ledger.log_keys import LogKeys
 from mechanism.ledger.tlog_proof import TlogProof
 from mechanism.readable import Readable
+from participant.effects import Steps
 from participant.journal import Journal
 from participant.log_keys import pinned_log_keys
 from participant.report import Settlement, credit_text, stored_settlement
+from participant.steps import MarketSteps
 
 
 @dataclass(frozen=True, repr=False)
@@ -74,6 +78,22 @@ class Earned(Readable):
             "ledger_index": s.ledger_index,
             "receipt": self.proof_error or "holds",
         }
+
+
+def ask_owed(steps: MarketSteps, participant_id: str) -> Steps[Owed]:
+    """What the coordinator says is payable, on its way to the bank, and paid out."""
+    held = yield from steps.balance(payable(participant_id))
+    gone = yield from steps.balance(paid(participant_id))
+    return Owed.of(_balance(held), _balance(gone))
+
+
+def _balance(message: ledger_pb2.Balance) -> Balance:
+    return Balance(
+        message.debits_posted_micro,
+        message.credits_posted_micro,
+        message.debits_pending_micro,
+        message.credits_pending_micro,
+    )
 
 
 def check_earnings(journal: Journal, participant_id: str) -> list[Earned]:

@@ -21,11 +21,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from mechanism.canonical import canonical_bytes
 from mechanism.evidence import EvidenceModel, Measurement, assess
 from mechanism.ledger import entries
-from mechanism.ledger.accounts import Post, stake
+from mechanism.ledger.accounts import Post, Reserve, paid, payable, stake
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.note import SigningKey, VerificationKey
 from mechanism.lifecycle import State
 from mechanism.peers import Meetings, round_seed
+from mechanism.price import Price
 from mechanism.server_step import FedAdam
 from mechanism.settlement import MICRO, Assessment
 from mechanism.unmeasured import as_claimed, missing
@@ -2080,6 +2081,254 @@ def a_part_stands_alone_before_the_end() -> Cases:
         )
         history.end(State.CANCELLED, "the learner withdrew")
         yield f"evidence, {label}", history.log.entries
+
+
+PRICED = Shape(funder="trust", price=Price(Decimal("0.75"), "EUR", 2))
+
+
+def owed() -> History:
+    """A sound task that has ended; four participants are owed what it paid."""
+    return played(PRICED)
+
+
+def price() -> Price:
+    assert PRICED.price is not None
+    return PRICED.price
+
+
+def paid_out(outcome: str = entries.CONFIRMED) -> History:
+    """The same with a first run that has ended."""
+    history = owed()
+    history.log.pay_out(1, price(), history.people)
+    history.log.end_run(1, outcome, "the bank is closed" if outcome == entries.WITHDRAWN else "")
+    return history
+
+
+def line(name: str, number: int, units: int, micro: int) -> Entry:
+    """A line of a run that says what it likes, and moves that."""
+    made = entries.payout_line(number, name, price(), 10 * MICRO)
+    moved = Reserve(f"payout:{name}/{number}", payable(name), paid(name), micro)
+    return Entry(made.id, made.kind, {**made.body, "units": units, "micro": micro}, (moved,))
+
+
+@forgery("what stands before it gives")
+def a_line_pays_out_otherwise() -> Cases:
+    for label, more_units, more_micro in (
+        ("rounded up", 1, 0),
+        ("rounded up, credits too", 1, 13_334),
+        ("more credits than its units take", 0, 1),
+        ("fewer credits than its units take", 0, -1),
+        ("less than is owed", -1, -13_334),
+    ):
+        history = owed()
+        made = entries.payout_entries(
+            1, history.log.now(), price(), {n: history.log.free(n) for n in history.people}
+        )
+        body: Any = made[1].body
+        made[1] = line("p000", 1, body["units"] + more_units, body["micro"] + more_micro)
+        history.log.entries += made
+        yield label, history.log.entries
+
+
+@forgery("are worth less", "follows run", "somebody twice")
+def a_run_pays_twice_or_who_is_owed_nothing() -> Cases:
+    history = paid_out()
+    history.log.write(*entries.payout_entries(2, history.log.now(), price(), {"p000": 10 * MICRO})[:1])
+    yield "what was paid before", history.log.entries
+    history = owed()
+    history.log.write(*entries.payout_entries(1, history.log.now(), price(), {"p999": 10 * MICRO})[:1])
+    yield "a stranger", history.log.entries
+    history = owed()
+    [listed, *_] = entries.payout_entries(1, history.log.now(), price(), {"p000": 10 * MICRO})
+    history.log.write(Entry(listed.id, listed.kind, {**listed.body, "participants": ["p000", "p000"]}))
+    yield "somebody twice", history.log.entries
+    history = owed()
+    history.log.write(Entry(listed.id, listed.kind, {**listed.body, "participants": []}))
+    yield "nobody", history.log.entries
+    for number in (0, 1, 3):
+        history = paid_out()
+        history.log.write(
+            *entries.payout_entries(number, history.log.now(), price(), {"p000": 10 * MICRO})[:1]
+        )
+        yield f"run {number} after run 1", history.log.entries
+
+
+@forgery("begins before run 1", "no run")
+def a_run_begins_or_ends_out_of_turn() -> Cases:
+    history = owed()
+    history.log.pay_out(1, price(), ["p000"])
+    history.log.pay_out(2, price(), ["p001"])
+    yield "two at once", history.log.entries
+    for first in entries.OUTCOMES:
+        for then in entries.OUTCOMES:
+            history = paid_out(first)
+            reason = "the bank is closed" if then == entries.WITHDRAWN else ""
+            made = entries.payout_end_entries(1, history.log.now(), then, reason, history.log.runs[1])
+            history.log.entries.append(made[0])
+            yield f"{first}, then {then}", history.log.entries
+    history = owed()
+    history.log.write(
+        *entries.payout_end_entries(1, history.log.now(), entries.CONFIRMED, "", {"p000": 1})[:1]
+    )
+    yield "one that never began", history.log.entries
+
+
+@forgery("for a reason", "what stands before it gives", "before the run", "expected")
+def a_run_ends_otherwise() -> Cases:
+    for label, outcome, reason in (
+        ("confirmed for a reason", entries.CONFIRMED, "we like it"),
+        ("withdrawn without one", entries.WITHDRAWN, " "),
+    ):
+        history = owed()
+        history.log.pay_out(1, price(), history.people)
+        history.log.end_run(1, outcome, reason)
+        yield label, history.log.entries
+    history = owed()
+    history.log.pay_out(1, price(), history.people)
+    first, *resolved = entries.payout_end_entries(
+        1, entries.timestamp(samples.BEGUN), entries.CONFIRMED, "", history.log.runs[1]
+    )
+    history.log.write(first, *resolved)
+    yield "before it began", history.log.entries
+    for label, change in (
+        ("one line is withdrawn", lambda made: [*made[:-1], resolved_for("p003", 0)]),
+        ("one line is left out", lambda made: [*made[:1], *made[2:]]),
+        ("one line is paid in part", lambda made: [*made[:-1], resolved_for("p003", 1)]),
+    ):
+        history = owed()
+        history.log.pay_out(1, price(), history.people)
+        made = entries.payout_end_entries(1, history.log.now(), entries.CONFIRMED, "", history.log.runs[1])
+        history.log.write(*change(made))
+        yield label, history.log.entries
+    history = owed()
+    history.log.pay_out(1, price(), history.people)
+    [ended, *_] = entries.payout_end_entries(1, history.log.now(), entries.CONFIRMED, "", {"p000": 1})
+    history.log.write(Entry(ended.id, ended.kind, {**ended.body, "outcome": "lost"}))
+    yield "in another way", history.log.entries
+
+
+def resolved_for(name: str, micro: int) -> Entry:
+    """A line of run 1 that ends with so much of it."""
+    return entries.payout_end_entries(1, "", entries.CONFIRMED, "", {name: micro})[1]
+
+
+@forgery("has not paid", "what stands before it gives", "for a reason", "before the run")
+def a_payment_comes_back_that_cannot() -> Cases:
+    def returned(
+        history: History,
+        name: str = "p000",
+        more: int = 0,
+        reason: str = "closed",
+        at: str = "",
+        number: int = 1,
+    ) -> list[Entry]:
+        micro = history.log.runs[1].get(name, 1) + more
+        made = entries.payout_return(number, name, at or history.log.now(), reason, micro)
+        history.log.entries.append(made)
+        return history.log.entries
+
+    yield "more than was paid", returned(paid_out(), more=1)
+    yield "less than was paid", returned(paid_out(), more=-1)
+    history = paid_out()
+    history.log.return_payment(1, "p000")
+    yield "twice", returned(history)
+    yield "a run that was withdrawn", returned(paid_out(entries.WITHDRAWN))
+    history = owed()
+    history.log.pay_out(1, price(), history.people)
+    yield "a run that has not ended", returned(history)
+    yield "a run that was not", returned(paid_out(), number=2)
+    yield "who was not in it", returned(paid_out(), name="p999")
+    yield "for no reason", returned(paid_out(), reason="")
+    yield "before the run ended", returned(paid_out(), at=entries.timestamp(samples.BEGUN))
+
+
+@forgery("would be overdrawn", "recorded before", "what stands before it gives")
+def a_learner_spends_or_withdraws_what_it_has_not() -> Cases:
+    history = started(PRICED)
+    history.log.deposit("trust", history.terms.budget_micro - 1)
+    history.log.entries += entries.terms_entries(history.terms)
+    yield "a task beyond the deposit", history.log.entries
+    history = started(PRICED)
+    history.log.deposit("other", history.terms.budget_micro)
+    history.log.entries += entries.terms_entries(history.terms)
+    yield "another learner's deposit", history.log.entries
+    history = claiming(PRICED)
+    history.log.entries.append(entries.withdrawal("trust", "back-1", 1, history.log.now()))
+    yield "a withdrawal of what a task has reserved", history.log.entries
+    for kind in (entries.deposit, entries.withdrawal):
+        history = owed()
+        made = kind("trust", "bank-2", 5, history.log.now())
+        history.log.write(made)
+        history.log.entries.append(kind("trust", "bank-2", 5, history.log.now()))
+        yield f"{made.kind} twice", history.log.entries
+        history = owed()
+        lie = Entry(made.id, made.kind, {**made.body, "micro": 4}, made.transfers)
+        history.log.write(lie)
+        yield f"{made.kind} of another amount", history.log.entries
+
+
+@forgery("price", "expected", "funder", "at is")
+def a_price_or_a_time_of_payouts_is_none() -> Cases:
+    for label, changed in (
+        ("no amount", {"amount": "0"}),
+        ("a number", {"amount": 1}),
+        ("an exponent", {"amount": "1e2"}),
+        ("small letters", {"currency": "eur"}),
+        ("two letters", {"currency": "EU"}),
+        ("five places", {"minor_unit": 5}),
+        ("no places", {"minor_unit": -1}),
+        ("true places", {"minor_unit": True}),
+        ("more", {"rate": "1"}),
+    ):
+        yield label, priced({**price().record(), **changed})
+    yield "null", priced(None)
+    record: Any = {**replace(samples.terms(), funder="trust").record(), "funder": ""}
+    yield "an empty funder", of_terms(record)
+    for label, second in (
+        ("another price", replace(price(), amount=Decimal("0.5"))),
+        ("another currency", replace(price(), currency="CHF")),
+        ("no price", None),
+    ):
+        history = owed()
+        other = replace(samples.terms("other"), price=second)
+        history.log.write(*entries.terms_entries(other))
+        yield f"{label} after the first", history.log.entries
+    history = played()
+    history.log.write(*entries.payout_entries(1, history.log.now(), price(), {"p000": 10 * MICRO})[:1])
+    yield "a run without a price", history.log.entries
+    history = owed()
+    dear = replace(price(), amount=Decimal(2))
+    history.log.pay_out(1, dear, history.people)
+    yield "a run at another price", history.log.entries
+    for at in ("2026-11-27 10:00:00Z", "", "2026-13-01T00:00:00Z"):
+        history = owed()
+        history.log.write(entries.deposit("trust", "bank-2", 5, at))
+        yield f"a deposit at {at!r}", history.log.entries
+        history = owed()
+        free = {name: history.log.free(name) for name in history.people}
+        history.log.write(*entries.payout_entries(1, at, price(), free))
+        yield f"a run at {at!r}", history.log.entries
+
+
+@forgery("learner_id is", "reference is")
+def a_learner_or_a_reference_is_none() -> Cases:
+    for learner, reference in (("Trust", "a"), ("", "a"), ("trust", "Bank"), ("trust", "")):
+        for make in (entries.deposit, entries.withdrawal):
+            history = owed()
+            made = make(learner, reference, 5, history.log.now())
+            history.log.write(Entry(made.id, made.kind, made.body))
+            yield made.id, history.log.entries
+
+
+def priced(record: Any) -> list[Entry]:
+    """Terms with this record of a price."""
+    return of_terms({**samples.terms().record(), "price": record})
+
+
+def of_terms(record: Any) -> list[Entry]:
+    history = started()
+    history.log.write(Entry("task/terms", "terms", {"task_id": "task", "terms": record}))
+    return history.log.entries
 
 
 def digest_of(ledger: Sequence[Entry]) -> str:

@@ -17,10 +17,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from mechanism.dispute import disputes_possible, review
 from mechanism.evidence import EvidenceModel, Measurement, assess
 from mechanism.ledger import entries
-from mechanism.ledger.accounts import Book, stake
+from mechanism.ledger.accounts import Book, payable, stake
 from mechanism.ledger.entry import Entry
 from mechanism.lifecycle import State
 from mechanism.peers import Draw, Meetings, draw_head, draw_share, round_seed
+from mechanism.price import Price
 from mechanism.server_step import Aggregation, FedAdam, FedAvg, FedAvgM, FedYogi
 from mechanism.settlement import Assessment, Settlement
 from mechanism.statements import ClaimStatement, ModelStatement, commit_counts, sign_statement
@@ -40,6 +41,7 @@ class Log:
         self.keys = samples.NO_KEYS
         self.book = Book()
         self.seconds = 0
+        self.runs: dict[int, dict[str, int]] = {}
 
     def write(self, *recorded: Entry) -> None:
         """Each with the digest of the key history that belongs in it."""
@@ -54,6 +56,28 @@ class Log:
 
     def revoke(self, name: str) -> None:
         self.write(entries.revocation(name, private_key(name).public_key(), "laptop stolen"))
+
+    def deposit(self, learner: str, micro: int, reference: str = "bank-1") -> None:
+        self.write(entries.deposit(learner, reference, micro, self.now()))
+
+    def free(self, name: str) -> int:
+        """What a participant is owed and no run has reserved."""
+        return self.book.balance(payable(name)).free
+
+    def pay_out(self, number: int, price: Price, who: Iterable[str]) -> None:
+        """A run of what they are owed."""
+        made = entries.payout_entries(number, self.now(), price, {name: self.free(name) for name in who})
+        self.runs[number] = {
+            str(e.body["participant_id"]): int(str(e.body["micro"])) for e in made if e.kind == "payout_line"
+        }
+        self.write(*made)
+
+    def end_run(self, number: int, outcome: str = entries.CONFIRMED, reason: str = "") -> None:
+        self.write(*entries.payout_end_entries(number, self.now(), outcome, reason, self.runs[number]))
+
+    def return_payment(self, number: int, name: str) -> None:
+        micro = self.runs[number][name]
+        self.write(entries.payout_return(number, name, self.now(), "the account is closed", micro))
 
     def now(self) -> str:
         """A second later at each call."""
@@ -79,6 +103,7 @@ class Shape:
         cancelled: state and round in which the task is cancelled.
         aggregation: how the next start follows.
         peers: drawn for each.
+        price, funder: as in the terms. A funder deposits the budget before the opening.
     """
 
     task_id: str = "task"
@@ -97,6 +122,8 @@ class Shape:
     cancelled: tuple[State, int] | None = None
     aggregation: Aggregation = field(default_factory=FedAvg)
     peers: int = 1
+    price: Price | None = None
+    funder: str = ""
 
 
 @dataclass(frozen=True)
@@ -123,8 +150,14 @@ class History:
         )
         schedule = replace(plain.schedule, dispute_seconds=60 if shape.private else 0)
         self.log, self.shape = log, shape
-        rule = replace(plain.rule, peers=shape.peers)
-        self.terms: Terms = replace(plain, schedule=schedule, aggregation=shape.aggregation, rule=rule)
+        self.terms: Terms = replace(
+            plain,
+            schedule=schedule,
+            aggregation=shape.aggregation,
+            rule=replace(plain.rule, peers=shape.peers),
+            price=shape.price,
+            funder=shape.funder,
+        )
         self.people = samples.names(shape.people)
         self.selected: list[str] = list(self.people)
         self.claimed: dict[str, Fraction] = {}
@@ -149,6 +182,8 @@ class History:
     # Steps of a task
 
     def open(self) -> None:
+        if self.terms.funder:
+            self.log.deposit(self.terms.funder, self.terms.budget_micro, f"for-{self.id}")
         self.log.write(*entries.terms_entries(self.terms))
         self.enter(State.OPEN)
 
@@ -516,5 +551,8 @@ SHAPES: Mapping[str, Shape] = {
             (State.TRAINING, 2), (State.SETTLED, 2),
         )
     },
+    "a learner's own money": Shape(funder="trust", refuted={2: "p001"}, price=Price(Decimal("0.75"), "EUR", 2)),
+    "a learner's own money, a dispute": Shape(funder="trust", private=frozenset({"p003"})),
+    "a learner's own money, cancelled": Shape(funder="trust", cancelled=(State.SETTLED, 1)),
     "a dispute, then cancelled": Shape(private=frozenset({"p003"}), cancelled=(State.SETTLED, 1)),
 }  # fmt: skip

@@ -104,7 +104,7 @@ def export_csv(source: LedgerSource, path: Path) -> None:
             for transfer in entry.transfers:
                 book.apply(transfer)
                 row = [index, entry.id, entry.kind, *_csv_row(transfer, book)]
-                writer.writerow([_cell(value) if isinstance(value, str) else value for value in row])
+                writer.writerow([csv_cell(value) if isinstance(value, str) else value for value in row])
 
 
 def export_hledger(source: LedgerSource, path: Path) -> None:
@@ -126,8 +126,8 @@ def export_hledger(source: LedgerSource, path: Path) -> None:
                 book.apply(transfer)
                 for status, debit, credit, micro in _movements(transfer, book):
                     file.write(f"\n{date} {status} ({index}) {_described(entry.id)}\n")
-                    file.write(f"    {debit}  {_COMMODITY} {_credits(-micro)}\n")
-                    file.write(f"    {credit}  {_COMMODITY} {_credits(micro)}\n")
+                    file.write(f"    {debit}  {_COMMODITY} {credits_text(-micro)}\n")
+                    file.write(f"    {credit}  {_COMMODITY} {credits_text(micro)}\n")
 
 
 def _write_tree(source: LedgerSource, folder: Path) -> None:
@@ -213,7 +213,8 @@ def _escaped(text: str) -> str:
     return shown(text.replace("\\", "\\\\"))
 
 
-def _cell(text: str) -> str:
+def csv_cell(text: str) -> str:
+    """A text for a table: no control characters, and no formula for a spreadsheet."""
     escaped = _escaped(text)
     return f"'{escaped}" if escaped.lstrip().startswith(_FORMULA) else escaped
 
@@ -222,7 +223,8 @@ def _described(text: str) -> str:
     return _escaped(text).replace(";", "\\x3b").replace("|", "\\x7c")
 
 
-def _credits(micro: int) -> str:
+def credits_text(micro: int) -> str:
+    """Micro-credits as credits, exact."""
     sign = "-" if micro < 0 else ""
     return f"{sign}{abs(micro) // 1_000_000}.{abs(micro) % 1_000_000:06d}"
 

@@ -1,11 +1,13 @@
 """What each page shows, as JSON: read from market and ledger, or computed by the mechanism. Amounts in millionths."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
 import orjson
 
+from coordinator import payouts
 from coordinator.derivation import pseudonym
 from coordinator.operator import TaskReport, report_of
 from coordinator.storage.rounds import SettlementRow
@@ -16,7 +18,7 @@ from fedpeer.audit.proofs import trusted_keys
 from fedpeer.console.reading import NotThere, task_of
 from fedpeer.console.words import credits_text, duration
 from fedpeer.terminal import counted
-from mechanism.ledger.accounts import payable, stake
+from mechanism.ledger.accounts import stake
 from mechanism.ledger.entries import verdict_id
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import LedgerError
@@ -149,10 +151,14 @@ def terms_in_words(terms: Terms) -> list[str]:
         f"for {duration(schedule.effort_seconds)}.",
         f"Places for {schedule.capacity} participants; a round counts with {schedule.quorum}.",
         f"A round pays a participant at most {credits_text(most)} credits, {basis}" + _against(terms),
-        f"{credits_text(terms.budget_micro)} credits are reserved for all of it; what is not paid goes back.",
+        f"{credits_text(terms.budget_micro)} credits are reserved for all of it"
+        + (f", of what {terms.funder} has deposited" if terms.funder else "")
+        + "; what is not paid goes back.",
         f"Training: {recipe.model}, {counted(recipe.epochs, 'epoch')} of {recipe.samples} samples a round in batches "
         f"of {recipe.batch_size}, {recipe.optimizer} at a learning rate of {recipe.learning_rate:f}.",
     ]
+    if terms.price is not None:
+        lines.append(f"A credit is paid out as {terms.price.amount:f} {terms.price.currency}.")
     if rule.claim_penalty:
         lines.append(
             f"A claim costs {rule.claim_penalty:f} credits times the square of its distance to what is measured."
@@ -240,15 +246,14 @@ def participant(t: Transaction, name: str) -> dict[str, Any]:
         raise NotThere(f"There is no participant {name:.100}.")
     claims = {task.id: t.market.claim(task.id, name) for task in t.market.tasks()}
     tasks = [task for task in t.market.tasks() if claims[task.id] is not None]
-    balances = t.ledger_store.balances([payable(name), *(stake(task.id, name) for task in tasks)])
+    balances = t.ledger_store.balances([stake(task.id, name) for task in tasks])
     payments = [payment for task in tasks for payment in _payments(t, task, name)]
     held = {task.id: balances[key].holds for task in tasks if (key := stake(task.id, name)) in balances}
-    owed = balances.get(payable(name))
     return {
         "participant": name,
         "enrolled": row.enrolled_at,
         "revoked": row.revoked_at,
-        "payable_micro": 0 if owed is None else owed.holds,
+        **asdict(payouts.owed(t, name)),
         "stakes_micro": {task_id: micro for task_id, micro in held.items() if micro},
         "paid_micro": sum(payment["paid_micro"] for payment in payments),
         "tasks": [
@@ -262,6 +267,7 @@ def participant(t: Transaction, name: str) -> dict[str, Any]:
             if (claim := claims[task.id]) is not None
         ],
         "payments": payments[::-1],
+        "payouts": payouts.paid_out_to(t, name)[::-1],
         "receipts": [
             {
                 "task": task.id,
@@ -425,8 +431,8 @@ def receipt(source: LedgerSource, text: str) -> dict[str, Any]:
 
 
 def statement(record: dict[str, Any]) -> list[Sequence[Any]]:
-    """A participant's payments as rows of a table, the oldest first, its heading included."""
-    names = (
+    """A participant's payments, then its payouts, as rows of a table, the oldest first, its heading included."""
+    earned = (
         "task",
         "round",
         "at",
@@ -436,4 +442,15 @@ def statement(record: dict[str, Any]) -> list[Sequence[Any]]:
         "stake_lost_micro",
         "entry",
     )
-    return [names, *([payment[name] for name in names] for payment in reversed(record["payments"]))]
+    moved = ("payout", "standing", "amount", "currency", "micro")
+    return [
+        (*earned, *(f"payout_{name}" if name == "micro" else name for name in moved)),
+        *(
+            [*(payment[name] for name in earned), *("" for _ in moved)]
+            for payment in record["payments"][::-1]
+        ),
+        *(
+            [*(line["at"] if name == "at" else "" for name in earned), *(line[name] for name in moved)]
+            for line in record["payouts"][::-1]
+        ),
+    ]

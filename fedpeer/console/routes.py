@@ -301,6 +301,66 @@ def _invite(asked: Asked) -> Answer:
     )
 
 
+def _payouts(asked: Asked) -> Answer:
+    with closing(_acting(asked)) as operator:
+        due, runs = operator.due(), operator.payout_runs()
+    record = {
+        "price": None if due.price is None else due.price.record(),
+        "due": None if due.price is None else due.price.text(due.units),
+        "payees": len(due.free),
+        "left_out": list(due.left_out),
+        "pending": next((run.record() for run in runs if run.row.outcome is None), None),
+        "payouts": [run.record() for run in reversed(runs)],
+    }
+    return Shown("payouts.html", record, {"notice": _notice(asked)})
+
+
+def _begin_payout(asked: Asked) -> Answer:
+    with closing(_acting(asked)) as operator:
+        run, _ = operator.pay_out()
+        return _done(asked, operator, f"/operator/payouts/{run.row.number}/")
+
+
+def _payout(asked: Asked) -> Answer:
+    number = asked.whole("The payout", asked.path["payout"])
+    with closing(_acting(asked)) as operator:
+        found = [run for run in operator.payout_runs() if run.row.number == number]
+    if not found:
+        raise NotThere(f"There is no payout {number}.")
+    return Shown("payout.html", found[0].record(), {"notice": _notice(asked)})
+
+
+def _end_payout(asked: Asked) -> Answer:
+    """Confirms or withdraws a payout, or records a payment that came back."""
+    number, act = asked.whole("The payout", asked.path["payout"]), asked.form.get("act", "")
+    reason = asked.form.get("reason", "").strip()[:500]
+    with closing(_acting(asked)) as operator:
+        if act == "confirm":
+            operator.confirm_payout(number)
+        elif act == "withdraw":
+            operator.withdraw_payout(number, reason)
+        elif act == "return":
+            operator.return_payment(number, asked.form.get("participant", ""), reason)
+        else:
+            raise Mistake(f"the act is {act!r:.60}; expected confirm, withdraw or return.")
+        return _done(asked, operator, f"/operator/payouts/{number}/")
+
+
+def _payout_table(asked: Asked) -> Answer:
+    number = asked.whole("The payout", asked.path["payout"])
+    with closing(_acting(asked)) as operator:
+        return Text(operator.payout_files(number).csv.decode(), "text/csv", f"payout-{number}.csv")
+
+
+def _payout_message(asked: Asked) -> Answer:
+    number = asked.whole("The payout", asked.path["payout"])
+    with closing(_acting(asked)) as operator:
+        files = operator.payout_files(number)
+    if files.message is None:
+        raise NotThere(f"Payout {number} has a CSV file alone: {files.why}.")
+    return Text(files.message.decode(), "application/xml", f"payout-{number}.xml")
+
+
 def _ask_open(asked: Asked) -> Answer:
     return Shown("open.html", asked.console.opening.record())
 
@@ -420,6 +480,10 @@ PAGES = (
     Page("/operator/participants/{name}/revoke/", OPERATOR, _ask_revoke, _revoke),
     Page("/operator/invite/", OPERATOR, None, _invite),
     Page("/operator/open/", OPERATOR, _ask_open, _open),
+    Page("/operator/payouts/", OPERATOR, _payouts, _begin_payout),
+    Page("/operator/payouts/{payout}/", OPERATOR, _payout, _end_payout),
+    Page("/operator/payouts/{payout}/payout.csv", OPERATOR, _payout_table),
+    Page("/operator/payouts/{payout}/payout.xml", OPERATOR, _payout_message),
     Page("/operator/tasks/{task}/", OPERATOR, _operator_task),
     Page("/operator/tasks/{task}/cancel/", OPERATOR, _ask_cancel, _cancel),
     Page("/sign-in/", EVERYBODY, _ask_sign_in, _sign_in, open=True, harmless=True),

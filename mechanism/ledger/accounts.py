@@ -9,7 +9,8 @@ credits minus debits. No account but the treasury, which pays in, is ever overdr
 
     debits posted + debits pending <= credits posted
 
-Accounts: treasury, rounding, escrow:<task>, payable:<participant>, stake:<task>:<participant>.
+Accounts: treasury, rounding, learner:<learner>, escrow:<task>, payable:<participant>, stake:<task>:<participant>,
+paid:<participant>.
 """
 
 import re
@@ -24,8 +25,10 @@ TREASURY = "treasury"
 ROUNDING = "rounding"
 
 _NAME = r"[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?"
-_ACCOUNT = re.compile(f"treasury|rounding|escrow:{_NAME}|payable:{_NAME}|stake:{_NAME}:{_NAME}")
-_RESERVATION = re.compile(f"{_NAME}/[1-9][0-9]{{0,8}}")
+_ACCOUNT = re.compile(
+    f"treasury|rounding|learner:{_NAME}|escrow:{_NAME}|payable:{_NAME}|stake:{_NAME}:{_NAME}|paid:{_NAME}"
+)
+_RESERVATION = re.compile(f"(?:payout:)?{_NAME}/[1-9][0-9]{{0,8}}")
 
 #: The four sums of an account that was never used.
 _UNUSED = (0, 0, 0, 0)
@@ -47,6 +50,21 @@ def payable(participant_id: str) -> str:
 def stake(task_id: str, participant_id: str) -> str:
     """What a participant has at stake in a task."""
     return f"stake:{task_id}:{participant_id}"
+
+
+def learner(learner_id: str) -> str:
+    """What a learner has deposited and its tasks have not reserved or spent."""
+    return f"learner:{learner_id}"
+
+
+def paid(participant_id: str) -> str:
+    """What has left for a participant's bank account; pending: what is on its way."""
+    return f"paid:{participant_id}"
+
+
+def payout_reservation(participant_id: str, number: int) -> str:
+    """The reservation of a participant's line of a payout run."""
+    return f"payout:{participant_id}/{number}"
 
 
 def reservation_id(task_id: str, round_: int) -> str:
@@ -135,6 +153,25 @@ class Balance:
     def holds(self) -> int:
         """Credits minus debits, posted."""
         return self.credits_posted - self.debits_posted
+
+    @property
+    def free(self) -> int:
+        """What it holds and has not reserved."""
+        return self.holds - self.debits_pending
+
+
+@dataclass(frozen=True, slots=True)
+class Owed:
+    """What a participant may be paid next, what is on its way to its bank account, and what was paid; micro-credits."""
+
+    payable_micro: int
+    pending_micro: int
+    paid_out_micro: int
+
+    @classmethod
+    def of(cls, payable: Balance, paid: Balance) -> "Owed":
+        """By its two accounts."""
+        return cls(payable.free, payable.debits_pending, paid.holds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,10 @@
     <task>/dispute/<p>                          counts opened
     <task>/round/<r>/awards, /award/<p>         what disputes add to a settled round
     <task>/stake/<p>/release
+    learner:<l>/deposit/<reference>             a learner's money comes; .../withdrawal/<reference>: it goes back
+    payout/<n>/<part>, payout/<n>/line/<p>      the n-th payout run: what is payable is on its way
+    payout/<n>/end, payout/<n>/resolved/<p>     the run is paid, or taken back, as a whole
+    payout/<n>/returned/<p>                     one payment came back from the bank
 
 Lists that may outgrow one entry are cut into numbered parts. Claims, models and payments carry `keys`, the digest of
 the key history up to them (`mechanism.ledger.key_history`).
@@ -42,7 +46,10 @@ from mechanism.ledger.accounts import (
     Resolve,
     Transfer,
     escrow,
+    learner,
+    paid,
     payable,
+    payout_reservation,
     reservation_id,
     stake,
 )
@@ -51,6 +58,7 @@ from mechanism.ledger.key_history import NO_KEYS, fingerprint
 from mechanism.ledger.note import ED25519, VerificationKey
 from mechanism.lifecycle import State
 from mechanism.peers import Draw, Meetings
+from mechanism.price import Price
 from mechanism.settlement import (
     ARITHMETIC,
     Assessment,
@@ -66,6 +74,9 @@ from mechanism.terms import Terms
 #: Kind of the entry that announces a new key of the log.
 LOG_KEY = "log_key"
 
+#: How a payout run ends.
+CONFIRMED, WITHDRAWN = OUTCOMES = "confirmed", "withdrawn"
+
 #: Bytes of a part's payload: an entry's limit less its frame and ids.
 PART_BYTES = 48_000
 
@@ -75,7 +86,7 @@ MAX_TERMS_PARTS = 350
 
 
 def terms_entries(terms: Terms) -> list[Entry]:
-    """The terms, and one reservation a round: treasury to escrow, pending, together the whole budget.
+    """The terms, and one reservation a round: payer to escrow, pending, together the whole budget.
 
     Raises:
         FieldError: a budget below the maximal bill, which settlement could then exceed.
@@ -107,6 +118,11 @@ def published(terms: Terms) -> list[Entry]:
             f"terms of at most {MAX_TERMS_PARTS} parts of an entry each; fewer tensors, or shorter names",
         )
     return parts
+
+
+def payer(terms: Terms) -> str:
+    """The account from which a task's budget is reserved, and to which lost stakes go."""
+    return learner(terms.funder) if terms.funder else TREASURY
 
 
 def reserved_micro(terms: Terms, round_: int) -> int:
@@ -308,8 +324,9 @@ def settlement_entries(
     draws: list[Json] = [[p.participant_id, list(p.peers)] for p in settlement.payments]
     entries += _listed(f"{prefix}/peers", "peers", drawn, "draws", draws)
     kept = kept_micro(terms, round_, settlement) if disputable else 0
-    entries.append(_settled(settlement, prefix, place, dispute_reservation(terms, round_), kept))
-    entries += [payment(settlement, line, keys) for line in settlement.payments]
+    held = Reserve(dispute_reservation(terms, round_), payer(terms), escrow(terms.task_id), kept)
+    entries.append(_settled(settlement, prefix, place, held))
+    entries += [payment(settlement, line, keys, payer(terms)) for line in settlement.payments]
     return settlement, entries
 
 
@@ -358,17 +375,17 @@ def award_entries(terms: Terms, round_: int, awards: Mapping[str, int]) -> list[
     ]
 
 
-def payment(settlement: Settlement, line: Payment, keys: bytes = NO_KEYS) -> Entry:
-    """One participant's line of a settlement."""
+def payment(settlement: Settlement, line: Payment, keys: bytes = NO_KEYS, lost_to: str = TREASURY) -> Entry:
+    """One participant's line of a settlement; a lost stake goes to the account `lost_to`."""
     task_id, name = settlement.task_id, line.participant_id
-    deposit = stake(task_id, name)
+    staked = stake(task_id, name)
     transfers: list[Transfer] = []
     if line.paid_micro:
         transfers.append(Post(escrow(task_id), payable(name), line.paid_micro))
     if line.withheld_micro:
-        transfers.append(Post(payable(name), deposit, line.withheld_micro))
+        transfers.append(Post(payable(name), staked, line.withheld_micro))
     if line.stake_lost_micro:
-        transfers.append(Post(deposit, TREASURY, line.stake_lost_micro))
+        transfers.append(Post(staked, lost_to, line.stake_lost_micro))
     return Entry(
         f"{task_id}/round/{settlement.round}/payment/{name}",
         "payment",
@@ -473,6 +490,101 @@ def dispute_id(task_id: str, participant_id: str) -> str:
     return f"{task_id}/dispute/{participant_id}"
 
 
+def deposit(learner_id: str, reference: str, micro: int, at: str) -> Entry:
+    """A learner's money has come: `micro` >= 1 of credits, under the bank's or the operator's reference."""
+    return Entry(
+        deposit_id(learner_id, reference),
+        "deposit",
+        {"learner_id": learner_id, "reference": reference, "micro": micro, "at": at},
+        (Post(TREASURY, learner(learner_id), micro),),
+    )
+
+
+def deposit_id(learner_id: str, reference: str) -> str:
+    return f"learner:{learner_id}/deposit/{reference}"
+
+
+def withdrawal(learner_id: str, reference: str, micro: int, at: str) -> Entry:
+    """A learner's money goes back to it."""
+    return Entry(
+        withdrawal_id(learner_id, reference),
+        "withdrawal",
+        {"learner_id": learner_id, "reference": reference, "micro": micro, "at": at},
+        (Post(learner(learner_id), TREASURY, micro),),
+    )
+
+
+def withdrawal_id(learner_id: str, reference: str) -> str:
+    return f"learner:{learner_id}/withdrawal/{reference}"
+
+
+def payout_entries(number: int, at: str, price: Price, free: Mapping[str, int]) -> list[Entry]:
+    """A payout run: all that each of its participants is owed, in whole units of the currency, is on its way.
+
+    Args:
+        number: 1 for the first run of a log.
+        free: what each participant's payable account holds and has not reserved, micro-credits by id; each is worth a
+            unit at least.
+    """
+    place: dict[str, Json] = {"number": number, "at": at, "price": price.record()}
+    lines = [payout_line(number, name, price, free[name]) for name in sorted(free)]
+    return [*_listed(f"payout/{number}", "payout", place, "participants", sorted(free)), *lines]
+
+
+def payout_line(number: int, participant_id: str, price: Price, free: int) -> Entry:
+    """One participant's line of a run."""
+    units = price.units(free)
+    micro = price.micro(units)
+    held = Reserve(
+        payout_reservation(participant_id, number), payable(participant_id), paid(participant_id), micro
+    )
+    return Entry(
+        f"payout/{number}/line/{participant_id}",
+        "payout_line",
+        {"number": number, "participant_id": participant_id, "units": units, "micro": micro},
+        (held,),
+    )
+
+
+def payout_end_entries(
+    number: int, at: str, outcome: str, reason: str, lines: Mapping[str, int]
+) -> list[Entry]:
+    """A run ends as a whole.
+
+    Args:
+        outcome: "confirmed": the bank has paid it; "withdrawn": it was not paid, and all of it is payable again.
+        reason: why it is withdrawn; empty where it is confirmed.
+        lines: micro-credits of its lines, by participant id.
+    """
+    if outcome not in OUTCOMES:
+        raise FieldError("outcome", outcome, "one of " + ", ".join(OUTCOMES))
+    body: dict[str, Json] = {"number": number, "at": at, "outcome": outcome, "reason": reason}
+    resolved = [
+        Entry(
+            f"payout/{number}/resolved/{name}",
+            "payout_resolved",
+            {"number": number, "participant_id": name},
+            (Resolve(payout_reservation(name, number), lines[name] if outcome == CONFIRMED else 0),),
+        )
+        for name in sorted(lines)
+    ]
+    return [Entry(f"payout/{number}/end", "payout_end", body), *resolved]
+
+
+def payout_return(number: int, participant_id: str, at: str, reason: str, micro: int) -> Entry:
+    """One payment of a confirmed run came back from the bank: all of its line is payable again."""
+    return Entry(
+        payout_return_id(number, participant_id),
+        "payout_return",
+        {"number": number, "participant_id": participant_id, "at": at, "reason": reason, "micro": micro},
+        (Post(paid(participant_id), payable(participant_id), micro),),
+    )
+
+
+def payout_return_id(number: int, participant_id: str) -> str:
+    return f"payout/{number}/returned/{participant_id}"
+
+
 def assessment_record(assessment: Assessment) -> dict[str, Json]:
     """The canonical record of an assessment."""
     return {
@@ -507,25 +619,23 @@ def public_key_bytes(public_key: ec.EllipticCurvePublicKey) -> bytes:
 
 
 def reservation(terms: Terms, round_: int) -> Entry:
-    """The reservation from which a round is paid: treasury to escrow, pending."""
+    """The reservation from which a round is paid: payer to escrow, pending."""
     task_id = terms.task_id
     micro = reserved_micro(terms, round_)
-    held = Reserve(reservation_id(task_id, round_), TREASURY, escrow(task_id), micro)
+    held = Reserve(reservation_id(task_id, round_), payer(terms), escrow(task_id), micro)
     return Entry(
         f"{task_id}/round/{round_}/reservation", "reservation", {"task_id": task_id, "round": round_}, (held,)
     )
 
 
-def _settled(
-    settlement: Settlement, prefix: str, place: Mapping[str, Json], kept_under: str, kept: int
-) -> Entry:
+def _settled(settlement: Settlement, prefix: str, place: Mapping[str, Json], kept: Reserve) -> Entry:
     transfers: list[Transfer] = [
         Resolve(reservation_id(settlement.task_id, settlement.round), settlement.total_micro)
     ]
     if settlement.rounding_micro:
         transfers.append(Post(escrow(settlement.task_id), ROUNDING, settlement.rounding_micro))
-    if kept:
-        transfers.append(Reserve(kept_under, TREASURY, escrow(settlement.task_id), kept))
+    if kept.micro:
+        transfers.append(kept)
     return Entry(
         f"{prefix}/settlement",
         "settlement",

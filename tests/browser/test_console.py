@@ -55,6 +55,7 @@ PAGES = {
         "/operator/tasks/task/cancel/",
         "/operator/participants/",
         "/operator/open/",
+        "/operator/payouts/",
         "/operator/participants/p1/revoke/",
     ),
 }

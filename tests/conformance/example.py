@@ -33,6 +33,7 @@ from mechanism.ledger.note import Checkpoint, SigningKey, sign_checkpoint
 from mechanism.ledger.tiles import bundle_path, pack_bundle, tile_path
 from mechanism.payment import Log as Payment
 from mechanism.peers import Draw, draw_head, draw_share, round_seed, seed_commitment
+from mechanism.price import Price
 from mechanism.settlement import (
     MICRO,
     Assessment,
@@ -58,7 +59,9 @@ SECOND = SigningKey("example.com/fedpeer", 1, bytes(range(1, 33)))
 
 #: Five participants, two rounds, two peers each. p002 sends its first model late, p003 keeps its counts private and
 #: opens them, p001's second claim is refuted, and p000's first model harms the aggregate. In the first round p003 and
-#: p004 have samples in common, in the second there is a map to the distinct samples.
+#: p004 have samples in common, in the second there is a map to the distinct samples. A learner has paid in the
+#: budget. Four are paid out, of which one payment comes back; a second run is withdrawn.
+PRICE = Price(Decimal("0.75"), "EUR", 2)
 SHAPE = Shape(
     task_id="demo",
     people=5,
@@ -66,6 +69,8 @@ SHAPE = Shape(
     absent={1: {"p002": "no disk"}},
     late=frozenset({(1, "p002")}),
     private=frozenset({"p003"}),
+    price=PRICE,
+    funder="trust",
 )
 
 
@@ -90,6 +95,12 @@ class Example:
                 keys = FIRST.verification_key, SECOND.verification_key
                 log.write(entries.log_key(1, *keys))
         task.finish()
+        self.owed = {name: log.free(name) for name in task.people}
+        log.pay_out(1, PRICE, task.people[:4])
+        log.end_run(1)
+        log.return_payment(1, "p001")
+        log.pay_out(2, PRICE, ["p001", "p004"])
+        log.end_run(2, entries.WITHDRAWN, "the bank has refused the file")
         self.entries = log.entries
         self.data = [entry.data for entry in self.entries]
 
@@ -163,7 +174,19 @@ def worked() -> Mapping[str, str]:
     made = example()
     return {
         name: text
-        for part in (_form, _tree, _keys, _terms, _statements, _draw, _money, _verdicts, _disputes, _accounts)
+        for part in (
+            _form,
+            _tree,
+            _keys,
+            _terms,
+            _statements,
+            _draw,
+            _money,
+            _verdicts,
+            _disputes,
+            _payouts,
+            _accounts,
+        )
         for name, text in part(made).items()
     }
 
@@ -467,6 +490,35 @@ def _disputes(made: Example) -> dict[str, str]:
         "award entry": made.find("demo/round/1/award/p003").data.decode(),
         "release": made.find("demo/stake/p003/release").data.decode(),
     }
+
+
+def _payouts(made: Example) -> dict[str, str]:
+    line: Any = made.find("payout/1/line/p000").body
+    owed = made.owed["p000"]
+    return {
+        "deposit": made.find("learner:trust/deposit/for-demo").data.decode(),
+        "p000 is owed": str(owed),
+        "units of p000": str(line["units"]),
+        "micro-credits of p000": str(line["micro"]),
+        "p000 is still owed": str(owed - line["micro"]),
+        "run 1": made.find("payout/1/1").data.decode(),
+        "line of p000 in run 1": made.find("payout/1/line/p000").data.decode(),
+        "end of run 1": made.find("payout/1/end").data.decode(),
+        "p000 is paid": made.find("payout/1/resolved/p000").data.decode(),
+        "payment of p001 comes back": made.find("payout/1/returned/p001").data.decode(),
+        "end of run 2": made.find("payout/2/end").data.decode(),
+        "p004 is not paid": made.find("payout/2/resolved/p004").data.decode(),
+        **{
+            f"{micro} micro-credits at {amount} {currency}": (
+                f"{price.units(micro)} units, {price.micro(price.units(micro))}"
+            )
+            for micro, amount, currency, places in (
+                (1_999_999, "1", "JPY", 0), (13_334, "0.75", "EUR", 2), (13_333, "0.75", "EUR", 2),
+                (1, "2.5", "KWD", 3),
+            )
+            for price in [Price(Decimal(amount), currency, places)]
+        },
+    }  # fmt: skip
 
 
 def _accounts(made: Example) -> dict[str, str]:

@@ -437,6 +437,11 @@ KEYS = {
     "awards": "task_id round total_micro",
     "refund": "task_id round",
     "stake_release": "task_id participant_id",
+    "deposit": "learner_id reference micro at",
+    "withdrawal": "learner_id reference micro at",
+    "payout": "number at price part parts participants",
+    "payout_end": "number at outcome reason",
+    "payout_return": "number participant_id at reason micro",
 }
 
 
@@ -511,6 +516,24 @@ def runs(items: Sequence[Any]) -> list[list[Any]]:
 # 8 Terms
 
 
+class Price:
+    """What a credit is paid out as."""
+
+    def __init__(self, record: Any) -> None:
+        self.record = shaped(record, "amount currency minor_unit", "price")
+        amount = positive(record["amount"], "price.amount")
+        require(
+            re.fullmatch("[A-Z]{3}", text(record["currency"], "price.currency")) is not None,
+            "price.currency is no code of a currency",
+        )
+        self.unit = Fraction(amount) * 10 ** integer(record["minor_unit"], 0, "price.minor_unit", 4) / 10**6
+
+    def line(self, free: int) -> tuple[int, int]:
+        """Units that micro-credits are paid out as, and the micro-credits that these take."""
+        units = min(MAX_INTEGER, math.floor(min(free, MAX_INTEGER) * self.unit))
+        return units, math.ceil(units / self.unit)
+
+
 class Terms:
     """The terms of a task, read and checked."""
 
@@ -519,7 +542,7 @@ class Terms:
             "task_id reference q phi upsilon payment rule schedule contract recipe budget_micro seed_commitment "
             "validation_commitment initial_model aggregation"
         )
-        terms = shaped(record, keys, "terms", "strata classes columns")
+        terms = shaped(record, keys, "terms", "strata classes columns price funder")
         self.record = terms
         self.task_id = identifier(terms["task_id"], "task_id")
         require(
@@ -562,6 +585,8 @@ class Terms:
         for name in ("epochs", "batch_size", "samples"):
             integer(recipe[name], 1, f"recipe.{name}")
         self.budget = integer(terms["budget_micro"], 0, "budget_micro")
+        self.price = Price(terms["price"]) if "price" in terms else None
+        self.payer = f"learner:{identifier(terms['funder'], 'funder')}" if "funder" in terms else "treasury"
         self.seed = hexed(terms["seed_commitment"], 32, "seed_commitment")
         self.validation = hexed(terms["validation_commitment"], 32, "validation_commitment").hex()
         self.initial = hexed(terms["initial_model"], 32, "initial_model").hex()
@@ -1407,6 +1432,13 @@ class Replay:
         self.shadows: dict[str, str] = {}
         self.history = bytes(32)
         self.log_keys: list[tuple[int, str]] = []
+        self.price: Price | None = None
+        self.funded: set[str] = set()
+        self.runs = 0
+        self.run_lines: dict[str, int] | None = None
+        self.run_at = 0
+        self.paid_at: dict[int, int] = {}
+        self.paid: dict[tuple[int, str], int] = {}
 
     def run(self) -> None:
         """Raises Wrong where an entry does not follow from those before it."""
@@ -1416,6 +1448,8 @@ class Replay:
             "transition": self.transition, "model": self.model, "failure": self.failure, "closing": self.closing,
             "evidence": self.evidence, "verdict": self.paper_verdicts, "dispute": self.dispute,
             "awards": self.ending, "refund": self.ending, "stake_release": self.ending,
+            "deposit": self.funding, "withdrawal": self.funding, "payout": self.payout,
+            "payout_end": self.payout_end, "payout_return": self.payout_return,
         }  # fmt: skip
         try:
             while self.at < len(self.data):
@@ -1542,12 +1576,16 @@ class Replay:
             max(terms.rounds, terms.capacity) <= 10_000, "more rounds or participants than a task may have"
         )
         require(terms.budget >= max(terms.bill(), terms.rounds), "the budget is below the maximal bill")
+        if self.price is None:
+            self.price = terms.price
+        agreed = self.price is None or (terms.price is not None and terms.price.record == self.price.record)
+        require(agreed, "the price is another than in the terms before")
         self._fresh(terms.seed)
         rounds = range(1, terms.rounds + 1)
         task = Task(terms, "", terms.initial, terms.seed, set(rounds))
         for number in rounds:
             held = {
-                "reserve": f"{name}/{number}", "debit": "treasury", "credit": f"escrow:{name}",
+                "reserve": f"{name}/{number}", "debit": terms.payer, "credit": f"escrow:{name}",
                 "micro": terms.reserved(number),
             }  # fmt: skip
             self.expect(f"{task.place(number)}/reservation", "reservation", task.where(number), held)
@@ -1912,7 +1950,7 @@ class Replay:
         kept = terms.reserved(task.round) - total
         if task.disputable and kept:
             name = f"{task.id}/{terms.rounds + task.round}"
-            transfers.append({"reserve": name, **post("treasury", escrow, kept)})
+            transfers.append({"reserve": name, **post(terms.payer, escrow, kept)})
             task.kept[task.round] = dict(judged), dict(peers), dict(paid)
         body = {
             **task.where(), "arithmetic": "decimal28-half-even/largest-remainder-v3",
@@ -1935,7 +1973,7 @@ class Replay:
         moves = (
             post(f"escrow:{task.id}", payable, paid),
             post(payable, stake, withheld),
-            post(stake, "treasury", lost),
+            post(stake, task.terms.payer, lost),
         )
         body = {
             **task.where(), **line, "participant_id": name, "paid_micro": paid, "withheld_micro": withheld,
@@ -2027,12 +2065,92 @@ class Replay:
                 made.append((f"{task.id}/stake/{name}/release", "stake_release", body, moved))
         return made
 
+    # 16 Money that comes and goes
+
+    def funding(self, entry: Entry) -> None:
+        body, kind = entry.body, entry.kind
+        learner, reference = (identifier(body[name], name) for name in ("learner_id", "reference"))
+        amount = integer(body["micro"], 1, "micro")
+        seconds(text(body["at"], "at"))
+        account = f"learner:{learner}"
+        ends = ("treasury", account) if kind == "deposit" else (account, "treasury")
+        require(entry.id not in self.funded, f"a {kind} is recorded twice")
+        self.funded.add(entry.id)
+        self.same(entry, f"{account}/{kind}/{reference}", kind, body, post(*ends, amount))
+
+    def payout(self, entry: Entry) -> None:
+        number = integer(entry.body["number"], 1, "number")
+        require(self.run_lines is None, "a run begins before the last has ended")
+        require(number == self.runs + 1, f"run {number} follows run {self.runs}")
+        require(self.price is not None, "a payout where no terms have a price")
+        assert self.price is not None
+        self.run_at = seconds(text(entry.body["at"], "at"))
+        parts, _ = self._parts(entry, f"payout/{number}")
+        names = [name for part in parts for name in sequence(part.body["participants"], "participants")]
+        require(bool(names), "a run of nobody")
+        lines = {}
+        for name in names:
+            account = f"payable:{identifier(name, 'a participant')}"
+            require(name not in lines, f"{name} stands in the run twice")
+            lines[name] = self.price.line(self.book.holds.get(account, 0) - self.book.pending.get(account, 0))
+            require(lines[name][0] >= 1, f"{name} is owed less than a unit")
+        place = {"number": number, "at": entry.body["at"], "price": self.price.record}
+        made = runs(sorted(names))
+        require(len(parts) == len(made), "the list of a run is cut otherwise")
+        for index, (part, run) in enumerate(zip(parts, made, strict=True), 1):
+            body = {**place, "part": index, "parts": len(made), "participants": run}
+            self.same(part, f"payout/{number}/{index}", "payout", body)
+        for name in sorted(names):
+            units, micro_ = lines[name]
+            body = {"number": number, "participant_id": name, "units": units, "micro": micro_}
+            held = {"reserve": f"payout:{name}/{number}", **post(f"payable:{name}", f"paid:{name}", micro_)}
+            self.expect(f"payout/{number}/line/{name}", "payout_line", body, held)
+        self.runs, self.run_lines = number, {name: micro_ for name, (_, micro_) in lines.items()}
+
+    def payout_end(self, entry: Entry) -> None:
+        body = entry.body
+        number = integer(body["number"], 1, "number")
+        require(self.run_lines is not None and number == self.runs, f"no run {number} is on its way")
+        assert self.run_lines is not None
+        one_of(body["outcome"], ("confirmed", "withdrawn"), "outcome")
+        confirmed = body["outcome"] == "confirmed"
+        require(
+            bool(text(body["reason"], "reason").strip()) != confirmed, "a reason is missing, or has no place"
+        )
+        at = seconds(text(body["at"], "at"))
+        require(at >= self.run_at, "a time before what came before")
+        self.same(entry, f"payout/{number}/end", "payout_end", body)
+        for name, held in sorted(self.run_lines.items()):
+            where = {"number": number, "participant_id": name}
+            resolve = {"resolve": f"payout:{name}/{number}", "micro": held if confirmed else 0}
+            self.expect(f"payout/{number}/resolved/{name}", "payout_resolved", where, resolve)
+            if confirmed:
+                self.paid[number, name] = held
+        self.paid_at[number], self.run_lines = at, None
+
+    def payout_return(self, entry: Entry) -> None:
+        body = entry.body
+        number, name = integer(body["number"], 1, "number"), text(body["participant_id"], "participant_id")
+        require((number, name) in self.paid, f"run {number} has paid {name} nothing that could come back")
+        require(bool(text(body["reason"], "reason").strip()), "a reason is missing")
+        require(seconds(text(body["at"], "at")) >= self.paid_at[number], "a time before what came before")
+        amount = self.paid.pop((number, name))
+        moved = post(f"paid:{name}", f"payable:{name}", amount)
+        self.same(
+            entry, f"payout/{number}/returned/{name}", "payout_return", {**body, "micro": amount}, moved
+        )
+
+
+def seconds(at: str) -> int:
+    """Seconds since the epoch."""
+    form = "[0-9]{4}-[0-9]{2}-[0-9]{2}T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]Z"
+    require(re.fullmatch(form, at) is not None, "no time")
+    return int(datetime.fromisoformat(at).timestamp())
+
 
 def moment(at: str, task: Task) -> tuple[int, float]:
     """Seconds since the epoch, and since the task's last transition or closing."""
-    form = "[0-9]{4}-[0-9]{2}-[0-9]{2}T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]Z"
-    require(re.fullmatch(form, at) is not None, "no time")
-    time = int(datetime.fromisoformat(at).timestamp())
+    time = seconds(at)
     waited = math.inf if task.at is None else time - task.at
     require(waited >= 0, "a time before what came before")
     return time, waited

@@ -87,6 +87,8 @@ def test_both_accept_a_sound_history_in_either_export(name: str, tmp_path: Path)
         sound.test_several_tasks_may_run_at_the_same_time,
         sound.test_who_was_revoked_after_its_claim_may_be_selected_or_left_out,
         sound.test_a_commitment_that_was_broken_off_leaves_its_number_unused,
+        sound.test_payouts_stand_between_the_entries_of_tasks_that_run,
+        sound.test_a_price_may_be_said_after_tasks_without_one,
     ],
     ids=lambda test: test.__name__,
 )
@@ -106,6 +108,32 @@ def test_both_accept_what_other_tests_verify(
     assert seen
     for number, ledger in enumerate(seen):
         agree_that_it_holds(exported(MemorySource(ledger), tmp_path / f"{number}.jsonl"))
+
+
+def test_both_read_a_run_in_parts_and_in_no_other_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (entries, second_verifier):
+        monkeypatch.setattr(module, "PART_BYTES", 16)
+    history = played(Shape(rule="paper", price=sound.PRICE))
+    history.log.pay_out(1, sound.PRICE, history.people)
+    ledger = history.log.entries
+    parts = [index for index, entry in enumerate(ledger) if entry.kind == "payout"]
+    assert len(parts) == 2
+    agree_that_it_holds(exported(MemorySource(ledger), tmp_path / "sound.jsonl"))
+    left, right = parts
+    for number, wrong in enumerate(
+        (
+            [*ledger[:left], ledger[right], ledger[left], *ledger[right + 1 :]],
+            [*ledger[:right], *ledger[right + 1 :]],
+            ledger[:right],
+            ledger[:-1],
+        )
+    ):
+        path = exported(MemorySource(wrong), tmp_path / f"{number}.jsonl")
+        report, result = first(path), second(path)
+        assert not report.verified
+        assert bad(report) == result.problems[0][0]
 
 
 @pytest.mark.parametrize("forged", FORGERIES, ids=lambda one: one.name)

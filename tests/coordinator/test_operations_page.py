@@ -33,7 +33,9 @@ def test_every_key_of_the_configuration_is_named_and_exists() -> None:
         else:
             exist.add(name)
     section = PAGE.split("### coordinator.toml")[1].split("###")[0]
-    named = set(re.findall(r"`((?:server|storage|tracing|mail|oidc)\.[a-z_]+|name|notices)`", section))
+    named = set(
+        re.findall(r"`((?:server|storage|tracing|mail|oidc|payouts)\.[a-z_]+|name|notices)`", section)
+    )
     assert named == exist
 
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coordinator import payouts
 from coordinator.admission import admit_dispute
 from coordinator.aggregation import Merged
 from coordinator.clock import SystemClock
@@ -138,7 +139,9 @@ class Mirrored(History):
 
     def open(self) -> None:
         super().open()
-        row = task_row(self)
+        row, (funder, budget) = task_row(self), (self.terms.funder, self.terms.budget_micro)
+        if funder:
+            self.service.do(lambda t: payouts.fund(t, funder, f"for-{self.id}", budget))
         self.service.do(lambda t: t.open_task(PreparedTask(row, b"", None)))
 
     def enter(self, state: State, reason: str = "", at: str | None = None, round_: int | None = None) -> None:

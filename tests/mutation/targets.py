@@ -32,6 +32,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
         "tests/fedpeer/protocol/test_codec.py",
     ),
     "mechanism/terms.py": ("tests/mechanism/test_terms.py", "tests/mechanism/test_records.py"),
+    "mechanism/price.py": ("tests/mechanism/test_price.py",),
     "mechanism/unmeasured.py": HISTORIES,
     "mechanism/ledger/accounts.py": (f"{_LEDGER}/test_entries.py", *HISTORIES),
     "mechanism/ledger/entries.py": (
@@ -64,6 +65,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "mechanism/ledger/replay/forms.py": (*HISTORIES, "tests/conformance/test_conformance.py"),
     "mechanism/ledger/replay/keys.py": (*HISTORIES, f"{_LEDGER}/test_log_keys.py"),
     "mechanism/ledger/replay/money.py": (*HISTORIES, f"{_LEDGER}/test_dispute.py"),
+    "mechanism/ledger/replay/payouts.py": HISTORIES,
     "mechanism/ledger/replay/rounds.py": HISTORIES,
     "mechanism/ledger/replay/statements.py": (*HISTORIES, f"{_LEDGER}/test_draw_shares.py"),
     "mechanism/ledger/replay/states.py": (*HISTORIES, f"{_LEDGER}/test_terms_in_parts.py"),
@@ -85,6 +87,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "coordinator/upload_places.py": ("tests/coordinator/test_upload_fairness.py",),
     "coordinator/commits.py": ("tests/coordinator/test_commits.py",),
     "coordinator/transaction.py": ("tests/coordinator/test_transaction.py",),
+    "coordinator/payouts.py": ("tests/coordinator/test_payouts.py",),
     "coordinator/admission.py": ("tests/coordinator/test_admission.py",),
     "participant/journal.py": (
         "tests/participant/test_journal_records.py",

@@ -22,12 +22,19 @@ Of each task:
     disputes      opened counts are those behind the claim, once, after a settlement; awards are what `review` gives
     end           what is not settled is refunded, only where the task is cancelled; stakes are released
 
-What a coordinator writes in one transaction must stand together: an opening, a selection, a settlement, an end.
+Of the log:
+
+    price         a credit has one, once terms have said it
+    deposits      each once; no task reserves, and no withdrawal takes, more of a learner's than is there
+    payouts       one run at a time; a line is all that is payable, in whole units of the currency, rounded down; a run
+                  ends once and as a whole; what comes back is a line that was paid, once
+
+What a coordinator writes in one transaction must stand together: an opening, a selection, a settlement, an end, a run.
 Most of it is computed, and compared byte for byte.
 
 `world` has what the entries so far have made; the other modules have a function for each kind of entry, over that
 world. State is kept for open tasks, accounts and participants; a closed task leaves its name, its seeds and the names
-of its shadow sets. So memory grows with tasks and rounds, not with entries.
+of its shadow sets, a payment what may come back. So memory grows with tasks, rounds and payouts, not with entries.
 """
 
 from collections.abc import Callable, Mapping
@@ -38,7 +45,7 @@ from mechanism.ledger import entries as events
 from mechanism.ledger.accounts import Book, Transfer
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import LedgerError
-from mechanism.ledger.replay import keys, money, rounds, statements, states
+from mechanism.ledger.replay import keys, money, payouts, rounds, statements, states
 from mechanism.ledger.replay.comparing import Wrong, difference
 from mechanism.ledger.replay.forms import check_body
 from mechanism.ledger.replay.world import Counts, World
@@ -64,6 +71,11 @@ _HANDLERS: Mapping[str, Callable[[World, Entry, Mapping[str, Any]], None]] = {
     "awards": money.ending,
     "refund": money.ending,
     "stake_release": money.ending,
+    "deposit": payouts.funding,
+    "withdrawal": payouts.funding,
+    "payout": payouts.payout,
+    "payout_end": payouts.payout_end,
+    "payout_return": payouts.payout_return,
 }
 
 
@@ -148,11 +160,14 @@ class Replay:
 
 def _computed(world: World, data: bytes) -> Entry | None:
     """The next entry, where `data` are the bytes that what stands before it gives: then they need not be read."""
-    expected = world.transaction.expected if world.transaction is not None else None
-    if not expected or expected[0].data != data:
+    begun = world.transaction
+    if begun is None or not begun.expected or begun.expected[0].data != data:
         return None
-    world.count(expected[0])
-    return expected.popleft()
+    entry = begun.expected.popleft()
+    world.count(entry)
+    if not begun.expected and not begun.then:
+        world.transaction = None
+    return entry
 
 
 def _take(world: World, entry: Entry) -> None:

@@ -42,6 +42,8 @@ _ROUND = {**_TASK, "round": _NUMBER}
 _PART = {"part": _NUMBER, "parts": _NUMBER}
 _PIECE = {**_PART, "sha256": _DIGEST, "data": _TEXT}
 _SIGNED = {"statement": _OBJECT, "signature": _BYTES, "keys": _DIGEST}
+_FUNDING = {"learner_id": _TEXT, "reference": _TEXT, "micro": _NUMBER, "at": _TEXT}
+_RUN = {"number": _NUMBER, "at": _TEXT}
 
 #: Of the kinds that begin something, or stand alone.
 _FORMS: Mapping[str, Mapping[str, _Form]] = {
@@ -63,6 +65,11 @@ _FORMS: Mapping[str, Mapping[str, _Form]] = {
     "awards": _ROUND,
     "refund": _ROUND,
     "stake_release": _TASK,
+    "deposit": _FUNDING,
+    "withdrawal": _FUNDING,
+    "payout": {**_RUN, **_PART, "price": _OBJECT, "participants": _LIST},
+    "payout_end": {**_RUN, "outcome": _TEXT, "reason": _TEXT},
+    "payout_return": {**_RUN, "participant_id": _TEXT, "reason": _TEXT, "micro": _NUMBER},
 }  # fmt: skip
 
 

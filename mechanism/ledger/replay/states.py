@@ -8,6 +8,7 @@ from mechanism.ledger import entries as events
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.replay.comparing import Wrong, same, same_parts
 from mechanism.ledger.replay.money import check_fresh_seed, left_to_end
+from mechanism.ledger.replay.payouts import check_price
 from mechanism.ledger.replay.world import Round, Task, World, moment
 from mechanism.lifecycle import State, check_step
 from mechanism.settlement import least_budget_micro
@@ -59,6 +60,7 @@ def _publish(world: World, published: Terms) -> None:
         raise Wrong(
             f"the budget of {published.budget_micro} is below {least}: the maximal bill, and 1 for each round"
         )
+    check_price(world, published)
     check_fresh_seed(world, published.seed_commitment)
     task = Task(published, published.seed_commitment, Round(0, published.initial_model))
     rounds = range(1, schedule.rounds + 1)

@@ -18,6 +18,7 @@ from mechanism.ledger.key_history import NO_KEYS
 from mechanism.ledger.replay.comparing import Wrong, same
 from mechanism.lifecycle import State
 from mechanism.peers import Meetings
+from mechanism.price import Price
 from mechanism.settlement import Assessment
 from mechanism.terms import Terms
 
@@ -146,13 +147,33 @@ class Task:
 
 
 @dataclass(slots=True)
+class Run:
+    """A payout run.
+
+    Attributes:
+        at: when it began, or ended; seconds since the epoch.
+        parts: of its list, while that is not complete.
+        lines: micro-credits by participant; once it is confirmed, of those whose payment did not come back.
+    """
+
+    number: int
+    at: int
+    parts: list[Entry] = field(default_factory=list)
+    lines: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        return f"payout/{self.number}"
+
+
+@dataclass(slots=True)
 class Transaction:
     """Entries that a coordinator writes together, begun and not yet complete.
 
     Attributes:
-        what: "opening", "selection", "closing", "settlement" or "end".
+        what: "opening", "selection", "closing", "settlement", "end", "run" or "end of the run".
         expected: computed entries that come next.
-        then: ids of which one comes after them.
+        then: ids of which one comes after them; none: it is complete with them.
     """
 
     task_id: str
@@ -204,6 +225,9 @@ class World:
         log_keys: those that sign the heads, oldest first; empty before the first change.
         seeds: every commitment and every revealed seed of all tasks.
         shadows: digests of shadow sets, and the model that they were trained from.
+        price: of a credit, once terms have said it.
+        funded: ids of all deposits and withdrawals.
+        runs: how many payout runs there were; run: the one that has not ended; confirmed: those that were paid.
     """
 
     check_signatures: bool = True
@@ -221,6 +245,11 @@ class World:
     log_keys: list[str] = field(default_factory=list)
     seeds: set[bytes] = field(default_factory=set)
     shadows: dict[str, bytes] = field(default_factory=dict)
+    price: Price | None = None
+    funded: set[str] = field(default_factory=set)
+    runs: int = 0
+    run: Run | None = None
+    confirmed: dict[int, Run] = field(default_factory=dict)
 
     def task(self, name: str) -> Task:
         """The open task of that name."""
@@ -244,8 +273,8 @@ class World:
         self.count(entry)
         self.begin(task_id, what, expected[1:], *then)
 
-    def part(self, entry: Entry, task: Task, what: str, prefix: str) -> bool:
-        """Takes one of the parts of a selection, a closing or evidence.
+    def part(self, entry: Entry, task: Task | Run, what: str, prefix: str) -> bool:
+        """Takes one of the parts of a selection, a closing, evidence or a run.
 
         Returns:
             whether it is the last; else the next one must follow.

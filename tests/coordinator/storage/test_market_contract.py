@@ -19,6 +19,16 @@ from coordinator.storage.identities import (
     participants,
 )
 from coordinator.storage.notices import NoticeRow
+from coordinator.storage.payouts import (
+    BankAccountRow,
+    FundingRow,
+    PayoutLineRow,
+    PayoutRow,
+    bank_accounts,
+    funding,
+    payout_lines,
+    payouts,
+)
 from coordinator.storage.rounds import Retention, RoundRow, SettlementRow, rounds, settlements
 from coordinator.storage.schema import migrate
 from coordinator.storage.store import MarketStore
@@ -429,6 +439,10 @@ ROWS = (
     (ParticipantRow, participants),
     (CertificateRow, certificates),
     (InvitationRow, invitations),
+    (BankAccountRow, bank_accounts),
+    (PayoutRow, payouts),
+    (PayoutLineRow, payout_lines),
+    (FundingRow, funding),
 )
 
 

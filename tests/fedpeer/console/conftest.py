@@ -1,4 +1,4 @@
-"""One market that was played to its end, for the tests of a module."""
+"""One market that was played to its end, with a payout on its way, for the tests of a module."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,13 +9,30 @@ from fedpeer.testing import LocalMarket
 from tests.fedpeer.console.visiting import Visited, visited
 
 #: Three participants, two rounds, on claimed degrees that are verified by nobody.
-TERMS = {"leaderboard": True, "rule": {"name": "paper", "peers": 1, "stake_micro": 500_000}}
+TERMS = {
+    "leaderboard": True,
+    "rule": {"name": "paper", "peers": 1, "stake_micro": 500_000},
+    "price": {"credit": "0.75", "currency": "EUR"},
+}
+
+#: The operator's own account.
+PAYER = """
+[payouts]
+holder = "Market Inc."
+iban = "NL91ABNA0417164300"
+"""
 
 
 @pytest.fixture(scope="module")
 def market() -> Iterator[LocalMarket]:
     with LocalMarket(participants=3, rounds=2, terms=TERMS) as played:
         played.run()
+        config = played.coordinator.folder.path / "coordinator.toml"
+        config.write_text(config.read_text() + PAYER)
+        played.coordinator.operator(
+            lambda o: o.set_bank_account("p1", "Clinic One", "DE89370400440532013000")
+        )
+        played.coordinator.operator(lambda o: o.pay_out())
         yield played
 
 

@@ -62,6 +62,14 @@ ALLOWED = {
     ("GET", "/operator/tasks/{task}/cancel/"): {"operator"},
     ("GET", "/operator/tasks/{task}/cancel.json"): {"operator"},
     ("POST", "/operator/tasks/{task}/cancel/"): {"operator"},
+    ("GET", "/operator/payouts/"): {"operator"},
+    ("GET", "/operator/payouts.json"): {"operator"},
+    ("POST", "/operator/payouts/"): {"operator"},
+    ("GET", "/operator/payouts/{payout}/"): {"operator"},
+    ("GET", "/operator/payouts/{payout}.json"): {"operator"},
+    ("POST", "/operator/payouts/{payout}/"): {"operator"},
+    ("GET", "/operator/payouts/{payout}/payout.csv"): {"operator"},
+    ("GET", "/operator/payouts/{payout}/payout.xml"): {"operator"},
     ("GET", "/sign-in/"): ALL,
     ("GET", "/sign-in.json"): ALL,
     ("POST", "/sign-in/"): ALL,
@@ -71,7 +79,7 @@ ALLOWED = {
     ("GET", "/events"): ALL,
 }
 
-PLACES = {"task": "task", "index": "3", "name": "p1", "round": "1", "file": "arena.json"}
+PLACES = {"task": "task", "index": "3", "payout": "1", "name": "p1", "round": "1", "file": "arena.json"}
 
 
 @pytest.fixture(scope="module")

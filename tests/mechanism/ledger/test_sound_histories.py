@@ -1,11 +1,14 @@
 """What a sound coordinator writes is verified, at every moment of it."""
 
+from decimal import Decimal
+
 import pytest
 
 from mechanism.ledger import entries
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.verify import Report, verify_ledger
 from mechanism.lifecycle import State
+from mechanism.price import Price
 from tests import ledger_samples as samples
 from tests.ledger_histories import SHAPES, History, Log, Shape, played, started
 from tests.memory_source import KEY, MemorySource
@@ -136,3 +139,42 @@ def test_what_is_long_stands_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in ("selection", "closing", "evidence", "peers"):
         assert any(e.kind == kind and e.body["part"] == 2 for e in ledger), kind
     verify(ledger)
+
+
+PRICE = Price(Decimal("0.75"), "EUR", 2)
+
+
+def test_payouts_stand_between_the_entries_of_tasks_that_run() -> None:
+    history = started(Shape(rounds=3, price=PRICE, funder="trust"))
+    log, people = history.log, history.people
+    history.begin()
+    history.rounds(1, 1)
+    log.pay_out(1, PRICE, people)
+    history.train()
+    log.end_run(1)
+    history.deliver()
+    log.return_payment(1, "p001")
+    history.settle(history.measured())
+    log.pay_out(2, PRICE, ["p001", "p003"])
+    history.rounds(3, 3)
+    log.end_run(2, entries.WITHDRAWN, "the bank has refused the file")
+    history.finish()
+    log.pay_out(3, PRICE, people)
+    log.deposit("other", 5)
+    held = verify(log.entries).balances
+    assert all(PRICE.units(held[f"payable:{name}"].free) == 0 for name in people)
+    assert sum(held[f"payable:{name}"].debits_pending for name in people) == sum(log.runs[3].values())
+    log.end_run(3)
+    held = verify(log.entries).balances
+    first = {name: micro for name, micro in log.runs[1].items() if name != "p001"}
+    for name in people:
+        assert held[f"paid:{name}"].holds == first.get(name, 0) + log.runs[3][name]
+    assert held["learner:other"].holds == 5
+
+
+def test_a_price_may_be_said_after_tasks_without_one() -> None:
+    history = played(Shape("one"))
+    task = History(history.log, Shape("two", price=PRICE))
+    task.play()
+    history.log.pay_out(1, PRICE, task.people)
+    verify(history.log.entries)
