@@ -107,6 +107,8 @@ class Thresholds:
         echo_distance: least distance from a broadcast model, over the median of the shadows' update norms.
         echo_cosine: largest cosine of the update with a public direction.
         quality_full, quality_none: quality from which the payment is whole, and up to which it is nothing.
+        quality_degree: a model of this estimate or a greater one is more skewed than those that the quality was learnt
+            on as flawed; it is not held against it.
         claim_band: a claim lower than the estimate by more than this is refuted.
         harm_full, harm_none: relative increase of the aggregate's loss up to which the payment is whole, and from which
             it is nothing. No test: what is paid for.
@@ -126,6 +128,7 @@ class Thresholds:
     echo_cosine: int
     quality_full: int
     quality_none: int
+    quality_degree: int
     claim_band: int
     harm_full: int
     harm_none: int
@@ -457,7 +460,9 @@ def _assessment(
     half = model.degree.half_width
     lower, upper = max(estimate - half, 0), min(estimate + half, MICRO)
     verified = upper if half > limits.wide else estimate
-    of_quality = _taper(quality, limits.quality_none, limits.quality_full)
+    of_quality = MICRO
+    if estimate < limits.quality_degree:
+        of_quality = _taper(quality, limits.quality_none, limits.quality_full)
     harm = measurement.harm or 0
     of_harm = _taper(-harm, -limits.harm_none, -limits.harm_full)
     claimed = measurement.claimed_degree.numerator * MICRO

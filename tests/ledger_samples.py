@@ -207,7 +207,7 @@ def model(
 #: What the measurements below pass.
 LIMITS = Thresholds(
     norm_low=800_000, norm_high=1_250_000, alignment=50_000, novelty=6_000_000, improvement=-500_000,
-    echo_distance=350_000, echo_cosine=600_000, quality_full=600_000, quality_none=300_000,
+    echo_distance=350_000, echo_cosine=600_000, quality_full=600_000, quality_none=300_000, quality_degree=700_000,
     claim_band=50_000, harm_full=MICRO, harm_none=2 * MICRO, wide=350_000, rate=10_000,
 )  # fmt: skip
 

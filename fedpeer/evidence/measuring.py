@@ -19,6 +19,7 @@ from fedpeer.evidence.errors import EvidenceError
 from fedpeer.evidence.fitting import Fitted, Table, fit_degree
 from fedpeer.evidence.observing import Observation, Observer, silent_tensors
 from fedpeer.evidence.planning import Plan, plan_shadows
+from fedpeer.evidence.regression import micro
 from fedpeer.evidence.screening import SCORES, Figures, Screens, fit_screens
 from fedpeer.evidence.sketch import Array
 from fedpeer.learning.datasets import LabelledData
@@ -193,7 +194,7 @@ class Ensemble:
         figures = self.screens.figures(seen, shares, public, others)
         over = figures.scores() > self.screens.limits()
         failed = [name for name, fails in zip(SCORES, over, strict=True) if fails]
-        if quality < self.screens.least_quality:
+        if quality < self.screens.least_quality and degree < micro(self.screens.flawed_degree):
             failed.append("samples")
         return Measured(
             features,

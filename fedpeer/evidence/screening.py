@@ -19,7 +19,8 @@ Some shadows are trained as such participants, too; the limits of "trained" and 
 them by in the median.
 
 *Samples* is the distance from flawed shadows, by a ridge regression from the regressors of the degree; the payment is
-nothing at the flawed shadows' median. *Claim* is one-sided: by how much the estimate exceeds the true degree. The
+nothing at the flawed shadows' median. Of models that seem more skewed than any flawed one it says nothing: a line that
+is drawn out so far says anything of them. *Claim* is one-sided: by how much the estimate exceeds the true degree. The
 limits of "trained" and "claim" are those of the third of the degrees where they are the greatest.
 
 What `mechanism.evidence.Thresholds` has besides is no test but policy: how much an aggregate may suffer, and from which
@@ -192,7 +193,7 @@ class Screens:
         usual: of the shadows of either half.
         tails: of the scores, in the order of `SCORES`; limit: of the largest on their common scale.
         quality: regressors to 1 for sound and 0 for flawed shadows; least_quality: from which a model passes;
-            flawed_quality: median of the flawed shadows.
+            flawed_quality: median of the flawed shadows; flawed_degree: the greatest that one of them seems to have.
         claim_band: by which an estimate exceeds the true degree at `RATE`.
     """
 
@@ -202,6 +203,7 @@ class Screens:
     quality: Line
     least_quality: float
     flawed_quality: float
+    flawed_degree: float
     claim_band: float
 
     def figures(
@@ -237,6 +239,7 @@ class Screens:
             echo_cosine=micro(repeat),
             quality_full=full,
             quality_none=min(max(micro(self.flawed_quality), 0), full - 1),
+            quality_degree=max(micro(self.flawed_degree), 0),
             claim_band=max(micro(self.claim_band), 0),
             harm_full=micro(HARM_FULL),
             harm_none=micro(HARM_NONE),
@@ -301,7 +304,7 @@ def fit_screens(
     common = scaled(plain)
     band = limit_at_worst(fitted.residuals, table.degrees)
     limit = limit_at_worst(common, table.degrees)
-    quality, held, flawed_quality = _fit_quality(fitted, table, flawed)
+    quality, held, flawed_quality, flawed_degree = _fit_quality(fitted, table, flawed)
     least_quality = -limit_at(-held, RATE)
     if kept:
         places = np.array([place for place, _ in kept])
@@ -312,14 +315,16 @@ def fit_screens(
         moved = scaled(scores(observed, shares, halves[places])) - common[places]
         limit += max(float(np.median(moved)), 0.0)
         least_quality -= max(float(np.median(held[places] - quality(own.z(features, shares)))), 0.0)
-    return Screens((first, second), tails, limit, quality, least_quality, flawed_quality, band)
+    return Screens((first, second), tails, limit, quality, least_quality, flawed_quality, flawed_degree, band)
 
 
-def _fit_quality(fitted: Fitted, table: Table, flawed: Table | None) -> tuple[Line, Array, float]:
-    """The quality, what it says of each sound shadow without it, and the median of flawed ones."""
+def _fit_quality(fitted: Fitted, table: Table, flawed: Table | None) -> tuple[Line, Array, float, float]:
+    """The quality, what it says of each sound shadow without it, and of flawed ones the median and the greatest
+    estimate of a degree.
+    """
     z = table.z(fitted.features, fitted.shares)
     if flawed is None:
-        return Line(np.zeros(z.shape[1]), 1.0), np.ones(len(z)), 0.0
+        return Line(np.zeros(z.shape[1]), 1.0), np.ones(len(z)), 0.0, 0.0
     features = fitted.maps.of_shadows(flawed)
     shares = fitted.maps.shadow_shares(features)
     both = np.concatenate([z, flawed.z(features, shares)])
@@ -327,4 +332,5 @@ def _fit_quality(fitted: Fitted, table: Table, flawed: Table | None) -> tuple[Li
     held = np.empty(len(both))
     for rest, fold in folds(len(both), _CHECK_FOLDS):
         held[fold] = ridge(both[rest], target[rest])(both[fold])
-    return ridge(both, target), held[: len(z)], float(np.median(held[len(z) :]))
+    degree = float(fitted.maps.estimates(flawed).max())
+    return ridge(both, target), held[: len(z)], float(np.median(held[len(z) :])), degree

@@ -914,7 +914,7 @@ class Evidence:
             integers([line["intercept"]], f"{name}.intercept")
         keys = (
             "norm_low norm_high alignment novelty improvement echo_distance echo_cosine quality_full quality_none "
-            "claim_band harm_full harm_none wide rate"
+            "quality_degree claim_band harm_full harm_none wide rate"
         )
         self.limits = limits = shaped(self.model["thresholds"], keys, "thresholds")
         integers(list(limits.values()), "a threshold")
@@ -1233,7 +1233,9 @@ def _judge(evidence: Evidence, item: Record, fellows: Sequence[Record], result: 
     lower, upper = max(estimate - half, 0), min(estimate + half, MICRO)
     verified = upper if half > limits["wide"] else estimate
     harm = item["harm"] or 0
-    of_quality = taper(quality, limits["quality_none"], limits["quality_full"])
+    of_quality = MICRO
+    if estimate < limits["quality_degree"]:
+        of_quality = taper(quality, limits["quality_none"], limits["quality_full"])
     of_harm = taper(-harm, -limits["harm_none"], -limits["harm_full"])
     claimed = Fraction(item["claimed_degree"]) * MICRO
     refuted = claimed < estimate - limits["claim_band"]

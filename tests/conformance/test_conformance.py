@@ -486,7 +486,7 @@ def drawn_evidence(chance: random.Random) -> dict[str, Any]:
     limits = {
         "norm_low": norm_low - 2, "norm_high": norm_high + 2, "alignment": -2, "novelty": 2, "improvement": -2,
         "echo_distance": -2, "echo_cosine": 2, "quality_none": none,
-        "quality_full": full,
+        "quality_full": full, "quality_degree": chance.randint(0, MICRO),
         "claim_band": chance.randint(0, MICRO // 2), "harm_full": harm_full, "harm_none": harm_none,
         "wide": chance.randint(0, MICRO // 4), "rate": chance.randint(0, MICRO),
     }  # fmt: skip

@@ -58,7 +58,7 @@ MODEL = DegreeMap(
 QUALITY = QualityMap(only_at(EXTRA, -NANO), NANO)
 LIMITS = Thresholds(
     norm_low=800_000, norm_high=1_250_000, alignment=50_000, novelty=6_000_000, improvement=-500_000,
-    echo_distance=350_000, echo_cosine=600_000, quality_full=600_000, quality_none=300_000,
+    echo_distance=350_000, echo_cosine=600_000, quality_full=600_000, quality_none=300_000, quality_degree=700_000,
     claim_band=150_000, harm_full=300_000, harm_none=1_000_000, wide=350_000, rate=20_000,
 )  # fmt: skip
 LIKENESS = LikenessMap((200_000, 350_000, 500_000), (900_000, 950_000), 250_000)
@@ -326,6 +326,16 @@ def test_the_payment_tapers_with_the_quality_between_two_levels(quality: int, ke
     assert verdict.passed == (kept == MICRO)
     assert Fraction(verdict.figures["quality"]) * MICRO == quality
     assert Fraction(verdict.figures["kept"]) * MICRO == kept
+
+
+@pytest.mark.parametrize(("above", "kept"), [(1, 500_000), (0, MICRO)])
+def test_what_seems_more_skewed_than_what_is_flawed_keeps_all(above: int, kept: int) -> None:
+    one = measured("a", (1.0, 0.0, 0.0), extra=550_000)
+    verified = only(one).verified_micro
+    assert verified is not None
+    limits = replace(EVIDENCE.thresholds, quality_degree=verified + above)
+    (found,) = assess(replace(EVIDENCE, thresholds=limits), [one])
+    assert (found.verified_micro, found.multiplier_ppm) == (verified, kept)
 
 
 @pytest.mark.parametrize(
