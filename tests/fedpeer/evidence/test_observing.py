@@ -10,6 +10,7 @@ from torch import nn
 from fedpeer.evidence.errors import EvidenceError
 from fedpeer.evidence.measuring import EvidenceTask, prepare_ensemble
 from fedpeer.evidence.observing import LOSS_CAP, Observer
+from fedpeer.evidence.planning import trainings
 from fedpeer.learning.samples import Samples
 from fedpeer.learning.strata import quantiles_of, strata_of
 from fedpeer.learning.workloads.protocol import Judged
@@ -113,7 +114,7 @@ def test_an_ensemble_tells_skewed_from_balanced_and_untrained_from_trained() -> 
     start, pool = workload.build(1), table(2_000, seed=9)
     told: list[tuple[int, int]] = []
     ensemble = prepare_ensemble(task, start, 3, shadows=40, report=lambda done, of: told.append((done, of)))
-    assert told[-1] == (54, 54)
+    assert told[-1] == (trainings(40), trainings(40))
     degrees = []
     for share in (0.25, 0.5, 0.9):
         found = [ensemble.measure(trained(task, start, pool, share, seed)) for seed in range(5)]
