@@ -14,7 +14,9 @@ half, whose samples lie in two disjoint quarters, are held against it as partici
 
 A quarter may have fewer distinct samples m than the recipe asks of a participant, n; then a participant's own samples
 show less in it, and what both have in common more. The error of a map of both halves is half as large, and so is its
-square's share: the odds l / (1 - l) of a likeness are taken times max(1, n / (2 m)).
+square's share: the odds l / (1 - l) of other samples' likeness are taken times max(1, n / (2 m)). Of the same samples'
+likeness t, beside a of other samples, a/2 is left of what is common, (t - a) min(1, m/n) of the samples' own, and 1 - t
+of what training adds.
 
 Two models are linked where their likeness is beyond apart(r) by a limit: the conformal quantile of what pairs of
 shadows of different halves have beyond their mean, at rate / (N - 1) among N submissions, so that at most `rate` of
@@ -180,13 +182,22 @@ def _tables(anchors: Sequence[Anchor], alike: Array, samples: int) -> tuple[Arra
     same, apart = [], []
     for one, first in zip(anchors, places, strict=False):
         firsts = [first, first + 2][: len(one.seen) - 1]
-        same += [(one.mix @ one.mix, alike[first, third]) for third in firsts[1:]]
+        for third in firsts[1:]:
+            other_samples = max(float(alike[firsts, first + 1].mean()), 0.0)
+            value = _same(float(alike[first, third]), other_samples, min(1.0, one.distinct / samples))
+            same.append((one.mix @ one.mix, value))
         for other, place in zip(anchors, places, strict=False):
             if one.half == other.half:
                 part = max(1.0, samples / (2 * min(one.distinct, other.distinct)))
                 r = one.mix @ other.mix
                 apart += [(r, _scaled(alike[own, place + 1], part)) for own in firsts]
     return _rising(np.array(apart)), _rising(np.array(same))
+
+
+def _same(alike: float, apart: float, part: float) -> float:
+    """The likeness of participants on the same samples, from that of an anchor's; see the module's text."""
+    common, own, training = apart / 2, max(alike - apart, 0.0) * part, max(1 - alike, 0.0)
+    return (common + own) / max(common + own + training, 1e-12)
 
 
 def _scaled(alike: float, part: float) -> float:

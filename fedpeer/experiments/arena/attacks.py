@@ -199,9 +199,9 @@ def _sybils(position: Position) -> list[Entry]:
     return own + [Entry(f"{position.trader.name}-s{i}", m, claimed, head=None) for i, m in enumerate(extra)]
 
 
-def _identities(count: int, share: float) -> Callable[[Position], list[Entry]]:
+def _identities(count: int, share: float, repeated: bool = False) -> Callable[[Position], list[Entry]]:
     """Several identities, each trained on so large a part of one data set of the honest optimum: parts by chance where
-    they overlap, else disjoint ones."""
+    they overlap, else disjoint ones; repeated up to the recipe's number of samples, or as few as they are."""
 
     def play(position: Position) -> list[Entry]:
         mix = position.trader.optimal
@@ -214,6 +214,7 @@ def _identities(count: int, share: float) -> Callable[[Position], list[Entry]]:
                 rows = order[i * len(own) // count : (i + 1) * len(own) // count]
             else:
                 rows = position.generator.permutation(len(own))[:size]
+            rows = np.resize(rows, len(own)) if repeated else rows
             name, head = (f"{position.trader.name}-i{i}", None) if i else (position.trader.name, 0)
             entries.append(Entry(name, _trained(position, own.select(rows)), mix.degree, head=head))
         return entries
@@ -259,10 +260,12 @@ def _attacks() -> list[Attack]:
         Attack("colluders-2", _colluders(2), free, heads=2),
         Attack("colluders-4", _colluders(4), free, heads=4),
         Attack("sybils", _sybils, _honest_cost),
-        Attack("identities-3", _identities(3, 0.8), _honest_cost),
-        Attack("identities-8", _identities(8, 0.8), _honest_cost),
+        Attack("identities-3", _identities(3, 0.8, repeated=True), _honest_cost),
+        Attack("identities-8", _identities(8, 0.8, repeated=True), _honest_cost),
         Attack("halves", _identities(2, 1 / 2), _honest_cost),
         Attack("thirds", _identities(3, 1 / 3), _honest_cost),
+        Attack("halves-repeated", _identities(2, 1 / 2, repeated=True), _honest_cost),
+        Attack("thirds-repeated", _identities(3, 1 / 3, repeated=True), _honest_cost),
         Attack("shuffled-labels", lambda p: p.alone(_shuffled(p)), free),
         Attack("handful", lambda p: p.alone(_handful(p)), _handful_cost),
         Attack("drop-out", _drop_out, lambda p: 0.0 if p.spoilt_peer else _honest_cost(p)),

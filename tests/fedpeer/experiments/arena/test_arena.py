@@ -148,7 +148,7 @@ def test_the_summary_has_the_promised_form(result: ArenaResult, tmp_path: Path) 
 
 
 def test_every_strategy_of_the_market_is_there() -> None:
-    assert len(ATTACKS) == 27
+    assert len(ATTACKS) == 29
     assert {"old-model", "last-step", "handful", "colluders-2", "colluders-4", "drop-out"} <= set(ATTACKS)
 
 
