@@ -14,7 +14,8 @@ def affine(weights: Sequence[int], intercept: int, x: Sequence[int]) -> int:
     """intercept + sum_r w_r x_r, billionths of a millionth; FieldError where there is not a weight for each x."""
     if len(weights) != len(x):
         raise FieldError("features", f"{len(x)} regressors", f"{len(weights)}, as the evidence model has")
-    return sum(map(mul, weights, x)) + intercept * MICRO
+    products: int = sum(map(mul, weights, x))
+    return products + intercept * MICRO
 
 
 def half_even(numerator: int, denominator: int) -> int:
