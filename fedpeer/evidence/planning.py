@@ -2,13 +2,15 @@
 
 D_c is cut into two disjoint halves, each with every stratum's share. A shadow is trained on samples of one half: what
 its update says of the shadows of that half, whose samples it shares, it says of no participant, so the maps from
-updates are fitted on one half's shadows and tried on the other's (`fedpeer.evidence.telling`).
+updates are fitted on one half's shadows and tried on the other's (`fedpeer.evidence.telling`). All rounds of a task
+have the same halves, so that the same holds of shadows that are carried over.
 
 *Sound* shadows have mixes of four families: majority and minority by degree, the same by share with other tails,
 Dirichlet, and few strata. *Flawed* ones are nearly balanced, but
 trained on a handful of samples over and over, or on wrong targets.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -17,10 +19,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedpeer.evidence.fitting import MIN_SHADOWS
 from fedpeer.learning.partition import LabelMix, dirichlet, majority_minority, number_of_classes
 from fedpeer.learning.strata import Codes, balanced_halves
 
 Rows = npt.NDArray[np.int64]
+
+#: Tells the seed of the halves from those of the plans.
+_HALVES = 1
 
 #: Flawed shadows for each sound one.
 FLAWED_SHARE = 0.25
@@ -65,9 +71,10 @@ def plan_shadows(
     Args:
         codes: the stratum of each sample of D_c.
         samples: of the recipe.
+        seed: its first number alone gives the halves.
     """
     generator = np.random.default_rng(list(seed))
-    halves = balanced_halves(codes, generator)
+    halves = balanced_halves(codes, np.random.default_rng([seed[0], _HALVES]))
     strata = len(reference)
     plans = []
     for k in range(count):
@@ -92,6 +99,17 @@ def plan_shadows(
 def trainings(shadows: int) -> int:
     """Models that are trained for so many sound shadows: `plan_shadows`' length."""
     return shadows + round(shadows * FLAWED_SHARE) + again_count(shadows)
+
+
+def later_shadows(shadows: int) -> int:
+    """Sound shadows of a round that carries others over, where the first round has so many and nothing else is asked
+    for: half of them are as good then."""
+    return min(shadows, max(MIN_SHADOWS, (shadows + 1) // 2))
+
+
+def most_shadows(limit: int) -> int:
+    """The most sound shadows for which at most `limit` models are trained; 0 where there are none."""
+    return bisect_right(range(limit + 1), limit, key=trainings) - 1
 
 
 def again_count(shadows: int) -> int:

@@ -470,7 +470,7 @@ def drawn_evidence(chance: random.Random) -> dict[str, Any]:
     return {
         "model": {
             "arithmetic": ARITHMETIC, "round": 1, "start_sha256": "02" * 32, "validation_sha256": "03" * 32,
-            "shadows_sha256": "04" * 32, "thresholds": limits,
+            "shadows_sha256": "04" * 32, "shadows": 12, "carried": 0, "thresholds": limits,
             "quality": {"weights": some(count, NANO // count), "intercept": chance.randint(-NANO, 2 * NANO)},
             "degree": {
                 "reference": [str(Fraction(c, sum(counts))) for c in counts], "share_own": some(columns, NANO),

@@ -332,3 +332,22 @@ def test_a_recipe_that_diverges_is_refused() -> None:
         ShadowEvidence(EvidenceTask.of_images(wild, splits.validation), seed=0, shadows=30).prepare(
             initial_weights("digits-cnn", 0), 1
         )
+
+
+def test_later_rounds_carry_the_shadows_of_the_last_starts_over(scene: Scene) -> None:
+    task = scene.ensemble.task
+    evidence = ShadowEvidence(task, seed=5, shadows=16, later=MIN_SHADOWS)
+    starts = [scene.history[0].model, scene.start]
+    first = evidence.prepare(starts[0], 1).model(3)
+    assert (first.shadows, first.carried) == (16, 0)
+    history = [Broadcast("round 1", starts[0])]
+    second = evidence.prepare(starts[1], 2, history)
+    assert (second.model(3).shadows, second.model(3).carried) == (MIN_SHADOWS, 16)
+    # Nothing is remembered after a restart, and nothing is another one.
+    restarted = ShadowEvidence(task, seed=5, shadows=16, later=MIN_SHADOWS).prepare(starts[1], 2, history)
+    assert restarted.model(3) == second.model(3)
+    # A round in which nobody was scored begins from the same model: its shadows would be carried over to themselves.
+    same = evidence.prepare(starts[0], 2, history).model(3)
+    assert (same.shadows, same.carried) == (16, 0)
+    third = evidence.prepare(starts[1], 3, [*history, Broadcast("round 2", starts[1])]).model(3)
+    assert (third.shadows, third.carried) == (MIN_SHADOWS, 16)
