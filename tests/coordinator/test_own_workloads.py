@@ -273,6 +273,8 @@ def test_a_data_set_of_pairs_becomes_samples(folder: Path) -> None:
         ("own_models:mlp", CLASSES, 'strata = { column = "town" }', "has no town"),
         ("own_models:mlp", CLASSES, 'strata = { quantiles = 3, of = "site" }', "one finite number a sample of site"),
         ("own_models:mlp", TABLE, "", "names inputs and no target"),
+        ("own_models:mlp", TABLE.replace('"b"', '"a"') + 'target = "late"', "", "data.inputs is .*each once"),
+        ("own_models:mlp", TABLE + 'target = "a"', "", "data.target is 'a'; expected a column that is no input"),
         ("own_models:mlp", 'file = "table.csv"', "", "names no columns of"),
         ("own_models:mlp", CLASSES + '\nfolder = "pets"', "", "exactly one of dataset, file, folder and factory"),
         ("own_models:mlp", 'dataset = "digits"\ntarget = "y"', "", "target belongs to file"),
