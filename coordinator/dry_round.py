@@ -168,7 +168,9 @@ class Proof:
             if self.shadows is not None and self.models is not None:
                 said += f", for {self.models[0]} trainings"
                 if self.models[1] != self.models[0]:
-                    said += f"; after the first {self.models[1]}, since the shadows of three rounds are carried over"
+                    said += (
+                        f", or {self.models[1]} in later rounds, which carry the shadows of earlier ones over"
+                    )
             said += "."
             if self.evidence_seconds > self.round_seconds:
                 said += (
@@ -460,9 +462,16 @@ def _check_trained(
         except ModelFileError as error:
             raise TaskError(
                 f"a model that is trained by the recipe is refused, as participants' models would be: {error}; "
-                f"expected one that keeps the contract: recipe.learning_rate is {rate}, choose a smaller one, or a "
-                "larger contract.max_norm where that is set"
+                f"{_largest(model)}expected one that keeps the contract: recipe.learning_rate is {rate}, choose a "
+                "smaller one, scale inputs whose values are large, or set a larger contract.max_norm"
             ) from None
+
+
+def _largest(model: Weights) -> str:
+    """Which tensor makes most of a model's length, in words; nothing where it has no finite one."""
+    lengths = {name: float(np.linalg.norm(array.astype(np.float64))) for name, array in model.items()}
+    name = max(lengths, key=lambda each: lengths[each])
+    return f"most of it is tensor {name}, {lengths[name]:.6g}; " if math.isfinite(lengths[name]) else ""
 
 
 def _learnt(

@@ -327,7 +327,7 @@ def test_a_limit_of_trainings_gives_the_shadows_of_a_round_and_the_interval_that
     assert proof.models == (25, 19)
     assert proof.task.row.settings["evidence"]["shadows"] == 17
     assert "With 17 shadows degrees are known to" in proof.sentence()
-    assert "for 25 trainings; after the first 19" in proof.sentence()
+    assert "for 25 trainings, or 19 in later rounds" in proof.sentence()
     said = refused(evidence={"trainings": 18})
     assert "evidence.trainings is 18" in said
     assert "at least 19" in said
