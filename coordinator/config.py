@@ -466,21 +466,23 @@ class EvidenceSection(_Section):
 
         return self.shadows, later_shadows(self.shadows)
 
-    def within(self, most: int, limit: str, least: str) -> "EvidenceSection":
-        """The same with at most `most` sound shadows a round.
+    def within(self, most: tuple[int, int], limit: str, least: str) -> "EvidenceSection":
+        """The same with no more sound shadows than a limit allows.
 
         Args:
+            most: in the first round, and in a later one.
             limit: what allows so many, such as "evidence.trainings is 10"; least: what would have to be allowed.
 
         Raises:
             TaskError: too few for any evidence.
         """
-        if most < LEAST_SHADOWS:
+        if min(most) < LEAST_SHADOWS:
             raise TaskError(
                 f"{limit}, too little for {LEAST_SHADOWS} sound shadow models, the fewest, and those beside them; "
                 f"expected at least {least}, or no limit"
             )
-        return self.model_copy(update={"shadows": min(self.shadows, most)})
+        shadows, later = (min(pair) for pair in zip(self.counts(), most, strict=True))
+        return self.model_copy(update={"shadows": shadows, "later": min(shadows, later)})
 
 
 class PlanSection(_Section):

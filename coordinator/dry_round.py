@@ -249,11 +249,11 @@ def prove(task: PreparedTask, say: Say = lambda text: None, *, accept_noise: boo
     if measured and trained is not None:
         from fedpeer.evidence.planning import trainings  # imports torch
 
-        a_shadow = _shadow_seconds(task, shadows, trained.seconds, seconds, cut is recipe)
-        task = _within_seconds(task, section, a_shadow)
+        a_model = _model_seconds(task, shadows, trained.seconds, seconds, cut is recipe)
+        task = _within_seconds(task, section, a_model)
         first, later = EvidenceSection(**task.row.settings["evidence"]).counts()
-        counts, trained_for = (shadows, first, later), (trainings(first), trainings(later))
-        evidence = first * a_shadow
+        counts, trained_for = (shadows, first, later), (trainings(first), trainings(later, later=True))
+        evidence = trainings(first) * a_model
     return Proof(
         task,
         None if trained is None else trained.seconds,
@@ -700,22 +700,29 @@ def _why(scored: Scored) -> str:
     return next((verdict.explanation for verdict in verdicts if not verdict.passed), "no reason is given")
 
 
-def _within_seconds(task: PreparedTask, section: EvidenceSection, a_shadow: float) -> PreparedTask:
+def _within_seconds(task: PreparedTask, section: EvidenceSection, a_model: float) -> PreparedTask:
     """The task with as many shadows as its limit of seconds allows. Raises TaskError: too few.
 
     Args:
-        a_shadow: seconds for each sound shadow, with what stands beside it.
+        a_model: seconds for each model that a round's evidence trains.
     """
     if section.seconds is None:
         return task
-    limit, least = f"evidence.seconds is {section.seconds:g}", f"{math.ceil(LEAST_SHADOWS * a_shadow)}"
-    kept = section.within(int(section.seconds / a_shadow), limit, f"{least} on this machine")
+    from fedpeer.evidence.planning import most_shadows, trainings  # imports torch
+
+    models = int(section.seconds / a_model)
+    least = math.ceil(trainings(LEAST_SHADOWS, later=True) * a_model)
+    kept = section.within(
+        (most_shadows(models), most_shadows(models, later=True)),
+        f"evidence.seconds is {section.seconds:g}",
+        f"{least} on this machine",
+    )
     settings = {**task.row.settings, "evidence": kept.model_dump(mode="json")}
     return replace(task, row=replace(task.row, settings=settings))
 
 
-def _shadow_seconds(task: PreparedTask, dry: int, training: float, prepared: float, whole: bool) -> float:
-    """About how long a round's evidence takes here, for each of its sound shadows.
+def _model_seconds(task: PreparedTask, dry: int, training: float, prepared: float, whole: bool) -> float:
+    """About how long a round's evidence takes here, for each model that it trains.
 
     Args:
         dry: sound shadows of the dry round.
@@ -727,7 +734,7 @@ def _shadow_seconds(task: PreparedTask, dry: int, training: float, prepared: flo
 
     assert task.data is not None, "evidence has D_c"
     recipe, shadows = task.row.terms.recipe, int(task.row.settings["evidence"]["shadows"])
-    seconds = prepared / dry + (0 if whole else trainings(shadows) * training / shadows)
+    seconds = prepared / trainings(dry) + (0 if whole else training)
     pooled = workers_for(recipe, task.data.validation, shadows) is not None
     return seconds / (len(sched_getaffinity(0)) if pooled else 1)
 

@@ -205,8 +205,9 @@ def _settings(config: TaskConfig) -> dict[str, Any]:
     if limit is not None and needs_evidence(config.rule.name):
         from fedpeer.evidence.planning import most_shadows, trainings  # imports torch
 
-        least = str(trainings(LEAST_SHADOWS))
-        evidence = evidence.within(most_shadows(limit), f"evidence.trainings is {limit}", least)
+        least = str(trainings(LEAST_SHADOWS, later=True))
+        most = most_shadows(limit), most_shadows(limit, later=True)
+        evidence = evidence.within(most, f"evidence.trainings is {limit}", least)
     kept = config.model_copy(update={"evidence": evidence})
     names = {"data", "evidence", "folder", "leaderboard"}
     settings: dict[str, Any] = json.loads(kept.model_dump_json(include=names))

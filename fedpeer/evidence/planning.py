@@ -31,8 +31,9 @@ _HALVES = 1
 #: Flawed shadows for each sound one.
 FLAWED_SHARE = 0.25
 
-#: Sound shadows that are trained once more as participants that took part before, at most: enough for a median.
-KEPT = 12
+#: Sound shadows that are trained once more as participants that took part before: at most so many, enough for a median,
+#: and at most this share of them. Each is two trainings, in rounds after the first.
+KEPT, KEPT_SHARE = 12, 0.25
 
 #: Shadows that are trained again on the same samples for each sound one, and at least how many.
 AGAIN_SHARE, LEAST_AGAIN = 0.06, 4
@@ -91,14 +92,15 @@ def plan_shadows(
     for k in generator.permutation(count)[: again_count(count)]:
         other = int(generator.integers(2**31))
         plans.append(replace(plans[k], sound=False, seed=other, again_of=plans[k].seed))
-    for k in generator.permutation(count)[:KEPT]:
+    for k in generator.permutation(count)[: kept_count(count)]:
         plans[k] = replace(plans[k], keeps=True)
     return plans
 
 
-def trainings(shadows: int) -> int:
-    """Models that are trained for so many sound shadows: `plan_shadows`' length."""
-    return shadows + round(shadows * FLAWED_SHARE) + again_count(shadows)
+def trainings(shadows: int, *, later: bool = False) -> int:
+    """Models that are trained for so many sound shadows: `plan_shadows`' length, and what a `later` round adds at
+    most."""
+    return shadows + round(shadows * FLAWED_SHARE) + again_count(shadows) + later * 2 * kept_count(shadows)
 
 
 def later_shadows(shadows: int) -> int:
@@ -107,9 +109,14 @@ def later_shadows(shadows: int) -> int:
     return min(shadows, max(MIN_SHADOWS, (shadows + 1) // 2))
 
 
-def most_shadows(limit: int) -> int:
+def most_shadows(limit: int, *, later: bool = False) -> int:
     """The most sound shadows for which at most `limit` models are trained; 0 where there are none."""
-    return bisect_right(range(limit + 1), limit, key=trainings) - 1
+    return bisect_right(range(limit + 1), limit, key=lambda count: trainings(count, later=later)) - 1
+
+
+def kept_count(shadows: int) -> int:
+    """Of so many sound shadows, those that are trained as participants that took part before."""
+    return min(KEPT, int(shadows * KEPT_SHARE))
 
 
 def again_count(shadows: int) -> int:

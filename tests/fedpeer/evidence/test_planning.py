@@ -45,6 +45,8 @@ def test_every_family_and_every_number_of_strata_is_in_both_halves() -> None:
 @pytest.mark.parametrize("count", [2, 12, 30, 100])
 def test_as_many_are_planned_as_are_said_to_be_trained(count: int) -> None:
     assert len(plans(count)) == trainings(count)
+    again = sum(plan.keeps for plan in plans(count))
+    assert trainings(count) + 2 * again == trainings(count, later=True)
 
 
 def test_the_same_seed_gives_the_same_plans() -> None:
@@ -95,9 +97,10 @@ def _rows(rounds: list, half: int) -> list:
 
 
 @pytest.mark.parametrize("limit", [0, 1, 18, 19, 25, 131, 10**9])
-def test_the_most_shadows_within_a_limit_of_trainings(limit: int) -> None:
-    most = most_shadows(limit)
-    assert trainings(most) <= limit < trainings(most + 1)
+@pytest.mark.parametrize("later", [False, True])
+def test_the_most_shadows_within_a_limit_of_trainings(limit: int, later: bool) -> None:
+    most = most_shadows(limit, later=later)
+    assert trainings(most, later=later) <= limit < trainings(most + 1, later=later)
 
 
 def test_later_rounds_have_half_the_shadows_but_never_fewer_than_a_fit_needs() -> None:
