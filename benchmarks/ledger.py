@@ -280,7 +280,8 @@ def measure_evidence(strata: int, models: int = 20, columns: int = 12) -> None:
         forest=Forest((Tree((-1,), (0,), (0,)),) * 64, count),
         half_width=MICRO // 20,
     )
-    model = EvidenceModel(1, "aa" * 32, "bb" * 32, "cc" * 32, degree, QualityMap(some(count), 0), LIMITS)
+    quality = QualityMap(some(count), 0)
+    model = EvidenceModel(1, "aa" * 32, "bb" * 32, "cc" * 32, 100, 0, degree, quality, LIMITS)
     measured = [
         Measurement(
             name,

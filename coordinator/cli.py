@@ -190,7 +190,7 @@ def open_(
         _note(proof.sentence())
         if not yes:
             typer.confirm("Open the task?", abort=True, err=True)
-        operator.open(prepared)
+        operator.open(proof.task)
         row = prepared.row
         record = {
             "task": row.id,
@@ -199,6 +199,8 @@ def open_(
             "budget_micro": row.terms.budget_micro,
             "training_seconds": proof.training_seconds,
             "evidence_seconds": proof.evidence_seconds,
+            "shadows": None if proof.shadows is None else list(proof.shadows[1:]),
+            "half_width": proof.half_width,
             "doubts": list(proof.doubts),
         }
         digest = row.terms.digest.hex()

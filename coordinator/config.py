@@ -24,7 +24,7 @@ from pydantic import (
     model_validator,
 )
 
-from coordinator.errors import ConfigError
+from coordinator.errors import ConfigError, TaskError
 from fedpeer.protocol.limits import (
     MAX_BYTES_PER_HOUR,
     MAX_CONCURRENT_UPLOADS,
@@ -498,13 +498,51 @@ _BELONGS = {
 }  # fmt: skip
 
 
+#: Sound shadows of a round: with fewer the fit has more unknowns than shadows.
+LEAST_SHADOWS = 12
+
+
 class EvidenceSection(_Section):
-    """Attributes:
-    shadows: shadow models trained before each round.
+    """How many shadow models are trained, and what limits them.
+
+    Attributes:
+        shadows: sound ones of the first round, at most; flawed ones and others come on top.
+        later: of each round after it, which carries over those of the last three before it; left out: half as many, at
+            least 12.
+        trainings: no round trains more models than this, all kinds together.
+        seconds: no round's evidence takes longer than this on the machine that opens the task, as its dry round finds.
     """
 
-    # With fewer the fit has more unknowns than shadows.
-    shadows: int = Field(100, ge=12)
+    shadows: int = Field(100, ge=LEAST_SHADOWS)
+    later: int | None = Field(None, ge=LEAST_SHADOWS)
+    trainings: int | None = Field(None, ge=1)
+    seconds: float | None = Field(None, gt=0)
+
+    def counts(self) -> tuple[int, int]:
+        """Sound shadows of the first round, and of each later one."""
+        if self.later is not None:
+            return self.shadows, min(self.shadows, self.later)
+        from fedpeer.evidence.planning import later_shadows  # imports torch
+
+        return self.shadows, later_shadows(self.shadows)
+
+    def within(self, most: tuple[int, int], limit: str, least: str) -> "EvidenceSection":
+        """The same with no more sound shadows than a limit allows.
+
+        Args:
+            most: in the first round, and in a later one.
+            limit: what allows so many, such as "evidence.trainings is 10"; least: what would have to be allowed.
+
+        Raises:
+            TaskError: too few for any evidence.
+        """
+        if min(most) < LEAST_SHADOWS:
+            raise TaskError(
+                f"{limit}, too little for {LEAST_SHADOWS} sound shadow models, the fewest, and those beside them; "
+                f"expected at least {least}, or no limit"
+            )
+        shadows, later = (min(pair) for pair in zip(self.counts(), most, strict=True))
+        return self.model_copy(update={"shadows": shadows, "later": min(shadows, later)})
 
 
 class PlanSection(_Section):

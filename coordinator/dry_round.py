@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coordinator.aggregation import merge
+from coordinator.config import LEAST_SHADOWS, EvidenceSection
 from coordinator.derivation import chain_secret, evidence_seed
 from coordinator.errors import CoordinatorError, TaskError
 from coordinator.opening import PreparedTask
@@ -81,7 +82,7 @@ _SEEN = 0.6
 #: The round's participants: the fewest that are settled.
 _NAMES = ("dry-1", "dry-2", "dry-3")
 
-#: Sound shadows of the round: the fewest that evidence is fitted to. Flawed ones come on top.
+#: Sound shadows of the round, where the task's own rounds have as many. Flawed ones come on top.
 _SHADOWS = 30
 
 #: Of the half-width of a guess, from which on the shadows' interval is said to tell hardly anything.
@@ -114,8 +115,9 @@ class Proof:
     """What the dry round showed.
 
     Attributes:
+        task: as it is to be opened: with no more shadows than its limit of seconds allows.
         training_seconds: that a model took by the recipe on one core here; None where none was trained.
-        evidence_seconds: that a round's evidence will take here, about; None under a rule without.
+        evidence_seconds: that the first round's evidence will take here, about; None under a rule without.
         accuracy: of the first model and of a trained one, on samples of D_c that the latter has not seen; None where
             unknown, or nothing is classified.
         loss: the same of their mean losses.
@@ -124,8 +126,12 @@ class Proof:
         doubts: what looks wrong and was not refused, as sentences.
         half_width: of the interval that a degree is known to, with the few shadows of the dry round; None where none is
             measured. A recipe that was cut knows less.
+        shadows: sound ones of the dry round, of the task's first round and of each later one; None where none is
+            measured.
+        models: that are trained for the first round's evidence, and for that of a later one.
     """
 
+    task: PreparedTask
     training_seconds: float | None
     evidence_seconds: float | None
     accuracy: tuple[float, float] | None
@@ -134,6 +140,8 @@ class Proof:
     doubts: tuple[str, ...] = ()
     loss: tuple[float, float] | None = None
     half_width: float | None = None
+    shadows: tuple[int, int, int] | None = None
+    models: tuple[int, int] | None = None
 
     def sentence(self) -> str:
         """For the operator."""
@@ -148,14 +156,22 @@ class Proof:
             said += (
                 " On samples of D_c that it has not seen the first model's mean loss is {:.4g}, a trained one's {:.4g}."
             ).format(*self.loss)
-        if self.half_width is not None:
-            said += (
-                f" With {_SHADOWS} shadows degrees are known to +-{self.half_width:.2f}, nine in ten; more know them "
-                "better."
-            )
+        if self.half_width is not None and self.shadows is not None:
+            dry, first, _ = self.shadows
+            said += f" With {dry} shadows degrees are known to +-{self.half_width:.2f}, nine in ten"
+            if first != dry:
+                said += f"; the {first} of a round know them {'better' if first > dry else 'less well'}"
+            said += "."
         said += "".join(f" LOOK AGAIN: {doubt}" for doubt in self.doubts)
         if self.evidence_seconds is not None:
-            said += f" The evidence of a round will take about {_seconds(self.evidence_seconds)} here."
+            said += f" The evidence of a round will take about {_seconds(self.evidence_seconds)} here"
+            if self.shadows is not None and self.models is not None:
+                said += f", for {self.models[0]} trainings"
+                if self.models[1] != self.models[0]:
+                    said += (
+                        f", or {self.models[1]} in later rounds, which carry the shadows of earlier ones over"
+                    )
+            said += "."
             if self.evidence_seconds > self.round_seconds:
                 said += (
                     f" That is longer than a round, {_seconds(self.round_seconds)}: its payments wait for it. Fewer "
@@ -203,7 +219,9 @@ def prove(task: PreparedTask, say: Say = lambda text: None, *, accept_noise: boo
     if task.data is not None and workload is not None:
         _check_data(task.data, workload.classes is not None, runs_apart(recipe))
     cut = _cut(recipe, task.data) if measured and task.data is not None else recipe
-    settings = {**row.settings, "evidence": {"shadows": _SHADOWS}}
+    section = EvidenceSection(**row.settings["evidence"])
+    shadows = min(_SHADOWS, section.shadows)
+    settings = {**row.settings, "evidence": {"shadows": shadows}}
     dry = replace(row, terms=replace(row.terms, recipe=cut), settings=settings)
     scorer = make_scorer(
         dry, task.data, lambda trained, of: say(f"training shadow models: {trained} of {of}")
@@ -227,9 +245,17 @@ def prove(task: PreparedTask, say: Say = lambda text: None, *, accept_noise: boo
                 dry, scorer, start, _submissions(start, models, row.terms.contract, folder), folder
             )
     evidence, half_width = None, _half_width(scored)
+    counts, trained_for = None, None
     if measured and trained is not None:
-        evidence = _evidence_seconds(task, trained.seconds, seconds, cut is recipe)
+        from fedpeer.evidence.planning import trainings  # imports torch
+
+        a_model = _model_seconds(task, shadows, trained.seconds, seconds, cut is recipe)
+        task = _within_seconds(task, section, a_model)
+        first, later = EvidenceSection(**task.row.settings["evidence"]).counts()
+        counts, trained_for = (shadows, first, later), (trainings(first), trainings(later, later=True))
+        evidence = trainings(first) * a_model
     return Proof(
+        task,
         None if trained is None else trained.seconds,
         evidence,
         learnt.accuracy,
@@ -237,10 +263,12 @@ def prove(task: PreparedTask, say: Say = lambda text: None, *, accept_noise: boo
         learnt.chance,
         learnt.doubts
         + _scarce(task, measured)
-        + _unknown(half_width, row.terms, cut is not recipe)
+        + _unknown(half_width, row.terms, shadows, cut is not recipe)
         + _untried(row.terms, trained),
         learnt.loss,
         half_width,
+        counts,
+        trained_for,
     )
 
 
@@ -252,14 +280,14 @@ def _half_width(scored: Scored) -> float | None:
     return model.degree.half_width / MICRO
 
 
-def _unknown(half_width: float | None, terms: Terms, cut: bool) -> tuple[str, ...]:
+def _unknown(half_width: float | None, terms: Terms, shadows: int, cut: bool) -> tuple[str, ...]:
     """Where models hardly show their degrees: a guess in the middle of all degrees would be about as near."""
     guess = 0.9 * float(1 - min(terms.reference)) / 2
     if half_width is None or half_width <= _HARDLY * guess:
         return ()
     shorter = " by a shorter recipe" if cut else ""
     return (
-        f"models hardly show what they were trained on: with {_SHADOWS} shadows{shorter} a degree is known to "
+        f"models hardly show what they were trained on: with {shadows} shadows{shorter} a degree is known to "
         f"+-{half_width:.2f}, and a guess in the middle to +-{guess:.2f}. Where strata do not change what is learnt, a "
         "task cannot be verified. Ask for more shadows, more samples or other strata.",
     )
@@ -386,7 +414,11 @@ def _samples(
         from fedpeer.evidence.planning import plan_shadows  # imports torch
 
         plans = plan_shadows(
-            codes, terms.reference, recipe.samples, _SHADOWS, (evidence_seed(task.row.root),)
+            codes,
+            terms.reference,
+            recipe.samples,
+            min(_SHADOWS, int(task.row.settings["evidence"]["shadows"])),
+            (evidence_seed(task.row.root),),
         )
         sound = sorted((plan for plan in plans if plan.sound), key=lambda plan: plan.mix.degree)
         chosen = [sound[k * (len(sound) - 1) // (count - 1)].rows for k in range(count)]
@@ -430,9 +462,16 @@ def _check_trained(
         except ModelFileError as error:
             raise TaskError(
                 f"a model that is trained by the recipe is refused, as participants' models would be: {error}; "
-                f"expected one that keeps the contract: recipe.learning_rate is {rate}, choose a smaller one, or a "
-                "larger contract.max_norm where that is set"
+                f"{_largest(model)}expected one that keeps the contract: recipe.learning_rate is {rate}, choose a "
+                "smaller one, scale inputs whose values are large, or set a larger contract.max_norm"
             ) from None
+
+
+def _largest(model: Weights) -> str:
+    """Which tensor makes most of a model's length, in words; nothing where it has no finite one."""
+    lengths = {name: float(np.linalg.norm(array.astype(np.float64))) for name, array in model.items()}
+    name = max(lengths, key=lambda each: lengths[each])
+    return f"most of it is tensor {name}, {lengths[name]:.6g}; " if math.isfinite(lengths[name]) else ""
 
 
 def _learnt(
@@ -661,10 +700,32 @@ def _why(scored: Scored) -> str:
     return next((verdict.explanation for verdict in verdicts if not verdict.passed), "no reason is given")
 
 
-def _evidence_seconds(task: PreparedTask, training: float, prepared: float, whole: bool) -> float:
-    """About how long the shadows of a round take here.
+def _within_seconds(task: PreparedTask, section: EvidenceSection, a_model: float) -> PreparedTask:
+    """The task with as many shadows as its limit of seconds allows. Raises TaskError: too few.
 
     Args:
+        a_model: seconds for each model that a round's evidence trains.
+    """
+    if section.seconds is None:
+        return task
+    from fedpeer.evidence.planning import most_shadows, trainings  # imports torch
+
+    models = int(section.seconds / a_model)
+    least = math.ceil(trainings(LEAST_SHADOWS, later=True) * a_model)
+    kept = section.within(
+        (most_shadows(models), most_shadows(models, later=True)),
+        f"evidence.seconds is {section.seconds:g}",
+        f"{least} on this machine",
+    )
+    settings = {**task.row.settings, "evidence": kept.model_dump(mode="json")}
+    return replace(task, row=replace(task.row, settings=settings))
+
+
+def _model_seconds(task: PreparedTask, dry: int, training: float, prepared: float, whole: bool) -> float:
+    """About how long a round's evidence takes here, for each model that it trains.
+
+    Args:
+        dry: sound shadows of the dry round.
         training: seconds of one model's by the recipe.
         prepared: seconds of the dry round's evidence.
         whole: whether its shadows were trained by the whole recipe.
@@ -673,7 +734,7 @@ def _evidence_seconds(task: PreparedTask, training: float, prepared: float, whol
 
     assert task.data is not None, "evidence has D_c"
     recipe, shadows = task.row.terms.recipe, int(task.row.settings["evidence"]["shadows"])
-    seconds = prepared * shadows / _SHADOWS + (0 if whole else trainings(shadows) * training)
+    seconds = prepared / trainings(dry) + (0 if whole else training)
     pooled = workers_for(recipe, task.data.validation, shadows) is not None
     return seconds / (len(sched_getaffinity(0)) if pooled else 1)
 

@@ -29,6 +29,7 @@ from fedpeer.learning.learner_data import LearnerData
 from fedpeer.learning.samples import Array, Samples, of_labelled
 from fedpeer.learning.strata import Codes, column_of, quantiles_of, strata_of
 from fedpeer.learning.tables import layout_of, named_target, read_columns, samples_of
+from mechanism.errors import FieldError
 from mechanism.workload import MAX_STRATA, Coded, Columns, Labels, Strata, source_of
 
 
@@ -177,6 +178,10 @@ def _table(section: DataSection, beside: tuple[str, ...]) -> Given:
     if section.target is None:
         raise TaskError("[data] names inputs and no target; expected target, the column that is learnt")
     inputs, target = tuple(section.inputs), section.target
+    try:  # before anything is read
+        Columns(inputs, target, section.layout or "array")
+    except FieldError as error:
+        raise FieldError(error.field.replace("columns", "data", 1), error.value, error.expected) from None
     texts = named_target(target, section.classes)
     arrays = read_columns(section.file, (*inputs, target, *beside), texts)
     form = Columns(inputs, target, section.layout or layout_of(arrays, inputs))

@@ -7,13 +7,13 @@ import math
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Decimal
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from coordinator.acceptance import check_acceptable
 from coordinator.banking import priced
-from coordinator.config import TaskConfig
+from coordinator.config import LEAST_SHADOWS, TaskConfig
 from coordinator.derivation import chain_secret, initial_seed, task_root, validation_salt
 from coordinator.errors import TaskError
 from coordinator.learner_data import (
@@ -44,7 +44,7 @@ from fedpeer.protocol.model_file import (
 from mechanism.canonical import MAX_INTEGER
 from mechanism.degree import reference_distribution
 from mechanism.errors import FieldError
-from mechanism.lifecycle import State
+from mechanism.lifecycle import State, needs_evidence
 from mechanism.payment import payment_function
 from mechanism.peers import seed_commitment
 from mechanism.records import MAX_DECIMAL_DIGITS
@@ -188,7 +188,7 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
         id=config.id,
         terms=terms,
         root=root,
-        settings=json.loads(config.model_dump_json(include={"data", "evidence", "folder", "leaderboard"})),
+        settings=_settings(config),
         state=State.OPEN,
         round=0,
         deadline=None,
@@ -199,6 +199,25 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
         reason=None,
     )
     return PreparedTask(row, initial_model, data)
+
+
+def _settings(config: TaskConfig) -> dict[str, Any]:
+    """What the coordinator keeps beside the terms; no more shadows than the task file's limit of trainings allows.
+
+    Raises:
+        TaskError: a limit that is too low for any evidence.
+    """
+    evidence, limit = config.evidence, config.evidence.trainings
+    if limit is not None and needs_evidence(config.rule.name):
+        from fedpeer.evidence.planning import most_shadows, trainings  # imports torch
+
+        least = str(trainings(LEAST_SHADOWS, later=True))
+        most = most_shadows(limit), most_shadows(limit, later=True)
+        evidence = evidence.within(most, f"evidence.trainings is {limit}", least)
+    kept = config.model_copy(update={"evidence": evidence})
+    names = {"data", "evidence", "folder", "leaderboard"}
+    settings: dict[str, Any] = json.loads(kept.model_dump_json(include=names))
+    return settings
 
 
 def _too_expensive(terms: Terms) -> FieldError:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import structlog
 
-from coordinator.config import DataSection
+from coordinator.config import DataSection, EvidenceSection
 from coordinator.derivation import evidence_seed, validation_salt
 from coordinator.errors import TaskError
 from coordinator.learner_data import commit_validation, load_learner_data, stratified
@@ -198,11 +198,13 @@ def shadow_evidence(
     """
     from fedpeer.evidence import ShadowEvidence
 
-    terms, shadows = row.terms, row.settings["evidence"]["shadows"]
+    terms = row.terms
+    shadows, later = EvidenceSection(**row.settings["evidence"]).counts()
     return ShadowEvidence(
         evidence_task(data, row, workload),
         evidence_seed(row.root),
         shadows=shadows,
+        later=later,
         executor=workers_for(terms.recipe, data.validation, shadows),
         validation_sha256=terms.validation_commitment.hex(),
         scores=[terms.rule.name],

@@ -202,18 +202,21 @@ class EvidenceModel:
             the last aggregation.
         validation_sha256: digest of D_c. In a log, the terms' commitment to it.
         shadows_sha256: digest of the shadow set: counts, halves and features of every shadow.
+        shadows: sound shadows that were trained for this round; carried: those of earlier rounds that joined the fit.
         degree, quality: maps from features, over the same regressors.
         likeness: what the likeness of two models says.
         distinct: the map to the distinct samples, over those of the recipe; None where none was fitted.
 
     Raises:
-        FieldError: a round below 1, a digest that is none, or maps over different regressors.
+        FieldError: a round or a number of shadows below 1, a digest that is none, or maps over different regressors.
     """
 
     round: int
     start_sha256: str
     validation_sha256: str
     shadows_sha256: str
+    shadows: int
+    carried: int
     degree: DegreeMap
     quality: QualityMap
     thresholds: Thresholds
@@ -222,6 +225,8 @@ class EvidenceModel:
 
     def __post_init__(self) -> None:
         whole("round", self.round)
+        whole("shadows", self.shadows)
+        whole("carried", self.carried, 0)
         for name in ("start_sha256", "validation_sha256", "shadows_sha256"):
             _check_digest(name, getattr(self, name))
         for name, line in (("quality", self.quality), ("distinct", self.distinct)):
@@ -235,6 +240,8 @@ class EvidenceModel:
             "start_sha256": self.start_sha256,
             "validation_sha256": self.validation_sha256,
             "shadows_sha256": self.shadows_sha256,
+            "shadows": self.shadows,
+            "carried": self.carried,
             "degree": self.degree.record(),
             "quality": self.quality.record(),
             "thresholds": {f.name: getattr(self.thresholds, f.name) for f in fields(Thresholds)},

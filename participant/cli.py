@@ -156,7 +156,7 @@ def run(
 
 @app.command()
 def explain(config: ConfigOption = Path(CONFIG_FILE), as_json: JsonOption = False) -> None:
-    """What each effort would earn in each configured task, and which is best. Claims nothing."""
+    """What each effort would earn in each configured task, and which is best; whether its data fit. Claims nothing."""
     settings = _settings(config)
     sys.path.insert(0, str(Path.cwd()))  # where `run` looks for a task's modules, too
     records = []
@@ -164,11 +164,18 @@ def explain(config: ConfigOption = Path(CONFIG_FILE), as_json: JsonOption = Fals
         settings.state, settings.coordinator.market, insecure=settings.coordinator.insecure
     ) as participant:
         for section in settings.task:
-            strategy = section.strategy
+            strategy, name = section.strategy, section.data or section.factory
             task_id = section.id or participant.find_task()
-            if task_id is None or not isinstance(strategy, BestResponse):
-                why = "no task takes claims" if task_id is None else "the effort is fixed"
-                typer.echo(f"{section.data or section.factory}: nothing to explain, {why}", err=True)
+            if task_id is None:
+                typer.echo(f"{name}: nothing to explain, no task takes claims", err=True)
+                continue
+            if not isinstance(strategy, BestResponse):
+                degree = participant.check(section.spec.build(), task_id)
+                typer.echo(
+                    f"{name}: nothing to explain, the effort is fixed; it fits the task {task_id}, at degree "
+                    f"{degree_text(degree)} without effort",
+                    err=True,
+                )
                 continue
             explanation = participant.explain(section.spec.build(), task_id, strategy)
             if as_json:

@@ -3,11 +3,13 @@
 
 from collections.abc import Collection, Mapping
 from datetime import datetime
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args
 
 import numpy.typing as npt
 
+from mechanism.degree import noniid_degree, stratum_counts
 from mechanism.terms import Terms
 from participant.backoff import Backoff
 from participant.calls import call, class_call, each
@@ -238,6 +240,24 @@ class Membership(Generic[JoinedKind]):
 
         found: Explanation = yield Work(explanation)
         return found
+
+    @call
+    def check(self, task: Task, task_id: str) -> Steps[Fraction]:
+        """Holds files and data against the published terms, as a claim does first; the degree that it would state.
+        Claims nothing and agrees to nothing.
+
+        Raises:
+            TaskError: what does not fit; FieldError: counts of other strata than the terms'.
+        """
+        trainer = trainer_of(task)
+        _, terms = yield from published(task_id, self.client.steps)
+
+        def checked() -> Fraction:
+            trainer.prepare(terms)
+            return noniid_degree(stratum_counts(trainer.counts(), terms.strata_names), terms.reference)
+
+        degree: Fraction = yield Work(checked)
+        return degree
 
     @call
     def dispute(self, task_id: str) -> Steps[Dispute]:

@@ -211,6 +211,20 @@ def shadows_are_those_of_another_round_or_none() -> Cases:
         )
 
 
+@forgery("carries over", "carried is", "shadows is")
+def shadows_are_carried_over_that_no_round_before_had() -> Cases:
+    for number, carried in ((1, 1), (2, samples.SHADOWS + 1), (3, 2 * samples.SHADOWS + 1)):
+        yield (
+            f"round {number}",
+            told_otherwise(
+                lambda r, n=carried: r["model"].update(carried=n), Shape(rounds=3), number, left=True
+            ),
+        )
+    for name, values in (("carried", (-1, True, "0", None)), ("shadows", (0, -1, True, "1", None))):
+        for value in values:
+            yield f"{name} {value!r}", told_otherwise(lambda r, n=name, v=value: r["model"].update({n: v}))
+
+
 def settled_as_distinct(history: History, record: Any) -> None:
     """Settles a round on evidence as if no digest in it said anything."""
     apart = json.loads(json.dumps(record))

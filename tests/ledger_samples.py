@@ -204,6 +204,9 @@ def model(
     return entries.model(statement, signature, sequence(round_, name), late)
 
 
+#: Shadows of a round.
+SHADOWS = 100
+
 #: What the measurements below pass.
 LIMITS = Thresholds(
     norm_low=800_000, norm_high=1_250_000, alignment=50_000, novelty=6_000_000, improvement=-500_000,
@@ -257,7 +260,10 @@ def evidence(agreed: Terms, round_: int, who: Sequence[str], refuted: str = "") 
     start = global_model(agreed, round_ - 1).hex()
     shadows = hashlib.sha256(f"{agreed.task_id}/{round_}/shadows".encode()).hexdigest()
     fitted = degree_map(agreed.reference)
-    model_ = EvidenceModel(round_, start, VALIDATION.hex(), shadows, fitted, quality_map(), LIMITS, LIKENESS)
+    carried = SHADOWS if round_ > 1 else 0
+    model_ = EvidenceModel(
+        round_, start, VALIDATION.hex(), shadows, SHADOWS, carried, fitted, quality_map(), LIMITS, LIKENESS
+    )
     measured = [
         Measurement(
             participant_id=name,

@@ -144,7 +144,7 @@ class Opening:
         )
         doubts = check_calibration(prepared, config)
         proof = prove(prepared, self._say, accept_noise=accept_noise)
-        return _Offer(prepared, replace(proof, doubts=(*proof.doubts, *doubts)))
+        return _Offer(proof.task, replace(proof, doubts=(*proof.doubts, *doubts)))
 
     def _say(self, text: str) -> None:
         self._said = text

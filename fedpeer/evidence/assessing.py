@@ -21,12 +21,15 @@ from fedpeer.evidence.comparing import Left, likeness
 from fedpeer.evidence.errors import EvidenceError
 from fedpeer.evidence.influence import Aggregate
 from fedpeer.evidence.measuring import (
+    CARRIED_ROUNDS,
     SHADOWS,
     Ensemble,
     EvidenceTask,
     Measured,
     Report,
+    Shadows,
     prepare_ensemble,
+    prepare_shadows,
 )
 from fedpeer.evidence.regression import micro
 from fedpeer.evidence.sent import Broadcast, SentModels
@@ -102,6 +105,8 @@ class ShadowEvidence:
         task: workload, recipe and the scoring part of D_c. What is reported to participants is measured on other data.
         seed: secret until the task is over: those who know it know the shadows.
         shadows: sound shadow models a round.
+        later: sound shadow models of a round after others, which carries over those of the last `CARRIED_ROUNDS`
+            different starts before it; None: as many as in any other, and none are carried over.
         executor: trains them; None trains them in the calling thread.
         validation_sha256: what the record names D_c by, such as the terms' commitment to it; a digest of it where
             empty.
@@ -118,6 +123,7 @@ class ShadowEvidence:
         seed: int,
         *,
         shadows: int = SHADOWS,
+        later: int | None = None,
         executor: Executor | None = None,
         validation_sha256: str = "",
         scores: Sequence[str] = (),
@@ -127,10 +133,12 @@ class ShadowEvidence:
         self._task = task
         self._seed = seed
         self._shadows = shadows
+        self._later = later
         self._executor = executor
         self._scores = tuple(scores)
         self._report = report
         self._ensembles: OrderedDict[tuple[str, str, int], ShadowEnsemble] = OrderedDict()
+        self._trained: OrderedDict[tuple[str, int], Shadows] = OrderedDict()
         self._validation_digest = validation_sha256 or samples_digest(task.validation)
 
     def prepare(
@@ -139,7 +147,7 @@ class ShadowEvidence:
         """The ensemble of shadows around `start`; trained once for a start and round, then remembered.
 
         Args:
-            history: models that were sent out before, oldest first.
+            history: models that were sent out before, oldest first; all of them where shadows are carried over.
             start_sha256: what the record names the start by, such as its file's digest; that of its tensors where
                 empty.
         """
@@ -149,21 +157,61 @@ class ShadowEvidence:
         if key in self._ensembles:
             self._ensembles.move_to_end(key)
             return self._ensembles[key]
+        before = [broadcast.weights() for broadcast in latest(history)]
+        carried = self._carried(digest, before, complete=len(before) == len(history))
+        count = self._later if carried and self._later else self._shadows
         ensemble = prepare_ensemble(
             self._task,
             start,
             self._seed,
-            history=[broadcast.weights() for broadcast in latest(history)],
+            history=before,
             part=1 / len(history[-1].merged) if history and history[-1].merged else 0.0,
-            shadows=self._shadows,
+            shadows=count,
+            carried=carried,
             executor=self._executor,
             report=self._report,
         )
+        self._keep(digest, count, ensemble.shadows)
         found = ShadowEnsemble(self._task, round_, start, named, self._validation_digest, ensemble)
         self._ensembles[key] = found
         while len(self._ensembles) > KEPT_ENSEMBLES:
             self._ensembles.popitem(last=False)
         return found
+
+    def _carried(self, digest: str, before: Sequence[Weights], *, complete: bool) -> list[Shadows]:
+        """Those of the latest other starts, oldest first; trained again where they are not remembered.
+
+        Args:
+            digest: of the round's start.
+            before: the latest models that were sent out, oldest first; `complete`: no other was before.
+        """
+        if self._later is None:
+            return []
+        starts: dict[str, Weights] = {}
+        for weights in before:
+            starts.setdefault(weights_digest(weights), weights)
+        first = next(iter(starts), None) if complete else None
+        found = []
+        for name in [name for name in starts if name != digest][-CARRIED_ROUNDS:]:
+            count = self._shadows if name == first else self._later
+            if (name, count) not in self._trained:
+                made = prepare_shadows(
+                    self._task,
+                    starts[name],
+                    self._seed,
+                    shadows=count,
+                    executor=self._executor,
+                    report=self._report,
+                )
+                self._keep(name, count, made)
+            found.append(self._trained[name, count])
+        return found
+
+    def _keep(self, digest: str, count: int, shadows: Shadows) -> None:
+        self._trained[digest, count] = shadows
+        self._trained.move_to_end((digest, count))
+        while len(self._trained) > CARRIED_ROUNDS + 1:
+            self._trained.popitem(last=False)
 
     def assess(
         self, ensemble: ShadowEnsemble, submissions: Sequence[Submission], history: Sequence[Broadcast] = ()

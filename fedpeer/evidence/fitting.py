@@ -11,6 +11,9 @@ as no participant does. What an update says of it comes from the other half's ma
 left of that help is of the size of what stands against it (fewer shadows in a fold's maps, and fewer samples of D_c to
 observe it on), as long as a half has enough samples of every stratum: `fedpeer.evidence.planning.scarcity`.
 
+Shadows of earlier rounds can be *carried over*: they join every fit as they were observed at their own starts, and the
+features of the start tell the starts apart. What is held out, and so the interval, is of this round's shadows alone.
+
 Sources: Geurts, Ernst, Wehenkel 2006, extremely randomized trees; Vovk 2015, cross-conformal predictors.
 """
 
@@ -104,6 +107,20 @@ class Table:
             self.sorted_columns,
         )
 
+    def joined(self, other: "Table | None") -> "Table":
+        """Its rows, then those of another one of the same form."""
+        if other is None:
+            return self
+        return Table(
+            np.concatenate([self.features, other.features]),
+            {name: np.concatenate([part, other.vectors[name]]) for name, part in self.vectors.items()},
+            np.concatenate([self.shares, other.shares]),
+            np.concatenate([self.degrees, other.degrees]),
+            np.concatenate([self.halves, other.halves]),
+            self.reference,
+            self.sorted_columns,
+        )
+
     def z(self, features: Array, shares: Array) -> Array:
         """The regressors, computed by the very function that settles."""
         rows = [
@@ -182,8 +199,11 @@ class Fitted:
     residuals: Array
 
 
-def fit_degree(table: Table) -> Fitted:
+def fit_degree(table: Table, carried: Table | None = None) -> Fitted:
     """The map that the sound shadows of `table` support.
+
+    Args:
+        carried: sound shadows of earlier rounds.
 
     Raises:
         EvidenceError: too few of them.
@@ -191,10 +211,10 @@ def fit_degree(table: Table) -> Fitted:
     count = len(table.degrees)
     if count < MIN_SHADOWS:
         raise EvidenceError(f"{count} sound shadows; expected at least {MIN_SHADOWS}")
-    maps, features, shares = fit_maps(table)
-    residuals = _residuals(table, folds(count, _CHECK_FOLDS))
+    maps, features, shares = fit_maps(table.joined(carried))
+    residuals = _residuals(table, carried, folds(count, _CHECK_FOLDS))
     half_width = micro(conformal_quantile(np.abs(residuals), ALPHA))
-    return Fitted(maps, maps.degree_map(table, half_width), features, shares, residuals)
+    return Fitted(maps, maps.degree_map(table, half_width), features[:count], shares[:count], residuals)
 
 
 def _stacked(observations: Sequence[Observation]) -> tuple[Array, dict[str, Array]]:
@@ -205,11 +225,12 @@ def _stacked(observations: Sequence[Observation]) -> tuple[Array, dict[str, Arra
     }
 
 
-def _residuals(table: Table, parts: Iterable[tuple[Indices, Indices]]) -> Array:
-    """What maps fitted on the first shadows of each part are off by on its second."""
+def _residuals(table: Table, carried: Table | None, parts: Iterable[tuple[Indices, Indices]]) -> Array:
+    """What maps fitted on the first shadows of each part, and those carried over, are off by on its second."""
     found = np.empty(len(table.degrees))
     for rest, fold in parts:
-        found[fold] = fit_maps(table.rows(rest))[0].estimates(table.rows(fold)) - table.degrees[fold]
+        maps, *_ = fit_maps(table.rows(rest).joined(carried))
+        found[fold] = maps.estimates(table.rows(fold)) - table.degrees[fold]
     return found
 
 

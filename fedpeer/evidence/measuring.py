@@ -36,6 +36,9 @@ from mechanism.terms import Recipe
 #: Sound shadows a round, where nothing else is asked for.
 SHADOWS = 100
 
+#: Rounds whose shadows are carried over, at most.
+CARRIED_ROUNDS = 3
+
 #: Shadows in one task of the executor: a few seconds of work, small enough to spread.
 CHUNK = 8
 
@@ -150,11 +153,25 @@ class Measured:
 
 
 @dataclass(frozen=True, eq=False)
+class Shadows:
+    """Trained and observed sound shadows of one start, as later rounds carry them over.
+
+    Attributes:
+        tensors: that were looked at; updates of others are not comparable.
+    """
+
+    table: Table
+    tensors: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
 class Ensemble:
     """What the shadows of one start say.
 
     Attributes:
         observer: of models from that start.
+        shadows: its own sound ones.
+        carried: how many sound ones of earlier rounds joined the fit.
         fitted: maps, in units and in integers.
         screens: tests.
         comparison: of models with one another.
@@ -163,6 +180,8 @@ class Ensemble:
     """
 
     observer: Observer
+    shadows: Shadows
+    carried: int
     fitted: Fitted
     screens: Screens
     comparison: Comparison
@@ -216,6 +235,8 @@ class Ensemble:
             start_sha256=start_sha256,
             validation_sha256=validation_sha256,
             shadows_sha256=self.shadows_sha256,
+            shadows=len(self.shadows.table.degrees),
+            carried=self.carried,
             degree=self.fitted.model,
             quality=self.screens.quality_map(),
             thresholds=self.screens.thresholds(),
@@ -239,6 +260,7 @@ def prepare_ensemble(
     history: Sequence[Weights] = (),
     part: float = 0.0,
     shadows: int = SHADOWS,
+    carried: Sequence[Shadows] = (),
     executor: Executor | None = None,
     report: Report = lambda trained, of: None,
 ) -> Ensemble:
@@ -249,6 +271,7 @@ def prepare_ensemble(
         history: models that were sent out before.
         part: of a participant in the mean of the round before.
         shadows: sound ones; a quarter as many flawed ones come on top.
+        carried: of earlier rounds, with the same `task` and `seed`.
         executor: trains them, where the task can be sent to it; None trains them here.
 
     Raises:
@@ -256,9 +279,42 @@ def prepare_ensemble(
     """
     began = time.perf_counter()
     plans, observer = begin_ensemble(task, start, seed, shadows)
+    past = Past(history[-1], part) if history and part >= LEAST_PART else None
+    seen = _observed(task, observer, start, plans, past, executor, report)
+    public = [observer.sketch(model) for model in history]
+    return fit_ensemble(task, observer, plans, seen, public, carried, seed=seed, began=began)
+
+
+def prepare_shadows(
+    task: EvidenceTask,
+    start: Weights,
+    seed: int,
+    *,
+    shadows: int = SHADOWS,
+    executor: Executor | None = None,
+    report: Report = lambda trained, of: None,
+) -> Shadows:
+    """The sound shadows that `prepare_ensemble` trains, alone: what a later round carries over."""
+    plans, observer = begin_ensemble(task, start, seed, shadows)
+    # In the same stacks as in that round, so that the figures agree to the last digit.
+    plans = plans[: -(-shadows // CHUNK) * CHUNK]
+    seen = _observed(task, observer, start, plans, None, executor, report)
+    pairs = [(plan, each) for plan, each in zip(plans, seen, strict=True) if plan.sound and each.finite]
+    return Shadows(_table(pairs, observer.features, task.reference), observer.tensors)
+
+
+def _observed(
+    task: EvidenceTask,
+    observer: Observer,
+    start: Weights,
+    plans: Sequence[Plan],
+    past: Past | None,
+    executor: Executor | None,
+    report: Report,
+) -> list[Observation]:
+    """The shadows of `plans`, trained here or by the executor."""
     chunks = [plans[i : i + CHUNK] for i in range(0, len(plans), CHUNK)]
     seen: list[Observation] = []
-    past = Past(history[-1], part) if history and part >= LEAST_PART else None
     if executor is None:
         for chunk in chunks:
             seen += observe_plans(task, observer, start, chunk, past)
@@ -267,8 +323,7 @@ def prepare_ensemble(
         for future in [executor.submit(observe_plans, task, observer, start, c, past) for c in chunks]:
             seen += future.result()
             report(len(seen), len(plans))
-    public = [observer.sketch(model) for model in history]
-    return fit_ensemble(task, observer, plans, seen, public, seed=seed, began=began)
+    return seen
 
 
 def begin_ensemble(
@@ -295,6 +350,7 @@ def fit_ensemble(
     plans: Sequence[Plan],
     seen: Sequence[Observation],
     public: Sequence[Array] = (),
+    carried: Sequence[Shadows] = (),
     *,
     seed: int = 0,
     began: float | None = None,
@@ -303,6 +359,7 @@ def fit_ensemble(
 
     Args:
         public: directions from the start to earlier models that were sent out.
+        carried: of earlier rounds; those of other tensors are left out.
         seed: of the samples on which outputs are compared.
         began: when the work began, by `time.perf_counter`.
     """
@@ -316,7 +373,11 @@ def fit_ensemble(
     sound = [pair for pair in finite if pair[0].sound]
     flawed = [pair for pair in finite if not pair[0].sound and pair[0].anchor is None]
     table = _table(sound, observer.features, task.reference)
-    fitted = fit_degree(table)
+    earlier = None
+    for each in carried:
+        if each.tensors == observer.tensors:
+            earlier = each.table.joined(earlier)
+    fitted = fit_degree(table, earlier)
     other = _table(flawed, observer.features, task.reference) if flawed else None
     honest = [each for _, each in sound]
     comparison = fit_comparison(
@@ -332,6 +393,8 @@ def fit_ensemble(
     kept = [(place, each.kept) for place, (_, each) in enumerate(sound) if each.kept is not None]
     return Ensemble(
         observer,
+        Shadows(table, observer.tensors),
+        0 if earlier is None else len(earlier.degrees),
         fitted,
         fit_screens(honest, fitted, table, other, public, kept),
         comparison,

@@ -2,7 +2,8 @@
 
 D_c is cut into two disjoint halves, each with every stratum's share. A shadow is trained on samples of one half: what
 its update says of the shadows of that half, whose samples it shares, it says of no participant, so the maps from
-updates are fitted on one half's shadows and tried on the other's (`fedpeer.evidence.telling`).
+updates are fitted on one half's shadows and tried on the other's (`fedpeer.evidence.telling`). All rounds of a task
+have the same halves, so that the same holds of shadows that are carried over.
 
 *Sound* shadows have mixes of four families: majority and minority by degree, the same by share with other tails,
 Dirichlet, and few strata. *Flawed* ones are nearly balanced, but
@@ -13,6 +14,7 @@ samples of two disjoint quarters of D_c that lie in one half, and every other on
 first again. The quarters are the same for all, so that no first or third has a sample in common with any second.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -21,16 +23,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedpeer.evidence.fitting import MIN_SHADOWS
 from fedpeer.learning.partition import LabelMix, dirichlet, majority_minority, number_of_classes
 from fedpeer.learning.strata import Codes, balanced_halves
 
 Rows = npt.NDArray[np.int64]
 
+#: Tells the seed of the halves from those of the plans.
+_HALVES = 1
+
 #: Flawed shadows for each sound one.
 FLAWED_SHARE = 0.25
 
-#: Sound shadows that are trained once more as participants that took part before, at most: enough for a median.
-KEPT = 12
+#: Sound shadows that are trained once more as participants that took part before: at most so many, enough for a median,
+#: and at most this share of them. Each is two trainings, in rounds after the first.
+KEPT, KEPT_SHARE = 12, 0.25
 
 #: Anchors for each sound shadow, and at least how many.
 ANCHOR_SHARE, LEAST_ANCHORS = 0.08, 4
@@ -69,9 +76,10 @@ def plan_shadows(
     Args:
         codes: the stratum of each sample of D_c.
         samples: of the recipe.
+        seed: its first number alone gives the halves.
     """
     generator = np.random.default_rng(list(seed))
-    halves = balanced_halves(codes, generator)
+    halves = balanced_halves(codes, np.random.default_rng([seed[0], _HALVES]))
     strata = len(reference)
     plans = []
     for k in range(count):
@@ -92,15 +100,33 @@ def plan_shadows(
         first, second = (_resample(codes, quarter, mix.counts, generator) for quarter in quarters[k % 2])
         for rows in (first, second, first)[: 3 - k % 2]:
             plans.append(Plan(mix, rows, rows, k % 2, False, int(generator.integers(2**31)), k))
-    for k in generator.permutation(count)[:KEPT]:
+    for k in generator.permutation(count)[: kept_count(count)]:
         plans[k] = replace(plans[k], keeps=True)
     return plans
 
 
-def trainings(shadows: int) -> int:
-    """Models that are trained for so many sound shadows: `plan_shadows`' length."""
+def trainings(shadows: int, *, later: bool = False) -> int:
+    """Models that are trained for so many sound shadows: `plan_shadows`' length, and what a `later` round adds at
+    most."""
     anchors = anchor_count(shadows)
-    return shadows + round(shadows * FLAWED_SHARE) + 2 * anchors + (anchors + 1) // 2
+    likeness = 2 * anchors + (anchors + 1) // 2
+    return shadows + round(shadows * FLAWED_SHARE) + likeness + later * 2 * kept_count(shadows)
+
+
+def later_shadows(shadows: int) -> int:
+    """Sound shadows of a round that carries others over, where the first round has so many and nothing else is asked
+    for: half of them are as good then."""
+    return min(shadows, max(MIN_SHADOWS, (shadows + 1) // 2))
+
+
+def most_shadows(limit: int, *, later: bool = False) -> int:
+    """The most sound shadows for which at most `limit` models are trained; 0 where there are none."""
+    return bisect_right(range(limit + 1), limit, key=lambda count: trainings(count, later=later)) - 1
+
+
+def kept_count(shadows: int) -> int:
+    """Of so many sound shadows, those that are trained as participants that took part before."""
+    return min(KEPT, int(shadows * KEPT_SHARE))
 
 
 def anchor_count(shadows: int) -> int:

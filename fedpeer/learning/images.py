@@ -2,12 +2,17 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from fedpeer.extras import missing
 from fedpeer.learning.errors import DataError
 from fedpeer.learning.samples import Samples
+
+if TYPE_CHECKING:  # Pillow is an extra
+    from PIL import Image
 
 #: Suffixes of files that are read; others are passed over.
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
@@ -31,13 +36,15 @@ def class_folders(folder: Path) -> tuple[str, ...]:
 def read_images(folder: Path, classes: Sequence[str]) -> Samples:
     """Images of shape (n, channels, height, width), float32 in [0, 1], and their class numbers.
 
-    One channel where all are grey, else three. Files are taken in the order of their paths.
+    One channel where all are grey, else three: a palette counts as grey where its colours are. Files are taken in the
+    order of their paths.
 
     Args:
         classes: names of the sub-folders, in the order of their numbers; one of them may be absent.
 
     Raises:
-        DataError: a sub-folder that is no class, no image at all, one that cannot be read, or two sizes.
+        DataError: a sub-folder that is no class, no image at all, one that cannot be read or is transparent in places,
+            or two sizes.
     """
     if other := sorted(set(class_folders(folder)) - set(classes)):
         raise DataError(
@@ -63,8 +70,7 @@ def read_images(folder: Path, classes: Sequence[str]) -> Samples:
                     raise ValueError(  # Pillow would cut its values off at 255
                         f"it has more than 8 bits a value (mode {image.mode}); convert it, or use a factory"
                     )
-                grey = image.mode in ("L", "1")
-                pixels.append(np.asarray(image.convert("L" if grey else "RGB")))
+                pixels.append(_pixels(image))
         except Exception as error:  # a damaged image fails in as many ways as there are formats
             raise DataError(
                 f"{file} cannot be read as an image: {str(error).partition(chr(10))[0]}"
@@ -79,3 +85,20 @@ def read_images(folder: Path, classes: Sequence[str]) -> Samples:
         stacked = np.stack(pixels)[:, None]
     labels = np.array([label for _, label in files], dtype=np.int64)
     return Samples(np.ascontiguousarray(stacked, dtype=np.float32) / np.float32(255), labels)
+
+
+def _pixels(image: "Image.Image") -> npt.NDArray[np.uint8]:
+    """Bytes of shape (height, width) of a grey image, (height, width, 3) of another.
+
+    Raises:
+        ValueError: it is transparent in places, where its colours are whatever lies behind it.
+    """
+    if image.has_transparency_data:
+        image = image.convert("LA" if image.mode in ("1", "L", "LA", "La") else "RGBA")
+        if image.getchannel("A").getextrema() != (255, 255):
+            raise ValueError("it is transparent in places; lay it on a background first")
+    if image.mode in ("1", "L", "LA"):
+        return np.asarray(image.convert("L"))
+    palette = image.mode in ("P", "PA")
+    found = np.asarray(image.convert("RGB"))
+    return found[..., 0] if palette and bool((found == found[..., :1]).all()) else found

@@ -26,7 +26,7 @@ class SklearnTask(LinearTask):
 
     Args:
         estimator: unfitted; its own settings (loss, learning rate, penalty) decide how it learns. Averaging
-            (`average=True`) keeps a second set of coefficients and is refused.
+            (`average=True`) keeps a second set of coefficients and is refused, as is `early_stopping=True`.
         inputs: shape (n, d), real and finite.
         labels: shape (n,), whole numbers in [0, I), or class names.
         classes: I, or the learner's list of class names in the reference's order.
@@ -45,6 +45,11 @@ class SklearnTask(LinearTask):
             )
         if getattr(estimator, "average", False):
             raise TaskError("an averaging estimator keeps two sets of coefficients; set average=False")
+        if getattr(estimator, "early_stopping", False) is True:
+            raise TaskError(
+                "an estimator that stops early holds samples back; set early_stopping=False, since the recipe says how "
+                "many epochs there are"
+            )
         super().__init__(inputs, labels, classes, np.float64, seed)
         self.estimator = estimator
 

@@ -43,7 +43,9 @@ class WorkloadTask(Task):
     Args:
         samples: inputs and targets together, as `Samples` or as the path of a file, whose columns the terms name; or
             the inputs alone: an array with a row a sample, or arrays by name, which may be the columns of a table.
-        targets: beside inputs alone: a row a sample; numbers, or names of the terms' classes.
+        targets: beside inputs alone: a row a sample; measured numbers, or of a classifier the names of the terms'
+            classes as texts, or their places among them, whole numbers from 0. In a file, other than an .npz of
+            images, a number is a name.
         folders: where the factory's module is looked for, before Python's own path.
         seed: decides the order of training; the same seed gives the same model on the same machine.
 

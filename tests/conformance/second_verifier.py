@@ -882,14 +882,16 @@ class Evidence:
     def __init__(self, record: Any) -> None:
         evidence = shaped(record, "model measurements", "evidence")
         keys = (
-            "arithmetic round start_sha256 validation_sha256 shadows_sha256 degree quality thresholds likeness "
-            "distinct"
+            "arithmetic round start_sha256 validation_sha256 shadows_sha256 shadows carried degree quality thresholds "
+            "likeness distinct"
         )
         self.model = shaped(evidence["model"], keys, "evidence.model")
         require(
             self.model["arithmetic"] == "strata-and-screens/half-even-micro-v5",
             "another arithmetic of evidence",
         )
+        integer(self.model["shadows"], 1, "shadows")
+        integer(self.model["carried"], 0, "carried")
         keys = "reference share_own share_mean share_intercept sorted_columns weights intercept forest half_width"
         self.degree = shaped(self.model["degree"], keys, "degree")
         self.reference = [rational(q, "reference") for q in sequence(self.degree["reference"], "reference")]
@@ -1359,6 +1361,7 @@ class Task:
     Attributes:
         start: digest of the model that the current round begins from; starts: of all rounds so far, it included.
         at: time of the last transition or closing; closed: whether there was a closing in the current round.
+        shadows: that were trained for the rounds so far.
         floors: of every round, the largest sequence among the models in time of the rounds before.
         server_state: digest of the server's state; None before the first, or where there is none.
         met: how often the first has had the second as its peer, in settled rounds.
@@ -1373,6 +1376,7 @@ class Task:
     round: int = 0
     at: int | None = None
     closed: bool = False
+    shadows: int = 0
     floors: list[int] = field(default_factory=lambda: [0])
     claims: dict[str, Claim] = field(default_factory=dict)
     selected: list[str] = field(default_factory=list)
@@ -1845,6 +1849,10 @@ class Replay:
         require(model["start_sha256"] == task.start, "evidence about another start")
         shadows = hexed(model["shadows_sha256"], 32, "shadows_sha256").hex()
         require(self.shadows.setdefault(shadows, task.start) == task.start, "shadow models of another start")
+        require(
+            model["carried"] <= task.shadows, "more shadow models carried over than the rounds before had"
+        )
+        task.shadows += model["shadows"]
         names = [item["participant_id"] for item in evidence.items]
         require(
             names == sorted(task.models), "the evidence is not about the models in time, one each, in order"

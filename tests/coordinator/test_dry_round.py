@@ -319,3 +319,26 @@ def test_nothing_is_recorded_of_a_task_that_is_refused(tmp_path: Path) -> None:
     assert "Proved in a dry round" in good.stderr
     assert [report.row.id for report in operator.tasks()] == ["t"]
     operator.close()
+
+
+def test_a_limit_of_trainings_gives_the_shadows_of_a_round_and_the_interval_that_they_buy() -> None:
+    proof = prove(prepare_task(task(evidence={"trainings": 25}), 0.0))
+    assert proof.shadows == (17, 17, 12)
+    assert proof.models == (25, 25)
+    assert proof.task.row.settings["evidence"]["shadows"] == 17
+    assert "With 17 shadows degrees are known to" in proof.sentence()
+    assert "for 25 trainings." in proof.sentence()
+    said = refused(evidence={"trainings": 24})
+    assert "evidence.trainings is 24" in said
+    assert "at least 25" in said
+
+
+def test_a_limit_of_seconds_is_held_by_what_the_dry_round_takes() -> None:
+    proof = prove(prepare_task(task(evidence={"shadows": 10**6, "seconds": 600}), 0.0))
+    assert proof.evidence_seconds is not None
+    assert proof.evidence_seconds <= 600
+    assert proof.shadows is not None
+    assert proof.task.row.settings["evidence"]["shadows"] == proof.shadows[1] < 10**6
+    said = refused(evidence={"seconds": 1e-6})
+    assert "evidence.seconds is 1e-06" in said
+    assert "on this machine" in said

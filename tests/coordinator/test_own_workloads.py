@@ -43,6 +43,10 @@ def mlp(hidden=WIDTH):
     )
 
 
+def normed():
+    return TorchWorkload(lambda: nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 2)), classes=2)
+
+
 def linear():
     return SklearnWorkload(SGDRegressor(eta0=0.05, learning_rate="constant", alpha=0.0), features=2)
 
@@ -273,6 +277,8 @@ def test_a_data_set_of_pairs_becomes_samples(folder: Path) -> None:
         ("own_models:mlp", CLASSES, 'strata = { column = "town" }', "has no town"),
         ("own_models:mlp", CLASSES, 'strata = { quantiles = 3, of = "site" }', "one finite number a sample of site"),
         ("own_models:mlp", TABLE, "", "names inputs and no target"),
+        ("own_models:mlp", TABLE.replace('"b"', '"a"') + 'target = "late"', "", "data.inputs is .*each once"),
+        ("own_models:mlp", TABLE + 'target = "a"', "", "data.target is 'a'; expected a column that is no input"),
         ("own_models:mlp", 'file = "table.csv"', "", "names no columns of"),
         ("own_models:mlp", CLASSES + '\nfolder = "pets"', "", "exactly one of dataset, file, folder and factory"),
         ("own_models:mlp", 'dataset = "digits"\ntarget = "y"', "", "target belongs to file"),
@@ -348,3 +354,13 @@ def test_the_commitment_is_to_every_array_its_name_type_and_shape() -> None:
         Samples(inputs.reshape(3, 1, 2), targets),
     ]
     assert len({of(other) for other in [plain, *others]} | {of(plain, b"salt")}) == len(others) + 2
+
+
+def test_a_model_that_grows_with_its_inputs_is_refused_with_the_tensor_that_does(folder: Path) -> None:
+    """The running variance of columns in the thousands is no diverged training."""
+    header, *rows = [line.split(",") for line in (folder / "table.csv").read_text().splitlines()]
+    wide = [[str(float(a) * 1000), *rest] for a, *rest in rows]
+    (folder / "wide.csv").write_text("\n".join(map(",".join, [header, *wide])) + "\n")
+    data = CLASSES.replace("table.csv", "wide.csv")
+    with pytest.raises(TaskError, match=r"most of it is tensor 0.running_var, .*scale inputs"):
+        prove(prepared(folder, "own_models:normed", data, rule="verified"))

@@ -219,6 +219,25 @@ def test_explain_finds_a_task_of_the_working_folder(coordinator: Served, tmp_pat
     assert "Expected figures of one round" in done.stdout
 
 
+def test_explain_holds_the_data_of_a_fixed_effort_against_the_task(
+    coordinator: Served, tmp_path: Path
+) -> None:
+    coordinator.open(schedule={"rounds": 1, "quorum": 3, "capacity": 3})
+    folder = configured(coordinator, tmp_path / "slow", "slow", "slow:Slow", "")
+    (folder / "slow.py").write_text(SLOW.format(seconds=0))
+    settings = (folder / "participant.toml").read_text()
+    fixed = settings.replace('strategy = "best-response"\ncost = 0.5', 'strategy = "fixed"\neffort = 0')
+    (folder / "participant.toml").write_text(fixed)
+    done = fedpeer(folder, "explain")
+    assert done.returncode == 0, done.stderr
+    assert "the effort is fixed; it fits the task task, at degree 0" in done.stderr
+    (folder / "slow.py").write_text(SLOW.format(seconds=0).replace("[10, 10, 10, 10]", "[10, 10]"))
+    done = fedpeer(folder, "explain")
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
+    assert "expected" in done.stderr
+
+
 def test_ctrl_c_stops_the_service_and_says_what_is_kept(coordinator: Served, tmp_path: Path) -> None:
     coordinator.open(schedule={"rounds": 1, "quorum": 3, "capacity": 3})
     folder = configured(coordinator, tmp_path / "slow", "slow", "slow:Slow", "", grace=0)

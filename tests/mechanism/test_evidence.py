@@ -62,7 +62,7 @@ LIMITS = Thresholds(
     claim_band=150_000, harm_full=300_000, harm_none=1_000_000, wide=350_000, rate=20_000,
 )  # fmt: skip
 LIKENESS = LikenessMap((200_000, 350_000, 500_000), (900_000, 950_000), 250_000)
-EVIDENCE = EvidenceModel(1, "aa" * 32, "bb" * 32, "cc" * 32, MODEL, QUALITY, LIMITS, LIKENESS)
+EVIDENCE = EvidenceModel(2, "aa" * 32, "bb" * 32, "cc" * 32, 50, 100, MODEL, QUALITY, LIMITS, LIKENESS)
 
 
 def measured(
@@ -571,6 +571,10 @@ def test_coefficients_that_do_not_fit_one_another_are_refused() -> None:
         lambda r: r.pop("start_sha256"),
         lambda r: r.pop("validation_sha256"),
         lambda r: r.pop("shadows_sha256"),
+        lambda r: r.update(shadows=0),
+        lambda r: r.update(shadows=True),
+        lambda r: r.update(carried=-1),
+        lambda r: r.pop("carried"),
     ],
 )
 def test_a_record_of_another_form_is_refused_as_a_field(spoil: Callable[[Any], None]) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 from fedpeer import extensions
 from fedpeer.evidence import ShadowEvidence
 from fedpeer.evidence.assessing import RoundMeasurements
+from fedpeer.evidence.planning import later_shadows
 from fedpeer.evidence.sent import Broadcast
 from fedpeer.experiments.arena.attacks import Attack, Entry, Model, Position, attack_named
 from fedpeer.experiments.arena.results import ArenaResult, Fight, HonestRound
@@ -119,7 +120,12 @@ class _SeedRun:
     def __init__(self, setting: ArenaSetting, population: Population) -> None:
         self._setting = setting
         self._population = population
-        self._evidence = ShadowEvidence(population.evidence, population.seed, shadows=setting.shadows)
+        self._evidence = ShadowEvidence(
+            population.evidence,
+            population.seed,
+            shadows=setting.shadows,
+            later=later_shadows(setting.shadows),
+        )
         self._start: Model = population.workload.build(population.seed)
         self._history: list[Model] = []
         self._broadcasts: list[Broadcast] = []

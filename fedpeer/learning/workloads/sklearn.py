@@ -48,6 +48,11 @@ class SklearnWorkload:
             raise ModelError(f"{name} is {kind}; expected classes={'I' if classes is None else None} with it")
         if getattr(estimator, "average", False):
             raise ModelError("an averaging estimator keeps two sets of coefficients; expected average=False")
+        if getattr(estimator, "early_stopping", False) is True:
+            raise ModelError(
+                f"{name} has early_stopping=True, which holds samples back and ends when it likes; expected "
+                "early_stopping=False: the recipe says how many epochs there are"
+            )
         self._estimator, self._features, self.classes = estimator, features, classes
         self._perceptron = hasattr(estimator, "hidden_layer_sizes")
         self.trainable = tuple(self.build(0))

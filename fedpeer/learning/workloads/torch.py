@@ -32,6 +32,9 @@ from mechanism.terms import Recipe
 #: Outputs and targets of a batch to a loss a sample: shape (n,), or (n, ...), of which the mean is taken.
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
+#: Types that parameters are trained in, the usual one first.
+_TRAINED = dict.fromkeys((torch.float32, torch.float64, torch.bfloat16)).keys()
+
 #: Samples whose gradient is looked at for tensors without one.
 _GRADIENT_SAMPLES = 256
 
@@ -88,6 +91,13 @@ class TorchWorkload:
         if not self.trainable:
             raise ModelError(
                 "the module has no parameter that requires a gradient; expected something to train"
+            )
+        kinds = {p.dtype for p in self._module.parameters() if p.requires_grad}
+        if halves := sorted(str(kind) for kind in kinds - _TRAINED):
+            raise ModelError(
+                f"the module trains parameters of {' and '.join(halves)}, in which an optimizer's steps overflow or "
+                f"vanish; expected {', '.join(map(str, _TRAINED))}: call module.float() or module.bfloat16() in the "
+                "factory"
             )
         other = self._made(1)
         left_out = [n for n, p in other.named_parameters() if n not in self._names]

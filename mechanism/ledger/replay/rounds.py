@@ -142,6 +142,11 @@ def _check_ground(world: World, task: Task, model: EvidenceModel) -> None:
         raise Wrong("the evidence is about another model than the one that the round began from")
     if world.shadows.setdefault(model.shadows_sha256, start) != start:
         raise Wrong("the evidence rests on the shadow models of a round that began from another model")
+    if model.carried > task.shadows:
+        raise Wrong(
+            f"the evidence carries over {model.carried} shadow models; the rounds before had {task.shadows}"
+        )
+    task.shadows += model.shadows
 
 
 def _check_measured(task: Task, measurement: Measurement) -> None:

@@ -90,6 +90,7 @@ class Task:
         round: the current one; number 0 before the first.
         starts: digests of the models that the rounds before it began from, in order.
         floors: of every round so far, the latest commitment among the models in time of the rounds before.
+        shadows: that were trained for the rounds so far.
         parts: of a selection, a closing or evidence that is not complete.
         at: when it entered its state, or closed its round; seconds since the epoch.
         delivered: (round, participant) of every model, late ones included.
@@ -105,6 +106,7 @@ class Task:
     round: Round
     starts: list[bytes] = field(default_factory=list)
     floors: list[int] = field(default_factory=lambda: [0])
+    shadows: int = 0
     parts: list[Entry] = field(default_factory=list)
     state: State | None = None
     at: float = -inf

@@ -76,7 +76,7 @@ def scene() -> Scene:
     start = mean_of([w for _, w in honest_models(splits, first, DEGREES, seed=1)])
     # As many shadows as a task has by default: of 64 only two have a single label, and what the maps then say of a
     # participant of one label hangs on the last digits of the training.
-    evidence = ShadowEvidence(EvidenceTask.of_images(RECIPE, splits.validation, UNIFORM), seed=5)
+    evidence = ShadowEvidence(EvidenceTask.of_images(RECIPE, splits.validation, UNIFORM), seed=8)
     ensemble = evidence.prepare(start, 2, [Broadcast("round 1", first)])
     return Scene(splits, evidence, first, start, ensemble, honest_models(splits, start, DEGREES, seed=2))
 
@@ -192,7 +192,7 @@ def test_few_samples_and_wrong_labels_cost_the_payment(scene: Scene) -> None:
         wrong=train(scene.start, wrong, RECIPE, seed=2),
     )
     for name in ("handful", "wrong"):
-        assert set(failed(found[name])) & {"samples", "trained"}, name
+        assert set(failed(found[name])) & {"samples", "trained", "echo"}, name
         assert not found[name].scored or found[name].multiplier_ppm < MICRO // 2, name
 
 
@@ -334,3 +334,22 @@ def test_a_recipe_that_diverges_is_refused() -> None:
         ShadowEvidence(EvidenceTask.of_images(wild, splits.validation), seed=0, shadows=30).prepare(
             initial_weights("digits-cnn", 0), 1
         )
+
+
+def test_later_rounds_carry_the_shadows_of_the_last_starts_over(scene: Scene) -> None:
+    task = scene.ensemble.task
+    evidence = ShadowEvidence(task, seed=5, shadows=16, later=MIN_SHADOWS)
+    starts = [scene.history[0].model, scene.start]
+    first = evidence.prepare(starts[0], 1).model(3)
+    assert (first.shadows, first.carried) == (16, 0)
+    history = [Broadcast("round 1", starts[0])]
+    second = evidence.prepare(starts[1], 2, history)
+    assert (second.model(3).shadows, second.model(3).carried) == (MIN_SHADOWS, 16)
+    # Nothing is remembered after a restart, and nothing is another one.
+    restarted = ShadowEvidence(task, seed=5, shadows=16, later=MIN_SHADOWS).prepare(starts[1], 2, history)
+    assert restarted.model(3) == second.model(3)
+    # A round in which nobody was scored begins from the same model: its shadows would be carried over to themselves.
+    same = evidence.prepare(starts[0], 2, history).model(3)
+    assert (same.shadows, same.carried) == (16, 0)
+    third = evidence.prepare(starts[1], 3, [*history, Broadcast("round 2", starts[1])]).model(3)
+    assert (third.shadows, third.carried) == (MIN_SHADOWS, 16)

@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from fedpeer.evidence.planning import plan_shadows, scarcity, trainings
+from fedpeer.evidence.planning import later_shadows, most_shadows, plan_shadows, scarcity, trainings
 from fedpeer.learning.strata import balanced_halves, reference_over
 
 CODES = np.random.default_rng(1).permutation(np.repeat(np.arange(5), [40, 40, 60, 20, 40]))
@@ -45,6 +45,8 @@ def test_every_family_and_every_number_of_strata_is_in_both_halves() -> None:
 @pytest.mark.parametrize("count", [2, 12, 30, 100])
 def test_as_many_are_planned_as_are_said_to_be_trained(count: int) -> None:
     assert len(plans(count)) == trainings(count)
+    again = sum(plan.keeps for plan in plans(count))
+    assert trainings(count) + 2 * again == trainings(count, later=True)
 
 
 def test_the_same_seed_gives_the_same_plans() -> None:
@@ -89,3 +91,26 @@ def test_flawed_shadows_look_balanced_by_their_targets_or_repeat_a_handful() -> 
 
 def test_scarcity_is_that_of_the_scarcest_stratum() -> None:
     assert scarcity(CODES, 50) == 0.2
+
+
+def test_all_rounds_of_a_task_have_the_same_halves_and_each_its_own_shadows() -> None:
+    rounds = [plan_shadows(CODES, REFERENCE, 50, 40, (7, start)) for start in (1, 2)]
+    for half in (0, 1):
+        mine, theirs = ({*rows} for rows in _rows(rounds, half))
+        assert len(mine | theirs) <= (len(CODES) + 1) // 2
+    assert not np.array_equal(rounds[0][0].rows, rounds[1][0].rows)
+
+
+def _rows(rounds: list, half: int) -> list:
+    return [[row for plan in plans_ if plan.half == half for row in plan.rows.tolist()] for plans_ in rounds]
+
+
+@pytest.mark.parametrize("limit", [0, 1, 18, 19, 25, 131, 10**9])
+@pytest.mark.parametrize("later", [False, True])
+def test_the_most_shadows_within_a_limit_of_trainings(limit: int, later: bool) -> None:
+    most = most_shadows(limit, later=later)
+    assert trainings(most, later=later) <= limit < trainings(most + 1, later=later)
+
+
+def test_later_rounds_have_half_the_shadows_but_never_fewer_than_a_fit_needs() -> None:
+    assert [later_shadows(count) for count in (12, 17, 25, 100, 101)] == [12, 12, 13, 50, 51]

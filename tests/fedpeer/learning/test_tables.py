@@ -168,6 +168,23 @@ def test_a_folder_of_images_has_a_class_in_each_sub_folder(tmp_path: Path) -> No
     assert np.asarray(read_images(tmp_path, ("cat", "dog")).inputs).shape == (4, 3, 3, 4)
 
 
+def test_grey_images_stay_grey_however_they_are_stored(tmp_path: Path) -> None:
+    image(tmp_path / "cat" / "a.png", value=51)
+    image(tmp_path / "dog" / "alpha.png", mode="LA", value=(51, 255))  # type: ignore[arg-type]
+    grey = Image.new("RGB", (4, 3), (51, 51, 51))
+    grey.quantize(4).save(tmp_path / "dog" / "palette.png")
+    inputs = np.asarray(read_images(tmp_path, ("cat", "dog")).inputs)
+    assert inputs.shape == (3, 1, 3, 4)
+    assert np.unique(inputs) == pytest.approx([0.2])
+    Image.new("RGB", (4, 3), (51, 0, 0)).quantize(4).save(tmp_path / "dog" / "red.png")
+    assert np.asarray(read_images(tmp_path, ("cat", "dog")).inputs)[-1, :, 0, 0].tolist() == pytest.approx(
+        [0.2, 0, 0]
+    )
+    image(tmp_path / "dog" / "clear.png", mode="LA", value=(51, 128))  # type: ignore[arg-type]
+    with pytest.raises(DataError, match=r"clear.png .*transparent in places"):
+        read_images(tmp_path, ("cat", "dog"))
+
+
 def test_images_that_do_not_agree_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="has 0 sub-folders"):
         class_folders(tmp_path)

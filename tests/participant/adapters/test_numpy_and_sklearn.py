@@ -83,6 +83,7 @@ def test_two_labels_have_one_row() -> None:
     [
         (lambda: SklearnTask(object(), INPUTS, LABELS, classes=10), "has no partial_fit"),
         (lambda: SklearnTask(SGDClassifier(average=True), INPUTS, LABELS, classes=10), "average=False"),
+        (lambda: SklearnTask(SGDClassifier(early_stopping=True), INPUTS, LABELS, classes=10), "stops early"),
         (lambda: SklearnTask(PassiveAggressiveClassifier(), INPUTS, LABELS[:5], classes=10), r"\(n, d\)"),
         (lambda: SoftmaxRegression(INPUTS[0], LABELS, classes=10), r"\(n, d\)"),
     ],

@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression, Ridge, SGDClassifier, SGDRe
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from torch import nn
 
-from fedpeer.learning.errors import LearningError
+from fedpeer.learning.errors import LearningError, ModelError
 from fedpeer.learning.samples import Samples
 from fedpeer.learning.workloads.baseline import MeanWorkload
 from fedpeer.learning.workloads.cnns import CnnWorkload
@@ -250,3 +250,9 @@ def test_a_workload_travels_where_its_factory_does() -> None:
     other = pickle.loads(pickle.dumps(SklearnWorkload(Ridge(), features=WIDTH)))
     assert set(other.build(0)) == {"coef_", "intercept_"}
     assert workload.classes == 10
+
+
+@pytest.mark.parametrize("kind", [SGDClassifier, MLPClassifier])
+def test_an_estimator_that_decides_when_to_stop_is_refused(kind: type) -> None:
+    with pytest.raises(ModelError, match=f"{kind.__name__} has early_stopping=True, .*how many epochs"):
+        SklearnWorkload(kind(early_stopping=True), features=WIDTH, classes=CLASSES)

@@ -84,6 +84,7 @@ def test_a_bias_before_a_batch_norm_is_silent_and_a_low_rank_factor_is_not() -> 
         (lambda: "a text", "cross_entropy", "expected a torch.nn.Module"),
         (lambda: nn.Linear(WIDTH, CLASSES).requires_grad_(False), "cross_entropy", "something to train"),
         (lambda: nn.Linear(WIDTH, CLASSES), "crossentropy", "there is no loss"),
+        (lambda: nn.Linear(WIDTH, CLASSES).half(), "cross_entropy", "parameters of torch.float16, in which"),
     ],
 )
 def test_a_factory_that_gives_no_model_is_refused(factory: object, loss: str, said: str) -> None:
