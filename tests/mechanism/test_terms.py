@@ -21,7 +21,7 @@ from mechanism.terms import (
     Terms,
     identifier,
 )
-from mechanism.workload import MAX_NAME
+from mechanism.workload import MAX_NAME, Quantiles, Source, SourceFile
 from tests import ledger_samples as samples
 
 RECORD: Mapping[str, Any] = samples.terms().record()
@@ -244,6 +244,9 @@ def test_a_proximal_term_pulls_toward_the_start_or_not_at_all() -> None:
     assert replace(recipe, proximal=Decimal(0)).proximal == 0
     with pytest.raises(FieldError, match=r"recipe\.proximal is -0\.1; expected a decimal of at least 0"):
         replace(recipe, proximal=Decimal("-0.1"))
+    for wrong in ("NaN", "1e31"):
+        with pytest.raises(FieldError, match=r"recipe\.proximal"):
+            replace(recipe, proximal=Decimal(wrong))
 
 
 def test_a_recipe_names_its_model() -> None:
@@ -253,14 +256,38 @@ def test_a_recipe_names_its_model() -> None:
     replace(samples.terms().recipe, model="m" * MAX_NAME)
 
 
+def test_a_factory_comes_with_its_files_and_nothing_else_does() -> None:
+    recipe = samples.terms().recipe
+    source = Source("{}", (SourceFile("models.py", bytes(32)),))
+    assert replace(recipe, model="models:tabular", source=source).source == source
+    for model, given, field in (
+        ("models:", source, "recipe.model"),
+        ("my models:tabular", source, "recipe.model"),
+        ("models:tabular", None, "recipe.source"),
+        ("digits-cnn", source, "recipe.source"),
+    ):
+        with pytest.raises(FieldError) as refused:
+            replace(recipe, model=model, source=given)
+        assert refused.value.field == field
+
+
 def test_classes_are_named_each_once() -> None:
     terms = samples.terms()
     names = tuple(f"class {i}" for i in range(len(terms.reference)))
     assert replace(terms, classes=names).strata_names == names
-    for wrong in (names[:1] * len(names), ("", *names[1:]), names[:1]):
+    for wrong in (names[:1] * len(names), ("", *names[1:]), names[:1], (*names, "one more")):
         with pytest.raises(FieldError) as refused:
             replace(terms, classes=wrong)
         assert refused.value.field == "classes"
+
+
+def test_there_are_as_many_strata_as_the_reference_has_shares() -> None:
+    terms = samples.terms()
+    edges = tuple(map(Decimal, range(len(terms.reference))))
+    assert replace(terms, strata=Quantiles("target", edges[1:])).strata.count == len(terms.reference)
+    with pytest.raises(FieldError) as refused:
+        replace(terms, strata=Quantiles("target", edges))
+    assert refused.value.field == "strata"
 
 
 @pytest.mark.parametrize("penalty", ["NaN", "Infinity", "1e-31", "1e31"])

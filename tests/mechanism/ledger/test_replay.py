@@ -462,3 +462,12 @@ def test_evidence_is_an_object(record: Any) -> None:
     with pytest.raises(FieldError, match="an object") as caught:
         check_evidence(record)
     assert caught.value.field == "evidence"
+
+
+def test_evidence_has_a_model_and_measurements() -> None:
+    whole: dict[str, Any] = {"model": {}, "measurements": []}
+    check_evidence(whole)
+    for change, field in (({"model": []}, "evidence.model"), ({"measurements": {}}, "evidence.measurements")):
+        with pytest.raises(FieldError) as caught:
+            check_evidence({**whole, **change})
+        assert caught.value.field == field
