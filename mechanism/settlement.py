@@ -127,9 +127,12 @@ class Assessment:
         )  # compared in integers: verification makes one of these for every verdict
         if not 0 <= claimed.numerator <= claimed.denominator:
             raise FieldError("claimed_degree", claimed, "a rational in [0, 1]")
-        for name in _PARTS:
-            value = getattr(self, name)
+        parts = (
+            self.verified_micro, self.lower_micro, self.upper_micro, self.multiplier_ppm, self.distinct_micro,
+        )  # fmt: skip
+        for value in parts:
             if value is not None and not 0 <= value <= MICRO:
+                name = next(n for n in _PARTS if getattr(self, n) is value)
                 raise FieldError(name, value, f"an integer in [0, {MICRO}]")
         if self.holders_micro < MICRO:
             raise FieldError("holders_micro", self.holders_micro, f"an integer of at least {MICRO}")

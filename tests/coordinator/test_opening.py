@@ -15,6 +15,7 @@ from mechanism.gap_bound import GapBound
 from mechanism.learner import Learner, best_offer, offer
 from mechanism.payment import Log
 from mechanism.population import population
+from mechanism.settlement import least_fee_of
 
 PARTICIPANTS = [{"delta0": 0.8, "rate": 1.0, "cost": cost} for cost in (0.3, 0.5, 0.7, 0.9)]
 
@@ -121,6 +122,15 @@ def test_a_rule_draws_as_many_peers_as_it_should_or_as_its_name_asks(
 def test_a_number_of_peers_that_is_none_is_refused_in_one_sentence(peers: Any) -> None:
     with pytest.raises(ValueError, match='a whole number of at least 1, or "all"'):
         task(rule={"peers": peers})
+
+
+def test_a_fee_that_is_left_out_is_the_least_at_which_no_split_gains() -> None:
+    digits = {"Q": 2000, "plan": None, "data": {"dataset": "digits"}}
+    for rule, fee in (({}, None), ({"fee": "0.5"}, "0.5"), ({"fee": 0}, "0"), ({"name": "shapley"}, "0")):
+        terms = prepare_task(task(**digits, rule=rule), 0.0).row.terms
+        assert terms.rule.fee == (least_fee_of(terms) if fee is None else Decimal(fee))
+    wider = prepare_task(task(**digits, rule={"whole_from": "0.7"}), 0.0).row.terms
+    assert wider.rule.fee == least_fee_of(wider) > Decimal("1.7")  # 0.3 / 0.4 of ln 10
 
 
 def test_terms_say_whether_anything_is_drawn() -> None:

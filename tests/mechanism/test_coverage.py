@@ -231,3 +231,13 @@ def test_a_weight_that_hangs_on_others_may_turn_the_differences_round() -> None:
         return paid[0] - paid[1]
 
     assert gain(100_000, 2 * MICRO) < gain(200_000, MICRO) < gain(100_000, MICRO)
+
+
+def test_an_assessment_has_itself_among_its_holders_and_no_more_samples_than_the_recipe() -> None:
+    with pytest.raises(FieldError, match="holders_micro is 999999; expected an integer of at least 1000000"):
+        person("a", 0, holders_micro=MICRO - 1)
+    for distinct in (-1, MICRO + 1):
+        with pytest.raises(
+            FieldError, match=r"distinct_micro is -?\d+; expected an integer in \[0, 1000000\]"
+        ):
+            person("a", 0, distinct_micro=distinct)
