@@ -20,12 +20,14 @@ A workload that predicts measured targets adds, with o and o0 the predictions of
 targets' deviation in D_c:
 
     residual, moved     mean of o - target, of o - o0
+    turned              slope of o - o0 on the target: what lies beside a stratum pulls at its edge
 
 A mean over one stratum's samples says nothing of how many of them a shadow was trained on, which a statistic across
 strata would: shadows are observed on the samples of D_c that they have not seen.
 
 Long vectors: `losses` (change of the mean loss, rank and log of every stratum), `outputs` (change of the mean output,
-and of a classifier's mean probability, of every stratum) and `update` (sketched).
+and of a classifier's mean probability, of every stratum; of measured targets what is moved and turned) and `update`
+(sketched).
 """
 
 import copy
@@ -65,7 +67,7 @@ CLASS_FEATURES = (
     "own", "accuracy", "log_elsewhere", "elsewhere", "mistaken", "start_elsewhere", "prior",
 )  # fmt: skip
 
-MEASURED_FEATURES = ("residual", "moved")
+MEASURED_FEATURES = ("residual", "moved", "turned")
 
 #: Features whose sorted values enter the degree.
 SORTED_FEATURES = ("loss", "own", "log_elsewhere")
@@ -234,7 +236,11 @@ class Observer:
                 targets, scale = self._targets[unseen], self._targets.std(axis=0)
                 scale = np.maximum(scale, np.finfo(np.float64).tiny)
                 columns["residual"] = mean(((after - targets) / scale).mean(axis=1))
-                columns["moved"] = mean(((after - start) / scale).mean(axis=1))
+                change, target = ((part / scale).mean(axis=1) for part in (after - start, targets))
+                off = target - mean(target)[codes]
+                columns["moved"] = mean(change)
+                columns["turned"] = mean(change * off) / np.maximum(mean(off**2), np.finfo(np.float64).tiny)
+                vectors["outputs"] = np.concatenate([columns["moved"], columns["turned"]])
         return columns, vectors, columns["gain"]
 
 
