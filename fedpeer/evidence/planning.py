@@ -121,7 +121,8 @@ def later_shadows(shadows: int) -> int:
 
 def most_shadows(limit: int, *, later: bool = False) -> int:
     """The most sound shadows for which at most `limit` models are trained; 0 where there are none."""
-    return bisect_right(range(limit + 1), limit, key=lambda count: trainings(count, later=later)) - 1
+    found = bisect_right(range(limit + 1), limit, key=lambda count: trainings(count, later=later))
+    return max(found - 1, 0)
 
 
 def kept_count(shadows: int) -> int:
