@@ -252,7 +252,9 @@ def prove(task: PreparedTask, say: Say = lambda text: None, *, accept_noise: boo
         a_model = _model_seconds(task, shadows, trained.seconds, seconds, cut is recipe)
         task = _within_seconds(task, section, a_model)
         first, later = EvidenceSection(**task.row.settings["evidence"]).counts()
-        counts, trained_for = (shadows, first, later), (trainings(first), trainings(later, later=True))
+        many = row.terms.schedule.rounds > 1
+        counts = shadows, first, later if many else first
+        trained_for = trainings(first), trainings(later, later=True) if many else trainings(first)
         evidence = trainings(first) * a_model
     return Proof(
         task,
