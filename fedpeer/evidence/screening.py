@@ -193,7 +193,8 @@ class Screens:
         usual: of the shadows of either half.
         tails: of the scores, in the order of `SCORES`; limit: of the largest on their common scale.
         quality: regressors to 1 for sound and 0 for flawed shadows; least_quality: from which a model passes;
-            flawed_quality: median of the flawed shadows; flawed_degree: the greatest that one of them seems to have.
+            flawed_quality: median of the flawed shadows; flawed_degree: what they seem to have at most,
+            at `RATE`.
         claim_band: by which an estimate exceeds the true degree at `RATE`.
     """
 
@@ -319,8 +320,8 @@ def fit_screens(
 
 
 def _fit_quality(fitted: Fitted, table: Table, flawed: Table | None) -> tuple[Line, Array, float, float]:
-    """The quality, what it says of each sound shadow without it, and of flawed ones the median and the greatest
-    estimate of a degree.
+    """The quality, what it says of each sound shadow without it, and of flawed ones the median, and what their
+    degrees seem to be at most.
     """
     z = table.z(fitted.features, fitted.shares)
     if flawed is None:
@@ -332,5 +333,5 @@ def _fit_quality(fitted: Fitted, table: Table, flawed: Table | None) -> tuple[Li
     held = np.empty(len(both))
     for rest, fold in folds(len(both), _CHECK_FOLDS):
         held[fold] = ridge(both[rest], target[rest])(both[fold])
-    degree = float(fitted.maps.estimates(flawed).max())
+    degree = limit_at(fitted.maps.estimates(flawed), RATE)
     return ridge(both, target), held[: len(z)], float(np.median(held[len(z) :])), degree

@@ -203,18 +203,20 @@ def test_honest_participants_of_one_label_are_scored_and_read_as_such(scene: Sce
     found = scene.assess(
         **{f"only{label}": train(scene.start, part, RECIPE, label) for label, part in enumerate(samples)}
     )
-    kept = []
+    # Each of two tests at 1 % may be wrong about one, as another processor may have it, and not about the kind.
+    refused, cut = [], []
     for label in range(10):
         assessment = found[f"only{label}"]
-        assert assessment.scored, assessment.verdicts
+        if not assessment.scored:
+            refused.append(assessment)
+            continue
         assert (assessment.verified_micro or 0) > 0.6 * MICRO
         assert "claim" in failed(assessment), "of the reference, when it has one label"
         assert set(failed(assessment)) <= {"claim", "contribution", "samples"}
-        kept += [float(v.figures["kept"]) for v in assessment.verdicts if v.screen == "samples"]
-    # The screen's line is drawn where one sound shadow in twenty lies, less a margin: it is allowed to be wrong about
-    # one, as the digits of another processor may have it, and not about the kind.
-    assert len(kept) == 10
-    assert sum(share == 1 for share in kept) >= 9, kept
+        if "samples" in failed(assessment):
+            cut.append(assessment)
+    assert len(refused) <= 1, refused
+    assert len(cut) <= 1, cut
 
 
 @pytest.mark.parametrize(
