@@ -62,7 +62,7 @@ from fedpeer.protocol.model_file import ModelFileError
 from fedpeer.protocol.submission import Submission
 from fedpeer.terminal import printable
 from mechanism.evidence import KEPT_BROADCASTS
-from mechanism.lifecycle import State
+from mechanism.lifecycle import State, needs_evidence
 from mechanism.peers import Draw, round_seed
 from mechanism.settlement import Settlement
 from mechanism.unmeasured import missing
@@ -535,6 +535,8 @@ def _closed_round(t: Transaction, row: TaskRow) -> _ClosedRound:
 
 def _merged_before(t: Transaction, row: TaskRow) -> dict[int, list[ModelRow]]:
     """Of the settled rounds that evidence looks back on, the models that counted."""
+    if not needs_evidence(row.terms.rule.name):
+        return {}
     found = {}
     for round_ in range(max(1, row.round - KEPT_BROADCASTS), row.round):
         scored = {s.participant_id for s in t.market.round_settlements(row.id, round_) if s.assessment.scored}

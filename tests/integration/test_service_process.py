@@ -198,7 +198,7 @@ BAD_TASKS = {
     "a string where a table is meant": (
         '[rule]\nname = "paper"',
         'rule = {name = "paper"}\nevidence = "many"',
-        "evidence is 'many'; expected a table, [evidence], with keys of shadows",
+        "evidence is 'many'; expected a table, [evidence], with keys of later, seconds, shadows, trainings",
     ),
     "a capacity beyond all bounds": (
         "capacity = 3",

@@ -195,7 +195,8 @@ def test_the_same_call_goes_on_after_ctrl_c(coordinator: Served, tmp_path: Path)
     coordinator.stop()
     offline = fedpeer(tmp_path, "why", "task", "--round", "1", "--state", str(state))
     assert offline.returncode == 0, offline.stderr
-    assert f"{credit_text(found.payment.paid_micro)} credits; the receipt holds" in offline.stdout
+    assert f"{credit_text(found.payment.paid_micro)} credits, " in offline.stdout
+    assert " expected; the receipt holds" in offline.stdout
     assert "as stored at 20" in offline.stdout
     assert "name a copy of it with --ledger" in offline.stderr
     copy = str(coordinator.folder.path / "coordinator.db")
