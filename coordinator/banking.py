@@ -18,11 +18,11 @@ from typing import Any
 from coordinator.config import PayoutsSection, PriceSection
 from coordinator.errors import ConfigError, FolderError, PayoutError
 from coordinator.storage.payouts import PayoutLineRow, PayoutRow
-from fedpeer.audit.export import credits_text, csv_cell, replaced
+from fedpeer.audit.export import csv_cell, replaced
 from fedpeer.extras import unmet
 from mechanism.errors import FieldError
 from mechanism.ledger.entries import timestamp
-from mechanism.price import Price
+from mechanism.price import Price, credits_text
 
 #: The version of the message that SEPA takes since 2023.
 PAIN = "pain.001.001.09"

@@ -27,7 +27,7 @@ from coordinator.metrics import Metrics
 from coordinator.sending import Event, NotSent, Post
 from coordinator.storage.notices import NoticeRow
 from coordinator.transaction import Transaction
-from mechanism.settlement import MICRO
+from mechanism.price import grouped_credits
 
 log = structlog.get_logger()
 
@@ -322,9 +322,7 @@ def _sentence(type_: str, data: Mapping[str, Any]) -> str:
             return f"Round {round_} of task {task} is open: models are awaited."
         case "round.settled":
             checks = f" Failed: {' '.join(data['failed'])}" if data.get("failed") else ""
-            return (
-                f"Round {round_} of task {task} is settled: {_credits(data['paid_micro'])} credits.{checks}"
-            )
+            return f"Round {round_} of task {task} is settled: {grouped_credits(data['paid_micro'])} credits.{checks}"
         case "task.closed":
             return f"Task {task} has ended; stakes are released."
         case "task.cancelled":
@@ -332,9 +330,5 @@ def _sentence(type_: str, data: Mapping[str, Any]) -> str:
         case "submission.refused":
             return f"The {data['submission']} for task {task} was refused: {data['reason']}"
         case "payout.due":
-            return f"{_credits(data['payable_micro'])} credits are payable to participants of task {task}."
+            return f"{grouped_credits(data['payable_micro'])} credits are payable to participants of task {task}."
     return f"{data['subject']}: {data['why']}" if data["state"] == "raised" else f"{data['subject']}: over."
-
-
-def _credits(micro: int) -> str:
-    return f"{micro // MICRO:,}.{micro % MICRO:06d}"
