@@ -1,4 +1,4 @@
-"""What banks are told: currencies, account numbers, and the files by which a payout run is paid.
+"""What goes to banks: currencies, account numbers, and the files by which a payout run is paid.
 
 A run is a CSV file, and an ISO 20022 credit transfer (pain.001.001.09) where the extra fedpeer[payouts] is there, the
 operator's own account is known and the currency has cents. The same run gives the same bytes: banks refuse a message
