@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from coordinator.config import PayoutsSection, PriceSection
+from coordinator.config import MAX_HOLDER, PayoutsSection, PriceSection
 from coordinator.errors import ConfigError, FolderError, PayoutError
 from coordinator.storage.payouts import PayoutLineRow, PayoutRow
 from fedpeer.audit.export import csv_cell, replaced
@@ -29,9 +29,6 @@ PAIN = "pain.001.001.09"
 
 #: Decimal places that the library writes amounts with.
 _CENTS = 2
-
-#: Characters of a holder's name that the message holds.
-MAX_HOLDER = 70
 
 
 @dataclass(frozen=True)
