@@ -312,9 +312,10 @@ class Why(Readable):
             return "1: all of what its data bring"
         holders, distinct = Fraction(own.holders_micro, MICRO), Fraction(own.distinct_micro, MICRO)
         return (
-            f"{_number(weight)}: {_number(holders)} participants of the round have one of its samples in the mean; it "
-            f"has {_number(distinct)} of the recipe's samples, of which {self.terms.rule.whole_from:f} are enough; "
-            f"{credits_text(self.payment.fee_micro)} is the fee for what the weight lacks"
+            f"{_number(weight)}: {_number(holders)} participants of the round have each of its samples, on average; "
+            f"its distinct samples are {_number(distinct)} of the recipe's number, and "
+            f"{self.terms.rule.whole_from:f} is enough; {credits_text(self.payment.fee_micro)} is the fee for what the "
+            "weight lacks"
         )
 
 
