@@ -1,4 +1,4 @@
-"""What banks are told: currencies, account numbers, and the files by which a payout run is paid.
+"""What goes to banks: currencies, account numbers, and the files by which a payout run is paid.
 
 A run is a CSV file, and an ISO 20022 credit transfer (pain.001.001.09) where the extra fedpeer[payouts] is there, the
 operator's own account is known and the currency has cents. The same run gives the same bytes: banks refuse a message
@@ -15,23 +15,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from coordinator.config import PayoutsSection, PriceSection
+from coordinator.config import MAX_HOLDER, PayoutsSection, PriceSection
 from coordinator.errors import ConfigError, FolderError, PayoutError
 from coordinator.storage.payouts import PayoutLineRow, PayoutRow
-from fedpeer.audit.export import credits_text, csv_cell, replaced
+from fedpeer.audit.export import csv_cell, replaced
 from fedpeer.extras import unmet
 from mechanism.errors import FieldError
 from mechanism.ledger.entries import timestamp
-from mechanism.price import Price
+from mechanism.price import Price, credits_text
 
 #: The version of the message that SEPA takes since 2023.
 PAIN = "pain.001.001.09"
 
 #: Decimal places that the library writes amounts with.
 _CENTS = 2
-
-#: Characters of a holder's name that the message holds.
-MAX_HOLDER = 70
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ from fedpeer.protocol.console_link import CONSOLE_ADDRESS
 from fedpeer.streams import discard_output, nowhere
 from fedpeer.terminal import configure_logs, counted, output, printable
 from fedpeer.text_files import naming
+from mechanism.price import grouped_credits
 from mechanism.settlement import MICRO
 
 if TYPE_CHECKING:  # --help needs no extra, and does not wait for them
@@ -178,9 +179,9 @@ def open_(
             doubts = check_calibration(prepared, config)
         schedule = prepared.row.terms.schedule
         _note(
-            f"At most {_credits(prepared.bill_micro)} credits: {counted(schedule.rounds, 'round')} x "
-            f"{schedule.capacity} participants x {_credits(prepared.head_micro)} credits; "
-            f"{_credits(prepared.row.terms.budget_micro)} credits will be reserved."
+            f"At most {grouped_credits(prepared.bill_micro)} credits: {counted(schedule.rounds, 'round')} x "
+            f"{schedule.capacity} participants x {grouped_credits(prepared.head_micro)} credits; "
+            f"{grouped_credits(prepared.row.terms.budget_micro)} credits will be reserved."
         )
         if not yes and (as_json or not sys.stdin.isatty()):
             raise TaskError("nobody can be asked here; give --yes to reserve the budget")
@@ -692,15 +693,17 @@ def learners(
         return
     for statement in statements:
         output().print(
-            f"{statement['learner']}: {_credits(statement['free_micro'])} credits free, "
-            f"{_credits(statement['reserved_micro'])} reserved"
+            f"{statement['learner']}: {grouped_credits(statement['free_micro'])} credits free, "
+            f"{grouped_credits(statement['reserved_micro'])} reserved"
         )
         table = Table("what", "", "credits", "reserved", "spent", "lost stakes")
         for line in statement["funding"]:
-            table.add_row(line["kind"], f"{line['reference']}, {_time(line['at'])}", _credits(line["micro"]))
+            table.add_row(
+                line["kind"], f"{line['reference']}, {_time(line['at'])}", grouped_credits(line["micro"])
+            )
         for task in statement["tasks"]:
             amounts = (task[f"{key}_micro"] for key in ("budget", "reserved", "spent", "stakes_lost"))
-            table.add_row(f"task {task['task']}", task["state"], *map(_credits, amounts))
+            table.add_row(f"task {task['task']}", task["state"], *map(grouped_credits, amounts))
         output().print(table)
 
 
@@ -709,8 +712,9 @@ def _fund(learner: str, reference: str, micro: int, state: Path, as_json: bool) 
         row, new = operator.fund(learner, reference, micro)
         statement = operator.learner(learner)
         text = (
-            f"The {row.movement} {reference} of {_credits(abs(micro))} credits is recorded{'' if new else ' already'}; "
-            f"{learner} has {_credits(statement['free_micro'])} credits that no task has reserved."
+            f"The {row.movement} {reference} of {grouped_credits(abs(micro))} credits is recorded"
+            f"{'' if new else ' already'}; {learner} has {grouped_credits(statement['free_micro'])} credits that no "
+            "task has reserved."
         )
         _changed(operator, as_json, {**statement, "new": new}, text, text)
 
@@ -831,7 +835,7 @@ def list_payouts(state: State = DEFAULT_STATE, as_json: AsJson = False) -> None:
             )
             amount = run.row.price.text(line.units)
             came_back = "" if line.returned_at is None else f"came back: {printable(line.returned)}"
-            table.add_row(*first, line.participant_id, amount, _credits(line.micro), came_back)
+            table.add_row(*first, line.participant_id, amount, grouped_credits(line.micro), came_back)
     output().print(table)
 
 
@@ -900,7 +904,7 @@ def _print_tasks(reports: "list[TaskReport]") -> None:
             str(len(report.selected)),
             str(len(report.delivered)),
             _paid(report),
-            _credits(report.escrow_micro),
+            grouped_credits(report.escrow_micro),
             next((words for r in reversed(report.rounds) if (words := quality_text(r))), ""),
         )
     output().print(table)
@@ -1078,12 +1082,8 @@ def _note(text: str) -> None:
     typer.echo(text, err=True)
 
 
-def _credits(micro: int) -> str:
-    return f"{micro / MICRO:,.6f}"
-
-
 def _paid(report: "TaskReport") -> str:
-    return _credits(sum(report.paid_micro.values()))
+    return grouped_credits(sum(report.paid_micro.values()))
 
 
 def _time(seconds: float) -> str:

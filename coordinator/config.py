@@ -262,6 +262,10 @@ class OidcSection(_Section):
         return self
 
 
+#: Characters of a holder's name that a message to a bank holds.
+MAX_HOLDER = 70
+
+
 class PayoutsSection(_Section):
     """The operator's own account, from which participants are paid.
 
@@ -270,7 +274,7 @@ class PayoutsSection(_Section):
         iban, bic: which account; without them a payout writes a CSV file alone.
     """
 
-    holder: str = Field("", max_length=70)
+    holder: str = Field("", max_length=MAX_HOLDER)
     iban: str = ""
     bic: str = ""
 
@@ -498,8 +502,8 @@ _BELONGS = {
 }  # fmt: skip
 
 
-#: Sound shadows of a round: with fewer the fit has more unknowns than shadows.
-LEAST_SHADOWS = 12
+#: Fewest sound shadows of a round: `fedpeer.evidence.fitting.MIN_SHADOWS`, which takes torch to import.
+MIN_SHADOWS = 12
 
 
 class EvidenceSection(_Section):
@@ -513,8 +517,8 @@ class EvidenceSection(_Section):
         seconds: no round's evidence takes longer than this on the machine that opens the task, as its dry round finds.
     """
 
-    shadows: int = Field(100, ge=LEAST_SHADOWS)
-    later: int | None = Field(None, ge=LEAST_SHADOWS)
+    shadows: int = Field(100, ge=MIN_SHADOWS)
+    later: int | None = Field(None, ge=MIN_SHADOWS)
     trainings: int | None = Field(None, ge=1)
     seconds: float | None = Field(None, gt=0)
 
@@ -536,9 +540,9 @@ class EvidenceSection(_Section):
         Raises:
             TaskError: too few for any evidence.
         """
-        if min(most) < LEAST_SHADOWS:
+        if min(most) < MIN_SHADOWS:
             raise TaskError(
-                f"{limit}, too little for {LEAST_SHADOWS} sound shadow models, the fewest, and those beside them; "
+                f"{limit}, too little for {MIN_SHADOWS} sound shadow models, the fewest, and those beside them; "
                 f"expected at least {least}, or no limit"
             )
         shadows, later = (min(pair) for pair in zip(self.counts(), most, strict=True))

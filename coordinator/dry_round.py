@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coordinator.aggregation import merge
-from coordinator.config import LEAST_SHADOWS, EvidenceSection
+from coordinator.config import MIN_SHADOWS, EvidenceSection
 from coordinator.derivation import chain_secret, evidence_seed
 from coordinator.errors import CoordinatorError, TaskError
 from coordinator.opening import PreparedTask
@@ -713,7 +713,7 @@ def _within_seconds(task: PreparedTask, section: EvidenceSection, a_model: float
     from fedpeer.evidence.planning import most_shadows, trainings  # imports torch
 
     models = int(section.seconds / a_model)
-    least = math.ceil(trainings(LEAST_SHADOWS, later=True) * a_model)
+    least = math.ceil(trainings(MIN_SHADOWS, later=True) * a_model)
     kept = section.within(
         (most_shadows(models), most_shadows(models, later=True)),
         f"evidence.seconds is {section.seconds:g}",

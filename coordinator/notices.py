@@ -1,6 +1,6 @@
-"""What happens in a market, told to those who have asked to hear of it: `[notices.NAME]` of coordinator.toml.
+"""Notices of what happens in a market, to the receivers in `[notices.NAME]` of coordinator.toml.
 
-A transition leaves a notice in the transaction that makes it (`Transaction.notice`), so that nothing is told that did
+A transition leaves a notice in the transaction that makes it (`Transaction.notice`), so that nothing is sent that did
 not happen and nothing that happened is forgotten. One duty for each receiver sends them in order, each until the
 receiver has taken it: at least once, with the id by which a receiver knows one that it has had. The market never waits:
 it writes a row and goes on.
@@ -27,7 +27,7 @@ from coordinator.metrics import Metrics
 from coordinator.sending import Event, NotSent, Post
 from coordinator.storage.notices import NoticeRow
 from coordinator.transaction import Transaction
-from mechanism.settlement import MICRO
+from mechanism.price import grouped_credits
 
 log = structlog.get_logger()
 
@@ -48,10 +48,10 @@ _REFUSED_ATTEMPTS = 5
 #: Notices that are read at once.
 _BATCH = 20
 
-#: Refusals that are remembered, so that a participant who repeats itself is told of once; those that wait to be stored.
+#: Refusals that are remembered, so that one that is repeated gives one notice; those that wait to be stored.
 _REMEMBERED, _PENDING = 1000, 100
 
-#: Refusals of one participant that are told of in an hour: each is a row of the database, whatever it sends.
+#: Notices of refusals an hour, of one participant: each is a row of the database, whatever it sends.
 _REFUSALS_PER_HOUR = 60
 
 
@@ -103,7 +103,7 @@ class Notices:
         self._refused: OrderedDict[Refused, None] = OrderedDict()
         self._pending: list[Refused] = []
         #: Of the present hour, by participant.
-        self._told: Counter[str] = Counter()
+        self._noticed: Counter[str] = Counter()
         self._hour = 0
         #: Why a receiver has not taken a notice yet, by its name.
         self._troubles: dict[str, str] = {}
@@ -118,11 +118,11 @@ class Notices:
             return
         hour = int(self._clock.now() // 3600)
         if hour != self._hour:
-            self._hour, self._told = hour, Counter()
-        told = self._told[refused.participant_id]
-        if refused not in self._refused and len(self._pending) < _PENDING and told < _REFUSALS_PER_HOUR:
+            self._hour, self._noticed = hour, Counter()
+        noticed = self._noticed[refused.participant_id]
+        if refused not in self._refused and len(self._pending) < _PENDING and noticed < _REFUSALS_PER_HOUR:
             self._pending.append(refused)
-            self._told[refused.participant_id] += 1
+            self._noticed[refused.participant_id] += 1
             self._refused[refused] = None
             if len(self._refused) > _REMEMBERED:
                 self._refused.popitem(last=False)
@@ -287,7 +287,7 @@ def event_for(t: Transaction, market: str, receiver: ReceiverSection, row: Notic
 
 
 def _for_participant(t: Transaction, name: str, row: NoticeRow) -> Mapping[str, Any] | None:
-    """What a participant is told: what is offered to all, and of what it takes part in its own."""
+    """A participant's notices: what is offered to all, and its own part of the tasks that it takes part in."""
     if row.type not in NOTICES_FOR_PARTICIPANTS or row.participant_id not in ("", name):
         return None
     known = t.market.participant(name)
@@ -322,9 +322,7 @@ def _sentence(type_: str, data: Mapping[str, Any]) -> str:
             return f"Round {round_} of task {task} is open: models are awaited."
         case "round.settled":
             checks = f" Failed: {' '.join(data['failed'])}" if data.get("failed") else ""
-            return (
-                f"Round {round_} of task {task} is settled: {_credits(data['paid_micro'])} credits.{checks}"
-            )
+            return f"Round {round_} of task {task} is settled: {grouped_credits(data['paid_micro'])} credits.{checks}"
         case "task.closed":
             return f"Task {task} has ended; stakes are released."
         case "task.cancelled":
@@ -332,9 +330,5 @@ def _sentence(type_: str, data: Mapping[str, Any]) -> str:
         case "submission.refused":
             return f"The {data['submission']} for task {task} was refused: {data['reason']}"
         case "payout.due":
-            return f"{_credits(data['payable_micro'])} credits are payable to participants of task {task}."
+            return f"{grouped_credits(data['payable_micro'])} credits are payable to participants of task {task}."
     return f"{data['subject']}: {data['why']}" if data["state"] == "raised" else f"{data['subject']}: over."
-
-
-def _credits(micro: int) -> str:
-    return f"{micro // MICRO:,}.{micro % MICRO:06d}"

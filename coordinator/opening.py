@@ -13,7 +13,7 @@ import numpy as np
 
 from coordinator.acceptance import check_acceptable
 from coordinator.banking import priced
-from coordinator.config import LEAST_SHADOWS, TaskConfig
+from coordinator.config import MIN_SHADOWS, TaskConfig
 from coordinator.derivation import chain_secret, initial_seed, task_root, validation_salt
 from coordinator.errors import TaskError
 from coordinator.learner_data import (
@@ -211,7 +211,7 @@ def _settings(config: TaskConfig) -> dict[str, Any]:
     if limit is not None and needs_evidence(config.rule.name):
         from fedpeer.evidence.planning import most_shadows, trainings  # imports torch
 
-        least = str(trainings(LEAST_SHADOWS, later=True))
+        least = str(trainings(MIN_SHADOWS, later=True))
         most = most_shadows(limit), most_shadows(limit, later=True)
         evidence = evidence.within(most, f"evidence.trainings is {limit}", least)
     kept = config.model_copy(update={"evidence": evidence})

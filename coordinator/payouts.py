@@ -12,11 +12,10 @@ from typing import Any
 from coordinator.errors import PayoutError
 from coordinator.storage.payouts import BankAccountRow, FundingRow, PayoutLineRow, PayoutRow
 from coordinator.transaction import Transaction
-from fedpeer.audit.export import credits_text
 from mechanism.ledger import entries
 from mechanism.ledger.accounts import Owed, escrow, learner, paid, payable
 from mechanism.ledger.errors import PostingError
-from mechanism.price import Price
+from mechanism.price import Price, credits_text
 from mechanism.terms import Terms, identifier
 
 

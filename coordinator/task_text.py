@@ -10,7 +10,7 @@ from coordinator.operator import Standing, TaskReport
 from coordinator.storage.rounds import RoundRow
 from fedpeer.terminal import counted, printable
 from mechanism.lifecycle import State
-from mechanism.settlement import MICRO
+from mechanism.price import grouped_credits
 
 #: What ends each phase before its deadline.
 _EARLIER = {
@@ -44,8 +44,11 @@ def _facts(report: TaskReport, now: float) -> RenderableType:
     grid.add_row("participants", _counts(report))
     paid = sum(report.paid_micro.values())
     settled = sum(r.settled_at is not None for r in report.rounds)
-    grid.add_row("paid so far", f"{_credits(paid)} credits in {counted(settled, 'settled round')}")
-    grid.add_row("escrow left", f"{_credits(report.escrow_micro)} of {_credits(terms.budget_micro)} credits")
+    grid.add_row("paid so far", f"{grouped_credits(paid)} credits in {counted(settled, 'settled round')}")
+    grid.add_row(
+        "escrow left",
+        f"{grouped_credits(report.escrow_micro)} of {grouped_credits(terms.budget_micro)} credits",
+    )
     for last in [r for r in report.rounds if r.loss is not None][-1:]:
         grid.add_row("quality", f"{quality_text(last)} after round {last.round}")
     for last in [r for r in report.rounds if r.result_model is not None][-1:]:
@@ -74,7 +77,7 @@ def _counts(report: TaskReport) -> str:
 def _people(report: TaskReport) -> Table:
     table = Table("participant", "stands as", "degree claimed", "credits paid", "expected before the draw")
     for person in report.people:
-        amounts = _credits(person.paid_micro), _credits(person.expected_micro)
+        amounts = grouped_credits(person.paid_micro), grouped_credits(person.expected_micro)
         table.add_row(person.id, person.standing, person.degree, *amounts)
     return table
 
@@ -89,11 +92,6 @@ def time_left(deadline: float, now: float) -> str:
     first = next((i for i, (n, _) in enumerate(parts) if n), 3)
     text = " ".join(f"{n} {unit}" for n, unit in parts[first : first + 2])
     return f"{text} left" if deadline >= now else f"passed {text} ago"
-
-
-def _credits(micro: int) -> str:
-    """Micro-credits as credits."""
-    return f"{micro / MICRO:,.6f}"
 
 
 def _time(seconds: float) -> str:

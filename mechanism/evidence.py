@@ -12,8 +12,8 @@ about 1 for a model trained on the recipe's number of distinct samples with righ
 Coefficients are in billionths; the result is rounded half-even to a millionth once, at its end. A map of the same form
 gives how many distinct samples a model was trained on, over those of the recipe; without one everybody has enough.
 
-What samples two models have in common is told by their likeness l, given how far one mix is the other's: with p, q the
-estimated shares, those below 0 taken as 0 and scaled to sum to 1,
+What samples two models have in common is read from their likeness l, given how far one mix is the other's: with p, q
+the estimated shares, those below 0 taken as 0 and scaled to sum to 1,
 
     r = sum_i p_i q_i                                  1 for one and the same single stratum, 0 for none in common
     apart(r), same(r)                                  likeness of models of other samples, and of the same: tables

@@ -29,6 +29,21 @@ MAX_MINOR_UNIT = 4
 _CURRENCY = re.compile("[A-Z]{3}")
 
 
+def credits_text(micro: int) -> str:
+    """Micro-credits as credits, exact: six decimal places."""
+    return _decimal(micro, "")
+
+
+def grouped_credits(micro: int) -> str:
+    """The same for people, with commas between thousands."""
+    return _decimal(micro, ",")
+
+
+def _decimal(micro: int, separator: str) -> str:
+    whole_credits, rest = divmod(abs(micro), _MICRO)
+    return f"{'-' if micro < 0 else ''}{whole_credits:{separator}}.{rest:06d}"
+
+
 @dataclass(frozen=True)
 class Price(Recorded):
     """The price of one credit.

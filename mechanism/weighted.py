@@ -36,7 +36,7 @@ def weighted(game: Game, weight: npt.ArrayLike) -> Game:
 def in_credits(found: Equilibrium, weight: npt.ArrayLike, fee: float = 0.0) -> Equilibrium:
     """An equilibrium of the weighted game as it is paid.
 
-    Payments are w_k H_k - fee (1 - w_k), which is constant in every degree. Where one is below 0 the participant is
+    Payments are w_k H_k - fee (1 - w_k), of which no degree changes the fee. Where one is below 0 the participant is
     paid nothing, and would rather make no effort: then this is no equilibrium.
 
     Args:

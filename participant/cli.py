@@ -17,6 +17,7 @@ from rich.table import Table
 from fedpeer.terminal import LOG_FORMATS, configure_logs, counted, output, printable
 from mechanism.errors import FieldError
 from mechanism.ledger.accounts import Owed
+from mechanism.price import credits_text
 from mechanism.terms import identifier
 from participant.backoff import Backoff
 from participant.client import Client
@@ -31,7 +32,7 @@ from participant.identity import StateFolder, check_authority
 from participant.journal import MARKET, Journal
 from participant.progress import EXIT_INTERRUPTED, kept
 from participant.records import read_earnings, read_reports, reading
-from participant.report import TaskReport, credit_text, degree_text
+from participant.report import TaskReport, degree_text
 from participant.service import Service
 from participant.sync import Participant
 from participant.work import Activity
@@ -214,7 +215,7 @@ def status(
             "" if report.claimed_degree is None else degree_text(report.claimed_degree),
             str(sum(r.receipt is not None for r in report.rounds)),
             str(sum(r.receipt is None and bool(r.missed) for r in report.rounds)),
-            credit_text(report.paid_micro),
+            credits_text(report.paid_micro),
             report.note,
         )
     if reports:
@@ -258,8 +259,8 @@ def earnings(
         _print_earnings(participant_id, earned)
         if owed is not None:
             typer.echo(
-                f"as the coordinator states it: {credit_text(owed.payable_micro)} credits are payable, "
-                f"{credit_text(owed.pending_micro)} are on their way to the bank, {credit_text(owed.paid_out_micro)} "
+                f"as the coordinator states it: {credits_text(owed.payable_micro)} credits are payable, "
+                f"{credits_text(owed.pending_micro)} are on their way to the bank, {credits_text(owed.paid_out_micro)} "
                 "were paid out"
             )
         for dispute in disputes:
@@ -486,8 +487,8 @@ def _print_earnings(participant_id: str, earned: list[Earned]) -> None:
         table.add_row(
             line.task_id,
             str(line.round),
-            credit_text(s.paid_micro),
-            credit_text(s.expected_micro),
+            credits_text(s.paid_micro),
+            credits_text(s.expected_micro),
             "" if s.claimed_degree is None else f"{float(s.claimed_degree):.4f}",
             "not scored" if s.verified_degree is None else f"{float(s.verified_degree):.4f}",
             ", ".join(s.peers),
@@ -497,11 +498,13 @@ def _print_earnings(participant_id: str, earned: list[Earned]) -> None:
     output(highlight=True).print(table)
     proven = [line for line in earned if not line.proof_error]
     total = sum(line.proven_micro for line in proven)
-    typer.echo(f"{participant_id} has earned {credit_text(total)} credits in {counted(len(proven), 'round')}")
+    typer.echo(
+        f"{participant_id} has earned {credits_text(total)} credits in {counted(len(proven), 'round')}"
+    )
     if left := len(earned) - len(proven):
         said = sum(0 if line.settlement is None else line.settlement.paid_micro for line in earned) - total
         typer.echo(
-            f"left out: {counted(left, 'round')} whose receipt does not hold, said to have paid {credit_text(said)} "
+            f"left out: {counted(left, 'round')} whose receipt does not hold, said to have paid {credits_text(said)} "
             "credits; `fedpeer participant run` fetches them again while the coordinator knows the task"
         )
 

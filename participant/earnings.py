@@ -15,11 +15,12 @@ from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import LedgerError
 from mechanism.ledger.log_keys import LogKeys
 from mechanism.ledger.tlog_proof import TlogProof
+from mechanism.price import credits_text
 from mechanism.readable import Readable
 from participant.effects import Steps
 from participant.journal import Journal
 from participant.log_keys import pinned_log_keys
-from participant.report import Settlement, credit_text, stored_settlement
+from participant.report import Settlement, stored_settlement
 from participant.steps import MarketSteps
 
 
@@ -45,10 +46,10 @@ class Earned(Readable):
 
     def __str__(self) -> str:
         paid = (
-            "not known" if self.settlement is None else f"{credit_text(self.settlement.paid_micro)} credits"
+            "not known" if self.settlement is None else f"{credits_text(self.settlement.paid_micro)} credits"
         )
         if self.settlement is not None:
-            paid += f", {credit_text(self.settlement.expected_micro)} expected"
+            paid += f", {credits_text(self.settlement.expected_micro)} expected"
         receipt = self.proof_error or "the receipt holds"
         return f"{self.task_id}, round {self.round}: {paid}; {receipt}; {self.why}"
 

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TextIO
 
+from mechanism.price import credits_text
 from participant.journal import Journal
-from participant.report import credit_text, report_of
+from participant.report import report_of
 from participant.work import Activity, ignore_activity
 
 #: Seconds between two states of the line that moves.
@@ -47,7 +48,7 @@ def kept(journal: Journal, participant_id: str) -> str:
         sent = sum(line.receipt is not None for line in report.rounds)
         models = "1 model" if sent == 1 else f"{sent} models"
         begun.append(
-            f"the claim of {task.task_id}, {models} sent, {credit_text(report.paid_micro)} credits paid so far"
+            f"the claim of {task.task_id}, {models} sent, {credits_text(report.paid_micro)} credits paid so far"
         )
     if not begun:
         return "stopped; no task is begun. Run the same again to go on"

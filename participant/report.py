@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError
 
 from fedpeer.protocol.codec import decode_verdict
 from fedpeer.v1 import market_pb2
+from mechanism.price import credits_text
 from mechanism.readable import Readable, Table
 from mechanism.settlement import MICRO, Verdict
 from participant.journal import Journal, key_problems
@@ -81,10 +82,10 @@ class Settlement(Readable):
         )
         claimed = "nothing" if self.claimed_degree is None else degree_text(self.claimed_degree)
         lines = [
-            f"{self.task_id}, round {self.round}: {credit_text(self.paid_micro)} credits, "
-            f"{credit_text(self.expected_micro)} expected before peers were drawn",
+            f"{self.task_id}, round {self.round}: {credits_text(self.paid_micro)} credits, "
+            f"{credits_text(self.expected_micro)} expected before peers were drawn",
             f"  degree: {scored}, {claimed} claimed; against {', '.join(self.peers) or 'nobody'}",
-            f"  penalty {credit_text(self.penalty_micro)}, stake lost {credit_text(self.stake_lost_micro)}",
+            f"  penalty {credits_text(self.penalty_micro)}, stake lost {credits_text(self.stake_lost_micro)}",
             f"  {self.failed or 'all checks passed'}",
         ]
         return "\n".join(lines)
@@ -141,13 +142,13 @@ class TaskReport(Readable):
 
     @property
     def _title(self) -> str:
-        return f"{self.task_id}: {self.state}, {credit_text(self.paid_micro)} credits. {self.note}".strip()
+        return f"{self.task_id}: {self.state}, {credits_text(self.paid_micro)} credits. {self.note}".strip()
 
     def _table(self) -> Table:
         rows = [
             (
                 line.number,
-                "" if line.settlement is None else credit_text(line.settlement.paid_micro),
+                "" if line.settlement is None else credits_text(line.settlement.paid_micro),
                 ", ".join(f"{name} {value:g}" for name, value in line.metrics.items()),
                 line.missed if line.settlement is None else line.settlement.failed,
             )
@@ -255,11 +256,6 @@ def state_name(state: int) -> str:
     if state == market_pb2.TASK_STATE_UNSPECIFIED:
         return "JOINED"
     return str(market_pb2.TaskState.Name(market_pb2.TaskState.ValueType(state))).removeprefix("TASK_STATE_")
-
-
-def credit_text(micro: int) -> str:
-    """Micro-credits as credits."""
-    return f"{Decimal(micro) / MICRO:.6f}"
 
 
 def degree_text(degree: Fraction) -> str:

@@ -21,6 +21,7 @@ from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import LedgerError
 from mechanism.ledger.verify import LedgerSource
 from mechanism.peers import Draw, Meetings
+from mechanism.price import credits_text
 from mechanism.readable import Readable, Table
 from mechanism.settlement import (
     MICRO,
@@ -42,7 +43,7 @@ from participant.effects import Emit, Emits, Steps, transform
 from participant.errors import NotFoundError, NotSelectedError, StateError
 from participant.journal import Journal
 from participant.log_keys import pinned_log_keys
-from participant.report import Settlement, credit_text, settlement_of, stored_settlement
+from participant.report import Settlement, settlement_of, stored_settlement
 
 #: Entries that are read at first, backwards from the payment; more where the round has more participants.
 _FIRST_ENTRIES = 64
@@ -254,7 +255,7 @@ class Why(Readable):
 
     @property
     def _title(self) -> str:
-        paid = credit_text(self.payment.paid_micro)
+        paid = credits_text(self.payment.paid_micro)
         return f"{self.task_id}, round {self.round}: {self.participant_id} was paid {paid} credits."
 
     @property
@@ -274,29 +275,29 @@ class Why(Readable):
             )
             drawn = f"{met} (drawn among {self.candidates})" if self.candidates else "nobody else was scored"
             luck = payment.paid_micro - self.expected_micro
-            expected = f"{credit_text(self.expected_micro)} in the mean over all who could be drawn"
-            gave = f"the draw gave {credit_text(abs(luck))} {'more' if luck >= 0 else 'less'}"
+            expected = f"{credits_text(self.expected_micro)} in the mean over all who could be drawn"
+            gave = f"the draw gave {credits_text(abs(luck))} {'more' if luck >= 0 else 'less'}"
             lines += [
                 ("peers", drawn),
-                ("formula", f"{self.formula} = {credit_text(payment.paid_micro)}"),
+                ("formula", f"{self.formula} = {credits_text(payment.paid_micro)}"),
                 ("expected", f"{expected}; {gave}"),
                 (
                     "effort",
-                    f"a degree nearer by {NEARER} would have brought {credit_text(self.nearer_micro)} more",
+                    f"a degree nearer by {NEARER} would have brought {credits_text(self.nearer_micro)} more",
                 ),
             ]
         if rule.name != "paper":  # which takes claims as they are
-            amount = credit_text(payment.penalty_micro)
+            amount = credits_text(payment.penalty_micro)
             lines += [("penalty", f"{amount} for a claim that is not what was measured")]
             if self.degree is not None:
                 lines += [("weight", self._weight)]
         if rule.stake_micro:
-            lost = f", {credit_text(payment.stake_lost_micro)} lost" if payment.stake_lost_micro else ""
+            lost = f", {credits_text(payment.stake_lost_micro)} lost" if payment.stake_lost_micro else ""
             before = (
-                f"{credit_text(self.stake_before_micro)} of {credit_text(rule.stake_micro)} was held before"
+                f"{credits_text(self.stake_before_micro)} of {credits_text(rule.stake_micro)} was held before"
             )
             lines += [
-                ("stake", f"{credit_text(payment.withheld_micro)} of the payment held back{lost}; {before}")
+                ("stake", f"{credits_text(payment.withheld_micro)} of the payment held back{lost}; {before}")
             ]
         return lines + [
             ("screen", f"{v.screen} {'passed' if v.passed else 'FAILED'}: {v.explanation}")
@@ -311,9 +312,10 @@ class Why(Readable):
             return "1: all of what its data bring"
         holders, distinct = Fraction(own.holders_micro, MICRO), Fraction(own.distinct_micro, MICRO)
         return (
-            f"{_number(weight)}: {_number(holders)} participants of the round have one of its samples in the mean; it "
-            f"has {_number(distinct)} of the recipe's samples, of which {self.terms.rule.whole_from:f} are enough; "
-            f"{credit_text(self.payment.fee_micro)} is the fee for what the weight lacks"
+            f"{_number(weight)}: {_number(holders)} participants of the round have each of its samples, on average; "
+            f"its distinct samples are {_number(distinct)} of the recipe's number, and "
+            f"{self.terms.rule.whole_from:f} is enough; {credits_text(self.payment.fee_micro)} is the fee for what the "
+            "weight lacks"
         )
 
 
@@ -395,8 +397,8 @@ class Stored(Readable):
             lines += [
                 f"  degree    {degrees[0]} measured; claimed {degrees[1]}",
                 f"  peers     {', '.join(found.peers) or 'none'}",
-                f"  penalty   {credit_text(found.penalty_micro)}",
-                f"  stake     {credit_text(found.stake_lost_micro)} lost",
+                f"  penalty   {credits_text(found.penalty_micro)}",
+                f"  stake     {credits_text(found.stake_lost_micro)} lost",
             ]
             lines += [
                 f"  screen    {v.screen} {'passed' if v.passed else 'FAILED'}: {v.explanation}"

@@ -32,6 +32,7 @@ from mechanism.ledger.entry import Entry
 from mechanism.ledger.merkle import leaf_hash, perfect_root
 from mechanism.ledger.tiles import TILE_WIDTH, bundle_path, pack_bundle, tile_path
 from mechanism.ledger.verify import LedgerSource
+from mechanism.price import credits_text
 
 #: hledger's name of the unit of account.
 _COMMODITY = "CREDIT"
@@ -221,12 +222,6 @@ def csv_cell(text: str) -> str:
 
 def _described(text: str) -> str:
     return _escaped(text).replace(";", "\\x3b").replace("|", "\\x7c")
-
-
-def credits_text(micro: int) -> str:
-    """Micro-credits as credits, exact."""
-    sign = "-" if micro < 0 else ""
-    return f"{sign}{abs(micro) // 1_000_000}.{abs(micro) % 1_000_000:06d}"
 
 
 def _line(**fields: str) -> bytes:

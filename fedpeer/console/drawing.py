@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup, escape
 
-from fedpeer.console.words import STATES, credits_text
+from fedpeer.console.words import STATES, rounded_credits
 
 WIDTH = 360
 
@@ -103,16 +103,16 @@ def stacked(amounts: Sequence[tuple[str, int]], title: str) -> Markup:
         wide = WIDTH * micro / whole
         parts.append(
             f'<rect class="part p{number}" x="{start:.2f}" y="0" width="{wide:.2f}" height="22">'
-            f"<title>{escape(name)}: {credits_text(micro)}</title></rect>"
+            f"<title>{escape(name)}: {rounded_credits(micro)}</title></rect>"
         )
         y = 40 + 16 * number
         parts.append(f'<rect class="part p{number}" x="0" y="{y - 9}" width="10" height="10"/>')
         parts.append(
-            f'<text class="tick" x="16" y="{y}">{escape(name)}: {credits_text(micro)} credits, '
+            f'<text class="tick" x="16" y="{y}">{escape(name)}: {rounded_credits(micro)} credits, '
             f"{micro / whole:.1%}</text>"
         )
         start += wide
-    described = ", ".join(f"{name} {credits_text(micro)} credits" for name, micro in amounts)
+    described = ", ".join(f"{name} {rounded_credits(micro)} credits" for name, micro in amounts)
     return picture(title, described, 34 + 16 * len(amounts), parts, "chart")
 
 
@@ -128,16 +128,16 @@ def bars(rows: Sequence[tuple[str, int, int | None]], title: str) -> Markup:
     for number, (name, micro, expected) in enumerate(rows):
         y, length = 4 + number * (high + 5), wide * micro / most
         mark = left + (length if expected is None else wide * expected / most)
-        said = "" if expected is None else f", expected {credits_text(expected, 6)}"
+        said = "" if expected is None else f", expected {rounded_credits(expected, 6)}"
         drawn = "" if expected is None else f'<path class="mark" d="M{mark:.2f} {y - 2}v{high + 4}"/>'
         shown = name if len(name) <= 18 else f"{name[:17]}…"
         parts.append(
             f'<text class="tick" x="{left - 6}" y="{y + 11}" text-anchor="end">{escape(shown)}</text>'
             f'<rect class="fall end" x="{left}" y="{y}" width="{length:.2f}" height="{high}">'
-            f"<title>{escape(name)}: {credits_text(micro, 6)}{said}</title></rect>{drawn}"
-            f'<text class="tick" x="{max(left + length, mark) + 4:.2f}" y="{y + 11}">{credits_text(micro)}</text>'
+            f"<title>{escape(name)}: {rounded_credits(micro, 6)}{said}</title></rect>{drawn}"
+            f'<text class="tick" x="{max(left + length, mark) + 4:.2f}" y="{y + 11}">{rounded_credits(micro)}</text>'
         )
-    described = ", ".join(f"{name} {credits_text(micro)} credits" for name, micro, _ in rows)
+    described = ", ".join(f"{name} {rounded_credits(micro)} credits" for name, micro, _ in rows)
     return picture(title, described, 6 + len(rows) * (high + 5), parts, "chart")
 
 
@@ -158,14 +158,14 @@ def waterfall(steps: Sequence[tuple[str, int]], title: str, besides: tuple[str, 
         x, length = left + wide * low / most, max(1.0, wide * (top - low) / most)
         kind = "end" if end else "down" if micro <= before else "up"
         y = 4 + number * (high + 6)
-        sign = "" if credits_text(micro - before) == credits_text(0) else "+" if micro > before else "−"
-        change = credits_text(micro) if end else f"{sign}{credits_text(abs(micro - before))}"
+        sign = "" if rounded_credits(micro - before) == rounded_credits(0) else "+" if micro > before else "−"
+        change = rounded_credits(micro) if end else f"{sign}{rounded_credits(abs(micro - before))}"
         parts.append(
             f'<text class="tick" x="{left - 6}" y="{y + 14}" text-anchor="end">{escape(name)}</text>'
         )
         parts.append(
             f'<rect class="fall {kind}" x="{x:.2f}" y="{y}" width="{length:.2f}" height="{high}">'
-            f"<title>{escape(name)}: {credits_text(micro, 6)} credits</title></rect>"
+            f"<title>{escape(name)}: {rounded_credits(micro, 6)} credits</title></rect>"
         )
         parts.append(f'<text class="tick" x="{x + length + 4:.2f}" y="{y + 14}">{change}</text>')
         before = micro
@@ -176,9 +176,9 @@ def waterfall(steps: Sequence[tuple[str, int]], title: str, besides: tuple[str, 
         parts.append(
             f'<text class="axis" x="{left - 6}" y="{down + 8}" text-anchor="end">{escape(name)}</text>'
             f'<rect class="part p1" x="{left}" y="{down}" width="{length:.2f}" height="8">'
-            f"<title>{escape(name)}: {credits_text(micro, 6)} credits</title></rect>"
-            f'<text class="axis" x="{left + length + 4:.2f}" y="{down + 8}">{credits_text(micro)}</text>'
+            f"<title>{escape(name)}: {rounded_credits(micro, 6)} credits</title></rect>"
+            f'<text class="axis" x="{left + length + 4:.2f}" y="{down + 8}">{rounded_credits(micro)}</text>'
         )
         steps, down = [*steps, besides], down + 14
-    described = ", ".join(f"{name} {credits_text(micro)} credits" for name, micro in steps)
+    described = ", ".join(f"{name} {rounded_credits(micro)} credits" for name, micro in steps)
     return picture(title, described, down, parts, "chart")

@@ -16,7 +16,7 @@ from coordinator.transaction import Transaction
 from fedpeer.audit.proofs import entry as entry_of
 from fedpeer.audit.proofs import trusted_keys
 from fedpeer.console.reading import NotThere, task_of
-from fedpeer.console.words import credits_text, duration
+from fedpeer.console.words import duration, rounded_credits
 from fedpeer.terminal import counted
 from mechanism.ledger.accounts import stake
 from mechanism.ledger.entries import verdict_id
@@ -150,8 +150,8 @@ def terms_in_words(terms: Terms) -> list[str]:
         f"{counted(schedule.rounds, 'round')}, each for at most {duration(schedule.round_seconds)}; claims are taken "
         f"for {duration(schedule.effort_seconds)}.",
         f"Places for {schedule.capacity} participants; a round counts with {schedule.quorum}.",
-        f"A round pays a participant at most {credits_text(most)} credits, {basis}" + _against(terms),
-        f"{credits_text(terms.budget_micro)} credits are reserved for all of it"
+        f"A round pays a participant at most {rounded_credits(most)} credits, {basis}" + _against(terms),
+        f"{rounded_credits(terms.budget_micro)} credits are reserved for all of it"
         + (f", of what {terms.funder} has deposited" if terms.funder else "")
         + "; what is not paid goes back.",
         f"Training: {recipe.model}, {counted(recipe.epochs, 'epoch')} of {recipe.samples} samples a round in batches "
@@ -170,7 +170,7 @@ def terms_in_words(terms: Terms) -> list[str]:
         )
     if rule.stake_micro:
         lines.append(
-            f"Up to {credits_text(rule.stake_micro)} credits of the earnings are held as a stake, which a refuted "
+            f"Up to {rounded_credits(rule.stake_micro)} credits of the earnings are held as a stake, which a refuted "
             "claim loses."
         )
     if schedule.dispute_seconds:

@@ -27,8 +27,8 @@ def state_sentence(state: str) -> str:
     return STATES.get(state, state)
 
 
-def credits_text(micro: int, places: int = 2) -> str:
-    """Micro-credits as credits, such as "1,234.57"; ties to even. What rounds to nothing has no sign."""
+def rounded_credits(micro: int, places: int = 2) -> str:
+    """Micro-credits as credits, rounded, such as "1,234.57"; ties to even. What rounds to nothing has no sign."""
     rounded = (Decimal(micro) / MICRO).quantize(Decimal(1).scaleb(-places), ROUND_HALF_EVEN)
     return f"{rounded if rounded else abs(rounded):,}"
 
@@ -36,14 +36,14 @@ def credits_text(micro: int, places: int = 2) -> str:
 def money(micro: int, places: int = 2) -> Markup:
     """Credits with two decimals, or `places`; the exact amount is the value, in micro-credits, and the title."""
     return Markup('<data class="money" value="{}" title="{} credits">{}</data>').format(
-        micro, credits_text(micro, 6), credits_text(micro, places)
+        micro, rounded_credits(micro, 6), rounded_credits(micro, places)
     )
 
 
 def exact_credits(text: str) -> Markup:
     """Credits that are no whole micro-credits, with two decimals and all of them as title."""
     return Markup('<data value="{}" title="{} credits">{}</data>').format(
-        text, text, credits_text(int(Decimal(text) * MICRO))
+        text, text, rounded_credits(int(Decimal(text) * MICRO))
     )
 
 

@@ -8,7 +8,8 @@ regression  ridge regressions and trees, in integers
 fitting     from shadows to the map of `mechanism.degree_map` and its interval
 screening   tests that a model passes at a stated rate, calibrated on the shadows
 likeness    of two models, beyond what their mixes have in common
-comparing   from which likeness two models count as one
+comparing   what samples two models have in common, from their likeness
+sent        earlier models that were sent out, without what one participant added to them
 measuring   a start's ensemble, and what it says of a model
 influence   what a submission adds to the aggregate: leave-one-out, Shapley
 assessing   a round: measure every submission, one at a time, and assess them together

@@ -270,7 +270,7 @@ def prepare_ensemble(
         seed: secret until the task is over: those who know it know the shadows.
         history: models that were sent out before.
         part: of a participant in the mean of the round before.
-        shadows: sound ones; a quarter as many flawed ones come on top.
+        shadows: sound ones; `planning.trainings` has how many models are trained for them.
         carried: of earlier rounds, with the same `task` and `seed`.
         executor: trains them, where the task can be sent to it; None trains them here.
 
@@ -296,10 +296,9 @@ def prepare_shadows(
 ) -> Shadows:
     """The sound shadows that `prepare_ensemble` trains, alone: what a later round carries over."""
     plans, observer = begin_ensemble(task, start, seed, shadows)
-    # In the same stacks as in that round, so that the figures agree to the last digit.
-    plans = plans[: -(-shadows // CHUNK) * CHUNK]
+    plans = plans[:shadows]
     seen = _observed(task, observer, start, plans, None, executor, report)
-    pairs = [(plan, each) for plan, each in zip(plans, seen, strict=True) if plan.sound and each.finite]
+    pairs = [(plan, each) for plan, each in zip(plans, seen, strict=True) if each.finite]
     return Shadows(_table(pairs, observer.features, task.reference), observer.tensors)
 
 

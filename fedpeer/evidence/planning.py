@@ -6,8 +6,8 @@ updates are fitted on one half's shadows and tried on the other's (`fedpeer.evid
 have the same halves, so that the same holds of shadows that are carried over.
 
 *Sound* shadows have mixes of four families: majority and minority by degree, the same by share with other tails,
-Dirichlet, and few strata. *Flawed* ones are nearly balanced, but
-trained on a handful of samples over and over, or on wrong targets.
+Dirichlet, and few strata. *Flawed* ones are nearly balanced, but trained on a handful of samples over and over, or on
+wrong targets.
 
 *Anchors* show how alike two models are that have a mix in common, and samples or not: each is two shadows of one mix on
 samples of two disjoint quarters of D_c that lie in one half, and every other one has a third, on the samples of the
@@ -71,7 +71,7 @@ class Plan:
 def plan_shadows(
     codes: Codes, reference: Sequence[Fraction], samples: int, count: int, seed: Sequence[int]
 ) -> list[Plan]:
-    """`count` sound shadows, a quarter as many flawed ones, and the anchors. The same seed gives the same.
+    """`count` sound shadows, then a quarter as many flawed ones, then the anchors. The same seed gives the same.
 
     Args:
         codes: the stratum of each sample of D_c.
@@ -88,7 +88,7 @@ def plan_shadows(
         mix = sound_mix(k, reference, samples, generator)
         rows = _resample(codes, halves[half], mix.counts, generator)
         plans.append(Plan(mix, rows, rows, half, True, int(generator.integers(2**31))))
-    for k in range(round(count * FLAWED_SHARE)):
+    for k in range(flawed_count(count)):
         half = k // 2 % 2
         make = _handful if k % 2 else _wrong_targets
         mix, rows, targets = make(codes, halves[half], reference, samples, generator)
@@ -106,16 +106,18 @@ def plan_shadows(
 
 
 def trainings(shadows: int, *, later: bool = False) -> int:
-    """Models that are trained for so many sound shadows: `plan_shadows`' length, and what a `later` round adds at
-    most."""
+    """Models that are trained for so many sound shadows: as many as `plan_shadows` plans, and what a `later` round
+    adds at most.
+    """
     anchors = anchor_count(shadows)
     likeness = 2 * anchors + (anchors + 1) // 2
-    return shadows + round(shadows * FLAWED_SHARE) + likeness + later * 2 * kept_count(shadows)
+    return shadows + flawed_count(shadows) + likeness + later * 2 * kept_count(shadows)
 
 
 def later_shadows(shadows: int) -> int:
     """Sound shadows of a round that carries others over, where the first round has so many and nothing else is asked
-    for: half of them are as good then."""
+    for: half as many, `fitting.MIN_SHADOWS` at least.
+    """
     return min(shadows, max(MIN_SHADOWS, (shadows + 1) // 2))
 
 
@@ -123,6 +125,11 @@ def most_shadows(limit: int, *, later: bool = False) -> int:
     """The most sound shadows for which at most `limit` models are trained; 0 where there are none."""
     found = bisect_right(range(limit + 1), limit, key=lambda count: trainings(count, later=later))
     return max(found - 1, 0)
+
+
+def flawed_count(shadows: int) -> int:
+    """Flawed shadows beside so many sound ones."""
+    return round(shadows * FLAWED_SHARE)
 
 
 def kept_count(shadows: int) -> int:

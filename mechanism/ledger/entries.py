@@ -501,11 +501,12 @@ def deposit(learner_id: str, reference: str, micro: int, at: str) -> Entry:
 
 
 def deposit_id(learner_id: str, reference: str) -> str:
+    """Id of a deposit's entry: one for each learner and reference."""
     return f"learner:{learner_id}/deposit/{reference}"
 
 
 def withdrawal(learner_id: str, reference: str, micro: int, at: str) -> Entry:
-    """A learner's money goes back to it."""
+    """`micro` >= 1 of a learner's money goes back to it; arguments as of `deposit`."""
     return Entry(
         withdrawal_id(learner_id, reference),
         "withdrawal",
@@ -515,6 +516,7 @@ def withdrawal(learner_id: str, reference: str, micro: int, at: str) -> Entry:
 
 
 def withdrawal_id(learner_id: str, reference: str) -> str:
+    """Id of a withdrawal's entry: one for each learner and reference, apart from deposits'."""
     return f"learner:{learner_id}/withdrawal/{reference}"
 
 
@@ -532,7 +534,7 @@ def payout_entries(number: int, at: str, price: Price, free: Mapping[str, int]) 
 
 
 def payout_line(number: int, participant_id: str, price: Price, free: int) -> Entry:
-    """One participant's line of a run."""
+    """One participant's line of a run; `free` as of `payout_entries`."""
     units = price.units(free)
     micro = price.micro(units)
     held = Reserve(
@@ -555,6 +557,9 @@ def payout_end_entries(
         outcome: "confirmed": the bank has paid it; "withdrawn": it was not paid, and all of it is payable again.
         reason: why it is withdrawn; empty where it is confirmed.
         lines: micro-credits of its lines, by participant id.
+
+    Raises:
+        FieldError: another outcome.
     """
     if outcome not in OUTCOMES:
         raise FieldError("outcome", outcome, "one of " + ", ".join(OUTCOMES))
@@ -572,7 +577,12 @@ def payout_end_entries(
 
 
 def payout_return(number: int, participant_id: str, at: str, reason: str, micro: int) -> Entry:
-    """One payment of a confirmed run came back from the bank: all of its line is payable again."""
+    """One payment of a confirmed run came back from the bank: all of its line is payable again.
+
+    Args:
+        reason: the bank's; not empty.
+        micro: of the line, >= 1.
+    """
     return Entry(
         payout_return_id(number, participant_id),
         "payout_return",
@@ -582,6 +592,7 @@ def payout_return(number: int, participant_id: str, at: str, reason: str, micro:
 
 
 def payout_return_id(number: int, participant_id: str) -> str:
+    """Id of the entry of a payment that came back."""
     return f"payout/{number}/returned/{participant_id}"
 
 

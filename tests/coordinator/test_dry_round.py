@@ -12,11 +12,12 @@ from typer.testing import CliRunner, Result
 
 from coordinator import dry_round
 from coordinator.cli import app
-from coordinator.config import TaskConfig
+from coordinator.config import MIN_SHADOWS, TaskConfig
 from coordinator.dry_round import prove
 from coordinator.errors import CoordinatorError, TaskError
 from coordinator.opening import prepare_task
 from coordinator.operator import Operator
+from fedpeer.evidence import fitting
 from fedpeer.evidence.planning import trainings
 from fedpeer.learning.datasets import load_splits
 from fedpeer.learning.models import initial_weights
@@ -343,3 +344,7 @@ def test_a_limit_of_seconds_is_held_by_what_the_dry_round_takes() -> None:
     said = refused(evidence={"seconds": 1e-6})
     assert "evidence.seconds is 1e-06" in said
     assert "on this machine" in said
+
+
+def test_a_task_may_ask_for_as_few_shadows_as_evidence_can_use() -> None:
+    assert MIN_SHADOWS == fitting.MIN_SHADOWS

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from mechanism.price import credits_text
 from participant import Participant
-from participant.report import credit_text
 from tests.integration.serving import Served, Shift, served
 from tests.integration.test_participant_command import fedpeer
 
@@ -195,7 +195,7 @@ def test_the_same_call_goes_on_after_ctrl_c(coordinator: Served, tmp_path: Path)
     coordinator.stop()
     offline = fedpeer(tmp_path, "why", "task", "--round", "1", "--state", str(state))
     assert offline.returncode == 0, offline.stderr
-    assert f"{credit_text(found.payment.paid_micro)} credits, " in offline.stdout
+    assert f"{credits_text(found.payment.paid_micro)} credits, " in offline.stdout
     assert " expected; the receipt holds" in offline.stdout
     assert "as stored at 20" in offline.stdout
     assert "name a copy of it with --ledger" in offline.stderr

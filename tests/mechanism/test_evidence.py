@@ -410,6 +410,16 @@ def test_what_two_have_in_common_is_told_between_other_samples_and_the_same() ->
     assert common(314_001, same=(0, 0)) == MICRO
 
 
+def test_members_of_a_cluster_that_are_less_alike_than_others_have_nothing_in_common() -> None:
+    a = measured("a", twins=(("b", 800_000), ("c", 100_000)))
+    b = measured("b", twins=(("a", 800_000), ("c", 800_000)))
+    c = measured("c", twins=(("a", 100_000), ("b", 800_000)))
+    found = assess(EVIDENCE, [a, b, c])
+    assert {x.cluster for x in found} == {"a"}
+    part = round(Fraction(MICRO * (800_000 - 314_000), 919_000 - 314_000))
+    assert [x.holders_micro - MICRO for x in found] == [part, 2 * part, part]
+
+
 def test_a_participant_learns_with_whom_it_has_how_much_in_common() -> None:
     a = measured("a", twins=(("b", 800_000), ("c", 900_000)))
     b = measured("b", twins=(("a", 800_000),))

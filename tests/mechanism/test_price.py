@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mechanism.canonical import MAX_INTEGER
 from mechanism.errors import FieldError
-from mechanism.price import Price
+from mechanism.price import Price, credits_text, grouped_credits
 
 amounts = st.decimals(min_value=Decimal("1e-9"), max_value=10**9, places=9, allow_nan=False).filter(bool)
 prices = st.builds(Price, amounts, st.just("EUR"), st.integers(0, 4))
@@ -36,6 +36,12 @@ def test_units_take_the_least_credits_that_are_worth_them(price: Price, micro: i
     assert worth(price, taken) >= units
     assert taken == 0 or worth(price, taken - 1) < units
     assert price.units(micro - taken) <= 1 or micro > MAX_INTEGER or units == MAX_INTEGER
+
+
+@given(st.integers(-(2**63), 2**63 - 1))
+def test_credits_are_written_exactly(micro: int) -> None:
+    assert Decimal(credits_text(micro)) == Decimal(micro).scaleb(-6)
+    assert grouped_credits(micro).replace(",", "") == credits_text(micro)
 
 
 @pytest.mark.parametrize(

@@ -201,8 +201,12 @@ def test_a_weight_is_named_with_what_it_follows_from_and_its_fee(tmp_path: Path)
     assert found.formula.startswith("0.633009 * (1.25 * ln(")
     assert found.formula.endswith(" - 0.75 * (1 - 0.633009)")
     text = str(found)
-    assert "weight    0.633009: 1.733981 participants of the round have one of its samples" in text
-    assert "it has 1 of the recipe's samples, of which 0.85 are enough; 0.275244 is the fee" in text
+    assert (
+        "weight    0.633009: 1.733981 participants of the round have each of its samples, on average" in text
+    )
+    assert (
+        "its distinct samples are 1 of the recipe's number, and 0.85 is enough; 0.275244 is the fee" in text
+    )
     assert {found.record()[k] for k in ("weight_micro", "holders_micro", "fee_micro")} == {
         633_009,
         1_733_981,

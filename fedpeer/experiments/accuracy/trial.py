@@ -11,7 +11,7 @@ import numpy as np
 from fedpeer.evidence import EvidenceTask
 from fedpeer.evidence.measuring import CHUNK, Ensemble, begin_ensemble, fit_ensemble, observe_plans
 from fedpeer.evidence.observing import Observation, Observer
-from fedpeer.evidence.planning import FLAWED_SHARE, Plan, scarcity
+from fedpeer.evidence.planning import Plan, flawed_count, scarcity
 from fedpeer.experiments.accuracy.tasks import TASKS, AccuracyTask, Parts
 from fedpeer.experiments.cells import Cell, Record
 from fedpeer.learning.mean import weighted_mean
@@ -116,7 +116,7 @@ class Observed:
     seen: Sequence[Observation]
 
     def ensemble(self, task: EvidenceTask, count: int) -> Ensemble:
-        left = {True: count, False: round(count * FLAWED_SHARE)}
+        left = {True: count, False: flawed_count(count)}
         pairs = []
         for plan, each in zip(self.plans, self.seen, strict=True):
             if plan.anchor is None and left[plan.sound]:
