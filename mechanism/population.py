@@ -301,7 +301,7 @@ def _risk(value: Any) -> Risk:
         raise FieldError("risk.cara", MISSING, "cara, or crra and wealth")
     peers = value.get("peers", [1, PEERS_DRAWN["verified"], "all"])
     if not isinstance(peers, Sequence) or isinstance(peers, str) or not peers:
-        raise FieldError("risk.peers", peers, 'a list of numbers of peers, "all" among them')
+        raise FieldError("risk.peers", peers, 'a list of one or more numbers of peers, or "all" in it')
     numbers = [None if one == "all" else whole(f"risk.peers[{i}]", one, 1) for i, one in enumerate(peers)]
     return Risk(attitude, tuple(numbers))
 

@@ -264,6 +264,7 @@ def test_a_coefficient_that_pays_nobody_is_pointed_out(run):
         ({"risk": {"crra": 2}}, "risk.crra is 2; expected crra together with wealth"),
         ({"risk": {"cara": 1, "peers": [0]}}, "risk.peers[0] is 0; expected a whole number of at least 1"),
         ({"risk": {"cara": 1, "peers": "all"}}, "risk.peers is 'all'; expected a list"),
+        ({"risk": {"cara": 1, "peers": []}}, "risk.peers is []; expected a list of one or more numbers"),
         (
             {"risk": {"cara": 1}, "peer_rule": "mean"},
             "peer_rule is 'mean'; expected random, where risk is weighed",
