@@ -41,6 +41,10 @@ TASK_FILE = "task.toml"
 MAX_PARTICIPANTS = 200
 
 
+#: Seconds in which something must happen: a round's evidence may take hours, and who watches has Ctrl-C.
+_PATIENCE_SECONDS = 86_400.0
+
+
 def simulate(
     task: Annotated[
         str,
@@ -89,7 +93,7 @@ def simulate(
                 with naming(terms or Path(TASK_FILE)) if changes else contextlib.nullcontext():
                     running.enter_context(market)
                 running.enter_context(progress.shown())
-                reports = market.run()
+                reports = market.run(_PATIENCE_SECONDS)
                 record = _record(market, reports, market.verify(), time.monotonic() - started)
     except (MarketTestError, ParticipantError) as error:
         raise CommandError(str(error)) from error

@@ -160,10 +160,10 @@ class LocalMarket:
         if self._temporary is not None:
             self._temporary.cleanup()
 
-    def run(self) -> dict[str, TaskReport]:
+    def run(self, patience: float = PATIENCE_SECONDS) -> dict[str, TaskReport]:
         """Plays the task to its end: `start` and `finish`."""
         self.start()
-        return self.finish()
+        return self.finish(patience)
 
     def start(self) -> None:
         """Lets everybody take part who does not yet, each in a thread of its own."""

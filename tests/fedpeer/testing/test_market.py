@@ -165,6 +165,11 @@ async def test_it_works_beside_a_running_loop(tmp_path: Path) -> None:
         assert Counter(report.state for report in reports.values()) == {"CLOSED": 3}
 
 
+def test_playing_without_patience_says_how_the_task_stands(fedpeer_market: Make) -> None:
+    with pytest.raises(MarketTestError, match="nothing has happened for 0 s; it is EFFORT"):
+        fedpeer_market(participants=3, rounds=1).run(patience=0)
+
+
 def test_an_adapter_brings_its_own_start(fedpeer_market: Make) -> None:
     inputs, labels = np.random.default_rng(0).normal(size=(30, 2)), np.arange(30) % 3
     reports = fedpeer_market(SoftmaxRegression(inputs, labels, classes=3), rounds=1).run()
