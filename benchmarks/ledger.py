@@ -30,7 +30,6 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from coordinator.storage.schema import migrate
-from fedpeer.allocator import collect_rarely
 from fedpeer.audit.proofs import receipt
 from fedpeer.audit.sources import open_source
 from fedpeer.audit.sql.database import Database
@@ -231,7 +230,6 @@ def measure_ledger(count: int, peers: int) -> None:
             f"in {made // BATCH} signed heads or so"
         )
         before = peak_mb()
-        collect_rarely()  # as `fedpeer ledger verify` does
         with ExitStack() as resources:
             source = open_source(str(path), resources)
             begun = clock()

@@ -1,4 +1,4 @@
-"""Keeps freed memory in the process, and looks for cyclic garbage rarely.
+"""Keeps freed memory in the process.
 
 By default glibc returns every large block to the kernel when it is freed, and the next message, batch or activation
 of that size faults its pages in again, one by one, which costs a large part of training a small CNN and of receiving a
@@ -6,7 +6,6 @@ model. The limits below make it keep them. A process that was started from here 
 """
 
 import ctypes
-import gc
 import os
 from typing import NamedTuple
 
@@ -29,19 +28,6 @@ _LIMITS = (
     # Heaps: with one for each thread, each would keep the frames of all uploads.
     _Limit(-8, "MALLOC_ARENA_MAX", 2),
 )
-
-
-#: Objects that come to be before Python looks for cycles among them; by itself it does after 700.
-_YOUNG = 20_000
-
-
-def collect_rarely() -> None:
-    """Looks for cyclic garbage after many more objects, and never again among what is here now.
-
-    For a command that makes objects by the million and next to no cycles.
-    """
-    gc.freeze()
-    gc.set_threshold(_YOUNG, *gc.get_threshold()[1:])
 
 
 def keep_pages() -> bool:

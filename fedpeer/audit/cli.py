@@ -26,7 +26,6 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from fedpeer.allocator import collect_rarely
 from fedpeer.audit.export import (
     export_csv,
     export_hledger,
@@ -462,7 +461,6 @@ def _witness_key(state: Path, name: str) -> SigningKey:
 
 
 def _verified(source: LedgerSource, key: VerificationKey | None, known: str | None) -> Report:
-    collect_rarely()
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task("verifying", total=None, visible=False)

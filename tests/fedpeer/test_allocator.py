@@ -57,18 +57,3 @@ def test_what_the_user_has_set_is_left_alone() -> None:
         GLIBC_TUNABLES="glibc.malloc.arena_max=8",
     )
     assert tuned == 0
-
-
-def test_cycles_are_looked_for_rarely() -> None:
-    made = """
-import gc
-def collections():
-    before = gc.get_stats()[0]["collections"]
-    kept = [[] for _ in range(100_000)]
-    return gc.get_stats()[0]["collections"] - before
-"""
-    assert run(made + "print(collections())") > 50
-    assert (
-        run(made + "from fedpeer.allocator import collect_rarely; collect_rarely(); print(collections())")
-        < 10
-    )
