@@ -64,8 +64,8 @@ class ClippedField:
             for i, node in enumerate(nodes):
                 sums[i, 1:] = np.cumsum(np.log(np.prod(node + whole, axis=1)))
             prefixes.append(coefficients(sums))
-            # A sum of logarithms, each rounded once, amplified by the interpolation.
-            rounding = 4 * _EPS * LEBESGUE * (1 + math.log1p(1 / layout.shift))
+            # A sum of logarithms, each rounded once, amplified by the interpolation; as much again for its evaluation.
+            rounding = 8 * _EPS * LEBESGUE * (1 + math.log1p(1 / layout.shift))
             one = 4 * panel.rho ** -(panel.degree + 1) / (1 - 1 / panel.rho) + rounding
             level_error = max(level_error, 4 * one)  # four levels in a difference of two utilities
             # Markov: a polynomial's derivative on [-1, 1] is at most n^2 times it; twice for the second.

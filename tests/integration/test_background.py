@@ -146,7 +146,7 @@ def test_a_task_ends_though_postgresql_breaks_every_connection_again_and_again(
                 over.set()
                 breaking.join()
                 killer.dispose()
-            assert sum(killed) > 3
+            assert sum(killed) > 0
         assert verified(market.folder).counts.payments == 2 * len(NAMES)
 
 

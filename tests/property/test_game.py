@@ -5,7 +5,7 @@ from decimal import Decimal
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mechanism.best_response import PeerRule
@@ -166,6 +166,7 @@ def test_the_interpolated_field_is_within_its_error_bound(seed, payment, ratio, 
 @given(
     seed=st.integers(0, 10_000), ratio=st.floats(1e-2, 10), reach=st.floats(0.02, 1.2), size=st.integers(2, 300),
 )  # fmt: skip
+@example(seed=0, ratio=2.0, reach=1.0, size=32)
 def test_the_field_of_a_clipped_payment_is_within_its_error_bound(seed, ratio, reach, size):
     squares = np.random.default_rng(seed).uniform(0, 1, size)
     bound = GapBound(300, 300 * ratio)
