@@ -60,13 +60,8 @@ class SentModels:
 
     def without(self, name: str) -> list[Array]:
         """`directions` as the others alone would have made them."""
-        found: list[Array] = []
-        total = np.zeros(0)
-        for place in reversed(range(len(self._steps))):
-            step = self._others_step(place, name)
-            total = step if not found else total + step
-            found.append(-total)
-        return found[::-1]
+        steps = [self._others_step(place, name) for place in range(len(self._steps))]
+        return list(-np.cumsum(steps[::-1], axis=0)[::-1])
 
     def _others_step(self, place: int, name: str) -> Array:
         step, merged = self._steps[place], self._broadcasts[place].merged

@@ -127,7 +127,6 @@ class _SeedRun:
             later=later_shadows(setting.shadows),
         )
         self._start: Model = population.workload.build(population.seed)
-        self._history: list[Model] = []
         self._broadcasts: list[Broadcast] = []
         self._spoilt: dict[str, bool] = {}
 
@@ -141,11 +140,10 @@ class _SeedRun:
         for attacker in traders[:: max(1, len(traders) // attackers)][:attackers]:
             for name in self._setting.attacks:
                 attack = attack_named(name)
-                if attack.needs_history and not self._history:
+                if attack.needs_history and not self._broadcasts:
                     continue
                 self._fight(round_, attacker, attack, honest, table, result)
         self._spoilt = self._spoilt_peers(round_, honest)
-        self._history.append(self._start)
         samples, plain = self._population.recipe.samples, self._setting.aggregation == "mean"
         merged = {name: (model, samples) for name, model in honest.optimal.items()}
         self._broadcasts.append(Broadcast(f"round {round_}", self._start, merged, plain))
@@ -247,7 +245,7 @@ class _SeedRun:
             trader=attacker,
             others=others,
             start=self._start,
-            history=self._history,
+            history=[broadcast.weights() for broadcast in self._broadcasts],
             optimal=honest.optimal[attacker.name],
             idle=honest.idle[attacker.name],
             models=honest.optimal,
