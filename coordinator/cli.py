@@ -8,6 +8,7 @@ or recorded and not confirmed by one that runs (`UNCONFIRMED`). What is done and
 import asyncio
 import json
 import logging
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -48,6 +49,9 @@ if TYPE_CHECKING:  # --help needs no extra, and does not wait for them
     from coordinator.folder import StateFolder
     from coordinator.operator import Notice, Operator, TaskReport
     from coordinator.revocations import CarriedOver
+
+#: An amount of credits on the command line; 15 digits hold whatever a ledger can.
+_CREDITS = re.compile(r"[0-9]{1,15}(\.[0-9]{1,6})?")
 
 app = typer.Typer(
     help="Run a market: publish tasks, invite participants, serve, settle.", no_args_is_help=True
@@ -721,15 +725,13 @@ def _fund(learner: str, reference: str, micro: int, state: Path, as_json: bool) 
 
 def _micro(text: str) -> int:
     """Credits as micro-credits."""
-    try:
-        micro = Decimal(text) * MICRO
-        if micro != int(micro) or micro < 1:
-            raise ValueError
-    except (ArithmeticError, ValueError):
+    micro = int(Decimal(text) * MICRO) if _CREDITS.fullmatch(text) else 0
+    if micro < 1:
         raise PayoutError(
-            f"{text!r:.40} is no number of credits; expected one above 0 with at most six decimal places"
-        ) from None
-    return int(micro)
+            f"{text!r:.40} is no number of credits; expected digits with at most six decimal places, such as 1000 or "
+            "12.5, above 0"
+        )
+    return micro
 
 
 @payout_app.callback()

@@ -36,6 +36,7 @@ from fedpeer.protocol.limits import (
 )
 from fedpeer.text_files import TextFileError, parse_toml, read_toml
 from fedpeer.violations import violations
+from mechanism.errors import FieldError
 from mechanism.terms import PEERS_DRAWN, Rule
 
 #: Name of the service's configuration file in the state folder.
@@ -366,8 +367,15 @@ class RuleSection(_Section):
         Raises:
             FieldError: a value out of its range.
         """
+        others = max(1, capacity - 1)
+        if isinstance(self.peers, int) and self.peers > others:
+            raise FieldError(
+                "rule.peers",
+                self.peers,
+                f'at most {others}, the others where capacity is {capacity}; or "all"',
+            )
         drawn = PEERS_DRAWN.get(self.name, 1) if self.peers is None else self.peers
-        peers = max(1, capacity - 1) if drawn == "all" else drawn
+        peers = others if drawn == "all" else drawn
         fee = Decimal(0) if self.fee is None else self.fee
         return Rule(self.name, peers, self.claim_penalty, self.stake_micro, fee, self.whole_from)
 

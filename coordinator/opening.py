@@ -47,6 +47,7 @@ from mechanism.errors import FieldError
 from mechanism.lifecycle import State, needs_evidence
 from mechanism.payment import payment_function
 from mechanism.peers import seed_commitment
+from mechanism.price import grouped_credits
 from mechanism.records import MAX_DECIMAL_DIGITS
 from mechanism.server_step import Aggregation, FedAvg, aggregation_rule
 from mechanism.settlement import least_fee_of, max_payment_micro, task_budget_micro
@@ -180,6 +181,13 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
     budget = bill if config.budget_micro is None else config.budget_micro
     if budget < bill:
         raise FieldError("budget_micro", budget, f"at least {bill}, the most that the task can pay")
+    if price is not None and price.units(budget) == 0:
+        raise FieldError(
+            "price.credit",
+            config.price.credit if config.price else None,
+            f"more: the whole budget of {grouped_credits(budget)} credits is less than the smallest amount that can be "
+            f"paid out, {price.text(1)}",
+        )
     if config.rule.fee is None and rule.name == "verified":
         rule = replace(rule, fee=least_fee_of(terms))
     terms = replace(terms, budget_micro=budget, rule=rule)

@@ -18,7 +18,7 @@ from fedpeer.cli.errors import CommandError
 from fedpeer.evidence.errors import EvidenceError
 from fedpeer.evidence.gaps import COVERAGE, MIN_CALIBRATION_SHADOWS, MeasuredGaps
 from fedpeer.evidence.planning import trainings
-from fedpeer.text_files import TextFileError, read_text, read_toml
+from fedpeer.text_files import TextFileError, naming, read_text, read_toml
 from mechanism.gap_bound import GapBound
 from mechanism.proposal import Proposal, Wishes, propose, rounded
 from mechanism.settlement import MICRO
@@ -94,7 +94,8 @@ def _prepared(file: Path) -> tuple[TaskConfig, PreparedTask]:
     except TextFileError as error:
         raise CommandError(f"{file} cannot be used: {error}") from None
     config = resolve_paths(validated_config(with_placeholders(document), TaskConfig, file), file.parent)
-    task = prepare_task(config, 0.0)
+    with naming(file):
+        task = prepare_task(config, 0.0)
     if not calibratable(task):
         raise TaskError(
             f"{file} cannot be calibrated: expected a [data] section with D_c, and a model that can be trained here"

@@ -109,7 +109,7 @@ def test_patterns_that_match_nothing_or_everything_are_refused(patterns: list[st
         ({"name": "verified", "peers": 1}, 1),
         ({"name": "verified", "peers": "all"}, 3),
         ({"name": "paper", "peers": "all"}, 3),
-        ({"name": "verified", "peers": 7}, 7),
+        ({"name": "verified", "peers": 2}, 2),
     ],
 )
 def test_a_rule_draws_as_many_peers_as_it_should_or_as_its_name_asks(
@@ -122,6 +122,19 @@ def test_a_rule_draws_as_many_peers_as_it_should_or_as_its_name_asks(
 def test_a_number_of_peers_that_is_none_is_refused_in_one_sentence(peers: Any) -> None:
     with pytest.raises(ValueError, match='a whole number of at least 1, or "all"'):
         task(rule={"peers": peers})
+
+
+def test_more_peers_than_there_can_be_others_are_refused_at_once() -> None:
+    places = task(Q=2000, plan=None, rule={"name": "paper"}).schedule.capacity
+    with pytest.raises(FieldError, match=rf'rule\.peers.*at most {places - 1}.*or "all"'):
+        prepare_task(task(Q=2000, plan=None, rule={"name": "paper", "peers": places}), 0.0)
+
+
+def test_a_price_at_which_a_whole_budget_buys_nothing_is_refused() -> None:
+    given = {"Q": 2000, "plan": None, "rule": {"name": "paper"}, "reference": ["1/10"] * 10}
+    with pytest.raises(FieldError, match=r"price\.credit.*less than the smallest amount.*0\.01 EUR"):
+        prepare_task(task(**given, price={"credit": "1e-20", "currency": "EUR"}), 0.0)
+    assert prepare_task(task(**given, price={"credit": "1e-3", "currency": "EUR"}), 0.0).row.terms.price
 
 
 def test_a_fee_that_is_left_out_is_the_least_at_which_no_split_gains() -> None:
